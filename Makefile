@@ -1,0 +1,56 @@
+# Two commands do everything on a fresh machine with Python >= 3.11, make and Node: `make demo` and `make test`.
+# Nothing needs root or Docker; everything lands in .venv, node_modules and .cache of this folder.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The installer of the lock file is itself locked. A package index that has no uv is no obstacle: pip does it too.
+INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(BIN)/python $(1); } || $(BIN)/pip install -q $(1)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench lock clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.runtime ## make .venv with the console script rollscope
+
+demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:8050
+	@$(BIN)/rollscope demo $(ARGS)
+
+test: $(VENV)/.dev node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(VENV)/.dev ## ruff, mypy --strict, layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_layers.py
+
+bench: $(VENV)/.dev ## speed, each figure beside its reference measured in the same run (JSON lines)
+	@for part in parse store server; do $(BIN)/python -m bench.$$part || exit 1; done
+
+lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
+	@for name in runtime dev bootstrap; do $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
+
+clean: ## remove everything the other commands made
+	rm -rf $(VENV) node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Rollscope needs Python 3.11 or newer; set PYTHON=/path/to/it")'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements/runtime.txt requirements/bootstrap.txt pyproject.toml | $(VENV)/bin/python
+	@$(BIN)/pip install -q --require-hashes -r requirements/bootstrap.txt || true
+	@$(call INSTALL,--require-hashes -r requirements/runtime.txt)
+	@$(call INSTALL,--no-deps --no-build-isolation -e .)
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt | $(VENV)/.runtime
+	@$(call INSTALL,--require-hashes -r requirements/dev.txt)
+	@touch $@
+
+node_modules/.ready: package-lock.json
+	@npm ci --silent --no-audit --no-fund
+	@touch $@

@@ -1,0 +1,16 @@
+"""The vocabulary: every metric a collector may report, with unit, kind, reduction, actor and help.
+
+Nothing outside this table gets in, so every layer above may rely on names and units. To add a metric nobody
+reported before, add a row to its actor's table; that is the whole change.
+"""
+
+from collections.abc import Mapping
+
+from collectors.catalog import generator, rollout, sandbox, trainer
+from collectors.catalog.row import Kind, Metric, Reduction
+
+__all__ = ["METRICS", "Kind", "Metric", "Reduction"]
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric for table in (trainer.ROWS, rollout.ROWS, generator.ROWS, sandbox.ROWS) for metric in table
+}

@@ -1,0 +1,201 @@
+"""What a collector says: samples, histograms, events and facts, in canonical names and base units.
+
+Everything here is frozen and standard library only, so that a collector can run without the server
+(later: as an agent beside the trainer). Nothing here reads a clock or opens a file.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+
+Labels = tuple[tuple[str, str], ...]
+"""Label pairs sorted by name, without run, actor, instance and target: those are the scraper's to add."""
+
+Actor = Literal["trainer", "generator", "sandbox"]
+Mode = Literal["sync_colocated", "sync_split", "one_step", "async", "async_colocated"]
+Lifecycle = Literal["starting", "running", "paused", "finished", "crashed"]
+
+Cursor = Mapping[str, Any]
+"""Where a tail stopped, JSON-able, opaque to everybody but its collector. ``{}`` is the beginning."""
+
+State = MutableMapping[str, Any]
+"""A collector's per-target memory between calls (caches). May be dropped at any time: never truth."""
+
+ErrorKind = Literal[
+    "unreachable",  # no connection, name not resolved, connection reset
+    "timeout",  # connected, but no complete answer in time
+    "status",  # an HTTP status that is not 200
+    "auth",  # 401 or 403
+    "too_large",  # a limit of `Limits` was passed: nothing beyond it was read
+    "empty",  # the body or file holds nothing
+    "garbage",  # bytes that are not the format
+    "locked",  # a database another process holds
+    "missing",  # the file or directory is not there, or may not be read
+    "not_a_run",  # a directory without anything a collector knows
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One number. ``metric`` is a row of :mod:`collectors.catalog`; the value is in that row's unit.
+
+    Attributes:
+        ts: epoch seconds of the event; None means "now", the scrape's stamp.
+        step: the step it belongs to, for per-step metrics; None for gauges and counters of the moment.
+        axis: which counter ``step`` counts (``trainer``, ``orchestrator``): they are not the same number.
+    """
+
+    metric: str
+    value: float
+    labels: Labels = ()
+    ts: float | None = None
+    step: int | None = None
+    axis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """One histogram with its own edges, as read: cumulative counts, since the process began.
+
+    Attributes:
+        edges: finite upper bounds, ascending. Never assumed: users may configure them.
+        counts: cumulative counts, one per edge plus one for +Inf (``len(edges) + 1``).
+        total: sum of the observations.
+    """
+
+    metric: str
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float
+    labels: Labels = ()
+    ts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened once. ``key`` makes it idempotent within a run."""
+
+    kind: Literal["weights_published", "restart", "resume", "checkpoint", "eval", "config_change", "lifecycle"]
+    key: str
+    ts: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one call of a verb brought.
+
+    Attributes:
+        facts: run facts (see ``FACTS``): later readings win key by key.
+        unmapped: raw keys nobody maps, with how often they were met; shown, so a renamed key is seen, not lost.
+        cursor: where to go on; None when the verb has no position (a page).
+        more: a limit stopped the tail before the end: call again at once.
+        dropped: records that were refused (a broken line, say), with the first reason in ``why_dropped``.
+        samples_scraped: samples met before mapping (``scrape_samples_scraped``).
+    """
+
+    samples: tuple[Sample, ...] = ()
+    histograms: tuple[Histogram, ...] = ()
+    events: tuple[Event, ...] = ()
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+    unmapped: Mapping[str, int] = field(default_factory=dict)
+    cursor: Cursor | None = None
+    more: bool = False
+    dropped: int = 0
+    why_dropped: str = ""
+    samples_scraped: int = 0
+
+
+FACTS: Mapping[str, str] = {
+    "framework": "name of the trainer framework",
+    "framework_version": "its version, as it says",
+    "mode": "one of Mode: decides which signals apply",
+    "lifecycle": "one of Lifecycle, only when there is evidence (a final row, an exit record)",
+    "lifecycle_why": "that evidence in words",
+    "group_size": "rollouts per group",
+    "batch_samples": "trainer samples per step",
+    "max_staleness_versions": "the run's own staleness bound, in versions",
+    "max_steps": "steps the run is configured for",
+    "max_reward": "largest possible reward of a rollout, when known: lets all_solved be told from equal",
+    "max_in_flight": "cap on rollouts in flight",
+    "max_response_tokens": "response length cap",
+    "trainer_gpus": "GPUs of the trainer",
+    "generator_gpus": "GPUs of the generator",
+    "gpu_type": "GPU model name",
+    "model": "name of the model that is trained",
+    "has_sandbox": "1 when rollouts use sandboxes, 0 when the task is known to need none",
+    "times_estimated": "1 when the source has no times and steps were dated backwards from the file's own time",
+    "run_name": "the run's own name for itself",
+}
+"""Every key a collector may put into ``Reading.facts``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a verb may read. Checked before parsing, so that a hostile or broken source costs a bounded amount.
+
+    The defaults carry headroom over the largest real input met: a vLLM page with 8 engines is 0.5 MB and
+    4,100 samples; a prime-rl step row 20 kB; a trackio row with a completions table 2 MB.
+    """
+
+    body_bytes: int = 16 << 20
+    line_bytes: int = 4 << 20
+    samples: int = 200_000
+    labels: int = 128  # vllm:cache_config_info carries about 40
+    tail_bytes: int = 8 << 20  # one call of `tail`, so that a long history cannot hold up its neighbours
+    tail_rows: int = 20_000
+    timeout_seconds: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something to read. ``name`` is what every label and error shows; a URL never leaves the configuration."""
+
+    name: str
+    run: str
+    collector: str
+    actor: Actor
+    url: str = ""
+    path: str = ""
+    interval_seconds: float = 5.0
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class ScrapeError(Exception):
+    """A target could not be read. The message is safe to show: no URL credentials, no header, no body text."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: ErrorKind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """One kind of system and the verbs to read it with. A verb it lacks is None; each is bounded by `Limits`.
+
+    Attributes:
+        name: the file's name; the word used in config, README and `rollscope check`.
+        reads: one clause for the README row.
+        versions: the versions of the system whose source or output the mapping was checked against.
+        parse: bytes of one page or file -> Reading. Pure but for its per-target `State` (caches).
+        tail: a path and a cursor -> what was appended since, oldest first. Read-only. ``now`` (epoch seconds)
+            dates rows whose source gives no time.
+        poll: an HTTP client bound to one target (base URL and headers set) -> Reading.
+        matches_page: does this body look like mine? For `rollscope watch URL`.
+        matches_path: does this file or directory look like mine? The reason, or None.
+        report_seconds: how often the source reports its gauges; a gauge missing for 3 of these is stale.
+    """
+
+    name: str
+    actor: Actor
+    reads: str
+    versions: str
+    parse: Callable[[bytes, State, Limits], Reading] | None = None
+    tail: Callable[[Path, Cursor, Limits, float], Reading] | None = None
+    poll: Callable[[httpx.AsyncClient, State, Limits], Awaitable[Reading]] | None = None
+    matches_page: Callable[[bytes], bool] | None = None
+    matches_path: Callable[[Path], str | None] | None = None
+    report_seconds: float = 5.0

@@ -1,0 +1,116 @@
+"""What was appended to a growing file since last time, as whole lines: the part all file tails share.
+
+Polling only (inotify does not see a write on another host of a cluster file system). The cursor is
+``{inode, offset, skipping, head, tail}`` (the last two are hashes): a new inode, a shrunk file, or other bytes where
+we have read (copy-truncate, a log rewritten on resume) starts the file over; a line without its end waits for the
+next call. Reads at most ``limits.tail_bytes`` and one line per call.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from collectors.model import Cursor, Limits, ScrapeError
+
+# Enough of the start to tell two logs apart (their first rows carry times), enough of the end to notice a rewrite.
+HEAD_BYTES = 256
+TAIL_BYTES = 64
+
+
+@dataclass(slots=True)
+class Lines:
+    """Whole lines with the offset each begins at.
+
+    Attributes:
+        restarted: the file is not the one the cursor was about: these lines begin at its start.
+        dropped: lines longer than the limit; ``why`` says the first one's offset.
+    """
+
+    lines: list[tuple[int, bytes]] = field(default_factory=list)
+    cursor: dict[str, Any] = field(default_factory=dict)
+    more: bool = False
+    restarted: bool = False
+    dropped: int = 0
+    why: str = ""
+
+
+def read(path: Path, cursor: Cursor, limits: Limits) -> Lines:
+    """Lines appended since ``cursor``.
+
+    Raises:
+        ScrapeError: ``missing`` when the file is not there or may not be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read(file, cursor, limits)
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+
+
+def _read(file: BinaryIO, cursor: Cursor, limits: Limits) -> Lines:
+    status = os.fstat(file.fileno())
+    found = Lines()
+    same = bool(cursor) and cursor.get("inode") == status.st_ino and _is_continued(file, cursor, status.st_size)
+    found.restarted = bool(cursor) and not same
+    offset = int(cursor["offset"]) if same else 0
+    skipping = bool(cursor.get("skipping")) if same else False
+    file.seek(offset)
+    # One byte more than a line may have, so that a line too long is seen as such and not as unfinished.
+    window = file.read(max(limits.tail_bytes, limits.line_bytes + 1))
+    used, skipping = _split(window, offset, skipping, limits, found)
+    offset += used
+    found.more = found.more or offset + len(window) - used < status.st_size
+    found.cursor = {"inode": status.st_ino, "offset": offset, "skipping": skipping, **_marks(file, offset)}
+    return found
+
+
+def _split(window: bytes, offset: int, skipping: bool, limits: Limits, found: Lines) -> tuple[int, bool]:
+    """Cut the window into lines; how many bytes are done with, and whether a line too long goes on behind them."""
+    start = 0
+    while (end := window.find(b"\n", start)) >= 0:
+        if len(found.lines) >= limits.tail_rows:
+            found.more = True
+            return start, skipping
+        line = window[start:end]
+        if skipping:
+            skipping = False
+        elif len(line) > limits.line_bytes:
+            _drop(found, offset + start, limits)
+        elif line.strip():
+            found.lines.append((offset + start, line))
+        start = end + 1
+    rest = len(window) - start
+    # What is left has no end yet. Within the limit it waits to be read again whole; beyond, it is never kept.
+    if skipping:
+        return len(window), True
+    if rest > limits.line_bytes:
+        _drop(found, offset + start, limits)
+        return len(window), True
+    return start, False
+
+
+def _drop(found: Lines, offset: int, limits: Limits) -> None:
+    found.dropped += 1
+    found.why = found.why or f"the line at byte {offset} is longer than {limits.line_bytes} bytes"
+
+
+def _is_continued(file: BinaryIO, cursor: Mapping[str, Any], size: int) -> bool:
+    offset = int(cursor.get("offset", 0))
+    return size >= offset and all(cursor.get(key) == value for key, value in _marks(file, offset).items())
+
+
+def _marks(file: BinaryIO, offset: int) -> dict[str, str]:
+    """Hashes of the first and last bytes already read."""
+    file.seek(0)
+    head = file.read(min(HEAD_BYTES, offset))
+    file.seek(max(0, offset - TAIL_BYTES))
+    tail = file.read(min(TAIL_BYTES, offset))
+    # Hashes, not bytes: the cursor is stored and shown, and a log line may hold a secret.
+    return {"head": _hash(head), "tail": _hash(tail)}
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,0 +1,234 @@
+"""prime-rl run directory: metrics.jsonl of trainer and orchestrator, the orchestrator's log, configs/*.json.
+
+Everything read is on by default in prime-rl (559b4477, 2026-08); the run needs no change. Axes: ``trainer`` and
+``orchestrator`` count their own steps (the orchestrator's begin at 1) and are kept apart; eval lines become events.
+Queue depth and rollouts in flight come from the orchestrator's log line of every 10 s.
+
+Does not know: what only goes to W&B (dispatcher/*, watcher/*, inference/*), so no policy version of the engines
+and no concurrency cap; sandbox boot times, which are in traces.jsonl and not aggregated.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
+from collectors.readers import jsonl, textlog
+from collectors.readers.jsonl import Row, number
+from collectors.trainers import _prime_config, _prime_keys, _prime_log
+
+# File -> the axis its rows belong to when they do not say so themselves.
+METRICS = {"metrics.jsonl": "", "trainer/metrics.jsonl": "trainer", "orchestrator/metrics.jsonl": "orchestrator"}
+LOGS = ("logs/latest/orchestrator.log", "logs/orchestrator.log")
+TRAINER_LOGS = ("logs/latest/trainer.log", "logs/trainer.log")
+# The closing words are among the last lines; reading more each call would buy nothing.
+CLOSING_BYTES = 16 << 10
+
+LOOKED_FOR = "metrics.jsonl (also under trainer/ and orchestrator/), logs/latest/orchestrator.log or configs/rl.json"
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one call gathers. ``memory`` is the cursor of the next."""
+
+    memory: dict[str, Any]
+    samples: list[Sample] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    facts: dict[str, str | float] = field(default_factory=dict)
+    unmapped: dict[str, int] = field(default_factory=dict)
+    more: bool = False
+    dropped: int = 0
+    why: str = ""
+    rows: int = 0
+
+    def took(self, read: jsonl.Rows | textlog.Text, name: str) -> None:
+        self.memory["files"][name] = read.cursor
+        self.more = self.more or read.more
+        self.dropped += read.dropped
+        self.why = self.why or read.why
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Steps, gauges, events and facts since ``cursor``, oldest first.
+
+    The cursor holds a position per file, the log's clock, the last step per axis and the configs' age.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    try:
+        return _tail(path, cursor, limits, now)
+    except OSError as error:
+        # A folder that may not be entered, or went away between two looks at it.
+        raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
+
+
+def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    files = [name for name in METRICS if (path / name).is_file()]
+    log = next((name for name in LOGS if (path / name).is_file()), "")
+    if not files and not log and not (path / "configs" / "rl.json").is_file():
+        _not_a_run(path)
+    share = max(1, len(files) + bool(log))
+    # Each file gets its part, so that one long history cannot starve the others.
+    part = replace(limits, tail_bytes=limits.tail_bytes // share, tail_rows=max(1, limits.tail_rows // share))
+    memory = {"steps": {}, **cursor, "files": dict(cursor.get("files", {}))}
+    memory["steps"] = dict(memory["steps"])
+    run = _Gathered(memory)
+    config = _prime_config.read(path / "configs")
+    if config.modified != memory.get("configs"):
+        run.facts |= config.facts
+        memory["configs"] = config.modified
+    for name in files:
+        _read_metrics(path, name, part, now, run)
+    if log:
+        _read_log(path, log, part, config, run)
+    _lifecycle(path, config.facts, run)
+    run.samples.sort(key=lambda sample: sample.ts or now)
+    run.events.sort(key=lambda event: event.ts or now)
+    return Reading(
+        samples=tuple(run.samples),
+        events=tuple(run.events),
+        facts={"framework": "prime_rl", "mode": "async", **run.facts},
+        unmapped=run.unmapped,
+        cursor=run.memory,
+        more=run.more,
+        dropped=run.dropped,
+        why_dropped=run.why,
+        samples_scraped=run.rows,
+    )
+
+
+def _not_a_run(path: Path) -> None:
+    if not path.exists():
+        raise ScrapeError("missing", f"{path.name} does not exist")
+    raise ScrapeError("not_a_run", f"no prime-rl run in {path.name}: looked for {LOOKED_FOR}")
+
+
+def _read_metrics(path: Path, name: str, limits: Limits, now: float, run: _Gathered) -> None:
+    read = jsonl.read(path / name, run.memory["files"].get(name, {}), limits)
+    run.took(read, name)
+    run.rows += len(read.rows)
+    for axis, step, row in _steps(read.rows, METRICS[name], run):
+        ts = number(row.get("time")) or now
+        if axis == "eval":
+            run.events.append(Event("eval", f"eval:{step}:{ts:.0f}", ts))
+            continue
+        run.samples += _prime_keys.samples(row, axis, ts, step, run.unmapped)
+        if axis == "trainer":
+            run.events += _events(row, step, ts)
+
+
+def _steps(rows: list[Row], file_axis: str, run: _Gathered) -> Iterator[tuple[str, int, Row]]:
+    """Rows merged by axis, life and step: a resumed trainer writes step 15 again, and that is another step."""
+    lives: dict[str, int] = {}
+    last: dict[str, int] = run.memory["steps"]
+    keyed: dict[int, tuple[str, int, int]] = {}
+    for row in rows:
+        step = number(row.get("step"))
+        axis = _prime_keys.axis_of(row, file_axis)
+        if step is None or not axis:
+            run.dropped += 1
+            run.why = run.why or "a row without a step, or of neither the trainer nor the orchestrator"
+            continue
+        lives[axis] = lives.get(axis, 0) + (step < last.get(axis, step))
+        last[axis] = int(step)
+        keyed[id(row)] = (axis, lives[axis], int(step))
+    kept = [row for row in rows if id(row) in keyed]
+    keys = dict.fromkeys(keyed[id(row)] for row in kept)
+    for (axis, _, step), merged in zip(keys, jsonl.merge(kept, lambda row: keyed[id(row)]), strict=True):
+        yield axis, step, merged
+
+
+def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
+    # The time is part of the key: after a resume the same step publishes again.
+    if (number(row.get("time/broadcast_weights")) or 0.0) > 0:
+        yield Event("weights_published", f"weights:{step}:{ts:.0f}", ts, f"trainer step {step}")
+    if (number(row.get("time/save_ckpt")) or 0.0) > 0:
+        yield Event("checkpoint", f"checkpoint:{step}:{ts:.0f}", ts, f"trainer step {step}")
+
+
+def _read_log(path: Path, name: str, limits: Limits, config: _prime_config.Config, run: _Gathered) -> None:
+    read = textlog.read(path / name, run.memory["files"].get(name, {}), limits)
+    clock = _clock(path / name, read, config, run)
+    run.took(read, name)
+    run.rows += len(read.lines)
+    for line in read.lines:
+        ts, message = _prime_log.split(line, clock)
+        run.samples += _prime_log.samples(message, ts, not config.batches_tokens)
+    if read.lines:
+        run.memory["clock"] = clock.now
+
+
+def _clock(path: Path, read: textlog.Text, config: _prime_config.Config, run: _Gathered) -> _prime_log.Clock:
+    known = run.memory.get("clock")
+    if known is not None and (not read.restarted or config.modified <= known):
+        # Another log (a resume) without newer configs: all that is sure is that it comes after the one before.
+        return _prime_log.Clock(float(known))
+    # configs/ is written once at the start; without it the log's own age is all there is, reckoned backwards.
+    start = config.modified or _prime_log.anchor_backwards(read.lines, path.stat().st_mtime)
+    return _prime_log.Clock(start, anchored=True)
+
+
+def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> None:
+    why = _finished(path, facts, run)
+    if why:
+        run.facts |= {"lifecycle": "finished", "lifecycle_why": why}
+    elif run.memory.get("finished") and run.samples:
+        # It was over and goes on: resumed with more steps.
+        run.facts |= {"lifecycle": "running", "lifecycle_why": "new rows after the end"}
+    run.memory["finished"] = bool(why)
+
+
+def _finished(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> str:
+    last, most = run.memory["steps"].get("trainer"), facts.get("max_steps")
+    # Trainer steps count from 0: a run of 32 ends with step 31 (and would have none after it).
+    if last is not None and isinstance(most, float) and last >= most - 1:
+        return f"the trainer's step {last} is the last of {most:.0f}"
+    for name in TRAINER_LOGS:
+        if any(map(_prime_log.says_finished, _closing_lines(path / name))):
+            return f"{name} says the trainer finished"
+    return ""
+
+
+def _closing_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - CLOSING_BYTES))
+            return [textlog.strip(line) for line in file.read(CLOSING_BYTES).decode(errors="replace").splitlines()]
+    except OSError:
+        return []
+
+
+def matches_path(path: Path) -> str | None:
+    """The file that gives a prime-rl run away. metrics.jsonl is a common name, so its first rows are looked at."""
+    try:
+        if (path / "configs" / "rl.json").is_file():
+            return "configs/rl.json"
+        found = (name for name, axis in METRICS.items() if (path / name).is_file() and _is_prime(path / name, axis))
+        name = next(found, "")
+    except OSError:
+        return None
+    return f"{name} with prime-rl's keys" if name else None
+
+
+def _is_prime(path: Path, file_axis: str) -> bool:
+    try:
+        rows = jsonl.read(path, {}, Limits(tail_bytes=256 << 10, tail_rows=8)).rows
+    except ScrapeError:
+        return False
+    return any(
+        {"step", "time"} <= row.keys() and any("/" in key for key in row) and _prime_keys.axis_of(row, "") != ""
+        for row in rows
+    ) and (file_axis != "" or any(_prime_keys.is_own(row) for row in rows))
+
+
+COLLECTOR = Collector(
+    name="prime_rl",
+    actor="trainer",
+    reads="prime-rl run directories (metrics.jsonl, orchestrator log, configs)",
+    versions="559b4477 (2026-08) by source and recorded files",
+    tail=tail,
+    matches_path=matches_path,
+    report_seconds=10.0,
+)

@@ -1,0 +1,22 @@
+"""`rollscope watch` asks: what is this?"""
+
+from collectors.detect import detect_page, detect_path
+from tests.collectors._reading import TESTDATA
+
+
+def test_runs() -> None:
+    assert [name for name, _ in detect_path(TESTDATA / "prime_rl" / "driven")] == ["prime_rl"]
+    for path in ("trl/sync", "trl/async", "trl/async/async-grpo.db", "trl/sync/trainer_state.json"):
+        assert [name for name, _ in detect_path(TESTDATA / path)] == ["trl"]
+    for path in ("", "absent", "prime_rl/driven/truth.jsonl"):
+        assert detect_path(TESTDATA / path) == []
+
+
+def test_the_reason_names_what_was_found() -> None:
+    assert detect_path(TESTDATA / "trl" / "async")[0][1] == "trackio database async-grpo.db with TRL's keys"
+
+
+def test_pages() -> None:
+    assert detect_page((TESTDATA / "vllm" / "synthetic_2_engines.prom").read_bytes()) == "vllm"
+    assert detect_page(b"<html>") is None
+    assert detect_page((TESTDATA / "exposition" / "skyrl.prom").read_bytes()) is None

@@ -1,0 +1,164 @@
+"""The bounded GET against real sockets: time, size, inflation, redirects, statuses, and nothing secret in errors."""
+
+import asyncio
+import gzip
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from collectors.model import Limits, ScrapeError
+from collectors.readers import http
+
+SECRET = "sekret-token"
+Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def fetch(handler: Handler, limits: Limits) -> bytes | ScrapeError:
+    """What `http.get` makes of a server that answers with ``handler``; the secret is planted everywhere."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            await handler(writer)
+        except ConnectionError:
+            pass  # the client went away, which is what is tested
+        finally:
+            writer.close()
+
+    async def run() -> bytes | ScrapeError:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        base = f"http://user:{SECRET}@127.0.0.1:{port}/{SECRET}"
+        async with server, httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {SECRET}"}) as client:
+            try:
+                return await http.get(client, f"/metrics?key={SECRET}", limits)
+            except ScrapeError as error:
+                return error
+
+    return asyncio.run(run())
+
+
+def reply(status: str, body: bytes, *headers: str, length: bool = True) -> Handler:
+    async def handler(writer: asyncio.StreamWriter) -> None:
+        head = [f"HTTP/1.1 {status}", "Connection: close", *headers]
+        if length:
+            head.append(f"Content-Length: {len(body)}")
+        writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+        await writer.drain()
+
+    return handler
+
+
+def error_of(result: bytes | ScrapeError) -> ScrapeError:
+    assert isinstance(result, ScrapeError)
+    assert SECRET not in str(result) and "127.0.0.1" not in str(result)
+    assert result.__cause__ is None  # a chained httpx error would print the URL in a traceback
+    return result
+
+
+def test_a_body_comes_through() -> None:
+    assert fetch(reply("200 OK", b"a 1\n"), Limits()) == b"a 1\n"
+
+
+def test_exactly_the_limit_is_fine() -> None:
+    assert fetch(reply("200 OK", b"x" * 1000), Limits(body_bytes=1000)) == b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("401 Unauthorized", "auth"),
+        ("403 Forbidden", "auth"),
+        ("404 Not Found", "status"),
+        ("500 Oops", "status"),
+        ("204 No Content", "status"),
+    ],
+)
+def test_statuses(status: str, kind: str) -> None:
+    error = error_of(fetch(reply(status, SECRET.encode()), Limits()))
+    assert error.kind == kind
+    assert status[:3] in str(error)
+
+
+def test_redirects_are_not_followed() -> None:
+    error = error_of(fetch(reply("307 Temporary", b"", f"Location: http://169.254.169.254/{SECRET}"), Limits()))
+    assert error.kind == "status"
+
+
+def test_a_declared_length_beyond_the_limit_is_refused_unread() -> None:
+    async def handler(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n")
+        await writer.drain()
+
+    assert error_of(fetch(handler, Limits())).kind == "too_large"
+
+
+def test_an_endless_body_stops_at_the_limit() -> None:
+    sent = 0
+
+    async def handler(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        while True:
+            writer.write(b"a 1\n" * 4096)
+            sent += 4 * 4096
+            await writer.drain()
+
+    assert error_of(fetch(handler, Limits(body_bytes=100_000))).kind == "too_large"
+    assert sent < 16 << 20  # socket buffers, not the body for ever
+
+
+def test_an_endless_drip_ends_at_the_total_time_out() -> None:
+    async def handler(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        while True:
+            writer.write(b"#")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    start = time.monotonic()
+    assert error_of(fetch(handler, Limits(timeout_seconds=0.3))).kind == "timeout"
+    assert time.monotonic() - start < 1.5
+
+
+def test_a_gzip_answer_nobody_asked_for_is_read_within_the_limit() -> None:
+    body = gzip.compress(b"a 1\n" * 1000)
+    assert fetch(reply("200 OK", body, "Content-Encoding: gzip"), Limits()) == b"a 1\n" * 1000
+
+
+def test_a_zip_bomb_stops_at_the_limit() -> None:
+    bomb = zlib.compress(b"\0" * (64 << 20), 9)  # 64 kB that become 64 MB
+    result = fetch(reply("200 OK", bomb, "Content-Encoding: deflate"), Limits(body_bytes=1 << 20))
+    assert error_of(result).kind == "too_large"
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip"])
+def test_what_cannot_be_inflated_is_garbage(encoding: str) -> None:
+    result = fetch(reply("200 OK", b"not compressed", f"Content-Encoding: {encoding}"), Limits())
+    assert error_of(result).kind == "garbage"
+
+
+def test_a_connection_cut_in_the_middle() -> None:
+    result = fetch(reply("200 OK", b"a 1\n", "Content-Length: 400", length=False), Limits())
+    assert error_of(result).kind == "unreachable"
+
+
+def test_no_http_at_all() -> None:
+    async def handler(writer: asyncio.StreamWriter) -> None:
+        writer.write(f"SSH-2.0-{SECRET}\r\n".encode())
+        await writer.drain()
+
+    assert error_of(fetch(handler, Limits())).kind == "unreachable"
+
+
+def test_nobody_listens() -> None:
+    async def run() -> None:
+        async with httpx.AsyncClient(base_url=f"http://user:{SECRET}@127.0.0.1:9") as client:
+            await http.get(client, "/metrics", Limits())
+
+    with pytest.raises(ScrapeError) as caught:
+        asyncio.run(run())
+    assert error_of(caught.value).kind == "unreachable"
