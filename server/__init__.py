@@ -1,0 +1,3 @@
+"""Layer 2: store, derive, serve."""
+
+__dist__ = "rollscope"

@@ -1,0 +1,116 @@
+"""Many rows into one table: one path per dialect, where it pays.
+
+Measured: SQLite through Core with dicts is 0.3 x raw `executemany`, through `exec_driver_sql` with tuples 1.0 x.
+PostgreSQL: Core 48 k rows/s, COPY to a temporary table and INSERT ... ON CONFLICT 223 k. Plain COPY is faster
+still, but not idempotent, and a retry after a lost connection must be harmless.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Double, Integer, LargeBinary, Table, Text, UniqueConstraint
+from sqlalchemy.exc import DBAPIError
+
+Row = tuple[Any, ...]
+
+COPY_FROM = 64
+"""Rows from which COPY beats pipelined statements: it costs four round trips, whatever the number of rows."""
+
+_TYPES = ((BigInteger, "int8"), (Integer, "int4"), (Double, "float8"), (LargeBinary, "bytea"), (Text, "text"))
+
+
+@lru_cache(maxsize=256)
+def _insert_sql(table: Table, columns: tuple[str, ...], update: tuple[str, ...], source: str) -> str:
+    keys = ", ".join(_keys(table))
+    changes = ", ".join(f"{name} = excluded.{name}" for name in update)
+    action = f"UPDATE SET {changes}" if changes else "NOTHING"
+    return f"INSERT INTO {table.name} ({', '.join(columns)}) {source} ON CONFLICT ({keys}) DO {action}"
+
+
+def _keys(table: Table) -> tuple[str, ...]:
+    """The key that makes a row the same row: a unique constraint where the primary key is a bare number."""
+    primary = tuple(column.name for column in table.primary_key.columns)
+    if primary != ("id",):
+        return primary
+    unique = next(c for c in table.constraints if isinstance(c, UniqueConstraint))
+    return tuple(column.name for column in unique.columns)
+
+
+def upsert(
+    connection: Connection, table: Table, columns: Sequence[str], rows: Iterable[Row], update: Sequence[str] = ()
+) -> None:
+    """Insert ``rows`` (in the order of ``columns``). A row that is there keeps its values but those in ``update``.
+
+    Of several rows with one key, the first wins without ``update``, the last with it.
+    """
+    listed = rows if isinstance(rows, list) else list(rows)
+    if not listed:
+        return
+    columns, update = tuple(columns), tuple(update)
+    if connection.dialect.name == "postgresql":
+        _postgres(connection, table, columns, listed, update)
+        return
+    marks = ", ".join("?" * len(columns))
+    connection.exec_driver_sql(_insert_sql(table, columns, update, f"VALUES ({marks})"), listed)
+
+
+def _postgres(
+    connection: Connection, table: Table, columns: tuple[str, ...], rows: list[Row], update: tuple[str, ...]
+) -> None:
+    if update:
+        rows = _last_of_each(table, columns, rows)
+    if len(rows) < COPY_FROM:
+        marks = ", ".join(["%s"] * len(columns))
+        connection.exec_driver_sql(_insert_sql(table, columns, update, f"VALUES ({marks})"), rows)
+        return
+    # COPY cannot skip rows that are there; INSERT can, from a table beside.
+    load = _load_table(connection, table, columns)
+    _copy(
+        connection, f"COPY {load} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", _type_names(table, columns), rows
+    )
+    connection.exec_driver_sql(_insert_sql(table, columns, update, f"SELECT {', '.join(columns)} FROM {load}"))
+    # Emptied here and not by ON COMMIT: one transaction may load the same table for several runs.
+    connection.exec_driver_sql(f"TRUNCATE {load}")
+
+
+def _copy(connection: Connection, sql: str, types: list[str], rows: list[Row]) -> None:
+    """psycopg's own COPY, for which SQLAlchemy has no word; its errors come out as SQLAlchemy's all the same."""
+    driver: Any = connection.connection
+    error_class: Any = connection.dialect.loaded_dbapi.Error
+    try:
+        with driver.cursor() as cursor, cursor.copy(sql) as copy:
+            copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
+    except error_class as error:
+        lost = bool(driver.closed)
+        if lost:
+            connection.invalidate(error)
+        # Else the writer would take a lost connection for a bad batch, and not try again.
+        raise DBAPIError.instance(sql, (), error, error_class, connection_invalidated=lost) from error
+
+
+def _last_of_each(table: Table, columns: tuple[str, ...], rows: list[Row]) -> list[Row]:
+    """PostgreSQL refuses to update one row twice in one statement."""
+    places = [columns.index(name) for name in _keys(table)]
+    return list({tuple(row[place] for place in places): row for row in rows}.values())
+
+
+def _load_table(connection: Connection, table: Table, columns: tuple[str, ...]) -> str:
+    """A temporary table of this connection with these columns; made anew after a rollback took it."""
+    name = f"load_{table.name}"
+    connection.exec_driver_sql(
+        f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} AS SELECT {', '.join(columns)} FROM {table.name} WITH NO DATA"
+    )
+    return name
+
+
+@lru_cache(maxsize=64)
+def _type_names(table: Table, columns: tuple[str, ...]) -> list[str]:
+    return [_type_name(table, name) for name in columns]
+
+
+def _type_name(table: Table, column: str) -> str:
+    kind = table.columns[column].type
+    return next((name for cls, name in _TYPES if isinstance(kind, cls)), "bool")

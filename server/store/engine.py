@@ -1,0 +1,140 @@
+"""Opening a database: URLs, engines, pragmas.
+
+SQLite gets two engines: one connection that writes, and a pool that only reads, so that a chart never waits
+for a commit (WAL) and two threads never hold half a write each.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import NullPool, QueuePool
+
+BUSY_MS = 10_000
+"""How long SQLite waits for another process's write: migrations and `rollscope status` are short."""
+
+
+class StoreError(Exception):
+    """The store cannot be used as asked. The message is for people: no password is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """``write`` is None in a read-only store. ``dialect`` is "sqlite" or "postgresql"."""
+
+    dialect: str
+    read: Engine
+    write: Engine | None
+
+    def dispose(self) -> None:
+        """Close every connection."""
+        self.read.dispose()
+        if self.write is not None:
+            self.write.dispose()
+
+
+def parse_url(url: str) -> URL:
+    """The URL with its driver spelled out.
+
+    Raises:
+        StoreError: not a URL, another database than SQLite and PostgreSQL, or SQLite without a file.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StoreError("the store URL is not a URL; use sqlite:///path or postgresql://user@host/database") from None
+    backend = parsed.drivername.partition("+")[0]
+    if backend == "sqlite":
+        if parsed.database in (None, "", ":memory:"):
+            raise StoreError("the SQLite store needs a file: sqlite:///path (two engines cannot share memory)")
+        return parsed.set(drivername="sqlite")
+    if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    raise StoreError(f"the store URL begins with {parsed.drivername!r}; only sqlite and postgresql are supported")
+
+
+def sqlite_path(url: URL) -> Path:
+    """The database file of a SQLite URL."""
+    return Path(url.database or "").expanduser().absolute()
+
+
+def open_engines(url: str, *, read_only: bool) -> Engines:
+    """Engines for ``url``. Nothing is connected yet, but a SQLite file must exist: opening never makes one."""
+    parsed = parse_url(url)
+    if parsed.drivername == "sqlite":
+        path = sqlite_path(parsed)
+        if not path.exists():
+            raise StoreError(f"there is no store at {path}: run `rollscope migrate`")
+        return Engines("sqlite", _sqlite(path, write=False), None if read_only else _sqlite(path, write=True))
+    engine = create_engine(
+        parsed,
+        pool_size=8,
+        max_overflow=8,
+        pool_pre_ping=True,
+        pool_use_lifo=True,
+        # A query of some milliseconds gains nothing from JIT, whose start-up costs more than the query.
+        connect_args={"options": "-c jit=off", "application_name": "rollscope", "connect_timeout": 10},
+    )
+    reads = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return Engines("postgresql", reads, None if read_only else engine)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What the database says while it is opened (refused, no such file, not a database), as a `StoreError`."""
+    try:
+        yield
+    except DBAPIError as error:
+        # `orig` and not `error`: the latter shows the statement and its values.
+        raise StoreError(f"the store cannot be opened: {str(error.orig).strip()}") from error
+
+
+def migration_engine(url: URL) -> Engine:
+    """An engine of one connection, in manual transactions, for DDL."""
+    if url.drivername == "sqlite":
+        path = sqlite_path(url)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _sqlite(path, write=True)
+    return create_engine(url, poolclass=NullPool)
+
+
+def _sqlite(path: Path, *, write: bool) -> Engine:
+    def connect() -> sqlite3.Connection:
+        mode = "rwc" if write else "ro"
+        return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, check_same_thread=False)
+
+    # One writing connection: `intern` and the writer thread queue for it in the pool instead of in SQLite's
+    # busy loop, which is unfair and polls.
+    size, overflow = (1, 0) if write else (8, 8)
+    engine = create_engine(
+        "sqlite://", creator=connect, poolclass=QueuePool, pool_size=size, max_overflow=overflow, pool_timeout=300
+    )
+
+    @event.listens_for(engine, "connect")
+    def pragmas(connection: Any, _record: Any) -> None:
+        # sqlite3's own transaction handling begins too late for a consistent read; we begin ourselves, below.
+        connection.isolation_level = None
+        for pragma in _pragmas(write):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # IMMEDIATE: a write that starts as a read can fail with "locked" in the middle, and no wait helps it.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _pragmas(write: bool) -> tuple[str, ...]:
+    both = (f"busy_timeout={BUSY_MS}", "foreign_keys=ON", "mmap_size=268435456", "temp_store=MEMORY")
+    if not write:
+        return (*both, "cache_size=-16384")
+    # NORMAL loses no committed data when the process dies, only when the machine does (and then no consistency).
+    # A bigger WAL before a checkpoint: the hot slot's pages are written back once, not once per second.
+    return (*both, "journal_mode=WAL", "synchronous=NORMAL", "cache_size=-131072", "wal_autocheckpoint=8000")

@@ -1,0 +1,192 @@
+"""Histograms: cumulative readings in, mergeable per-minute deltas out.
+
+A reading is a total since the process began. What is stored is what came since the reading before, under the
+edges it was read with, so that any time range is a plain sum and nothing depends on who was restarted when.
+"""
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import pack, unpack
+from typing import TypeVar
+
+from sqlalchemy import Connection, select
+
+from collectors.model import Histogram
+from server.store.bulk import upsert
+from server.store.tables import hist, hist_last, hist_layouts
+from server.store.types import HistogramDelta
+
+MINUTE_MS = 60_000
+_IN = 500  # bound values per statement, far below every driver's limit
+
+_T = TypeVar("_T")
+
+Edges = tuple[float, ...]
+Reading = tuple[int, int, Histogram]  # series, ts, as read
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The newest reading of a series. ``counts`` are cumulative, one more than ``edges``."""
+
+    ts: int
+    edges: Edges
+    counts: tuple[float, ...]
+    total: float
+
+
+def fold(last: Total | None, new: Total) -> tuple[Total, HistogramDelta | None]:
+    """What ``new`` adds to what is stored: the next state, and the delta (None: nothing).
+
+    - The first reading is the base line: what it counted happened before anybody watched.
+    - A reading not newer than the last is a retry or late: a cumulative count holds it already.
+    - Other edges, or a count that fell, mean a new process: everything it counts is new.
+    """
+    if last is None:
+        return new, None
+    if new.ts <= last.ts:
+        return last, None
+    reset = new.edges != last.edges or any(n < old for n, old in zip(new.counts, last.counts, strict=True))
+    base = (0.0,) * len(new.counts) if reset else last.counts
+    grown = [n - old for n, old in zip(new.counts, base, strict=True)]
+    # The last count is of all: when it stands still nothing was observed, and idle engines store no rows.
+    if grown[-1] == 0:
+        return new, None
+    total = new.total - (0.0 if reset else last.total)
+    return new, HistogramDelta(new.edges, _per_bucket(grown), total, grown[-1])
+
+
+def merge(deltas: Iterable[HistogramDelta]) -> list[HistogramDelta]:
+    """Deltas summed per edge layout, in the order the layouts appear. Different edges cannot be summed."""
+    sums: dict[Edges, HistogramDelta] = {}
+    for delta in deltas:
+        known = sums.get(delta.edges)
+        sums[delta.edges] = delta if known is None else _add(known, delta)
+    return list(sums.values())
+
+
+def write(connection: Connection, readings: Sequence[Reading], layouts: dict[Edges, int]) -> None:
+    """Fold readings into `hist`, each exactly once. The caller holds the run's lock; ``layouts`` is its cache."""
+    usable = sorted((r for r in readings if _sound(r[2])), key=lambda reading: reading[1])
+    if not usable:
+        return
+    _intern_layouts(connection, {h.edges for _, _, h in usable}, layouts)
+    last = _load_last(connection, {series for series, _, _ in usable})
+    changed: dict[int, Total] = {}
+    added: dict[tuple[int, int, Edges], list[HistogramDelta]] = defaultdict(list)
+    # Several readings of one series may come in one batch: each is folded onto the one before it.
+    for series, ts, h in usable:
+        before = changed.get(series, last.get(series))
+        after, delta = fold(before, Total(ts, h.edges, h.counts, h.total))
+        if after is not before:
+            changed[series] = after
+        if delta is not None:
+            added[series, ts // MINUTE_MS * MINUTE_MS, h.edges].append(delta)
+    _store_deltas(connection, added, layouts)
+    _store_last(connection, changed, layouts)
+
+
+def read(connection: Connection, series: int, start: int, end: int) -> list[HistogramDelta]:
+    """Merged deltas of the minutes that begin in [start, end), one per edge layout."""
+    rows = connection.execute(
+        select(hist_layouts.c.edges, hist.c.deltas, hist.c.total, hist.c.n)
+        .join(hist_layouts, hist_layouts.c.id == hist.c.layout)
+        .where(hist.c.series == series, hist.c.minute >= start, hist.c.minute < end)
+        .order_by(hist.c.minute)
+    )
+    return merge(HistogramDelta(_floats(edges), _floats(deltas), total, n) for edges, deltas, total, n in rows)
+
+
+def _sound(h: Histogram) -> bool:
+    """One malformed histogram must not fail the batch (and with it the cursor) for ever: it is left out."""
+    return len(h.counts) == len(h.edges) + 1 and all(map(math.isfinite, (*h.counts, *h.edges, h.total)))
+
+
+def _per_bucket(cumulative: Sequence[float]) -> tuple[float, ...]:
+    return (cumulative[0], *(after - before for before, after in pairwise(cumulative)))
+
+
+def _add(a: HistogramDelta, b: HistogramDelta) -> HistogramDelta:
+    counts = tuple(x + y for x, y in zip(a.counts, b.counts, strict=True))
+    return HistogramDelta(a.edges, counts, a.total + b.total, a.n + b.n)
+
+
+def _store_deltas(
+    connection: Connection, added: dict[tuple[int, int, Edges], list[HistogramDelta]], layouts: dict[Edges, int]
+) -> None:
+    if not added:
+        return
+    # The minute may already hold some of it, from an earlier batch.
+    edges_of = {number: edges for edges, number in layouts.items()}
+    for series, minute, layout, counts, total, n in _stored(connection, added):
+        key = (series, minute, edges_of.get(layout, ()))
+        if key in added:
+            added[key].append(HistogramDelta(key[2], _floats(counts), total, n))
+    rows = []
+    for (series, minute, edges), deltas in added.items():
+        (whole,) = merge(deltas)
+        rows.append((series, minute, layouts[edges], whole.n, whole.total, _blob(whole.counts)))
+    upsert(connection, hist, ("series", "minute", "layout", "n", "total", "deltas"), rows, ("n", "total", "deltas"))
+
+
+def _stored(
+    connection: Connection, wanted: Iterable[tuple[int, int, Edges]]
+) -> Iterator[tuple[int, int, int, bytes, float, float]]:
+    wanted = list(wanted)
+    minutes = {minute for _, minute, _ in wanted}
+    for some in _chunks(sorted({series for series, _, _ in wanted})):
+        yield from connection.execute(
+            select(hist.c.series, hist.c.minute, hist.c.layout, hist.c.deltas, hist.c.total, hist.c.n).where(
+                hist.c.series.in_(some), hist.c.minute >= min(minutes), hist.c.minute <= max(minutes)
+            )
+        )
+
+
+def _load_last(connection: Connection, series: set[int]) -> dict[int, Total]:
+    found = {}
+    for some in _chunks(sorted(series)):
+        rows = connection.execute(
+            select(hist_last.c.series, hist_last.c.ts, hist_layouts.c.edges, hist_last.c.counts, hist_last.c.total)
+            .join(hist_layouts, hist_layouts.c.id == hist_last.c.layout)
+            .where(hist_last.c.series.in_(some))
+        )
+        found.update({number: Total(ts, _floats(e), _floats(c), total) for number, ts, e, c, total in rows})
+    return found
+
+
+def _store_last(connection: Connection, last: dict[int, Total], layouts: dict[Edges, int]) -> None:
+    rows = [(series, layouts[t.edges], t.ts, t.total, _blob(t.counts)) for series, t in last.items()]
+    names = ("series", "layout", "ts", "total", "counts")
+    upsert(connection, hist_last, names, rows, names[1:])
+
+
+def _intern_layouts(connection: Connection, edges: set[Edges], known: dict[Edges, int]) -> None:
+    digests = {_digest(some): some for some in edges if some not in known}
+    for digest, some in digests.items():
+        upsert(connection, hist_layouts, ("digest", "edges"), [(digest, _blob(some))])
+    for batch in _chunks(sorted(digests)):
+        rows = connection.execute(
+            select(hist_layouts.c.digest, hist_layouts.c.id).where(hist_layouts.c.digest.in_(batch))
+        )
+        # Read back, not returned by the insert: another process may have been first.
+        known.update({digests[digest]: number for digest, number in rows})
+
+
+def _digest(edges: Edges) -> str:
+    return hashlib.blake2b(_blob(edges), digest_size=16).hexdigest()
+
+
+def _chunks(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    return (values[at : at + _IN] for at in range(0, len(values), _IN))
+
+
+def _blob(values: Sequence[float]) -> bytes:
+    return pack(f"<{len(values)}d", *values)
+
+
+def _floats(blob: bytes) -> tuple[float, ...]:
+    return unpack(f"<{len(blob) // 8}d", blob)

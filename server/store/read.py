@@ -1,0 +1,194 @@
+"""Reads of state: what a start, a tick or a page needs, without the long ranges (`ranges.py`)."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from collectors.model import Event, Labels
+from server.store.series import unpack_labels
+from server.store.tables import (
+    counters,
+    cursors,
+    events,
+    incarnations,
+    latest,
+    points,
+    runs,
+    series,
+    signal_state,
+    step_values,
+    steps,
+    targets,
+)
+from server.store.types import LatestRow, PointState, RunRow, SeriesKey, StepRow, TargetRow
+
+_RUN = (
+    runs.c.id,
+    runs.c.name,
+    runs.c.framework,
+    runs.c.mode,
+    runs.c.lifecycle,
+    runs.c.generation,
+    runs.c.watermark,
+    runs.c.first_ts,
+    runs.c.last_ts,
+    runs.c.facts,
+)
+_TARGET = tuple(column for column in targets.columns if column.name != "run")
+
+
+def all_runs(connection: Connection) -> list[RunRow]:
+    """Every run, the one with the newest data first."""
+    rows = connection.execute(select(*_RUN).order_by(func.coalesce(runs.c.last_ts, 0).desc(), runs.c.id.desc()))
+    return [_run(row) for row in rows]
+
+
+def one_run(connection: Connection, name: str) -> RunRow | None:
+    """A run by name."""
+    row = connection.execute(select(*_RUN).where(runs.c.name == name)).one_or_none()
+    return None if row is None else _run(row)
+
+
+def _run(row: Any) -> RunRow:
+    values = dict(row._mapping)
+    return RunRow(**{**values, "facts": json.loads(values["facts"])})
+
+
+def rolled(connection: Connection, run: int) -> int | None:
+    """1-minute buckets before this (ms) are closed; None when none is."""
+    return connection.execute(select(runs.c.rolled).where(runs.c.id == run)).scalar()
+
+
+def rolled_of_series(connection: Connection, number: int) -> int | None:
+    """:func:`rolled` of the run that a series belongs to."""
+    query = select(runs.c.rolled).join(series, series.c.run == runs.c.id).where(series.c.id == number)
+    return connection.execute(query).scalar()
+
+
+def run_seq(connection: Connection, name: str) -> int:
+    """The newest seq of a run; 0 before its first point."""
+    return int(connection.execute(select(runs.c.seq).where(runs.c.name == name)).scalar() or 0)
+
+
+def run_cursors(connection: Connection, name: str) -> dict[str, str]:
+    """target -> cursor as JSON text."""
+    query = select(cursors.c.target, cursors.c.cursor).join(runs, runs.c.id == cursors.c.run)
+    return {target: cursor for target, cursor in connection.execute(query.where(runs.c.name == name))}
+
+
+def run_targets(connection: Connection, name: str | None) -> list[tuple[str, TargetRow]]:
+    """(run, target), by name."""
+    query = select(runs.c.name, *_TARGET).join(runs, runs.c.id == targets.c.run).order_by(runs.c.name, targets.c.name)
+    if name is not None:
+        query = query.where(runs.c.name == name)
+    return [(run, _target(values)) for run, *values in connection.execute(query)]
+
+
+def _target(values: list[Any]) -> TargetRow:
+    named: dict[str, Any] = dict(zip((column.name for column in _TARGET), values, strict=True))
+    return TargetRow(**{**named, "unmapped": json.loads(named["unmapped"])})
+
+
+def run_states(connection: Connection, name: str) -> dict[str, tuple[int, str]]:
+    """fold -> (code version, state as JSON text)."""
+    c = signal_state.c
+    query = select(c.name, c.code_version, c.state).join(runs, runs.c.id == c.run).where(runs.c.name == name)
+    return {fold: (version, state) for fold, version, state in connection.execute(query)}
+
+
+def run_counters(connection: Connection, name: str) -> dict[int, float]:
+    """series -> absolute value."""
+    query = select(counters.c.series, counters.c.v).join(runs, runs.c.id == counters.c.run)
+    return {number: value for number, value in connection.execute(query.where(runs.c.name == name))}
+
+
+def run_latest(connection: Connection, name: str) -> list[tuple[SeriesKey, LatestRow]]:
+    """The newest point of every signal series of a run, by series id."""
+    key = (series.c.target, series.c.metric, series.c.labels, series.c.axis)
+    c = latest.c
+    query = (
+        select(*key, c.series, c.ts, c.v, c.state, c.why, c.source)
+        .join(runs, runs.c.id == c.run)
+        .join(series, series.c.id == c.series)
+        .where(runs.c.name == name)
+        .order_by(c.series)
+    )
+    return [
+        (SeriesKey(target, metric, unpack_labels(labels), axis), LatestRow(n, ts, v, PointState(state), why, source))
+        for target, metric, labels, axis, n, ts, v, state, why, source in connection.execute(query)
+    ]
+
+
+def newest_incarnation(connection: Connection, name: str) -> int:
+    """The newest incarnation of a run; 0 before its first."""
+    query = select(func.max(incarnations.c.n)).join(runs, runs.c.id == incarnations.c.run)
+    return int(connection.execute(query.where(runs.c.name == name)).scalar() or 0)
+
+
+def run_events(connection: Connection, name: str, start: int, end: int) -> list[tuple[int, Event]]:
+    """(ts, event) in [start, end), oldest first."""
+    c = events.c
+    query = select(c.ts, c.kind, c.key, c.detail).join(runs, runs.c.id == c.run)
+    query = query.where(runs.c.name == name, c.ts >= start, c.ts < end).order_by(c.ts, c.id)
+    return [(ts, Event(kind, key, ts / 1000, detail)) for ts, kind, key, detail in connection.execute(query)]
+
+
+def points_since(
+    connection: Connection, name: str, seq: int, limit: int
+) -> list[tuple[int, int, int, float | None, int]]:
+    """(seq, series, ts, value, state) of the points with a greater seq, in their order."""
+    c = points.c
+    # A subquery, not a join: the index on (run, seq) then gives the rows in order, without a sort.
+    run = select(runs.c.id).where(runs.c.name == name).scalar_subquery()
+    query = select(c.seq, c.series, c.ts, c.v, c.state).where(c.run == run, c.seq > seq).order_by(c.seq).limit(limit)
+    return [tuple(row) for row in connection.execute(query)]
+
+
+def run_steps(
+    connection: Connection, run: RunRow, axis: str | None, last: int, before: int | None, incarnation: int
+) -> list[StepRow]:
+    """The newest ``last`` steps per axis with a step number below ``before``, oldest first."""
+    axes = [axis] if axis is not None else _axes(connection, run.id, incarnation)
+    # One axis after the other: `last` counts per axis, and their step numbers have nothing to do with each other.
+    rows = [row for name in axes for row in _axis_steps(connection, run.id, name, incarnation, last, before)]
+    return sorted(rows, key=lambda row: (row.ts, row.axis, row.step))
+
+
+def _axes(connection: Connection, run: int, incarnation: int) -> list[str]:
+    query = select(steps.c.axis).where(steps.c.run == run, steps.c.incarnation == incarnation).distinct()
+    return sorted(connection.execute(query).scalars())
+
+
+def _axis_steps(
+    connection: Connection, run: int, axis: str, incarnation: int, last: int, before: int | None
+) -> list[StepRow]:
+    c = steps.c
+    query = select(c.step, c.ts).where(c.run == run, c.axis == axis, c.incarnation == incarnation)
+    if before is not None:
+        query = query.where(c.step < before)
+    found = connection.execute(query.order_by(c.step.desc()).limit(last)).all()
+    if not found:
+        return []
+    # All values of the range at once: a query per step would be a hundred.
+    values = _step_values(connection, run, axis, incarnation, (found[-1][0], found[0][0]))
+    return [StepRow(axis, incarnation, step, ts, values[step]) for step, ts in found]
+
+
+def _step_values(
+    connection: Connection, run: int, axis: str, incarnation: int, between: tuple[int, int]
+) -> Mapping[int, Mapping[tuple[str, Labels], float]]:
+    """step -> (metric, labels) -> value. Two targets that report one thing: the series made later wins."""
+    query = (
+        select(step_values.c.step, series.c.metric, series.c.labels, step_values.c.v)
+        .join(series, series.c.id == step_values.c.series)
+        .where(series.c.run == run, series.c.axis == axis, step_values.c.incarnation == incarnation)
+        .where(step_values.c.step.between(*between))
+        .order_by(series.c.id)
+    )
+    values: dict[int, dict[tuple[str, Labels], float]] = defaultdict(dict)
+    for step, metric, labels, value in connection.execute(query):
+        values[step][metric, unpack_labels(labels)] = value
+    return values

@@ -1,0 +1,1 @@
+"""The version of the schema: migrate to it, and check for it."""

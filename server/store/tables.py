@@ -1,0 +1,290 @@
+"""The tables, and nothing else. Times are BIGINT epoch milliseconds.
+
+`migrations/` repeats them by hand and never imports this file: a migration must mean the same for ever.
+A test compares the two on both databases.
+
+`samples` differs by dialect, hence three MetaData: pages must be laid out so that one scrape of all series
+writes near each other *and* one series reads only its own pages. SQLite gets that from a leading slot of ten
+minutes in the key, PostgreSQL from one partition per day.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+SLOT_MS = 600_000
+"""Width of a slot: wide enough that a chart touches few, narrow enough that a slot's pages stay cached."""
+
+DAY_MS = 86_400_000
+
+# SQLite gives out row ids only for a column declared exactly INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+common = MetaData()
+sqlite_only = MetaData()
+postgres_only = MetaData()
+
+
+def metadata(dialect: str) -> list[MetaData]:
+    """What a database of this dialect ("sqlite" or "postgresql") holds."""
+    return [common, sqlite_only if dialect == "sqlite" else postgres_only]
+
+
+def _run() -> Column[int]:
+    return Column("run", BigInteger, ForeignKey("runs.id"), nullable=False)
+
+
+runs = Table(
+    "runs",
+    common,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", Text, nullable=False),
+    Column("framework", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("lifecycle", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("watermark", BigInteger),
+    Column("first_ts", BigInteger),
+    Column("last_ts", BigInteger),
+    # Newest seq given to a point. Taken with the run's row lock, so that seqs become visible in their order.
+    Column("seq", BigInteger, nullable=False),
+    # 1-minute buckets before this are closed; older rows that still come are marked dirty.
+    Column("rolled", BigInteger),
+    Column("facts", Text, nullable=False),
+    UniqueConstraint("name", name="uq_runs_name"),
+)
+
+incarnations = Table(
+    "incarnations",
+    common,
+    _run(),
+    Column("n", BigInteger, nullable=False),
+    Column("start_ts", BigInteger, nullable=False),
+    Column("first_step", BigInteger),
+    PrimaryKeyConstraint("run", "n", name="pk_incarnations"),
+)
+
+targets = Table(
+    "targets",
+    common,
+    _run(),
+    Column("name", Text, nullable=False),
+    Column("collector", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("up", Boolean, nullable=False),
+    Column("last_ts", BigInteger, nullable=False),
+    Column("last_ok_ts", BigInteger),
+    Column("error", Text, nullable=False),
+    Column("error_kind", Text, nullable=False),
+    Column("scrape_seconds", Double, nullable=False),
+    Column("samples", BigInteger, nullable=False),
+    Column("dropped", BigInteger, nullable=False),
+    Column("interval_seconds", Double, nullable=False),
+    Column("unmapped", Text, nullable=False),
+    PrimaryKeyConstraint("run", "name", name="pk_targets"),
+)
+
+cursors = Table(
+    "cursors",
+    common,
+    _run(),
+    Column("target", Text, nullable=False),
+    Column("cursor", Text, nullable=False),
+    PrimaryKeyConstraint("run", "target", name="pk_cursors"),
+)
+
+series = Table(
+    "series",
+    common,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    _run(),
+    Column("target", Text, nullable=False),
+    Column("metric", Text, nullable=False),
+    # 64 bits of a hash stand for the labels in the key: PostgreSQL refuses index rows over 2,704 bytes.
+    Column("labels_hash", BigInteger, nullable=False),
+    Column("axis", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("unit", Text, nullable=False),
+    UniqueConstraint("run", "target", "metric", "labels_hash", "axis", name="uq_series_key"),
+    Index("ix_series_run_metric", "run", "metric"),
+    Index("ix_series_run_axis", "run", "axis"),
+)
+
+sqlite_samples = Table(
+    "samples",
+    sqlite_only,
+    Column("slot", BigInteger, nullable=False),
+    Column("series", BigInteger, nullable=False),
+    Column("ts", BigInteger, nullable=False),
+    Column("v", Double, nullable=False),
+    PrimaryKeyConstraint("slot", "series", "ts", name="pk_samples"),
+    sqlite_with_rowid=False,
+)
+
+postgres_samples = Table(
+    "samples",
+    postgres_only,
+    Column("series", BigInteger, nullable=False),
+    Column("ts", BigInteger, nullable=False),
+    Column("v", Double, nullable=False),
+    PrimaryKeyConstraint("series", "ts", name="pk_samples"),
+    postgresql_partition_by="RANGE (ts)",
+)
+
+points = Table(
+    "points",
+    common,
+    # Hot tables have no foreign keys: a look-up per row, to guard against ids that only we hand out.
+    Column("series", BigInteger, nullable=False),
+    Column("ts", BigInteger, nullable=False),
+    Column("v", Double),
+    Column("state", Integer, nullable=False),
+    # Repeated from the series, for the index that live readers follow.
+    Column("run", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    PrimaryKeyConstraint("series", "ts", name="pk_points"),
+    Index("ix_points_run_seq", "run", "seq"),
+    sqlite_with_rowid=False,
+)
+
+latest = Table(
+    "latest",
+    common,
+    _run(),
+    Column("series", BigInteger, nullable=False),
+    Column("ts", BigInteger, nullable=False),
+    Column("v", Double),
+    Column("state", Integer, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    PrimaryKeyConstraint("run", "series", name="pk_latest"),
+)
+
+signal_state = Table(
+    "signal_state",
+    common,
+    _run(),
+    Column("name", Text, nullable=False),
+    Column("code_version", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    PrimaryKeyConstraint("run", "name", name="pk_signal_state"),
+)
+
+counters = Table(
+    "counters",
+    common,
+    _run(),
+    Column("series", BigInteger, nullable=False),
+    Column("v", Double, nullable=False),
+    PrimaryKeyConstraint("run", "series", name="pk_counters"),
+)
+
+steps = Table(
+    "steps",
+    common,
+    _run(),
+    Column("axis", Text, nullable=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("ts", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run", "axis", "incarnation", "step", name="pk_steps"),
+    Index("ix_steps_run_ts", "run", "ts"),
+)
+
+step_values = Table(
+    "step_values",
+    common,
+    Column("series", BigInteger, nullable=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("v", Double, nullable=False),
+    PrimaryKeyConstraint("series", "incarnation", "step", name="pk_step_values"),
+    sqlite_with_rowid=False,
+)
+
+rollups = Table(
+    "rollups",
+    common,
+    # The bucket's width in ms, which names the tier.
+    Column("tier", BigInteger, nullable=False),
+    Column("series", BigInteger, nullable=False),
+    Column("bucket", BigInteger, nullable=False),
+    Column("n", BigInteger, nullable=False),
+    Column("low", Double),
+    Column("high", Double),
+    Column("total", Double, nullable=False),
+    Column("last", Double),
+    Column("last_ts", BigInteger),
+    PrimaryKeyConstraint("tier", "series", "bucket", name="pk_rollups"),
+    sqlite_with_rowid=False,
+)
+
+dirty = Table(
+    "dirty",
+    common,
+    Column("run", BigInteger, nullable=False),
+    Column("slot", BigInteger, nullable=False),
+    Column("series", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run", "slot", "series", name="pk_dirty"),
+    sqlite_with_rowid=False,
+)
+
+hist_layouts = Table(
+    "hist_layouts",
+    common,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    # Unique in place of the edges themselves, which may be longer than an index row can be.
+    Column("digest", Text, nullable=False),
+    Column("edges", LargeBinary, nullable=False),
+    UniqueConstraint("digest", name="uq_hist_layouts_digest"),
+)
+
+hist_last = Table(
+    "hist_last",
+    common,
+    Column("series", BigInteger, nullable=False),
+    Column("layout", BigInteger, nullable=False),
+    Column("ts", BigInteger, nullable=False),
+    Column("total", Double, nullable=False),
+    Column("counts", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("series", name="pk_hist_last"),
+    sqlite_with_rowid=False,
+)
+
+hist = Table(
+    "hist",
+    common,
+    Column("series", BigInteger, nullable=False),
+    Column("minute", BigInteger, nullable=False),
+    Column("layout", BigInteger, nullable=False),
+    Column("n", Double, nullable=False),
+    Column("total", Double, nullable=False),
+    Column("deltas", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("series", "minute", "layout", name="pk_hist"),
+    sqlite_with_rowid=False,
+)
+
+events = Table(
+    "events",
+    common,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    _run(),
+    Column("ts", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    UniqueConstraint("run", "key", name="uq_events_run_key"),
+    Index("ix_events_run_ts", "run", "ts"),
+)

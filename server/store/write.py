@@ -1,0 +1,230 @@
+"""One batch into the database, in the caller's transaction. Every part may be repeated without harm.
+
+The run's row is locked first (SQLite: the transaction is IMMEDIATE anyway). All writers of a run thereby take
+turns, so that seqs become visible in order, a histogram is read and changed by one, and facts are not lost.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, case, literal, or_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from server.store import histograms
+from server.store.bulk import Row, upsert
+from server.store.tables import (
+    SLOT_MS,
+    counters,
+    cursors,
+    dirty,
+    events,
+    incarnations,
+    latest,
+    points,
+    postgres_samples,
+    runs,
+    signal_state,
+    sqlite_samples,
+    step_values,
+    steps,
+    targets,
+)
+from server.store.types import Batch, PointState, TargetRow
+
+RUN_FIELDS = frozenset({"framework", "mode", "lifecycle", "watermark", "generation"})
+"""What `Batch.run_fields` may set; ``incarnation`` too, which begins one at the run's newest time."""
+
+_TWO, _THREE = itemgetter(0, 1), itemgetter(0, 1, 2)
+_TARGET_COLUMNS = tuple(field.name for field in fields(TargetRow))
+
+
+def ensure_run(connection: Connection, name: str) -> None:
+    """Create the run if it is new."""
+    columns = ("name", "framework", "mode", "lifecycle", "generation", "seq", "facts")
+    upsert(connection, runs, columns, [(name, "", "", "starting", 1, 0, "{}")])
+
+
+def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, int]) -> int:
+    """Store all of ``batch``; the run's newest seq after it.
+
+    Raises:
+        ValueError: an unknown run field: a programming error, found before anything is written.
+    """
+    if unknown := set(batch.run_fields) - RUN_FIELDS - {"incarnation"}:
+        raise ValueError(f"unknown run fields: {', '.join(sorted(unknown))}")
+    ensure_run(connection, batch.run)
+    # Must come first: everything below reads and changes what only one writer of the run may.
+    run, seq, rolled = _lock_run(connection, batch)
+    _samples(connection, batch)
+    _points(connection, batch, run, seq - len(batch.points))
+    _late(connection, batch, run, rolled)
+    _steps(connection, batch, run)
+    _incarnations(connection, batch, run)
+    histograms.write(connection, batch.histograms, layouts)
+    _events(connection, batch, run)
+    _state(connection, batch, run)
+    _targets(connection, batch, run)
+    return seq
+
+
+def sample_days(batch: Batch) -> set[int]:
+    """Days since the epoch that the samples fall on: PostgreSQL needs a partition for each."""
+    return {ts // 86_400_000 for _, ts, _ in batch.samples}
+
+
+def begin_incarnation(connection: Connection, run: int, n: int, ts: int, first_step: int | None) -> None:
+    """Note that incarnation ``n`` lives; the earliest start and first step of what is said about it win."""
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = make(incarnations).values(run=run, n=n, start_ts=ts, first_step=first_step)
+    new, old = statement.excluded, incarnations.c
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["run", "n"],
+            set_={
+                "start_ts": _smaller(old.start_ts, new.start_ts),
+                "first_step": _smaller(old.first_step, new.first_step),
+            },
+        )
+    )
+
+
+def _lock_run(connection: Connection, batch: Batch) -> tuple[int, int, int | None]:
+    """(id, seq after the batch's points, closed up to). Holds the run's row until the transaction ends."""
+    values = {key: value for key, value in batch.run_fields.items() if key in RUN_FIELDS}
+    first, last = _span(batch)
+    changes: dict[str, object] = {**values, "seq": runs.c.seq + len(batch.points)}
+    if first is not None:
+        changes["first_ts"] = _smaller(runs.c.first_ts, literal(first))
+        changes["last_ts"] = case((runs.c.last_ts >= last, runs.c.last_ts), else_=last)
+    statement = update(runs).where(runs.c.name == batch.run).values(changes)
+    run, seq, rolled, facts = connection.execute(
+        statement.returning(runs.c.id, runs.c.seq, runs.c.rolled, runs.c.facts)
+    ).one()
+    # Merged here and not in SQL: the two databases spell JSON differently, and the row is locked.
+    merged = {**json.loads(facts), **batch.facts}
+    if batch.facts and merged != json.loads(facts):
+        connection.execute(update(runs).where(runs.c.id == run).values(facts=json.dumps(merged)))
+    return run, seq, rolled
+
+
+def _span(batch: Batch) -> tuple[int | None, int | None]:
+    times = list(
+        chain(
+            (ts for _, ts, _ in batch.samples),
+            (ts for _, ts, _, _ in batch.points),
+            (stamp.ts for stamp in batch.steps),
+            (ts for ts, _ in batch.events),
+            (ts for _, ts, _ in batch.histograms),
+        )
+    )
+    return (min(times), max(times)) if times else (None, None)
+
+
+def _samples(connection: Connection, batch: Batch) -> None:
+    # NaN is not a number to SQLite but NULL, and an infinity makes every sum it is in useless: neither is a
+    # measurement. Sorted, because neighbours in the key then land on one page.
+    good = math.isfinite
+    rows: list[Row]
+    if connection.dialect.name == "sqlite":
+        rows = [(ts // SLOT_MS, series, ts, v) for series, ts, v in batch.samples if good(v)]
+        rows.sort(key=_THREE)
+        upsert(connection, sqlite_samples, ("slot", "series", "ts", "v"), rows)
+        return
+    rows = [(series, ts, float(v)) for series, ts, v in batch.samples if good(v)]
+    rows.sort(key=_TWO)
+    upsert(connection, postgres_samples, ("series", "ts", "v"), rows)
+
+
+def _points(connection: Connection, batch: Batch, run: int, seq: int) -> None:
+    rows = [
+        (series, ts, *_point(value, state), run, seq + at)
+        for at, (series, ts, value, state) in enumerate(batch.points, start=1)
+    ]
+    # The seq changes with the value: that is how a reader who has passed this point learns of the new one.
+    upsert(connection, points, ("series", "ts", "v", "state", "run", "seq"), rows, ("v", "state", "seq"))
+
+
+def _point(value: float | None, state: int) -> tuple[float | None, int]:
+    """Only a VALUE carries a number, and only a finite number is one: sums and extremes rely on it."""
+    if state != PointState.VALUE:
+        return None, int(state)
+    if value is None or not math.isfinite(value):
+        return None, int(PointState.UNKNOWN)
+    return float(value), int(state)
+
+
+def _late(connection: Connection, batch: Batch, run: int, rolled: int | None) -> None:
+    """Note the slots whose closed buckets are no longer what the rows say."""
+    if rolled is None:
+        return
+    late = {(run, ts // SLOT_MS, series) for series, ts, _ in batch.samples if ts < rolled}
+    late |= {(run, ts // SLOT_MS, series) for series, ts, _, _ in batch.points if ts < rolled}
+    upsert(connection, dirty, ("run", "slot", "series"), sorted(late))
+
+
+def _steps(connection: Connection, batch: Batch, run: int) -> None:
+    rows = [(run, s.axis, s.incarnation, s.step, s.ts) for s in batch.steps]
+    upsert(connection, steps, ("run", "axis", "incarnation", "step", "ts"), rows)
+    values = [(*key, float(v)) for *key, v in batch.step_values if math.isfinite(v)]
+    upsert(connection, step_values, ("series", "incarnation", "step", "v"), values, ("v",))
+
+
+def _incarnations(connection: Connection, batch: Batch, run: int) -> None:
+    for n in sorted({stamp.incarnation for stamp in batch.steps}):
+        own = [stamp for stamp in batch.steps if stamp.incarnation == n]
+        begin_incarnation(connection, run, n, min(s.ts for s in own), min(s.step for s in own))
+    # A restart is known before its first step: a step of a large run takes an hour.
+    declared = batch.run_fields.get("incarnation")
+    if declared is not None:
+        last = _span(batch)[1]
+        begin_incarnation(connection, run, int(declared), last if last is not None else _last_ts(connection, run), None)
+
+
+def _last_ts(connection: Connection, run: int) -> int:
+    return int(connection.execute(runs.select().where(runs.c.id == run)).one().last_ts or 0)
+
+
+def _events(connection: Connection, batch: Batch, run: int) -> None:
+    rows = [(run, ts, event.kind, _clean(event.key), _clean(event.detail)) for ts, event in batch.events]
+    upsert(connection, events, ("run", "ts", "kind", "key", "detail"), rows)
+
+
+def _state(connection: Connection, batch: Batch, run: int) -> None:
+    """What the next tick starts from: newest points, folds, counters, cursors."""
+    newest = [(run, r.series, r.ts, *_point(r.value, r.state), _clean(r.why), r.source) for r in batch.latest]
+    names = ("run", "series", "ts", "v", "state", "why", "source")
+    upsert(connection, latest, names, newest, names[2:])
+    folds = [(run, name, version, state) for name, (version, state) in batch.states.items()]
+    upsert(connection, signal_state, ("run", "name", "code_version", "state"), folds, ("code_version", "state"))
+    totals = [(run, series, float(v)) for series, v in batch.counters.items() if math.isfinite(v)]
+    upsert(connection, counters, ("run", "series", "v"), totals, ("v",))
+    places = [(run, target, cursor) for target, cursor in batch.cursors.items()]
+    upsert(connection, cursors, ("run", "target", "cursor"), places, ("cursor",))
+
+
+def _targets(connection: Connection, batch: Batch, run: int) -> None:
+    rows = [(run, *_target_values(target)) for target in batch.targets]
+    upsert(connection, targets, ("run", *_TARGET_COLUMNS), rows, _TARGET_COLUMNS[1:])
+
+
+def _target_values(target: TargetRow) -> Iterable[object]:
+    for name in _TARGET_COLUMNS:
+        value = getattr(target, name)
+        if name == "unmapped":
+            value = json.dumps(dict(value))
+        yield _clean(value) if name == "error" else value
+
+
+def _clean(text: str) -> str:
+    """Text from outside as a database takes it: PostgreSQL refuses NUL, both refuse half a surrogate pair."""
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def _smaller(old: ColumnElement[Any], new: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The smaller of two that may be NULL. (SQLite and PostgreSQL name that function differently.)"""
+    return case((or_(old.is_(None), new < old), new), else_=old)

@@ -1,0 +1,95 @@
+"""Fixtures for every test: both databases, and a last line that says what the run really touched."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.store import Store, migrate
+from tests import support_postgres
+
+pytest_plugins = ["tests.browser_support"]
+
+SKIP = "ROLLSCOPE_TEST_SKIP"
+BACKENDS = {"sqlite": "sqlite", "postgres": "postgres", "browser": "chromium"}
+"""Marker -> word of the summary."""
+
+_RAN: Counter[str] = Counter()
+
+
+def _skipped() -> set[str]:
+    return {word.strip() for word in os.environ.get(SKIP, "").split(",") if word.strip()}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A misspelt ROLLSCOPE_TEST_SKIP must not look like a skip."""
+    if unknown := _skipped() - {"postgres", "browser"}:
+        raise pytest.UsageError(f"{SKIP}: unknown {', '.join(sorted(unknown))}; it takes postgres and browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What ROLLSCOPE_TEST_SKIP names is skipped in the open; nothing else ever is for a missing database."""
+    for item in items:
+        for word in _skipped():
+            if item.get_closest_marker(word):
+                item.add_marker(pytest.mark.skip(reason=f"{SKIP}={word}"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Count the tests whose body ran, whatever its outcome."""
+    yield
+    if call.when == "call" and not (call.excinfo and call.excinfo.errisinstance(pytest.skip.Exception)):
+        _RAN.update(word for marker, word in BACKENDS.items() if item.get_closest_marker(marker))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line: a suite that silently ran against nothing must be seen."""
+    counts = ", ".join(f"{word} {_RAN[word]}" for word in BACKENDS.values())
+    terminalreporter.write_line(f"ran against: {counts}")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """URL of the session's PostgreSQL. If it cannot start the tests that need it fail."""
+    with support_postgres.server() as url:
+        yield url
+
+
+@pytest.fixture(
+    params=[pytest.param("sqlite", marks=pytest.mark.sqlite), pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a database without tables, once per kind of database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/store.db"
+        return
+    with support_postgres.database(request.getfixturevalue("postgres_server")) as url:
+        yield url
+
+
+@pytest.fixture
+def store_url(empty_url: str) -> str:
+    """URL of a migrated database of the test's own, once per kind of database."""
+    migrate(empty_url)
+    return empty_url
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    """An open store of the test's own, once per kind of database."""
+    opened = Store.open(store_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def postgres_store(postgres_server: str) -> Iterator[Store]:
+    """An open PostgreSQL store of the test's own."""
+    with support_postgres.database(postgres_server) as url:
+        migrate(url)
+        opened = Store.open(url)
+        yield opened
+        opened.close()

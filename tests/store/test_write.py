@@ -1,0 +1,269 @@
+"""What is written is read back; writing it again changes nothing; all or nothing."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from collectors.model import Event, Histogram
+from server.store import Store
+from server.store.types import Batch, HistogramDelta, LatestRow, PointState, SeriesKey, StepRow, StepStamp, TargetRow
+from tests.store.helpers import FOREVER, SCRAPED, SIGNAL, T0, one, put
+
+STEP = SeriesKey("trainer", "step_seconds", (), "trainer")
+TARGET = TargetRow(
+    "trainer", "prime_rl", "trainer", False, T0, T0 - 5, "refused", "unreachable", 0.5, 3, 1, 5.0, {"new/key": 2}
+)
+NEWEST = LatestRow(2, T0, None, PointState.UNKNOWN, "log rollouts", "trainer")
+
+
+def everything(store: Store) -> Batch:
+    scraped, signal, step, hist = store.intern("run", [SCRAPED, SIGNAL, STEP, SeriesKey("engine-0", "latency")])
+    return Batch(
+        "run",
+        samples=[(scraped, T0, 1.0), (scraped, T0 + 5_000, 2.0)],
+        steps=[StepStamp("trainer", 1, 7, T0 + 60_000)],
+        step_values=[(step, 1, 7, 30.5)],
+        histograms=[
+            (hist, T0, Histogram("latency", (1.0,), (5.0, 6.0), 9.0)),
+            (hist, T0 + 5_000, Histogram("latency", (1.0,), (6.0, 9.0), 19.0)),
+        ],
+        events=[(T0, Event("restart", "r1", detail="again"))],
+        facts={"model": "m", "group_size": 8.0},
+        targets=[TARGET],
+        cursors={"trainer": '{"offset": 10}'},
+        points=[(signal, T0, 4.0, PointState.VALUE), (signal, T0 + 5_000, None, PointState.UNKNOWN)],
+        latest=[LatestRow(signal, T0, None, PointState.UNKNOWN, "log rollouts", "trainer")],
+        states={"drift": (2, "[1]")},
+        counters={signal: 12.0},
+        run_fields={"framework": "prime_rl", "mode": "async", "lifecycle": "running", "watermark": T0, "generation": 3},
+    )
+
+
+def seen(store: Store) -> dict[str, object]:
+    """All that can be read, but for seqs."""
+    return {
+        "run": store.run("run"),
+        "targets": store.targets("run"),
+        "cursors": store.cursors("run"),
+        "states": store.states("run"),
+        "counters": store.counters("run"),
+        "latest": store.latest("run"),
+        "steps": store.steps("run"),
+        "events": store.events("run", 0, FOREVER),
+        "samples": store.samples_after("run", 0),
+        "points": store.points([number for number, _ in store.series("run")], 0, FOREVER),
+        "histogram": store.histogram("run", SeriesKey("engine-0", "latency"), 0, FOREVER),
+        "incarnation": store.incarnation("run"),
+    }
+
+
+def test_everything_comes_back(store: Store) -> None:
+    batch = everything(store)
+    assert store.write(batch) == 2
+    scraped, signal = one(store), one(store, key=SIGNAL)
+    got = seen(store)
+    run = store.run("run")
+    assert run is not None
+    assert (run.framework, run.mode, run.lifecycle, run.generation) == ("prime_rl", "async", "running", 3)
+    assert (run.watermark, run.first_ts, run.last_ts) == (T0, T0, T0 + 60_000)
+    assert store.facts("run") == {"model": "m", "group_size": 8.0}
+    assert got["targets"] == [("run", TARGET)] == store.targets()
+    assert got["cursors"] == {"trainer": '{"offset": 10}'}
+    assert got["states"] == {"drift": (2, "[1]")}
+    assert got["counters"] == {signal: 12.0}
+    assert store.latest("run") == [(SIGNAL, batch.latest[0])]
+    assert got["steps"] == [StepRow("trainer", 1, 7, T0 + 60_000, {("step_seconds", ()): 30.5})]
+    assert got["events"] == [(T0, Event("restart", "r1", T0 / 1000, "again"))]
+    assert got["samples"] == [(scraped, T0, 1.0), (scraped, T0 + 5_000, 2.0)]
+    assert store.points([signal], 0, FOREVER) == {signal: [(T0, 4.0, 0), (T0 + 5_000, None, 1)]}
+    assert got["histogram"] == [HistogramDelta((1.0,), (1.0, 2.0), 10.0, 3.0)]
+    assert got["incarnation"] == 1
+    assert store.points_since("run", 1, 10) == [(2, signal, T0 + 5_000, None, 1)]
+
+
+def test_a_retry_changes_nothing_but_seqs(store: Store) -> None:
+    batch = everything(store)
+    store.write(batch)
+    before = seen(store)
+    assert store.write(batch) == 4
+    assert seen(store) == before
+    assert [seq for seq, *_ in store.points_since("run", 0, 10)] == [3, 4]
+
+
+def test_a_failure_leaves_nothing(store: Store) -> None:
+    batch = everything(store)
+    batch.cursors["bad"] = None  # type: ignore[assignment]
+    with pytest.raises(DBAPIError):
+        store.write(batch)
+    assert store.run("run") is not None  # interned before
+    assert store.samples_after("run", 0) == []
+    assert store.last_seq("run") == 0
+    batch.cursors.pop("bad")
+    store.write(batch)
+    assert len(store.samples_after("run", 0)) == 2
+
+
+def test_unknown_run_field_is_an_error(store: Store) -> None:
+    with pytest.raises(ValueError, match="colour"):
+        store.write(Batch("run", run_fields={"colour": "red"}))
+
+
+def test_the_first_sample_and_the_first_step_time_win(store: Store) -> None:
+    series = one(store)
+    store.write(Batch("run", samples=[(series, T0, 5.0), (series, T0, 1.0)], steps=[StepStamp("trainer", 1, 1, T0)]))
+    store.write(Batch("run", samples=[(series, T0, 2.0)], steps=[StepStamp("trainer", 1, 1, T0 + 9)]))
+    assert store.samples_after("run", 0) == [(series, T0, 5.0)]
+    assert [row.ts for row in store.steps("run")] == [T0]
+
+
+def test_a_later_point_replaces_and_gets_a_new_seq(store: Store) -> None:
+    series = one(store, key=SIGNAL)
+    store.write(Batch("run", points=[(series, T0, 1.0, 0), (series, T0 + 1, 2.0, 0)]))
+    store.write(Batch("run", points=[(series, T0, 3.0, 0), (series, T0, 4.0, 0)]))
+    assert store.points([series], 0, FOREVER)[series] == [(T0, 4.0, 0), (T0 + 1, 2.0, 0)]
+    assert store.points_since("run", 2, 10) == [(4, series, T0, 4.0, 0)]
+    assert store.points_since("run", 0, 1) == [(2, series, T0 + 1, 2.0, 0)]
+    assert store.last_seq("run") == 4
+
+
+@pytest.mark.parametrize("rows", [10, 500])  # both of PostgreSQL's paths
+def test_only_finite_numbers_are_stored(store: Store, rows: int) -> None:
+    series, signal = one(store), one(store, key=SIGNAL)
+    bad = [float("nan"), float("inf"), float("-inf")]
+    samples = [(series, T0 + n, bad[n] if n < 3 else 1) for n in range(rows)]
+    points = [(signal, T0 + n, bad[n] if n < 3 else 1, 0) for n in range(rows)]
+    store.write(Batch("run", samples=samples, points=points))
+    assert len(store.samples_after("run", 0)) == rows - 3
+    assert [state for _, _, state in store.points([signal], 0, FOREVER)[signal]] == [1, 1, 1] + [0] * (rows - 3)
+
+
+def test_a_gap_point_carries_no_number(store: Store) -> None:
+    signal = one(store, key=SIGNAL)
+    store.write(Batch("run", points=[(signal, T0, 7.0, PointState.NOT_APPLICABLE)]))
+    assert store.points([signal], 0, FOREVER)[signal] == [(T0, None, 2)]
+
+
+def test_facts_merge_key_by_key(store: Store) -> None:
+    store.write(Batch("run", facts={"model": "a", "group_size": 8.0}))
+    store.write(Batch("run", facts={"model": "b"}))
+    assert store.facts("run") == {"model": "b", "group_size": 8.0}
+
+
+def test_ids_are_stable_and_shared(store: Store) -> None:
+    other = Store.open(store.url)
+    keys = [SeriesKey("t", "m", (("n", str(n)),)) for n in range(100)]
+    mine = store.intern("run", keys, {"m": "seconds"})
+    assert other.intern("run", list(reversed(keys))) == list(reversed(mine))
+    assert store.intern("run", [keys[3], keys[3]]) == [mine[3], mine[3]]
+    assert len(set(mine)) == 100
+    assert store.intern("other", keys[:1]) != mine[:1]
+    assert (other.unit(mine[0]), other.find("run", keys[5])) == ("seconds", mine[5])
+    assert other.find("run", SeriesKey("t", "m")) is None
+    other.close()
+
+
+def test_two_openers_intern_at_once(store: Store) -> None:
+    others = [Store.open(store.url) for _ in range(4)]
+    keys = [SeriesKey("t", f"m{n}", (("name", 'a "quote" ü'),)) for n in range(200)]
+    answers: dict[int, list[int]] = {}
+
+    def work(n: int) -> None:
+        order = keys if n % 2 else list(reversed(keys))
+        ids = others[n].intern("run", order)
+        answers[n] = ids if n % 2 else list(reversed(ids))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 4
+    assert all(ids == answers[0] for ids in answers.values())
+    assert dict(store.series("run")) == dict(zip(answers[0], keys, strict=True))
+    for other in others:
+        other.close()
+
+
+def test_steps_by_axis_and_incarnation(store: Store) -> None:
+    loss = SeriesKey("trainer", "loss", (), "trainer")
+    ids = store.intern("run", [loss])
+    store.write(
+        Batch(
+            "run",
+            steps=[StepStamp("trainer", 1, n, T0 + n) for n in range(10)]
+            + [StepStamp("trainer", 2, n, T0 + 100 + n) for n in range(5, 8)]
+            + [StepStamp("orchestrator", 2, n, T0 + 200 + n) for n in range(3)],
+            step_values=[(ids[0], 2, 6, 0.5), (ids[0], 1, 6, 0.9)],
+        )
+    )
+    assert store.incarnation("run") == 2
+    newest = store.steps("run", last=2)
+    assert [(row.axis, row.step) for row in newest] == [
+        ("trainer", 6),
+        ("trainer", 7),
+        ("orchestrator", 1),
+        ("orchestrator", 2),
+    ]
+    assert newest[0].values == {("loss", ()): 0.5}
+    assert [row.step for row in store.steps("run", "trainer", last=3, before=7, incarnation=1)] == [4, 5, 6]
+    store.start_incarnation("run", 3, T0 + 300)
+    assert store.incarnation("run") == 3
+    assert store.steps("run") == []
+    store.write(Batch("run", run_fields={"incarnation": 4}))
+    assert store.incarnation("run") == 4
+
+
+def test_windows_and_newest_samples(store: Store) -> None:
+    series = one(store)
+    quiet = one(store, key=SeriesKey("engine-1", "requests_running"))
+    put(store, series, [(T0 + n * 300_000, float(n)) for n in range(10)])
+    put(store, quiet, [(T0, 42.0)])
+    (found,) = store.window("run", ["requests_running"], T0 + 600_000, T0 + 1_500_000)
+    assert found == (series, SCRAPED, [(T0 + 600_000, 2.0), (T0 + 900_000, 3.0), (T0 + 1_200_000, 4.0)])
+    assert len(list(store.window("run", None, 0))) == 2
+    assert list(store.window("run", ["other"], 0)) == []
+    newest = {number: (ts, v) for number, _, ts, v in store.last_samples("run", ["requests_running"])}
+    assert newest == {series: (T0 + 2_700_000, 9.0), quiet: (T0, 42.0)}
+    assert [row[0] for row in store.last_samples("run", None, T0 + 1)] == [series]
+    assert store.samples_after("run", T0 + 2_400_000) == [(series, T0 + 2_700_000, 9.0)]
+
+
+def test_what_does_not_exist_reads_as_empty(store: Store) -> None:
+    assert (store.runs(), store.run("x"), store.steps("x"), store.series("x")) == ([], None, [], [])
+    assert (store.last_seq("x"), store.incarnation("x"), store.facts("x"), store.cursors("x")) == (0, 0, {}, {})
+    assert store.buckets(99, 0, FOREVER, 1_000) == []
+    assert store.histogram("x", SCRAPED, 0, FOREVER) == []
+    store.rollup("x", T0)
+
+
+def test_strange_text_does_not_stop_its_batch(store: Store) -> None:
+    """NUL and half a surrogate pair, as a broken log line brings them."""
+    strange = "a\0b\ud800c"
+    key = SeriesKey("t", "m", (("path", strange),))
+    (series,) = store.intern("run", [key])
+    target = replace(TARGET, error=strange, unmapped={strange: 1})
+    why = LatestRow(series, T0, None, PointState.UNKNOWN, strange)
+    store.write(Batch("run", events=[(T0, Event("eval", strange, None, strange))], targets=[target], latest=[why]))
+    assert store.series("run") == [(series, key)]
+    assert store.targets("run")[0][1].error == "ab?c"
+    assert store.latest("run")[0][1].why == "ab?c"
+    assert store.events("run", 0, FOREVER)[0][1].key == "ab?c"
+
+
+def test_two_threads_write_at_once(store: Store) -> None:
+    """Seqs are never given twice, and each new histogram layout gets one id."""
+    series, signal = store.intern("run", [SeriesKey("t", "h"), SIGNAL])
+
+    def work(half: int) -> None:
+        for n in range(half, 40, 2):
+            reading = Histogram("h", (float(n % 3 + 1),), (1.0, 2.0), 1.0)
+            store.write(Batch("run", points=[(signal, T0 + n, 1.0, 0)], histograms=[(series, T0 + n, reading)]))
+
+    threads = [threading.Thread(target=work, args=(half,)) for half in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [seq for seq, *_ in store.points_since("run", 0, 100)] == list(range(1, 41))
