@@ -1,0 +1,163 @@
+"""HTTP: routes over `server.query`, documented by OpenAPI.
+
+All routes are plain functions, so the framework runs them on threads: no database read ever sits on the
+event loop. Errors are JSON ``{"detail": ...}``; an unknown `/api/...` is a 404, never the dashboard's page.
+"""
+
+from collections.abc import Callable
+from html import escape
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from server import exposition
+from server.query import Reader, UnknownRun, shape
+from server.query.names import format_name, parse_name
+
+# More points than a 4k screen has pixels: a request for more is a mistake or an attack.
+MAX_POINTS = 5000
+DAY = 86400.0
+# The year 5138: beyond it epoch milliseconds are a mistake in the unit.
+LAST = 1e11
+
+
+def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None]) -> FastAPI:
+    """The application without the dashboard.
+
+    Args:
+        ready: None when everything works, else what does not (for `/readyz`).
+    """
+    api = FastAPI(title="Rollscope", version=version, docs_url=None, redoc_url=None)
+
+    @api.exception_handler(UnknownRun)
+    def unknown_run(_: object, error: UnknownRun) -> JSONResponse:
+        return JSONResponse({"detail": f"no run named {error.args[0]!r}; see /api/v1/runs"}, 404)
+
+    _health(api, ready)
+    _metrics(api, reader, version)
+    _runs(api, reader)
+    _history(api, reader)
+    _docs(api)
+    return api
+
+
+def close_api(api: FastAPI) -> None:
+    """Last of all API routes: what is not known under `/api` is a JSON 404."""
+
+    @api.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"], include_in_schema=False)
+    def nothing(path: str) -> JSONResponse:
+        return JSONResponse({"detail": f"no such endpoint: /api/{path}; see /docs"}, 404)
+
+
+def _health(api: FastAPI, ready: Callable[[], str | None]) -> None:
+    @api.get("/healthz", tags=["health"])
+    def healthz() -> dict[str, str]:
+        """The process answers."""
+        return {"status": "ok"}
+
+    @api.get("/readyz", tags=["health"])
+    def readyz() -> JSONResponse:
+        """The store answers and, in role `collect`, the loop turns; 503 says what does not."""
+        problem = ready()
+        return JSONResponse({"status": "ok"}) if problem is None else JSONResponse({"status": problem}, 503)
+
+
+def _metrics(api: FastAPI, reader: Reader, version: str) -> None:
+    @api.get("/metrics", tags=["metrics"], response_class=Response)
+    def metrics() -> Response:
+        """Every fresh signal of every run in Prometheus' text format."""
+        return Response(exposition.render(reader, version), media_type=exposition.CONTENT_TYPE)
+
+
+def _runs(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs", tags=["runs"])
+    def runs() -> list[dict[str, Any]]:
+        """All runs, the most recently active first."""
+        return [shape.run(found) for found in reader.runs()]
+
+    @api.get("/api/v1/runs/{run}/status", tags=["runs"])
+    def status(run: str) -> dict[str, Any]:
+        """Verdict, signals now, alerts and data trust: the contract for scripts."""
+        return shape.status(reader.status(run))
+
+    @api.get("/api/v1/runs/{run}/signals", tags=["runs"])
+    def signals(run: str) -> list[dict[str, Any]]:
+        """Every signal: what it means, how to enable it, and its series with their values now."""
+        now: dict[str, dict[str, Any]] = {}
+        for found in reader.status(run).signals:
+            now.setdefault(found.signal, {})[found.name] = {"value": found.value, "state": found.state}
+        return [
+            {"name": info.name, "title": info.title, "unit": info.unit, "help": info.help, "enable": info.why,
+             "actor": info.actor, "watch": info.watch, "critical": info.critical, "series": now.get(name, {})}
+            for name, info in reader.infos().items()
+        ]  # fmt: skip
+
+    @api.get("/api/v1/targets", tags=["targets"])
+    def targets(run: str | None = None) -> list[dict[str, Any]]:
+        """Health of every target: up, age, error, unmapped keys."""
+        return [shape.target(found) for found in reader.targets(run)]
+
+
+def _history(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs/{run}/series", tags=["runs"])
+    def series(
+        run: str,
+        signal: Annotated[
+            list[str], Query(description='e.g. `staleness_versions{level="trajectory",stat="mean"}`')
+        ] = [],  # noqa: B006
+        start: Annotated[
+            float | None, Query(ge=0, le=LAST, description="epoch seconds; default: a day before end")
+        ] = None,
+        end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
+        points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 600,
+        since: Annotated[str | None, Query(description="a cursor of an earlier answer: only what is newer")] = None,
+    ) -> dict[str, Any]:
+        """Min, max and mean per bucket; with `since` only new points, as they were stored."""
+        names = _names(signal)
+        if since is not None:
+            delta = shape.delta(reader.since(run, since))
+            wanted = {name: rows for name, rows in delta["points"].items() if not names or name in names}
+            return {**delta, "points": wanted}
+        end = reader.now() if end is None else end
+        start = end - DAY if start is None else start
+        if not start < end:
+            raise HTTPException(422, "start must be before end")
+        cursor = reader.cursor(run)
+        found = reader.series(run, names or _all(reader, run), start, end, points)
+        return {"cursor": cursor, "now": reader.now(), "series": [shape.series(one) for one in found]}
+
+
+def _names(signal: list[str]) -> list[str]:
+    try:
+        return [format_name(*parse_name(name)) for name in signal]
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
+
+
+def _all(reader: Reader, run: str) -> list[str]:
+    return [found.name for found in reader.status(run).signals if not found.signal.endswith("_total")]
+
+
+def _docs(api: FastAPI) -> None:
+    @api.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        """The OpenAPI description as one plain page: no script, nothing loaded from elsewhere."""
+        return HTMLResponse(_docs_page(api.openapi()))
+
+
+def _docs_page(schema: dict[str, Any]) -> str:
+    rows = []
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            params = "".join(
+                f"<li><code>{escape(p['name'])}</code> {escape(p.get('description', p['in']))}</li>"
+                for p in operation.get("parameters", [])
+            )
+            text = escape(operation.get("description", ""))
+            rows.append(f"<section><h2>{method.upper()} {escape(path)}</h2><p>{text}</p><ul>{params}</ul></section>")
+    style = "body{font:15px/1.5 system-ui;max-width:720px;margin:40px auto;padding:0 16px;color-scheme:light dark}"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Rollscope API</title><style>{style}</style>'
+        f'<h1>Rollscope API</h1><p>Machine-readable: <a href="/openapi.json">/openapi.json</a></p>{"".join(rows)}'
+    )

@@ -1,0 +1,152 @@
+"""Role `collect`: one loop per run that scrapes what is due, commits it, and advances the signals.
+
+`step(t)` is the whole of it; live operation calls it on the 5 s grid of the clock, the demo's first hour as
+fast as it returns.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+
+import collectors
+from collectors.model import Limits, Target
+from server.clock import Clock
+from server.drive import TICK_SECONDS, RunDriver, carry_of
+from server.ingest import Arrivals, Ingest
+from server.scrape import Outcome, TargetReader
+from server.store import Store, Writer
+from server.store.types import Batch
+
+log = logging.getLogger("rollscope.collect")
+
+# A tick does not wait for slow targets: what they bring is in the next one.
+PATIENCE_SECONDS = 1.0
+# Spread of the scrapes' starts: 200 targets a second is what one core parses with room to spare.
+TARGETS_PER_SECOND = 200.0
+ROLLUP_SECONDS = 60.0
+
+
+class RunLoop:
+    """Everything that happens to one run. All methods on one event loop; database work on threads."""
+
+    def __init__(
+        self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
+        facts: Mapping[str, str | float] | None = None, limits: Limits | None = None,
+    ) -> None:  # fmt: skip
+        known = collectors.load()
+        self.run, self._store, self._writer, self._clock = run, store, writer, clock
+        carried = {target.name: (target, known[target.collector].report_seconds) for target in targets}
+        self.driver = RunDriver(store, self._commit, run, carry_of(carried), facts or {})
+        self._ingest = Ingest(store, run)
+        self.on_step: Callable[[], None] = lambda: None
+        cursors = store.cursors(run)
+        self.readers = [
+            TargetReader(
+                target, known[target.collector], json.loads(cursors.get(target.name, "{}")), limits or Limits()
+            )
+            for target in targets
+        ]
+        self._pending: dict[str, asyncio.Task[Outcome]] = {}
+        self._rolled = -math.inf
+
+    def _commit(self, batch: Batch) -> "Future[int]":
+        future = self._writer.submit(batch, block=True)
+        self._writer.flush()
+        return future
+
+    # ---- one step of event time
+
+    async def step(self, t: float, *, patient: bool = False) -> None:
+        """Scrape what is due at `t`, commit it, advance to `t`. ``patient``: wait for every target (replay)."""
+        while True:
+            lagging = await self._round(t, patient)
+            if not lagging:
+                break
+            # History still to read: derive only up to where every stream is known, in order.
+            await asyncio.to_thread(self.driver.advance, min(t, lagging[0]))
+        await asyncio.to_thread(self.driver.advance, t)
+        self.on_step()
+        if t - self._rolled >= ROLLUP_SECONDS:
+            self._rolled = t
+            await asyncio.to_thread(self._store.rollup, self.run, round(t * 1000))
+
+    async def _round(self, t: float, patient: bool) -> list[float]:
+        """One scrape of every due target. Returns the newest known time of those that have more to read."""
+        for reader in self.readers:
+            if reader.due <= t and reader.target.name not in self._pending:
+                self._pending[reader.target.name] = asyncio.create_task(self._delayed(reader, t, patient))
+        if not self._pending:
+            return []
+        await asyncio.wait(self._pending.values(), timeout=None if patient else PATIENCE_SECONDS)
+        done = [reader for reader in self.readers if self._finished(reader.target.name)]
+        return await self._commit_all([(reader, self._pending.pop(reader.target.name).result()) for reader in done])
+
+    def _finished(self, name: str) -> bool:
+        task = self._pending.get(name)
+        return task is not None and task.done()
+
+    async def _delayed(self, reader: TargetReader, t: float, patient: bool) -> Outcome:
+        """A stable place within the spread for each target, so that scrapes neither burst nor wander."""
+        spread = min(PATIENCE_SECONDS, len(self.readers) / TARGETS_PER_SECOND)
+        if not patient and spread > 0.05:
+            await asyncio.sleep(spread * (zlib.crc32(reader.target.name.encode()) % 1000) / 1000)
+        return await reader.read(t)
+
+    async def _commit_all(self, done: list[tuple[TargetReader, Outcome]]) -> list[float]:
+        """Commit what was read in one transaction, then acknowledge: cursor and rows live or die together."""
+        taken = await asyncio.to_thread(self._submit_all, [(reader.target, outcome) for reader, outcome in done])
+        horizons = []
+        for (reader, outcome), (future, arrivals) in zip(done, taken, strict=True):
+            await asyncio.wrap_future(future)
+            reader.committed(outcome)
+            self.driver.feed(arrivals)
+            if outcome.reading is not None and outcome.reading.more:
+                newest = arrivals.newest()
+                horizons.append(newest if newest is not None else -math.inf)
+        return sorted(horizons)
+
+    def _submit_all(self, done: list[tuple[Target, Outcome]]) -> list[tuple["Future[int]", Arrivals]]:
+        taken = [self._submit(target, outcome) for target, outcome in done]
+        self._writer.flush()
+        return taken
+
+    def _submit(self, target: Target, outcome: Outcome) -> tuple["Future[int]", Arrivals]:
+        if outcome.reading is not None:
+            batch, arrivals = self._ingest.reading(target, outcome.reading, outcome.started, outcome.seconds)
+        else:
+            assert outcome.error is not None
+            batch, arrivals = self._ingest.failure(target, outcome.error, outcome.started, outcome.seconds), Arrivals()
+        return self._writer.submit(batch, block=True), arrivals
+
+    # ---- live
+
+    async def live(self, stop: asyncio.Event) -> None:
+        """`step` on the clock's 5 s grid until `stop`. A late step is not repeated: the next one catches up."""
+        while not stop.is_set():
+            t = (math.floor(self._clock.now() / TICK_SECONDS) + 1) * TICK_SECONDS
+            if await _stopped_within(stop, self._clock.wall_until(t)):
+                break
+            try:
+                await self.step(t)
+            except Exception:  # a failed step (disk full, database away) must not end the run's watch
+                log.exception("run %s: step at %s failed; trying again", self.run, t)
+        await self.close()
+
+    async def close(self) -> None:
+        for task in self._pending.values():
+            task.cancel()
+        await asyncio.gather(*self._pending.values(), return_exceptions=True)
+        for reader in self.readers:
+            await reader.close()
+
+
+async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,112 @@
+"""`rollscope demo`: starts the imaginary cluster in its own process and drives it through the first hour.
+
+The cluster speaks native formats over real sockets and files; nothing here tells the collectors what is true.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from server.clock import ScaledClock
+from server.collect import RunLoop
+from server.config import ConfigError, RunSettings, TargetSettings
+from server.drive import TICK_SECONDS
+
+log = logging.getLogger("rollscope.demo")
+
+# Long enough for every window, rollup and chart range of the first screen to be full.
+HISTORY_SECONDS = 3600.0
+
+
+class Cluster(AbstractContextManager["Cluster"]):
+    """The simulation's process. It dies with us: its standard input closes."""
+
+    def __init__(self, scenario: str, seed: int, directory: Path, start: float) -> None:
+        self._args = [
+            sys.executable, "-P", "-m", "server.demo", "--scenario", scenario, "--seed", str(seed),
+            "--dir", str(directory), "--start", repr(start),
+        ]  # fmt: skip
+        self.ready: dict[str, Any] = {}
+
+    def __enter__(self) -> "Cluster":
+        self._process = subprocess.Popen(
+            self._args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.ready = self._answer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise ConfigError(
+                [f"demo: the simulation ended early with code {self._process.wait()}; its error is above"]
+            )
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _send(self, command: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def advance(self, t: float) -> None:
+        """Simulate to event time `t`; returns when pages and files show it."""
+        self._send({"advance_to": t})
+        self._answer()
+
+    def follow(self, sim: float, speed: float) -> None:
+        """From now on it follows the clock by itself."""
+        self._send({"follow": {"wall": time.time(), "sim": sim, "speed": speed}})
+        self._answer()
+
+    def settings(self) -> RunSettings:
+        """The cluster as a user would name it: engines' URLs and the run's directory."""
+        engines = [
+            TargetSettings(url, name=f"engine-{number}", collector="vllm")
+            for number, url in enumerate(self.ready["engines"])
+        ]
+        return RunSettings(self.ready["run"], (*engines, TargetSettings(self.ready["run_dir"], name="trainer")))
+
+
+def begin(now: float) -> float:
+    """One hour ago, on the grid."""
+    return math.floor((now - HISTORY_SECONDS) / TICK_SECONDS) * TICK_SECONDS
+
+
+async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[RunLoop], speed: float) -> None:
+    """The first hour through the same scrape path, then the clock runs."""
+    began, t = time.monotonic(), clock.now()
+    while t + TICK_SECONDS <= time.time():
+        t += TICK_SECONDS
+        await asyncio.to_thread(cluster.advance, t)
+        clock.set(t)
+        for loop in loops:
+            await loop.step(t, patient=True)
+    cluster.follow(t, speed)
+    clock.run(speed)
+    log.info("the first hour is there, after %.1f s", time.monotonic() - began)
+
+
+def workplace() -> tempfile.TemporaryDirectory[str]:
+    """Where run directory, truth and store of a demo live; gone afterwards."""
+    return tempfile.TemporaryDirectory(prefix="rollscope-demo-", ignore_cleanup_errors=True)

@@ -1,0 +1,103 @@
+"""`rollscope status`: a run's state in words, or as the API's JSON. Asks a running server, else reads the store."""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import httpx
+
+from server.clock import WallClock
+from server.config import ConfigError
+from server.query import StoreReader, UnknownRun, shape
+from server.store import Store, StoreError
+
+WAIT_SECONDS = 5.0
+
+
+def fetch(run: str | None, url: str | None, store: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """The status object of a run (the most recent one when none is named).
+
+    Raises:
+        ConfigError: no such run, or neither server nor store to ask.
+    """
+    default = f"http://127.0.0.1:{env.get('ROLLSCOPE_PORT', '8050')}"
+    answer = _ask(url or default, run, env.get("ROLLSCOPE_TOKEN", ""), required=url is not None)
+    return answer if answer is not None else _read(run, store)
+
+
+def _ask(url: str, run: str | None, token: str, *, required: bool) -> dict[str, Any] | None:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=WAIT_SECONDS, trust_env=False) as client:
+            name = run or _first(_json(client.get("/api/v1/runs")))
+            found: dict[str, Any] = _json(client.get(f"/api/v1/runs/{name}/status"))
+            return found
+    except httpx.HTTPError as error:
+        if required:
+            raise ConfigError([f"--url: no answer from the server: {type(error).__name__}"]) from None
+        return None
+
+
+def _json(response: httpx.Response) -> Any:
+    if response.status_code != 200:
+        try:
+            detail = response.json()["detail"]
+        except (ValueError, KeyError, TypeError):
+            detail = f"the server answered {response.status_code}"
+        raise ConfigError([f"status: {detail}"])
+    return response.json()
+
+
+def _first(runs: list[dict[str, Any]]) -> str:
+    if not runs:
+        raise ConfigError(["status: no run yet; start one with: rollscope watch URL|DIRECTORY..."])
+    return str(runs[0]["name"])
+
+
+def _read(run: str | None, url: str) -> dict[str, Any]:
+    if url.startswith("sqlite:///") and not os.path.exists(url.removeprefix("sqlite:///")):
+        raise ConfigError(["status: no server answers on this machine and there is no store; try: rollscope demo"])
+    try:
+        with closing(Store.open(url, read_only=True)) as store:
+            reader = StoreReader(store, WallClock())
+            name = run or _first([{"name": found.name} for found in reader.runs()])
+            return shape.status(reader.status(name))
+    except UnknownRun:
+        raise ConfigError([f"status: no run named {run!r}"]) from None
+    except StoreError as error:
+        raise ConfigError([f"store: {error}"]) from None
+
+
+def text(status: Mapping[str, Any]) -> str:
+    """The status for a terminal: what is known first, then what is not and why."""
+    framework, mode = status["framework"] or "no trainer yet", status["mode"] or "mode unknown"
+    head = f"{status['run']}: {framework}, {mode}, {status['lifecycle']}"
+    signals = status["signals"].items()
+    rows = [_row(name, signal) for name, signal in signals if signal["value"] is not None]
+    gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
+    trust = [_target(target) for target in status["trust"]]
+    verdict = status["verdict"]["summary"]
+    return "\n".join([head, f"verdict: {verdict}", "signals:", *rows, "no value:", *gaps, "targets:", *trust])
+
+
+def _row(name: str, signal: Mapping[str, Any]) -> str:
+    mark = "" if signal["state"] == "ok" else signal["state"].upper()
+    return f"  {name:<58} {_number(signal['value']):>10} {signal['unit']:<10} {mark}".rstrip()
+
+
+def _gap(name: str, signal: Mapping[str, Any]) -> str:
+    return f"  {name}: {signal['state'].replace('_', ' ')}: {signal['why']}"
+
+
+def _target(target: Mapping[str, Any]) -> str:
+    return f"  {'up  ' if target['up'] else 'DOWN'} {target['target']} ({target['kind']}) {target['error']}".rstrip()
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def dump(status: Mapping[str, Any]) -> str:
+    return json.dumps(status, indent=2)

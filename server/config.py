@@ -1,0 +1,262 @@
+"""One TOML file plus environment -> validated settings. All errors at once, each with its key and the fix.
+
+Secrets come from the environment or from files, never from the TOML itself where that can be avoided, and
+are never echoed: not in an error, not in a log, not in the API.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import collectors
+from collectors.model import FACTS
+from server.security import Secret, is_loopback, refuse_target
+
+DEFAULT_PORT = 8050
+STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
+NO_SECRET = Secret("")
+INTERVAL_MIN, INTERVAL_MAX = 1.0, 3600.0
+
+
+class ConfigError(Exception):
+    """The configuration is wrong. ``problems``: one sentence each, in the file's order."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """A target as configured; its collector may still have to be detected (``""``)."""
+
+    source: str
+    name: str = ""
+    collector: str = ""
+    interval_seconds: float = 5.0
+    bearer: Secret = NO_SECRET
+
+    @property
+    def is_url(self) -> bool:
+        return "://" in self.source
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """A run: what to read, and facts the user states (they win over what collectors find)."""
+
+    name: str
+    targets: tuple[TargetSettings, ...] = ()
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything `rollscope` was told."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    token: Secret | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    store: str = ""
+    role: str = "all"
+    runs: tuple[RunSettings, ...] = ()
+
+
+def state_dir(env: Mapping[str, str]) -> Path:
+    """A local directory for our state: never the run's (cluster homes are NFS, where SQLite's WAL breaks)."""
+    base = env.get("XDG_STATE_HOME") or os.path.join(env.get("HOME", "/tmp"), ".local", "state")
+    return Path(base) / "rollscope"
+
+
+def default_store(env: Mapping[str, str]) -> str:
+    return env.get("ROLLSCOPE_STORE") or f"sqlite:///{state_dir(env) / 'rollscope.db'}"
+
+
+class _Problems:
+    """Collects errors while a value is checked, so that one run of the program shows them all."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def add(self, key: str, text: str) -> None:
+        self.found.append(f"{key}: {text}")
+
+    def take(self, table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], default: Any, where: str) -> Any:
+        value = table.get(key, default)
+        # bool is an int to Python; to a user `port = true` is a mistake.
+        if value is default or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)):
+            return value
+        expected = getattr(kind, "__name__", "number")
+        self.add(f"{where}.{key}", f"must be a {expected}, is {type(value).__name__}")
+        return default
+
+    def unknown(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
+        for key in table.keys() - known:
+            self.add(f"{where}.{key}", f"unknown key; known: {', '.join(sorted(known))}")
+
+
+def load(path: Path | None, env: Mapping[str, str]) -> Settings:
+    """Settings from a file (or none) and the environment.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    raw: dict[str, Any] = {}
+    if path is not None:
+        try:
+            raw = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise ConfigError([f"{path}: {error.strerror or error}"]) from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError([f"{path}: not TOML: {error}"]) from None
+    return build(raw, env)
+
+
+def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
+    """Settings from parsed TOML; see `load`."""
+    problems = _Problems()
+    problems.unknown(raw, {"server", "store", "run", "alerts"}, "config")
+    server = problems.take(raw, "server", dict, {}, "config")
+    problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role"}, "server")
+    store = problems.take(raw, "store", dict, {}, "config")
+    problems.unknown(store, {"url", "url_file"}, "store")
+    runs = problems.take(raw, "run", dict, {}, "config")
+    settings = Settings(
+        host=problems.take(server, "host", str, env.get("ROLLSCOPE_HOST", "127.0.0.1"), "server"),
+        port=_port(problems, server, env),
+        token=_secret(problems, server, "token_file", env, "ROLLSCOPE_TOKEN", "server"),
+        allowed_hosts=_names(problems, server, env),
+        store=_store(problems, store, env),
+        role=_role(problems, server, env),
+        runs=tuple(_run(problems, name, table, env) for name, table in runs.items()),
+    )
+    if problems.found:
+        raise ConfigError(problems.found)
+    return settings
+
+
+def check(settings: Settings) -> None:
+    """What must hold after the command line had its say: a store we know, and no exposure without a token.
+
+    Raises:
+        ConfigError: with the fix.
+    """
+    if not settings.store.startswith(STORES):
+        raise ConfigError(["--store: must begin with sqlite:/// or postgresql://"])
+    if is_loopback(settings.host) or settings.token:
+        return
+    raise ConfigError(
+        [
+            f"server.host: {settings.host} is reachable from other machines, which needs a token: set ROLLSCOPE_TOKEN "
+            "or [server] token_file, or bind 127.0.0.1"
+        ]
+    )
+
+
+def _port(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> int:
+    fallback = env.get("ROLLSCOPE_PORT", str(DEFAULT_PORT))
+    port: int = problems.take(server, "port", int, int(fallback) if fallback.isdigit() else -1, "server")
+    if not 0 <= port <= 65535:
+        problems.add("server.port", "must be between 0 and 65535")
+    return port
+
+
+def _names(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[str, ...]:
+    from_env = [name for name in env.get("ROLLSCOPE_ALLOWED_HOSTS", "").split(",") if name]
+    names = problems.take(server, "allowed_hosts", list, from_env, "server")
+    for name in names:
+        if not isinstance(name, str):
+            problems.add("server.allowed_hosts", "must be a list of host names")
+    return tuple(str(name) for name in names)
+
+
+def _role(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    role: str = problems.take(server, "role", str, env.get("ROLLSCOPE_ROLE", "all"), "server")
+    if role not in ("all", "collect", "web"):
+        problems.add("server.role", "must be all, collect or web")
+    return role
+
+
+def _secret(
+    problems: _Problems, table: Mapping[str, Any], key: str, env: Mapping[str, str], variable: str, where: str
+) -> Secret | None:
+    if env.get(variable):
+        return Secret(env[variable])
+    path = problems.take(table, key, str, "", where)
+    if not path:
+        return None
+    try:
+        text = Path(path).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        problems.add(f"{where}.{key}", f"cannot read {path}")
+        return None
+    if not text:
+        problems.add(f"{where}.{key}", f"{path} is empty")
+    return Secret(text)
+
+
+def _store(problems: _Problems, store: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    url = _secret(problems, store, "url_file", env, "ROLLSCOPE_STORE", "store")
+    found = url or problems.take(store, "url", str, "", "store") or default_store(env)
+    if not found.startswith(STORES):
+        problems.add("store.url", "must begin with sqlite:/// or postgresql://")
+    return str(found)
+
+
+def _run(problems: _Problems, name: str, table: Any, env: Mapping[str, str]) -> RunSettings:
+    where = f"run.{name}"
+    if not isinstance(table, dict):
+        problems.add(where, "must be a table: [run.NAME]")
+        return RunSettings(name)
+    problems.unknown(table, {"target", "facts"}, where)
+    targets = problems.take(table, "target", list, [], where)
+    facts = problems.take(table, "facts", dict, {}, where)
+    for key, value in facts.items():
+        if key not in FACTS:
+            problems.add(f"{where}.facts.{key}", f"unknown fact; known: {', '.join(sorted(FACTS))}")
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            problems.add(f"{where}.facts.{key}", "must be a number or a string")
+    found = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
+    return RunSettings(name, found, facts)
+
+
+def _target(problems: _Problems, where: str, table: Any, env: Mapping[str, str]) -> TargetSettings:
+    if not isinstance(table, dict):
+        problems.add(where, "must be a table: [[run.NAME.target]]")
+        return TargetSettings("")
+    problems.unknown(table, {"url", "path", "name", "collector", "interval", "bearer_env"}, where)
+    url, path = problems.take(table, "url", str, "", where), problems.take(table, "path", str, "", where)
+    if bool(url) == bool(path):
+        problems.add(where, "needs exactly one of url and path")
+    refusal = refuse_target(url) if url else None
+    if refusal:
+        problems.add(f"{where}.url", refusal)
+    collector = problems.take(table, "collector", str, "", where)
+    if collector and collector not in collectors.load():
+        problems.add(f"{where}.collector", f"unknown; known: {', '.join(sorted(collectors.load()))}")
+    return TargetSettings(
+        source=url or path,
+        name=problems.take(table, "name", str, "", where),
+        collector=collector,
+        interval_seconds=_interval(problems, table, where),
+        bearer=_bearer(problems, table, env, where),
+    )
+
+
+def _interval(problems: _Problems, table: Mapping[str, Any], where: str) -> float:
+    interval = float(problems.take(table, "interval", (int, float), 5.0, where))
+    if not INTERVAL_MIN <= interval <= INTERVAL_MAX:
+        problems.add(f"{where}.interval", f"must be between {INTERVAL_MIN:g} and {INTERVAL_MAX:g} seconds")
+        return 5.0
+    return interval
+
+
+def _bearer(problems: _Problems, table: Mapping[str, Any], env: Mapping[str, str], where: str) -> Secret:
+    variable = problems.take(table, "bearer_env", str, "", where)
+    if variable and not env.get(variable):
+        problems.add(f"{where}.bearer_env", f"the environment has no {variable}")
+    return Secret(env.get(variable, "") if variable else "")

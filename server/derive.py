@@ -1,0 +1,201 @@
+"""From samples and steps to signals: feeds the windows, asks each signal, folds the counters.
+
+No I/O and no clock: `server.drive` brings data in event order and writes the answers down. What must survive
+a restart is in `states()` (counters) or can be fed again from the store (windows).
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from collectors.model import Labels
+from server.signals import Counter, Signal
+from server.signals._model import Answer, Unknown, Value, View
+from server.signals._window import TRAINER, Gauge, StepBook, StepKey
+
+Emission = tuple[str, float, Answer]
+"""(signal name, event time in seconds, answer)."""
+
+
+@dataclass(slots=True)
+class CounterState:
+    """A counter's memory: totals by kept labels, and what was last seen of each source."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    seen: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, labels: Labels, amount: float) -> None:
+        key = json.dumps(labels)
+        self.totals[key] = self.totals.get(key, 0.0) + amount
+
+
+class Deriver:
+    """All signals of one run. Feed with `sample` and `step`, ask with `tick`; feed in event order.
+
+    Args:
+        carry: target name -> seconds its gauges are held without a new sample.
+    """
+
+    def __init__(self, items: Iterable[Signal | Counter], carry: Callable[[str], float]) -> None:
+        self._carry = carry
+        items = tuple(items)
+        signals = [item for item in items if isinstance(item, Signal)]
+        self._ticks = [signal for signal in signals if signal.cadence == "tick"]
+        self._steps = [signal for signal in signals if signal.cadence == "step"]
+        self._counters = [item for item in items if isinstance(item, Counter)]
+        self.counters = {counter.name: CounterState() for counter in self._counters}
+        counted = {counter.metric for counter in self._counters if counter.of == "counter"}
+        self.tick_metrics = frozenset(metric for signal in self._ticks for metric in signal.inputs) | counted
+        self.gauges: dict[str, dict[tuple[str, Labels], Gauge]] = {}
+        self.book = StepBook()
+        self.facts: dict[str, str | float] = {}
+        self.mode = ""
+        self.lifecycle = "starting"
+        self.sources: dict[str, set[str]] = {}
+        self._step_metrics: set[str] = set()
+
+    # ---- feeding
+
+    def sample(
+        self, ts: float, target: str, metric: str, labels: Labels, value: float, *, counted: bool = False
+    ) -> None:
+        """One gauge or counter sample. Metrics no tick signal reads cost nothing here.
+
+        ``counted``: seen before a restart, already in the stored totals; it is only the base of the next increase.
+        """
+        if metric not in self.tick_metrics:
+            return
+        self.sources.setdefault(metric, set()).add(target)
+        for counter in self._counters:
+            if counter.metric == metric and counter.of == "counter":
+                self._count(counter, ts, target, labels, value, counted)
+        series = self.gauges.setdefault(metric, {})
+        gauge = series.get((target, labels))
+        if gauge is None:
+            gauge = series[(target, labels)] = Gauge(target, metric, labels, self._carry(target))
+        gauge.add(ts, value)
+
+    def _count(self, counter: Counter, ts: float, target: str, labels: Labels, value: float, counted: bool) -> None:
+        """Prometheus' rule: a decrease is a reset, the new value is the increase; the first sample is the base."""
+        state = self.counters[counter.name]
+        key = json.dumps([target, labels])
+        before = state.seen.get(key)
+        if before is not None and ts <= before[0]:
+            return
+        kept = tuple(pair for pair in labels if pair[0] in counter.by)
+        grown = 0.0 if before is None else value - before[1] if value >= before[1] else value
+        state.add(kept, 0.0 if counted else grown)
+        state.seen[key] = [ts, value]
+
+    def step(
+        self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
+    ) -> list[Emission]:
+        """Values of one step: answers of every step signal that reads one of them, at the step's time."""
+        row = self.book.put(axis, incarnation, number, ts, values)
+        metrics = {metric for metric, _ in values}
+        self._step_metrics |= metrics
+        for metric in metrics:
+            self.sources.setdefault(metric, set()).add(target)
+        self._count_step(axis, incarnation, number, values)
+        if self.lifecycle == "starting":
+            self.lifecycle = "running"
+        if axis != TRAINER and self.book.all(TRAINER):
+            return self._shipped(number, metrics)
+        return self._answers(row.ts, metrics if axis != TRAINER else self._step_metrics)
+
+    def _shipped(self, number: int, metrics: set[str]) -> list[Emission]:
+        """A row of another axis is judged when the trainer has consumed its step; one that comes later, at once."""
+        consumed = self.book.all(TRAINER)[-1]
+        return self._answers(consumed.ts, metrics) if number <= consumed.number else []
+
+    def _answers(self, now: float, metrics: set[str]) -> list[Emission]:
+        view = self.view(now)
+        due = [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
+        return [(signal.name, now, signal.compute(view)) for signal in due]
+
+    def _count_step(self, axis: str, incarnation: int, number: int, values: Mapping[StepKey, float]) -> None:
+        """Each step is counted once, in order: a row re-read after a crash adds nothing."""
+        for counter in self._counters:
+            amount = values.get((counter.metric, ())) if counter.of == "step" else None
+            if amount is None:
+                continue
+            state = self.counters[counter.name]
+            last = state.seen.get(axis, [-1.0, -1.0])
+            if (incarnation, number) > (last[0], last[1]):
+                state.add((), amount)
+                state.seen[axis] = [float(incarnation), float(number)]
+
+    # ---- asking
+
+    def view(self, now: float) -> View:
+        gauges = {metric: list(series.values()) for metric, series in self.gauges.items()}
+        return View(now, self.mode, self.lifecycle, self.facts, gauges, self.book)
+
+    def tick(self, now: float) -> list[Emission]:
+        """Answers of every tick signal at `now`."""
+        view = self.view(now)
+        return [(signal.name, now, signal.compute(view)) for signal in self._ticks]
+
+    def steps_now(self, now: float) -> list[Emission]:
+        """Answers of every step signal as of `now`: what a run without any step, or of a new mode, has to say."""
+        view = self.view(now)
+        return [(signal.name, now, signal.compute(view)) for signal in self._steps]
+
+    def alive(self, now: float) -> bool:
+        """Does any series still report? If not, further ticks would say the same."""
+        return any(gauge.fresh(now) for series in self.gauges.values() for gauge in series.values())
+
+    def forget(self, now: float) -> None:
+        """Drop series silent for ten windows: engines come and go, memory must not follow."""
+        for series in self.gauges.values():
+            for key in [key for key, gauge in series.items() if now - gauge.last_ts > 10 * gauge.keep]:
+                del series[key]
+
+    def counter_values(self) -> list[tuple[str, Value]]:
+        """Every counter's totals by its labels."""
+        return [
+            (name, Value(total, tuple((k, v) for k, v in json.loads(labels))))
+            for name, state in self.counters.items()
+            for labels, total in state.totals.items()
+        ]
+
+    # ---- surviving a restart
+
+    def states(self) -> dict[str, tuple[int, str]]:
+        """Fold states as JSON with their code version, to be stored with the answers they led to.
+
+        What was last seen of an engine is not in them: it is in the store's samples, and a thousand engines
+        would make this the largest write of a tick.
+        """
+        return {
+            counter.name: (counter.version, json.dumps([state.totals, state.seen if counter.of == "step" else {}]))
+            for counter in self._counters
+            if (state := self.counters[counter.name]).seen
+        }
+
+    def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
+        """Take stored states back; one of another code version is dropped and begins anew."""
+        for counter in self._counters:
+            version, text = states.get(counter.name, (0, ""))
+            if version == counter.version:
+                totals, seen = json.loads(text)
+                self.counters[counter.name] = CounterState(totals, seen)
+
+    def source(self, signal: Signal | Counter) -> str:
+        """The targets behind a signal's inputs, the first three by name."""
+        inputs = signal.inputs if isinstance(signal, Signal) else (signal.metric,)
+        names = sorted({target for metric in inputs for target in self.sources.get(metric, ())})
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def is_gap(answer: Answer) -> bool:
+    """Unknown or not applicable."""
+    return not isinstance(answer, (list, tuple))
+
+
+def why(answer: Answer) -> str:
+    """The words of a gap."""
+    return "" if isinstance(answer, (list, tuple)) else answer.why  # type: ignore[union-attr]
+
+
+__all__ = ["Deriver", "Emission", "Unknown", "is_gap", "why"]

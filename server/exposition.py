@@ -1,0 +1,115 @@
+"""`GET /metrics`: every fresh signal of every run, in Prometheus' text format.
+
+Families are built anew for each scrape from the store's latest points: a signal that went stale or unknown
+has no series, it never repeats its last value. The library writes the text (escaping, HELP, TYPE).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from server.query.types import Reader, SignalNow, Status
+
+PREFIX = "rollscope_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LIFECYCLES = ("starting", "running", "paused", "finished", "crashed")
+STATES = ("ok", "watch", "critical", "unknown", "not_applicable")
+# The numbers of a finished run stand in the API; repeated here they would be a flat line for ever.
+FINISHED_SECONDS = 300.0
+
+
+class _Runs:
+    """A prometheus_client collector over the reader."""
+
+    def __init__(self, reader: Reader, version: str) -> None:
+        self._reader, self._version = reader, version
+
+    def collect(self) -> Iterator[Metric]:
+        statuses = [self._reader.status(run.name) for run in self._reader.runs()]
+        yield from self._signals(statuses)
+        yield _per_run("run_info", "The run's framework and mode.", statuses, ("framework", "mode"), _info)
+        yield _per_run("run_state", "1 for the run's lifecycle state.", statuses, ("state",), _lifecycle)
+        yield _per_run("target_up", "1 when the target's last scrape succeeded.", statuses, ("target", "kind"), _up)
+        ages = "Seconds since the data behind the signal."
+        yield _per_run("signal_age_seconds", ages, statuses, ("signal",), _ages)
+        yield _per_run("signal_state", "1 for the signal's state.", statuses, ("signal", "state"), _signal_states)
+        build = GaugeMetricFamily(PREFIX + "build_info", "Rollscope's version.", labels=("version",))
+        build.add_metric((self._version,), 1.0)
+        yield build
+
+    def _signals(self, statuses: Iterable[Status]) -> Iterator[Metric]:
+        rows: dict[str, list[tuple[str, SignalNow]]] = defaultdict(list)
+        for status in statuses:
+            for signal in status.signals:
+                if _shown(status, signal):
+                    rows[signal.signal].append((status.run, signal))
+        infos = self._reader.infos()
+        for name, found in rows.items():
+            labels = sorted({label for _, signal in found for label in signal.labels})
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(PREFIX + name, infos[name].help, labels=("run", *labels))
+            for run, signal in found:
+                assert signal.value is not None
+                family.add_metric((run, *(signal.labels.get(label, "") for label in labels)), signal.value)
+            yield family
+
+
+def _shown(status: Status, signal: SignalNow) -> bool:
+    if signal.value is None or signal.signal.endswith("_total"):
+        return signal.value is not None
+    return status.lifecycle != "finished" or (signal.age_seconds or 0.0) <= FINISHED_SECONDS
+
+
+def _info(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    yield (status.framework, status.mode), 1.0
+
+
+def _lifecycle(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    for state in LIFECYCLES:
+        yield (state,), float(status.lifecycle == state)
+
+
+def _up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    for target in status.trust:
+        yield (target.target, target.kind), float(target.up)
+
+
+def _by_signal(status: Status) -> dict[str, SignalNow]:
+    """One row per signal: of several labelled series the worst speaks, then the oldest."""
+    worst: dict[str, SignalNow] = {}
+    for signal in status.signals:
+        if signal.signal.endswith("_total"):
+            continue
+        before = worst.get(signal.signal)
+        if before is None or STATES.index(signal.state) > STATES.index(before.state):
+            worst[signal.signal] = signal
+    return worst
+
+
+def _ages(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    for name, signal in _by_signal(status).items():
+        if signal.age_seconds is not None and signal.value is not None:
+            yield (name,), signal.age_seconds
+
+
+def _signal_states(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    for name, signal in _by_signal(status).items():
+        for state in STATES:
+            yield (name, state), float(signal.state == state)
+
+
+def _per_run(name: str, text: str, statuses: Iterable[Status], labels: tuple[str, ...], rows) -> Metric:  # type: ignore[no-untyped-def]
+    family = GaugeMetricFamily(PREFIX + name, text, labels=("run", *labels))
+    for status in statuses:
+        for values, number in rows(status):
+            family.add_metric((status.run, *values), number)
+    return family
+
+
+def render(reader: Reader, version: str) -> bytes:
+    """The whole page."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Runs(reader, version))
+    return generate_latest(registry)

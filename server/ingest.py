@@ -1,0 +1,165 @@
+"""From a reading to a batch: stamps, series ids, incarnations, target health.
+
+One `Ingest` per run. It decides nothing about meaning: what a number is was said by the collector, what
+follows from it is said by the signals.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from collectors.catalog import METRICS
+from collectors.model import Event, Labels, Reading, Sample, ScrapeError, Target
+from server.signals._window import StepKey
+from server.store import Store
+from server.store.types import Batch, SeriesKey, StepStamp, TargetRow
+
+# Our own per-target series, in Prometheus' words.
+HEALTH = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
+# Unmapped keys are shown, not hoarded: a target that invents keys without end must not fill the store.
+UNMAPPED_KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrival:
+    """What one reading brought for one step of one axis."""
+
+    axis: str
+    incarnation: int
+    number: int
+    ts: float
+    target: str
+    values: Mapping[StepKey, float]
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """What was just committed, for the driver: event times in seconds."""
+
+    samples: list[tuple[float, str, str, Labels, float]] = field(default_factory=list)
+    steps: list[StepArrival] = field(default_factory=list)
+    facts: dict[str, str | float] = field(default_factory=dict)
+
+    def newest(self) -> float | None:
+        """The earliest of the newest times per stream: how far every stream is known."""
+        newest: dict[str, float] = {}
+        for ts, *_ in self.samples:
+            newest[""] = max(ts, newest.get("", ts))
+        for step in self.steps:
+            newest[step.axis] = max(step.ts, newest.get(step.axis, step.ts))
+        return min(newest.values(), default=None)
+
+
+class Ingest:
+    """Turns readings of one run's targets into batches. Not thread-safe: one run, one loop."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self.run = run
+        self.incarnation = store.incarnation(run)
+        newest = store.steps(run, last=1, incarnation=self.incarnation)
+        self._axis_last = {row.axis: (row.step, row.ts / 1000) for row in newest}
+        self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
+
+    def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
+        """A successful scrape. `now` stamps what has no time of its own; `seconds` is how long it took."""
+        batch, arrivals = Batch(run=self.run), Arrivals(facts=dict(reading.facts))
+        self._samples(target, [s for s in reading.samples if s.step is None], now, batch, arrivals)
+        self._steps(target, [s for s in reading.samples if s.step is not None], now, batch, arrivals)
+        keys = [SeriesKey(target.name, item.metric, item.labels) for item in reading.histograms]
+        for series, item in zip(self._intern(keys), reading.histograms, strict=True):
+            batch.histograms.append((series, _ms(item.ts if item.ts is not None else now), item))
+        batch.events += [(_ms(event.ts if event.ts is not None else now), event) for event in reading.events]
+        batch.facts.update(reading.facts)
+        if reading.cursor is not None:
+            batch.cursors[target.name] = json.dumps(reading.cursor)
+        self._health_ok(target, reading, now, seconds, batch)
+        return batch, arrivals
+
+    def failure(self, target: Target, error: ScrapeError, now: float, seconds: float) -> Batch:
+        """A failed scrape: `up` 0 with the cause; everything known so far stays."""
+        batch = Batch(run=self.run)
+        before = self._health.get(target.name)
+        row = TargetRow(
+            name=target.name, collector=target.collector, actor=target.actor, up=False, last_ts=_ms(now),
+            last_ok_ts=before.last_ok_ts if before else None, error=str(error), error_kind=error.kind,
+            scrape_seconds=seconds, interval_seconds=target.interval_seconds,
+            unmapped=before.unmapped if before else {}, dropped=before.dropped if before else 0,
+        )  # fmt: skip
+        self._note_health(target, row, batch, now)
+        return batch
+
+    # ---- parts
+
+    def _intern(self, keys: list[SeriesKey]) -> list[int]:
+        return self._store.intern(self.run, keys) if keys else []
+
+    def _samples(self, target: Target, samples: Iterable[Sample], now: float, batch: Batch, arrivals: Arrivals) -> None:
+        samples = list(samples)
+        ids = self._intern([SeriesKey(target.name, s.metric, s.labels) for s in samples])
+        for series, sample in zip(ids, samples, strict=True):
+            ts = sample.ts if sample.ts is not None else now
+            batch.samples.append((series, _ms(ts), sample.value))
+            arrivals.samples.append((ts, target.name, sample.metric, sample.labels, sample.value))
+
+    def _steps(self, target: Target, samples: list[Sample], now: float, batch: Batch, arrivals: Arrivals) -> None:
+        ids = self._intern([SeriesKey(target.name, s.metric, s.labels, s.axis) for s in samples])
+        rows: dict[tuple[str, int, int], StepArrival] = {}
+        for series, sample in zip(ids, samples, strict=True):
+            number = int(sample.step or 0)
+            ts = sample.ts if sample.ts is not None else now
+            incarnation = self._incarnation_of(sample.axis, number, ts, batch)
+            key = (sample.axis, incarnation, number)
+            row = rows.setdefault(key, StepArrival(*key, ts, target.name, {}))
+            row.values[(sample.metric, sample.labels)] = sample.value  # type: ignore[index]
+            batch.step_values.append((series, incarnation, number, sample.value))
+        for row in rows.values():
+            batch.steps.append(StepStamp(row.axis, row.incarnation, row.number, _ms(row.ts)))
+        arrivals.steps += rows.values()
+        # A gauge that is only reported with a step (TRL async's queue) is still a gauge of that moment.
+        moments = [s for s in samples if METRICS[s.metric].reduction == "instant"]
+        self._samples(target, moments, now, batch, arrivals)
+
+    def _incarnation_of(self, axis: str, number: int, ts: float, batch: Batch) -> int:
+        """The trainer's life a row belongs to: a step that goes back while time goes on begins a new one.
+
+        A step that goes back *in time* too is an old row read again (a rotated or copied file), not a restart.
+        All axes rewind at one restart, each at its own row: only the first begins a life, the others join it.
+        """
+        last, last_ts = self._axis_last.get(axis, (number, ts))
+        if number < last and ts <= last_ts:
+            return self.incarnation
+        if number < last:
+            self.incarnation += 1
+            self._axis_last = {}
+            batch.run_fields["incarnation"] = self.incarnation
+            detail = f"{axis} step went back from {last} to {number}"
+            batch.events.append((_ms(ts), Event("restart", f"restart-{self.incarnation}", ts, detail)))
+        self._axis_last[axis] = (number, ts)
+        return self.incarnation
+
+    def _health_ok(self, target: Target, reading: Reading, now: float, seconds: float, batch: Batch) -> None:
+        before = self._health.get(target.name)
+        unmapped = dict(before.unmapped) if before and reading.cursor is not None else {}
+        for key, count in reading.unmapped.items():
+            if key in unmapped or len(unmapped) < UNMAPPED_KEPT:
+                unmapped[key] = unmapped.get(key, 0) + count
+        why = f"dropped {reading.dropped}: {reading.why_dropped}" if reading.dropped else ""
+        row = TargetRow(
+            name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
+            last_ok_ts=_ms(now), error=why, scrape_seconds=seconds, samples=reading.samples_scraped,
+            dropped=(before.dropped if before else 0) + reading.dropped,
+            interval_seconds=target.interval_seconds, unmapped=unmapped,
+        )  # fmt: skip
+        self._note_health(target, row, batch, now)
+
+    def _note_health(self, target: Target, row: TargetRow, batch: Batch, now: float) -> None:
+        self._health[target.name] = row
+        batch.targets.append(row)
+        values = (float(row.up), row.scrape_seconds, float(row.samples))
+        for series, value in zip(self._intern([SeriesKey(target.name, name) for name in HEALTH]), values, strict=True):
+            batch.samples.append((series, _ms(now), value))
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,236 @@
+"""`Reader` over the store. Thread-safe: every call uses its own read connection, nothing is kept but constants."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from collectors.model import Labels
+from server import signals
+from server.clock import Clock
+from server.query.names import format_name, parse_name
+from server.query.types import (
+    Delta,
+    RunInfo,
+    Series,
+    SignalInfo,
+    SignalNow,
+    SignalState,
+    Status,
+    TargetTrust,
+    UnknownRun,
+)
+from server.signals._model import Counter, Signal
+from server.store import Store
+from server.store.types import LatestRow, PointState, RunRow, SeriesKey, TargetRow
+
+# A step takes minutes to hours: its numbers stand until the open step is clearly longer than its elders
+# (DESIGN section 5: 6 x median, at least 30 min). A tick's numbers are 5 s old; after a minute nobody ticks.
+STEP_STALE_SECONDS, STEP_STALE_FACTOR = 1800.0, 6.0
+TICK_STALE_SECONDS = 60.0
+# More than a browser tab that slept over night misses between two steps; beyond it a fresh range is cheaper.
+DELTA_ROWS = 20_000
+
+_ITEMS: Mapping[str, Signal | Counter] = {item.name: item for item in signals.load()}
+
+
+def _info(item: Signal | Counter) -> SignalInfo:
+    if isinstance(item, Counter):
+        hint = f"counts {item.metric}, which nobody reports yet"
+        return SignalInfo(item.name, item.title, item.unit, item.help, hint, item.actor)
+    bands = (item.watch, item.critical, item.higher_is_worse)
+    return SignalInfo(item.name, item.title, item.unit, item.help, item.hint, item.actor, *bands)
+
+
+class StoreReader:
+    """See `server.query.types.Reader`."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def infos(self) -> Mapping[str, SignalInfo]:
+        return {name: _info(item) for name, item in _ITEMS.items()}
+
+    def runs(self) -> list[RunInfo]:
+        rows = sorted(self._store.runs(), key=lambda row: (row.last_ts or 0, row.name), reverse=True)
+        return [_run_info(row) for row in rows]
+
+    def _run(self, run: str) -> RunRow:
+        row = self._store.run(run)
+        if row is None:
+            raise UnknownRun(run)
+        return row
+
+    # ---- now
+
+    def status(self, run: str) -> Status:
+        row = self._run(run)
+        now = self._clock.now()
+        return Status(
+            run=row.name,
+            framework=row.framework,
+            mode=row.mode,
+            lifecycle=row.lifecycle or "starting",
+            now=now,
+            verdict=None,
+            signals=tuple(self._signals(row, now)),
+            alerts=(),
+            trust=tuple(_trust(name, target, now) for name, target in self._store.targets(run)),
+            facts=row.facts,
+        )
+
+    def _signals(self, row: RunRow, now: float) -> list[SignalNow]:
+        by_signal: dict[str, list[tuple[Labels, LatestRow]]] = {name: [] for name in _ITEMS}
+        for key, latest in self._store.latest(row.name):
+            if key.metric in by_signal:
+                by_signal[key.metric].append((key.labels, latest))
+        stale = _stale_seconds(by_signal)
+        found = []
+        for name, rows in by_signal.items():
+            item = _ITEMS[name]
+            if isinstance(item, Counter):
+                continue
+            # The label-less row said "unknown" until the first value came with labels.
+            labelled = [pair for pair in rows if pair[0]] or rows
+            found += [_now(item, labels, latest, row, now, stale) for labels, latest in sorted(labelled, key=_labels)]
+            if not rows:
+                found.append(_never(item))
+        return found + self._counters(row, now)
+
+    def _counters(self, row: RunRow, now: float) -> list[SignalNow]:
+        """Counters as of the watermark: they persist over restarts of ours and never go stale."""
+        ts = row.watermark / 1000 if row.watermark is not None else now
+        names = dict(self._store.series(row.name, target=""))
+        found = []
+        for series, value in self._store.counters(row.name).items():
+            key = names[series]
+            if key.metric in _ITEMS:
+                unit, name = _ITEMS[key.metric].unit, format_name(key.metric, key.labels)
+                found.append(SignalNow(name, key.metric, dict(key.labels), value, unit, "ok", now - ts, "", "", ts))
+        return sorted(found, key=lambda signal: signal.name)
+
+    def targets(self, run: str | None = None) -> list[TargetTrust]:
+        name = self._run(run).name if run is not None else None
+        now = self._clock.now()
+        return [_trust(owner, target, now) for owner, target in self._store.targets(name)]
+
+    # ---- history
+
+    def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[Series]:
+        row = self._run(run)
+        width = max(1, round((end - start) * 1000 / max(1, points)))
+        return [self._one(row.name, name, round(start * 1000), round(end * 1000), width) for name in names]
+
+    def _one(self, run: str, name: str, start: int, end: int, width: int) -> Series:
+        signal, labels = parse_name(name)
+        item = _ITEMS.get(signal)
+        series = self._store.find(run, SeriesKey("", signal, labels))
+        buckets = self._store.buckets(series, start, end, width) if series is not None else []
+        return Series(
+            name=name,
+            unit=item.unit if item else "",
+            ts=tuple(bucket.ts / 1000 for bucket in buckets),
+            mean=tuple(bucket.total / bucket.n if bucket.n else None for bucket in buckets),
+            low=tuple(bucket.low for bucket in buckets),
+            high=tuple(bucket.high for bucket in buckets),
+        )
+
+    def cursor(self, run: str) -> str:
+        row = self._run(run)
+        return f"{row.generation}:{self._store.last_seq(run)}"
+
+    def since(self, run: str, cursor: str) -> Delta:
+        row = self._run(run)
+        now = self._clock.now()
+        generation, _, seq = cursor.partition(":")
+        if generation != str(row.generation) or not seq.isdigit() or int(seq) > self._store.last_seq(run):
+            return Delta(self.cursor(run), True, now, {})
+        rows = self._store.points_since(run, int(seq), DELTA_ROWS)
+        if len(rows) >= DELTA_ROWS:
+            return Delta(self.cursor(run), True, now, {})
+        names = {series: key for series, key in self._store.series(run, target="")} if rows else {}
+        points: dict[str, list[tuple[float, float | None]]] = {}
+        for _, series, ts, value, state in rows:
+            key = names[series]
+            known = value if state == PointState.VALUE else None
+            points.setdefault(format_name(key.metric, key.labels), []).append((ts / 1000, known))
+        last = rows[-1][0] if rows else int(seq)
+        return Delta(
+            f"{generation}:{last}",
+            False,
+            now,
+            {name: tuple(sorted(found, key=_time)) for name, found in points.items()},
+        )
+
+
+def _time(point: tuple[float, float | None]) -> float:
+    return point[0]
+
+
+def _labels(pair: tuple[Labels, LatestRow]) -> Labels:
+    return pair[0]
+
+
+def _run_info(row: RunRow) -> RunInfo:
+    first = row.first_ts / 1000 if row.first_ts is not None else None
+    last = row.last_ts / 1000 if row.last_ts is not None else None
+    return RunInfo(row.name, row.framework, row.mode, row.lifecycle or "starting", first, last, row.facts)
+
+
+def _stale_seconds(by_signal: Mapping[str, list[tuple[Labels, LatestRow]]]) -> float:
+    steps = [latest.value for _, latest in by_signal.get("trainer_step_seconds", ()) if latest.value is not None]
+    return max(STEP_STALE_SECONDS, STEP_STALE_FACTOR * median(steps)) if steps else STEP_STALE_SECONDS
+
+
+def _never(item: Signal) -> SignalNow:
+    return SignalNow(item.name, item.name, {}, None, item.unit, "unknown", None, "", item.hint, None)
+
+
+def _now(item: Signal, labels: Labels, latest: LatestRow, row: RunRow, now: float, stale: float) -> SignalNow:
+    state, why, value = _state(item, latest, row), latest.why, latest.value
+    age = max(0.0, now - latest.ts / 1000)
+    limit = stale if item.cadence == "step" else TICK_STALE_SECONDS
+    if latest.state is PointState.VALUE and row.lifecycle == "running" and age > limit:
+        what = "no step" if item.cadence == "step" else "nothing collected"
+        state, why, value = "unknown", f"{what} for {_words(age)}; the last value was {latest.value:.4g}", None
+    name = format_name(item.name, labels)
+    ts = latest.ts / 1000
+    return SignalNow(name, item.name, dict(labels), value, item.unit, state, age, latest.source, why, ts)
+
+
+def _state(item: Signal, latest: LatestRow, row: RunRow) -> SignalState:
+    if latest.state is PointState.UNKNOWN or latest.value is None:
+        return "not_applicable" if latest.state is PointState.NOT_APPLICABLE else "unknown"
+    if _beyond(item, latest.value, item.critical):
+        return "critical"
+    if _beyond(item, latest.value, item.watch) or _near_bound(item, latest.value, row):
+        return "watch"
+    return "ok"
+
+
+def _beyond(item: Signal, value: float, band: float | None) -> bool:
+    if band is None:
+        return False
+    return value >= band if item.higher_is_worse else value < band
+
+
+def _near_bound(item: Signal, value: float, row: RunRow) -> bool:
+    """Staleness has no band of its own: the run's configured bound is one, and at the bound it saturates."""
+    bound = row.facts.get("max_staleness_versions")
+    return item.name == "staleness_versions" and isinstance(bound, (int, float)) and bound > 0 and value >= 0.8 * bound
+
+
+def _words(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _trust(run: str, row: TargetRow, now: float) -> TargetTrust:
+    age = now - row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
+    return TargetTrust(
+        row.name, run, row.collector, row.actor, row.up, age, row.error, row.scrape_seconds, row.samples, row.dropped,
+        row.unmapped,
+    )  # fmt: skip

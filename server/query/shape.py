@@ -1,0 +1,76 @@
+"""The JSON shapes of DESIGN section 6, made once: the API and `rollscope status --json` print the same object."""
+
+from dataclasses import asdict
+from typing import Any
+
+from server.query.types import Delta, RunInfo, Series, SignalNow, Status, TargetTrust
+
+NO_VERDICT: dict[str, object] = {
+    "outcome": "unknown",
+    "cause": None,
+    "confidence": 0.0,
+    "since": None,
+    "summary": "no verdict yet: this version measures, it does not judge",
+    "evidence": [],
+    "shares": {},
+    "next": None,
+    "usd_per_hour": None,
+}
+
+
+def status(found: Status) -> dict[str, Any]:
+    """The contract for scripts."""
+    return {
+        "run": found.run,
+        "framework": found.framework,
+        "mode": found.mode,
+        "lifecycle": found.lifecycle,
+        "now": found.now,
+        "verdict": dict(found.verdict) if found.verdict is not None else NO_VERDICT,
+        "signals": {signal.name: _signal(signal) for signal in found.signals},
+        "alerts": [dict(alert) for alert in found.alerts],
+        "trust": [_trust(target) for target in found.trust],
+        "facts": dict(found.facts),
+    }
+
+
+def _signal(signal: SignalNow) -> dict[str, Any]:
+    return {
+        "value": signal.value,
+        "unit": signal.unit,
+        "state": signal.state,
+        "age_seconds": signal.age_seconds,
+        "source": signal.source,
+        "why": signal.why,
+    }
+
+
+def _trust(target: TargetTrust) -> dict[str, Any]:
+    return {
+        "target": target.target,
+        "kind": target.kind,
+        "up": target.up,
+        "age_seconds": target.age_seconds,
+        "error": target.error,
+    }
+
+
+def target(found: TargetTrust) -> dict[str, Any]:
+    """A row of `/api/v1/targets`: everything about a target's health."""
+    return asdict(found) | {"unmapped": dict(found.unmapped)}
+
+
+def run(found: RunInfo) -> dict[str, Any]:
+    """A row of `/api/v1/runs`."""
+    return asdict(found) | {"facts": dict(found.facts)}
+
+
+def series(found: Series) -> dict[str, Any]:
+    """Buckets column by column: half the bytes of rows."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(found).items()}
+
+
+def delta(found: Delta) -> dict[str, Any]:
+    """What is new: ``points`` = {series: [[ts, value or null], ...]}."""
+    points = {name: [list(point) for point in rows] for name, rows in found.points.items()}
+    return {"cursor": found.cursor, "reset": found.reset, "now": found.now, "points": points}

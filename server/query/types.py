@@ -1,0 +1,158 @@
+"""What readers get: frozen, plain, JSON-able by `dataclasses.asdict`. Times are epoch seconds.
+
+The dashboard, the API, `/metrics` and the command line all show these and nothing else, so a pixel can
+never say what the API does not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One row of the run list."""
+
+    name: str
+    framework: str
+    mode: str
+    lifecycle: str
+    first_ts: float | None
+    last_ts: float | None
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalInfo:
+    """What a signal is: constant, from the code. ``watch`` and ``critical`` are its bands (None: no band)."""
+
+    name: str
+    title: str
+    unit: str
+    help: str
+    why: str
+    actor: str
+    watch: float | None = None
+    critical: float | None = None
+    higher_is_worse: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SignalNow:
+    """A signal's newest value.
+
+    Attributes:
+        name: Prometheus name without prefix, with labels: ``staleness_versions{level="trajectory",stat="mean"}``.
+        signal: the name without labels (a `SignalInfo.name`).
+        age_seconds: since the data behind it; None when there never was any.
+        why: for unknown and not applicable: the reason, and what to log to change it.
+    """
+
+    name: str
+    signal: str
+    labels: Mapping[str, str]
+    value: float | None
+    unit: str
+    state: SignalState
+    age_seconds: float | None
+    source: str
+    why: str
+    ts: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTrust:
+    """Can a target be believed? Shown beside every number it feeds."""
+
+    target: str
+    run: str
+    kind: str
+    actor: str
+    up: bool
+    age_seconds: float | None
+    error: str
+    scrape_seconds: float
+    samples: int
+    dropped: int
+    unmapped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The contract for scripts (`GET /api/v1/runs/{run}/status`, `rollscope status --json`)."""
+
+    run: str
+    framework: str
+    mode: str
+    lifecycle: str
+    now: float
+    verdict: Mapping[str, object] | None
+    signals: tuple[SignalNow, ...]
+    alerts: tuple[Mapping[str, object], ...]
+    trust: tuple[TargetTrust, ...]
+    facts: Mapping[str, str | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart, at most as many buckets as asked for. ``mean[i] is None``: the line breaks there.
+
+    ``low`` and ``high`` are the extremes inside each bucket, so no spike is averaged away.
+    """
+
+    name: str
+    unit: str
+    ts: tuple[float, ...]
+    mean: tuple[float | None, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What is new since a cursor. ``reset``: history was rewritten, fetch the whole range again.
+
+    ``points``: series name -> [(ts, value or None)], oldest first.
+    """
+
+    cursor: str
+    reset: bool
+    now: float
+    points: Mapping[str, tuple[tuple[float, float | None], ...]]
+
+
+class Reader(Protocol):
+    """The only door for readers. Synchronous and thread-safe: async callers use `asyncio.to_thread`.
+
+    Every method raises `UnknownRun` for a run that does not exist. A series' name is `SignalNow.name`.
+    """
+
+    def now(self) -> float:
+        """The server's clock (the demo's may run apart from the wall's), epoch seconds."""
+
+    def runs(self) -> list[RunInfo]:
+        """All runs, the most recently active first."""
+
+    def infos(self) -> Mapping[str, SignalInfo]:
+        """Every signal this version can derive, by name, in the order of the README."""
+
+    def status(self, run: str) -> Status:
+        """Everything about a run now."""
+
+    def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[Series]:
+        """One `Series` per name in the given order; unknown names give an empty series."""
+
+    def cursor(self, run: str) -> str:
+        """The newest position: `since` it gives only later points."""
+
+    def since(self, run: str, cursor: str) -> Delta:
+        """Points of all signals written after `cursor`. A foreign or old cursor answers `reset`."""
+
+    def targets(self, run: str | None = None) -> list[TargetTrust]:
+        """Health of the targets of one run, or of all."""
+
+
+class UnknownRun(KeyError):
+    """No run of that name."""

@@ -1,0 +1,181 @@
+"""Who may talk to us, and whom we talk to.
+
+Loopback needs no token. Any other bind address does; then everything but the health checks asks for it,
+browsers by a login page and a signed cookie. Host and Origin are checked always: a page on the internet
+must not reach a dashboard on a developer's machine through DNS rebinding or a cross-site POST.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "rollscope_session"
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+# A login form with a token; anything longer is not one.
+LOGIN_BYTES = 4096
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Secret(str):
+    """A string that does not print itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+
+def is_loopback(host: str) -> bool:
+    """Is this bind address reachable from this machine only?"""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse_target(url: str) -> str | None:
+    """Why a target's URL is refused, or None. Link-local addresses are where clouds keep credentials."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "must be an http:// or https:// URL with a host"
+    try:
+        address = ipaddress.ip_address(parts.hostname)
+    except ValueError:
+        return "is a cloud metadata name" if parts.hostname.startswith("metadata.") else None
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    if mapped.is_link_local or mapped.is_multicast or str(mapped) == "fd00:ec2::254":
+        return "is a link-local or multicast address (cloud metadata lives there)"
+    return None
+
+
+def host_of(header: str) -> str:
+    """The name in a Host header, without port and brackets."""
+    if header.startswith("["):
+        return header[1 : header.find("]")].lower()
+    return header.rsplit(":", 1)[0].lower() if ":" in header else header.lower()
+
+
+class Gate:
+    """ASGI middleware around everything, HTTP and WebSocket alike: host, origin, token, security headers.
+
+    Args:
+        hosts: names a Host header may carry; empty allows any (a token is then required by the caller).
+        token: None on loopback.
+        csp: value of the Content-Security-Policy header for HTML pages, asked on each response.
+    """
+
+    def __init__(
+        self, app: App, *, hosts: Sequence[str], token: str | None = None, csp: Callable[[], str] | None = None
+    ) -> None:
+        self._app, self._csp = app, csp
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._token = token
+        # Derived, so that sessions survive a restart and end when the token changes.
+        self._session = hmac.new(token.encode(), b"rollscope session", hashlib.sha256).hexdigest() if token else ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await _answer(scope, send, *refusal)
+        elif self._token and scope["path"] == "/login" and scope["type"] == "http":
+            await self._login(scope, receive, send)
+        elif self._token and scope["path"] not in OPEN_PATHS and not self._authorised(headers):
+            await self._ask(scope, headers, send)
+        else:
+            await self._app(scope, receive, self._with_headers(send))
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        if self._hosts and host_of(headers.get("host", "")) not in self._hosts:
+            return 421, "this name is not one of mine: add it to [server] allowed_hosts"
+        origin = headers.get("origin")
+        writes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        if writes and origin is not None and urlsplit(origin).netloc != headers.get("host", ""):
+            return 403, "cross-origin requests are refused"
+        return None
+
+    def _authorised(self, headers: dict[str, str]) -> bool:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._token and secrets.compare_digest(given.encode(), self._token.encode()):
+            return True
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and secrets.compare_digest(cookie.value.encode(), self._session.encode())
+
+    async def _ask(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
+        browser = scope["type"] == "http" and "text/html" in headers.get("accept", "")
+        if browser:
+            await _answer(scope, send, 303, "", [(b"location", b"/login")])
+        else:
+            await _answer(scope, send, 401, "token missing or wrong", [(b"www-authenticate", b"Bearer")])
+
+    async def _login(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await _answer(scope, send, 200, LOGIN_PAGE, [(b"content-type", b"text/html; charset=utf-8")])
+            return
+        body = b""
+        more = True
+        while more and len(body) <= LOGIN_BYTES:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        given = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0]
+        assert self._token is not None
+        if not secrets.compare_digest(given.encode(), self._token.encode()):
+            await _answer(scope, send, 401, LOGIN_PAGE, [(b"content-type", b"text/html; charset=utf-8")])
+            return
+        secure = "; Secure" if scope.get("scheme") == "https" else ""
+        cookie = f"{COOKIE}={self._session}; Path=/; HttpOnly; SameSite=Strict; Max-Age=2592000{secure}"
+        await _answer(scope, send, 303, "", [(b"location", b"/"), (b"set-cookie", cookie.encode())])
+
+    def _with_headers(self, send: Send) -> Send:
+        async def wrapped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", []))
+                headers += [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin")]
+                html = any(name == b"content-type" and value.startswith(b"text/html") for name, value in headers)
+                if html and self._csp is not None:
+                    headers.append((b"content-security-policy", self._csp().encode()))
+                message["headers"] = headers
+            await send(message)
+
+        return wrapped
+
+
+LOGIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Rollscope</title>
+<meta name="viewport" content="width=device-width"><style>body{font:16px system-ui;display:grid;place-items:center;
+min-height:90vh;color-scheme:light dark}form{display:grid;gap:12px;width:min(320px,90vw)}input,button{font:inherit;
+padding:10px;border-radius:8px;border:1px solid #8888}</style><form method="post" action="/login">
+<h1>Rollscope</h1><label for="token">Access token</label>
+<input id="token" name="token" type="password" autocomplete="current-password" autofocus required>
+<button>Open the dashboard</button></form></html>"""
+
+
+async def _answer(
+    scope: Scope, send: Send, status: int, text: str, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": text[:100]})
+        return
+    names = {name for name, _ in headers or []}
+    kind = [] if b"content-type" in names else [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": status, "headers": [*kind, *(headers or [])]})
+    await send({"type": "http.response.body", "body": text.encode()})

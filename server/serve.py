@@ -1,0 +1,201 @@
+"""One server: the roles `collect` and `web`, together or apart, joined only by the store.
+
+`collect` has its own thread and event loop, so that neither a burst of scrapes nor a slow tick is felt by a
+browser; `web` is uvicorn on the main thread. Whatever ends the process, what was acknowledged is committed.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from server.api import close_api, create_api
+from server.attach import Attached
+from server.clock import Clock
+from server.collect import RunLoop
+from server.config import ConfigError, Settings
+from server.query import Reader, StoreReader
+from server.security import LOOPBACK_NAMES, App, Gate, is_loopback
+from server.store import Store, StoreError, Writer, migrate
+from server.store.lock import acquire
+
+log = logging.getLogger("rollscope")
+
+AttachDashboard = Callable[[FastAPI, Reader, str], tuple[App, Callable[[], str]]]
+"""(api, reader, version) -> (the app to serve, its Content-Security-Policy). Given by `main`: the only one
+that knows the dashboard."""
+
+Before = Callable[[Sequence[RunLoop]], Awaitable[None]]
+# A collect loop that has not turned for this long is stuck: three grid steps and a slow disk.
+STUCK_SECONDS = 30.0
+# Browsers hold a socket open for live updates; they reconnect by themselves.
+GRACE_SECONDS = 2
+
+
+@dataclass(slots=True)
+class Health:
+    """What `/readyz` says: written by the collect thread, read by the web's."""
+
+    collects: bool
+    turned: float = field(default_factory=time.monotonic)
+    failed: str = ""
+
+    def problem(self) -> str | None:
+        if self.failed:
+            return self.failed
+        if self.collects and time.monotonic() - self.turned > STUCK_SECONDS:
+            return f"the collect loop has not turned for {time.monotonic() - self.turned:.0f} s"
+        return None
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, before anything else is started.
+
+    Raises:
+        ConfigError: the port is taken, or the address is not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(128)  # from here on nobody is refused: early requests wait until the application answers
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            [f"server.port: cannot listen on {host}:{port}: {error.strerror}; choose another --port"]
+        ) from None
+    return sock
+
+
+def allowed_hosts(settings: Settings) -> list[str]:
+    """Names a Host header may carry. Beyond loopback without a list any name will do: the token guards."""
+    if settings.allowed_hosts:
+        return [*settings.allowed_hosts, *LOOPBACK_NAMES]
+    return [*LOOPBACK_NAMES, settings.host] if is_loopback(settings.host) else []
+
+
+def serve(
+    settings: Settings, runs: Sequence[Attached], clock: Clock, attach_dashboard: AttachDashboard, *,
+    version: str, sock: socket.socket, before: Before | None = None, announce: Callable[[str], None] = lambda url: None,
+) -> int:  # fmt: skip
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    with ExitStack() as stack:
+        stack.enter_context(sock)
+        url = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}:{sock.getsockname()[1]}"
+        store = _open(settings, url, stack)
+        health = Health(collects=settings.role != "web" and bool(runs))
+        if settings.role != "web":
+            stack.enter_context(_Collecting(store, runs, clock, health, before))
+        app = _app(settings, store, clock, attach_dashboard, version, health)
+        announce(url)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS
+        )
+        _end_cleanly()
+        uvicorn.Server(config).run(sockets=[sock])
+    return 0
+
+
+def _end_cleanly() -> None:
+    """uvicorn stops at a signal, then raises it again for whoever was there before it: that must drain, not die."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+
+
+def _open(settings: Settings, url: str, stack: ExitStack) -> Store:
+    """The store, led by us when we collect. The lease comes first: nobody's schema changes under a running server.
+
+    Raises:
+        ConfigError: held by another process, on a network file system, not migrated, not reachable.
+    """
+    try:
+        if settings.role != "web":
+            if settings.store.startswith("sqlite:///"):
+                Path(settings.store.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(acquire(settings.store, serving=url))
+            migrate(settings.store)
+        return stack.enter_context(closing(Store.open(settings.store)))
+    except StoreError as error:
+        raise ConfigError([f"store: {error}"]) from None
+
+
+def _app(
+    settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
+) -> App:
+    reader = StoreReader(store, clock)
+    api = create_api(reader, version=version, ready=health.problem)
+    close_api(api)
+    app, csp = attach_dashboard(api, reader, version)
+    return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)
+
+
+class _Collecting(AbstractContextManager[None]):
+    """Role `collect` on its own thread. Leaving drains: running scrapes end, the writer commits what it holds."""
+
+    def __init__(
+        self, store: Store, runs: Sequence[Attached], clock: Clock, health: Health, before: Before | None
+    ) -> None:
+        self._store, self._runs, self._clock, self._health, self._before = store, runs, clock, health, before
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="collect", daemon=True)
+
+    def __enter__(self) -> None:
+        self._writer = Writer(self._store)
+        self._thread.start()
+        self._ready.wait()
+
+    def __exit__(self, *_: object) -> None:
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(timeout=30)
+        self._writer.close()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except Exception as error:  # the thread's outermost loop: the web must be able to say that it died
+            log.exception("collecting stopped")
+            self._health.failed = f"collecting stopped: {type(error).__name__}"
+        finally:
+            self._ready.set()
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        loops = [
+            RunLoop(run.name, run.targets, self._store, self._writer, self._clock, facts=run.facts)
+            for run in self._runs
+        ]
+        for loop in loops:
+            loop.on_step = self._turned
+        if self._before is not None:
+            filling = asyncio.create_task(_as_coroutine(self._before(loops)))
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait({filling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not filling.done():
+                filling.cancel()
+                await asyncio.wait({filling})
+                return
+            filling.result()
+        await asyncio.gather(*(loop.live(self._stop) for loop in loops))
+
+    def _turned(self) -> None:
+        self._health.turned = time.monotonic()
+
+
+async def _as_coroutine(awaitable: Awaitable[None]) -> None:
+    await awaitable

@@ -1,0 +1,118 @@
+"""The frame of a signal: what it is given (`View`), what it answers (`Value`, `Unknown`, `NotApplicable`).
+
+Pure: no I/O and no clock. `now` is an attribute of the view; everything a signal knows is in the view.
+It does not know where the numbers came from, nor what happens to its answer.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from collectors.model import Labels
+from server.signals._window import Gauge, StepBook
+
+SYNC_MODES = ("sync_colocated", "sync_split")
+
+# DESIGN section 4, "Windows": trainer signals judge the last 10 consumed steps and need 3 of them, so that
+# one slow step neither makes nor hides a finding.
+STEP_WINDOW = 10
+STEP_MINIMUM = 3
+# Engine and sandbox signals: long enough to hold a full buffer cycle, short enough to still be "now".
+TICK_WINDOW_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A known value in the signal's unit. ``source`` names the targets behind it."""
+
+    value: float
+    labels: Labels = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No value, and why: a sentence that ends in what to log or start to get one."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """The run's topology has no such thing (a synchronous run has no queue)."""
+
+    why: str
+
+
+Answer = Sequence[Value] | Unknown | NotApplicable
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything a signal may look at, at one instant ``now`` (epoch seconds)."""
+
+    now: float
+    mode: str
+    lifecycle: str
+    facts: Mapping[str, str | float]
+    gauges: Mapping[str, Sequence[Gauge]] = field(default_factory=dict)
+    steps: StepBook = field(default_factory=StepBook)
+
+    @property
+    def synchronous(self) -> bool:
+        return self.mode in SYNC_MODES
+
+    def fresh(self, metric: str) -> list[Gauge]:
+        """Series of a metric that still report; all of them once the run has finished ("as of its end")."""
+        found = self.gauges.get(metric, ())
+        return [gauge for gauge in found if self.lifecycle == "finished" or gauge.fresh(self.now)]
+
+    def fact(self, name: str) -> float | None:
+        """A numeric fact, or None."""
+        value = self.facts.get(name)
+        return value if isinstance(value, (int, float)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One derived signal: constant data and one pure function.
+
+    Attributes:
+        name: Prometheus name without the ``rollscope_`` prefix.
+        inputs: catalogue metrics it reads; a step signal is computed when a row holds one of them.
+        cadence: ``tick`` (state, on the 5 s grid) or ``step`` (one point per trainer step).
+        hint: what to log or start when there is nothing to compute from; shown to users as is.
+        watch, critical: bands of ``higher_is_worse`` values; None means no judgement.
+    """
+
+    name: str
+    title: str
+    unit: str
+    actor: str
+    help: str
+    inputs: tuple[str, ...]
+    cadence: Literal["tick", "step"]
+    compute: Callable[[View], Answer]
+    hint: str
+    watch: float | None = None
+    critical: float | None = None
+    higher_is_worse: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A counter of ours that persists over our restarts: the increase of a metric, added up exactly once.
+
+    Attributes:
+        metric: an engine's cumulative counter (``of="counter"``), or a per-step amount (``of="step"``).
+        by: labels of the metric to keep; all others are summed away.
+    """
+
+    name: str
+    title: str
+    unit: str
+    actor: str
+    help: str
+    metric: str
+    of: Literal["counter", "step"]
+    by: tuple[str, ...] = ()
+    version: int = 1

@@ -1,0 +1,84 @@
+"""What step signals share: windows over the last steps, means and ratios of sums."""
+
+from collections.abc import Callable, Sequence
+
+from collectors.model import Labels
+from server.signals._model import STEP_MINIMUM, STEP_WINDOW, Answer, NotApplicable, Unknown, Value, View
+from server.signals._window import Step, StepKey
+
+SYNC_HAS_NO_WAIT = (
+    "synchronous run: the trainer and the generator take turns, so nobody waits for a queue; "
+    "see the generation share of the step instead"
+)
+SYNC_HAS_NO_QUEUE = "synchronous run: rollouts go straight into the step, there is no queue between the actors"
+
+
+def window(view: View, *metrics: str | StepKey) -> list[Step]:
+    """The last 10 steps holding all the metrics, not later than the view's instant."""
+    keys = [(metric, ()) if isinstance(metric, str) else metric for metric in metrics]
+    return view.steps.rows(*keys, count=STEP_WINDOW, until=view.now)
+
+
+def too_few(rows: Sequence[Step], what: str) -> Unknown | None:
+    """Unknown when the window cannot judge yet, with the words for it."""
+    if not rows:
+        return Unknown(what)
+    if len(rows) < STEP_MINIMUM:
+        return Unknown(f"{len(rows)} of the {STEP_MINIMUM} steps needed so far; it fills by itself")
+    return None
+
+
+def total(rows: Sequence[Step], metric: str, labels: Labels = ()) -> float:
+    """Sum over the steps that have the metric; steps without it add nothing."""
+    return sum(step.values.get((metric, labels), 0.0) for step in rows)
+
+
+def mean(rows: Sequence[Step], metric: str, labels: Labels = ()) -> float:
+    """Mean over steps: every step counts once."""
+    return total(rows, metric, labels) / len(rows)
+
+
+def stats(hint: str, *parts: tuple[str, str, Callable[[Sequence[float]], float]]) -> Callable[[View], Answer]:
+    """A compute function for ``{stat=...}`` signals.
+
+    Args:
+        parts: (stat, metric, how to fold the window's values). The first must be there for any answer.
+    """
+
+    def compute(view: View) -> Answer:
+        first = window(view, parts[0][1])
+        missing = too_few(first, hint)
+        if missing is not None:
+            return missing
+        values = []
+        for stat, metric, fold in parts:
+            rows = window(view, metric)
+            if len(rows) >= STEP_MINIMUM:
+                values.append(Value(fold([step.values[(metric, ())] for step in rows]), (("stat", stat),)))
+        return values
+
+    return compute
+
+
+def average(values: Sequence[float]) -> float:
+    """Plain mean; the window makes sure there is something to divide."""
+    return sum(values) / len(values)
+
+
+def single(metric: str, hint: str, labels: Labels = ()) -> Callable[[View], Answer]:
+    """A compute function: the window's mean of one metric."""
+
+    def compute(view: View) -> Answer:
+        rows = window(view, metric)
+        return too_few(rows, hint) or [Value(mean(rows, metric), labels)]
+
+    return compute
+
+
+def not_in_sync(why: str, compute: Callable[[View], Answer]) -> Callable[[View], Answer]:
+    """Not applicable in synchronous modes, otherwise `compute`."""
+
+    def guarded(view: View) -> Answer:
+        return NotApplicable(why) if view.synchronous else compute(view)
+
+    return guarded

@@ -1,0 +1,14 @@
+"""Requests preempted for want of KV cache since Rollscope watches."""
+
+from server.signals._model import Counter
+
+COUNTER = Counter(
+    name="generator_preemptions_total",
+    title="Preemptions",
+    unit="preemptions",
+    actor="generator",
+    help="Requests preempted for want of KV cache since Rollscope watches.",
+    metric="generator_preemptions_total",
+    of="counter",
+    by=(),
+)

@@ -1,0 +1,28 @@
+"""Samples ready for the trainer: the buffer between generator and trainer, mean over 5 minutes of whole steps."""
+
+from server.signals._model import Answer, Signal, Unknown, Value, View
+from server.signals._steps import SYNC_HAS_NO_QUEUE, not_in_sync
+from server.signals._ticks import window_sum
+
+HINT = (
+    "this run reports no queue depth: prime-rl prints it in the orchestrator log (give the run directory with its "
+    "logs), TRL async logs `sample/rollout_queue_size`"
+)
+
+
+def _compute(view: View) -> Answer:
+    gauges = view.fresh("queue_samples")
+    return [Value(window_sum(view, gauges))] if gauges else Unknown(HINT)
+
+
+SIGNAL = Signal(
+    name="queue_samples",
+    title="Queue depth",
+    unit="samples",
+    actor="queue",
+    help="Samples ready for the trainer and not yet taken; time-weighted mean over 5 minutes of whole steps.",
+    inputs=("queue_samples",),
+    cadence="tick",
+    compute=not_in_sync(SYNC_HAS_NO_QUEUE, _compute),
+    hint=HINT,
+)

@@ -1,0 +1,18 @@
+"""Tool calls per rollout."""
+
+from server.signals._model import Signal
+from server.signals._steps import average, stats
+
+_HINT = "this trainer reports no tool calls per rollout (TRL `tools/call_frequency`)"
+
+SIGNAL = Signal(
+    name="tool_calls",
+    title="Tool calls",
+    unit="calls",
+    actor="sandbox",
+    help="Tool calls per rollout, mean over the last 10 steps.",
+    inputs=("tool_calls_mean",),
+    cadence="step",
+    compute=stats(_HINT, ("mean", "tool_calls_mean", average)),
+    hint=_HINT,
+)

@@ -1,0 +1,215 @@
+"""The API and /metrics over a real store, through the whole application with its gate."""
+
+import asyncio
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.api import close_api, create_api
+from server.security import Gate
+from server.store import Store
+from tests.server.support import ENGINE, T0, TRAINER, Bench, bench, page, steps
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
+
+
+@pytest.fixture
+def run(store: Store) -> Iterator[Bench]:
+    """A run with two minutes of pages and twelve steps."""
+    with bench(store) as made:
+        made.commit(TRAINER, steps(1, 12, batch_samples=64.0), T0)
+        for n in range(73):
+            made.commit(ENGINE, page(n, 10.0 * n, waiting=2), T0 + 5 * n)
+        made.advance(T0 + 360)
+        yield made
+
+
+class Client:
+    """Requests against the app without a socket."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    def __call__(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self._app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8050") as client:
+                return await client.request(method, path, **kwargs)
+
+        return asyncio.run(ask())
+
+
+def client(run: Bench, *, token: str | None = None, ready: str | None = None) -> Client:
+    api = create_api(run.reader, version="1.2.3", ready=lambda: ready)
+    close_api(api)
+    return Client(Gate(api, hosts=["127.0.0.1", "localhost"], token=token, csp=lambda: "default-src 'self'"))
+
+
+def test_status_has_the_shape_of_the_contract(run: Bench) -> None:
+    status = client(run)("GET", "/api/v1/runs/run/status").json()
+    assert set(status) == {
+        "run",
+        "framework",
+        "mode",
+        "lifecycle",
+        "now",
+        "verdict",
+        "signals",
+        "alerts",
+        "trust",
+        "facts",
+    }
+    assert set(status["verdict"]) == {
+        "outcome", "cause", "confidence", "since", "summary", "evidence", "shares", "next", "usd_per_hour"
+    }  # fmt: skip
+    assert (status["run"], status["framework"], status["mode"], status["lifecycle"]) == (
+        "run",
+        "prime_rl",
+        "async",
+        "running",
+    )
+    wait = status["signals"]["trainer_wait_ratio"]
+    assert wait == {
+        "value": pytest.approx(0.4), "unit": "ratio", "state": "critical", "age_seconds": pytest.approx(0.0),
+        "source": "trainer", "why": "",
+    }  # fmt: skip
+    assert status["signals"]["queue_samples"]["state"] == "unknown"
+    assert "orchestrator log" in status["signals"]["queue_samples"]["why"]
+    assert [set(target) for target in status["trust"]] == [{"target", "kind", "up", "age_seconds", "error"}] * 2
+
+
+def test_series_are_buckets_with_extremes(run: Bench) -> None:
+    name = 'generator_requests_now{state="running"}'
+    answer = client(run)(
+        "GET", "/api/v1/runs/run/series", params={"signal": name, "start": T0, "end": T0 + 300, "points": 5}
+    )
+    one = answer.json()["series"][0]
+    assert one["name"] == name and one["unit"] == "requests"
+    assert (one["low"][1], one["mean"][1], one["high"][1]) == (12, 17.5, 23)
+
+
+def test_since_returns_only_what_is_new(run: Bench) -> None:
+    ask = client(run)
+    cursor = ask("GET", "/api/v1/runs/run/series", params={"signal": "trainer_wait_ratio"}).json()["cursor"]
+    run.commit(TRAINER, steps(13, 13, wait=30.0), T0 + 400)
+    run.advance(T0 + 400)
+    delta = ask("GET", "/api/v1/runs/run/series", params={"signal": "trainer_wait_ratio", "since": cursor}).json()
+    assert delta["points"] == {"trainer_wait_ratio": [[T0 + 390, pytest.approx((9 * 12 + 30) / 300)]]}
+    again = ask("GET", "/api/v1/runs/run/series", params={"since": delta["cursor"]}).json()
+    assert again["points"] == {} and not again["reset"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/v1/runs/nobody/status", 404), ("/api/nope", 404), ("/api/v2/runs", 404),
+        ("/api/v1/runs/run/series?signal=a{b", 422), ("/api/v1/runs/run/series?points=0", 422),
+        ("/api/v1/runs/run/series?start=5&end=5", 422), ("/api/v1/runs/run/series?points=999999", 422),
+        ("/api/v1/runs/run/series?start=nan", 422), ("/api/v1/runs/run/series?end=inf", 422),
+        ("/api/v1/runs/run/series?start=-1e300", 422),
+    ],
+)  # fmt: skip
+def test_errors_are_json(run: Bench, path: str, status: int) -> None:
+    answer = client(run)("GET", path)
+    assert answer.status_code == status and "detail" in json.loads(answer.content)
+
+
+def test_health_and_readiness(run: Bench) -> None:
+    assert client(run)("GET", "/healthz").json() == {"status": "ok"}
+    assert client(run)("GET", "/readyz").status_code == 200
+    broken = client(run, ready="collecting stopped: OSError")("GET", "/readyz")
+    assert (broken.status_code, broken.json()) == (503, {"status": "collecting stopped: OSError"})
+
+
+def test_docs_list_every_route_and_load_nothing(run: Bench) -> None:
+    text = client(run)("GET", "/docs").text
+    assert "/api/v1/runs/{run}/status" in text and "<script" not in text
+    assert "/api/v1/targets" in client(run)("GET", "/openapi.json").json()["paths"]
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(text)
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def test_metrics_say_what_the_api_says(run: Bench) -> None:
+    ask = client(run)
+    found = samples(ask("GET", "/metrics").text)
+    status = ask("GET", "/api/v1/runs/run/status").json()
+    assert found[("rollscope_trainer_wait_ratio", (("run", "run"),))] == pytest.approx(0.4)
+    assert found[("rollscope_generator_requests_now", (("run", "run"), ("state", "running")))] == 72
+    assert found[("rollscope_trained_tokens_total", (("run", "run"),))] == 12_000
+    assert found[("rollscope_run_state", (("run", "run"), ("state", "running")))] == 1
+    assert found[("rollscope_target_up", (("kind", "vllm"), ("run", "run"), ("target", "engine-0")))] == 1
+    assert found[("rollscope_run_info", (("framework", "prime_rl"), ("mode", "async"), ("run", "run")))] == 1
+    assert found[("rollscope_signal_state", (("run", "run"), ("signal", "queue_samples"), ("state", "unknown")))] == 1
+    names = {name for name, _ in found}
+    for name, signal in status["signals"].items():
+        base = "rollscope_" + name.split("{")[0]
+        assert (base in names) == (signal["value"] is not None), name
+
+
+def test_unknown_series_disappear_from_metrics(run: Bench) -> None:
+    run.advance(T0 + 360 + 4000)
+    found = samples(client(run)("GET", "/metrics").text)
+    assert ("rollscope_trainer_wait_ratio", (("run", "run"),)) not in found
+    assert ("rollscope_trained_tokens_total", (("run", "run"),)) in found  # counters stay
+    assert not any(math.isnan(value) for value in found.values())
+
+
+def test_promtool_is_silent(run: Bench) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed; with it, this checks the page's names and help texts")
+    body = client(run)("GET", "/metrics").content
+    done = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+# ---- the gate
+
+
+def test_foreign_hosts_and_origins_are_refused(run: Bench) -> None:
+    ask = client(run)
+    assert ask("GET", "/healthz", headers={"host": "evil.example"}).status_code == 421
+    assert ask("POST", "/api/v1/x", headers={"origin": "http://evil.example"}).status_code == 403
+    assert ask("POST", "/api/v1/x", headers={"origin": "http://127.0.0.1:8050"}).status_code == 404
+    assert ask("GET", "/healthz", headers={"host": "LOCALHOST:8050"}).status_code == 200
+
+
+def test_a_token_guards_everything_but_health(run: Bench) -> None:
+    ask = client(run, token="s3cret")
+    for path in ("/", "/metrics", "/api/v1/runs", "/docs", "/openapi.json"):
+        assert ask("GET", path).status_code == 401, path
+        assert ask("GET", path, headers={"authorization": "Bearer wrong"}).status_code == 401
+    assert ask("GET", "/metrics", headers={"authorization": "Bearer s3cret"}).status_code == 200
+    assert ask("GET", "/healthz").status_code == ask("GET", "/readyz").status_code == 200
+    page_ = ask("GET", "/", headers={"accept": "text/html"})
+    assert (page_.status_code, page_.headers["location"]) == (303, "/login")
+
+
+def test_a_browser_logs_in_and_gets_a_cookie_without_the_token(run: Bench) -> None:
+    ask = client(run, token="s3cret")
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert "Access token" in ask("GET", "/login").text
+    assert ask("POST", "/login", content="token=nope", headers=form).status_code == 401
+    answer = ask("POST", "/login", content="token=s3cret", headers=form)
+    cookie = answer.headers["set-cookie"]
+    assert answer.status_code == 303 and "s3cret" not in cookie and "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    session = cookie.split(";")[0]
+    assert ask("GET", "/api/v1/runs", headers={"cookie": session}).status_code == 200
+    assert ask("GET", "/api/v1/runs", headers={"cookie": session + "x"}).status_code == 401
+    assert ask("GET", "/api/v1/runs", headers={"cookie": b"rollscope_session=\xff"}).status_code == 401
+
+
+def test_security_headers(run: Bench) -> None:
+    answer = client(run)("GET", "/docs")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == "default-src 'self'"

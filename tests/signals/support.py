@@ -1,0 +1,41 @@
+"""Views for signal tests, written as one would say them."""
+
+from collections.abc import Mapping
+
+from collectors.model import Labels
+from server.signals._model import View
+from server.signals._window import Gauge, StepBook
+
+NOW = 1_000_000.0
+
+
+def book(rows: list[Mapping[str, float]], axis: str = "trainer", seconds: float = 30.0) -> StepBook:
+    """One step per row, `seconds` apart, the last one at NOW."""
+    steps = StepBook()
+    add(steps, rows, axis, seconds)
+    return steps
+
+
+def add(steps: StepBook, rows: list[Mapping[str, float]], axis: str, seconds: float = 30.0) -> None:
+    for number, row in enumerate(rows, 1):
+        ts = NOW - (len(rows) - number) * seconds
+        steps.put(axis, 1, number, ts, {(metric, ()): value for metric, value in row.items()})
+
+
+def gauge(
+    metric: str, *values: float, target: str = "e0", labels: Labels = (), every: float = 5.0, age: float = 0.0
+) -> Gauge:
+    """A series with one sample per value, `every` seconds apart, the newest `age` seconds old."""
+    made = Gauge(target, metric, labels, carry=15.0)
+    for number, value in enumerate(values, 1):
+        made.add(NOW - age - (len(values) - number) * every, value)
+    return made
+
+
+def view(
+    *gauges: Gauge, steps: StepBook | None = None, mode: str = "async", lifecycle: str = "running", **facts: float | str
+) -> View:
+    by_metric: dict[str, list[Gauge]] = {}
+    for one in gauges:
+        by_metric.setdefault(one.metric, []).append(one)
+    return View(NOW, mode, lifecycle, facts, by_metric, steps or StepBook())
