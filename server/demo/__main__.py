@@ -1,0 +1,33 @@
+"""`python -P -m server.demo --scenario NAME --seed N --dir DIR --start EPOCH`; see `process` for the protocol."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from server.demo.process import Demo, control, leave
+from server.demo.scenarios import SCENARIOS
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="server.demo", description="An imaginary RL cluster, driven over stdin.")
+    parser.add_argument("--scenario", choices=sorted(SCENARIOS), required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dir", type=Path, required=True, help="a new or empty folder")
+    parser.add_argument("--start", type=float, required=True, help="event time of the run's first moment (epoch)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs until standard input ends or SIGTERM comes."""
+    signal.signal(signal.SIGTERM, lambda *_: leave())
+    # Ctrl-C goes to the whole terminal group; our parent decides, by closing our standard input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    arguments = _arguments()
+    demo = Demo(arguments.scenario, arguments.seed, arguments.dir, arguments.start)
+    control(demo, sys.stdin, sys.stdout)
+    leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""One vLLM engine as a fluid of tokens.
+
+All running requests decode in lockstep, one token an iteration, so one number, the token clock, says how far each
+of them is: a request admitted at clock c with L tokens to go is done at c + L. Only events change the state; pages
+look at it in between without touching it, which makes the run independent of how often anybody looks.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from math import inf
+
+from server.demo.engine_stats import EngineStats
+from server.demo.rollouts import Group, Rollout
+from server.demo.scenarios import Scenario
+
+BLOCK_TOKENS = 16  # vLLM's default KV block on CUDA; prefix hits come in whole blocks
+_CLOCK_EPSILON = 1e-6  # tokens; far below one token, far above rounding of a clock that reaches 1e8 in a week
+
+
+class Engine:
+    """Waiting queue, running batch, KV cache. Times are seconds since the run began, KV in tokens."""
+
+    def __init__(self, index: int, scenario: Scenario, finished: Callable[[Rollout, float], None]) -> None:
+        self.index = index
+        self.scenario = scenario
+        self.stats = EngineStats(scenario)
+        self.waiting: deque[Rollout] = deque()
+        self.running: dict[int, Rollout] = {}
+        self.paused_until = 0.0
+        self.pauses = 0
+        self.resumes = 0
+        self.first_paused = 0.0
+        self.next_at = inf
+        self._finished = finished
+        self._now = 0.0
+        self._clock = 0.0
+        self._stall_until = 0.0
+        self._target = inf
+        self._order: list[tuple[float, int, int, Rollout]] = []
+        self._first_tokens: deque[tuple[float, Rollout]] = deque()
+        self._prefixes: dict[Group, int] = {}
+        self._fixed_kv = 0
+        self._clocks_admitted = 0.0
+        self.kv_watermark_tokens = int(scenario.kv_tokens * scenario.kv_watermark)
+
+    # -- what others see ---------------------------------------------------------------------------------------
+
+    @property
+    def load(self) -> int:
+        return len(self.running) + len(self.waiting)
+
+    @property
+    def iteration_seconds(self) -> float:
+        return self.scenario.iteration_base_seconds + self.scenario.iteration_slope_seconds * len(self.running)
+
+    def clock_at(self, now: float) -> float:
+        """The token clock at `now`, which is not before the last event."""
+        if not self.running:
+            return self._clock
+        active = max(0.0, now - max(self._now, self._stall_until))
+        return min(self._clock + active / self.iteration_seconds, self._target)
+
+    def kv_tokens_at(self, now: float) -> float:
+        """KV tokens held by the running requests; siblings share their prompt."""
+        return self._kv(self.clock_at(now))
+
+    def generated_at(self, now: float) -> int:
+        """Tokens generated so far, those of unfinished requests included."""
+        clock = self.clock_at(now)
+        return self.stats.generated + sum(_progress(rollout, clock) for rollout in self.running.values())
+
+    def rollout_tokens_at(self, rollout: Rollout, now: float) -> int:
+        progress = _progress(rollout, self.clock_at(now)) if rollout.id in self.running else 0
+        return rollout.generated + progress
+
+    # -- what happens to it ------------------------------------------------------------------------------------
+
+    def submit(self, rollout: Rollout, now: float) -> None:
+        self.sync(now)
+        self.waiting.append(rollout)
+        self._admit(now)
+
+    def pause(self, now: float, seconds: float) -> None:
+        """Nothing steps for `seconds`; requests keep their KV (`/pause?mode=keep`)."""
+        self.sync(now)
+        self.first_paused = self.first_paused if self.pauses else now
+        self.pauses += 1
+        self.paused_until = now + seconds
+        self._stall_until = max(self._stall_until, now) + seconds
+        self._aim()
+
+    def resume(self, now: float) -> None:
+        self.sync(now)
+        self.resumes += 1
+        self._admit(now)
+
+    def fire(self) -> None:
+        """The next own event: a request is done, or the KV cache is full."""
+        now = self.next_at
+        target = self._target
+        self.sync(now)
+        self._clock = max(self._clock, target)
+        if self._finish_due(now) == 0:
+            self._make_room()
+        self._admit(now)
+
+    def sync(self, now: float) -> None:
+        """Let time pass up to `now`, and account for it."""
+        if now <= self._now:
+            return
+        clock = self.clock_at(now)
+        stall = min(now, max(self._now, self._stall_until)) - self._now
+        ticks = clock - self._clock
+        self._account(now, stall, ticks)
+        self._pass_first_tokens(clock, self._now + stall)
+        self._now, self._clock = now, clock
+
+    def _account(self, now: float, stall: float, ticks: float) -> None:
+        seconds = now - self._now
+        stats = self.stats
+        stats.running_seconds += len(self.running) * seconds
+        stats.waiting_seconds += len(self.waiting) * seconds
+        grown = len(self.running) * ticks
+        stats.kv_seconds += self._kv(self._clock) * seconds + grown * (seconds - stall) / 2
+        if self.running:
+            stats.decode(len(self.running), ticks, self.iteration_seconds, stall)
+
+    def _pass_first_tokens(self, clock: float, resumed: float) -> None:
+        while self._first_tokens and self._first_tokens[0][0] <= clock + _CLOCK_EPSILON:
+            at, rollout = self._first_tokens.popleft()
+            # A preemption leaves a stale entry behind: its clock is not that of the present admission.
+            if rollout.first_token or rollout.id not in self.running or at != rollout.clock_admitted + 1:
+                continue
+            rollout.first_token = resumed + max(0.0, at - self._clock) * self.iteration_seconds
+            self.stats.first_token_seconds.observe(rollout.first_token - rollout.dispatched)
+
+    # -- admission ---------------------------------------------------------------------------------------------
+
+    def _admit(self, now: float) -> None:
+        while self.waiting and now >= self.paused_until and self._fits(self.waiting[0]):
+            self._start(self.waiting.popleft(), now)
+        self._aim()
+
+    def _fits(self, rollout: Rollout) -> bool:
+        if not self.running:
+            return True
+        # A block for each to grow into: else a preempted request comes straight back, to be preempted again.
+        need = rollout.generated + BLOCK_TOKENS * (len(self.running) + 1)
+        need += 0 if rollout.group in self._prefixes else rollout.group.prompt_tokens
+        free = self.scenario.kv_tokens - self.kv_watermark_tokens - self._kv(self._clock)
+        return len(self.running) < self.scenario.max_num_seqs and need < free
+
+    def _start(self, rollout: Rollout, now: float) -> None:
+        cached = self._take_prefix(rollout.group)
+        recomputed = rollout.group.prompt_tokens - cached + rollout.generated
+        self._stall_until = max(self._stall_until, now) + recomputed / self.scenario.prefill_tokens_per_second
+        rollout.admissions += 1
+        rollout.clock_admitted = self._clock
+        rollout.clock_finish = self._clock + rollout.response_tokens - rollout.generated
+        self.running[rollout.id] = rollout
+        self._fixed_kv += rollout.generated
+        self._clocks_admitted += self._clock
+        heapq.heappush(self._order, (rollout.clock_finish, rollout.id, rollout.admissions, rollout))
+        self._first_tokens.append((self._clock + 1, rollout))
+        if rollout.admissions == 1:
+            rollout.scheduled = now
+        self.stats.prefill(rollout, cached, recomputed)
+
+    def _take_prefix(self, group: Group) -> int:
+        """Prompt tokens found in the cache: whole blocks, while a sibling still holds them."""
+        holders = self._prefixes.get(group, 0)
+        self._prefixes[group] = holders + 1
+        if holders:
+            return (group.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+        self._fixed_kv += group.prompt_tokens
+        return 0
+
+    # -- leaving -----------------------------------------------------------------------------------------------
+
+    def _finish_due(self, now: float) -> int:
+        done = 0
+        while self._order and self._order[0][0] <= self._clock + _CLOCK_EPSILON:
+            _, _, admission, rollout = heapq.heappop(self._order)
+            if self._is_live(rollout, admission):
+                self._finish(rollout, now)
+                done += 1
+        return done
+
+    def _is_live(self, rollout: Rollout, admission: int) -> bool:
+        """False for what a preemption left in the heap."""
+        return rollout.admissions == admission and rollout.id in self.running
+
+    def _finish(self, rollout: Rollout, now: float) -> None:
+        self.stats.generated += rollout.response_tokens - rollout.generated
+        self._leave(rollout)
+        rollout.generated = rollout.response_tokens
+        rollout.finished = now
+        rollout.first_token = rollout.first_token or now
+        self.stats.finish(rollout)
+        self._finished(rollout, now)
+
+    def _make_room(self) -> None:
+        """Preempt the youngest request, as vLLM does: it loses its KV and goes to the head of the queue."""
+        rollout = self.running[next(reversed(self.running))]
+        progress = _progress(rollout, self._clock)
+        self._leave(rollout)
+        rollout.generated += progress
+        rollout.preemptions += 1
+        self.stats.generated += progress
+        self.stats.preemptions += 1
+        self.waiting.appendleft(rollout)
+
+    def _leave(self, rollout: Rollout) -> None:
+        del self.running[rollout.id]
+        self._fixed_kv -= rollout.generated
+        self._clocks_admitted -= rollout.clock_admitted
+        self._prefixes[rollout.group] -= 1
+        if not self._prefixes[rollout.group]:
+            del self._prefixes[rollout.group]
+            self._fixed_kv -= rollout.group.prompt_tokens
+
+    # -- arithmetic --------------------------------------------------------------------------------------------
+
+    def _kv(self, clock: float) -> float:
+        return self._fixed_kv + len(self.running) * clock - self._clocks_admitted
+
+    def _aim(self) -> None:
+        """Set the time and the token clock of the next own event."""
+        self._target = min(self._next_finish(), self._next_full())
+        if self._target == inf:
+            self.next_at = inf
+            return
+        wait = max(0.0, self._target - self._clock) * self.iteration_seconds
+        self.next_at = max(self._now, self._stall_until) + wait
+
+    def _next_finish(self) -> float:
+        while self._order and not self._is_live(self._order[0][3], self._order[0][2]):
+            heapq.heappop(self._order)
+        return self._order[0][0] if self._order else inf
+
+    def _next_full(self) -> float:
+        # A lone request always fits (max_tokens is below the cache), and preempting it would never end.
+        if len(self.running) < 2:
+            return inf
+        return self._clock + (self.scenario.kv_tokens - self._kv(self._clock)) / len(self.running)
+
+
+def _progress(rollout: Rollout, clock: float) -> int:
+    """Whole tokens since this admission."""
+    return int(clock - rollout.clock_admitted + _CLOCK_EPSILON)

@@ -1,0 +1,173 @@
+"""The orchestrator: keeps rollouts in flight, completes groups, holds the buffer, cuts batches for the trainer.
+
+It follows prime-rl: whole groups share the version of their dispatch, dispatch stops while the orchestrator is too
+far ahead of the published policy, and what would be trained too stale is dropped.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from server.demo.engine import Engine
+from server.demo.events import Agenda, Level
+from server.demo.records import Batch
+from server.demo.rollouts import Group, Rollout, TaskSet
+from server.demo.scenarios import Scenario
+
+
+class Orchestrator:
+    """Times are seconds since the run began; the buffer and all counts are in rollouts unless they say groups."""
+
+    def __init__(self, scenario: Scenario, tasks: TaskSet, agenda: Agenda) -> None:
+        self.scenario = scenario
+        self.engines = [Engine(index, scenario, self._generated) for index in range(scenario.engines)]
+        self.version = 0
+        self.taken_batches = 0
+        self.dispatched = 0
+        self.trained = 0
+        self.dropped = 0
+        self.in_flight = Level()
+        self.queue = Level()
+        self.scoring = 0
+        self.incomplete: dict[int, Group] = {}
+        self.buffer: deque[Group] = deque()
+        self.on_gate: Callable[[float, bool], None] = lambda now, is_open: None
+        self._tasks = tasks
+        self._agenda = agenda
+        self._open_group: Group | None = None
+        self._deliver: Callable[[Batch, float], None] | None = None
+        self._gate_closed_at: float | None = None
+        self._gate_seconds = 0.0
+        self._dropped_groups: list[Group] = []
+
+    # -- dispatch ----------------------------------------------------------------------------------------------
+
+    def dispatch(self, now: float) -> None:
+        """Fill up to the cap, siblings one after the other, as long as the gate is open."""
+        self._set_gate(now)
+        while self._gate_closed_at is None and self.in_flight.value < self.scenario.max_in_flight:
+            group = self._next_group()
+            rollout = self._tasks.rollout(group, now)
+            self.dispatched += 1
+            self.in_flight.add(now, 1)
+            self.engines[group.engine].submit(rollout, now)
+
+    def _next_group(self) -> Group:
+        group = self._open_group
+        if group is None or len(group.rollouts) == group.size:
+            # All siblings go to one engine, the least loaded one, for the sake of its prefix cache.
+            engine = min(self.engines, key=lambda engine: engine.load)
+            group = self._tasks.group(self.version, engine.index)
+            self.incomplete[group.id] = group
+            self._open_group = group
+        return group
+
+    def _set_gate(self, now: float) -> None:
+        is_open = self.lead <= self.scenario.max_lead_batches
+        if is_open == (self._gate_closed_at is None):
+            return
+        if self._gate_closed_at is not None:
+            self._gate_seconds += now - self._gate_closed_at
+        self._gate_closed_at = None if is_open else now
+        self.on_gate(now, is_open)
+
+    @property
+    def lead(self) -> float:
+        """Batches ahead of the published policy: those taken and what the buffer holds, minus versions."""
+        return self.taken_batches + self.queue.value / self.scenario.batch_samples - self.version
+
+    # -- completion --------------------------------------------------------------------------------------------
+
+    def _generated(self, rollout: Rollout, now: float) -> None:
+        """An engine is done with it: on to the verifier."""
+        rollout.version_end = self.version
+        self.scoring += 1
+        self._agenda.plan(now + self._tasks.scoring_seconds(), lambda at: self._scored(rollout, at))
+
+    def _scored(self, rollout: Rollout, now: float) -> None:
+        rollout.scored = now
+        rollout.reward = self._tasks.score(rollout)
+        self.scoring -= 1
+        self.in_flight.add(now, -1)
+        rollout.group.scored += 1
+        if rollout.group.scored == rollout.group.size:
+            self._completed(rollout.group, now)
+        self.dispatch(now)
+
+    def _completed(self, group: Group, now: float) -> None:
+        del self.incomplete[group.id]
+        self.buffer.append(group)
+        self.queue.add(now, group.size)
+        self._try_deliver(now)
+
+    # -- batches -----------------------------------------------------------------------------------------------
+
+    def request_batch(self, now: float, deliver: Callable[[Batch, float], None]) -> None:
+        """The trainer asks; it is answered at once, or when the buffer holds a batch."""
+        self._deliver = deliver
+        self._try_deliver(now)
+        self.dispatch(now)
+
+    def _try_deliver(self, now: float) -> None:
+        if self._deliver is None:
+            return
+        self._drop_stale(now)
+        if self.queue.value >= self.scenario.batch_samples:
+            deliver, self._deliver = self._deliver, None
+            deliver(self._cut(now), now)
+
+    def _drop_stale(self, now: float) -> None:
+        oldest = self.taken_batches - self.scenario.max_off_policy_steps
+        stale = [group for group in self.buffer if group.version < oldest]
+        for group in stale:
+            self.buffer.remove(group)
+            self.queue.add(now, -group.size)
+            self.dropped += group.size
+        self._dropped_groups += stale
+
+    def _cut(self, now: float) -> Batch:
+        groups = tuple(self.buffer.popleft() for _ in range(self.scenario.batch_groups))
+        self.queue.add(now, -self.scenario.batch_samples)
+        self.taken_batches += 1
+        self.trained += self.scenario.batch_samples
+        return Batch(self.taken_batches, groups, self._flush_dropped(), now, self._flush_gate(now))
+
+    def _flush_dropped(self) -> tuple[Group, ...]:
+        dropped, self._dropped_groups = tuple(self._dropped_groups), []
+        return dropped
+
+    def _flush_gate(self, now: float) -> float:
+        """Seconds the gate was closed since the last batch."""
+        if self._gate_closed_at is not None:
+            self._gate_seconds += now - self._gate_closed_at
+            self._gate_closed_at = now
+        seconds, self._gate_seconds = self._gate_seconds, 0.0
+        return seconds
+
+    # -- policy ------------------------------------------------------------------------------------------------
+
+    def publish(self, version: int, now: float) -> None:
+        """New weights: the engines stand still while they load them, then dispatch may go on."""
+        self.version = version
+        for engine in self.engines:
+            engine.pause(now, self.scenario.pause_seconds)
+        self._agenda.plan(now + self.scenario.pause_seconds, self._resume)
+        self.dispatch(now)
+
+    def _resume(self, now: float) -> None:
+        for engine in self.engines:
+            engine.resume(now)
+
+    # -- where everything is -----------------------------------------------------------------------------------
+
+    def census(self) -> dict[str, int]:
+        """Rollouts by place; the places are disjoint and their sum is `dispatched`."""
+        waiting_group = sum(group.scored for group in self.incomplete.values())
+        return {
+            "waiting_slot": sum(len(engine.waiting) for engine in self.engines),
+            "generating": sum(len(engine.running) for engine in self.engines),
+            "scoring": self.scoring,
+            "waiting_group": waiting_group,
+            "queued": sum(group.size for group in self.buffer),
+            "trained": self.trained,
+            "dropped": self.dropped,
+        }

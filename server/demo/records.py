@@ -1,0 +1,102 @@
+"""What the simulation tells those who write it down: batches shipped and steps done. Frozen."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from server.demo.rollouts import Group, Rollout
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of the trainer: `groups` are trained, `dropped` went stale since the batch before."""
+
+    step: int
+    groups: tuple[Group, ...]
+    dropped: tuple[Group, ...]
+    taken_at: float
+    gate_seconds: float
+
+    def rollouts(self) -> Iterator[Rollout]:
+        return (rollout for group in self.groups for rollout in group.rollouts)
+
+    @property
+    def response_tokens(self) -> int:
+        return sum(rollout.response_tokens for rollout in self.rollouts())
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and response tokens: what the trainer computes on."""
+        return sum(group.prompt_tokens * len(group.rollouts) for group in self.groups) + self.response_tokens
+
+    def staleness(self) -> list[tuple[int, int, int]]:
+        """(total, in flight, in queue) of each rollout, in policy versions, as prime-rl's `episode_staleness`."""
+        return [self._staleness(rollout) for rollout in self.rollouts()]
+
+    def _staleness(self, rollout: Rollout) -> tuple[int, int, int]:
+        total = self.step - 1 - rollout.group.version
+        in_flight = min(total, rollout.version_end - rollout.group.version)
+        return total, in_flight, total - in_flight
+
+    def group_ratio(self, *outcomes: str) -> float:
+        """Share of groups whose outcome (`all`, `none`, `some`) is one of these."""
+        return sum(group.outcome in outcomes for group in self.groups) / len(self.groups)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The parts of one trainer step, in seconds; they add up to the step."""
+
+    wait: float
+    load: float
+    compute: float
+    broadcast: float
+    checkpoint: float
+
+    @property
+    def total(self) -> float:
+        return self.wait + self.load + self.compute + self.broadcast + self.checkpoint
+
+
+@dataclass(frozen=True)
+class Means:
+    """Time-weighted means over one step."""
+
+    queue: float
+    running: float
+    waiting: float
+    kv_usage: float
+    in_flight: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One trainer step that is done; `start` and `end` in seconds since the run began."""
+
+    batch: Batch
+    start: float
+    end: float
+    timing: Timing
+    means: Means
+    version: int
+    requests_finished: int
+    generation_tokens: int
+
+
+class Observer:
+    """Those who write things down override what they need. Calls come in the order of event time."""
+
+    def started(self, now: float) -> None: ...
+
+    def tick(self, now: float) -> None: ...
+
+    def gate(self, now: float, is_open: bool) -> None: ...
+
+    def shipped(self, now: float, batch: Batch, pack_seconds: float) -> None: ...
+
+    def published(self, now: float, version: int) -> None: ...
+
+    def stepped(self, step: Step) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...

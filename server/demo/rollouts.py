@@ -1,0 +1,94 @@
+"""Rollouts, groups, and where new ones come from (the task set, with its randomness)."""
+
+import math
+from dataclasses import dataclass, field
+from random import Random
+
+from server.demo.scenarios import Scenario
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Siblings of one task. All share the policy version of the group's dispatch, as prime-rl stamps them."""
+
+    id: int
+    version: int
+    engine: int
+    prompt_tokens: int
+    solve_probability: float
+    size: int
+    rollouts: list["Rollout"] = field(default_factory=list)
+    scored: int = 0
+
+    @property
+    def rewards(self) -> list[float]:
+        return [rollout.reward for rollout in self.rollouts]
+
+    @property
+    def outcome(self) -> str:
+        """`all`, `none` or `some`: how many of the siblings solved the task."""
+        solved = sum(self.rewards)
+        return "all" if solved == len(self.rollouts) else "some" if solved else "none"
+
+
+@dataclass(slots=True, eq=False)
+class Rollout:
+    """One attempt. Times are seconds since the run began, 0.0 until they happen.
+
+    `generated` is what it keeps across preemptions; it is all of `response_tokens` once finished.
+    """
+
+    id: int
+    group: Group
+    response_tokens: int
+    truncated: bool
+    dispatched: float
+    scheduled: float = 0.0
+    first_token: float = 0.0
+    finished: float = 0.0
+    scored: float = 0.0
+    version_end: int = 0
+    reward: float = 0.0
+    generated: int = 0
+    computed_tokens: int = 0
+    preemptions: int = 0
+    clock_admitted: float = 0.0
+    clock_finish: float = 0.0
+    admissions: int = 0
+
+
+class TaskSet:
+    """Draws groups and rollouts. Each purpose has its own stream, so that one more draw here moves nothing there."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._scenario = scenario
+        self._tasks = Random(f"{seed}:tasks")
+        self._lengths = Random(f"{seed}:lengths")
+        self._rewards = Random(f"{seed}:rewards")
+        self._groups = 0
+        self._rollouts = 0
+
+    def group(self, version: int, engine: int) -> Group:
+        s = self._scenario
+        self._groups += 1
+        prompt = self._tasks.randint(s.prompt_tokens_min, s.prompt_tokens_max)
+        chance = self._tasks.betavariate(s.solve_alpha, s.solve_beta)
+        return Group(self._groups, version, engine, prompt, chance, s.group_size)
+
+    def rollout(self, group: Group, now: float) -> Rollout:
+        s = self._scenario
+        self._rollouts += 1
+        drawn = self._lengths.lognormvariate(math.log(s.response_tokens_median), s.response_sigma)
+        tokens = max(1, min(int(drawn), s.max_tokens))
+        rollout = Rollout(self._rollouts, group, tokens, drawn >= s.max_tokens, now)
+        group.rollouts.append(rollout)
+        return rollout
+
+    def score(self, rollout: Rollout) -> float:
+        """1.0 or 0.0. A truncated answer is never right; the draw is made all the same, to keep the stream in step."""
+        solved = self._rewards.random() < rollout.group.solve_probability
+        return 1.0 if solved and not rollout.truncated else 0.0
+
+    def scoring_seconds(self) -> float:
+        # A spread of 0.3: verifying a sum takes about as long as verifying another.
+        return self._scenario.scoring_seconds * self._rewards.lognormvariate(0.0, 0.3)

@@ -1,0 +1,107 @@
+"""What really happened, step by step, from the simulation's own state. No collector reads it; tests judge by it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+
+from server.demo.prime_run import AppendFile
+from server.demo.records import Batch, Observer, Step
+from server.demo.scenarios import Scenario
+
+
+class Truth(Observer):
+    """Writes `truth.jsonl`, one line a trainer step, and `truth.json`, the parameters. Epoch times."""
+
+    def __init__(self, scenario: Scenario, seed: int, folder: Path, start: float) -> None:
+        self._start = start
+        self._file = AppendFile(folder / "truth.jsonl", start)
+        about = {
+            "scenario": scenario.name,
+            "seed": seed,
+            "start": start,
+            "parameters": asdict(scenario),
+            "expected": expected(scenario),
+        }
+        (folder / "truth.json").write_text(json.dumps(about, indent=2) + "\n")
+
+    def stepped(self, step: Step) -> None:
+        line = {**self._times(step), **_samples(step.batch), **_state(step)}
+        self._file.line(json.dumps(line), self._start + step.end)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _times(self, step: Step) -> dict[str, float]:
+        timing = step.timing
+        return {
+            "step": step.batch.step,
+            "start": self._start + step.start,
+            "end": self._start + step.end,
+            "step_seconds": timing.total,
+            "wait_seconds": timing.wait,
+            "compute_seconds": timing.compute,
+            "weight_sync_seconds": timing.broadcast,
+            "checkpoint_seconds": timing.checkpoint,
+            "other_seconds": timing.load,
+        }
+
+
+def _samples(batch: Batch) -> dict[str, float]:
+    """`tokens` are loss tokens (the responses), `total_tokens` those the trainer computes on."""
+    rollouts = list(batch.rollouts())
+    totals, in_flight, in_queue = zip(*batch.staleness(), strict=True)
+    return {
+        "samples": len(rollouts),
+        "groups": len(batch.groups),
+        "tokens": batch.response_tokens,
+        "total_tokens": batch.total_tokens,
+        "staleness_mean": fmean(totals),
+        "staleness_max": max(totals),
+        "staleness_in_flight_mean": fmean(in_flight),
+        "staleness_in_queue_mean": fmean(in_queue),
+        "zero_advantage_ratio": batch.group_ratio("all", "none"),
+        "all_solved_ratio": batch.group_ratio("all"),
+        "none_solved_ratio": batch.group_ratio("none"),
+        "response_tokens_mean": fmean(rollout.response_tokens for rollout in rollouts),
+        "response_tokens_max": max(rollout.response_tokens for rollout in rollouts),
+        "truncated_ratio": fmean(rollout.truncated for rollout in rollouts),
+        "reward_mean": fmean(rollout.reward for rollout in rollouts),
+        "dropped_samples": sum(group.size for group in batch.dropped),
+        "gate_seconds": batch.gate_seconds,
+    }
+
+
+def _state(step: Step) -> dict[str, float]:
+    """Time-weighted means over the step, and totals at its end."""
+    return {
+        "policy_version": step.version,
+        "queue_samples": step.means.queue,
+        "requests_running": step.means.running,
+        "requests_waiting": step.means.waiting,
+        "kv_usage": step.means.kv_usage,
+        "in_flight": step.means.in_flight,
+        "requests_finished": step.requests_finished,
+        "generation_tokens": step.generation_tokens,
+    }
+
+
+def expected(scenario: Scenario) -> dict[str, float]:
+    """What the parameters alone predict: rates in samples (rollouts) per second, times in seconds."""
+    tokens = scenario.batch_samples * (scenario.mean_prompt_tokens + scenario.mean_response_tokens)
+    # Mean step: means of the parts; their noise is symmetric enough to leave out.
+    compute = tokens / scenario.train_tokens_per_second
+    overhead = (
+        scenario.load_seconds + scenario.broadcast_seconds + scenario.checkpoint_seconds / scenario.checkpoint_every
+    )
+    return {
+        "compute_seconds": compute,
+        "overhead_seconds": overhead,
+        "capacity_samples_per_second": scenario.batch_samples / (compute + overhead),
+        "compute_capacity_samples_per_second": scenario.batch_samples / compute,
+        "response_tokens_mean": scenario.mean_response_tokens,
+        "gpus": scenario.train_gpus + scenario.engines,
+    }

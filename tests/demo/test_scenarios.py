@@ -1,0 +1,99 @@
+"""What each scenario must show: medians over at least 20 steps after warm-up, for three seeds."""
+
+from collections.abc import Callable
+from statistics import fmean, median
+
+import pytest
+
+from server.demo.records import Step
+from server.demo.scenarios import SCENARIOS
+from server.demo.truth import expected
+from tests.demo.conftest import SEEDS, simulated
+
+WARM_UP = 10  # the first steps wait for the first rollouts and fill the buffer
+SECONDS = 1_300.0
+
+# scenario -> measure -> (low, high); ratios 0..1, buffer in batches, staleness in versions
+RANGES = {
+    "healthy": {
+        "step_seconds": (28, 36),
+        "wait_ratio": (0.03, 0.08),
+        "buffer_batches": (1.0, 1.6),
+        "staleness": (1.0, 2.2),
+        "kv_usage": (0.1, 0.3),
+        "waiting": (0, 4),
+        "response_tokens": (880, 980),
+    },
+    "generator-bound": {
+        "step_seconds": (26, 34),
+        "wait_ratio": (0.58, 0.68),
+        "buffer_batches": (0.35, 0.65),
+        "staleness": (2.4, 4.0),
+        "kv_usage": (0.86, 0.95),
+        "waiting": (80, 160),
+        "response_tokens": (2_500, 2_850),
+    },
+}
+MEASURES: dict[str, Callable[[Step], float]] = {
+    "step_seconds": lambda step: step.end - step.start,
+    "wait_ratio": lambda step: step.timing.wait / step.timing.total,
+    "buffer_batches": lambda step: step.means.queue / 256,
+    "staleness": lambda step: fmean(total for total, _, _ in step.batch.staleness()),
+    "kv_usage": lambda step: step.means.kv_usage,
+    "waiting": lambda step: step.means.waiting,
+    "response_tokens": lambda step: step.batch.response_tokens / 256,
+}
+
+
+def steady(scenario: str, seed: int) -> tuple[Step, ...]:
+    steps = simulated(scenario, seed, SECONDS)[1][WARM_UP:]
+    assert len(steps) >= 20
+    return steps
+
+
+def test_every_scenario_has_ranges() -> None:
+    assert set(RANGES) == set(SCENARIOS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("scenario", "measure"), [(s, m) for s, ranges in RANGES.items() for m in ranges])
+def test_median(scenario: str, measure: str, seed: int) -> None:
+    low, high = RANGES[scenario][measure]
+    assert low <= median(map(MEASURES[measure], steady(scenario, seed))) <= high
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_generator_bound_engines_are_full(seed: int) -> None:
+    cluster, steps = simulated("generator-bound", seed, SECONDS)
+    finished = sum(engine.stats.finished for engine in cluster.engines)
+    preemptions = sum(engine.stats.preemptions for engine in cluster.engines)
+    assert 0.03 < preemptions / finished < 0.25, "some preemptions, no thrashing"
+    assert all(step.means.queue < 256 for step in steps[WARM_UP:]), "the buffer never holds a batch on average"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_healthy_preempts_nobody(seed: int) -> None:
+    cluster, _ = simulated("healthy", seed, SECONDS)
+    assert sum(engine.stats.preemptions for engine in cluster.engines) == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_groups_are_mixed_solved_and_unsolved(scenario: str, seed: int) -> None:
+    steps = steady(scenario, seed)
+    for outcome, low, high in (("all", 0.05, 0.3), ("none", 0.05, 0.3), ("some", 0.5, 0.9)):
+        assert low < fmean(step.batch.group_ratio(outcome) for step in steps) < high
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_capacity_is_what_the_parameters_predict(scenario: str, seed: int) -> None:
+    steps = steady(scenario, seed)
+    capacity = 256 * len(steps) / sum(step.timing.total - step.timing.wait for step in steps)
+    assert capacity == pytest.approx(expected(SCENARIOS[scenario])["capacity_samples_per_second"], rel=0.05)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_seeds_differ(scenario: str) -> None:
+    ends = [[step.end for step in simulated(scenario, seed, SECONDS)[1]] for seed in SEEDS]
+    assert ends[0] != ends[1] != ends[2]

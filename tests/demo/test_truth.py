@@ -1,0 +1,110 @@
+"""What Rollscope says of the demo against what the simulation knows: sockets, files, store and signals included.
+
+The truth file holds the simulation's own integrals; no collector reads it. Both scenarios, both databases.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.attach import attach
+from server.clock import ScaledClock
+from server.collect import RunLoop
+from server.commands.demo import Cluster
+from server.query import StoreReader
+from server.store import Store, Writer
+
+START = 1_800_000_000.0
+STEPS = 40
+LAST = 10
+Truth = list[dict[str, Any]]
+
+
+def truth_of(cluster: Cluster) -> Truth:
+    return [json.loads(line) for line in Path(cluster.ready["truth"]).read_text("utf-8").splitlines()]
+
+
+async def drive(cluster: Cluster, loop: RunLoop, clock: ScaledClock) -> None:
+    """Until the trainer has done its 40 steps; the last grid instant is within 5 s of the last one's end."""
+    t = START
+    while len(truth_of(cluster)) < STEPS:
+        t += 5
+        await asyncio.to_thread(cluster.advance, t)
+        clock.set(t)
+        await loop.step(t, patient=True)
+    await loop.close()
+
+
+@pytest.fixture(params=["healthy", "generator-bound"])
+def watched(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> tuple[dict[str, float | None], Truth]:
+    """(value by signal name, truth rows of every completed step)."""
+    clock, writer = ScaledClock(START), Writer(store)
+    with Cluster(request.param, 5, tmp_path, START) as cluster:
+        run = attach(cluster.settings())
+        loop = RunLoop(run.name, run.targets, store, writer, clock)
+        asyncio.run(drive(cluster, loop, clock))
+    writer.close()
+    status = StoreReader(store, clock).status(run.name)
+    assert all(target.up for target in status.trust), status.trust
+    return {signal.name: signal.value for signal in status.signals}, truth_of(cluster)
+
+
+def total(rows: Sequence[dict[str, Any]], key: str) -> float:
+    return float(sum(row[key] for row in rows))
+
+
+def over_time(rows: Sequence[dict[str, Any]], key: str) -> float:
+    return float(sum(row[key] * row["step_seconds"] for row in rows)) / total(rows, "step_seconds")
+
+
+def test_every_signal_agrees_with_the_truth(watched: tuple[dict[str, float | None], Truth]) -> None:
+    found, rows = watched
+    last = rows[-LAST:]
+    step, wait = total(last, "step_seconds"), total(last, "wait_seconds")
+    exact = {
+        "trainer_step_seconds": step / LAST,
+        "trainer_wait_ratio": wait / step,
+        'trainer_phase_seconds{phase="wait"}': wait / LAST,
+        'trainer_phase_seconds{phase="compute"}': total(last, "compute_seconds") / LAST,
+        'trainer_phase_seconds{phase="overhead"}': (step - wait - total(last, "compute_seconds")) / LAST,
+        "weight_sync_seconds": total(last, "weight_sync_seconds") / LAST,
+        "capacity_samples_per_second": total(last, "samples") / (step - wait),
+        "trainer_samples_per_second": total(last, "samples") / step,
+        'staleness_versions{level="trajectory",stat="mean"}': total(last, "staleness_mean") / LAST,
+        'staleness_versions{level="trajectory",stat="max"}': max(row["staleness_max"] for row in last),
+        'zero_advantage_ratio{basis="completed"}': total(last, "zero_advantage_ratio") / LAST,
+        'zero_advantage_group_ratio{basis="completed",cause="all_solved"}': total(last, "all_solved_ratio") / LAST,
+        'zero_advantage_group_ratio{basis="completed",cause="none_solved"}': total(last, "none_solved_ratio") / LAST,
+        'response_tokens{stat="mean"}': total(last, "response_tokens_mean") / LAST,
+        'response_tokens{stat="max"}': max(row["response_tokens_max"] for row in last),
+        'reward{stat="mean"}': total(last, "reward_mean") / LAST,
+        "truncation_ratio": total(last, "truncated_ratio") / LAST,
+        "policy_version": rows[-1]["policy_version"],
+        "trainer_wait_seconds_total": total(rows, "wait_seconds"),
+        "trainer_busy_seconds_total": total(rows, "compute_seconds"),
+    }
+    for name, truth in exact.items():
+        assert found[name] == pytest.approx(truth, rel=1e-3, abs=1e-6), name
+    near = {
+        "queue_samples": over_time(last, "queue_samples"),
+        'generator_requests{state="running"}': over_time(last, "requests_running"),
+        "kv_cache_usage_ratio": over_time(last, "kv_usage"),
+    }
+    if over_time(last, "requests_waiting") > 10:  # a few requests are noise between two pages
+        near['generator_requests{state="waiting"}'] = over_time(last, "requests_waiting")
+    # The newest report, not a mean: close to it, no more.
+    assert found['in_flight_rollouts{state="generating"}'] == pytest.approx(over_time(last, "in_flight"), rel=0.25)
+    for name, truth in near.items():
+        assert found[name] == pytest.approx(truth, rel=0.05), name
+
+
+def test_counters_of_the_engines_are_the_clusters_own(watched: tuple[dict[str, float | None], Truth]) -> None:
+    """Counted from the first page on, 5 s in."""
+    found, rows = watched
+    rate = (rows[-1]["generation_tokens"] - rows[-11]["generation_tokens"]) / total(rows[-10:], "step_seconds")
+    assert found["generator_generated_tokens_total"] == pytest.approx(rows[-1]["generation_tokens"], rel=0.02)
+    assert found["generator_tokens_per_second"] == pytest.approx(rate, rel=0.05)
