@@ -1,0 +1,94 @@
+"""The dashboard on the FastAPI app itself: one process, one port, one Dash instance, never mounted."""
+
+import base64
+import hashlib
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output
+from fastapi import FastAPI
+
+from dashboard import callbacks, theme
+from dashboard.pages import overview
+from dashboard.static import Static
+from server.query.types import Reader
+
+_INDEX = """<!DOCTYPE html>
+<html lang="en">
+<head>
+{%metas%}
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="Rollscope @version@">
+<title>{%title%}</title>
+<style>@tokens@</style>
+<script>@script@</script>
+{%favicon%}
+{%css%}
+</head>
+<body>
+{%app_entry%}
+<footer>{%config%}{%scripts%}{%renderer%}</footer>
+</body>
+</html>"""
+
+
+class _Dash(Dash):
+    """Dash without two things its page does not need: Python's version, and a WebSocket nobody uses."""
+
+    def _config(self) -> dict[str, Any]:
+        config: dict[str, Any] = super()._config()  # type: ignore[no-untyped-call]
+        return {key: value for key, value in config.items() if key not in ("python_version", "websocket")}
+
+
+def attach(api: FastAPI, reader: Reader, *, version: str) -> Dash:
+    """Puts the dashboard on ``api`` at ``/`` and returns it.
+
+    Call it after the API's own routes are declared (Dash adds a catch-all when the app starts) and before
+    any middleware that must stand outside it, such as access checks.
+    """
+    app = _Dash(
+        __name__,
+        server=api,  # type: ignore[arg-type]
+        title="Rollscope",
+        # Dash would flash "Updating..." in the tab's title on every tick.
+        update_title="",
+        index_string=_index(version),
+        assets_folder="assets",
+    )
+    app.layout = overview.layout()
+    callbacks.register(app, reader)
+    _browser_callbacks(app)
+    api.add_middleware(Static, prefix=app.config.routes_pathname_prefix)
+    return app
+
+
+def _index(version: str) -> str:
+    page = _INDEX.replace("@tokens@", theme.css()).replace("@script@", theme.SCRIPT)
+    return page.replace("@version@", version)
+
+
+def _browser_callbacks(app: Dash) -> None:
+    """Callbacks that run in the browser, by name: an inline one would need a hash of its own in the CSP."""
+    wiring = (
+        ("open", Output("view", "data"), Input("url", "search")),
+        ("boot", Output("sink", "data"), Input("boot", "data")),
+        ("pull", Output("pull", "data"), Input("clock", "n_intervals")),
+        ("apply", Output("sink", "data", allow_duplicate=True), Input("delta", "data")),
+    )
+    for name, output, trigger in wiring:
+        app.clientside_callback(  # type: ignore[no-untyped-call]
+            ClientsideFunction("rollscope", name), output, trigger, prevent_initial_call=name != "open"
+        )
+
+
+def csp(app: Dash) -> str:
+    """A Content-Security-Policy for the dashboard: scripts from here or by hash, none inline, no eval.
+
+    Styles stay open: Plotly writes a style sheet at run time.
+    """
+    own = base64.b64encode(hashlib.sha256(theme.SCRIPT.encode()).digest()).decode()
+    scripts = " ".join(["'self'", f"'sha256-{own}'", *app.csp_hashes()])
+    return (
+        f"default-src 'self'; script-src {scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )

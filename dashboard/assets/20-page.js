@@ -1,0 +1,151 @@
+// Fills the page's texts from the view (`dashboard/view.py`), draws target rows and sparklines, switches the theme.
+(function (RS) {
+  "use strict";
+  const all = (selector, root) => Array.from((root || document).querySelectorAll(selector));
+  const by = (id) => document.getElementById(id);
+  const SVG = "http://www.w3.org/2000/svg";
+  RS.all = all;
+  RS.by = by;
+  RS.view = {};
+  RS.sparks = {};
+
+  // Only textContent and style properties: nothing a run or a target is called can become markup.
+  const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
+    w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? "") };
+  let index = null;
+
+  function elements() {
+    if (index) return index;
+    const found = {};
+    for (const kind of Object.keys(put))
+      for (const el of all(`[data-${kind}]`)) (found[el.dataset[kind]] ||= []).push([kind, el]);
+    return (index = found);
+  }
+
+  RS.fill = function (cells) {
+    const where = elements();
+    for (const [key, cell] of Object.entries(cells)) {
+      if (cell === null) delete RS.view[key];
+      else RS.view[key] = cell;
+      for (const [kind, el] of where[key] || [])
+        // While the cursor is on a chart, the headers show the values under it.
+        if (!(kind === "t" && RS.hovering && el.dataset.slot)) put[kind](el, cell);
+    }
+    if (Object.keys(cells).some((key) => /^t\.\d+$/.test(key))) rows();
+    by("app").dataset.next = RS.view["f.next.0"] ? "steps" : "trust";
+  };
+
+  function make(tag, text, name) {
+    const el = document.createElement(tag);
+    if (text) el.textContent = text;
+    if (name) el.className = name;
+    return el;
+  }
+
+  function aged(at, none) {
+    const el = make("span", at ? "" : none);
+    if (at) el.dataset.at = at;
+    return el;
+  }
+
+  function rows() {
+    const found = [];
+    for (let i = 0; RS.view["t." + i]; i++) found.push(RS.view["t." + i]);
+    all("[data-rows=trust]")[0].replaceChildren(...found.map(row));
+    all("[data-rows=brief]")[0].replaceChildren(...found.slice(0, 3).map(brief));
+    RS.ages();
+  }
+
+  function cellOf(label, ...children) {
+    const td = make("td");
+    td.dataset.label = label;
+    td.append(...children);
+    return td;
+  }
+
+  function status(up, error) {
+    const el = make("span", up ? "Up" : "Down", "pill");
+    el.dataset.state = up ? (error ? "watch" : "ok") : "critical";
+    return el;
+  }
+
+  function row([target, actor, kind, up, seen, error, samples, dropped, unmapped]) {
+    const tr = make("tr");
+    const name = make("th", target);
+    name.scope = "row";
+    const bad = make("span", error, "error");
+    tr.append(name, cellOf("Actor", make("span", actor, "actor-" + actor), make("span", kind, "kind")),
+      cellOf("Status", status(up, error), bad), cellOf("Last data", aged(seen, "never")),
+      cellOf("Samples", make("span", samples), make("span", dropped, "error")), cellOf("Keys nobody maps", make("span", unmapped || "none")));
+    return tr;
+  }
+
+  function brief([target, , kind, up, seen, error]) {
+    const li = make("li");
+    li.append(status(up, error), make("b", target), make("span", kind, "kind"));
+    li.append(error ? make("span", error, "error") : aged(seen, "no data yet"));
+    return li;
+  }
+
+  // Ages count up here, also while the server is gone.
+  RS.ages = function () {
+    if (!RS.boot) return;
+    for (const el of all("[data-at]")) {
+      const at = el.dataset.at;
+      el.textContent = at ? RS.format.age(RS.now() - at) : "";
+    }
+  };
+
+  // One path per sparkline; a gap in the data is a gap in the path.
+  RS.drawSpark = function (key) {
+    const box = all(`[data-spark="${key}"]`)[0];
+    const [xs, ys] = RS.sparks[key] || [[], []];
+    const known = ys.filter((y) => y !== null);
+    if (!box) return;
+    if (known.length < 2) return box.replaceChildren();
+    const low = Math.min(...known), high = Math.max(...known), first = xs[0], wide = xs[xs.length - 1] - first || 1;
+    let pen = "M", path = "";
+    ys.forEach((y, i) => {
+      if (y === null) return (pen = "M");
+      const up = high > low ? 25 - (22 * (y - low)) / (high - low) : 14;
+      path += `${pen}${((100 * (xs[i] - first)) / wide).toFixed(1)} ${up.toFixed(1)}`;
+      pen = "L";
+    });
+    const svg = document.createElementNS(SVG, "svg"), line = document.createElementNS(SVG, "path");
+    svg.setAttribute("viewBox", "0 0 100 28");
+    svg.setAttribute("preserveAspectRatio", "none");
+    svg.setAttribute("aria-hidden", "true");
+    line.setAttribute("d", path);
+    svg.append(line);
+    box.replaceChildren(svg);
+  };
+
+  const CHOICES = ["system", "light", "dark"], NAMES = { system: "Auto", light: "Light", dark: "Dark" };
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+
+  function theme(choice) {
+    const root = document.documentElement;
+    root.dataset.choice = choice;
+    root.dataset.theme = choice === "dark" || (choice === "system" && prefersDark.matches) ? "dark" : "light";
+    if (!by("theme")) return;
+    by("theme-word").textContent = NAMES[choice];
+    by("theme").title = "Theme: " + choice;
+  }
+
+  RS.showTheme = () => theme(document.documentElement.dataset.choice);
+  prefersDark.addEventListener("change", RS.showTheme);
+  document.addEventListener("click", (event) => {
+    const menu = by("run-menu");
+    if (menu && (!menu.contains(event.target) || event.target.closest("a"))) menu.open = false;
+    if (!event.target.closest("#theme")) return;
+    const next = CHOICES[(CHOICES.indexOf(document.documentElement.dataset.choice) + 1) % 3];
+    try { localStorage.setItem("rollscope-theme", next); } catch (blocked) { /* private mode: lasts for this page */ }
+    theme(next);
+  });
+  document.addEventListener("keydown", (event) => {
+    const menu = by("run-menu");
+    if (event.key !== "Escape" || !menu || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+})(window.RS);

@@ -1,0 +1,166 @@
+// Charts: new points, the moving window, a zoom and a cross-hair that all panels share.
+(function (RS) {
+  "use strict";
+  const visible = new Set();
+  const buckets = new WeakMap();
+  let seer = null;
+  RS.zoom = null;
+  RS.tz = -60000 * new Date().getTimezoneOffset();
+
+  const plot = (key) => document.querySelector(`#graph-${key} .js-plotly-plot`);
+  const panels = () => RS.all("[data-panel]");
+  RS.plots = () => panels().map((el) => [el, plot(el.dataset.panel)]).filter(([, gd]) => gd && gd._fullLayout && gd.data);
+  RS.chartsReady = () => window.Plotly && RS.plots().length === panels().length;
+
+  const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
+  const window_ = () => {
+    const b = RS.boot, end = b.follow ? Math.max(b.end, RS.boot.now) : b.end;
+    return [1000 * (end - (b.end - b.start)) + RS.tz, 1000 * end + RS.tz];
+  };
+  const range = () => RS.zoom || window_();
+
+  // One point into one trace. Late points find their place; points of one bucket become one.
+  function insert(trace, x, y, width) {
+    const xs = trace.x, ys = trace.y, last = xs.length - 1;
+    const seen = buckets.get(trace) || { n: 1 };
+    const edge = String(trace.meta).split(":")[1];
+    // A gap in an area is a held zero (`figures._fill`).
+    if (y === null && (edge === "fill" || edge === "base")) y = 0;
+    if (x > xs[last] && x - xs[last] < width && y !== null && ys[last] !== null) {
+      const mean = (ys[last] * seen.n + y) / (seen.n + 1);
+      buckets.set(trace, { n: seen.n + 1 });
+      return void (ys[last] = edge === "lo" ? Math.min(ys[last], y) : edge === "hi" ? Math.max(ys[last], y) : mean);
+    }
+    if (last < 0 || x > xs[last]) {
+      buckets.set(trace, { n: 1 });
+      return [x, y];
+    }
+    let at = last;
+    while (at > 0 && xs[at - 1] >= x) at--;
+    if (xs[at] === x) ys[at] = y;
+    else xs.splice(at, 0, x), ys.splice(at, 0, y);
+  }
+
+  // What left the window (or the zoom, which may look further back) leaves memory too.
+  function forget(trace, oldest) {
+    let gone = 0;
+    while (gone < trace.x.length - 2 && trace.x[gone + 1] < oldest) gone++;
+    if (gone) trace.x.splice(0, gone), trace.y.splice(0, gone);
+  }
+
+  function additions(gd, found) {
+    const at = [], x = [], y = [], oldest = Math.min(...range().map(time), window_()[0]);
+    // A bucket a little narrower than asked: clocks jitter, and two ticks must not fall into one.
+    const width = 900 * RS.boot.bucket;
+    gd.data.forEach((trace, i) => {
+      const [ts, vs] = found[String(trace.meta).split(":")[0]] || [[], []];
+      const fresh = ts.map((t, j) => insert(trace, t + RS.tz, vs[j], width)).filter(Boolean);
+      forget(trace, oldest);
+      if (fresh.length) at.push(i), x.push(fresh.map((p) => p[0])), y.push(fresh.map((p) => p[1]));
+    });
+    return { at, x, y };
+  }
+
+  // Hidden panels take the points and skip the drawing, which is what costs.
+  RS.grow = function (key, found) {
+    const gd = plot(key);
+    const known = new Set(gd.data.map((trace) => trace.meta));
+    const starts = ([slot, [, vs]]) => !known.has(slot) && vs.some((v) => v !== null);
+    if (Object.entries(found).some(starts)) return RS.reload();
+    const { at, x, y } = additions(gd, found);
+    gd.layout.xaxis.range = range();
+    gd.layout.xaxis.autorange = false;
+    if (visible.has(key) && at.length) return void window.Plotly.extendTraces(gd, { x, y }, at);
+    at.forEach((i, j) => (gd.data[i].x.push(...x[j]), gd.data[i].y.push(...y[j])));
+    if (visible.has(key)) window.Plotly.redraw(gd);
+    else gd.stale = true;
+  };
+
+  // Panels without new points follow the window once it has moved by a pixel.
+  RS.slide = function () {
+    const [start, end] = range().map(time);
+    for (const [el, gd] of RS.plots()) {
+      if (!visible.has(el.dataset.panel)) continue;
+      const [a, b] = gd._fullLayout.xaxis.range.map(time), pixel = (end - start) / Math.max(1, gd._fullLayout.xaxis._length);
+      if (gd.stale || Math.abs(a - start) >= pixel || Math.abs(b - end) >= pixel) {
+        gd.stale = false;
+        window.Plotly.relayout(gd, { "xaxis.range": [start, end] });
+      }
+    }
+  };
+
+  function zoomed(gd, change) {
+    // Only a drag speaks of `range[0]`; our own calls say `xaxis.range`.
+    if (change["xaxis.range[0]"] === undefined) return;
+    RS.zoom = gd._fullLayout.xaxis.range.map(time);
+    RS.all("#app")[0].dataset.zoom = "on";
+    RS.slide();
+  }
+
+  RS.unzoom = function () {
+    RS.zoom = null;
+    RS.all("#app")[0].dataset.zoom = "";
+    if (RS.boot && RS.chartsReady()) RS.slide();
+  };
+
+  // Binds what is not bound yet: Dash makes the charts when Plotly has arrived.
+  RS.bind = function () {
+    seer ||= new IntersectionObserver((entries) => {
+      for (const entry of entries)
+        if (entry.isIntersecting) visible.add(entry.target.dataset.panel);
+        else visible.delete(entry.target.dataset.panel);
+      if (RS.boot && !RS.boot.error && RS.chartsReady()) RS.slide();
+    });
+    for (const [el, gd] of RS.plots()) {
+      if (gd.bound) continue;
+      gd.bound = true;
+      gd.on("plotly_relayout", (change) => zoomed(gd, change));
+      gd.on("plotly_doubleclick", RS.unzoom);
+      const area = el.querySelector(".plot");
+      area.addEventListener("pointermove", (event) => hover(gd, event));
+      area.addEventListener("pointerleave", leave);
+      seer.observe(el);
+    }
+  };
+
+  function nearest(xs, x) {
+    let low = 0, high = xs.length - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (xs[middle] < x) low = middle;
+      else high = middle;
+    }
+    return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
+  }
+
+  function hover(source, event) {
+    const axis = source._fullLayout.xaxis, left = source.getBoundingClientRect().left;
+    const x = axis.p2l(event.clientX - left - axis._offset), [start, end] = axis.range.map(time);
+    if (x < start || x > end) return leave();
+    RS.hovering = true;
+    for (const [el, gd] of RS.plots()) show(el, gd, x);
+  }
+
+  function show(el, gd, x) {
+    const axis = gd._fullLayout.xaxis, cross = el.querySelector(".cross"), values = {};
+    if (el.dataset.state !== "data" && el.dataset.state !== "stale") return;
+    cross.style.transform = `translateX(${axis._offset + axis.l2p(x)}px)`;
+    cross.dataset.on = "1";
+    for (const trace of gd.data) if (trace.x.length) values[trace.meta] = trace.y[nearest(trace.x, x)];
+    const shown = RS.all("[data-slot]", el);
+    const total = shown.reduce((sum, b) => sum + (values[b.dataset.slot] || 0), 0);
+    for (const b of shown) {
+      const value = values[b.dataset.slot];
+      if (value === undefined) continue;
+      b.textContent = el.dataset.share && total ? RS.format.text(value === null ? null : value / total, "ratio") : RS.format.text(value, el.dataset.unit);
+    }
+    el.querySelector(".at").textContent = RS.format.clock(x, RS.boot.end - RS.boot.start > 86400);
+  }
+
+  function leave() {
+    if (!RS.hovering) return;
+    RS.hovering = false;
+    for (const cross of RS.all(".cross, .at")) cross.dataset.on = "", (cross.textContent = "");
+    for (const b of RS.all("[data-slot]")) b.textContent = RS.view[b.dataset.t] ?? "";
+  }
+})(window.RS);

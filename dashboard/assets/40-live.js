@@ -1,0 +1,153 @@
+// The live path: a timer asks for one small delta, which is drawn here; Dash only carries it.
+(function (RS) {
+  "use strict";
+  const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 30;
+  const none = () => window.dash_clientside.no_update;
+  const since = (then) => performance.now() - then;
+  let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, paused = false, clock = null;
+
+  // The server's clock: a demo's may run apart from the browser's.
+  RS.ticks = () => ticks;
+  RS.now = () => RS.boot.now + since(heardAt) / 1000;
+
+  const touch = () => matchMedia("(pointer: coarse)").matches;
+  function ask(search) {
+    asked = { search, tz: RS.tz / 1000, touch: touch(), n: (asked ? asked.n : 0) + 1 };
+    askedAt = performance.now();
+    return asked;
+  }
+
+  // History was rewritten, or a series began: load this range again.
+  RS.reload = function () {
+    if (asked && RS.boot && asked.n !== RS.boot.page && since(askedAt) < GIVE_UP) return;
+    window.dash_clientside.set_props("view", { data: ask(asked.search) });
+  };
+
+  function open(search) {
+    if (asked && asked.search !== search) RS.unzoom();
+    RS.showTheme();
+    start();
+    return ask(search || "");
+  }
+
+  function start() {
+    if (clock) return;
+    clock = setInterval(heartbeat, 1000);
+    RS.by("live").addEventListener("click", () => {
+      paused = !paused;
+      heartbeat();
+    });
+    document.addEventListener("visibilitychange", heartbeat);
+  }
+
+  function heartbeat() {
+    if (!RS.boot || RS.boot.error) return;
+    RS.bind();
+    RS.ages();
+    // Dash's links take no aria attributes; the chosen one must not be told by colour alone.
+    for (const link of RS.all("#runs a, #ranges a"))
+      if (link.classList.contains("current")) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    const state = paused ? "paused" : RS.boot.over ? "over" : since(heardAt) > LOST && !document.hidden ? "lost" : "live";
+    const life = String(RS.view.life || "");
+    const words = { paused: "Paused", over: life.charAt(0).toUpperCase() + life.slice(1), lost: "No connection", live: "Live" };
+    const button = RS.by("live"), newest = RS.view.newest;
+    button.dataset.live = state;
+    button.title = paused ? "Resume live updates" : "Pause live updates";
+    button.setAttribute("aria-pressed", String(paused));
+    RS.by("live-word").textContent = words[state];
+    RS.by("live-age").textContent = newest ? (state === "over" ? "ended " : "updated ") + RS.format.age(RS.now() - newest) : "no data yet";
+  }
+
+  function boot(found) {
+    if (!found || (asked && found.page !== asked.n)) return none();
+    RS.boot = found;
+    heardAt = performance.now();
+    pulledAt = 0;
+    RS.by("app").dataset.page = found.error ? "error" : "ok";
+    RS.by("run-name").textContent = found.run || "none";
+    RS.by("message").textContent = found.error || "";
+    if (found.error) return none();
+    for (const key of Object.keys(RS.view)) if (!(key in found.view)) found.view[key] = null;
+    RS.fill(found.view);
+    RS.sparks = found.sparks;
+    for (const el of RS.all("[data-spark]")) RS.drawSpark(el.dataset.spark);
+    states();
+    heartbeat();
+    settle(found);
+    return none();
+  }
+
+  // Dash draws the figures after this callback; then they listen, and a zoom that is still wanted is set again.
+  function settle(found) {
+    if (RS.boot !== found) return;
+    if (!RS.chartsReady()) return void requestAnimationFrame(() => settle(found));
+    RS.bind();
+    if (RS.zoom) RS.slide();
+  }
+
+  // A panel shows its chart when it has points, and says why when it has none.
+  function states() {
+    for (const el of RS.all("[data-panel]")) {
+      const key = "p." + el.dataset.panel, now = RS.view[key + ".s"], has = RS.boot.has[el.dataset.panel];
+      el.dataset.state = has ? (now === "ok" ? "data" : "stale") : now === "ok" ? "empty" : now;
+      if (el.dataset.state === "empty") el.querySelector(".why p").textContent = "No points in this time range: choose a longer one.";
+    }
+  }
+
+  function pull() {
+    ticks++;
+    // The first load, or a change of run, met a server that was away: ask again.
+    if (asked && (!RS.boot || RS.boot.page !== asked.n) && since(askedAt) > GIVE_UP) RS.reload();
+    if (!RS.boot || RS.boot.error || paused || document.hidden || RS.boot.page !== asked.n) return none();
+    // A tick while a call is pending is skipped, so a slow server never sees a storm. Dash does not tell
+    // when a call failed: after a while it counts as lost, and a server that came back is asked again.
+    if ((pulledAt && since(pulledAt) < GIVE_UP) || !RS.chartsReady()) return none();
+    if (RS.boot.over && ticks % IDLE_TICKS) return none();
+    RS.bind();
+    pulledAt = performance.now();
+    const { page, run, cursor, have } = RS.boot;
+    return { page, run, cursor, have, n: ++sent };
+  }
+
+  function apply(delta) {
+    if (!delta || !RS.boot || delta.page !== RS.boot.page) return none();
+    pulledAt = 0;
+    if (delta.reset) return RS.reload(), none();
+    Object.assign(RS.boot, { cursor: delta.cursor, have: delta.have, now: delta.now });
+    heardAt = performance.now();
+    RS.fill(delta.view || {});
+    const over = ["finished", "crashed"].includes(RS.view.life);
+    if (over !== RS.boot.over) return RS.reload(), none();
+    if (delta.view) states();
+    draw(delta.points || {});
+    heartbeat();
+    return none();
+  }
+
+  function draw(points) {
+    const byPanel = {};
+    for (const [slot, found] of Object.entries(points)) {
+      const [panel] = slot.split(".");
+      if (panel === "k") sparkle(slot, found);
+      else (byPanel[panel] ||= {})[slot] = found;
+    }
+    if (!RS.boot.follow) return;
+    for (const [panel, found] of Object.entries(byPanel)) RS.grow(panel, found);
+    RS.slide();
+  }
+
+  function sparkle(key, [ts, vs]) {
+    const [xs, ys] = (RS.sparks[key] ||= [[], []]);
+    const width = 1000 * (RS.boot.end - RS.boot.start), step = width / 60;
+    ts.forEach((t, i) => {
+      const last = xs.length - 1;
+      if (last >= 0 && t - xs[last] < step && vs[i] !== null) ys[last] = vs[i];
+      else xs.push(t), ys.push(vs[i]);
+    });
+    while (xs.length > 2 && xs[1] < ts[ts.length - 1] - width) xs.shift(), ys.shift();
+    RS.drawSpark(key);
+  }
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, { rollscope: { open, boot, pull, apply } });
+})(window.RS);

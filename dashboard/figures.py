@@ -1,0 +1,193 @@
+"""Figures as plain dicts: SVG lines, transparent ground, no colour that a theme would have to change.
+
+Plain, because building graph objects costs more than drawing them; SVG, because twelve WebGL contexts on
+one page get lost.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dashboard import theme
+from dashboard.format import escape
+from dashboard.panels import Line, Panel
+from dashboard.urlstate import Span
+from server.query.types import Series
+
+Figure = dict[str, Any]
+Values = list[float | None]
+
+# Below this many points a line may be a single dot between two gaps, which only a marker shows.
+_FEW = 40
+
+
+def milliseconds(seconds: float, tz: float) -> int:
+    """Plotly draws dates in UTC; shifted by the reader's offset they read as local time."""
+    return round((seconds + tz) * 1000)
+
+
+def short(value: float | None) -> float | None:
+    """Five significant digits: more than a screen can show, and half the bytes."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _values(values: tuple[float | None, ...]) -> Values:
+    return [short(value) for value in values]
+
+
+def has_points(series: Series) -> bool:
+    return any(value is not None for value in series.mean)
+
+
+def figure(panel: Panel, series: Mapping[str, Series], span: Span, tz: float, revision: str) -> Figure:
+    """The chart of a panel; ``series`` by slot, missing or empty ones are left out."""
+    traces: list[Figure] = []
+    drawn = [(slot, line, series[slot]) for slot, line in panel.slots() if slot in series and has_points(series[slot])]
+    for i, (slot, line, found) in enumerate(drawn):
+        traces.extend(_line(panel, slot, line, found, tz))
+        if line.fill and panel.kind == "lines":
+            below = drawn[i - 1] if line.fill == "band" and i else None
+            # Under everything drawn so far, so that no fill covers a line.
+            traces[:0] = _fill(slot, line, found, below, tz)
+    return {"data": traces, "layout": layout(panel, span, tz, revision)}
+
+
+def _line(panel: Panel, slot: str, line: Line, series: Series, tz: float) -> list[Figure]:
+    xs = [milliseconds(ts, tz) for ts in series.ts]
+    main = _trace(slot, xs, _values(series.mean), line)
+    if panel.kind != "lines":
+        return [main | _stacked(panel, line)]
+    # A point that is a whole bucket (live data, short ranges) has no extremes of its own to show.
+    spread = line.envelope and series.low != series.high
+    return [*(_envelope(slot, xs, series, line) if spread else []), main]
+
+
+def _fill(slot: str, line: Line, series: Series, below: tuple[str, Line, Series] | None, tz: float) -> list[Figure]:
+    """The area as traces of its own: Plotly fills across gaps, so here a gap is zero, held until the next value.
+
+    A band needs both edges; one whose lower line is missing is not drawn.
+    """
+    if line.fill == "band" and below is None:
+        return []
+    edges: list[tuple[str, Series, str]] = [] if below is None else [(f"{below[0]}:base", below[2], "none")]
+    edges.append((f"{slot}:fill", series, "tonexty" if below else "tozeroy"))
+    shade = {"mode": "lines", "fillcolor": theme.fade(theme.TRACE[line.colour], 0.14)}
+    return [
+        _trace(meta, [milliseconds(ts, tz) for ts in edge.ts], [short(y or 0) for y in edge.mean], line)
+        | shade
+        | {"fill": fill, "line": {"width": 0, "shape": "hv"}}
+        for meta, edge, fill in edges
+    ]
+
+
+def _trace(slot: str, xs: list[int], ys: Values, line: Line) -> Figure:
+    few = sum(y is not None for y in ys) < _FEW
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if few else "lines",
+        "meta": slot,
+        "name": escape(line.label),
+        "x": xs,
+        "y": ys,
+        "connectgaps": False,
+        # No floating box: the panel's header shows the value under the cursor.
+        "hoverinfo": "skip",
+        # An area keeps its edge: line and fill are held alike (see `_fill`).
+        # An instant that saws (thin, with its envelope) stays behind the mean that can be read.
+        "line": {
+            "color": theme.fade(theme.TRACE[line.colour], 0.45)
+            if line.thin and line.envelope
+            else theme.TRACE[line.colour],
+            "width": 1.2 if line.thin else 2.4,
+            "shape": "hv" if line.fill else "linear",
+        },
+        "marker": {"size": 4, "color": theme.TRACE[line.colour]},
+    }
+
+
+def _stacked(panel: Panel, line: Line) -> Figure:
+    colour = theme.TRACE[line.colour]
+    share = {"groupnorm": "percent"} if panel.kind == "share" else {}
+    # A step's value holds until the next step; with the held shape a gap is an empty hole, not a slope to zero.
+    return share | {
+        "stackgroup": panel.key,
+        "mode": "lines",
+        "fillcolor": theme.fade(colour, 0.9),
+        "line": {"color": colour, "width": 0, "shape": "hv"},
+    }
+
+
+def _envelope(slot: str, xs: list[int], series: Series, line: Line) -> list[Figure]:
+    edges: list[tuple[str, tuple[float | None, ...], Figure]]
+    edges = [("lo", series.low, {}), ("hi", series.high, {"fill": "tonexty"})]
+    shade = theme.fade(theme.TRACE[line.colour], 0.22)
+    return [
+        _trace(f"{slot}:{edge}", xs, _values(values), line)
+        | {"mode": "lines", "line": {"width": 0, "color": shade}, "fillcolor": shade, **extra}
+        for edge, values, extra in edges
+    ]
+
+
+def layout(panel: Panel, span: Span, tz: float, revision: str) -> Figure:
+    """Axes without colour (CSS paints them); y is fixed, so a drag always means "this time"."""
+    return {
+        "uirevision": revision,
+        "margin": {"l": 40, "r": 10, "t": 8, "b": 26},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "showlegend": False,
+        "hovermode": False,
+        "dragmode": "zoom",
+        "font": {"family": "system-ui, sans-serif", "size": 11},
+        "xaxis": _time_axis(span, tz),
+        "yaxis": _value_axis(panel),
+    }
+
+
+def _time_axis(span: Span, tz: float) -> Figure:
+    return {
+        "type": "date",
+        "range": [milliseconds(span.start, tz), milliseconds(span.end, tz)],
+        "nticks": 5,
+        # Ticks nobody sees: they keep the labels clear of the value axis' zero.
+        "ticks": "outside",
+        "ticklen": 5,
+        "tickcolor": "rgba(0,0,0,0)",
+        "showgrid": False,
+        "zeroline": False,
+        # One line per tick; Plotly adds the date below the first one, which needs the margin it has not.
+        "tickformatstops": [
+            {"dtickrange": [None, 60_000], "value": "%H:%M:%S"},
+            {"dtickrange": [60_000, 86_400_000], "value": "%H:%M"},
+            {"dtickrange": [86_400_000, None], "value": "%b %e"},
+        ],
+    }
+
+
+def _value_axis(panel: Panel) -> Figure:
+    axis: Figure = {"fixedrange": True, "nticks": 4, "zeroline": False, "tickformat": _tick_format(panel)}
+    if panel.kind == "share":
+        axis["ticksuffix"] = "%"
+    if panel.ceiling is not None:
+        axis["range"] = [0, panel.ceiling]
+    elif panel.from_zero:
+        axis["rangemode"] = "tozero"
+    return axis
+
+
+def _tick_format(panel: Panel) -> str:
+    if panel.unit == "ratio":
+        return ".0%"
+    return "" if panel.kind == "share" or panel.unit in ("versions", "reward") else "~s"
+
+
+def limit_line(value: float, level: str) -> Figure:
+    """A dotted line over the whole width. It has no label in the chart, where it would cover data: the legend has."""
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": value,
+        "y1": value,
+        "line": {"color": theme.LIMIT[level], "width": 1, "dash": "dot"},
+    }

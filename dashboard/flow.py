@@ -1,0 +1,100 @@
+"""The strip of actors: generator to queue to trainer, weights back, sandboxes beside."""
+
+from dashboard.banner import next_steps, split
+from dashboard.facts import Facts, View, joined, worst
+from dashboard.format import STATE_WORDS, parts, text
+
+
+def flow(facts: Facts) -> View:
+    """Keys ``f.*``: per actor a subtitle, a state, a bar and up to three numbers; labels on the arrows."""
+    cells = _generator(facts) | _queue(facts) | _trainer(facts) | _sandboxes(facts) | _arrows(facts)
+    return cells | {f"f.next.{i}": step for i, step in enumerate(next_steps(facts))}
+
+
+def _actor(key: str, sub: str, state: str, bar: float | None, numbers: list[tuple[str, str]]) -> View:
+    cells: View = {
+        f"f.{key}.sub": sub,
+        f"f.{key}.s": state,
+        f"f.{key}.p": STATE_WORDS.get(state, state),
+        f"f.{key}.bar": round(100 * min(1.0, max(0.0, bar)), 1) if bar is not None else 0,
+    }
+    for i in range(3):
+        figure, word = numbers[i] if i < len(numbers) else ("", "")
+        cells |= {f"f.{key}.{i}.v": figure, f"f.{key}.{i}.u": word}
+    return cells
+
+
+def _numbers(facts: Facts, *wanted: tuple[str, str, dict[str, str]]) -> list[tuple[str, str]]:
+    """(figure, words) of the signals that have a value."""
+    found = ((facts.value(signal, **labels), signal, words, labels) for signal, words, labels in wanted)
+    return [
+        (parts(value, _unit(facts, signal, labels))[0], words.format(u=parts(value, _unit(facts, signal, labels))[1]))
+        for value, signal, words, labels in found
+        if value is not None
+    ]
+
+
+def _unit(facts: Facts, signal: str, labels: dict[str, str]) -> str:
+    found = facts.find(signal, **labels)
+    return found.unit if found else ""
+
+
+def _generator(facts: Facts) -> View:
+    numbers = _numbers(
+        facts,
+        ("generator_tokens_per_second", "tok/s", {}),
+        ("generator_requests_now", "running", {"state": "running"}),
+        ("generator_requests_now", "waiting", {"state": "waiting"}),
+    )
+    kv = facts.value("kv_cache_usage_ratio")
+    states = (facts.state("kv_cache_usage_ratio"), facts.state("generator_requests"))
+    sub = joined(facts.kinds("generator"), facts.gpus("generator")) or "no engine source"
+    return _actor("generator", sub, worst(states), kv, numbers)
+
+
+def _queue(facts: Facts) -> View:
+    batches = facts.value("queue_batches")
+    numbers = _numbers(facts, ("queue_samples_now", "{u}", {}), ("queue_batches", "{u}", {}))
+    state = worst((facts.state("queue_batches"), facts.state("queue_samples")))
+    silent = {"not_applicable": "no queue in this mode", "unknown": "depth not reported"}
+    sub = silent.get(state, "ready for the trainer")
+    # Full means one batch is ready: below that the trainer cannot start.
+    return _actor("queue", sub, state, batches, numbers)
+
+
+def _trainer(facts: Facts) -> View:
+    numbers = _numbers(
+        facts,
+        ("trainer_step_seconds", "{u} step", {}),
+        ("trainer_mfu_ratio", "{u} MFU", {}),
+    )
+    version = facts.value("policy_version")
+    numbers += [(f"v{version:,.0f}", "")] if version is not None else []
+    states = (facts.state("trainer_wait_ratio"), facts.state("trainer_step_seconds"))
+    framework = "" if facts.status.framework in ("", "unknown") else facts.status.framework
+    sub = joined(framework or facts.kinds("trainer"), facts.gpus("trainer")) or "no trainer source"
+    return _actor("trainer", sub, worst(states), split(facts).get("compute"), numbers)
+
+
+def _sandboxes(facts: Facts) -> View:
+    """No signal of this version covers sandboxes: say which of "not there" and "not seen" it is."""
+    kinds = facts.kinds("sandbox")
+    mine = [s for s in facts.signals if s.signal.startswith("sandbox")]
+    state = worst(s.state for s in mine)
+    if state == "not_applicable":
+        return _actor("sandbox", "this run uses no sandboxes", state, None, [])
+    return _actor("sandbox", kinds or "no sandbox source", state, None, [])
+
+
+def _arrows(facts: Facts) -> View:
+    flight = facts.value("in_flight_rollouts", state="generating")
+    done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
+    sync = facts.say("weight_sync_seconds")
+    used = f"{text(done / able, 'ratio')} of capacity" if done is not None and able else "rate not reported"
+    return {
+        "f.to_queue": f"{parts(flight, '')[0]} rollouts" if flight is not None else "rollouts",
+        "f.to_queue.sub": "in flight" if flight is not None else "in flight: not reported",
+        "f.to_trainer": text(done, "samples/s") if done is not None else "samples",
+        "f.to_trainer.sub": used,
+        "f.weights": joined("weights", f"sync {sync}" if sync else ""),
+    }

@@ -1,0 +1,87 @@
+"""What goes over the wire: the first load in full, then per tick only points and cells that are new."""
+
+import json
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dashboard.facts import View
+from dashboard.figures import milliseconds, short
+from dashboard.panels import names_by_slot
+from dashboard.view import view
+from server.query.types import Delta, Reader, Series, Status, UnknownRun
+
+Json = dict[str, Any]
+
+
+class Views:
+    """The last texts sent, by fingerprint: the browser says which it has, and gets what differs.
+
+    Shared by all browsers. Bounded; a fingerprint that fell out (or is another replica's) gets everything.
+    """
+
+    def __init__(self, size: int = 128) -> None:
+        self._seen: OrderedDict[str, View] = OrderedDict()
+        self._size = size
+        self._lock = threading.Lock()
+
+    def remember(self, cells: View) -> str:
+        """The fingerprint of these texts."""
+        key = f"{zlib.crc32(json.dumps(cells, sort_keys=True).encode()):08x}"
+        with self._lock:
+            self._seen[key] = cells
+            self._seen.move_to_end(key)
+            while len(self._seen) > self._size:
+                self._seen.popitem(last=False)
+        return key
+
+    def changes(self, have: str, cells: View) -> View:
+        """Cells that differ from those of fingerprint ``have``; a cell that went away is None."""
+        with self._lock:
+            old = self._seen.get(have, {})
+        changed = {key: cell for key, cell in cells.items() if key not in old or old[key] != cell}
+        return changed | {key: None for key in old if key not in cells}
+
+
+def points(delta: Delta, status: Status) -> dict[str, list[list[Any]]]:
+    """New points by slot: ``{"queue.0": [[times], [values]]}``, times in epoch milliseconds."""
+    found: dict[str, list[list[Any]]] = {}
+    for slot, names in names_by_slot(status.signals).items():
+        new = next((delta.points[name] for name in names if name in delta.points), ())
+        if new:
+            found[slot] = [[milliseconds(ts, 0) for ts, _ in new], [short(value) for _, value in new]]
+    return found
+
+
+def tick(reader: Reader, views: Views, pull: Mapping[str, Any]) -> Json:
+    """The answer to one pull. ``reset`` tells the browser to load its range again."""
+    head = {"page": pull["page"]}
+    try:
+        delta = reader.since(str(pull["run"]), str(pull["cursor"]))
+        status = reader.status(str(pull["run"]))
+    except UnknownRun:
+        return head | {"reset": True}
+    if delta.reset:
+        return head | {"reset": True}
+    cells = view(status, reader.infos())
+    body: Json = {"cursor": delta.cursor, "now": round(delta.now, 3), "have": views.remember(cells)}
+    new = {"points": points(delta, status), "view": views.changes(str(pull.get("have", "")), cells)}
+    # Nothing new is the common case of an idle run: leave even the empty keys out.
+    return head | body | {key: value for key, value in new.items() if value}
+
+
+def spark(series: Series) -> list[list[Any]]:
+    """A card's small line."""
+    return [[milliseconds(ts, 0) for ts in series.ts], [short(value) for value in series.mean]]
+
+
+def by_slot(slots: Mapping[str, Sequence[str]], found: Mapping[str, Series]) -> dict[str, Series]:
+    """Per slot the first of its possible series that has points."""
+    chosen = {slot: _first([found[name] for name in names if name in found]) for slot, names in slots.items()}
+    return {slot: series for slot, series in chosen.items() if series is not None}
+
+
+def _first(candidates: Sequence[Series]) -> Series | None:
+    return next((s for s in candidates if any(value is not None for value in s.mean)), None)

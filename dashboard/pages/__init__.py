@@ -1,0 +1,1 @@
+"""Pages: static trees of elements. Their texts come from `view.py`, by key."""

@@ -1,0 +1,246 @@
+"""What the overview shows, as tables: cards, panels and which series fill them.
+
+A line names a signal and the labels it needs. Labels nobody asked for do not break the match: of several
+candidates the one with the fewest extra labels wins, then the first by name.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from dashboard.format import series_name
+from server.query.types import SignalNow
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A signal and the labels it must carry; ``a|b`` accepts either value and prefers the first."""
+
+    signal: str
+    labels: Labels = ()
+
+    def choices(self) -> Iterator[dict[str, str]]:
+        """Every accepted set of labels, the preferred first."""
+        keys = [key for key, _ in self.labels]
+        for values in product(*(value.split("|") for _, value in self.labels)):
+            yield dict(zip(keys, values, strict=True))
+
+    def find(self, signals: Sequence[SignalNow]) -> SignalNow | None:
+        """The signal that fits best, or None."""
+        same = [s for s in signals if s.signal == self.signal]
+        for labels in self.choices():
+            fits = [s for s in same if labels.items() <= s.labels.items()]
+            if fits:
+                return min(fits, key=lambda s: (len(s.labels), s.name))
+        return None
+
+    def explain(self, signals: Sequence[SignalNow]) -> SignalNow | None:
+        """As `find`; else the bare signal, which says why there is nothing."""
+        bare = (s for s in signals if s.signal == self.signal and s.value is None)
+        return self.find(signals) or next(bare, None)
+
+    def names(self, signals: Sequence[SignalNow]) -> list[str]:
+        """Series to read: the matching one, or (when the signal is silent now) all it could have been."""
+        found = self.find(signals)
+        return [found.name] if found else [series_name(self.signal, labels) for labels in self.choices()]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a panel. ``fill``: ``zero`` to the axis, ``band`` to the line before it."""
+
+    label: str
+    want: Want
+    colour: str
+    fill: Literal["", "zero", "band"] = ""
+    thin: bool = False
+    # Draws the extremes inside each bucket behind the mean, so a long range hides no spike.
+    envelope: bool = False
+    # Takes the label shown from this label of the series found: a run may report max and no p90.
+    named_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart. ``kind``: ``share`` stacks to 100 %, ``stack`` stacks, ``lines`` does neither."""
+
+    key: str
+    title: str
+    shown: str
+    unit: str
+    lines: tuple[Line, ...]
+    kind: Literal["lines", "stack", "share"] = "lines"
+    limits: str = ""
+    ceiling: float | None = None
+    from_zero: bool = True
+
+    def slots(self) -> list[tuple[str, Line]]:
+        """``queue.0``, ``queue.1``: ids on the wire and in the page, 12 times shorter than series names."""
+        return [(f"{self.key}.{i}", line) for i, line in enumerate(self.lines)]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One number with its judgement. ``judge``: the signal whose bands decide, when it is another one."""
+
+    key: str
+    title: str
+    colour: str
+    wants: tuple[Want, ...]
+    judge: Want | None = None
+    notes: tuple[tuple[str, Want], ...] = ()
+
+    def find(self, signals: Sequence[SignalNow]) -> SignalNow | None:
+        """The first candidate that has a value, else the first that says why not."""
+        found = [s for want in self.wants if (s := want.explain(signals)) is not None]
+        return next((s for s in found if s.value is not None), found[0] if found else None)
+
+
+def _want(signal: str, **labels: str) -> Want:
+    return Want(signal, tuple(labels.items()))
+
+
+_MEAN_STALENESS = _want("staleness_versions", level="trajectory", stat="mean")
+_KV = _want("kv_cache_usage_ratio")
+_RUNNING = _want("generator_requests_now", state="running")
+_WAITING = _want("generator_requests_now", state="waiting")
+
+
+def _cause(cause: str) -> Want:
+    return _want("zero_advantage_group_ratio", basis="completed|admitted", cause=cause)
+
+
+CARDS: tuple[Card, ...] = (
+    Card("wait", "Trainer wait", "orange", (_want("trainer_wait_ratio"),)),
+    Card(
+        "queue",
+        "Queue depth",
+        "teal",
+        (_want("queue_samples_now"), _want("queue_samples"), _want("queue_batches")),
+        judge=_want("queue_batches"),
+        notes=(("", _want("queue_batches")),),
+    ),
+    Card(
+        "staleness",
+        "Staleness",
+        "blue",
+        (_MEAN_STALENESS, _want("staleness_versions")),
+        notes=(("max", _want("staleness_versions", level="trajectory", stat="max")),),
+    ),
+    Card("zero", "Zero advantage", "gold", (_want("zero_advantage_ratio", basis="completed|admitted"),)),
+    Card(
+        "length",
+        "Response length",
+        "orange",
+        (_want("response_tokens", stat="mean"), _want("response_tokens")),
+        notes=(("p90", _want("response_tokens", stat="p90")), ("cut", _want("truncation_ratio"))),
+    ),
+    Card("kv", "KV cache", "orange", (_KV,), notes=(("", _RUNNING), ("waiting", _WAITING))),
+)
+
+PANELS: tuple[Panel, ...] = (
+    Panel(
+        "steps",
+        "Where each step goes",
+        "% of step time",
+        "seconds",
+        (
+            Line("wait", _want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
+            Line("compute", _want("trainer_phase_seconds", phase="compute"), "blue"),
+            Line("overhead", _want("trainer_phase_seconds", phase="overhead"), "grey"),
+        ),
+        kind="share",
+        ceiling=100,
+    ),
+    Panel(
+        "queue",
+        "Queue depth",
+        "samples",
+        "samples",
+        (
+            Line("now", _want("queue_samples_now"), "teal", thin=True, envelope=True),
+            Line("5 min mean", _want("queue_samples"), "teal"),
+        ),
+        limits="batch",
+    ),
+    Panel(
+        "staleness",
+        "Policy staleness",
+        "versions behind",
+        "versions",
+        (
+            Line("mean", _MEAN_STALENESS, "blue"),
+            Line("max", _want("staleness_versions", level="trajectory", stat="max"), "blue", "band", thin=True),
+        ),
+        limits="bound",
+    ),
+    Panel(
+        "zero",
+        "Zero-advantage groups",
+        "% of groups",
+        "ratio",
+        (
+            Line("all solved", _cause("all_solved"), "gold"),
+            Line("none solved", _cause("none_solved"), "plum"),
+            Line("cause unknown", _cause("equal_unknown"), "grey"),
+        ),
+        kind="stack",
+        limits="zero_advantage_ratio",
+    ),
+    Panel(
+        "length",
+        "Response length",
+        "tokens",
+        "tokens",
+        (
+            Line("mean", _want("response_tokens", stat="mean"), "orange"),
+            Line("p90", _want("response_tokens", stat="p90|p95|max"), "orange", "band", thin=True, named_by="stat"),
+        ),
+    ),
+    Panel(
+        "requests",
+        "Generator requests",
+        "requests",
+        "requests",
+        (
+            Line("running", _want("generator_requests", state="running"), "orange", envelope=True),
+            Line("waiting", _want("generator_requests", state="waiting"), "grey"),
+        ),
+    ),
+    Panel(
+        "kv",
+        "KV cache usage",
+        "% of blocks",
+        "ratio",
+        (Line("used", _KV, "orange", "zero", envelope=True),),
+        limits="kv_cache_usage_ratio",
+        ceiling=1,
+    ),
+    Panel(
+        "reward",
+        "Reward",
+        "mean per step",
+        "reward",
+        (Line("mean", _want("reward", stat="mean"), "blue", envelope=True),),
+        from_zero=False,
+    ),
+)
+
+
+def slots() -> dict[str, Want]:
+    """Everything that receives live points, by slot: the lines of the panels and the cards' sparklines (``k.*``)."""
+    lines = {slot: line.want for panel in PANELS for slot, line in panel.slots()}
+    return lines | {f"k.{card.key}": card.wants[0] for card in CARDS}
+
+
+def names_by_slot(signals: Sequence[SignalNow]) -> Mapping[str, list[str]]:
+    """Which series feed which slot, as the run reports now."""
+    names = {slot: want.names(signals) for slot, want in slots().items()}
+    for card in CARDS:
+        found = card.find(signals)
+        if found is not None and found.value is not None:
+            names[f"k.{card.key}"] = [found.name]
+    return names

@@ -1,0 +1,142 @@
+"""Static files, compressed once and kept: Dash reads and hashes 4.8 MB of plotly.js on every load, uncompressed.
+
+An ASGI layer around the app. The first request of a file is answered by Dash, compressed on a thread and
+kept; later ones cost a dictionary look-up, and a browser that has the file gets 304.
+"""
+
+import asyncio
+import gzip
+import hashlib
+import re
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import brotli  # type: ignore[import-untyped]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_FOLDERS = ("/_dash-component-suites/", "/assets/")
+# `dash_renderer.v4_4_1m1731.min.js`: Dash puts version and time into the name; our assets carry `?m=`.
+_FINGERPRINT = re.compile(r"\.v[\w-]+m\d+\.")
+_FOREVER = "public, max-age=31536000, immutable"
+# Below this the header costs more than compression saves.
+_SMALL = 500
+# brotli 9 takes 0.4 s for plotly.js and comes within 11 % of level 11, which takes ten.
+_BROTLI, _GZIP = 9, 6
+# A bound on the memory of hostile query strings; the whole dashboard is about forty files.
+_MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file in all its encodings."""
+
+    kind: bytes
+    etag: bytes
+    bodies: MutableMapping[str, bytes]
+
+
+class Static:
+    """``api.add_middleware(Static)``: inside anything that checks access, outside Dash."""
+
+    def __init__(self, app: ASGIApp, prefix: str = "") -> None:
+        self.app = app
+        self._folders = tuple(prefix.rstrip("/") + folder for folder in _FOLDERS)
+        self._kept: dict[tuple[str, bytes], Kept] = {}
+        self._locks: dict[tuple[str, bytes], asyncio.Lock] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or not self._ours(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        kept = await self._file(scope, receive, send)
+        if kept is not None:
+            await _answer(kept, scope, send)
+
+    def _ours(self, path: str) -> bool:
+        return path.startswith(self._folders)
+
+    async def _file(self, scope: Scope, receive: Receive, send: Send) -> Kept | None:
+        """The kept file; None when the app answered something else, which is then already sent."""
+        key = (scope["path"], scope.get("query_string", b""))
+        if key in self._kept:
+            return self._kept[key]
+        # One compression per file, however many browsers open at once after a start.
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if key in self._kept:
+                return self._kept[key]
+            try:
+                return await self._first(key, scope, receive, send)
+            finally:
+                self._locks.pop(key, None)
+
+    async def _first(self, key: tuple[str, bytes], scope: Scope, receive: Receive, send: Send) -> Kept | None:
+        messages: list[Message] = []
+
+        async def collect(message: Message) -> None:
+            messages.append(message)
+
+        await self.app(_plain(scope), receive, collect)
+        if messages[0]["status"] != 200:
+            for message in messages:
+                await send(message)
+            return None
+        kept = await asyncio.to_thread(_compress, messages)
+        if len(self._kept) < _MOST:
+            self._kept[key] = kept
+        return kept
+
+
+def _plain(scope: Scope) -> Scope:
+    """The same request as an unconditional GET, so that the answer is the whole file."""
+    drop = (b"if-none-match", b"if-modified-since", b"accept-encoding", b"range")
+    return {**scope, "method": "GET", "headers": [(k, v) for k, v in scope["headers"] if k not in drop]}
+
+
+def _compress(messages: list[Message]) -> Kept:
+    body = b"".join(message.get("body", b"") for message in messages[1:])
+    kind = dict(messages[0]["headers"]).get(b"content-type", b"application/octet-stream")
+    etag = b'"' + hashlib.sha256(body).hexdigest()[:20].encode() + b'"'
+    bodies = {"": body}
+    if len(body) >= _SMALL:
+        packed = {"br": brotli.compress(body, quality=_BROTLI), "gzip": gzip.compress(body, _GZIP, mtime=0)}
+        bodies |= {name: data for name, data in packed.items() if len(data) < len(body)}
+    return Kept(kind, etag, bodies)
+
+
+def _accepted(kept: Kept, headers: dict[bytes, bytes]) -> str:
+    """The best encoding that the browser takes; ``q=0`` forbids."""
+    wanted: dict[str, Any] = {}
+    for part in headers.get(b"accept-encoding", b"").decode("latin-1").split(","):
+        name, _, quality = part.partition(";")
+        wanted[name.strip().lower()] = re.fullmatch(r"\s*q=0(\.0*)?\s*", quality) is None
+    return next((name for name in ("br", "gzip") if wanted.get(name) and name in kept.bodies), "")
+
+
+async def _answer(kept: Kept, scope: Scope, send: Send) -> None:
+    asked = dict(scope["headers"])
+    fresh = _FINGERPRINT.search(scope["path"]) or scope.get("query_string", b"").startswith(b"m=")
+    headers = [
+        (b"etag", kept.etag),
+        # Without a fingerprint the browser asks each time, and 304 answers.
+        (b"cache-control", (_FOREVER if fresh else "no-cache").encode()),
+        (b"vary", b"accept-encoding"),
+    ]
+    if _has(asked.get(b"if-none-match", b""), kept.etag):
+        await _send(send, 304, headers, b"")
+        return
+    name = _accepted(kept, asked)
+    body = kept.bodies[name]
+    headers += [(b"content-type", kept.kind), (b"content-length", str(len(body)).encode())]
+    headers += [(b"content-encoding", name.encode())] if name else []
+    await _send(send, 200, headers, b"" if scope["method"] == "HEAD" else body)
+
+
+def _has(asked: bytes, etag: bytes) -> bool:
+    # Proxies weaken tags; for a GET a weak match is a match.
+    return any(tag.strip().removeprefix(b"W/") in (etag, b"*") for tag in asked.split(b","))
+
+
+async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

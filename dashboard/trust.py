@@ -1,0 +1,53 @@
+"""Can these numbers be believed? One row per target, the worst first."""
+
+from dashboard.facts import Cell, View
+from server.query.types import Status, TargetTrust
+
+# A fleet of a thousand engines must not make a page of a thousand rows: the healthy ones fold into a count.
+MOST = 40
+_KEYS = 3
+
+
+def trust(status: Status) -> View:
+    """Keys ``t.*``: a summary and rows ``t.0`` .. of plain cells, drawn by `assets/20-page.js`."""
+    rows = sorted(status.trust, key=_badness)
+    cells: View = {f"t.{i}": _row(target, status.now) for i, target in enumerate(rows[:MOST])}
+    up = sum(target.up for target in rows)
+    hidden = len(rows) - MOST
+    unmapped = sum(len(target.unmapped) for target in rows)
+    cells["t.sum"] = f"{up} of {len(rows)} up" if rows else "no targets"
+    cells["t.s"] = "unknown" if not rows else "ok" if up == len(rows) else "critical" if up == 0 else "watch"
+    cells["t.more"] = f"and {hidden} more, all healthier than these" if hidden > 0 else ""
+    cells["t.keys"] = f"{unmapped} keys nobody maps" if unmapped else ""
+    cells["t.none"] = "" if rows else "No targets: this run is fed by pushes, or nothing watches it."
+    return cells
+
+
+def _badness(target: TargetTrust) -> tuple[bool, bool, bool, str]:
+    return (target.up, not target.error, not target.dropped, target.target)
+
+
+def _row(target: TargetTrust, now: float) -> list[str | float | None]:
+    # To the second: finer times would change, and be sent, on every tick.
+    seen = round(now - target.age_seconds) if target.age_seconds is not None else None
+    return [
+        target.target,
+        target.actor,
+        target.kind,
+        int(target.up),
+        seen,
+        target.error,
+        f"{target.samples:,}",
+        f"{target.dropped:,} dropped" if target.dropped else "",
+        unmapped_words(target),
+    ]
+
+
+def unmapped_words(target: TargetTrust) -> str:
+    """The most frequent keys that no mapping knows: a renamed key shows up here."""
+    keys = sorted(target.unmapped, key=lambda key: (-target.unmapped[key], key))
+    more = f" and {len(keys) - _KEYS} more" if len(keys) > _KEYS else ""
+    return ", ".join(keys[:_KEYS]) + more
+
+
+__all__ = ["Cell", "trust", "unmapped_words"]

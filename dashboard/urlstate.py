@@ -1,0 +1,78 @@
+"""The page's state lives in its URL: ``?run=NAME&range=1h``, or ``&start=&end=`` in epoch seconds."""
+
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlencode
+
+from server.query.types import RunInfo
+
+RANGES: dict[str, float | None] = {
+    "15m": 900.0,
+    "1h": 3600.0,
+    "6h": 6 * 3600.0,
+    "24h": 86400.0,
+    "7d": 7 * 86400.0,
+    "all": None,
+}
+DEFAULT_RANGE = "1h"
+OVER = ("finished", "crashed")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A parsed query string. ``start`` and ``end`` are both set or both None."""
+
+    run: str | None
+    range: str = DEFAULT_RANGE
+    start: float | None = None
+    end: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time shown. ``follow``: new points move it along."""
+
+    start: float
+    end: float
+    follow: bool
+
+
+def parse(search: str) -> Address:
+    """Reads what it understands and ignores the rest: an address typed by hand must still open a page."""
+    found = {key: values[-1] for key, values in parse_qs(search.lstrip("?")).items()}
+    start, end = _time(found.get("start")), _time(found.get("end"))
+    chosen = found.get("range", DEFAULT_RANGE)
+    name = chosen if chosen in RANGES else DEFAULT_RANGE
+    if start is None or end is None or end <= start:
+        return Address(found.get("run"), name)
+    return Address(found.get("run"), name, start, end)
+
+
+def _time(value: str | None) -> float | None:
+    try:
+        number = float(value or "")
+    except ValueError:
+        return None
+    # Beyond the year 9999 a browser's date axis has nothing to show; `nan` fails the comparison too.
+    return number if 0 <= number < 2.5e11 else None
+
+
+def link(run: str, range_name: str) -> str:
+    """The address of a run at a range, relative, so it works under any prefix."""
+    return "?" + urlencode({"run": run, "range": range_name})
+
+
+def span(address: Address, run: RunInfo, now: float) -> Span:
+    """The time to show: absolute as asked; a run that is over ends at its last point, not at the present."""
+    if address.start is not None and address.end is not None:
+        return Span(address.start, address.end, follow=False)
+    over = run.lifecycle in OVER and run.last_ts is not None
+    end = run.last_ts if over and run.last_ts is not None else now
+    length = RANGES[address.range]
+    if length is None:
+        length = max(60.0, end - (run.first_ts if run.first_ts is not None else end - 3600))
+    return Span(end - length, end, follow=not over)
+
+
+def points(span_shown: Span) -> int:
+    """Buckets to ask for: up to an hour one per tick of 5 s, beyond that about one per pixel of a panel."""
+    return 720 if span_shown.end - span_shown.start <= 3600 else 360

@@ -1,0 +1,174 @@
+"""A `Reader` in memory: the same promises as the store's, deterministic, with verbs to make things happen.
+
+Points are a log; the cursor is ``generation:position in the log``, so late points are new and a rewrite resets.
+"""
+
+import bisect
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from server.query.types import (
+    Delta,
+    RunInfo,
+    Series,
+    SignalInfo,
+    SignalNow,
+    Status,
+    TargetTrust,
+    UnknownRun,
+)
+
+Point = tuple[float, float | None]
+
+
+@dataclass
+class _Run:
+    info: RunInfo
+    signals: dict[str, SignalNow] = field(default_factory=dict)
+    points: dict[str, list[Point]] = field(default_factory=dict)
+    log: list[tuple[str, Point]] = field(default_factory=list)
+    targets: list[TargetTrust] = field(default_factory=list)
+    verdict: Mapping[str, object] | None = None
+    generation: int = 1
+
+
+class MemoryReader:
+    """Thread-safe, as the protocol says: the app reads on threads while a test appends."""
+
+    def __init__(self, now: float, infos: Iterable[SignalInfo] = ()) -> None:
+        self.clock = now
+        self._infos = {info.name: info for info in infos}
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.RLock()
+        self.calls: list[str] = []
+
+    # Verbs of the test.
+
+    def add_run(self, name: str, lifecycle: str = "running", facts: Mapping[str, str | float] | None = None) -> None:
+        framework = str((facts or {}).get("framework", "unknown"))
+        self._runs[name] = _Run(RunInfo(name, framework, "async", lifecycle, None, None, facts or {}))
+
+    def change(self, run: str, **changes: object) -> None:
+        """Lifecycle, mode: anything of `RunInfo`."""
+        with self._lock:
+            found = self._runs[run]
+            found.info = replace(found.info, **changes)  # type: ignore[arg-type]
+
+    def set_targets(self, run: str, *targets: TargetTrust) -> None:
+        self._runs[run].targets = list(targets)
+
+    def set_verdict(self, run: str, verdict: Mapping[str, object] | None) -> None:
+        self._runs[run].verdict = verdict
+
+    def silence(self, run: str, now: SignalNow) -> None:
+        """A signal without a value, and why."""
+        self._runs[run].signals[now.name] = now
+
+    def append(self, run: str, now: SignalNow, points: Iterable[Point] = ()) -> None:
+        """New points of a signal; its newest value is the last known one."""
+        with self._lock:
+            found = self._runs[run]
+            kept = found.points.setdefault(now.name, [])
+            for point in points:
+                bisect.insort(kept, point, key=lambda p: p[0])
+                found.log.append((now.name, point))
+            last = kept[-1] if kept else (now.ts, now.value)
+            found.signals[now.name] = replace(now, value=last[1], ts=last[0])
+            self._reach(found)
+
+    def rewrite(self, run: str) -> None:
+        """History changed: every cursor of before is foreign now."""
+        self._runs[run].generation += 1
+
+    @staticmethod
+    def _reach(run: _Run) -> None:
+        ends = [(kept[0][0], kept[-1][0]) for kept in run.points.values() if kept]
+        if ends:
+            run.info = replace(run.info, first_ts=min(e[0] for e in ends), last_ts=max(e[1] for e in ends))
+
+    # The protocol.
+
+    def now(self) -> float:
+        return self.clock
+
+    def runs(self) -> list[RunInfo]:
+        with self._lock:
+            found = [run.info for run in self._runs.values()]
+        return sorted(found, key=lambda run: -(run.last_ts or 0))
+
+    def infos(self) -> Mapping[str, SignalInfo]:
+        return self._infos
+
+    def _run(self, name: str) -> _Run:
+        if name not in self._runs:
+            raise UnknownRun(name)
+        return self._runs[name]
+
+    def status(self, run: str) -> Status:
+        with self._lock:
+            self.calls.append(f"status {run}")
+            found = self._run(run)
+            signals = tuple(replace(s, age_seconds=self._age(s)) for s in found.signals.values())
+            info = found.info
+            return Status(
+                info.name,
+                info.framework,
+                info.mode,
+                info.lifecycle,
+                self.clock,
+                found.verdict,
+                signals,
+                (),
+                tuple(found.targets),
+                info.facts,
+            )
+
+    def _age(self, signal: SignalNow) -> float | None:
+        return self.clock - signal.ts if signal.ts is not None else None
+
+    def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[Series]:
+        with self._lock:
+            found = self._run(run)
+            return [_buckets(found, name, start, end, points) for name in names]
+
+    def cursor(self, run: str) -> str:
+        with self._lock:
+            found = self._run(run)
+            return f"{found.generation}:{len(found.log)}"
+
+    def since(self, run: str, cursor: str) -> Delta:
+        with self._lock:
+            self.calls.append(f"since {run}")
+            found = self._run(run)
+            generation, _, position = cursor.partition(":")
+            fits = generation == str(found.generation) and position.isdigit() and int(position) <= len(found.log)
+            new: dict[str, list[Point]] = {}
+            for name, point in found.log[int(position) :] if fits else ():
+                new.setdefault(name, []).append(point)
+            points = {name: tuple(sorted(kept, key=lambda p: p[0])) for name, kept in new.items()}
+            return Delta(self.cursor(run), not fits, self.clock, points)
+
+    def targets(self, run: str | None = None) -> list[TargetTrust]:
+        runs = [self._run(run)] if run is not None else list(self._runs.values())
+        return [target for found in runs for target in found.targets]
+
+
+def _buckets(run: _Run, name: str, start: float, end: float, points: int) -> Series:
+    signal = run.signals.get(name)
+    unit = signal.unit if signal else ""
+    width = max((end - start) / points, 1e-9)
+    cells: dict[int, list[Point]] = {}
+    for point in run.points.get(name, ()):
+        if start <= point[0] <= end:
+            cells.setdefault(int((point[0] - start) / width), []).append(point)
+    rows = [_bucket(cells[i]) for i in sorted(cells)]
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    return Series(name, unit, columns[0], columns[1], columns[2], columns[3])
+
+
+def _bucket(points: list[Point]) -> tuple[float, float | None, float | None, float | None]:
+    known = [value for _, value in points if value is not None]
+    if not known:
+        return points[0][0], None, None, None
+    return points[0][0], sum(known) / len(known), min(known), max(known)

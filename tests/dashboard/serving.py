@@ -1,0 +1,78 @@
+"""A real server in a thread, and a way to wait in a page whose CSP forbids Playwright's own."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from playwright.sync_api import Page
+
+from dashboard.app import attach, csp
+from server.query.types import Reader
+
+PATIENCE = 15.0
+
+
+def application(reader: Reader) -> FastAPI:
+    """The API app as the lead wires it: the dashboard, then the policy outside it."""
+    api = FastAPI()
+    policy = csp(attach(api, reader, version="0.0.0"))
+
+    @api.middleware("http")
+    async def guard(request: Request, call_next: Callable[[Request], Any]) -> Response:
+        response: Response = await call_next(request)
+        response.headers["content-security-policy"] = policy
+        return response
+
+    return api
+
+
+class Serving:
+    """``with Serving(app) as url``; `stop` and `start` again on the same port, as after a crash."""
+
+    def __init__(self, app: Callable[[], FastAPI]) -> None:
+        self._app = app
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/"
+
+    def start(self) -> None:
+        config = uvicorn.Config(self._app(), port=self.port, log_level="warning", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        wait(lambda: self._server.started)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+
+    def __enter__(self) -> "Serving":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def wait(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.02)
+
+
+def until(page: Page, expression: str, argument: object = None, seconds: float = PATIENCE) -> None:
+    """Until a JavaScript function is truthy; `page.wait_for_function` would need 'unsafe-eval'."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression, argument):
+        assert time.monotonic() < end, f"never true: {expression} ({argument})"
+        page.wait_for_timeout(50)

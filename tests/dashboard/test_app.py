@@ -1,0 +1,162 @@
+"""The app as it is put together: async callbacks, the policy, and files that are compressed once."""
+
+import asyncio
+import base64
+import gzip
+import hashlib
+import inspect
+import re
+from collections.abc import Coroutine
+from typing import Any
+
+import brotli  # type: ignore[import-untyped]
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
+
+from dashboard import static, theme
+from dashboard.app import attach, csp
+from dashboard.static import Static
+from tests.dashboard import fake
+
+
+def run(work: Coroutine[Any, Any, httpx.Response | None]) -> Any:
+    return asyncio.run(work)
+
+
+def test_every_callback_is_async() -> None:
+    # A synchronous callback would block the event loop of this backend, and with it every reader.
+    app = attach(FastAPI(), fake.reader(60), version="1")
+    server_side = [spec["callback"] for spec in app.callback_map.values() if "callback" in spec]
+    assert len(server_side) == 2
+    assert all(inspect.iscoroutinefunction(inspect.unwrap(one)) for one in server_side)
+
+
+def test_two_apps_live_in_one_process() -> None:
+    apps = [attach(FastAPI(), fake.reader(60), version="1") for _ in range(2)]
+    assert apps[0].callback_map.keys() == apps[1].callback_map.keys()
+
+
+def test_policy_allows_the_theme_script_and_nothing_inline() -> None:
+    api = FastAPI()
+    app = attach(api, fake.reader(60), version="1")
+    policy = dict(part.strip().split(" ", 1) for part in csp(app).split(";"))
+    digest = base64.b64encode(hashlib.sha256(theme.SCRIPT.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in policy["script-src"]
+    assert "unsafe" not in policy["script-src"]
+    for script in re.findall(r"<script(?![^>]*(?:src|json))[^>]*>(.*?)</script>", index(api), re.S):
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy["script-src"]
+
+
+def index(api: FastAPI) -> str:
+    return str(run(fetch(api, "/")).text)
+
+
+def test_index_tells_nothing_it_need_not() -> None:
+    api = FastAPI()
+    attach(api, fake.reader(60), version="1.2.3")
+    page = index(api)
+    assert "python_version" not in page and "_dash-ws-callback" not in page
+    assert "1.2.3" in page and '<html lang="en">' in page
+
+
+BODY = b"var x = 1;\n" * 400
+
+
+class Origin:
+    """Stands for Dash: answers every path, counts how often it is asked."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.status = status
+        self.seen: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.seen.append(scope["path"])
+        headers = [(b"content-type", b"text/javascript")]
+        start: Message = {"type": "http.response.start", "status": self.status, "headers": headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": BODY[:1000], "more_body": True})
+        await send({"type": "http.response.body", "body": BODY[1000:]})
+
+
+async def fetch(app: Any, path: str, **headers: str) -> httpx.Response:
+    sent = {key.replace("_", "-"): value for key, value in headers.items()}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        request = client.build_request("GET", path, headers={"accept-encoding": "identity"} | sent)
+        return await client.send(request)
+
+
+PLOTLY = "/_dash-component-suites/plotly/package_data/plotly.min.js"
+
+
+@pytest.mark.parametrize(
+    ("accept", "encoding"),
+    [("gzip, deflate, br", "br"), ("gzip", "gzip"), ("br;q=0, gzip", "gzip"), ("identity", None), ("zstd", None)],
+)
+def test_encodings(accept: str, encoding: str | None) -> None:
+    answer = run(fetch(Static(Origin()), PLOTLY, accept_encoding=accept))
+    assert answer.headers.get("content-encoding") == encoding
+    assert answer.content == BODY
+    assert answer.headers["vary"] == "accept-encoding"
+    sizes = {"br": len(brotli.compress(BODY, quality=9)), "gzip": len(gzip.compress(BODY, 6, mtime=0)), None: len(BODY)}
+    assert int(answer.headers["content-length"]) == sizes[encoding]
+
+
+def test_compressed_once_even_when_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[Any] = []
+    to_thread = asyncio.to_thread
+
+    async def counted(work: Any, *args: Any) -> Any:
+        threads.append(work)
+        return await to_thread(work, *args)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    origin = Origin()
+    app = Static(origin)
+
+    async def crowd() -> None:
+        await asyncio.gather(*(fetch(app, PLOTLY) for _ in range(5)))
+
+    run(crowd())
+    assert origin.seen == [PLOTLY]
+    # On a thread: the event loop never compresses.
+    assert threads == [static._compress]
+
+
+def test_a_browser_that_has_the_file_gets_304() -> None:
+    app = Static(Origin())
+    etag = run(fetch(app, PLOTLY)).headers["etag"]
+    for asked in (etag, f"W/{etag}", f'"other", {etag}'):
+        answer = run(fetch(app, PLOTLY, if_none_match=asked))
+        assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
+    assert run(fetch(app, PLOTLY, if_none_match='"other"')).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("/_dash-component-suites/dash/deps/react@18.v4_4_1m1731.min.js", static._FOREVER),
+        ("/assets/app.css?m=1731.5", static._FOREVER),
+        ("/assets/app.css", "no-cache"),
+        (PLOTLY, "no-cache"),
+    ],
+)
+def test_only_fingerprinted_files_are_kept_for_long(path: str, kept: str) -> None:
+    assert run(fetch(Static(Origin()), path)).headers["cache-control"] == kept
+
+
+def test_errors_and_other_paths_pass_through() -> None:
+    broken, fine = Origin(404), Origin()
+    app = Static(broken)
+    assert [run(fetch(app, PLOTLY)).status_code for _ in range(2)] == [404, 404]
+    assert broken.seen == [PLOTLY, PLOTLY]
+    assert "etag" not in run(fetch(Static(fine), "/api/v1/runs")).headers
+
+
+def test_real_files_of_dash_are_served() -> None:
+    api = FastAPI()
+    attach(api, fake.reader(60), version="1")
+    answer = run(fetch(api, "/assets/app.css", accept_encoding="br"))
+    assert answer.status_code == 200 and answer.headers["content-encoding"] == "br"
+    assert b"--c-orange" in answer.content

@@ -1,0 +1,313 @@
+"""The dashboard in a real Chromium, against a real server."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page
+
+from dashboard import format as fmt
+from dashboard.pages import overview
+from dashboard.panels import PANELS
+from tests import browser_support
+from tests.dashboard import fake
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.serving import Serving, application, until, wait
+
+pytestmark = pytest.mark.browser
+
+DRAWN = "() => RS.boot && !RS.boot.error && RS.chartsReady() && document.querySelector('.scatterlayer .trace')"
+LAST = "slot => { const t = gdOf(slot).data.find(t => t.meta === slot); return [t.x.at(-1) - RS.tz, t.y.at(-1)]; }"
+GD = "window.gdOf = slot => document.querySelector(`#graph-${slot.split('.')[0]} .js-plotly-plot`)"
+MS = "x => typeof x === 'number' ? Math.floor(x) : Date.parse(x.replace(' ', 'T') + 'Z')"
+RANGES = f"() => RS.plots().map(([, gd]) => gd._fullLayout.xaxis.range.map({MS}))"
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return fake.reader()
+
+
+@pytest.fixture
+def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    # Every live test waits for a tick or two: a shorter one tests the same and takes a minute less.
+    monkeypatch.setattr(overview, "INTERVAL_MS", 500)
+    with Serving(lambda: application(reader)) as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
+    """Opens a page that fails the test when it logs an error."""
+    pages: list[tuple[Page, list[str]]] = []
+
+    def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900), drawn: bool = True) -> Page:
+        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
+        errors: list[str] = []
+        pages.append((page, errors))
+        page.on("console", lambda message: _note(errors, message))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.add_init_script(GD)
+        page.goto(serving.url + search)
+        if drawn:
+            page.wait_for_selector("[data-page=ok]")
+            until(page, DRAWN)
+        return page
+
+    yield opened
+    logged = [error for page, errors in pages for error in errors if not getattr(page, "forgiven", False)]
+    for page, _ in pages:
+        page.close()
+    assert logged == []
+
+
+def _note(errors: list[str], message: ConsoleMessage) -> None:
+    if message.type == "error":
+        errors.append(message.text)
+
+
+def tell(reader: MemoryReader, index: int, value: float | None, seconds: float = 30.0) -> float:
+    """A new point of the tick signal ``index``; returns its time."""
+    reader.clock += seconds
+    reader.append(fake.RICH, fake.TICKS[index][0], [(reader.clock, value)])
+    return reader.clock
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_page_is_clean(open_page: Open, theme: str, size: tuple[int, int]) -> None:
+    page = open_page(theme=theme, size=size)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    assert page.title() == "Rollscope"
+    assert page.locator(".banner h1").inner_text() == "The trainer waits 74 % of each step for rollouts"
+    assert page.locator("[data-panel][data-state=data]").count() == len(PANELS)
+    if size == (1440, 900):
+        first = page.locator("#panel-steps .plot").bounding_box()
+        assert first is not None and first["y"] + first["height"] <= 900
+
+
+def test_new_point_is_drawn_without_reload(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page()
+    page.evaluate("window.same = 1")
+    at = tell(reader, 0, 33.0)
+    until(
+        page,
+        f"slot => {{ const last = ({LAST})(slot); return last[0] === {round(at * 1000)} && last[1] === 33; }}",
+        "queue.0",
+    )
+    assert page.locator("#panel-queue [data-slot='queue.0']").inner_text() == "33"
+    assert page.locator("#card-queue .num").inner_text() == "33"
+    assert page.evaluate("window.same") == 1
+    newest = page.evaluate("() => RS.plots().map(([, gd]) => gd._fullLayout.xaxis.range[1])")
+    assert newest[0] == newest[1]
+
+
+def test_gap_breaks_the_line(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page()
+    tell(reader, 3, None)
+    until(page, f"() => ({LAST})('kv.0')[1] === null")
+    # The area under the line is empty there, too.
+    assert page.evaluate("gdOf('kv.0').data.find(t => t.meta === 'kv.0:fill').y.at(-1)") == 0
+    until(page, "() => document.querySelector('#panel-kv').dataset.state === 'stale'")
+
+
+def drag(page: Page, panel: str) -> None:
+    box = page.locator(f"#panel-{panel} .nsewdrag").first.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.3, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=4)
+    page.mouse.up()
+
+
+def test_zoom_is_shared_and_survives(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(size=(1440, 1500))
+    whole = page.evaluate(RANGES)[0]
+    drag(page, "queue")
+    until(page, f"() => RS.zoom && new Set(({RANGES})().map(String)).size === 1")
+    zoomed = page.evaluate(RANGES)[0]
+    assert 0.25 < (zoomed[1] - zoomed[0]) / (whole[1] - whole[0]) < 0.35
+    at = tell(reader, 0, 21.0)
+    until(page, f"() => ({LAST})('queue.0')[0] === {round(at * 1000)}")
+    assert page.evaluate(RANGES) == [zoomed] * len(PANELS)
+    page.locator("#panel-kv .nsewdrag").first.dblclick()
+    until(page, f"() => !RS.zoom && ({RANGES})().every(r => r[1] - r[0] > 3.5e6)")
+
+
+def test_hover_shows_values_in_every_header(open_page: Open) -> None:
+    page = open_page(size=(1440, 1500))
+    before = page.locator("[data-slot='reward.0']").inner_text()
+    page.locator("#panel-queue .plot").hover(position={"x": 120, "y": 60})
+    until(page, "before => document.querySelector('[data-slot=\"reward.0\"]').textContent !== before", before)
+    assert page.locator(".cross[data-on='1']").count() == len(PANELS)
+    shares = page.locator("#panel-steps [data-slot]").all_inner_texts()
+    assert sum(float(share.removesuffix(" %")) for share in shares) == pytest.approx(100, abs=1)
+    page.mouse.move(5, 5)
+    until(page, "before => document.querySelector('[data-slot=\"reward.0\"]').textContent === before", before)
+
+
+def test_panel_without_data_says_why(open_page: Open) -> None:
+    page = open_page(f"?run={fake.POOR}", drawn=False)
+    page.wait_for_selector("[data-page=ok]")
+    # Text of a target or a signal is text, never markup.
+    assert page.locator("#panel-reward .why p").inner_text() == "log reward/mean <b>each</b> step"
+    assert page.locator("#panel-reward .plot").is_visible() is False
+    assert page.locator("#panel-queue").get_attribute("data-state") in ("unknown", "not_applicable")
+    assert page.locator("#card-wait .pill").inner_text() == "Unknown"
+    assert page.locator("#card-wait .note").inner_text() == "log time/wait_for_batch"
+    assert page.locator(".banner h1").inner_text() == "Not enough measured to say more yet"
+
+
+def test_run_switch_by_link(open_page: Open) -> None:
+    page = open_page()
+    page.locator("#run-menu summary").click()
+    page.locator("#runs a", has_text=fake.POOR).click()
+    until(page, "name => document.querySelector('#run-name').textContent === name", fake.POOR)
+    assert f"run={fake.POOR}" in page.url
+    assert page.locator("#runs").is_visible() is False
+    page.go_back()
+    until(page, "name => document.querySelector('#run-name').textContent === name", fake.RICH)
+    page.get_by_role("link", name="15m").click()
+    until(page, "() => RS.boot.end - RS.boot.start === 900")
+    until(page, "() => document.querySelector('#ranges [aria-current]').textContent === '15m'")
+
+
+def test_unknown_run(open_page: Open) -> None:
+    page = open_page("?run=%3Cb%3Enobody", drawn=False)
+    page.wait_for_selector("[data-page=error]")
+    assert page.locator("#message").inner_text() == "No run is called “<b>nobody”. Choose one from the menu."
+    page.locator("#run-menu summary").click()
+    page.locator("#runs a", has_text=fake.RICH).click()
+    page.wait_for_selector("[data-page=ok]")
+
+
+def test_theme_toggles_and_stays(open_page: Open) -> None:
+    page = open_page(theme="light")
+    assert page.locator("#theme-word").inner_text() == "Auto"
+    traces = page.evaluate("document.querySelector('#graph-queue path.js-line').style.stroke")
+    for word, theme in (("Light", "light"), ("Dark", "dark")):
+        page.locator("#theme").click()
+        assert page.locator("#theme-word").inner_text() == word
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+    assert page.evaluate("document.querySelector('#graph-queue path.js-line').style.stroke") == traces
+    page.reload()
+    # Before anything is loaded: no flash.
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_server_gone_and_back(open_page: Open, serving: Serving, reader: MemoryReader) -> None:
+    page = open_page()
+    page.forgiven = True  # type: ignore[attr-defined]  # a refused connection is logged by the browser itself
+    serving.stop()
+    times = [tell(reader, 0, float(value), 10.0) for value in (41, 42, 43)]
+    until(page, "() => document.querySelector('#live').dataset.live === 'lost'", seconds=20)
+    serving.start()
+    until(page, f"() => ({LAST})('queue.0')[1] === 43", seconds=30)
+    xs = page.evaluate("gdOf('queue.0').data.find(t => t.meta === 'queue.0').x.slice(-3).map(x => x - RS.tz)")
+    assert xs == [round(at * 1000) for at in times]
+    assert page.locator("#live").get_attribute("data-live") == "live"
+
+
+def test_rewritten_history_is_loaded_again(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page()
+    loaded = page.evaluate("RS.boot.page")
+    reader.rewrite(fake.RICH)
+    until(page, "loaded => RS.boot.page > loaded", loaded)
+
+
+def test_first_data_turns_an_empty_panel_into_a_chart(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.POOR}", drawn=False)
+    page.wait_for_selector("[data-page=ok]")
+    reader.append(fake.POOR, fake.TICKS[0][0], [(reader.clock - 20, 7.0), (reader.clock - 10, 8.0)])
+    until(page, "() => document.querySelector('#panel-queue').dataset.state === 'data'")
+    until(page, f"() => ({LAST})('queue.0')[1] === 8")
+
+
+def test_pause_holds_and_fills_up(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page()
+    page.locator("#live").click()
+    assert page.locator("#live-word").inner_text() == "Paused"
+    calls = len(reader.calls)
+    ticks = page.evaluate("RS.ticks()")
+    tell(reader, 0, 55.0)
+    until(page, "ticks => RS.ticks() > ticks + 1", ticks)
+    assert len(reader.calls) == calls
+    page.locator("#live").click()
+    until(page, f"() => ({LAST})('queue.0')[1] === 55")
+
+
+def test_finished_run_is_left_alone(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.DONE}")
+    assert page.locator(".chip").inner_text() == "Finished"
+    assert "3 h ago" in page.locator(".banner .meta").first.inner_text()
+    ticks = page.evaluate("RS.ticks()")
+    until(page, "ticks => RS.ticks() > ticks + 1", ticks)
+    assert f"since {fake.DONE}" not in reader.calls
+
+
+def test_slow_server_sees_no_storm(open_page: Open, reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = open_page()
+    answer, asked = reader.since, []
+
+    def slow(run: str, cursor: str) -> Any:
+        asked.append(cursor)
+        wait(lambda: release)
+        return answer(run, cursor)
+
+    release: list[bool] = []
+    monkeypatch.setattr(reader, "since", slow)
+    wait_in(page, lambda: asked)
+    ticks = page.evaluate("RS.ticks()")
+    until(page, "ticks => RS.ticks() > ticks + 1", ticks)
+    assert len(asked) == 1
+    release.append(True)
+
+
+def wait_in(page: Page, condition: Callable[[], object]) -> None:
+    """Until something happens on the server, while the browser's events go on."""
+    for _ in range(300):
+        if condition():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("never happened")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("run", [fake.RICH, fake.POOR])
+def test_accessibility(open_page: Open, theme: str, run: str) -> None:
+    page = open_page(f"?run={run}", theme=theme, drawn=run == fake.RICH)
+    page.wait_for_selector("[data-page=ok]")
+    page.locator("#run-menu summary").click()
+    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []
+
+
+def test_both_formatters_agree(open_page: Open) -> None:
+    page = open_page()
+    values = [0, 0.00012, 0.02, 0.347, 1, 1.954, 9.996, 34.26, 99.97, 412.6, 999.6, 1204, 10400, 2.5e6, 7e9, -3.2]
+    cases = [[value, unit] for unit in ("ratio", "seconds", "tokens", "") for value in values]
+    shown = page.evaluate("cases => cases.map(([v, u]) => RS.format.text(v, u))", cases)
+    assert shown == [fmt.text(value, unit) for value, unit in cases]  # type: ignore[arg-type]
+
+
+def test_markup_in_names_stays_text(browser: Browser) -> None:
+    reader, name = fake.reader(), "<img src=x onerror=alert(1)>"
+    reader.add_run(name)
+    evil = replace(fake.signal("response_tokens", unit="tokens", stat="p90"), name="evil")
+    reader.append(name, replace(evil, labels={"stat": "p90", "env": "<b>x</b>"}), [(reader.clock, 1.0)])
+    reader.set_targets(name, fake.target(name, "trainer", "<i>kind</i>", error="<script>1</script>"))
+    with Serving(lambda: application(reader)) as serving:
+        page = browser.new_page()
+        page.goto(serving.url + "?run=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+        page.wait_for_selector("[data-page=ok]")
+        assert page.locator("#run-name").inner_text() == name
+        assert page.locator(".trust tbody th").inner_text() == name
+        assert page.locator("main img, main script, .trust i").count() == 0
+        page.close()

@@ -1,0 +1,62 @@
+"""Numbers, words and escapes."""
+
+import math
+
+import pytest
+
+from dashboard import format as fmt
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (0.00012, "1.2e-04"),
+        (0.0213, "0.021"),
+        (0.5, "0.5"),
+        (1.954, "1.95"),
+        (4.0, "4"),
+        (34.26, "34.3"),
+        (99.97, "100"),
+        (412.4, "412"),
+        (1204, "1,204"),
+        (10_432, "10.4k"),
+        (250_000, "250k"),
+        (2.5e6, "2.5M"),
+        (7e9, "7G"),
+        (-3.2, "-3.2"),
+    ],
+)
+def test_number(value: float, shown: str) -> None:
+    assert fmt.number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (0.64, "ratio", "64 %"),
+        (0.0342, "ratio", "3.4 %"),
+        (0.05, "ratio", "5 %"),
+        (0.0, "ratio", "0 %"),
+        (41.23, "seconds", "41.2 s"),
+        (600, "seconds", "10 min"),
+        (10_800, "seconds", "3 h"),
+        (1.95, "samples/s", "1.95 samples/s"),
+        (None, "ratio", "–"),
+        (math.nan, "ratio", "–"),
+        (math.inf, "seconds", "–"),
+    ],
+)
+def test_text(value: float | None, unit: str, shown: str) -> None:
+    assert fmt.text(value, unit) == shown
+
+
+def test_escape_leaves_no_markup() -> None:
+    assert fmt.escape('<a href="x">R&D</a>') == '&lt;a href="x"&gt;R&amp;D&lt;/a&gt;'
+
+
+def test_series_name_sorts_labels() -> None:
+    assert fmt.series_name("staleness_versions", {"stat": "mean", "level": "token"}) == (
+        'staleness_versions{level="token",stat="mean"}'
+    )
+    assert fmt.series_name("entropy", {}) == "entropy"
