@@ -1,0 +1,256 @@
+"""The command line and composition root. Nobody imports it; only it knows both the server and the dashboard."""
+
+import argparse
+import logging
+import os
+import sys
+import webbrowser
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from fastapi import FastAPI
+
+import collectors
+import dashboard
+import migrations
+import server
+from dashboard.app import attach as attach_dashboard
+from dashboard.app import csp
+from server.attach import Attached, attach, run_name
+from server.clock import ScaledClock, WallClock
+from server.collect import RunLoop
+from server.commands import check, demo, status
+from server.config import ConfigError, RunSettings, Settings, TargetSettings, default_store, load
+from server.config import check as check_settings
+from server.demo.scenarios import SCENARIOS
+from server.query import Reader
+from server.security import App
+from server.serve import bind, serve
+from server.store import StoreError, migrate
+
+OK, FAILED, BAD_USAGE = 0, 1, 2
+
+
+def guard_names() -> str | None:
+    """Our import names are common words: say so when another package sits on one of them."""
+    for package in (collectors, dashboard, migrations, server):
+        if getattr(package, "__dist__", "") != "rollscope":
+            return (
+                f"another package named {package.__name__!r} is installed in this environment; "
+                "Rollscope is an application, install it apart: uv tool install rollscope"
+            )
+    return None
+
+
+def version() -> str:
+    try:
+        return installed_version("rollscope")
+    except PackageNotFoundError:  # a checkout without an install
+        return "0+unknown"
+
+
+def compose(api: FastAPI, reader: Reader, version: str) -> tuple[App, Callable[[], str]]:
+    """The dashboard on the API's own application: one process, one port."""
+    dash = attach_dashboard(api, reader, version=version)
+    return api, lambda: csp(dash)
+
+
+# ---- arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rollscope",
+        description="Which of trainer, generator and sandbox holds your RL run back, live, with evidence.",
+        epilog="example: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
+    )
+    parser.add_argument("--version", action="version", version=f"rollscope {version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _demo_arguments(
+        _command(commands, "demo", _demo, "an imaginary cluster, live", "rollscope demo --scenario generator-bound")
+    )
+    _serving(_command(commands, "up", _up, "serve what the configuration names", "rollscope up -c rollscope.toml"))
+    watch = _serving(
+        _command(commands, "watch", _watch, "attach to a run and serve it",
+                 "rollscope watch http://127.0.0.1:8000 ./outputs/my-run")
+    )  # fmt: skip
+    watch.add_argument(
+        "sources", nargs="+", metavar="SOURCE", help="URLs of engines, run directories, trackio databases"
+    )
+    watch.add_argument("--run", default=None, help="the run's name (default: the directory's)")
+    checking = _common(
+        _command(commands, "check", _check, "validate the configuration and probe each target once",
+                 "rollscope check http://127.0.0.1:8000 ./outputs/my-run")
+    )  # fmt: skip
+    checking.add_argument("sources", nargs="*", metavar="SOURCE")
+    asking = _common(
+        _command(commands, "status", _status, "a run's state now", "rollscope status --json | jq .verdict")
+    )
+    asking.add_argument("run", nargs="?", default=None, metavar="RUN")
+    asking.add_argument("--json", action="store_true", help="the API's object, all of it")
+    asking.add_argument("--url", default=None, help="a running server (default: this machine's, else the store)")
+    _common(
+        _command(commands, "migrate", _migrate, "bring a database to this version's schema",
+                 "rollscope migrate --store postgresql://user@host/rollscope")
+    )  # fmt: skip
+    return parser
+
+
+def _command(commands, name: str, run: Callable[[argparse.Namespace], int], text: str, example: str):  # type: ignore[no-untyped-def]
+    parser = commands.add_parser(name, help=text, description=text, epilog=f"example: {example}")
+    parser.set_defaults(execute=run)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("-c", "--config", type=Path, default=None, metavar="FILE", help="configuration (TOML)")
+    parser.add_argument("--store", default=None, metavar="URL", help="sqlite:///FILE or postgresql://...")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more than changes of state")
+    return parser
+
+
+def _serving(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    _common(parser)
+    parser.add_argument("--host", default=None, help="address to bind (default 127.0.0.1; others need a token)")
+    parser.add_argument("--port", type=int, default=None, help="port (default 8050; 0 chooses one)")
+    parser.add_argument("--role", choices=("all", "collect", "web"), default=None, help="default: all")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    return parser
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    _serving(parser)
+    parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="generator-bound")
+    parser.add_argument("--seed", type=int, default=0, help="another seed is another, equally reproducible run")
+    parser.add_argument(
+        "--speed", type=float, default=1.0,
+        help="how fast the demo's clock runs once it has reached the present; above 1 it runs ahead of the wall's",
+    )  # fmt: skip
+    parser.add_argument("--dir", type=Path, default=None, help="keep run directory, truth and store here")
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    """File and environment, then the command line over them."""
+    settings = load(args.config, os.environ)
+    given = {
+        name: value for name in ("host", "port", "store", "role") if (value := getattr(args, name, None)) is not None
+    }
+    settings = replace(settings, **given)
+    check_settings(settings)
+    return settings
+
+
+# ---- commands
+
+
+def _watch(args: argparse.Namespace) -> int:
+    name = args.run or run_name(args.sources)
+    sources = tuple(TargetSettings(source) for source in args.sources)
+    return _serve(args, _settings(args), [attach(RunSettings(name, sources))])
+
+
+def _up(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    runs = [] if settings.role == "web" else [attach(run) for run in settings.runs]
+    return _serve(args, settings, runs)
+
+
+def _serve(args: argparse.Namespace, settings: Settings, runs: Sequence[Attached]) -> int:
+    sock = bind(settings.host, settings.port)
+    return serve(settings, runs, WallClock(), compose, version=version(), sock=sock, announce=_announcer(args))
+
+
+def _announcer(args: argparse.Namespace) -> Callable[[str], None]:
+    def announce(url: str) -> None:
+        print(f"Rollscope is at {url}", flush=True)
+        if not args.no_browser and sys.stdout.isatty():
+            webbrowser.open(url)
+
+    return announce
+
+
+def _demo(args: argparse.Namespace) -> int:
+    if args.speed <= 0:
+        raise ConfigError(["--speed: must be above 0"])
+    if args.dir is not None:
+        args.dir.mkdir(parents=True, exist_ok=True)
+        return _demo_in(args, args.dir)
+    with demo.workplace() as directory:
+        return _demo_in(args, Path(directory))
+
+
+def _demo_in(args: argparse.Namespace, directory: Path) -> int:
+    settings = _settings(args)
+    if args.store is None:
+        settings = replace(settings, store=f"sqlite:///{directory / 'rollscope.db'}")
+    sock = bind(settings.host, settings.port)
+    clock = ScaledClock(demo.begin(WallClock().now()))
+    with demo.Cluster(args.scenario, args.seed, directory, clock.now()) as cluster:
+
+        async def before(loops: Sequence[RunLoop]) -> None:
+            await demo.fast_forward(cluster, clock, loops, args.speed)
+
+        def announce(url: str) -> None:
+            print(f"demo {args.scenario}, seed {args.seed}; truth in {cluster.ready['truth']}", flush=True)
+            _announcer(args)(url)
+
+        return serve(
+            settings, [attach(cluster.settings())], clock, compose,
+            version=version(), sock=sock, before=before, announce=announce,
+        )  # fmt: skip
+
+
+def _check(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    runs = list(settings.runs)
+    if args.sources:
+        runs.append(RunSettings(run_name(args.sources), tuple(TargetSettings(source) for source in args.sources)))
+    report, fine = check.probe(runs)
+    print(report)
+    return OK if fine else FAILED
+
+
+def _status(args: argparse.Namespace) -> int:
+    store = args.store or load(args.config, os.environ).store
+    found = status.fetch(args.run, args.url, store, os.environ)
+    print(status.dump(found) if args.json else status.text(found))
+    return OK
+
+
+def _migrate(args: argparse.Namespace) -> int:
+    url = args.store or load(args.config, os.environ).store or default_store(os.environ)
+    try:
+        migrate(url)
+    except StoreError as error:
+        raise ConfigError([f"store: {error}"]) from None
+    print("the store is at this version's schema")
+    return OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Exit codes: 0 fine, 1 a check failed, 2 bad usage or configuration."""
+    problem = guard_names()
+    if problem:
+        print(problem, file=sys.stderr)
+        return FAILED
+    args = _parser().parse_args(argv)
+    level = logging.INFO if getattr(args, "verbose", False) else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("rollscope").setLevel(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        code: int = args.execute(args)
+    except ConfigError as error:
+        for line in error.problems:
+            print(f"rollscope: {line}", file=sys.stderr)
+        return BAD_USAGE
+    except KeyboardInterrupt:
+        return OK
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The installed program as a user starts it: a process, its output, its signals."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+SCRIPT = Path(sys.executable).parent / "rollscope"
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Nothing of the developer's own settings."""
+    return {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONWARNINGS": "error::ResourceWarning"}
+
+
+class Program:
+    """`rollscope ARGS --port 0`, up once it has said where it is."""
+
+    def __init__(self, home: Path, *args: str, script: Path = SCRIPT, **env: str) -> None:
+        self._args = [str(script), *args, "--port", "0", "--no-browser"]
+        self._env = {**environment(home), **env}
+        self._home = home
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(
+            self._args, env=self._env, cwd=self._home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if match := re.search(r"Rollscope is at (\S+)", line):
+                self.url = match[1]
+                return self
+        _, errors = self.process.communicate()
+        raise AssertionError(f"it ended with {self.process.returncode}: {errors}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """Signal it and wait. Returns exit code and what it wrote to stderr."""
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
+
+    def get(self, path: str, **kwargs: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=30, trust_env=False, **kwargs)
+
+    def until(self, path: str, good: Any) -> Any:
+        """The JSON of `path` once `good` accepts it; polls as a script would, for a minute at most."""
+        import time  # noqa: PLC0415
+
+        deadline = time.monotonic() + 60
+        last: Any = None
+        while time.monotonic() < deadline:
+            answer = self.get(path)
+            last = answer.json() if answer.status_code == 200 else answer.text
+            if answer.status_code == 200 and good(last):
+                return last
+        raise AssertionError(f"{path} never became good; last: {str(last)[:2000]}")
+
+
+def run(home: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    return subprocess.run(
+        [str(SCRIPT), *args], env={**environment(home), **env}, cwd=home, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip

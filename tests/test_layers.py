@@ -1,0 +1,126 @@
+"""Who may import whom, with the reason in the failure."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = {"collectors", "server", "dashboard", "migrations"}
+
+# folder -> (what of ours it may import, what else of note it may import or None for anything, why)
+RULES: dict[str, tuple[set[str], set[str] | None, str]] = {
+    "collectors": (
+        {"collectors"}, {"httpx", "prometheus_client"},
+        "a collector must run without the server (later: as an agent beside the trainer)",
+    ),
+    "server/signals": (
+        {"server.signals", "collectors.model", "collectors.catalog"}, set(),
+        "signals are pure: what a reader must be able to trust on paper has no I/O and no clock",
+    ),
+    "server/store": (
+        {"server.store", "collectors.model", "migrations"}, {"sqlalchemy", "alembic", "psycopg"},
+        "the store knows records, not meaning",
+    ),
+    "server/demo": ({"server.demo"}, set(), "the demo is the outside world: it shares no line with what reads it"),
+    "server": ({"server", "collectors", "migrations"}, None, "the server serves API and alerts without a UI"),
+    "dashboard": (
+        {"dashboard", "server.query"}, None,
+        "a pixel can never show what the API and /metrics do not say",
+    ),
+    "migrations": ({"migrations"}, {"alembic", "sqlalchemy"}, "a migration is frozen: tables.py may change, it not"),
+}  # fmt: skip
+
+FORBIDDEN_IN_SIGNALS = {
+    "time",
+    "datetime",
+    "random",
+    "os",
+    "pathlib",
+    "socket",
+    "asyncio",
+    "threading",
+    "logging",
+    "subprocess",
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+def rule_of(path: Path) -> str:
+    folder = path.relative_to(ROOT).parent.as_posix()
+    return max((name for name in RULES if folder == name or folder.startswith(name + "/")), key=len)
+
+
+def files() -> list[Path]:
+    return sorted(path for folder in OURS for path in (ROOT / folder).rglob("*.py"))
+
+
+def broken(path: Path, names: list[str]) -> list[str]:
+    import sys  # noqa: PLC0415  only for the list of the standard library's names
+
+    ours, theirs, why = RULES[rule_of(path)]
+    found = []
+    for name in names:
+        top = name.split(".")[0]
+        if top in OURS:
+            allowed = any(name == one or name.startswith(one + ".") for one in ours)
+        else:
+            allowed = theirs is None or top in theirs or top in sys.stdlib_module_names
+        if not allowed:
+            found.append(f"{path.relative_to(ROOT)} imports {name}: {why}")
+    return found
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_imports_go_one_way(path: Path) -> None:
+    if path.relative_to(ROOT).as_posix() == "server/main.py":
+        return  # the composition root imports everything
+    assert broken(path, list(imports(path))) == []
+
+
+def test_nobody_imports_main() -> None:
+    assert [path for path in files() if "server.main" in imports(path)] == []
+
+
+def test_signals_have_no_clock_and_no_io() -> None:
+    for path in (ROOT / "server/signals").glob("*.py"):
+        if path.name != "__init__.py":
+            assert not FORBIDDEN_IN_SIGNALS & {name.split(".")[0] for name in imports(path)}, path
+
+
+def test_the_rules_bite() -> None:
+    """A planted violation of each rule is found."""
+    planted = {
+        "collectors/x.py": "server.store",
+        "server/signals/x.py": "sqlalchemy",
+        "server/demo/x.py": "collectors.model",
+        "server/x.py": "dashboard.app",
+        "dashboard/x.py": "server.store",
+        "migrations/x.py": "server.store.tables",
+    }
+    for name, module in planted.items():
+        assert len(broken(ROOT / name, [module])) == 1, name
+
+
+def test_sql_is_in_the_store_only() -> None:
+    for path in files():
+        if not path.relative_to(ROOT).as_posix().startswith(("server/store/", "migrations/")):
+            assert not any(name.split(".")[0] in ("sqlalchemy", "psycopg") for name in imports(path)), path
+
+
+def test_files_stay_small() -> None:
+    """400 lines is what one reads in a sitting; tables aside."""
+    tables = {"collectors/catalog", "server/store/tables.py", "migrations/versions"}
+    for path in files():
+        name = path.relative_to(ROOT).as_posix()
+        if not any(name.startswith(table) for table in tables):
+            assert len(path.read_text("utf-8").splitlines()) <= 400, name

@@ -1,0 +1,81 @@
+"""Locks, compose file and Dockerfile agree with the program."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+from server.config import build
+from server.main import _parser
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def names(lines: list[str]) -> set[str]:
+    return {line for line in lines if line and not line.startswith(("#", "-r"))}
+
+
+def test_lock_inputs_are_the_projects_dependencies() -> None:
+    runtime = names((ROOT / "requirements/runtime.in").read_text("utf-8").splitlines())
+    assert set(PROJECT["project"]["dependencies"]) | {"hatchling>=1.27", "editables>=0.5"} == runtime
+    dev = names((ROOT / "requirements/dev.in").read_text("utf-8").splitlines())
+    assert set(PROJECT["dependency-groups"]["dev"]) == dev
+
+
+def test_locks_name_versions_and_hashes_and_no_address() -> None:
+    for path in (ROOT / "requirements").glob("*.txt"):
+        text = path.read_text("utf-8")
+        assert "://" not in text, path
+        pins = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.M)
+        assert len(pins) == len(re.findall(r"^\S+==[^\n]*\\\n(?:    --hash=sha256:)", text, re.M)), path
+    npm = (ROOT / "package-lock.json").read_text("utf-8")
+    assert "resolved" not in npm and "://" not in re.sub(r'"(url|funding)": "[^"]*"', "", npm)
+
+
+def test_every_direct_dependency_is_locked() -> None:
+    locked = set(re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements/runtime.txt").read_text("utf-8"), re.M))
+    for requirement in PROJECT["project"]["dependencies"]:
+        assert re.split(r"[\[<>=]", requirement)[0] in locked
+
+
+def compose() -> dict[str, dict[str, object]]:
+    services: dict[str, dict[str, object]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))[
+        "services"
+    ]
+    return services
+
+
+def test_compose_commands_are_the_programs_own() -> None:
+    for name, service in compose().items():
+        if service.get("build"):
+            args = _parser().parse_args(service["command"])  # exits on an unknown command or option
+            assert args.command == {"rollscope": "up", "demo": "demo"}[name]
+
+
+def test_compose_variables_are_read_by_the_program() -> None:
+    for name, service in compose().items():
+        if not service.get("build"):
+            continue
+        environment: dict[str, str] = service["environment"]  # type: ignore[assignment]
+        settings = build({}, {**environment, "ROLLSCOPE_HOST": "0.0.0.0", "HOME": "/x"})
+        host, outer, inner = str(service["ports"][0]).split(":")  # type: ignore[index]
+        assert (settings.port, outer, host) == (int(inner), inner, "127.0.0.1"), name
+        assert settings.token, f"{name} binds beyond loopback, so it must have a token"
+    assert build({}, {**compose()["rollscope"]["environment"], "HOME": "/x"}).store.startswith("postgresql+psycopg://")  # type: ignore[dict-item]
+    assert compose()["demo"]["profiles"] == ["demo"]
+
+
+def test_dockerfile_copies_what_exists_and_the_image_ignores_the_rest() -> None:
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    sources = [word for line in re.findall(r"^COPY (.*)$", text, re.M) for word in line.split()[:-1]]
+    for source in sources:
+        assert (ROOT / source).exists() and f"!{source}" in kept, source
+    for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        assert package in sources
+    command = re.search(r"^CMD (\[.*\])$", text, re.M)
+    assert command is not None
+    assert _parser().parse_args(yaml.safe_load(command[1])).command == "up"
+    assert "EXPOSE 8050" in text and build({}, {"HOME": "/x"}).port == 8050
