@@ -100,7 +100,7 @@ def visibility(client: httpx.Client, engine: Engine) -> dict[str, object]:
     """From the moment an engine's page changes to the API that says so."""
     seconds = []
     for trial in range(TRIALS):
-        time.sleep((trial * 0.37) % 1.3)  # changes fall anywhere into the scrape interval
+        time.sleep((trial * 1.93) % TICK)  # changes fall anywhere into the scrape interval
         engine.show(1000 + trial)
         began = time.monotonic()
         wait_for(lambda: running(client), lambda value, n=trial: value is not None and value >= 1000 + n)

@@ -40,7 +40,9 @@ class RunLoop:
         known = collectors.load()
         self.run, self._store, self._writer, self._clock = run, store, writer, clock
         carried = {target.name: (target, known[target.collector].report_seconds) for target in targets}
-        self.driver = RunDriver(store, self._commit, run, carry_of(carried), facts or {})
+        self._carry, self._facts = carry_of(carried), facts or {}
+        self.driver = self._new_driver()
+        self._broken = False
         self._ingest = Ingest(store, run)
         self.on_step: Callable[[], None] = lambda: None
         cursors = store.cursors(run)
@@ -53,6 +55,9 @@ class RunLoop:
         self._pending: dict[str, asyncio.Task[Outcome]] = {}
         self._rolled = -math.inf
 
+    def _new_driver(self) -> RunDriver:
+        return RunDriver(self._store, self._commit, self.run, self._carry, self._facts)
+
     def _commit(self, batch: Batch) -> "Future[int]":
         future = self._writer.submit(batch, block=True)
         self._writer.flush()
@@ -62,6 +67,10 @@ class RunLoop:
 
     async def step(self, t: float, *, patient: bool = False) -> None:
         """Scrape what is due at `t`, commit it, advance to `t`. ``patient``: wait for every target (replay)."""
+        if self._broken:
+            # A driver that could not write knows more than the store: what it derived is derived again.
+            self.driver = await asyncio.to_thread(self._new_driver)
+            self._broken = False
         while True:
             lagging = await self._round(t, patient)
             if not lagging:
@@ -134,6 +143,7 @@ class RunLoop:
                 await self.step(t)
             except Exception:  # a failed step (disk full, database away) must not end the run's watch
                 log.exception("run %s: step at %s failed; trying again", self.run, t)
+                self._broken = True
         await self.close()
 
     async def close(self) -> None:

@@ -128,7 +128,7 @@ class Deriver:
     # ---- asking
 
     def view(self, now: float) -> View:
-        gauges = {metric: list(series.values()) for metric, series in self.gauges.items()}
+        gauges = {metric: series.values() for metric, series in self.gauges.items()}
         return View(now, self.mode, self.lifecycle, self.facts, gauges, self.book)
 
     def tick(self, now: float) -> list[Emission]:

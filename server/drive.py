@@ -7,16 +7,18 @@ is therefore always the result of the data up to the watermark, whatever died in
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from collectors.model import Labels, Target
 from server import signals
 from server.derive import Deriver, Emission, is_gap, why
-from server.ingest import Arrivals, StepArrival
-from server.signals._model import Answer, NotApplicable, Value
+from server.ingest import Arrivals, SampleArrival, StepArrival
+from server.signals._model import TICK_WINDOW_SECONDS, Answer, NotApplicable, Value
+from server.signals._window import KEPT_STEPS
 from server.store import Store
-from server.store.types import Batch, LatestRow, PointState, SeriesKey
+from server.store.types import Batch, LatestRow, PointState, SeriesKey, StepRow
 
 TICK_SECONDS = 5.0
 # A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
@@ -24,6 +26,9 @@ TICK_SECONDS = 5.0
 CARRIED_REPORTS = 3
 # Points per transaction while history is worked off: large enough to be fast, small enough to be seen soon.
 FLUSH_POINTS = 5_000
+
+# Beyond the window: the sample that still holds at its start must be among what is read back.
+RECOVERY_SECONDS = 60.0
 
 Submit = Callable[[Batch], "Future[int]"]
 
@@ -44,8 +49,8 @@ class RunDriver:
         self._stated = stated or {}
         self._items = {item.name: item for item in signals.load()}
         self.deriver = Deriver(self._items.values(), carry)
-        self._samples: list[tuple[float, str, str, Labels, float]] = []
-        self._steps: list[StepArrival] = []
+        self._samples: deque[SampleArrival] = deque()
+        self._steps: deque[StepArrival] = deque()
         self._known: dict[str, dict[Labels, PointState]] = {}
         self._words: dict[tuple[str, Labels], tuple[str, str]] = {}
         self._written: dict[str, object] = {}
@@ -65,32 +70,52 @@ class RunDriver:
         for key, latest in self._store.latest(self.run):
             self._known.setdefault(key.metric, {})[key.labels] = latest.state
             self._words[(key.metric, key.labels)] = (latest.why, latest.source)
-        if row.watermark is None:
-            return
-        self.watermark = row.watermark / 1000
-        deriver.restore(self._store.states(self.run))
-        self._recover_windows(row.watermark)
-        self._recover_steps()
+        if row.watermark is not None:
+            self.watermark = row.watermark / 1000
+            deriver.restore(self._store.states(self.run))
+        # Without a watermark nothing was derived yet, but a process that died early may have committed much.
+        self._recover_windows(row.watermark or 0)
+        self._recover_steps(row.watermark or 0)
 
     def _recover_windows(self, watermark: int) -> None:
-        metrics = sorted(self.deriver.tick_metrics)
-        since = watermark - int((max(300.0, CARRIED_REPORTS * TICK_SECONDS) + 60) * 1000)
+        """What the windows held at the watermark, and everything committed after it as just arrived."""
+        since = max(0, watermark - round((TICK_WINDOW_SECONDS + RECOVERY_SECONDS) * 1000))
         recent = [
             (ts / 1000, key.target, key.metric, key.labels, value)
-            for _, key, points in self._store.window(self.run, metrics, since)
+            for _, key, points in self._store.window(self.run, sorted(self.deriver.tick_metrics), since)
             for ts, value in points
         ]
-        recent.sort(key=lambda sample: sample[0])
+        recent.sort(key=_sample_time)
         for sample in recent:
             if sample[0] <= watermark / 1000:
                 self.deriver.sample(*sample, counted=True)
             else:
                 self._samples.append(sample)
 
-    def _recover_steps(self) -> None:
-        """The last steps again: points are upserts and counters know what they counted, so nothing doubles."""
-        for row in self._store.steps(self.run, incarnation=self._store.incarnation(self.run), last=64):
-            self._steps.append(StepArrival(row.axis, row.incarnation, row.step, row.ts / 1000, "", row.values))
+    def _recover_steps(self, watermark: int) -> None:
+        """Steps not yet derived, and before them the window's last ones again.
+
+        Points are upserts and counters know what they counted, so nothing doubles.
+        """
+        newest = self._store.incarnation(self.run)
+        for life in range(newest, -1, -1):
+            rows = self._steps_after(life, watermark)
+            kept = rows if life == newest else [row for row in rows if row.ts > watermark]
+            self._steps += [
+                StepArrival(row.axis, row.incarnation, row.step, row.ts / 1000, "", row.values) for row in kept
+            ]
+            if any(row.ts <= watermark for row in rows):
+                return
+
+    def _steps_after(self, life: int, watermark: int) -> list[StepRow]:
+        """Every step of a life after the watermark and, per axis, at least a window of those before it."""
+        count = KEPT_STEPS
+        while True:
+            rows = self._store.steps(self.run, last=count, incarnation=life)
+            by_axis = {axis: [row for row in rows if row.axis == axis] for axis in {row.axis for row in rows}}
+            if all(of[0].ts <= watermark or len(of) < count for of in by_axis.values()):
+                return rows
+            count *= 8
 
     # ---- feeding
 
@@ -109,8 +134,8 @@ class RunDriver:
 
     def advance(self, t: float) -> None:
         """Bring the run to event time `t`. Idempotent; going back does nothing."""
-        self._samples.sort(key=lambda sample: sample[0])
-        self._steps.sort(key=lambda step: step.ts)
+        self._samples = deque(sorted(self._samples, key=_sample_time))
+        self._steps = deque(sorted(self._steps, key=_step_time))
         batch = Batch(run=self.run)
         waits: list[Future[int]] = []
         tick = self._first_tick(t)
@@ -126,7 +151,8 @@ class RunDriver:
             tick = self._next_tick(tick, t)
         self._late(t, batch)
         self.deriver.forget(t)
-        waits.append(self._send(batch))
+        if self.deriver.alive(t) or batch.points or batch.latest or waits or self._changed():
+            waits.append(self._send(batch))
         for wait in waits:
             wait.result()
 
@@ -134,31 +160,35 @@ class RunDriver:
         """The next grid instant: after the watermark, or the first at or after the first datum."""
         if self.watermark is not None:
             return self._next_tick(self.watermark, t)
-        first = min([s[0] for s in self._samples[:1]] + [s.ts for s in self._steps[:1]], default=None)
+        first = self._upcoming()
         return None if first is None or first > t else math.ceil(first / TICK_SECONDS) * TICK_SECONDS
+
+    def _upcoming(self) -> float | None:
+        """Event time of the first datum not yet fed."""
+        times = []
+        if self._samples:
+            times.append(self._samples[0][0])
+        if self._steps:
+            times.append(self._steps[0].ts)
+        return min(times, default=None)
 
     def _next_tick(self, tick: float, t: float) -> float:
         """The following grid instant; where nothing reports, straight to the next datum (a gap costs nothing)."""
         following = (math.floor(tick / TICK_SECONDS) + 1) * TICK_SECONDS
         if self.deriver.alive(tick):
             return following
-        upcoming = min([s[0] for s in self._samples[:1]] + [s.ts for s in self._steps[:1]], default=t)
-        return max(following, math.floor(min(upcoming, t) / TICK_SECONDS) * TICK_SECONDS)
+        upcoming = self._upcoming()
+        return max(following, math.floor(min(t if upcoming is None else upcoming, t) / TICK_SECONDS) * TICK_SECONDS)
 
     def _feed_until(self, tick: float, batch: Batch) -> None:
-        """Samples and steps up to `tick`, merged by time: a step signal sees exactly what was before it."""
-        done = 0
-        for done, sample in enumerate(self._samples):  # noqa: B007
-            if sample[0] > tick:
-                break
-            self.deriver.sample(*sample)
-        else:
-            done = len(self._samples)
-        del self._samples[:done]
-        due = [step for step in self._steps if step.ts <= tick]
-        del self._steps[: len(due)]
-        for step in due:
-            self._feed_step(step, batch)
+        """Samples and steps up to `tick`: a tick sees exactly what was there at its instant."""
+        while self._samples and self._samples[0][0] <= tick:
+            self.deriver.sample(*self._samples.popleft())
+        self._feed_steps(tick, batch)
+
+    def _feed_steps(self, t: float, batch: Batch) -> None:
+        while self._steps and self._steps[0].ts <= t:
+            self._feed_step(self._steps.popleft(), batch)
 
     def _feed_step(self, step: StepArrival, batch: Batch) -> None:
         answers = self.deriver.step(step.axis, step.incarnation, step.number, step.ts, step.target, step.values)
@@ -166,10 +196,7 @@ class RunDriver:
 
     def _late(self, t: float, batch: Batch) -> None:
         """Steps that wait for a tick beyond `t` are shown at once: a step is an event, not a state."""
-        due = [step for step in self._steps if step.ts <= t]
-        del self._steps[: len(due)]
-        for step in due:
-            self._feed_step(step, batch)
+        self._feed_steps(t, batch)
         # Words for what has no step yet: a signal without data says why from the first moment on.
         silent = {name for name, item in self._items.items() if isinstance(item, signals.Signal)} - self._known.keys()
         stale_mode = self._mode_changed()
@@ -180,6 +207,10 @@ class RunDriver:
 
     def _mode_changed(self) -> bool:
         return self.deriver.mode != self._written.get("mode")
+
+    def _changed(self) -> bool:
+        """Is there anything to say about the run that is not yet stored? A finished run costs no write."""
+        return any(value != self._written.get(name) for name, value in self._fields().items())
 
     # ---- writing answers down
 
@@ -244,14 +275,22 @@ class RunDriver:
         return changed
 
     def _changed_fields(self) -> Mapping[str, str]:
-        current = {
-            "framework": str(self.deriver.facts.get("framework", "")),
-            "mode": self.deriver.mode,
-            "lifecycle": self.deriver.lifecycle,
-        }
-        changed = {name: value for name, value in current.items() if value != self._written.get(name)}
+        changed = {name: value for name, value in self._fields().items() if value != self._written.get(name)}
         self._written.update(changed)
         return changed
+
+    def _fields(self) -> Mapping[str, str]:
+        deriver = self.deriver
+        framework = str(deriver.facts.get("framework", ""))
+        return {"framework": framework, "mode": deriver.mode, "lifecycle": deriver.lifecycle}
+
+
+def _sample_time(sample: SampleArrival) -> float:
+    return sample[0]
+
+
+def _step_time(step: StepArrival) -> float:
+    return step.ts
 
 
 def carry_of(targets: Mapping[str, tuple[Target, float]]) -> Callable[[str], float]:

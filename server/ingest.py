@@ -20,6 +20,10 @@ HEALTH = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 UNMAPPED_KEPT = 200
 
 
+SampleArrival = tuple[float, str, str, Labels, float]
+"""(event time in seconds, target, metric, labels, value)."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepArrival:
     """What one reading brought for one step of one axis."""
@@ -36,7 +40,7 @@ class StepArrival:
 class Arrivals:
     """What was just committed, for the driver: event times in seconds."""
 
-    samples: list[tuple[float, str, str, Labels, float]] = field(default_factory=list)
+    samples: list[SampleArrival] = field(default_factory=list)
     steps: list[StepArrival] = field(default_factory=list)
     facts: dict[str, str | float] = field(default_factory=dict)
 

@@ -4,7 +4,7 @@ Pure: no I/O and no clock. `now` is an attribute of the view; everything a signa
 It does not know where the numbers came from, nor what happens to its answer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,7 +54,7 @@ class View:
     mode: str
     lifecycle: str
     facts: Mapping[str, str | float]
-    gauges: Mapping[str, Sequence[Gauge]] = field(default_factory=dict)
+    gauges: Mapping[str, Collection[Gauge]] = field(default_factory=dict)
     steps: StepBook = field(default_factory=StepBook)
 
     @property

@@ -1,13 +1,18 @@
 """The driver of event time, on both databases."""
 
+import asyncio
 import random
+from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
-from collectors.model import Reading, Sample
+from collectors.model import Reading, Sample, Target
+from server.clock import ScaledClock
+from server.collect import RunLoop
 from server.query import UnknownRun
-from server.store import Store
-from server.store.types import PointState, SeriesKey
+from server.store import Store, Writer
+from server.store.types import Batch, PointState, SeriesKey
 from tests.server.support import ENGINE, T0, TRAINER, bench, page, steps
 
 WAIT = "trainer_wait_ratio"
@@ -125,6 +130,63 @@ def test_a_death_between_commit_and_derivation_loses_nothing(store: Store) -> No
         assert run.value("trained_tokens_total") == 6000.0
         assert run.value("policy_version") == 6.0
         assert len(points(store, "policy_version")) == 6
+
+
+def test_a_death_before_anything_was_derived_loses_nothing(store: Store) -> None:
+    """500 steps of history were committed with their cursor; the process died before the first tick."""
+    with bench(store) as run:
+        run.commit_only(TRAINER, steps(1, 500), T0 + 16_000)
+        run.commit_only(ENGINE, page(7, 100), T0 + 16_000)
+    with bench(store) as run:
+        run.advance(T0 + 16_000)
+        assert run.value("trained_tokens_total") == 500_000.0
+        assert len(points(store, "policy_version")) == 500
+        assert run.value('generator_requests_now{state="running"}') == 7.0
+
+
+def test_a_death_in_the_middle_of_history_loses_nothing(store: Store) -> None:
+    """Derived up to step 100 of 900, across a restart of the trainer; then kill -9."""
+    with bench(store) as run:
+        run.commit(TRAINER, steps(1, 100), T0)
+        run.advance(T0 + 3000)
+        run.commit_only(TRAINER, steps(101, 600), T0)
+        run.commit_only(TRAINER, steps(400, 700, start=T0 + 20_000), T0)
+    with bench(store) as run:
+        run.advance(T0 + 60_000)
+        assert run.value("trained_tokens_total") == 1000.0 * (600 + 301)
+        assert len(points(store, "policy_version")) == 600 + 301
+
+
+def test_a_driver_that_could_not_write_is_made_anew(store: Store, tmp_path: Path) -> None:
+    """The store fails once in the middle of a tick: what that tick derived is derived again."""
+    clock, writer = ScaledClock(T0), Writer(store)
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    row = '{{"step": {n}, "time": {ts}, "time/step": 2.0, "time/wait_for_batch": 1.0, "time/forward_backward": 1.0}}\n'
+    target = Target("trainer", "run", "prime_rl", "trainer", path=str(run_dir))
+    (run_dir / "metrics.jsonl").write_text("".join(row.format(n=n, ts=T0 + n) for n in range(6)))
+    loop = RunLoop("run", [target], store, writer, clock)
+
+    async def drive() -> None:
+        submit, failing = loop._commit, [True]
+
+        def once(batch: Batch) -> "Future[int]":
+            if failing.pop() if failing else False:
+                raise OSError("disk full")
+            return submit(batch)
+
+        loop.driver._submit = once
+        stop = asyncio.Event()
+        live = asyncio.create_task(loop.live(stop))
+        clock.run(1000.0)
+        while not points(store, "policy_version"):
+            await asyncio.sleep(0.01)
+        stop.set()
+        await live
+
+    asyncio.run(drive())
+    writer.close()
+    assert len(points(store, "policy_version")) == 6
 
 
 def test_counters_follow_resets_and_count_every_step_once(store: Store) -> None:
