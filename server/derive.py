@@ -99,14 +99,11 @@ class Deriver:
         self._count_step(axis, incarnation, number, values)
         if self.lifecycle == "starting":
             self.lifecycle = "running"
-        if axis != TRAINER and self.book.all(TRAINER):
-            return self._shipped(number, metrics)
-        return self._answers(row.ts, metrics if axis != TRAINER else self._step_metrics)
-
-    def _shipped(self, number: int, metrics: set[str]) -> list[Emission]:
-        """A row of another axis is judged when the trainer has consumed its step; one that comes later, at once."""
-        consumed = self.book.all(TRAINER)[-1]
-        return self._answers(consumed.ts, metrics) if number <= consumed.number else []
+        trained = self.book.newest(TRAINER)
+        if axis == TRAINER or trained is None:
+            return self._answers(row.ts, self._step_metrics if axis == TRAINER else metrics)
+        # A row of another axis is judged when the trainer has consumed its step; one that comes later, at once.
+        return self._answers(trained.ts, metrics) if number <= trained.number else []
 
     def _answers(self, now: float, metrics: set[str]) -> list[Emission]:
         view = self.view(now)

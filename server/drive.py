@@ -55,6 +55,7 @@ class RunDriver:
         self._words: dict[tuple[str, Labels], tuple[str, str]] = {}
         self._written: dict[str, object] = {}
         self._counted: dict[int, float] = {}
+        self._ids: dict[tuple[str, Labels], int] = {}
         self.watermark: float | None = None
         self._recover()
 
@@ -257,12 +258,17 @@ class RunDriver:
         batch.latest.append(LatestRow(self._series(name, labels), round(ts * 1000), value, state, *words))
 
     def _series(self, name: str, labels: Labels) -> int:
-        return self._store.intern(self.run, [SeriesKey("", name, labels)])[0]
+        known = self._ids.get((name, labels))
+        if known is None:
+            known = self._ids[(name, labels)] = self._store.intern(self.run, [SeriesKey("", name, labels)])[0]
+        return known
 
     def _send(self, batch: Batch) -> "Future[int]":
         if self.watermark is not None:
             batch.run_fields["watermark"] = round(self.watermark * 1000)
         batch.run_fields.update(self._changed_fields())
+        # History brings thousands of points per series; only the newest words matter.
+        batch.latest = list({row.series: row for row in batch.latest}.values())
         batch.facts = dict(self._stated)
         batch.states = self.deriver.states()
         batch.counters = self._changed_counters()

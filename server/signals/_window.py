@@ -5,9 +5,11 @@ Cost and size never grow with the run. What is here is a cache of what the store
 """
 
 import math
+from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from collectors.model import Labels
 
@@ -96,50 +98,77 @@ class Step:
         return self.values.get((metric, labels))
 
 
+def _holds(step: Step, keys: tuple[StepKey, ...]) -> bool:
+    values = step.values
+    return all(key in values for key in keys)
+
+
+class _Axis:
+    """The last steps of one axis: by number, their order, and every key any of them ever had."""
+
+    __slots__ = ("by_number", "incarnation", "keys", "order")
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.by_number: dict[int, Step] = {}
+        self.order: list[int] = []
+        self.keys: set[StepKey] = set()
+
+    def add(self, step: Step) -> None:
+        self.by_number[step.number] = step
+        insort(self.order, step.number)
+        if len(self.order) > KEPT_STEPS:
+            del self.by_number[self.order.pop(0)]
+
+    def newest_first(self, until: float) -> Iterator[Step]:
+        """Steps not later than `until`."""
+        for number in reversed(self.order):
+            step = self.by_number[number]
+            if step.ts <= until:
+                yield step
+
+
 class StepBook:
-    """The last steps of every axis, oldest first, of the newest incarnation only."""
+    """The last steps of every axis, of the newest incarnation only."""
 
     def __init__(self) -> None:
-        self._axes: dict[str, dict[int, Step]] = {}
+        self._axes: dict[str, _Axis] = {}
 
     def put(self, axis: str, incarnation: int, number: int, ts: float, values: Mapping[StepKey, float]) -> Step:
         """Add values to a step; its first time wins. A newer incarnation empties the axis, an older one is not kept."""
-        steps = self._axes.setdefault(axis, {})
-        newest = next(iter(steps.values())).incarnation if steps else incarnation
-        if newest > incarnation:
+        book = self._axes.get(axis)
+        if book is None or book.incarnation < incarnation:
+            book = self._axes[axis] = _Axis(incarnation)
+        if book.incarnation > incarnation:
             return Step(axis, incarnation, number, ts, dict(values))
-        if newest < incarnation:
-            steps.clear()
-        step = steps.setdefault(number, Step(axis, incarnation, number, ts, {}))
+        step = book.by_number.get(number)
+        if step is None:
+            step = Step(axis, incarnation, number, ts, {})
+            book.add(step)
         step.values.update(values)
-        if len(steps) > KEPT_STEPS:
-            del steps[min(steps)]
+        book.keys.update(values)
         return step
 
-    def axes(self) -> Iterable[str]:
-        return self._axes
-
-    def all(self, axis: str, until: float = math.inf) -> list[Step]:
-        """Steps of an axis not later than `until`, oldest first."""
-        steps = self._axes.get(axis, {})
-        return [steps[number] for number in sorted(steps) if steps[number].ts <= until]
-
-    def consumed(self, until: float = math.inf) -> float:
-        """The newest step the trainer has finished; without a trainer axis, everything counts as consumed."""
-        steps = self.all(TRAINER, until)
-        return steps[-1].number if steps else math.inf
+    def newest(self, axis: str, until: float = math.inf) -> Step | None:
+        """The last step of an axis not later than `until`."""
+        book = self._axes.get(axis)
+        return next(book.newest_first(until), None) if book is not None else None
 
     def rows(self, *keys: StepKey, count: int, until: float = math.inf) -> list[Step]:
         """The last `count` consumed steps holding every one of `keys`, on the axis that logs them most recently.
 
         An orchestrator logs a batch when it ships it, the trainer when it has trained it: windows end with what
-        was consumed, so that all signals speak of the same steps.
+        was consumed, so that all signals speak of the same steps. Without a trainer axis everything counts as
+        consumed. Oldest first.
         """
+        trained = self.newest(TRAINER, until)
+        consumed = math.inf if trained is None else trained.number
         best: list[Step] = []
-        consumed = self.consumed(until)
-        for axis in self._axes:
-            known = [step for step in self.all(axis, until) if step.number <= consumed]
-            rows = [step for step in known if all(key in step.values for key in keys)]
-            if rows and (not best or rows[-1].ts > best[-1].ts):
+        for book in self._axes.values():
+            if not book.keys.issuperset(keys):
+                continue
+            holding = (s for s in book.newest_first(until) if s.number <= consumed and _holds(s, keys))
+            rows = list(islice(holding, count))
+            if rows and (not best or rows[0].ts > best[0].ts):
                 best = rows
-        return best[-count:]
+        return best[::-1]
