@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from dashboard import callbacks, theme
 from dashboard.pages import overview
-from dashboard.static import Static
+from dashboard.static import Packed, Static
 from server.query.types import Reader
 
 _INDEX = """<!DOCTYPE html>
@@ -59,6 +59,7 @@ def attach(api: FastAPI, reader: Reader, *, version: str) -> Dash:
     callbacks.register(app, reader)
     _browser_callbacks(app)
     api.add_middleware(Static, prefix=app.config.routes_pathname_prefix)
+    api.add_middleware(Packed, prefix=app.config.routes_pathname_prefix)
     return app
 
 

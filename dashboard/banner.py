@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from dashboard.facts import Facts, View, joined
 from dashboard.format import parts, text
-from dashboard.urlstate import OVER
 
 PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
 _LIFE = {
@@ -29,15 +28,26 @@ def _chip(facts: Facts) -> View:
     life, verdict = facts.status.lifecycle, _verdict(facts)
     outcome = str(verdict.get("outcome", ""))
     word = outcome.replace("_", "-").capitalize() if outcome and outcome != "unknown" else "No verdict yet"
-    over = life in OVER
+    over = facts.over
     version = facts.value("policy_version")
     as_of = f"as of version {version:,.0f}" if version is not None else "as of its last point"
     return {
         "b.chip": life.capitalize() if over else word,
         "b.chip.s": "over" if over else "named" if word != "No verdict yet" else "none",
-        "b.meta": joined(as_of if over else _LIFE.get(life, life), _confidence(verdict)),
+        "b.meta": joined(as_of if over else _life(facts), _confidence(verdict)),
         "b.age": facts.newest() if over else None,
     }
+
+
+def _life(facts: Facts) -> str:
+    """An engine that serves without a trainer we know of is not loading, whatever the run's lifecycle says."""
+    life = facts.status.lifecycle
+    return "" if life == "starting" and _trainerless(facts) else _LIFE.get(life, life)
+
+
+def _trainerless(facts: Facts) -> bool:
+    actors = {target.actor for target in facts.status.trust}
+    return bool(actors) and "trainer" not in actors
 
 
 def _confidence(verdict: Mapping[str, object]) -> str:
@@ -52,7 +62,7 @@ def _headline(facts: Facts) -> View:
     if summary:
         before, figure, after = summary, "", ""
     elif wait is not None:
-        verb = "waited" if facts.status.lifecycle in OVER else "waits"
+        verb = "waited" if facts.over else "waits"
         before, figure, after = f"The trainer {verb} ", text(wait, "ratio"), " of each step for rollouts"
     else:
         before, figure, after = _without_wait(facts)
@@ -61,13 +71,19 @@ def _headline(facts: Facts) -> View:
 
 def _without_wait(facts: Facts) -> tuple[str, str, str]:
     """Synchronous runs do not wait, they generate; the share of the step is the number that matters."""
+    takes = "took" if facts.over else "takes"
     generation = facts.value("trainer_phase_seconds", phase="generation")
     shares = split(facts)
     if generation is not None and "wait" in shares:
-        return "Generation takes ", text(shares["wait"], "ratio"), " of each step"
+        return f"Generation {takes} ", text(shares["wait"], "ratio"), " of each step"
     step = facts.say("trainer_step_seconds")
     if step:
-        return "A step takes ", step, "; its wait is not known"
+        return f"A step {takes} ", step, "; its wait is not known"
+    if _trainerless(facts):
+        return "No trainer is watched yet", "", ""
+    silence = facts.silence("trainer_step_seconds")
+    if silence:
+        return silence[0].upper() + silence[1:], "", ""
     return "Not enough measured to say more yet", "", ""
 
 
@@ -97,8 +113,8 @@ def _split(facts: Facts) -> View:
 
 
 def _label(name: str, share: float | None) -> str:
-    # Text in a slice narrower than this would be cut in the middle of a word.
-    return f"{name} {text(share, 'ratio')}" if share is not None and share >= 0.12 else ""
+    # Whether there is room for it depends on the width of the page: the style sheet drops what would be cut.
+    return f"{name} {text(share, 'ratio')}" if share is not None else ""
 
 
 def _measured(facts: Facts) -> str:
@@ -108,18 +124,40 @@ def _measured(facts: Facts) -> str:
         return joined(*(str(item) for item in evidence[:3] if isinstance(item, str)))
     if not facts.signals:
         return "No signal has been computed for this run yet."
+    words = joined(*(_of_synchronous(facts) if facts.synchronous else _of_queue(facts)))
+    down = facts.down("generator")[1]
+    means = "" if facts.synchronous else "5 min means: "
+    told = ("At its end: " if facts.over else means) + words if words else ""
+    return joined(f"Engines: {down}" if down else "", told) or _why(facts)
+
+
+def _of_queue(facts: Facts) -> list[str]:
+    """Means all three, as the bands judge them: an instant beside a mean reads as a contradiction."""
     batches, kv = facts.value("queue_batches"), facts.value("kv_cache_usage_ratio")
-    waiting = facts.value("generator_requests_now", state="waiting")
-    words = [
+    waiting = facts.value("generator_requests", state="waiting")
+    return [
         f"{text(batches, 'batches')} in the queue" if batches is not None else "",
         f"KV cache {text(kv, 'ratio')} full" if kv is not None else "",
         f"{parts(waiting, '')[0]} requests waiting in the engines" if waiting is not None else "",
     ]
-    over = "At its end: " if facts.status.lifecycle in OVER else ""
-    return over + joined(*words) if any(words) else _why(facts)
+
+
+def _of_synchronous(facts: Facts) -> list[str]:
+    """Without a wait and a queue, what wastes a step is what it is spent on."""
+    truncated, zero = facts.value("truncation_ratio"), facts.value("zero_advantage_ratio")
+    kv = facts.value("kv_cache_usage_ratio")
+    return [
+        f"{text(truncated, 'ratio')} of responses truncated" if truncated is not None else "",
+        f"{text(zero, 'ratio')} of groups without a gradient" if zero is not None else "",
+        f"KV cache {text(kv, 'ratio')} full" if kv is not None else "",
+    ]
 
 
 def _why(facts: Facts) -> str:
+    if _trainerless(facts):
+        return "Add the trainer's run directory to see who waits for whom."
+    if facts.silence("trainer_step_seconds"):
+        return "Its last steps are in the charts of a longer time range."
     found = facts.find("trainer_wait_ratio")
     return found.why if found else ""
 
@@ -127,7 +165,7 @@ def _why(facts: Facts) -> str:
 def _note(facts: Facts) -> str:
     overhead = split(facts).get("overhead")
     done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
-    rate = ""
+    rate = text(done, "samples/s") if done is not None else ""
     if done is not None and able:
         rate = f"{text(done, 'samples/s')}; without the wait it could be {text(able, '')}"
     return joined(rate, f"overhead {text(overhead, 'ratio')}" if overhead is not None else "")

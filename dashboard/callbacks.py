@@ -61,7 +61,12 @@ def build(reader: Reader, views: live.Views, wanted: Mapping[str, Any]) -> list[
         boot, figures = _load(reader, views, wanted, chosen, address)
     except UnknownRun:
         return [_nothing(address, wanted), run_links(runs, address), [], *({} for _ in PANELS)]
-    return [boot, run_links(runs, address, chosen.name), range_links(address, chosen), *figures]
+    return [
+        boot,
+        run_links(runs, address, chosen.name),
+        range_links(address, chosen, float(wanted.get("tz") or 0)),
+        *figures,
+    ]
 
 
 def _choose(runs: Sequence[RunInfo], address: Address) -> RunInfo | None:
@@ -82,12 +87,12 @@ def _load(
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
     cursor = reader.cursor(run.name)
     status = reader.status(run.name)
-    span = urlstate.span(address, run, status.now)
+    span = urlstate.span(address, run, status.now, Facts(status).newest())
     slots = names_by_slot(status.signals)
     series = _read(reader, run.name, slots, span)
     figures = _figures(reader, status, series, span, wanted, f"{run.name}|{address.range}|{address.start}")
-    has = {panel.key: any(slot in series for slot, _ in panel.slots()) for panel in PANELS}
-    boot = _boot(reader, views, status, span, wanted) | {"cursor": cursor, "has": has}
+    drawn = [slot for panel in PANELS for slot, _ in panel.slots() if slot in series]
+    boot = _boot(reader, views, status, span, wanted) | {"cursor": cursor, "drawn": drawn}
     boot["sparks"] = {key: live.spark(series[key]) for card in CARDS if (key := f"k.{card.key}") in series}
     return boot, figures
 
@@ -151,10 +156,14 @@ def _about(run: RunInfo) -> str:
     return joined(run.lifecycle, *(word for word in (run.framework, run.mode) if word and word != "unknown"))
 
 
-def range_links(address: Address, run: RunInfo) -> list[Any]:
-    """The segmented control; no segment is chosen while an absolute time is shown."""
+def range_links(address: Address, run: RunInfo, tz: float = 0.0) -> list[Any]:
+    """The segmented control; an absolute time is a segment of its own, chosen, because its charts stand still."""
     chosen = None if address.start is not None else address.range
-    return [
+    links = [
         dcc.Link(name, href=urlstate.link(run.name, name), className="current" if name == chosen else "")
         for name in urlstate.RANGES
     ]
+    if address.start is None or address.end is None:
+        return links
+    here = f"{urlstate.link(run.name, address.range)}&start={address.start:.15g}&end={address.end:.15g}"
+    return [*links, dcc.Link(urlstate.words(address.start, address.end, tz), href=here, className="current")]

@@ -1,14 +1,20 @@
 """A run's status as questions: `value("trainer_wait_ratio")`, `fact("trainer_gpus")`."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from dashboard.format import text
 from dashboard.panels import Want
+from dashboard.urlstate import OVER
 from server.query.types import SignalNow, Status
 
 Cell = str | float | None | list[str | float | None]
 View = dict[str, Cell]
+
+
+# How the reader says that a signal had a value and has none any more ("no step for 3 h; the last value was 0.66").
+LAST = "; the last value was "
 
 
 class Facts:
@@ -16,7 +22,8 @@ class Facts:
 
     def __init__(self, status: Status) -> None:
         self.status = status
-        self.signals = tuple(_honest(signal) for signal in status.signals)
+        lost = self._dead_engines()
+        self.signals = tuple(_honest(signal, lost) for signal in status.signals)
 
     def find(self, signal: str, **labels: str) -> SignalNow | None:
         return Want(signal, tuple(labels.items())).explain(self.signals)
@@ -29,6 +36,11 @@ class Facts:
         """The value with its unit, or nothing."""
         found = self.find(signal, **labels)
         return text(found.value, found.unit) if found and found.value is not None else ""
+
+    def silence(self, signal: str, **labels: str) -> str:
+        """Why a signal that once had a value has none now ("no step for 3 h"); nothing for one that never had."""
+        found = self.find(signal, **labels)
+        return first_clause(found.why) if found and found.value is None and LAST in found.why else ""
 
     def state(self, signal: str, **labels: str) -> str:
         found = self.find(signal, **labels)
@@ -47,21 +59,53 @@ class Facts:
         """The systems that play this actor, as the targets name them."""
         return " + ".join(sorted({t.kind for t in self.status.trust if t.actor == actor}))
 
+    @property
+    def over(self) -> bool:
+        return self.status.lifecycle in OVER
+
+    @property
+    def synchronous(self) -> bool:
+        return self.status.mode.startswith("sync")
+
+    def down(self, actor: str) -> tuple[str, str]:
+        """(state, words) when targets of an actor do not answer; a run that is over needs none of them."""
+        up = [target.up for target in self.status.trust if target.actor == actor]
+        if self.over or all(up):
+            return "", ""
+        return ("watch" if any(up) else "critical"), f"{up.count(False)} of {len(up)} down"
+
+    def _dead_engines(self) -> str:
+        state, words = self.down("generator")
+        error = next((t.error for t in self.status.trust if t.actor == "generator" and t.error), "")
+        return f"no engine answers ({words}{': ' + error if error else ''})" if state == "critical" else ""
+
     def newest(self) -> float | None:
-        """When the youngest number on the page was true: what "updated" honestly means."""
-        return max((s.ts for s in self.signals if s.ts is not None), default=None)
+        """When the youngest number on the page was true: what "updated" and "ended" honestly mean.
+
+        Only values, living or last: our counters and our "unknown" are as young as the server's last tick, also
+        hours after the run has gone silent.
+        """
+        told = (s for s in self.signals if s.value is not None or LAST in s.why)
+        return max((s.ts for s in told if s.ts is not None and not s.signal.endswith("_total")), default=None)
 
 
-def _honest(signal: SignalNow) -> SignalNow:
-    """No value has no health: whatever judged it before, it is unknown now."""
-    if signal.value is not None or signal.state in ("unknown", "not_applicable"):
+def _honest(signal: SignalNow, dead_engines: str) -> SignalNow:
+    """No value has no health: whatever judged it before, it is unknown now. And "add the engine as a target" is the
+    wrong advice for one that is a target and does not answer."""
+    if signal.value is not None or signal.state == "not_applicable":
         return signal
-    return replace(signal, state="unknown")
+    of_engine = dead_engines and signal.signal.startswith(("generator_", "kv_"))
+    return replace(signal, state="unknown", why=dead_engines if of_engine else signal.why)
 
 
 def joined(*words: str) -> str:
     """Words with dots between, the missing ones left out."""
     return " · ".join(word for word in words if word)
+
+
+def first_clause(why: str) -> str:
+    """What is the matter, without what to do about it: for where a whole reason would be cut off."""
+    return re.split(r"[:;] | \(", why, maxsplit=1)[0]
 
 
 def worst(states: Iterable[str]) -> str:

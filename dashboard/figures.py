@@ -120,11 +120,23 @@ def _envelope(slot: str, xs: list[int], series: Series, line: Line) -> list[Figu
     edges: list[tuple[str, tuple[float | None, ...], Figure]]
     edges = [("lo", series.low, {}), ("hi", series.high, {"fill": "tonexty"})]
     shade = theme.fade(theme.TRACE[line.colour], 0.22)
+    flat = _held(series.mean)
     return [
-        _trace(f"{slot}:{edge}", xs, _values(values), line)
+        # Plotly fills across gaps: in one the band has no height.
+        _trace(f"{slot}:{edge}", xs, [short(flat[i] if y is None else y) for i, y in enumerate(values)], line)
         | {"mode": "lines", "line": {"width": 0, "color": shade}, "fillcolor": shade, **extra}
         for edge, values, extra in edges
     ]
+
+
+def _held(values: tuple[float | None, ...]) -> list[float]:
+    """Gaps closed with the value before, at the start with the first."""
+    last = next((value for value in values if value is not None), 0.0)
+    held = []
+    for value in values:
+        last = value if value is not None else last
+        held.append(last)
+    return held
 
 
 def layout(panel: Panel, span: Span, tz: float, revision: str) -> Figure:

@@ -47,17 +47,23 @@ def _generator(facts: Facts) -> View:
         ("generator_requests_now", "waiting", {"state": "waiting"}),
     )
     kv = facts.value("kv_cache_usage_ratio")
-    states = (facts.state("kv_cache_usage_ratio"), facts.state("generator_requests"))
-    sub = joined(facts.kinds("generator"), facts.gpus("generator")) or "no engine source"
-    return _actor("generator", sub, worst(states), kv, numbers)
+    gone, down = facts.down("generator")
+    states = (facts.state("kv_cache_usage_ratio"), facts.state("generator_requests"), gone)
+    sub = joined(facts.kinds("generator"), facts.gpus("generator"), down) or "no engine source"
+    share = split(facts).get("wait")
+    if facts.synchronous and not numbers and share is not None:
+        # The trainer times the generation that it does itself or waits for.
+        return _actor("generator", sub, worst(states), share, [(parts(share, "ratio")[0], "% of each step")])
+    silence = facts.silence("kv_cache_usage_ratio") or facts.silence("generator_requests_now")
+    return _actor("generator", joined(sub, "" if down else silence), worst(states), kv, numbers)
 
 
 def _queue(facts: Facts) -> View:
     batches = facts.value("queue_batches")
-    numbers = _numbers(facts, ("queue_samples_now", "{u}", {}), ("queue_batches", "{u}", {}))
+    numbers = _numbers(facts, ("queue_samples_now", "{u}", {}), ("queue_batches", "{u}, 5 min mean", {}))
     state = worst((facts.state("queue_batches"), facts.state("queue_samples")))
     silent = {"not_applicable": "no queue in this mode", "unknown": "depth not reported"}
-    sub = silent.get(state, "ready for the trainer")
+    sub = silent.get(state, "left at its end" if facts.over else "ready for the trainer")
     # Full means one batch is ready: below that the trainer cannot start.
     return _actor("queue", sub, state, batches, numbers)
 
@@ -70,9 +76,11 @@ def _trainer(facts: Facts) -> View:
     )
     version = facts.value("policy_version")
     numbers += [(f"v{version:,.0f}", "")] if version is not None else []
-    states = (facts.state("trainer_wait_ratio"), facts.state("trainer_step_seconds"))
+    gone, down = facts.down("trainer")
+    states = (facts.state("trainer_wait_ratio"), facts.state("trainer_step_seconds"), gone)
     framework = "" if facts.status.framework in ("", "unknown") else facts.status.framework
-    sub = joined(framework or facts.kinds("trainer"), facts.gpus("trainer")) or "no trainer source"
+    names = framework or facts.kinds("trainer")
+    sub = joined(names, facts.gpus("trainer"), down or facts.silence("trainer_step_seconds")) or "no trainer source"
     return _actor("trainer", sub, worst(states), split(facts).get("compute"), numbers)
 
 
@@ -87,14 +95,30 @@ def _sandboxes(facts: Facts) -> View:
 
 
 def _arrows(facts: Facts) -> View:
-    flight = facts.value("in_flight_rollouts", state="generating")
-    done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
+    flight, done = facts.value("in_flight_rollouts", state="generating"), facts.value("trainer_samples_per_second")
     sync = facts.say("weight_sync_seconds")
-    used = f"{text(done / able, 'ratio')} of capacity" if done is not None and able else "rate not reported"
     return {
         "f.to_queue": f"{parts(flight, '')[0]} rollouts" if flight is not None else "rollouts",
-        "f.to_queue.sub": "in flight" if flight is not None else "in flight: not reported",
+        "f.to_queue.sub": _in_flight(facts, flight),
         "f.to_trainer": text(done, "samples/s") if done is not None else "samples",
-        "f.to_trainer.sub": used,
+        "f.to_trainer.sub": _used(facts, done),
         "f.weights": joined("weights", f"sync {sync}" if sync else ""),
     }
+
+
+def _in_flight(facts: Facts, flight: float | None) -> str:
+    if flight is not None:
+        return "in flight at its end" if facts.over else "in flight"
+    if facts.synchronous:
+        return "straight into the step"
+    return facts.silence("in_flight_rollouts") or "in flight: not reported"
+
+
+def _used(facts: Facts, done: float | None) -> str:
+    able = facts.value("capacity_samples_per_second")
+    if done is not None and able:
+        return f"{text(done / able, 'ratio')} of capacity"
+    if done is None:
+        return facts.silence("trainer_samples_per_second") or "rate not reported"
+    # Without a wait there is no capacity beyond what is used.
+    return "" if facts.state("capacity_samples_per_second") == "not_applicable" else "capacity not known"

@@ -3,6 +3,7 @@
 """
 
 import math
+from decimal import ROUND_HALF_UP, Decimal
 
 STATE_WORDS = {
     "ok": "OK",
@@ -12,7 +13,7 @@ STATE_WORDS = {
     "not_applicable": "Not applicable",
 }
 DASH = "–"
-_BIG = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
+_BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 _TIMES = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"))
 
 
@@ -23,7 +24,12 @@ def number(value: float) -> str:
         if size >= limit:
             # Thousands start at 10,000: 1,204 reads better than 1.2k.
             return _digits(value / (limit if suffix != "k" else 1e3)) + suffix
-    return f"{value:,.0f}" if size >= 999.5 else _digits(value)
+    return f"{int(_fixed(value, 0)):,}" if size >= 999.5 else _digits(value)
+
+
+def _fixed(value: float, places: int) -> str:
+    """As JavaScript's `toFixed`: a tie rounds up, where Python's goes to the even digit (12.5 would be 12)."""
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):f}"
 
 
 def _digits(value: float) -> str:
@@ -33,7 +39,7 @@ def _digits(value: float) -> str:
     if size < 0.001:
         return f"{value:.1e}"
     places = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.1 else 3
-    text = f"{value:.{places}f}"
+    text = _fixed(value, places)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -43,14 +49,14 @@ def parts(value: float | None, unit: str) -> tuple[str, str]:
         return DASH, ""
     if unit == "ratio":
         percent = 100 * value
-        return (f"{percent:.0f}" if abs(percent) >= 9.95 else _tenth(percent)), "%"
+        return (_fixed(percent, 0) if abs(percent) >= 9.95 else _tenth(percent)), "%"
     if unit == "seconds":
         return _time(value)
     return number(value), unit
 
 
 def _tenth(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
+    return _fixed(value, 1).removesuffix(".0")
 
 
 def _time(seconds: float) -> tuple[str, str]:

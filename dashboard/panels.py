@@ -121,7 +121,7 @@ CARDS: tuple[Card, ...] = (
         "teal",
         (_want("queue_samples_now"), _want("queue_samples"), _want("queue_batches")),
         judge=_want("queue_batches"),
-        notes=(("", _want("queue_batches")),),
+        notes=(("5 min mean", _want("queue_batches")),),
     ),
     Card(
         "staleness",
@@ -136,7 +136,9 @@ CARDS: tuple[Card, ...] = (
         "Response length",
         "orange",
         (_want("response_tokens", stat="mean"), _want("response_tokens")),
-        notes=(("p90", _want("response_tokens", stat="p90")), ("cut", _want("truncation_ratio"))),
+        # Lengths have no band; how many answers the cap cuts off has.
+        judge=_want("truncation_ratio"),
+        notes=(("p90", _want("response_tokens", stat="p90")), ("truncated", _want("truncation_ratio"))),
     ),
     Card("kv", "KV cache", "orange", (_KV,), notes=(("", _RUNNING), ("waiting", _WAITING))),
 )
@@ -203,7 +205,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "requests",
         "Generator requests",
-        "requests",
+        "5 min mean",
         "requests",
         (
             Line("running", _want("generator_requests", state="running"), "orange", envelope=True),
@@ -213,7 +215,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "kv",
         "KV cache usage",
-        "% of blocks",
+        "5 min mean",
         "ratio",
         (Line("used", _KV, "orange", "zero", envelope=True),),
         limits="kv_cache_usage_ratio",

@@ -14,11 +14,12 @@ def trust(status: Status) -> View:
     cells: View = {f"t.{i}": _row(target, status.now) for i, target in enumerate(rows[:MOST])}
     up = sum(target.up for target in rows)
     hidden = len(rows) - MOST
-    unmapped = sum(len(target.unmapped) for target in rows)
+    # Engines of a kind report the same keys: one that is unknown is one, not one per engine.
+    unmapped = len({(target.kind, key) for target in rows for key in target.unmapped})
     cells["t.sum"] = f"{up} of {len(rows)} up" if rows else "no targets"
     cells["t.s"] = "unknown" if not rows else "ok" if up == len(rows) else "critical" if up == 0 else "watch"
     cells["t.more"] = f"and {hidden} more, all healthier than these" if hidden > 0 else ""
-    cells["t.keys"] = f"{unmapped} keys nobody maps" if unmapped else ""
+    cells["t.keys"] = f"{unmapped} unmapped key{'s' if unmapped > 1 else ''}" if unmapped else ""
     cells["t.none"] = "" if rows else "No targets: this run is fed by pushes, or nothing watches it."
     return cells
 

@@ -1,6 +1,7 @@
 """The page's state lives in its URL: ``?run=NAME&range=1h``, or ``&start=&end=`` in epoch seconds."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlencode
 
 from server.query.types import RunInfo
@@ -61,15 +62,29 @@ def link(run: str, range_name: str) -> str:
     return "?" + urlencode({"run": run, "range": range_name})
 
 
-def span(address: Address, run: RunInfo, now: float) -> Span:
-    """The time to show: absolute as asked; a run that is over ends at its last point, not at the present."""
+def words(start: float, end: float, tz: float) -> str:
+    """``10:23 – 10:38`` in the reader's time; with days where they differ or the span is long."""
+    first, last = (datetime.fromtimestamp(ts + tz, UTC) for ts in (start, end))
+    day = "" if first.date() == last.date() else "%b %-d "
+    return f"{first:{day}%H:%M} – {last:{day}%H:%M}"
+
+
+def span(address: Address, run: RunInfo, now: float, newest: float | None) -> Span:
+    """The time to show: absolute as asked; a run that is over ends at its newest data, not at the present.
+
+    ``newest``: when its youngest number was true. Not the run's `last_ts`, which our own ticks move on as long as
+    we watch: it would show an empty hour behind a run that ended yesterday.
+    """
     if address.start is not None and address.end is not None:
         return Span(address.start, address.end, follow=False)
-    over = run.lifecycle in OVER and run.last_ts is not None
-    end = run.last_ts if over and run.last_ts is not None else now
+    last = newest if newest is not None else run.last_ts
+    over = run.lifecycle in OVER and last is not None
+    end = last if over and last is not None else now
+    whole = max(60.0, end - (run.first_ts if run.first_ts is not None else end - 3600))
     length = RANGES[address.range]
-    if length is None:
-        length = max(60.0, end - (run.first_ts if run.first_ts is not None else end - 3600))
+    if length is None or (over and length > whole):
+        # A finished run of a minute fills the chart; it is not a line at the edge of an hour.
+        length = whole
     return Span(end - length, end, follow=not over)
 
 

@@ -5,10 +5,11 @@ the cells that changed: so a number has one formatter, here, on first load and l
 Ages are sent as times: the browser counts them up itself, also while the server is gone.
 """
 
+import re
 from collections.abc import Mapping
 
 from dashboard.banner import banner
-from dashboard.facts import Facts, View, joined
+from dashboard.facts import Facts, View, first_clause, joined, worst
 from dashboard.flow import flow
 from dashboard.format import STATE_WORDS, number, parts, text
 from dashboard.limits import limits
@@ -36,21 +37,25 @@ def _card(facts: Facts, card: Card, infos: Infos) -> View:
     state = _state(found, judged)
     figure, unit = parts(found.value if found else None, found.unit if found else "")
     key = f"k.{card.key}"
+    note = _note(facts, card, found, infos)
+    silent = found is None or found.value is None
     return {
         f"{key}.v": figure,
         f"{key}.u": unit,
         f"{key}.s": state,
         f"{key}.p": STATE_WORDS[state],
-        f"{key}.n": _note(facts, card, found, infos),
+        # A card has room for what is the matter; its tip and the charts below say what to do about it.
+        f"{key}.n": first_clause(note) if silent else note,
+        f"{key}.tip": note if silent else "",
     }
 
 
 def _state(found: SignalNow | None, judged: SignalNow | None) -> str:
-    """The judge's word where it has one; a value nobody judges is not thereby healthy, but it is known."""
+    """The judge's word where it is the worse; a value nobody judges is not thereby healthy, but it is known."""
     if found is None:
         return "unknown"
     if found.value is not None and judged is not None and judged.value is not None:
-        return judged.state
+        return worst((judged.state, found.state))
     return found.state
 
 
@@ -98,7 +103,8 @@ def _panel(facts: Facts, panel: Panel, infos: Infos) -> View:
     silent = next((s for s in found if s is not None), None)
     key = f"p.{panel.key}"
     cells[f"{key}.s"] = "ok" if first else silent.state if silent else "unknown"
-    cells[f"{key}.p"] = STATE_WORDS[_silent_state(first, silent)]
+    health = _silent_state(first, silent)
+    cells |= {f"{key}.p": STATE_WORDS[health], f"{key}.h": health}
     cells[f"{key}.w"] = "" if first else silent.why if silent else _absent(panel.lines[0].want.signal, infos)
     cells[f"{key}.src"] = _source(panel, first or silent)
     known = {level: words for level, _, words in limits(panel, facts, infos)}
@@ -139,4 +145,14 @@ def _shares(cells: View, panel: Panel, found: list[SignalNow | None]) -> None:
 
 def _source(panel: Panel, found: SignalNow | None) -> str:
     signal = found.signal if found else panel.lines[0].want.signal
-    return joined(signal, found.source if found else "", "" if found and found.value is not None else "no value now")
+    source = _short(found.source) if found else ""
+    return joined(signal, source, "" if found and found.value is not None else "no value now")
+
+
+def _short(source: str) -> str:
+    """``engine-0, engine-1 and 6 more`` as ``engine-0 and 7 more``: the line under a chart is short."""
+    first, *others = [name for name in source.split(", ") if name] or [""]
+    if not others:
+        return first
+    more = re.search(r" and (\d+) more$", source)
+    return f"{first} and {len(others) + (int(more[1]) if more else 0)} more"

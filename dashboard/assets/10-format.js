@@ -15,7 +15,7 @@ window.RS = {};
 
   function number(value) {
     const size = Math.abs(value);
-    for (const [limit, unit, suffix] of [[1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]])
+    for (const [limit, unit, suffix] of [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]])
       if (size >= limit) return digits(value / unit) + suffix;
     return size >= 999.5 ? group(value.toFixed(0)) : digits(value);
   }

@@ -11,7 +11,8 @@
 
   // Only textContent and style properties: nothing a run or a target is called can become markup.
   const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
-    w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? "") };
+    w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? ""),
+    h: (el, cell) => (el.title = cell ?? "") };
   let index = null;
 
   function elements() {
@@ -52,8 +53,15 @@
     const found = [];
     for (let i = 0; RS.view["t." + i]; i++) found.push(RS.view["t." + i]);
     all("[data-rows=trust]")[0].replaceChildren(...found.map(row));
-    all("[data-rows=brief]")[0].replaceChildren(...found.slice(0, 3).map(brief));
+    all("[data-rows=brief]")[0].replaceChildren(...short(found).map(brief));
     RS.ages();
+  }
+
+  // Rows come the worst first. What is down goes before; of the healthy, one per actor says more than three engines.
+  function short(found) {
+    const actors = new Set();
+    const picked = found.filter(([, actor, , up, , error]) => !up || error || (!actors.has(actor) && actors.add(actor)));
+    return picked.slice(0, 3);
   }
 
   function cellOf(label, ...children) {
@@ -75,8 +83,8 @@
     name.scope = "row";
     const bad = make("span", error, "error");
     tr.append(name, cellOf("Actor", make("span", actor, "actor-" + actor), make("span", kind, "kind")),
-      cellOf("Status", status(up, error), bad), cellOf("Last data", aged(seen, "never")),
-      cellOf("Samples", make("span", samples), make("span", dropped, "error")), cellOf("Keys nobody maps", make("span", unmapped || "none")));
+      cellOf("Status", status(up, error), bad), cellOf("Last read", aged(seen, "never")),
+      cellOf("Samples then", make("span", samples), make("span", dropped, "error")), cellOf("Unmapped keys", make("span", unmapped || "none")));
     return tr;
   }
 

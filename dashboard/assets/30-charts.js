@@ -19,13 +19,20 @@
   };
   const range = () => RS.zoom || window_();
 
-  // One point into one trace. Late points find their place; points of one bucket become one.
+  // A gap is a gap, but Plotly fills areas across it: there an area is a held zero (`figures._fill`), and a band of
+  // extremes has no height (`figures._envelope`).
+  function gap(gd, trace) {
+    const [slot, edge] = String(trace.meta).split(":");
+    if (edge !== "lo" && edge !== "hi") return edge ? 0 : null;
+    const line = gd.data.find((other) => other.meta === slot);
+    return line.y.findLast((y) => y !== null) ?? null;
+  }
+
+  // One point into one trace. Late points find their place; points of one bucket become one, but never with a gap.
   function insert(trace, x, y, width) {
     const xs = trace.x, ys = trace.y, last = xs.length - 1;
     const seen = buckets.get(trace) || { n: 1 };
     const edge = String(trace.meta).split(":")[1];
-    // A gap in an area is a held zero (`figures._fill`).
-    if (y === null && (edge === "fill" || edge === "base")) y = 0;
     if (x > xs[last] && x - xs[last] < width && y !== null && ys[last] !== null) {
       const mean = (ys[last] * seen.n + y) / (seen.n + 1);
       buckets.set(trace, { n: seen.n + 1 });
@@ -54,7 +61,7 @@
     const width = 900 * RS.boot.bucket;
     gd.data.forEach((trace, i) => {
       const [ts, vs] = found[String(trace.meta).split(":")[0]] || [[], []];
-      const fresh = ts.map((t, j) => insert(trace, t + RS.tz, vs[j], width)).filter(Boolean);
+      const fresh = ts.map((t, j) => insert(trace, t + RS.tz, vs[j] ?? gap(gd, trace), vs[j] === null ? 0 : width)).filter(Boolean);
       forget(trace, oldest);
       if (fresh.length) at.push(i), x.push(fresh.map((p) => p[0])), y.push(fresh.map((p) => p[1]));
     });

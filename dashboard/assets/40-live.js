@@ -1,7 +1,7 @@
 // The live path: a timer asks for one small delta, which is drawn here; Dash only carries it.
 (function (RS) {
   "use strict";
-  const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 30;
+  const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 30, LOOK = 3;
   const none = () => window.dash_clientside.no_update;
   const since = (then) => performance.now() - then;
   let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, paused = false, clock = null;
@@ -38,6 +38,9 @@
       heartbeat();
     });
     document.addEventListener("visibilitychange", heartbeat);
+    RS.by("unzoom").addEventListener("click", RS.unzoom);
+    // Runs come and go while a page is open: the menu is as young as the look at it.
+    RS.by("run-menu").addEventListener("toggle", (event) => event.target.open && !paused && RS.boot && RS.reload());
   }
 
   function heartbeat() {
@@ -65,7 +68,8 @@
     heardAt = performance.now();
     pulledAt = 0;
     RS.by("app").dataset.page = found.error ? "error" : "ok";
-    RS.by("run-name").textContent = found.run || "none";
+    RS.by("run-name").textContent = RS.by("run-name").title = found.run || "none";
+    document.title = found.run ? `${found.run} · Rollscope` : "Rollscope";
     RS.by("message").textContent = found.error || "";
     if (found.error) return none();
     for (const key of Object.keys(RS.view)) if (!(key in found.view)) found.view[key] = null;
@@ -86,12 +90,15 @@
     if (RS.zoom) RS.slide();
   }
 
-  // A panel shows its chart when it has points, and says why when it has none.
+  // A panel shows its chart when it has points, and says why when it has none. A line that is drawn has a legend,
+  // also while it has no value.
   function states() {
+    for (const b of RS.all("[data-slot]")) b.parentNode.dataset.drawn = RS.boot.drawn.includes(b.dataset.t.slice(2, -2)) ? "1" : "";
     for (const el of RS.all("[data-panel]")) {
-      const key = "p." + el.dataset.panel, now = RS.view[key + ".s"], has = RS.boot.has[el.dataset.panel];
+      const key = "p." + el.dataset.panel, now = RS.view[key + ".s"];
+      const has = RS.boot.drawn.some((slot) => slot.split(".")[0] === el.dataset.panel);
       el.dataset.state = has ? (now === "ok" ? "data" : "stale") : now === "ok" ? "empty" : now;
-      if (el.dataset.state === "empty") el.querySelector(".why p").textContent = "No points in this time range: choose a longer one.";
+      if (el.dataset.state === "empty") el.querySelector(".why p").textContent = "No points in this time range.";
     }
   }
 
@@ -99,6 +106,8 @@
     ticks++;
     // The first load, or a change of run, met a server that was away: ask again.
     if (asked && (!RS.boot || RS.boot.page !== asked.n) && since(askedAt) > GIVE_UP) RS.reload();
+    // A run that is not there yet may come: an empty page looks again now and then.
+    if (RS.boot && RS.boot.error && RS.boot.page === asked.n && !document.hidden && ticks % LOOK === 0) RS.reload();
     if (!RS.boot || RS.boot.error || paused || document.hidden || RS.boot.page !== asked.n) return none();
     // A tick while a call is pending is skipped, so a slow server never sees a storm. Dash does not tell
     // when a call failed: after a while it counts as lost, and a server that came back is asked again.
@@ -126,13 +135,14 @@
   }
 
   function draw(points) {
+    // An absolute time stands still, its small lines too.
+    if (!RS.boot.follow) return;
     const byPanel = {};
     for (const [slot, found] of Object.entries(points)) {
       const [panel] = slot.split(".");
       if (panel === "k") sparkle(slot, found);
       else (byPanel[panel] ||= {})[slot] = found;
     }
-    if (!RS.boot.follow) return;
     for (const [panel, found] of Object.entries(byPanel)) RS.grow(panel, found);
     RS.slide();
   }

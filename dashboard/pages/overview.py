@@ -1,8 +1,8 @@
 """The overview: which elements exist, and which key of the view fills each.
 
 The tree is static. `data-t` names the key whose cell becomes the element's text, `data-s` its `data-state`,
-`data-w` its width in percent, `data-a` a time shown as an age. React never owns those texts, so a live
-update cannot fight with a re-render.
+`data-w` its width in percent, `data-h` its tip, `data-a` a time shown as an age. React never owns those
+texts, so a live update cannot fight with a re-render.
 """
 
 from typing import Any
@@ -44,8 +44,8 @@ def _t(tag: Any, key: str, name: str = "", **data: str) -> Any:
     return tag(className=name or None, **{"data-t": key, **{f"data-{k}": v for k, v in data.items()}})
 
 
-def _pill(key: str) -> Any:
-    return _t(html.Span, f"{key}.p", "pill", s=f"{key}.s")
+def _pill(key: str, state: str = "s") -> Any:
+    return _t(html.Span, f"{key}.p", "pill", s=f"{key}.{state}")
 
 
 def _header() -> Any:
@@ -56,10 +56,12 @@ def _header() -> Any:
         ],
         id="run-menu",
     )
+    # A zoom stays while the charts go on: without a word of it, an old hour looks like the last one.
+    reset = html.Button("Reset zoom", id="unzoom", type="button")
     return html.Header(
         [
             html.A([html.Span(className="logo"), "Rollscope"], href="?", className="brand"),
-            html.Div([menu, html.Nav(id="ranges", **{"aria-label": "Time range"})], className="where"),
+            html.Div([menu, html.Nav(id="ranges", **{"aria-label": "Time range"}), reset], className="where"),
             html.Div([_live(), _theme()], className="when"),
         ]
     )
@@ -84,7 +86,10 @@ def _banner() -> Any:
     head = html.H1([_t(html.Span, "b.head"), _t(html.B, "b.num", "num"), _t(html.Span, "b.tail")])
     meta = html.P([_t(html.Span, "b.meta"), html.Span(className="ago", **{"data-a": "b.age"})], className="meta")
     chip = _t(html.Span, "b.chip", "chip", s="b.chip.s")
-    slices = [_t(html.Span, f"b.l.{phase}", f"slice {phase}", w=f"b.w.{phase}") for phase, _ in PHASES]
+    slices = [
+        html.Span(_t(html.Span, f"b.l.{phase}"), className=f"slice {phase}", **{"data-w": f"b.w.{phase}"})
+        for phase, _ in PHASES
+    ]
     right = [_t(html.P, "b.step", "meta"), html.Div(slices, className="split", **{"data-s": "b.split.s"})]
     return html.Section(
         [
@@ -106,7 +111,7 @@ def _card(card: Card) -> Any:
         [
             html.Div([html.H2(card.title), _pill(key)], className="row"),
             html.P([_t(html.B, f"{key}.v", "num"), _t(html.Span, f"{key}.u", "unit")], className="big"),
-            _t(html.P, f"{key}.n", "note"),
+            _t(html.P, f"{key}.n", "note", h=f"{key}.tip"),
             html.Div(className=f"spark c-{card.colour}", **{"data-spark": key}),
         ],
         className="card kpi",
@@ -164,7 +169,7 @@ def _panel(panel: Panel) -> Any:
     key = f"p.{panel.key}"
     title = [html.H2(panel.title), html.Span(panel.shown, className="unit"), html.Span(className="at")]
     graph = dcc.Graph(id=f"graph-{panel.key}", config=_GRAPH, responsive=True, className="graph")
-    why = html.Div([_pill(key), _t(html.P, f"{key}.w")], className="why")
+    why = html.Div([_pill(key, "h"), _t(html.P, f"{key}.w")], className="why")
     return html.Section(
         [
             html.Div(title, className="row"),
@@ -196,7 +201,7 @@ def _item(slot: str, line: Line) -> Any:
 
 
 def _trust() -> Any:
-    names = ("Target", "Actor", "Status", "Last data", "Samples", "Keys nobody maps")
+    names = ("Target", "Actor", "Status", "Last read", "Samples then", "Unmapped keys")
     head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
     table = html.Table([head, html.Tbody(**{"data-rows": "trust"})])
     title = html.Div([html.H2("Data trust"), _t(html.Span, "t.sum", "pill", s="t.s")], className="row")

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dashboard import static, theme
 from dashboard.app import attach, csp
-from dashboard.static import Static
+from dashboard.static import Packed, Static
 from tests.dashboard import fake
 
 
@@ -144,6 +144,28 @@ def test_a_browser_that_has_the_file_gets_304() -> None:
 )
 def test_only_fingerprinted_files_are_kept_for_long(path: str, kept: str) -> None:
     assert run(fetch(Static(Origin()), path)).headers["cache-control"] == kept
+
+
+@pytest.mark.parametrize(
+    ("path", "repeat", "packed"),
+    [
+        ("/_dash-update-component", 40, True),
+        ("/_dash-update-component", 1, False),
+        ("/_dash-layout", 40, True),
+        ("/api/v1/runs", 40, False),
+    ],
+)
+def test_long_answers_of_callbacks_are_packed(path: str, repeat: int, packed: bool) -> None:
+    body = b'{"numbers": [1.25, 2.5, 3.75, 5.0]}' * 8 * repeat
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    found = run(fetch(Packed(answer), path, **{"accept-encoding": "gzip, br"}))
+    assert found.content == body
+    assert (found.headers.get("content-encoding") == "gzip") is packed
 
 
 def test_errors_and_other_paths_pass_through() -> None:

@@ -53,6 +53,15 @@ def test_extremes_of_a_bucket_are_drawn() -> None:
     assert metas("reward", reward_0=series("r", 1, 2)) == ["reward.0"]
 
 
+def test_extremes_have_no_height_in_a_gap() -> None:
+    # Plotly fills across gaps: unguarded, this drew a wedge from the last value to the next.
+    found = series("generator_requests", 10.0, None, 12.0, spread=2.0)
+    traces = {t["meta"]: t for t in figure(BY_KEY["requests"], {"requests.0": found}, SPAN, 0, "")["data"]}
+    assert traces["requests.0"]["y"] == [10.0, None, 12.0]
+    assert traces["requests.0:lo"]["y"] == [8.0, 10.0, 10.0]
+    assert traces["requests.0:hi"]["y"] == [12.0, 10.0, 14.0]
+
+
 def test_shares_stack_to_a_hundred() -> None:
     found = {f"steps.{i}": series(str(i), 1.0, 2.0) for i in range(3)}
     drawn = figure(BY_KEY["steps"], found, SPAN, 0, "r")

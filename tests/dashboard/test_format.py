@@ -5,6 +5,9 @@ import math
 import pytest
 
 from dashboard import format as fmt
+from dashboard.callbacks import range_links
+from dashboard.urlstate import Address, parse, words
+from server.query.types import RunInfo
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,24 @@ def test_series_name_sorts_labels() -> None:
         'staleness_versions{level="token",stat="mean"}'
     )
     assert fmt.series_name("entropy", {}) == "entropy"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "tz", "shown"),
+    [
+        (0.0, 900.0, 0.0, "00:00 – 00:15"),
+        (0.0, 900.0, 7200.0, "02:00 – 02:15"),
+        (80_000.0, 90_000.0, 0.0, "Jan 1 22:13 – Jan 2 01:00"),
+    ],
+)
+def test_an_absolute_time_in_words(start: float, end: float, tz: float, shown: str) -> None:
+    assert words(start, end, tz) == shown
+
+
+def test_an_absolute_time_is_a_chosen_segment() -> None:
+    run = RunInfo("a", "", "", "running", 0.0, 1000.0)
+    links = range_links(Address("a", "1h", 0.0, 900.0), run)
+    assert [(link.children, link.className) for link in links][-1] == ("00:00 – 00:15", "current")
+    assert sum(link.className == "current" for link in links) == 1
+    assert parse(links[-1].href) == Address("a", "1h", 0.0, 900.0)
+    assert len(range_links(Address("a"), run)) == len(links) - 1

@@ -1,17 +1,21 @@
 """What goes over the wire, the view behind it, and the address of a page."""
 
+import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dashboard import callbacks, urlstate
+from dashboard.facts import LAST
 from dashboard.live import Views, tick
 from dashboard.panels import CARDS, PANELS, Want, names_by_slot
 from dashboard.trust import MOST, trust
 from dashboard.urlstate import Address
 from dashboard.view import view
+from server.query import reader as server_reader
 from server.query.types import RunInfo, SignalNow
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
@@ -116,23 +120,23 @@ def test_rich_run(reader: MemoryReader) -> None:
         "b.head": "The trainer waits ",
         "b.num": "74 %",
         "b.l.wait": "Wait 74 %",
-        "b.l.overhead": "",
+        "b.l.overhead": "Overhead 5 %",
         "k.wait.p": "Critical",
         "k.wait.n": "watch ≥ 15 % · critical ≥ 40 %",
         "k.kv.n": "510 running · 1,161 waiting",
-        "k.length.n": "p90 10.2k · cut 3.4 %",
+        "k.length.n": "p90 10.2k · truncated 3.4 %",
         "k.staleness.n": "max 5",
         "p.steps.0.v": "74 %",
         "p.kv.critical": "critical 97 %",
         "p.queue.watch": "one batch 64",
         "p.staleness.critical": "bound 6",
-        "f.generator.sub": "vllm · 16 × H200",
+        "f.generator.sub": "vllm · 16 × H200 · 1 of 2 down",
         "f.sandbox.sub": "no sandbox source",
         "f.sandbox.p": "Unknown",
         "f.to_trainer.sub": "36 % of capacity",
         "t.sum": "2 of 3 up",
         "t.s": "watch",
-        "t.keys": "2 keys nobody maps",
+        "t.keys": "2 unmapped keys",
     }
     assert {key: found[key] for key in expected} == expected
     # The worst first.
@@ -191,6 +195,131 @@ def test_synchronous_run_talks_of_generation() -> None:
     assert found["k.wait.p"] == "Not applicable"
 
 
+def test_synchronous_run_has_no_missing_parts() -> None:
+    """What cannot be there is not "not reported": no queue, no capacity beyond what is used."""
+    made = MemoryReader(fake.NOW)
+    made.add_run("sync", lifecycle="finished")
+    made.change("sync", mode="sync_colocated")
+    for phase, seconds in (("generation", 25.0), ("compute", 75.0)):
+        made.append("sync", fake.signal("trainer_phase_seconds", unit="seconds", phase=phase), [(fake.NOW, seconds)])
+    made.append("sync", fake.signal("trainer_samples_per_second", unit="samples/s"), [(fake.NOW, 84.0)])
+    made.append("sync", fake.signal("truncation_ratio", unit="ratio", state="critical"), [(fake.NOW, 0.68)])
+    made.append("sync", fake.signal("response_tokens", unit="tokens", stat="mean"), [(fake.NOW, 39.4)])
+    made.silence("sync", fake.signal("capacity_samples_per_second", state="not_applicable", why="no wait"))
+    found = cells(made, "sync")
+    expected = {
+        "b.head": "Generation took ",
+        "b.text": "At its end: 68 % of responses truncated",
+        "b.note": "84 samples/s",
+        "f.to_queue.sub": "straight into the step",
+        "f.to_trainer": "84 samples/s",
+        "f.to_trainer.sub": "",
+        "f.generator.bar": 25.0,
+        "f.generator.0.v": "25",
+        "f.generator.0.u": "% of each step",
+        "f.generator.p": "Unknown",
+        # The length has no band of its own: that the cap cuts two of three answers off is what counts.
+        "k.length.p": "Critical",
+        "k.length.n": "truncated 68 %",
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def _silent(signal: str) -> SignalNow:
+    return fake.signal(signal, state="unknown", why="no step for 3 h; the last value was 0.66")
+
+
+def test_silent_trainer_is_named_and_nothing_looks_young() -> None:
+    made = MemoryReader(fake.NOW)
+    made.add_run("r")
+    for name in ("trainer_step_seconds", "trainer_wait_ratio", "trainer_samples_per_second"):
+        made.silence("r", replace(_silent(name), ts=fake.NOW - 10_800))
+    # These are as young as our own last tick: they say nothing about the run.
+    made.silence("r", replace(fake.signal("turns", state="unknown", why="log it"), ts=fake.NOW - 5))
+    made.silence("r", replace(fake.signal("trained_tokens_total", 6e7), ts=fake.NOW - 5))
+    found = cells(made, "r")
+    expected = {
+        "newest": fake.NOW - 10_800,
+        "b.head": "No step for 3 h",
+        "b.text": "Its last steps are in the charts of a longer time range.",
+        "f.trainer.sub": "no step for 3 h",
+        "f.to_trainer.sub": "no step for 3 h",
+        "f.to_queue.sub": "in flight: not reported",
+        "k.wait.n": "no step for 3 h",
+        "k.wait.tip": "no step for 3 h; the last value was 0.66",
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_the_reader_marks_silence_with_the_words_we_look_for() -> None:
+    assert LAST in inspect.getsource(server_reader)
+
+
+def test_engines_alone_are_not_a_run_that_loads() -> None:
+    made = MemoryReader(fake.NOW)
+    made.add_run("e", lifecycle="starting")
+    made.set_targets("e", fake.target("engine", "generator", "vllm"))
+    found = cells(made, "e")
+    assert (found["b.head"], found["b.meta"]) == ("No trainer is watched yet", "")
+    made.append("e", fake.TICKS[3][0], [(fake.NOW, 0.5)])
+    assert cells(made, "e")["b.text"] == "5 min means: KV cache 50 % full"
+    made.set_targets("e", fake.target("engine", "generator", "vllm"), fake.target("log", "trainer", "trl"))
+    assert cells(made, "e")["b.meta"].startswith("Starting")
+
+
+def test_mean_and_instant_are_told_apart(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert found["k.queue.n"].startswith("5 min mean ") and found["k.queue.n"].endswith(" batches")
+    assert found["f.queue.1.u"] == "batches, 5 min mean"
+    assert " · 5 min means: " in found["b.text"]
+
+
+def test_panel_keeps_its_colour_apart_from_its_chart(reader: MemoryReader) -> None:
+    """`s` says whether there is a chart, `h` how healthy: a green "Watch" would contradict itself."""
+    reader.append(fake.RICH, replace(fake.TICKS[3][0], state="watch"), [(fake.NOW + 5, 0.93)])
+    found = cells(reader)
+    assert (found["p.kv.s"], found["p.kv.h"], found["p.kv.p"]) == ("ok", "watch", "Watch")
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("trainer", "trainer"),
+        ("engine-0, engine-1, engine-2 and 1 more", "engine-0 and 3 more"),
+        # As after a restart of the server.
+        (", trainer", "trainer"),
+        ("", ""),
+    ],
+)
+def test_sources_are_short(source: str, shown: str) -> None:
+    made = MemoryReader(fake.NOW)
+    made.add_run("r")
+    made.append("r", replace(fake.TICKS[3][0], source=source), [(fake.NOW, 0.5)])
+    assert cells(made, "r")["p.kv.src"] == " · ".join(word for word in ("kv_cache_usage_ratio", shown) if word)
+
+
+def test_a_key_of_many_engines_counts_once(reader: MemoryReader) -> None:
+    engines = [fake.target(f"vllm-{i}", "generator", "vllm", new_key=1) for i in range(4)]
+    reader.set_targets(fake.RICH, *engines)
+    assert trust(reader.status(fake.RICH))["t.keys"] == "1 unmapped key"
+
+
+def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert (found["f.generator.s"], found["f.generator.sub"]) == ("critical", "vllm · 16 × H200 · 1 of 2 down")
+    dead = [fake.target(f"e{i}", "generator", "vllm", up=False, error="refused") for i in range(2)]
+    reader.set_targets(fake.RICH, *dead)
+    for now, _ in fake._labelled()[:4]:
+        reader.silence(fake.RICH, replace(now, state="unknown", why="add its /metrics as a target"))
+    found = cells(reader)
+    assert found["b.text"].startswith("Engines: 2 of 2 down · 5 min means: ")
+    assert (found["f.generator.s"], found["f.generator.p"]) == ("critical", "Critical")
+    assert found["p.requests.w"] == "no engine answers (2 of 2 down: refused)"
+    # A finished run has let go of its engines.
+    reader.change(fake.RICH, lifecycle="finished")
+    assert "down" not in cells(reader)["f.generator.sub"]
+
+
 def test_verdict_takes_the_banner(reader: MemoryReader) -> None:
     verdict = {"outcome": "generator_bound", "confidence": "high", "summary": "Engines are full", "next": ["Add 2"]}
     reader.set_verdict(fake.RICH, verdict)
@@ -230,11 +359,18 @@ def run(lifecycle: str) -> RunInfo:
 
 
 def test_span() -> None:
-    assert urlstate.span(Address("r", "15m"), run("running"), 9000.0) == urlstate.Span(8100.0, 9000.0, True)
-    assert urlstate.span(Address("r", "all"), run("running"), 9000.0) == urlstate.Span(1000.0, 9000.0, True)
-    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0) == urlstate.Span(4100.0, 5000.0, False)
+    assert urlstate.span(Address("r", "15m"), run("running"), 9000.0, 4900.0) == urlstate.Span(8100.0, 9000.0, True)
+    assert urlstate.span(Address("r", "all"), run("running"), 9000.0, None) == urlstate.Span(1000.0, 9000.0, True)
+    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0, None) == urlstate.Span(4100.0, 5000.0, False)
     fixed = Address("r", "1h", 10.0, 20.0)
-    assert urlstate.span(fixed, run("running"), 9000.0) == urlstate.Span(10.0, 20.0, False)
+    assert urlstate.span(fixed, run("running"), 9000.0, 4900.0) == urlstate.Span(10.0, 20.0, False)
+
+
+def test_span_of_a_finished_run_is_where_its_data_is() -> None:
+    # `last_ts` (5000) moves with our own ticks; the data ended at 2000, 1000 s after it began.
+    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0, 2000.0) == urlstate.Span(1100.0, 2000.0, False)
+    assert urlstate.span(Address("r", "1h"), run("finished"), 9000.0, 2000.0) == urlstate.Span(1000.0, 2000.0, False)
+    assert urlstate.span(Address("r", "all"), run("crashed"), 9000.0, 1010.0) == urlstate.Span(950.0, 1010.0, False)
 
 
 def test_page_of_an_empty_store_tells_what_to_do() -> None:
@@ -256,4 +392,4 @@ def test_page_reads_the_cursor_before_the_series(reader: MemoryReader, monkeypat
         monkeypatch.setattr(reader, name, watched(name, getattr(reader, name)))
     boot = callbacks.build(reader, Views(), {"search": f"?run={fake.RICH}", "tz": 0})[0]
     assert order[0] == "cursor" and boot["cursor"] == reader.cursor(fake.RICH)
-    assert all(boot["has"].values())
+    assert {slot.split(".")[0] for slot in boot["drawn"]} == {panel.key for panel in PANELS}
