@@ -42,7 +42,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: requirements/runtime.txt requirements/bootstrap.txt pyproject.toml | $(VENV)/bin/python
-	@$(BIN)/pip install -q --require-hashes -r requirements/bootstrap.txt || true
+	@echo "setting up .venv (once)"; $(BIN)/pip install -qq --require-hashes -r requirements/bootstrap.txt || true
 	@$(call INSTALL,--require-hashes -r requirements/runtime.txt)
 	@$(call INSTALL,--no-deps --no-build-isolation -e .)
 	@touch $@

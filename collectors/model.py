@@ -33,6 +33,7 @@ ErrorKind = Literal[
     "empty",  # the body or file holds nothing
     "garbage",  # bytes that are not the format
     "locked",  # a database another process holds
+    "refused",  # read, but the store did not take it
     "missing",  # the file or directory is not there, or may not be read
     "not_a_run",  # a directory without anything a collector knows
 ]
@@ -129,6 +130,7 @@ FACTS: Mapping[str, str] = {
     "has_sandbox": "1 when rollouts use sandboxes, 0 when the task is known to need none",
     "times_estimated": "1 when the source has no times and steps were dated backwards from the file's own time",
     "run_name": "the run's own name for itself",
+    "source_path": "the directory it was first read from",
 }
 """Every key a collector may put into ``Reading.facts``."""
 

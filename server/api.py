@@ -17,6 +17,8 @@ from server.query.names import format_name, parse_name
 
 # More points than a 4k screen has pixels: a request for more is a mistake or an attack.
 MAX_POINTS = 5000
+# More than all signals of a run have series.
+MAX_SERIES = 200
 DAY = 86400.0
 # The year 5138: beyond it epoch milliseconds are a mistake in the unit.
 LAST = 1e11
@@ -45,17 +47,24 @@ def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None])
 def close_api(api: FastAPI) -> None:
     """Last of all API routes: what is not known under `/api` is a JSON 404."""
 
+    @api.api_route("/api", methods=["GET", "POST"], include_in_schema=False)
+    def root() -> JSONResponse:
+        return nothing("")
+
     @api.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"], include_in_schema=False)
     def nothing(path: str) -> JSONResponse:
         return JSONResponse({"detail": f"no such endpoint: /api/{path}; see /docs"}, 404)
 
 
 def _health(api: FastAPI, ready: Callable[[], str | None]) -> None:
+    # HEAD too: that is what load balancers send.
+    @api.head("/healthz", include_in_schema=False)
     @api.get("/healthz", tags=["health"])
     def healthz() -> dict[str, str]:
         """The process answers."""
         return {"status": "ok"}
 
+    @api.head("/readyz", include_in_schema=False)
     @api.get("/readyz", tags=["health"])
     def readyz() -> JSONResponse:
         """The store answers and, in role `collect`, the loop turns; 503 says what does not."""
@@ -124,15 +133,28 @@ def _history(api: FastAPI, reader: Reader) -> None:
         if not start < end:
             raise HTTPException(422, "start must be before end")
         cursor = reader.cursor(run)
-        found = reader.series(run, names or _all(reader, run), start, end, points)
+        found = reader.series(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
         return {"cursor": cursor, "now": reader.now(), "series": [shape.series(one) for one in found]}
 
 
 def _names(signal: list[str]) -> list[str]:
+    if len(signal) > MAX_SERIES:
+        raise HTTPException(422, f"at most {MAX_SERIES} series a request")
     try:
-        return [format_name(*parse_name(name)) for name in signal]
+        return list(dict.fromkeys(format_name(*parse_name(name)) for name in signal))
     except ValueError as error:
         raise HTTPException(422, str(error)) from None
+
+
+def _matching(reader: Reader, run: str, names: list[str]) -> list[str]:
+    """The series of the names: exactly those, or all of a signal where its labels were left out."""
+    known = [found for found in reader.status(run).signals if not found.signal.endswith("_total")]
+    exact = {found.name for found in known}
+    unknown = [name for name in names if name.partition("{")[0] not in reader.infos()]
+    if unknown:
+        raise HTTPException(404, f"no signal named {unknown[0]!r}; see /api/v1/runs/{run}/signals")
+    wanted = {name: [name] if name in exact else [f.name for f in known if f.signal == name] for name in names}
+    return [name for names in wanted.values() for name in names]
 
 
 def _all(reader: Reader, run: str) -> list[str]:

@@ -3,18 +3,22 @@
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
-from collectors.detect import detect_page, detect_path
 
 import collectors
+from collectors.detect import detect_page, detect_path
 from collectors.model import Limits, ScrapeError, Target
 from collectors.readers.http import get
 from server.config import ConfigError, RunSettings, TargetSettings
 from server.security import refuse_target
+
+# Folders that every project has: two runs in them must not become one.
+COMMON_NAMES = frozenset({"output", "outputs", "run", "runs", "results", "checkpoints", "trainer", "logs", "trackio"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class Attached:
     name: str
     targets: tuple[Target, ...]
     facts: Mapping[str, str | float]
+    named: bool = True
 
 
 def run_name(sources: Iterable[str]) -> str:
@@ -32,8 +37,28 @@ def run_name(sources: Iterable[str]) -> str:
     paths = [Path(source).resolve() for source in sources if "://" not in source]
     if paths:
         path = paths[0] if not paths[0].is_file() else paths[0].parent
-        return _clean(path.name) or "run"
-    return _clean(urlsplit(sources[0]).netloc) if sources else "run"
+        named = path.name if path.name not in COMMON_NAMES else f"{path.parent.name}-{path.name}"
+        return _clean(named) or "run"
+    return (_clean(_place(sources[0])) if sources else "") or "run"
+
+
+def _place(url: str) -> str:
+    """Host and port of a URL: never its credentials."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname or ''}-{parts.port}" if parts.port else parts.hostname or ""
+    except ValueError:
+        return ""
+
+
+def check_name(name: str) -> None:
+    """Refuse a run name that no URL, label or screen could carry.
+
+    Raises:
+        ConfigError: with the rule.
+    """
+    if not name.isprintable() or not 0 < len(name) <= 200 or "/" in name or name in (".", ".."):
+        raise ConfigError([f"run name {ascii(name)[:80]}: 1 to 200 printable characters without /"])
 
 
 def _clean(text: str) -> str:
@@ -49,15 +74,16 @@ def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
     Raises:
         ConfigError: every source that cannot be read by anything, each with what was tried.
     """
+    check_name(settings.name)
     problems: list[str] = []
     targets: list[Target] = []
-    for number, target in enumerate(settings.targets):
+    for target in settings.targets:
         try:
-            targets += _resolve(settings.name, number, target, limits or Limits())
+            targets += _resolve(settings.name, target, limits or Limits())
         except ScrapeError as error:
             problems.append(f"{_shown(target)}: {error}")
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError([f"{problem} (--wait waits for it)" for problem in problems])
     return Attached(settings.name, tuple(_unique(targets)), settings.facts)
 
 
@@ -65,13 +91,11 @@ def _shown(target: TargetSettings) -> str:
     """A source as it may be printed: a URL without credentials and query."""
     if not target.is_url:
         return target.source
-    parts = urlsplit(target.source)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+    return f"{target.source.partition('://')[0]}://{_place(target.source).replace('-', ':')}"
 
 
-def _resolve(run: str, number: int, target: TargetSettings, limits: Limits) -> list[Target]:
-    return _resolve_url(run, number, target, limits) if target.is_url else _resolve_path(run, target)
+def _resolve(run: str, target: TargetSettings, limits: Limits) -> list[Target]:
+    return _resolve_url(run, target, limits) if target.is_url else _resolve_path(run, target)
 
 
 def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
@@ -93,16 +117,17 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
     ]
 
 
-def _resolve_url(run: str, number: int, settings: TargetSettings, limits: Limits) -> list[Target]:
+def _resolve_url(run: str, settings: TargetSettings, limits: Limits) -> list[Target]:
     refusal = refuse_target(settings.source)
     if refusal:
         raise ScrapeError("unreachable", refusal)
     headers = (("authorization", f"Bearer {settings.bearer}"),) if settings.bearer else ()
     name = settings.collector or _detect_url(settings.source, headers, limits)
     collector = collectors.load()[name]
+    named = settings.name or f"{collector.name}-{_clean(_place(settings.source))}"
     return [
         Target(
-            settings.name or f"{collector.actor}-{number}", run, collector.name, collector.actor,
+            named, run, collector.name, collector.actor,
             url=settings.source, interval_seconds=settings.interval_seconds, headers=headers,
         )
     ]  # fmt: skip
@@ -114,7 +139,8 @@ def _detect_url(url: str, headers: Sequence[tuple[str, str]], limits: Limits) ->
     try:
         body = asyncio.run(_fetch(url, headers, limits))
     except ScrapeError as error:
-        if error.kind in ("unreachable", "timeout") and len(pollers) == 1:
+        # A proxy answers 502 or 503 while the model loads.
+        if error.kind in ("unreachable", "timeout", "status") and len(pollers) == 1:
             return pollers[0]
         raise
     name = detect_page(body)
@@ -136,15 +162,11 @@ def metrics_url(url: str) -> str:
 
 def _unique(targets: Iterable[Target]) -> list[Target]:
     """Names must tell targets apart: they are what every label and error shows."""
-    seen: dict[str, int] = {}
-    found = []
+    found: list[Target] = []
+    taken: set[str] = set()
     for target in targets:
-        seen[target.name] = seen.get(target.name, 0) + 1
-        if seen[target.name] > 1:
-            target = Target(**{**_fields(target), "name": f"{target.name}-{seen[target.name]}"})  # type: ignore[arg-type]
-        found.append(target)
+        numbered = (f"{target.name}-{number}" for number in count(2))
+        name = target.name if target.name not in taken else next(name for name in numbered if name not in taken)
+        taken.add(name)
+        found.append(replace(target, name=name))
     return found
-
-
-def _fields(target: Target) -> dict[str, object]:
-    return {name: getattr(target, name) for name in Target.__slots__}

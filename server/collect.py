@@ -11,13 +11,14 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 import collectors
-from collectors.model import Limits, Target
+from collectors.model import Limits, ScrapeError, Target
 from server.clock import Clock
 from server.drive import TICK_SECONDS, RunDriver, carry_of
 from server.ingest import Arrivals, Ingest
-from server.scrape import Outcome, TargetReader
+from server.scrape import BACKOFF_MAX_SECONDS, GUARD_SECONDS, Outcome, TargetReader
 from server.store import Store, Writer
 from server.store.types import Batch
 
@@ -28,6 +29,12 @@ PATIENCE_SECONDS = 1.0
 # Spread of the scrapes' starts: 200 targets a second is what one core parses with room to spare.
 TARGETS_PER_SECOND = 200.0
 ROLLUP_SECONDS = 60.0
+# As long as a read may take at most: its own limit and the guard behind it.
+HISTORY_SECONDS = Limits().timeout_seconds + GUARD_SECONDS
+
+
+class NotLeader(Exception):
+    """This process has lost its right to write: it waits until it has it again."""
 
 
 class RunLoop:
@@ -42,9 +49,10 @@ class RunLoop:
         carried = {target.name: (target, known[target.collector].report_seconds) for target in targets}
         self._carry, self._facts = carry_of(carried), facts or {}
         self.driver = self._new_driver()
-        self._broken = False
+        self._broken = self._stopping = self._told = False
         self._ingest = Ingest(store, run)
         self.on_step: Callable[[], None] = lambda: None
+        self.leading: Callable[[], bool] = lambda: True
         cursors = store.cursors(run)
         self.readers = [
             TargetReader(
@@ -63,6 +71,10 @@ class RunLoop:
         self._writer.flush()
         return future
 
+    def stop(self) -> None:
+        """End long work soon; callable from any thread. What is committed stays, the rest is for the next start."""
+        self._stopping = self.driver.stopped = True
+
     # ---- one step of event time
 
     async def step(self, t: float, *, patient: bool = False) -> None:
@@ -71,26 +83,37 @@ class RunLoop:
             # A driver that could not write knows more than the store: what it derived is derived again.
             self.driver = await asyncio.to_thread(self._new_driver)
             self._broken = False
-        while True:
+        horizon = t
+        while not self._stopping:
             lagging = await self._round(t, patient)
-            if not lagging:
-                break
             # History still to read: derive only up to where every stream is known, in order.
-            await asyncio.to_thread(self.driver.advance, min(t, lagging[0]))
-        await asyncio.to_thread(self.driver.advance, t)
+            horizon = min([t, *lagging])
+            if not lagging or (not patient and self._clock.now() >= t + TICK_SECONDS):
+                break  # live, engines are not kept waiting: the rest of the history is for the next step
+            await self._advance(horizon)
+        await self._advance(horizon)
         self.on_step()
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
             await asyncio.to_thread(self._store.rollup, self.run, round(t * 1000))
 
+    async def _advance(self, t: float) -> None:
+        if t > -math.inf:
+            await asyncio.to_thread(self.driver.advance, t)
+
     async def _round(self, t: float, patient: bool) -> list[float]:
         """One scrape of every due target. Returns the newest known time of those that have more to read."""
         for reader in self.readers:
+            if reader.due > t + BACKOFF_MAX_SECONDS + reader.target.interval_seconds:
+                reader.due = t  # the clock went back: what was planned on it is void
             if reader.due <= t and reader.target.name not in self._pending:
                 self._pending[reader.target.name] = asyncio.create_task(self._delayed(reader, t, patient))
         if not self._pending:
             return []
-        await asyncio.wait(self._pending.values(), timeout=None if patient else PATIENCE_SECONDS)
+        # Whoever is still reading history is waited for: a tick before it would be a tick without it.
+        history = any(reader.lagging for reader in self.readers if reader.target.name in self._pending)
+        patience = None if patient else HISTORY_SECONDS if history else PATIENCE_SECONDS
+        await asyncio.wait(self._pending.values(), timeout=patience)
         done = [reader for reader in self.readers if self._finished(reader.target.name)]
         return await self._commit_all([(reader, self._pending.pop(reader.target.name).result()) for reader in done])
 
@@ -110,13 +133,25 @@ class RunLoop:
         taken = await asyncio.to_thread(self._submit_all, [(reader.target, outcome) for reader, outcome in done])
         horizons = []
         for (reader, outcome), (future, arrivals) in zip(done, taken, strict=True):
-            await asyncio.wrap_future(future)
+            try:
+                await asyncio.wrap_future(future)
+            except Exception as error:  # the writer failed this batch alone; its neighbours are in the store
+                log.debug("target %s: not stored", reader.target.name, exc_info=True)
+                await asyncio.to_thread(self._refused, reader, _not_stored(outcome, error))
+                continue
             reader.committed(outcome)
             self.driver.feed(arrivals)
             if outcome.reading is not None and outcome.reading.more:
                 newest = arrivals.newest()
                 horizons.append(newest if newest is not None else -math.inf)
         return sorted(horizons)
+
+    def _refused(self, reader: TargetReader, outcome: Outcome) -> None:
+        """Note the target as down. What `Ingest` had counted was never stored: it reads the store again."""
+        reader.committed(outcome)
+        self._ingest = Ingest(self._store, self.run)
+        self._submit(reader.target, outcome)
+        self._writer.flush()
 
     def _submit_all(self, done: list[tuple[Target, Outcome]]) -> list[tuple["Future[int]", Arrivals]]:
         taken = [self._submit(target, outcome) for target, outcome in done]
@@ -140,10 +175,17 @@ class RunLoop:
             if await _stopped_within(stop, self._clock.wall_until(t)):
                 break
             try:
+                if not await asyncio.to_thread(self.leading):
+                    raise NotLeader("another process collects into this store")
                 await self.step(t)
-            except Exception:  # a failed step (disk full, database away) must not end the run's watch
-                log.exception("run %s: step at %s failed; trying again", self.run, t)
-                self._broken = True
+                if self._told:
+                    log.info("run %s: goes on", self.run)
+                self._told = False
+            except Exception as error:  # a failed step (disk full, database away) must not end the run's watch
+                # One line when it begins and one when it ends; the traceback once, for who wants it.
+                if not self._told:
+                    log.error("run %s: cannot go on: %s; trying every 5 s", self.run, _cause(error), exc_info=error)
+                self._broken = self._told = True
         await self.close()
 
     async def close(self) -> None:
@@ -152,6 +194,17 @@ class RunLoop:
         await asyncio.gather(*self._pending.values(), return_exceptions=True)
         for reader in self.readers:
             await reader.close()
+
+
+def _not_stored(outcome: Outcome, error: Exception) -> Outcome:
+    """The cursor stays where it was, so nothing is lost; the target is asked again after its back-off."""
+    cause = type(getattr(error, "orig", None) or error).__name__
+    return replace(outcome, reading=None, error=ScrapeError("refused", f"read, but the store did not take it: {cause}"))
+
+
+def _cause(error: Exception) -> str:
+    """A database's own words, without the statement and its parameters around them."""
+    return f"{type(error).__name__}: {getattr(error, 'orig', None) or error}".splitlines()[0][:200]
 
 
 async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:

@@ -4,20 +4,26 @@ Secrets come from the environment or from files, never from the TOML itself wher
 are never echoed: not in an error, not in a log, not in the API.
 """
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import collectors
-from collectors.model import FACTS
+from collectors.model import FACTS, Lifecycle, Mode
 from server.security import Secret, is_loopback, refuse_target
 
-DEFAULT_PORT = 8050
+DEFAULT_PORT, LAST_PORT = 8050, 65535
 STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 NO_SECRET = Secret("")
+# Short enough for hand-made ones in a lab, long enough that guessing over HTTP is hopeless.
+TOKEN_LENGTH = 8
+WORD_FACTS = frozenset(
+    {"framework", "framework_version", "lifecycle_why", "gpu_type", "model", "run_name", "source_path"}
+)
 INTERVAL_MIN, INTERVAL_MAX = 1.0, 3600.0
 
 
@@ -61,7 +67,7 @@ class Settings:
     port: int = DEFAULT_PORT
     token: Secret | None = None
     allowed_hosts: tuple[str, ...] = ()
-    store: str = ""
+    store: Secret = NO_SECRET  # its URL may hold a password
     role: str = "all"
     runs: tuple[RunSettings, ...] = ()
 
@@ -147,7 +153,14 @@ def check(settings: Settings) -> None:
     """
     if not settings.store.startswith(STORES):
         raise ConfigError(["--store: must begin with sqlite:/// or postgresql://"])
-    if is_loopback(settings.host) or settings.token:
+    if not 0 <= settings.port <= LAST_PORT:
+        raise ConfigError([f"--port: must be between 0 and {LAST_PORT}"])
+    token = settings.token
+    if token is not None and not (token.isascii() and token.isprintable() and len(token.strip()) >= TOKEN_LENGTH):
+        raise ConfigError(
+            [f"token: at least {TOKEN_LENGTH} printable ASCII characters, such as `openssl rand -hex 16` gives"]
+        )
+    if is_loopback(settings.host) or token:
         return
     raise ConfigError(
         [
@@ -159,9 +172,10 @@ def check(settings: Settings) -> None:
 
 def _port(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> int:
     fallback = env.get("ROLLSCOPE_PORT", str(DEFAULT_PORT))
-    port: int = problems.take(server, "port", int, int(fallback) if fallback.isdigit() else -1, "server")
-    if not 0 <= port <= 65535:
-        problems.add("server.port", "must be between 0 and 65535")
+    given = int(fallback) if fallback.isascii() and fallback.isdigit() and len(fallback) < 6 else -1
+    port: int = problems.take(server, "port", int, given, "server")
+    if not 0 <= port <= LAST_PORT:
+        problems.add("server.port", f"must be between 0 and {LAST_PORT}")
     return port
 
 
@@ -199,12 +213,12 @@ def _secret(
     return Secret(text)
 
 
-def _store(problems: _Problems, store: Mapping[str, Any], env: Mapping[str, str]) -> str:
+def _store(problems: _Problems, store: Mapping[str, Any], env: Mapping[str, str]) -> Secret:
     url = _secret(problems, store, "url_file", env, "ROLLSCOPE_STORE", "store")
     found = url or problems.take(store, "url", str, "", "store") or default_store(env)
     if not found.startswith(STORES):
         problems.add("store.url", "must begin with sqlite:/// or postgresql://")
-    return str(found)
+    return Secret(found)
 
 
 def _run(problems: _Problems, name: str, table: Any, env: Mapping[str, str]) -> RunSettings:
@@ -218,10 +232,22 @@ def _run(problems: _Problems, name: str, table: Any, env: Mapping[str, str]) -> 
     for key, value in facts.items():
         if key not in FACTS:
             problems.add(f"{where}.facts.{key}", f"unknown fact; known: {', '.join(sorted(FACTS))}")
-        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            problems.add(f"{where}.facts.{key}", "must be a number or a string")
+        elif (problem := _fact_problem(key, value)) is not None:
+            problems.add(f"{where}.facts.{key}", problem)
     found = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
     return RunSettings(name, found, facts)
+
+
+def _fact_problem(key: str, value: object) -> str | None:
+    """Why a stated fact cannot be, or None."""
+    choices: dict[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
+    if key in choices:
+        return None if value in choices[key] else f"must be one of {', '.join(choices[key])}"
+    if key in WORD_FACTS:
+        return None if isinstance(value, str) else "must be a string"
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return "must be a finite number"
+    return None
 
 
 def _target(problems: _Problems, where: str, table: Any, env: Mapping[str, str]) -> TargetSettings:

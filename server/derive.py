@@ -16,6 +16,10 @@ from server.signals._window import TRAINER, Gauge, StepBook, StepKey
 Emission = tuple[str, float, Answer]
 """(signal name, event time in seconds, answer)."""
 
+# Engines have five finish reasons; one that invents them without end is added up as "other".
+MAX_LABELS = 100
+DONE = "steps"
+
 
 @dataclass(slots=True)
 class CounterState:
@@ -26,6 +30,8 @@ class CounterState:
 
     def add(self, labels: Labels, amount: float) -> None:
         key = json.dumps(labels)
+        if key not in self.totals and len(self.totals) >= MAX_LABELS:
+            key = json.dumps([(name, "other") for name, _ in labels])
         self.totals[key] = self.totals.get(key, 0.0) + amount
 
 
@@ -44,8 +50,8 @@ class Deriver:
         self._steps = [signal for signal in signals if signal.cadence == "step"]
         self._counters = [item for item in items if isinstance(item, Counter)]
         self.counters = {counter.name: CounterState() for counter in self._counters}
-        counted = {counter.metric for counter in self._counters if counter.of == "counter"}
-        self.tick_metrics = frozenset(metric for signal in self._ticks for metric in signal.inputs) | counted
+        self.counted_metrics = frozenset(counter.metric for counter in self._counters if counter.of == "counter")
+        self.tick_metrics = frozenset(m for signal in self._ticks for m in signal.inputs) | self.counted_metrics
         self.gauges: dict[str, dict[tuple[str, Labels], Gauge]] = {}
         self.book = StepBook()
         self.facts: dict[str, str | float] = {}
@@ -53,6 +59,8 @@ class Deriver:
         self.lifecycle = "starting"
         self.sources: dict[str, set[str]] = {}
         self._step_metrics: set[str] = set()
+        # The newest step of each axis that was answered: after a restart the driver goes on behind it.
+        self.done: dict[str, tuple[int, int]] = {}
 
     # ---- feeding
 
@@ -91,19 +99,32 @@ class Deriver:
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
     ) -> list[Emission]:
         """Values of one step: answers of every step signal that reads one of them, at the step's time."""
-        row = self.book.put(axis, incarnation, number, ts, values)
-        metrics = {metric for metric, _ in values}
-        self._step_metrics |= metrics
-        for metric in metrics:
-            self.sources.setdefault(metric, set()).add(target)
+        kept = self.book.get(axis, incarnation, number)
+        if kept is not None and kept.values.items() >= values.items():
+            return []  # an old row read again says nothing new
         self._count_step(axis, incarnation, number, values)
+        self.recall(axis, incarnation, number, ts, target, values)
         if self.lifecycle == "starting":
             self.lifecycle = "running"
+        if self.book.get(axis, incarnation, number) is None:
+            return []  # older than every window
+        self.done[axis] = max(self.done.get(axis, (-1, -1)), (incarnation, number))
+        metrics = {metric for metric, _ in values}
         trained = self.book.newest(TRAINER)
         if axis == TRAINER or trained is None:
-            return self._answers(row.ts, self._step_metrics if axis == TRAINER else metrics)
+            return self._answers(ts if kept is None else kept.ts, self._step_metrics if axis == TRAINER else metrics)
         # A row of another axis is judged when the trainer has consumed its step; one that comes later, at once.
         return self._answers(trained.ts, metrics) if number <= trained.number else []
+
+    def recall(
+        self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
+    ) -> None:
+        """Remember a step for the windows of later ones, without an answer."""
+        self.book.put(axis, incarnation, number, ts, values)
+        for metric, _ in values:
+            self._step_metrics.add(metric)
+            if target:
+                self.sources.setdefault(metric, set()).add(target)
 
     def _answers(self, now: float, metrics: set[str]) -> list[Emission]:
         view = self.view(now)
@@ -164,19 +185,30 @@ class Deriver:
         What was last seen of an engine is not in them: it is in the store's samples, and a thousand engines
         would make this the largest write of a tick.
         """
-        return {
+        found = {
             counter.name: (counter.version, json.dumps([state.totals, state.seen if counter.of == "step" else {}]))
             for counter in self._counters
             if (state := self.counters[counter.name]).seen
         }
+        return found | ({DONE: (1, json.dumps(self.done))} if self.done else {})
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
         """Take stored states back; one of another code version is dropped and begins anew."""
+        if DONE in states:
+            self.done = {axis: (int(n[0]), int(n[1])) for axis, n in json.loads(states[DONE][1]).items()}
         for counter in self._counters:
             version, text = states.get(counter.name, (0, ""))
             if version == counter.version:
                 totals, seen = json.loads(text)
                 self.counters[counter.name] = CounterState(totals, seen)
+
+    def data_time(self, name: str, now: float) -> float:
+        """When the oldest sample behind a tick signal was taken: what "age" means. `now` for step signals."""
+        signal = next((item for item in self._ticks if item.name == name), None)
+        if signal is None:
+            return now
+        series = (gauge for metric in signal.inputs for gauge in self.gauges.get(metric, {}).values())
+        return min((gauge.last_ts for gauge in series if gauge.fresh(now)), default=now)
 
     def source(self, signal: Signal | Counter) -> str:
         """The targets behind a signal's inputs, the first three by name."""

@@ -24,6 +24,9 @@ TICK_SECONDS = 5.0
 # A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
 # are not.
 CARRIED_REPORTS = 3
+# History older than a day is worked off on a grid of a minute: 30 days are 43,000 ticks instead of 518,000, and no
+# chart that wide shows more.
+OLD_SECONDS, OLD_TICK_SECONDS = 86_400.0, 60.0
 # Points per transaction while history is worked off: large enough to be fast, small enough to be seen soon.
 FLUSH_POINTS = 5_000
 
@@ -53,10 +56,13 @@ class RunDriver:
         self._steps: deque[StepArrival] = deque()
         self._known: dict[str, dict[Labels, PointState]] = {}
         self._words: dict[tuple[str, Labels], tuple[str, str]] = {}
+        self._newest: dict[tuple[str, Labels], int] = {}
         self._written: dict[str, object] = {}
         self._counted: dict[int, float] = {}
         self._ids: dict[tuple[str, Labels], int] = {}
         self.watermark: float | None = None
+        # Set from another thread to end `advance` at its next tick: what it has is written, the rest waits.
+        self.stopped = False
         self._recover()
 
     # ---- recovery
@@ -67,16 +73,18 @@ class RunDriver:
         deriver = self.deriver
         deriver.facts.update({**row.facts, **self._stated})
         deriver.mode, deriver.lifecycle = row.mode, row.lifecycle or "starting"
+        self._lifecycle = row.lifecycle if row.lifecycle in ("finished", "crashed", "paused") else ""
         self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
         for key, latest in self._store.latest(self.run):
             self._known.setdefault(key.metric, {})[key.labels] = latest.state
             self._words[(key.metric, key.labels)] = (latest.why, latest.source)
+            self._newest[(key.metric, key.labels)] = latest.ts
         if row.watermark is not None:
             self.watermark = row.watermark / 1000
             deriver.restore(self._store.states(self.run))
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
-        self._recover_steps(row.watermark or 0)
+        self._recover_steps()
 
     def _recover_windows(self, watermark: int) -> None:
         """What the windows held at the watermark, and everything committed after it as just arrived."""
@@ -86,6 +94,10 @@ class RunDriver:
             for _, key, points in self._store.window(self.run, sorted(self.deriver.tick_metrics), since)
             for ts, value in points
         ]
+        # An engine may have been silent for longer than the window: its counters go on from what they last showed.
+        for _, key, ts, value in self._store.last_samples(self.run, self.deriver.counted_metrics):
+            if ts < since:
+                self.deriver.sample(ts / 1000, key.target, key.metric, key.labels, value, counted=True)
         recent.sort(key=_sample_time)
         for sample in recent:
             if sample[0] <= watermark / 1000:
@@ -93,28 +105,29 @@ class RunDriver:
             else:
                 self._samples.append(sample)
 
-    def _recover_steps(self, watermark: int) -> None:
-        """Steps not yet derived, and before them the window's last ones again.
+    def _recover_steps(self) -> None:
+        """Steps not yet answered as just arrived; the window's last ones before them only remembered.
 
-        Points are upserts and counters know what they counted, so nothing doubles.
+        Answering those again would be wrong at the window's edge: the steps before them are not here.
         """
         newest = self._store.incarnation(self.run)
+        done = self.deriver.done
         for life in range(newest, -1, -1):
-            rows = self._steps_after(life, watermark)
-            kept = rows if life == newest else [row for row in rows if row.ts > watermark]
-            self._steps += [
-                StepArrival(row.axis, row.incarnation, row.step, row.ts / 1000, "", row.values) for row in kept
-            ]
-            if any(row.ts <= watermark for row in rows):
+            rows = self._steps_back_to(life, done)
+            fresh = [row for row in rows if (row.incarnation, row.step) > done.get(row.axis, (-1, -1))]
+            for row in (row for row in rows if row not in fresh and life == newest):
+                self.deriver.recall(row.axis, row.incarnation, row.step, row.ts / 1000, "", row.values)
+            self._steps += [StepArrival(r.axis, r.incarnation, r.step, r.ts / 1000, "", r.values) for r in fresh]
+            if len(fresh) < len(rows):
                 return
 
-    def _steps_after(self, life: int, watermark: int) -> list[StepRow]:
-        """Every step of a life after the watermark and, per axis, at least a window of those before it."""
+    def _steps_back_to(self, life: int, done: Mapping[str, tuple[int, int]]) -> list[StepRow]:
+        """Every step of a life not yet done and, per axis, at least a window of those before it."""
         count = KEPT_STEPS
         while True:
             rows = self._store.steps(self.run, last=count, incarnation=life)
             by_axis = {axis: [row for row in rows if row.axis == axis] for axis in {row.axis for row in rows}}
-            if all(of[0].ts <= watermark or len(of) < count for of in by_axis.values()):
+            if all(len(of) < count or (life, of[0].step) <= done.get(axis, (-1, -1)) for axis, of in by_axis.items()):
                 return rows
             count *= 8
 
@@ -127,9 +140,18 @@ class RunDriver:
         facts = {**arrivals.facts, **self._stated}
         self.deriver.facts.update(facts)
         self.deriver.mode = str(facts.get("mode", self.deriver.mode))
-        if arrivals.steps and self.deriver.lifecycle in ("finished", "crashed") and "lifecycle" not in facts:
-            self.deriver.lifecycle = "running"  # steps after the end: the run was resumed
-        self.deriver.lifecycle = str(facts.get("lifecycle", self.deriver.lifecycle))
+        if arrivals.steps and "lifecycle" not in facts and self._lifecycle in ("finished", "crashed"):
+            self._lifecycle = "running"  # steps after the end: the run was resumed
+        self._lifecycle = str(facts.get("lifecycle", self._lifecycle))
+
+    def _reach_the_present(self) -> None:
+        """A run is over only when everything it left was fed: its history was lived while it ran."""
+        deriver = self.deriver
+        if self._samples or self._steps:
+            if deriver.lifecycle in ("finished", "crashed"):
+                deriver.lifecycle = "running"
+        elif self._lifecycle:
+            deriver.lifecycle = self._lifecycle
 
     # ---- the driver
 
@@ -140,17 +162,20 @@ class RunDriver:
         batch = Batch(run=self.run)
         waits: list[Future[int]] = []
         tick = self._first_tick(t)
-        while tick is not None and tick <= t:
+        while tick is not None and tick <= t and not self.stopped:
             self._feed_until(tick, batch)
-            if self.deriver.lifecycle != "finished" or self.deriver.alive(tick):
-                # A finished run's values stand "as of its end": repeating them would draw a line that nobody reported.
-                self._write(self.deriver.tick(tick), batch)
+            self._reach_the_present()
+            over = self.deriver.lifecycle == "finished"
+            # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
+            self._write([answer for answer in self.deriver.tick(tick) if not (over and is_gap(answer[2]))], batch)
             self.watermark = tick
             if len(batch.points) >= FLUSH_POINTS:
                 waits.append(self._send(batch))
                 batch = Batch(run=self.run)
             tick = self._next_tick(tick, t)
-        self._late(t, batch)
+        if not self.stopped:
+            self._late(t, batch)
+            self._reach_the_present()
         self.deriver.forget(t)
         if self.deriver.alive(t) or batch.points or batch.latest or waits or self._changed():
             waits.append(self._send(batch))
@@ -175,7 +200,8 @@ class RunDriver:
 
     def _next_tick(self, tick: float, t: float) -> float:
         """The following grid instant; where nothing reports, straight to the next datum (a gap costs nothing)."""
-        following = (math.floor(tick / TICK_SECONDS) + 1) * TICK_SECONDS
+        grid = TICK_SECONDS if t - tick <= OLD_SECONDS else OLD_TICK_SECONDS
+        following = (math.floor(tick / grid) + 1) * grid
         if self.deriver.alive(tick):
             return following
         upcoming = self._upcoming()
@@ -226,7 +252,9 @@ class RunDriver:
         known = self._known.setdefault(name, {})
         source = self.deriver.source(self._items[name])
         for value in values:
-            self._point(name, value.labels, ts, value.value, PointState.VALUE, ("", source), batch)
+            # After a restart a step's target is known again with its next row; until then the stored word stands.
+            told = source or self._words.get((name, value.labels), ("", ""))[1]
+            self._point(name, value.labels, ts, value.value, PointState.VALUE, ("", told), batch)
         named = {value.labels for value in values}
         for labels in [labels for labels, state in known.items() if labels not in named and state is PointState.VALUE]:
             self._point(name, labels, ts, None, PointState.UNKNOWN, ("no longer reported", source), batch)
@@ -253,9 +281,13 @@ class RunDriver:
         self, name: str, labels: Labels, ts: float, value: float | None, state: PointState, words: tuple[str, str],
         batch: Batch,
     ) -> None:  # fmt: skip
+        newest = round(self.deriver.data_time(name, ts) * 1000) if value is not None else round(ts * 1000)
         self._known.setdefault(name, {})[labels] = state
+        if newest < self._newest.get((name, labels), newest):
+            return  # a late step is a point of its own time; "now" does not go back
+        self._newest[(name, labels)] = newest
         self._words[(name, labels)] = words
-        batch.latest.append(LatestRow(self._series(name, labels), round(ts * 1000), value, state, *words))
+        batch.latest.append(LatestRow(self._series(name, labels), newest, value, state, *words))
 
     def _series(self, name: str, labels: Labels) -> int:
         known = self._ids.get((name, labels))

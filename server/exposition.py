@@ -18,6 +18,8 @@ LIFECYCLES = ("starting", "running", "paused", "finished", "crashed")
 STATES = ("ok", "watch", "critical", "unknown", "not_applicable")
 # The numbers of a finished run stand in the API; repeated here they would be a flat line for ever.
 FINISHED_SECONDS = 300.0
+# A run without a word for a day is history: the page must not grow with every run there ever was.
+FORGOTTEN_SECONDS = 86_400.0
 
 
 class _Runs:
@@ -27,7 +29,9 @@ class _Runs:
         self._reader, self._version = reader, version
 
     def collect(self) -> Iterator[Metric]:
-        statuses = [self._reader.status(run.name) for run in self._reader.runs()]
+        oldest = self._reader.now() - FORGOTTEN_SECONDS
+        runs = [run for run in self._reader.runs() if (run.last_ts or oldest) >= oldest]
+        statuses = [self._reader.status(run.name) for run in runs]
         yield from self._signals(statuses)
         yield _per_run("run_info", "The run's framework and mode.", statuses, ("framework", "mode"), _info)
         yield _per_run("run_state", "1 for the run's lifecycle state.", statuses, ("state",), _lifecycle)

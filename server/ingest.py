@@ -5,8 +5,9 @@ follows from it is said by the signals.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from collectors.catalog import METRICS
 from collectors.model import Event, Labels, Reading, Sample, ScrapeError, Target
@@ -18,6 +19,11 @@ from server.store.types import Batch, SeriesKey, StepStamp, TargetRow
 HEALTH = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 # Unmapped keys are shown, not hoarded: a target that invents keys without end must not fill the store.
 UNMAPPED_KEPT = 200
+# 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
+FIRST_TIME, AHEAD_SECONDS = 946_684_800.0, 86_400.0
+LAST_STEP = 10**12
+# Below it clocks of one cluster and writers' buffers are normal.
+SKEW_SECONDS = 30.0
 
 
 SampleArrival = tuple[float, str, str, Labels, float]
@@ -63,11 +69,13 @@ class Ingest:
         self.incarnation = store.incarnation(run)
         newest = store.steps(run, last=1, incarnation=self.incarnation)
         self._axis_last = {row.axis: (row.step, row.ts / 1000) for row in newest}
+        self._life_start = -math.inf
         self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
 
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A successful scrape. `now` stamps what has no time of its own; `seconds` is how long it took."""
         batch, arrivals = Batch(run=self.run), Arrivals(facts=dict(reading.facts))
+        reading = _plausible(reading, now)
         self._samples(target, [s for s in reading.samples if s.step is None], now, batch, arrivals)
         self._steps(target, [s for s in reading.samples if s.step is not None], now, batch, arrivals)
         keys = [SeriesKey(target.name, item.metric, item.labels) for item in reading.histograms]
@@ -130,12 +138,15 @@ class Ingest:
         A step that goes back *in time* too is an old row read again (a rotated or copied file), not a restart.
         All axes rewind at one restart, each at its own row: only the first begins a life, the others join it.
         """
+        if ts < self._life_start:
+            return self.incarnation - 1  # read after its life had ended: another axis' chunk came first
         last, last_ts = self._axis_last.get(axis, (number, ts))
         if number < last and ts <= last_ts:
             return self.incarnation
         if number < last:
             self.incarnation += 1
             self._axis_last = {}
+            self._life_start = ts
             batch.run_fields["incarnation"] = self.incarnation
             detail = f"{axis} step went back from {last} to {number}"
             batch.events.append((_ms(ts), Event("restart", f"restart-{self.incarnation}", ts, detail)))
@@ -148,7 +159,7 @@ class Ingest:
         for key, count in reading.unmapped.items():
             if key in unmapped or len(unmapped) < UNMAPPED_KEPT:
                 unmapped[key] = unmapped.get(key, 0) + count
-        why = f"dropped {reading.dropped}: {reading.why_dropped}" if reading.dropped else ""
+        why = f"dropped {reading.dropped}: {reading.why_dropped}" if reading.dropped else _ahead(reading, now)
         row = TargetRow(
             name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
             last_ok_ts=_ms(now), error=why, scrape_seconds=seconds, samples=reading.samples_scraped,
@@ -163,6 +174,39 @@ class Ingest:
         values = (float(row.up), row.scrape_seconds, float(row.samples))
         for series, value in zip(self._intern([SeriesKey(target.name, name) for name in HEALTH]), values, strict=True):
             batch.samples.append((series, _ms(now), value))
+
+
+def _plausible(reading: Reading, now: float) -> Reading:
+    """Without samples and events whose time or step nobody can mean: milliseconds as seconds, a corrupted digit.
+
+    One such number would open a partition of its own, or be refused by the database with all its neighbours.
+    """
+    samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
+    events = tuple(event for event in reading.events if _in_time(event.ts, now))
+    histograms = tuple(item for item in reading.histograms if _in_time(item.ts, now))
+    refused = len(reading.samples) - len(samples) + len(reading.events) - len(events)
+    refused += len(reading.histograms) - len(histograms)
+    if not refused:
+        return reading
+    why = reading.why_dropped or "a time before 2000 or more than a day ahead, or a step beyond 10^12"
+    return replace(
+        reading,
+        samples=samples,
+        events=events,
+        histograms=histograms,
+        dropped=reading.dropped + refused,
+        why_dropped=why,
+    )
+
+
+def _ahead(reading: Reading, now: float) -> str:
+    """A word on a clock that runs ahead of ours: its numbers show only when we get there."""
+    newest = max((sample.ts for sample in reading.samples if sample.ts is not None), default=now)
+    return f"its clock is {newest - now:.0f} s ahead of this machine's" if newest - now > SKEW_SECONDS else ""
+
+
+def _in_time(ts: float | None, now: float) -> bool:
+    return ts is None or FIRST_TIME <= ts <= now + AHEAD_SECONDS
 
 
 def _ms(seconds: float) -> int:

@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import sys
+import time
 import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,11 +28,14 @@ from server.config import ConfigError, RunSettings, Settings, TargetSettings, de
 from server.config import check as check_settings
 from server.demo.scenarios import SCENARIOS
 from server.query import Reader
-from server.security import App
+from server.security import App, Secret
 from server.serve import bind, serve
 from server.store import StoreError, migrate
 
 OK, FAILED, BAD_USAGE = 0, 1, 2
+# A simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up.
+MAX_SPEED = 100.0
+WAIT_SECONDS = 5.0
 
 
 def guard_names() -> str | None:
@@ -81,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "sources", nargs="+", metavar="SOURCE", help="URLs of engines, run directories, trackio databases"
     )
     watch.add_argument("--run", default=None, help="the run's name (default: the directory's)")
+    watch.add_argument("--wait", action="store_true", help="wait for sources that are not there yet")
     checking = _common(
         _command(commands, "check", _check, "validate the configuration and probe each target once",
                  "rollscope check http://127.0.0.1:8000 ./outputs/my-run")
@@ -138,6 +143,8 @@ def _settings(args: argparse.Namespace) -> Settings:
     given = {
         name: value for name in ("host", "port", "store", "role") if (value := getattr(args, name, None)) is not None
     }
+    if "store" in given:
+        given["store"] = Secret(given["store"])
     settings = replace(settings, **given)
     check_settings(settings)
     return settings
@@ -147,9 +154,26 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    name = args.run or run_name(args.sources)
-    sources = tuple(TargetSettings(source) for source in args.sources)
-    return _serve(args, _settings(args), [attach(RunSettings(name, sources))])
+    settings = _settings(args)
+    run = RunSettings(args.run or run_name(args.sources), tuple(TargetSettings(source) for source in args.sources))
+    attached = _wait_for(run) if args.wait else attach(run)
+    # A name nobody chose must not join two runs: `./a/out` and `./b/out` are told apart by what was read before.
+    place = next((target.path for target in attached.targets if target.path), None)
+    facts = {"source_path": str(Path(place).resolve())} if place else {}
+    return _serve(args, settings, [replace(attached, named=args.run is not None or not facts, facts=facts)])
+
+
+def _wait_for(run: RunSettings) -> Attached:
+    """Attach once everything is there: an engine that still loads, a run that has not begun."""
+    told: list[str] = []
+    while True:
+        try:
+            return attach(run)
+        except ConfigError as error:
+            if error.problems != told:
+                told = error.problems
+                print("waiting: " + "; ".join(told), flush=True)
+        time.sleep(WAIT_SECONDS)
 
 
 def _up(args: argparse.Namespace) -> int:
@@ -173,10 +197,12 @@ def _announcer(args: argparse.Namespace) -> Callable[[str], None]:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    if args.speed <= 0:
-        raise ConfigError(["--speed: must be above 0"])
+    if not 0 < args.speed <= MAX_SPEED:
+        raise ConfigError([f"--speed: must be above 0 and at most {MAX_SPEED:g}"])
     if args.dir is not None:
         args.dir.mkdir(parents=True, exist_ok=True)
+        if (args.dir / "run").exists():
+            raise ConfigError([f"--dir: {args.dir} holds a demo already; name another, or remove it"])
         return _demo_in(args, args.dir)
     with demo.workplace() as directory:
         return _demo_in(args, Path(directory))
@@ -185,7 +211,7 @@ def _demo(args: argparse.Namespace) -> int:
 def _demo_in(args: argparse.Namespace, directory: Path) -> int:
     settings = _settings(args)
     if args.store is None:
-        settings = replace(settings, store=f"sqlite:///{directory / 'rollscope.db'}")
+        settings = replace(settings, store=Secret(f"sqlite:///{directory / 'rollscope.db'}"))
     sock = bind(settings.host, settings.port)
     clock = ScaledClock(demo.begin(WallClock().now()))
     with demo.Cluster(args.scenario, args.seed, directory, clock.now()) as cluster:
@@ -195,6 +221,7 @@ def _demo_in(args: argparse.Namespace, directory: Path) -> int:
 
         def announce(url: str) -> None:
             print(f"demo {args.scenario}, seed {args.seed}; truth in {cluster.ready['truth']}", flush=True)
+            print("its first hour fills in about 20 s; open the page and watch it grow", flush=True)
             _announcer(args)(url)
 
         return serve(
@@ -214,8 +241,10 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    store = args.store or load(args.config, os.environ).store
-    found = status.fetch(args.run, args.url, store, os.environ)
+    settings = load(args.config, os.environ)
+    # Who names a store wants that one, not whatever server happens to listen here.
+    server = None if args.store else args.url or f"http://127.0.0.1:{settings.port}"
+    found = status.fetch(args.run, server, args.store or settings.store, settings.token, named=args.url is not None)
     print(status.dump(found) if args.json else status.text(found))
     return OK
 
@@ -248,6 +277,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"rollscope: {line}", file=sys.stderr)
         return BAD_USAGE
     except KeyboardInterrupt:
+        return OK
+    except BrokenPipeError:  # `rollscope check ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     return code
 

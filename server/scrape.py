@@ -7,8 +7,12 @@ the log gets one line when a target goes down and one when it comes back.
 import asyncio
 import logging
 import random
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +49,16 @@ class TargetReader:
     limits: Limits = field(default_factory=Limits)
     due: float = 0.0
     failures: int = 0
+    # True until the end of a file was seen once: before that its history is incomplete.
+    lagging: bool = False
     was_up: bool | None = None
     _state: dict[str, Any] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
+    _out: Future[Reading] | None = None
     _random: random.Random = field(default_factory=random.Random)
+
+    def __post_init__(self) -> None:
+        self.lagging = bool(self.target.path)
 
     async def read(self, now: float) -> Outcome:
         """One bounded attempt. Never raises; `now` (event time) dates what has no time of its own."""
@@ -68,11 +78,22 @@ class TargetReader:
 
     async def _call(self, now: float) -> Reading:
         if self.target.path:
-            assert self.collector.tail is not None
-            # Files may hang (NFS): off the loop, so that only this target waits.
-            return await asyncio.to_thread(self.collector.tail, Path(self.target.path), self.cursor, self.limits, now)
+            return await self._tail(now)
         assert self.collector.poll is not None
         return await self.collector.poll(self._http(), self._state, self.limits)
+
+    async def _tail(self, now: float) -> Reading:
+        """Files may hang (NFS): each read has a daemon thread of its own, so that only this target waits.
+
+        A pool would run out of threads that never return, and the interpreter would wait for them at its end.
+        """
+        if self._out is not None and not self._out.done():
+            raise ScrapeError("timeout", "the last read has not returned yet: a file system that hangs?")
+        assert self.collector.tail is not None
+        self._out = Future()
+        call = partial(self.collector.tail, Path(self.target.path), self.cursor, self.limits, now)
+        threading.Thread(target=_answer, args=(self._out, call), name=f"tail {self.target.name}", daemon=True).start()
+        return await asyncio.wrap_future(self._out)
 
     def _http(self) -> httpx.AsyncClient:
         """One client per target: a shared pool costs 4 to 6 ms of bookkeeping a page, this one 0.7 ms (perf.md 2b)."""
@@ -96,6 +117,7 @@ class TargetReader:
         if outcome.reading.cursor is not None:
             self.cursor = outcome.reading.cursor
         self.failures = 0
+        self.lagging = outcome.reading.more
         self.due = outcome.started if outcome.reading.more else outcome.started + self.target.interval_seconds
         if self.was_up is False:
             log.info("target %s is back", self.target.name)
@@ -103,6 +125,7 @@ class TargetReader:
 
     def _failed(self, outcome: Outcome) -> None:
         self.failures += 1
+        self.lagging = False
         wait = min(BACKOFF_MAX_SECONDS, self.target.interval_seconds * 2.0 ** min(self.failures - 1, 8))
         # Jitter, so that a fleet that died together is not asked together.
         self.due = outcome.started + (wait if self.failures == 1 else wait * self._random.uniform(0.8, 1.2))
@@ -113,3 +136,13 @@ class TargetReader:
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
+
+
+def _answer(done: "Future[Reading]", call: Callable[[], Reading]) -> None:
+    """Run `call` and hand over what came of it; nobody may be listening any more."""
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        done.set_result(call())
+    except BaseException as error:  # noqa: BLE001  whatever it is belongs to the caller, not to this thread
+        done.set_exception(error)

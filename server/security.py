@@ -9,8 +9,8 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,6 +24,8 @@ COOKIE = "rollscope_session"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 # A login form with a token; anything longer is not one.
 LOGIN_BYTES = 4096
+# The largest request there is: a browser asking for its charts. Checked before anything is parsed.
+BODY_BYTES = 1 << 20
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -48,17 +50,32 @@ def is_loopback(host: str) -> bool:
 
 def refuse_target(url: str) -> str | None:
     """Why a target's URL is refused, or None. Link-local addresses are where clouds keep credentials."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "must be an http:// or https:// URL with a host"
     try:
-        address = ipaddress.ip_address(parts.hostname)
+        parts = urlsplit(url)
+        host, _ = (parts.hostname or "").rstrip("."), parts.port
     except ValueError:
-        return "is a cloud metadata name" if parts.hostname.startswith("metadata.") else None
+        return "is not a URL (host in brackets, or a port that is no number below 65536)"
+    if parts.scheme not in ("http", "https") or not host:
+        return "must be an http:// or https:// URL with a host"
+    address = _address(host)
+    if address is None:
+        return "is a cloud metadata name" if host == "metadata" or host.startswith("metadata.") else None
     mapped = getattr(address, "ipv4_mapped", None) or address
     if mapped.is_link_local or mapped.is_multicast or str(mapped) == "fd00:ec2::254":
         return "is a link-local or multicast address (cloud metadata lives there)"
     return None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address a literal means, in every spelling the resolver takes (2852039166 is 169.254.169.254)."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host)) if host[0].isdigit() else None
+    except OSError:
+        return None
 
 
 def host_of(header: str) -> str:
@@ -92,6 +109,7 @@ class Gate:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         refusal = self._refusal(scope, headers)
+        send, receive = self._with_headers(send), _bounded(receive)
         if refusal is not None:
             await _answer(scope, send, *refusal)
         elif self._token and scope["path"] == "/login" and scope["type"] == "http":
@@ -99,26 +117,31 @@ class Gate:
         elif self._token and scope["path"] not in OPEN_PATHS and not self._authorised(headers):
             await self._ask(scope, headers, send)
         else:
-            await self._app(scope, receive, self._with_headers(send))
+            await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if self._hosts and host_of(headers.get("host", "")) not in self._hosts:
             return 421, "this name is not one of mine: add it to [server] allowed_hosts"
         origin = headers.get("origin")
         writes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD", "OPTIONS")
-        if writes and origin is not None and urlsplit(origin).netloc != headers.get("host", ""):
+        if writes and origin is not None and origin.partition("://")[2] != headers.get("host", ""):
             return 403, "cross-origin requests are refused"
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or int(length[:20]) > BODY_BYTES:
+            return 413, f"a request may hold {BODY_BYTES} bytes"
         return None
 
     def _authorised(self, headers: dict[str, str]) -> bool:
+        assert self._token is not None
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._token and secrets.compare_digest(given.encode(), self._token.encode()):
+        # Header bytes were read as latin-1; the token may be any UTF-8.
+        if scheme.lower() == "bearer" and secrets.compare_digest(given.encode("latin-1"), self._token.encode()):
             return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and secrets.compare_digest(cookie.value.encode(), self._session.encode())
+        # By hand: the standard parser gives up at the first cookie of somebody else that it does not like, and
+        # cookies are shared by all ports of a host.
+        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+        ours = [value for name, _, value in pairs if name == COOKIE]
+        return any(secrets.compare_digest(value.encode("latin-1"), self._session.encode()) for value in ours)
 
     async def _ask(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         browser = scope["type"] == "http" and "text/html" in headers.get("accept", "")
@@ -158,6 +181,19 @@ class Gate:
             await send(message)
 
         return wrapped
+
+
+def _bounded(receive: Receive) -> Receive:
+    """A request body that ends at the limit, whatever its header promised (chunked bodies promise nothing)."""
+    seen = 0
+
+    async def limited() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if seen > BODY_BYTES else message
+
+    return limited
 
 
 LOGIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Rollscope</title>

@@ -6,6 +6,7 @@ browser; `web` is uvicorn on the main thread. Whatever ends the process, what wa
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -24,10 +26,10 @@ from server.attach import Attached
 from server.clock import Clock
 from server.collect import RunLoop
 from server.config import ConfigError, Settings
+from server.leader import Leader
 from server.query import Reader, StoreReader
 from server.security import LOOPBACK_NAMES, App, Gate, is_loopback
 from server.store import Store, StoreError, Writer, migrate
-from server.store.lock import acquire
 
 log = logging.getLogger("rollscope")
 
@@ -40,22 +42,25 @@ Before = Callable[[Sequence[RunLoop]], Awaitable[None]]
 STUCK_SECONDS = 30.0
 # Browsers hold a socket open for live updates; they reconnect by themselves.
 GRACE_SECONDS = 2
+# One scrape's time limit and a commit; a thread in a dead NFS mount cannot be ended at all.
+DRAIN_SECONDS = 15.0
 
 
 @dataclass(slots=True)
 class Health:
     """What `/readyz` says: written by the collect thread, read by the web's."""
 
-    collects: bool
-    turned: float = field(default_factory=time.monotonic)
+    turned: dict[str, float] = field(default_factory=dict)
     failed: str = ""
 
     def problem(self) -> str | None:
         if self.failed:
             return self.failed
-        if self.collects and time.monotonic() - self.turned > STUCK_SECONDS:
-            return f"the collect loop has not turned for {time.monotonic() - self.turned:.0f} s"
-        return None
+        now = time.monotonic()
+        stuck = [
+            f"{run} for {now - turned:.0f} s" for run, turned in self.turned.items() if now - turned > STUCK_SECONDS
+        ]
+        return f"not collected: {', '.join(stuck)}" if stuck else None
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -90,20 +95,29 @@ def serve(
     version: str, sock: socket.socket, before: Before | None = None, announce: Callable[[str], None] = lambda url: None,
 ) -> int:  # fmt: skip
     """Run until SIGTERM or SIGINT. Returns the exit code."""
-    with ExitStack() as stack:
-        stack.enter_context(sock)
-        url = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}:{sock.getsockname()[1]}"
-        store = _open(settings, url, stack)
-        health = Health(collects=settings.role != "web" and bool(runs))
-        if settings.role != "web":
-            stack.enter_context(_Collecting(store, runs, clock, health, before))
-        app = _app(settings, store, clock, attach_dashboard, version, health)
-        announce(url)
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS
-        )
-        _end_cleanly()
-        uvicorn.Server(config).run(sockets=[sock])
+    collecting: _Collecting | None = None
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(sock)
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            url = f"http://{host}:{sock.getsockname()[1]}"
+            store, leader = _open(settings, url, stack)
+            for run in runs:
+                _check_source(store, run)
+            health = Health()
+            if leader is not None:
+                collecting = _Collecting(store, runs, clock, health, before, leader)
+                stack.enter_context(collecting)
+            app = _app(settings, store, clock, attach_dashboard, version, health)
+            announce(url)
+            config = uvicorn.Config(
+                app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS
+            )
+            _end_cleanly()
+            uvicorn.Server(config).run(sockets=[sock])
+    finally:
+        if collecting is not None and collecting.stuck:
+            os._exit(0)  # the interpreter would wait for the hung thread for ever
     return 0
 
 
@@ -113,28 +127,61 @@ def _end_cleanly() -> None:
         signal.signal(number, lambda *_: sys.exit(0))
 
 
-def _open(settings: Settings, url: str, stack: ExitStack) -> Store:
+def _open(settings: Settings, url: str, stack: ExitStack) -> tuple[Store, Leader | None]:
     """The store, led by us when we collect. The lease comes first: nobody's schema changes under a running server.
 
     Raises:
         ConfigError: held by another process, on a network file system, not migrated, not reachable.
     """
+    leader: Leader | None = None
     try:
         if settings.role != "web":
             if settings.store.startswith("sqlite:///"):
-                Path(settings.store.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(acquire(settings.store, serving=url))
+                _make_folder(Path(settings.store.removeprefix("sqlite:///")).parent)
+            leader = Leader(settings.store, url)
+            stack.callback(leader.release)
             migrate(settings.store)
-        return stack.enter_context(closing(Store.open(settings.store)))
+        return stack.enter_context(closing(Store.open(settings.store))), leader
     except StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
+    except OSError as error:
+        raise ConfigError([f"store: {error.filename or settings.store}: {error.strerror}"]) from None
+
+
+def _check_source(store: Store, run: Attached) -> None:
+    """Refuse to continue a run nobody named from another directory: `./a/out` is not `./b/out`.
+
+    Raises:
+        ConfigError: with both places and the fix.
+    """
+    before = store.facts(run.name).get("source_path") if not run.named else None
+    if before is not None and before != run.facts["source_path"]:
+        raise ConfigError(
+            [f"a run {run.name!r} was read from {before} before; give this one a name of its own with --run NAME"]
+        )
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([f"store: cannot make {path}: {error.strerror}"]) from None
 
 
 def _app(
     settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
 ) -> App:
     reader = StoreReader(store, clock)
-    api = create_api(reader, version=version, ready=health.problem)
+
+    def ready() -> str | None:
+        try:
+            reader.runs()
+        except Exception as error:  # whatever it is, the store does not answer
+            log.debug("not ready", exc_info=True)
+            return f"the store does not answer: {type(error).__name__}"
+        return health.problem()
+
+    api = create_api(reader, version=version, ready=ready)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)
     return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)
@@ -144,12 +191,21 @@ class _Collecting(AbstractContextManager[None]):
     """Role `collect` on its own thread. Leaving drains: running scrapes end, the writer commits what it holds."""
 
     def __init__(
-        self, store: Store, runs: Sequence[Attached], clock: Clock, health: Health, before: Before | None
+        self,
+        store: Store,
+        runs: Sequence[Attached],
+        clock: Clock,
+        health: Health,
+        before: Before | None,
+        leader: Leader,
     ) -> None:
+        self._leader = leader
         self._store, self._runs, self._clock, self._health, self._before = store, runs, clock, health, before
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
+        self._loops: list[RunLoop] = []
+        self.stuck = False
         self._thread = threading.Thread(target=self._main, name="collect", daemon=True)
 
     def __enter__(self) -> None:
@@ -158,10 +214,15 @@ class _Collecting(AbstractContextManager[None]):
         self._ready.wait()
 
     def __exit__(self, *_: object) -> None:
+        for loop in self._loops:
+            loop.stop()
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=DRAIN_SECONDS)
         self._writer.close()
+        self.stuck = self._thread.is_alive()
+        if self.stuck:
+            log.warning("collecting does not end within %g s: leaving it; what was read is stored", DRAIN_SECONDS)
 
     def _main(self) -> None:
         try:
@@ -175,12 +236,14 @@ class _Collecting(AbstractContextManager[None]):
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
-        loops = [
+        loops = self._loops = [
             RunLoop(run.name, run.targets, self._store, self._writer, self._clock, facts=run.facts)
             for run in self._runs
         ]
         for loop in loops:
-            loop.on_step = self._turned
+            self._turned(loop.run)
+            loop.on_step = partial(self._turned, loop.run)
+            loop.leading = self._leader.leading
         if self._before is not None:
             filling = asyncio.create_task(_as_coroutine(self._before(loops)))
             stopping = asyncio.create_task(self._stop.wait())
@@ -193,8 +256,8 @@ class _Collecting(AbstractContextManager[None]):
             filling.result()
         await asyncio.gather(*(loop.live(self._stop) for loop in loops))
 
-    def _turned(self) -> None:
-        self._health.turned = time.monotonic()
+    def _turned(self, run: str) -> None:
+        self._health.turned[run] = time.monotonic()
 
 
 async def _as_coroutine(awaitable: Awaitable[None]) -> None:

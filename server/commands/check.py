@@ -13,6 +13,7 @@ from server.config import ConfigError, RunSettings
 from server.derive import Deriver, is_gap, why
 from server.query.names import format_name
 from server.scrape import TargetReader
+from server.signals._window import StepKey
 
 
 def probe(runs: Sequence[RunSettings]) -> tuple[str, bool]:
@@ -51,13 +52,16 @@ def _run(run: Attached) -> tuple[list[str], bool]:
 def _feed(deriver: Deriver, target: Target, reading: Reading, now: float) -> None:
     deriver.facts.update(reading.facts)
     deriver.mode = str(deriver.facts.get("mode", deriver.mode))
+    steps: dict[tuple[str, int], tuple[float, dict[StepKey, float]]] = {}
     for sample in reading.samples:
         ts = sample.ts if sample.ts is not None else now
         if sample.step is None:
             deriver.sample(ts, target.name, sample.metric, sample.labels, sample.value)
         else:
-            values = {(sample.metric, sample.labels): sample.value}
-            deriver.step(sample.axis, 0, sample.step, ts, target.name, values)
+            _, values = steps.setdefault((sample.axis, sample.step), (ts, {}))
+            values[(sample.metric, sample.labels)] = sample.value
+    for (axis, number), (ts, values) in steps.items():
+        deriver.recall(axis, 0, number, ts, target.name, values)
 
 
 async def _read(target: Target, now: float) -> tuple[Reading | None, str]:

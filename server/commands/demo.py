@@ -7,12 +7,14 @@ import asyncio
 import json
 import logging
 import math
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ log = logging.getLogger("rollscope.demo")
 
 # Long enough for every window, rollup and chart range of the first screen to be full.
 HISTORY_SECONDS = 3600.0
+PREFIX = "rollscope-demo-"
 
 
 class Cluster(AbstractContextManager["Cluster"]):
@@ -46,7 +49,8 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it may be gone already
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -108,5 +112,12 @@ async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[Run
 
 
 def workplace() -> tempfile.TemporaryDirectory[str]:
-    """Where run directory, truth and store of a demo live; gone afterwards."""
-    return tempfile.TemporaryDirectory(prefix="rollscope-demo-", ignore_cleanup_errors=True)
+    """Where run directory, truth and store of a demo live; gone afterwards.
+
+    What a demo left that was killed is removed by the next one: its name holds the process it belonged to.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        owner = left.name.removeprefix(PREFIX).split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)

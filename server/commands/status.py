@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -16,14 +17,17 @@ from server.store import Store, StoreError
 WAIT_SECONDS = 5.0
 
 
-def fetch(run: str | None, url: str | None, store: str, env: Mapping[str, str]) -> dict[str, Any]:
+def fetch(run: str | None, url: str | None, store: str, token: str | None, *, named: bool) -> dict[str, Any]:
     """The status object of a run (the most recent one when none is named).
+
+    Args:
+        url: the server to ask; None reads the store.
+        named: the user named that server: its silence is an error, not a reason to read the store.
 
     Raises:
         ConfigError: no such run, or neither server nor store to ask.
     """
-    default = f"http://127.0.0.1:{env.get('ROLLSCOPE_PORT', '8050')}"
-    answer = _ask(url or default, run, env.get("ROLLSCOPE_TOKEN", ""), required=url is not None)
+    answer = _ask(url, run, token or "", required=named) if url is not None else None
     return answer if answer is not None else _read(run, store)
 
 
@@ -32,9 +36,9 @@ def _ask(url: str, run: str | None, token: str, *, required: bool) -> dict[str, 
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=WAIT_SECONDS, trust_env=False) as client:
             name = run or _first(_json(client.get("/api/v1/runs")))
-            found: dict[str, Any] = _json(client.get(f"/api/v1/runs/{name}/status"))
+            found: dict[str, Any] = _json(client.get(f"/api/v1/runs/{quote(name, safe='')}/status"))
             return found
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         if required:
             raise ConfigError([f"--url: no answer from the server: {type(error).__name__}"]) from None
         return None

@@ -1,5 +1,6 @@
 """`Reader` over the store. Thread-safe: every call uses its own read connection, nothing is kept but constants."""
 
+import re
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -28,6 +29,7 @@ STEP_STALE_SECONDS, STEP_STALE_FACTOR = 1800.0, 6.0
 TICK_STALE_SECONDS = 60.0
 # More than a browser tab that slept over night misses between two steps; beyond it a fresh range is cheaper.
 DELTA_ROWS = 20_000
+_CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
 
 _ITEMS: Mapping[str, Signal | Counter] = {item.name: item for item in signals.load()}
 
@@ -101,9 +103,11 @@ class StoreReader:
     def _counters(self, row: RunRow, now: float) -> list[SignalNow]:
         """Counters as of the watermark: they persist over restarts of ours and never go stale."""
         ts = row.watermark / 1000 if row.watermark is not None else now
+        # Counters first: a series that is made in between then has its name.
+        totals = self._store.counters(row.name)
         names = dict(self._store.series(row.name, target=""))
         found = []
-        for series, value in self._store.counters(row.name).items():
+        for series, value in totals.items():
             key = names[series]
             if key.metric in _ITEMS:
                 unit, name = _ITEMS[key.metric].unit, format_name(key.metric, key.labels)
@@ -143,9 +147,10 @@ class StoreReader:
     def since(self, run: str, cursor: str) -> Delta:
         row = self._run(run)
         now = self._clock.now()
-        generation, _, seq = cursor.partition(":")
-        if generation != str(row.generation) or not seq.isdigit() or int(seq) > self._store.last_seq(run):
+        match = _CURSOR.fullmatch(cursor)
+        if match is None or match[1] != str(row.generation) or int(match[2]) > self._store.last_seq(run):
             return Delta(self.cursor(run), True, now, {})
+        generation, seq = match[1], match[2]
         rows = self._store.points_since(run, int(seq), DELTA_ROWS)
         if len(rows) >= DELTA_ROWS:
             return Delta(self.cursor(run), True, now, {})
@@ -191,7 +196,7 @@ def _now(item: Signal, labels: Labels, latest: LatestRow, row: RunRow, now: floa
     state, why, value = _state(item, latest, row), latest.why, latest.value
     age = max(0.0, now - latest.ts / 1000)
     limit = stale if item.cadence == "step" else TICK_STALE_SECONDS
-    if latest.state is PointState.VALUE and row.lifecycle == "running" and age > limit:
+    if latest.state is PointState.VALUE and row.lifecycle != "finished" and age > limit:
         what = "no step" if item.cadence == "step" else "nothing collected"
         state, why, value = "unknown", f"{what} for {_words(age)}; the last value was {latest.value:.4g}", None
     name = format_name(item.name, labels)
@@ -230,7 +235,9 @@ def _words(seconds: float) -> str:
 
 def _trust(run: str, row: TargetRow, now: float) -> TargetTrust:
     age = now - row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
-    return TargetTrust(
-        row.name, run, row.collector, row.actor, row.up, age, row.error, row.scrape_seconds, row.samples, row.dropped,
-        row.unmapped,
-    )  # fmt: skip
+    asked = now - row.last_ts / 1000
+    silent = asked > TICK_STALE_SECONDS + 3 * row.interval_seconds
+    error = f"not asked for {_words(asked)}: nobody collects this run now" if silent else row.error
+    up = row.up and not silent
+    health = (row.scrape_seconds, row.samples, row.dropped, row.unmapped)
+    return TargetTrust(row.name, run, row.collector, row.actor, up, age, error, *health)

@@ -62,9 +62,8 @@ class View:
         return self.mode in SYNC_MODES
 
     def fresh(self, metric: str) -> list[Gauge]:
-        """Series of a metric that still report; all of them once the run has finished ("as of its end")."""
-        found = self.gauges.get(metric, ())
-        return [gauge for gauge in found if self.lifecycle == "finished" or gauge.fresh(self.now)]
+        """Series of a metric that still report."""
+        return [gauge for gauge in self.gauges.get(metric, ()) if gauge.fresh(self.now)]
 
     def fact(self, name: str) -> float | None:
         """A numeric fact, or None."""

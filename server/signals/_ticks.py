@@ -10,7 +10,7 @@ from server.signals._window import Gauge
 def window_sum(view: View, gauges: list[Gauge]) -> float:
     """Sum over series of their means over 5 minutes of whole steps, e.g. requests running in the whole fleet."""
     seconds = whole_steps(view)
-    return sum(gauge.mean(moment(view, gauge), seconds) for gauge in gauges)
+    return sum(gauge.mean(view.now, seconds) for gauge in gauges)
 
 
 def whole_steps(view: View) -> float:
@@ -23,11 +23,6 @@ def whole_steps(view: View) -> float:
     if not 0 < step <= TICK_WINDOW_SECONDS:
         return TICK_WINDOW_SECONDS
     return math.floor(TICK_WINDOW_SECONDS / step) * step
-
-
-def moment(view: View, gauge: Gauge) -> float:
-    """The instant a window ends: now, or the series' own last sample once the run is over and it went stale."""
-    return view.now if gauge.fresh(view.now) else gauge.last_ts
 
 
 def last_sum(gauges: list[Gauge]) -> float:

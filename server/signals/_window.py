@@ -9,7 +9,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 
 from collectors.model import Labels
 
@@ -57,31 +57,41 @@ class Gauge:
         return bool(self.points) and now - self.last_ts <= self.carry
 
     def mean(self, now: float, seconds: float | None = None) -> float:
-        """Time-weighted mean over the last `seconds` (default `keep`): each value holds until the next sample."""
-        start = max(now - min(seconds or self.keep, self.keep), self.points[0][0])
-        if now <= start:
-            return self.last
-        area, held_from, held = 0.0, start, self.points[0][1]
-        for ts, value in self.points:
-            if ts <= start:
-                held = value
-                continue
-            area += held * (ts - held_from)
-            held_from, held = ts, value
-        return (area + held * (now - held_from)) / (now - start)
+        """Time-weighted mean over the last `seconds` (default `keep`).
+
+        Each value holds until the next sample, but no longer than `carry`: what nobody reported for an hour is
+        not 200 requests for an hour. The mean is over the time that is covered.
+        """
+        start = now - min(seconds or self.keep, self.keep)
+        area = covered = 0.0
+        for held_from, value, until in self._held(now):
+            span = min(until, held_from + self.carry) - max(held_from, start)
+            if span > 0:
+                area += value * span
+                covered += span
+        return area / covered if covered > 0 else self.last
+
+    def _held(self, now: float) -> Iterator[tuple[float, float, float]]:
+        """(time, value, time of the next sample or now) of every sample."""
+        ends = [ts for ts, _ in islice(self.points, 1, None)] + [now]
+        for (ts, value), end in zip(self.points, ends, strict=True):
+            yield ts, value, end
 
     def increase(self, now: float) -> tuple[float, float]:
-        """(increase, seconds) of a cumulative counter over the window; a decrease means reset: delta = new value."""
-        total, before = 0.0, None
+        """(increase, seconds it took) of a cumulative counter; a decrease is a reset: delta = new value.
+
+        An interval that reaches out of the window counts by its share within. A gap longer than `carry` counts
+        neither way: when in it the counter grew is unknown.
+        """
         start = now - self.keep
-        first_ts = None
-        for ts, value in self.points:
-            if before is not None and ts > start:
-                total += value - before if value >= before else value
-            if first_ts is None or ts <= start:
-                first_ts = ts
-            before = value
-        return total, self.last_ts - (first_ts if first_ts is not None else self.last_ts)
+        total = seconds = 0.0
+        for (before, old), (ts, new) in pairwise(self.points):
+            span = ts - max(before, start)
+            if span <= 0 or ts - before > self.carry:
+                continue
+            total += (new - old if new >= old else new) * span / (ts - before)
+            seconds += span
+        return total, seconds
 
 
 @dataclass(slots=True)
@@ -114,6 +124,10 @@ class _Axis:
         self.order: list[int] = []
         self.keys: set[StepKey] = set()
 
+    @property
+    def full(self) -> bool:
+        return len(self.order) >= KEPT_STEPS
+
     def add(self, step: Step) -> None:
         self.by_number[step.number] = step
         insort(self.order, step.number)
@@ -144,10 +158,16 @@ class StepBook:
         step = book.by_number.get(number)
         if step is None:
             step = Step(axis, incarnation, number, ts, {})
-            book.add(step)
+            if not book.full or number > book.order[0]:
+                book.add(step)
         step.values.update(values)
         book.keys.update(values)
         return step
+
+    def get(self, axis: str, incarnation: int, number: int) -> Step | None:
+        """A step that is kept, or None."""
+        book = self._axes.get(axis)
+        return book.by_number.get(number) if book is not None and book.incarnation == incarnation else None
 
     def newest(self, axis: str, until: float = math.inf) -> Step | None:
         """The last step of an axis not later than `until`."""
@@ -165,7 +185,9 @@ class StepBook:
         consumed = math.inf if trained is None else trained.number
         best: list[Step] = []
         for book in self._axes.values():
-            if not book.keys.issuperset(keys):
+            # What an axis logged in a life the trainer has left says nothing about this one.
+            left = trained is not None and book.incarnation < trained.incarnation
+            if left or not book.keys.issuperset(keys):
                 continue
             holding = (s for s in book.newest_first(until) if s.number <= consumed and _holds(s, keys))
             rows = list(islice(holding, count))

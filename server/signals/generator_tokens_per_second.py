@@ -1,7 +1,6 @@
 """Tokens generated per second by the whole fleet over 5 minutes: counters' increase, resets as Prometheus has them."""
 
-from server.signals._model import TICK_WINDOW_SECONDS, Answer, Signal, Unknown, Value, View
-from server.signals._ticks import moment
+from server.signals._model import Answer, Signal, Unknown, Value, View
 
 _HINT = "no engine reports generated tokens: add its /metrics as a target"
 
@@ -12,9 +11,9 @@ def _compute(view: View) -> Answer:
         return Unknown(_HINT)
     rates = []
     for gauge in gauges:
-        grown, seconds = gauge.increase(moment(view, gauge))
+        grown, seconds = gauge.increase(view.now)
         if seconds > 0:
-            rates.append(grown / min(seconds, TICK_WINDOW_SECONDS))
+            rates.append(grown / seconds)
     return [Value(sum(rates))] if rates else Unknown("one page per engine so far; a rate needs two")
 
 

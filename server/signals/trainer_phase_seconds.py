@@ -7,18 +7,23 @@ Overhead is weight sync, checkpoint and what the trainer names otherwise. In syn
 from collections.abc import Sequence
 
 from server.signals._model import Answer, Signal, Unknown, Value, View
-from server.signals._steps import mean, too_few, total, window
+from server.signals._steps import mean, too_few, window
 from server.signals._window import Step
 
 _HINT = "no phases yet: the trainer must log the step time and at least one phase of it (wait, compute, weight sync)"
 _OVERHEADS = ("trainer_weight_sync_seconds", "trainer_checkpoint_seconds", "trainer_other_seconds")
 
 
-def _phase(rows: Sequence[Step], phase: str, *metrics: str) -> list[Value]:
-    known = [metric for metric in metrics if any((metric, ()) in step.values for step in rows)]
-    if not known:
-        return []
-    return [Value(sum(total(rows, metric) for metric in known) / len(rows), (("phase", phase),))]
+def _phase(rows: Sequence[Step], phase: str, metric: str) -> list[Value]:
+    """Mean over the steps that report it: a step without is not a step with zero."""
+    known = [step for step in rows if (metric, ()) in step.values]
+    return [Value(mean(known, metric), (("phase", phase),))] if known else []
+
+
+def _overhead(rows: Sequence[Step]) -> list[Value]:
+    """Per step of the window: a step without a checkpoint or a weight sync did not spend any time on it."""
+    known = [metric for metric in _OVERHEADS if any((metric, ()) in step.values for step in rows)]
+    return [Value(sum(mean(rows, metric) for metric in known), (("phase", "overhead"),))] if known else []
 
 
 def _compute(view: View) -> Answer:
@@ -27,7 +32,7 @@ def _compute(view: View) -> Answer:
     if missing is not None:
         return missing
     wait = ("generation", "generation_seconds") if view.synchronous else ("wait", "trainer_wait_seconds")
-    values = _phase(rows, *wait) + _phase(rows, "overhead", *_OVERHEADS)
+    values = _phase(rows, *wait) + _overhead(rows)
     return _with_compute(rows, values)
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from server.query import StoreReader
 from server.store import Store, Writer
 from tests.e2e import nasty as module
 from tests.e2e.nasty import nasty
-from tests.e2e.program import Program, run
+from tests.e2e.program import SCRIPT, Program, environment, run
 
 DATA = Path(__file__).parent.parent / "testdata"
 PAGES = sorted((DATA / "vllm/default").glob("metrics_*.prom"))
@@ -115,6 +116,11 @@ def test_a_taken_port_exits_2(tmp_path: Path, engine: str) -> None:
         (["up", "-c", "missing.toml"], "missing.toml"),
         (["up", "--store", "mysql://x"], "sqlite:/// or postgresql://"),
         (["demo", "--speed", "0"], "--speed"),
+        (["demo", "--speed", "nan"], "--speed"),
+        (["up", "--port", "99999"], "--port"),
+        (["up", "--store", "sqlite:////proc/none/x.db"], "store"),
+        (["watch", "http://[::1"], "URL"),
+        (["watch", "http://127.0.0.1:9", "--run", "a/b"], "printable characters without /"),
         (["status"], "rollscope demo"),
         (["status", "--url", "http://127.0.0.1:9"], "--url"),
     ],
@@ -166,3 +172,34 @@ def test_replaying_the_recorded_pages_counts_what_the_client_counted(
     found = {signal.name: signal.value for signal in StoreReader(store, clock).status("run").signals}
     finished = sum(v or 0 for name, v in found.items() if name.startswith("generator_finished_requests_total"))
     assert (len(PAGES), finished, found["generator_generated_tokens_total"]) == (22, 1273, 175970)
+
+
+def test_two_directories_of_one_name_do_not_become_one_run(tmp_path: Path, trl: Path) -> None:
+    other = tmp_path / "elsewhere" / trl.name
+    shutil.copytree(trl, other)
+    with Program(tmp_path, "watch", str(trl)) as program:
+        program.until("/api/v1/runs/my-run/status", lambda status: status["lifecycle"] == "finished")
+        program.end()
+    second = run(tmp_path, "watch", str(other), "--port", "0", "--no-browser")
+    assert second.returncode == 2 and "--run NAME" in second.stderr and str(trl) in second.stderr
+    with Program(tmp_path, "watch", str(other), "--run", "second") as program:
+        program.until("/api/v1/runs/second/status", lambda status: status["lifecycle"] == "finished")
+
+
+def test_waiting_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    source = tmp_path / "later"
+    command = [str(SCRIPT), "watch", str(source), "--wait", "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("waiting: ")
+        shutil.copytree(DATA / "trl/sync", source)
+        assert process.stdout.readline().startswith("Rollscope is at ")
+        process.terminate()
+
+
+def test_credentials_of_a_url_are_in_no_name(tmp_path: Path, engine: str) -> None:
+    secret = engine.replace("http://", "http://user:hunter2@")
+    with Program(tmp_path, "watch", secret) as program:
+        program.until("/api/v1/targets", bool)
+        pages = [program.get(path).text for path in ("/api/v1/runs", "/api/v1/targets", "/metrics")]
+    assert all("hunter2" not in page for page in pages) and '"vllm-127.0.0.1-' in pages[1]

@@ -213,3 +213,40 @@ def test_security_headers(run: Bench) -> None:
     answer = client(run)("GET", "/docs")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["content-security-policy"] == "default-src 'self'"
+
+
+def test_odd_headers_are_answered_not_crashed_on(run: Bench) -> None:
+    ask = client(run, token="s3cret-token")
+    assert ask("POST", "/api/v1/x", headers={"origin": "http://["}).status_code == 403
+    assert ask("POST", "/api/v1/x", headers={"content-length": "99999999999"}).status_code == 413
+    assert (
+        ask("GET", "/api/v1/runs", headers={"authorization": "Bearer caf\u00e9".encode("latin-1")}).status_code == 401
+    )
+
+
+def test_cookies_of_other_ports_do_not_lock_us_out(run: Bench) -> None:
+    ask = client(run, token="s3cret-token")
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    session = ask("POST", "/login", content="token=s3cret-token", headers=form).headers["set-cookie"].split(";")[0]
+    assert ask("GET", "/api/v1/runs", headers={"cookie": f'prefs={{"a":1}}; {session}'}).status_code == 200
+
+
+def test_the_login_page_has_the_security_headers(run: Bench) -> None:
+    answer = client(run, token="s3cret-token")("GET", "/login")
+    assert answer.headers["x-content-type-options"] == "nosniff" and "content-security-policy" in answer.headers
+
+
+def test_a_signal_without_labels_means_all_its_series_and_an_unknown_one_is_told(run: Bench) -> None:
+    ask = client(run)
+    found = ask("GET", "/api/v1/runs/run/series", params={"signal": "generator_requests", "start": T0, "end": T0 + 300})
+    names = [one["name"] for one in found.json()["series"]]
+    assert names == ['generator_requests{state="running"}', 'generator_requests{state="waiting"}']
+    missing = ask("GET", "/api/v1/runs/run/series", params={"signal": "nope"})
+    assert missing.status_code == 404 and "signals" in missing.json()["detail"]
+    many = ask("GET", "/api/v1/runs/run/series", params={"signal": ["reward"] * 500})
+    assert many.status_code == 422
+
+
+def test_health_answers_head(run: Bench) -> None:
+    assert client(run)("HEAD", "/healthz").status_code == client(run)("HEAD", "/readyz").status_code == 200
+    assert client(run)("GET", "/api").status_code == 404

@@ -86,7 +86,7 @@ def test_metadata_addresses_are_refused(url: str) -> None:
 def test_other_hosts_need_a_token() -> None:
     with pytest.raises(ConfigError, match="ROLLSCOPE_TOKEN"):
         check(build({"server": {"host": "0.0.0.0"}}, HOME))
-    check(build({"server": {"host": "0.0.0.0"}}, {**HOME, "ROLLSCOPE_TOKEN": "t"}))
+    check(build({"server": {"host": "0.0.0.0"}}, {**HOME, "ROLLSCOPE_TOKEN": "0123456789"}))
     check(build({"server": {"host": "::1"}}, HOME))
 
 
@@ -106,3 +106,40 @@ def test_an_unset_bearer_variable_is_an_error_not_an_empty_token() -> None:
 def test_secrets_do_not_print_themselves() -> None:
     settings = build({}, {**HOME, "ROLLSCOPE_TOKEN": "hunter2"})
     assert "hunter2" not in repr(settings) and settings.token == Secret("hunter2")
+
+
+@pytest.mark.parametrize("token", ["short", "   ", "tok-\u00e9-0123456789", "line\nbreak-0123"])
+def test_a_token_nobody_could_send_or_anybody_guess_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="printable ASCII"):
+        check(build({}, {**HOME, "ROLLSCOPE_TOKEN": token}))
+
+
+@pytest.mark.parametrize(
+    "facts", [{"mode": "asynchronous"}, {"lifecycle": "done"}, {"group_size": "eight"}, {"batch_samples": float("inf")}]
+)
+def test_stated_facts_must_make_sense(facts: dict[str, object]) -> None:
+    (key,) = facts
+    assert [line.split(":")[0] for line in problems({"run": {"a": {"facts": facts}}})] == [f"run.a.facts.{key}"]
+
+
+@pytest.mark.parametrize("port", ["\u00b2", "abc", "99999", "-1", ""])
+def test_a_port_from_the_environment_is_checked(port: str) -> None:
+    assert problems({}, {**HOME, "ROLLSCOPE_PORT": port})[0].startswith("server.port")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://2852039166/", "http://0xa9fea9fe/", "http://169.254.43518/", "http://169.254.169.254./",
+        "http://metadata/computeMetadata/", "http://[bad/", "http://h:99999/x", "http://h:abc/",
+    ],
+)  # fmt: skip
+def test_every_spelling_of_a_bad_address_is_refused(url: str) -> None:
+    assert [line.split(":")[0] for line in problems({"run": {"a": {"target": [{"url": url}]}}})] == [
+        "run.a.target[0].url"
+    ]
+
+
+def test_the_stores_password_does_not_print_itself() -> None:
+    settings = build({"store": {"url": "postgresql://u:hunter2@db/x"}}, HOME)
+    assert "hunter2" not in repr(settings)

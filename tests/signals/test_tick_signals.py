@@ -83,10 +83,33 @@ def test_one_missing_page_is_carried() -> None:
     assert values(REQUESTS.compute(view(gauge("generator_requests_running", 7, age=10.0)))) == {RUNNING: 7.0}
 
 
-def test_all_stale_is_unknown_but_stands_for_a_finished_run() -> None:
-    old = gauge("generator_requests_running", 7, age=600.0)
-    assert isinstance(REQUESTS.compute(view(old)), Unknown)
-    assert values(REQUESTS.compute(view(old, lifecycle="finished"))) == {RUNNING: 7.0}
+def test_all_stale_is_unknown() -> None:
+    assert isinstance(REQUESTS.compute(view(gauge("generator_requests_running", 7, age=600.0))), Unknown)
+
+
+def test_a_value_is_held_for_three_reports_not_for_an_hour() -> None:
+    """200 requests, an hour of silence, then none: the mean knows of 15 s with 200 and nothing of the hour."""
+    series = Gauge("e", "generator_requests_running", (), carry=15.0)
+    series.add(NOW - 3600, 200.0)
+    series.add(NOW, 0.0)
+    assert values(REQUESTS.compute(view(series))) == {RUNNING: 0.0}
+    series.add(NOW + 5, 0.0)
+    assert series.mean(NOW + 5) == 0.0
+
+
+def test_a_rate_does_not_reach_over_a_gap() -> None:
+    """1,000 tokens/s all the time; an hour without pages in between."""
+    series = Gauge("e", "generator_tokens_total", (), carry=15.0)
+    for ts in (NOW - 3610, NOW - 3605, NOW - 5, NOW):
+        series.add(ts, 1000.0 * (ts - NOW + 4000))
+    assert values(RATE.compute(view(series))) == {(): pytest.approx(1000.0)}
+
+
+def test_a_rate_of_slow_reports_is_not_inflated_by_the_windows_edge() -> None:
+    series = Gauge("e", "generator_tokens_total", (), carry=400.0)
+    for n in range(6):
+        series.add(NOW - 600 + 120 * n, 1000.0 * 120 * n)
+    assert values(RATE.compute(view(series))) == {(): pytest.approx(1000.0)}
 
 
 def test_sleeping_engines_do_not_dilute_the_cache() -> None:
