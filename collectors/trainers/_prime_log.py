@@ -2,6 +2,8 @@
 
 One line every 10 s (orchestrator.py:801, 559b44772):
 `Train batch 57/128 (44.5%) (+12 buffered) | env a/b (..%); 512 inflight episodes (train=480, eval=32 | env=..)`.
+`queue_samples` = 57 + 12. On a real run that is close, not exact: the buffered ones include arrivals of groups that are
+not complete yet, and a batch that was shipped and is held is in neither number (train_sink.py:113-118).
 Three clothings: loguru `HH:mm:ss LEVEL message` (prime-rl's), loguru's default with a date, NDJSON. A time without
 date is local and gets its date from `Clock`.
 """

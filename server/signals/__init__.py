@@ -6,7 +6,7 @@ from functools import cache
 
 from server.signals._model import Counter, Signal
 
-__all__ = ["Counter", "Signal", "counters", "gauges", "load"]
+__all__ = ["Counter", "Signal", "load"]
 
 
 @cache
@@ -26,13 +26,3 @@ def load() -> tuple[Signal | Counter, ...]:
         assert item.name == info.name, f"{module.__name__}: named {item.name!r}"
         found.append(item)
     return tuple(found)
-
-
-def gauges() -> tuple[Signal, ...]:
-    """The signals alone."""
-    return tuple(item for item in load() if isinstance(item, Signal))
-
-
-def counters() -> tuple[Counter, ...]:
-    """The counters alone."""
-    return tuple(item for item in load() if isinstance(item, Counter))

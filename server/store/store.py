@@ -58,10 +58,6 @@ class Store:
         """Create or upgrade the schema at ``url``; see `schema.migrate`."""
         migrate(url)
 
-    def migrate_store(self) -> None:
-        """Upgrade this store in place."""
-        migrate(self.url)
-
     def close(self) -> None:
         """Close every connection. A WAL that nobody else uses is folded into the database."""
         self._engines.dispose()
