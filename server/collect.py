@@ -29,6 +29,8 @@ PATIENCE_SECONDS = 1.0
 # Spread of the scrapes' starts: 200 targets a second is what one core parses with room to spare.
 TARGETS_PER_SECOND = 200.0
 ROLLUP_SECONDS = 60.0
+# What history may take of a live tick: less than all of it, or every second grid instant would be missed.
+SHARE = 0.8
 # As long as a read may take at most: its own limit and the guard behind it.
 HISTORY_SECONDS = Limits().timeout_seconds + GUARD_SECONDS
 
@@ -88,7 +90,7 @@ class RunLoop:
             lagging = await self._round(t, patient)
             # History still to read: derive only up to where every stream is known, in order.
             horizon = min([t, *lagging])
-            if not lagging or (not patient and self._clock.now() >= t + TICK_SECONDS):
+            if not lagging or (not patient and self._clock.now() >= t + SHARE * TICK_SECONDS):
                 break  # live, engines are not kept waiting: the rest of the history is for the next step
             await self._advance(horizon)
         await self._advance(horizon)

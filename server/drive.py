@@ -114,9 +114,10 @@ class RunDriver:
         done = self.deriver.done
         for life in range(newest, -1, -1):
             rows = self._steps_back_to(life, done)
-            fresh = [row for row in rows if (row.incarnation, row.step) > done.get(row.axis, (-1, -1))]
-            for row in (row for row in rows if row not in fresh and life == newest):
-                self.deriver.recall(row.axis, row.incarnation, row.step, row.ts / 1000, "", row.values)
+            fresh = [row for row in rows if _is_new(row, done)]
+            for row in rows if life == newest else ():
+                if not _is_new(row, done):
+                    self.deriver.recall(row.axis, row.incarnation, row.step, row.ts / 1000, "", row.values)
             self._steps += [StepArrival(r.axis, r.incarnation, r.step, r.ts / 1000, "", r.values) for r in fresh]
             if len(fresh) < len(rows):
                 return
@@ -321,6 +322,10 @@ class RunDriver:
         deriver = self.deriver
         framework = str(deriver.facts.get("framework", ""))
         return {"framework": framework, "mode": deriver.mode, "lifecycle": deriver.lifecycle}
+
+
+def _is_new(row: StepRow, done: Mapping[str, tuple[int, int]]) -> bool:
+    return (row.incarnation, row.step) > done.get(row.axis, (-1, -1))
 
 
 def _sample_time(sample: SampleArrival) -> float:

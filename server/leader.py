@@ -3,8 +3,7 @@
 import threading
 from contextlib import suppress
 
-from server.store import StoreError
-from server.store.lock import acquire
+from server.store.lock import Locked, acquire
 
 
 class Leader:
@@ -16,14 +15,18 @@ class Leader:
         self._lease = acquire(store, serving=url)
 
     def leading(self) -> bool:
-        """Is the lease held, or could it be had again? Asked before each step, on a thread."""
+        """Is the lease held, or could it be had again? Asked before each step, on a thread.
+
+        Raises:
+            StoreError: the store cannot be asked: it is away, nobody else's.
+        """
         with self._guard:
             if self._lease.held():
                 return True
             self.release()
             try:
                 self._lease = acquire(self._store, serving=self._url)
-            except StoreError:
+            except Locked:
                 return False
             return True
 

@@ -236,10 +236,11 @@ class _Collecting(AbstractContextManager[None]):
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
-        loops = self._loops = [
-            RunLoop(run.name, run.targets, self._store, self._writer, self._clock, facts=run.facts)
-            for run in self._runs
-        ]
+        for run in self._runs:
+            # On threads, one by one: reading a long run back must neither block the loop nor a signal to stop.
+            make = partial(RunLoop, run.name, run.targets, self._store, self._writer, self._clock, facts=run.facts)
+            self._loops.append(await asyncio.to_thread(make))
+        loops = self._loops
         for loop in loops:
             self._turned(loop.run)
             loop.on_step = partial(self._turned, loop.run)

@@ -2,7 +2,7 @@
 
 from collectors.model import Reading, Sample
 from server.store import Store
-from server.store.types import PointState, SeriesKey
+from server.store.types import PointState, SeriesKey, StepRow
 from tests.server.support import ENGINE, T0, TRAINER, bench, page, steps
 
 Points = list[tuple[int, float | None, int]]
@@ -110,3 +110,24 @@ def test_a_silent_engine_keeps_the_base_of_its_counters_over_our_restart(store: 
         run.commit(ENGINE, page(1, 1600), T0 + 905)
         run.advance(T0 + 910)
         assert run.value("generator_generated_tokens_total") == 600.0
+
+
+def test_a_long_history_that_was_never_derived_is_read_back_in_one_pass(store: Store) -> None:
+    """A search per step would be quadratic: minutes before the first tick of a run of 20,000."""
+    with bench(store) as run:
+        run.commit_only(TRAINER, growing(1, 3_000), T0 + 700_000)
+    compared = 0
+    original = StepRow.__eq__
+
+    def count(self: StepRow, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return original(self, other)
+
+    StepRow.__eq__ = count  # type: ignore[method-assign]
+    try:
+        with bench(store) as run:
+            assert len(run.driver._steps) == 3_000
+    finally:
+        StepRow.__eq__ = original  # type: ignore[method-assign]
+    assert compared == 0
