@@ -36,7 +36,7 @@ url = "postgresql://u@db/rollscope"
 facts = {{ group_size = 8 }}
 [[run.a.target]]
 url = "http://10.0.0.1:8000"
-interval = 2
+interval = 10
 bearer_env = "KEY"
 [[run.a.target]]
 path = "/runs/a"
@@ -47,7 +47,7 @@ collector = "prime_rl"
     run = settings.runs[0]
     assert (run.name, dict(run.facts)) == ("a", {"group_size": 8})
     assert [(t.source, t.collector, t.interval_seconds, t.bearer) for t in run.targets] == [
-        ("http://10.0.0.1:8000", "", 2.0, "k"), ("/runs/a", "prime_rl", 5.0, "")
+        ("http://10.0.0.1:8000", "", 10.0, "k"), ("/runs/a", "prime_rl", 5.0, "")
     ]  # fmt: skip
 
 
@@ -143,3 +143,13 @@ def test_every_spelling_of_a_bad_address_is_refused(url: str) -> None:
 def test_the_stores_password_does_not_print_itself() -> None:
     settings = build({"store": {"url": "postgresql://u:hunter2@db/x"}}, HOME)
     assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize("interval", [0, 1, 4.9, 3601, float("nan")])
+def test_an_interval_nobody_could_keep_is_refused(interval: float) -> None:
+    found = problems({"run": {"a": {"target": [{"url": "http://x", "interval": interval}]}}})
+    assert [line.split(":")[0] for line in found] == ["run.a.target[0].interval"]
+
+
+def test_a_table_nobody_reads_yet_is_not_swallowed() -> None:
+    assert problems({"alerts": {"group_wait": 30}})[0].startswith("config.alerts: unknown key")
