@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(BIN)/python $(1); } || $(BIN)/pip install -q $(1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench lock clean
+.PHONY: help setup demo test check bench bench-alerts lock clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.runtime ## make .venv with the console script rollscope
 
@@ -27,8 +27,11 @@ check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
-bench: $(VENV)/.dev ## speed, each figure beside its reference measured in the same run (JSON lines)
+bench: $(VENV)/.dev ## speed, each figure beside its reference measured in the same run (JSON lines); bench-alerts is apart
 	@for part in parse store server; do $(BIN)/python -m bench.$$part || exit 1; done
+
+bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook beside Prometheus + Alertmanager (4 minutes)
+	@$(BIN)/python -m bench.alerts $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
 	@for name in runtime dev bootstrap; do $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url \

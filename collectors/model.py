@@ -36,6 +36,7 @@ ErrorKind = Literal[
     "refused",  # read, but the store did not take it
     "missing",  # the file or directory is not there, or may not be read
     "not_a_run",  # a directory without anything a collector knows
+    "silent",  # a heartbeat that did not come in time
 ]
 
 

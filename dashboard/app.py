@@ -2,13 +2,14 @@
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output
 from fastapi import FastAPI
 
-from dashboard import callbacks, theme
-from dashboard.pages import overview
+from dashboard import callbacks, shell, theme
+from dashboard.pages import PAGES
 from dashboard.static import Packed, Static
 from server.query.types import Reader
 
@@ -40,8 +41,10 @@ class _Dash(Dash):
         return {key: value for key, value in config.items() if key not in ("python_version", "websocket")}
 
 
-def attach(api: FastAPI, reader: Reader, *, version: str) -> Dash:
+def attach(api: FastAPI, reader: Reader, *, version: str, receivers: Sequence[str] | None = None) -> Dash:
     """Puts the dashboard on ``api`` at ``/`` and returns it.
+
+    ``receivers``: the names of those configured, so that the Alerts page can say when there is none; None: not known.
 
     Call it after the API's own routes are declared (Dash adds a catch-all when the app starts) and before
     any middleware that must stand outside it, such as access checks.
@@ -55,9 +58,11 @@ def attach(api: FastAPI, reader: Reader, *, version: str) -> Dash:
         index_string=_index(version),
         assets_folder="assets",
     )
-    app.layout = overview.layout()
-    callbacks.register(app, reader)
+    app.layout = shell.layout(PAGES, app.config.requests_pathname_prefix)
+    callbacks.register(app, reader, receivers)
     _browser_callbacks(app)
+    # Dash looks for its assets at the first request of "/": a browser that opens another page first would get none.
+    app._setup_server()  # type: ignore[no-untyped-call]
     api.add_middleware(Static, prefix=app.config.routes_pathname_prefix)
     api.add_middleware(Packed, prefix=app.config.routes_pathname_prefix)
     return app
@@ -71,14 +76,14 @@ def _index(version: str) -> str:
 def _browser_callbacks(app: Dash) -> None:
     """Callbacks that run in the browser, by name: an inline one would need a hash of its own in the CSP."""
     wiring = (
-        ("open", Output("view", "data"), Input("url", "search")),
-        ("boot", Output("sink", "data"), Input("boot", "data")),
-        ("pull", Output("pull", "data"), Input("clock", "n_intervals")),
-        ("apply", Output("sink", "data", allow_duplicate=True), Input("delta", "data")),
+        ("open", Output("view", "data"), [Input("url", "pathname"), Input("url", "search")]),
+        ("boot", Output("sink", "data"), [Input("boot", "data")]),
+        ("pull", Output("pull", "data"), [Input("clock", "n_intervals")]),
+        ("apply", Output("sink", "data", allow_duplicate=True), [Input("delta", "data")]),
     )
-    for name, output, trigger in wiring:
+    for name, output, triggers in wiring:
         app.clientside_callback(  # type: ignore[no-untyped-call]
-            ClientsideFunction("rollscope", name), output, trigger, prevent_initial_call=name != "open"
+            ClientsideFunction("rollscope", name), output, *triggers, prevent_initial_call=name != "open"
         )
 
 

@@ -1,45 +1,47 @@
-"""The two server callbacks: `page` (first load, another run or range) and `tick` (what is new).
+"""The two server callbacks: `page` (first load, another page, run or range) and `tick` (what is new).
 
 Both are `async` and read on threads: on this backend a synchronous callback blocks the event loop, and
 with it every other reader, the API and the scrapes.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, dcc, html, no_update
 
-from dashboard import live, urlstate
-from dashboard.facts import Facts, joined
-from dashboard.figures import figure, has_points, limit_line
-from dashboard.limits import limits
-from dashboard.panels import CARDS, PANELS, Panel, names_by_slot
+from dashboard import live, ticks, urlstate
+from dashboard.facts import joined
+from dashboard.page import Json, Load, Page, Rules, Scope, cells
+from dashboard.pages import PAGES, by_path
 from dashboard.urlstate import Address, Span
-from dashboard.view import view
-from server.query.types import Reader, RunInfo, Series, Status, UnknownRun
+from server.query.types import Reader, RunInfo, UnknownRun
 
-Json = dict[str, Any]
+Looking = Callable[[str, bool], Scope]
+"""(run, all runs?) -> what is to be read."""
 
-_SPARK_POINTS = 60
 _NO_RUNS = "No run yet. Point Rollscope at one: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
+_NO_PAGE = "There is no page at this address."
 
 
-def register(app: Dash, reader: Reader) -> None:
+def register(app: Dash, reader: Reader, receivers: Sequence[str] | None = None) -> None:
     """Adds the callbacks to this app (never to Dash's global list, which all apps of a process share)."""
-    views = live.Views()
-    graphs = [Output(f"graph-{panel.key}", "figure") for panel in PANELS]
+    views, kept = live.Views(), Rules()
+    places = [Output(f"page-{page.key}", "children") for page in PAGES]
+
+    def look(run: str, everything: bool) -> Scope:
+        return Scope(reader, run, everything, receivers, kept)
 
     @app.callback(
         Output("boot", "data"),
         Output("runs", "children"),
         Output("ranges", "children"),
-        *graphs,
+        *places,
         Input("view", "data"),
         prevent_initial_call=True,
     )
     async def page(wanted: Json) -> list[Any]:
-        return await asyncio.to_thread(build, reader, views, wanted)
+        return await asyncio.to_thread(build, look, views, wanted)
 
     @app.callback(
         Output("delta", "data"),
@@ -47,26 +49,28 @@ def register(app: Dash, reader: Reader) -> None:
         prevent_initial_call=True,
     )
     async def tick(pull: Json) -> Json:
-        return await asyncio.to_thread(live.tick, reader, views, pull)
+        return await asyncio.to_thread(ticks.tick, look, views, pull)
 
 
-def build(reader: Reader, views: live.Views, wanted: Mapping[str, Any]) -> list[Any]:
-    """Everything the page needs: [boot, run menu, range links, one figure per panel]."""
+def build(look: Looking, views: live.Views, wanted: Mapping[str, Any]) -> list[Any]:
+    """Everything a page needs: [boot, run menu, range links, elements per page]. Elements are sent once per visit."""
     address = urlstate.parse(str(wanted.get("search") or ""))
-    runs = reader.runs()
+    page = by_path(str(wanted.get("path") or ""))
+    runs = look("", True).reader.runs()
     chosen = _choose(runs, address)
     try:
-        if chosen is None:
+        if chosen is None or page is None:
             raise UnknownRun(address.run)
-        boot, figures = _load(reader, views, wanted, chosen, address)
+        boot = _load(look, views, wanted, chosen, address, page)
     except UnknownRun:
-        return [_nothing(address, wanted), run_links(runs, address), [], *({} for _ in PANELS)]
-    return [
-        boot,
-        run_links(runs, address, chosen.name),
-        range_links(address, chosen, float(wanted.get("tz") or 0)),
-        *figures,
-    ]
+        nothing = _nothing(address, wanted, page)
+        return [nothing, run_links(runs, address), [], *(no_update for _ in PAGES)]
+    links = [run_links(runs, address, chosen.name), range_links(address, chosen, float(wanted.get("tz") or 0))]
+    if page.key in wanted.get("have", ()):
+        return [boot, *links, *(no_update for _ in PAGES)]
+    # A page that is opened for the first time brings its charts along, so that they are drawn once.
+    tree = page.tree(boot.pop("figures", {}))
+    return [boot, *links, *(tree if one is page else no_update for one in PAGES)]
 
 
 def _choose(runs: Sequence[RunInfo], address: Address) -> RunInfo | None:
@@ -76,67 +80,38 @@ def _choose(runs: Sequence[RunInfo], address: Address) -> RunInfo | None:
     return next((run for run in runs if run.name == address.run), None)
 
 
-def _nothing(address: Address, wanted: Mapping[str, Any]) -> Json:
-    message = _NO_RUNS if address.run is None else f"No run is called “{address.run}”. Choose one from the menu."
-    return {"page": wanted.get("n", 0), "error": message, "run": address.run or ""}
+def _nothing(address: Address, wanted: Mapping[str, Any], page: Page | None) -> Json:
+    unknown = f"No run is called “{address.run}”. Choose one from the menu."
+    message = _NO_PAGE if page is None else _NO_RUNS if address.run is None else unknown
+    return {"page": wanted.get("n", 0), "error": message, "run": address.run or "", "key": page.key if page else ""}
 
 
 def _load(
-    reader: Reader, views: live.Views, wanted: Mapping[str, Any], run: RunInfo, address: Address
-) -> tuple[Json, list[Json]]:
+    look: Looking, views: live.Views, wanted: Mapping[str, Any], run: RunInfo, address: Address, page: Page
+) -> Json:
+    scope = look(run.name, address.all and page.charts is None)
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
-    cursor = reader.cursor(run.name)
-    status = reader.status(run.name)
-    span = urlstate.span(address, run, status.now, Facts(status).newest())
-    slots = names_by_slot(status.signals)
-    series = _read(reader, run.name, slots, span)
-    figures = _figures(reader, status, series, span, wanted, f"{run.name}|{address.range}|{address.start}")
-    drawn = [slot for panel in PANELS for slot, _ in panel.slots() if slot in series]
-    boot = _boot(reader, views, status, span, wanted) | {"cursor": cursor, "drawn": drawn}
-    boot["sparks"] = {key: live.spark(series[key]) for card in CARDS if (key := f"k.{card.key}") in series}
-    return boot, figures
+    cursor = {"cursor": scope.reader.cursor(run.name)} if page.charts else {}
+    span = urlstate.span(address, run, scope.status.now, scope.facts.newest())
+    charts = page.charts(Load(scope, address, run, span, wanted)) if page.charts else {}
+    return _boot(views, scope, span, wanted, page) | cursor | charts
 
 
-def _read(reader: Reader, run: str, slots: Mapping[str, Sequence[str]], span: Span) -> dict[str, Series]:
-    """Chart series at full width, card series at a sparkline's."""
-    found: dict[str, Series] = {}
-    for cards, points in ((False, urlstate.points(span)), (True, _SPARK_POINTS)):
-        part = {slot: names for slot, names in slots.items() if slot.startswith("k.") == cards}
-        wanted = sorted({name for names in part.values() for name in names})
-        read = reader.series(run, wanted, span.start, span.end, points)
-        found |= live.by_slot(part, {series.name: series for series in read})
-    return {slot: series for slot, series in found.items() if has_points(series)}
-
-
-def _figures(
-    reader: Reader, status: Status, series: Mapping[str, Series], span: Span, wanted: Mapping[str, Any], revision: str
-) -> list[Json]:
-    tz = float(wanted.get("tz") or 0)
-    facts, infos = Facts(status), reader.infos()
-
-    def drawn(panel: Panel) -> Json:
-        chart = figure(panel, series, span, tz, revision)
-        shapes = [limit_line(value, level) for level, value, _ in limits(panel, facts, infos)]
-        # A finger that drags over a chart wants to scroll the page.
-        drag = {"dragmode": False} if wanted.get("touch") else {}
-        return {"data": chart["data"], "layout": chart["layout"] | {"shapes": shapes} | drag}
-
-    return [drawn(panel) for panel in PANELS]
-
-
-def _boot(reader: Reader, views: live.Views, status: Status, span: Span, wanted: Mapping[str, Any]) -> Json:
-    cells = view(status, reader.infos())
+def _boot(views: live.Views, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
+    status, found = scope.status, cells(page, scope)
     return {
         "page": wanted.get("n", 0),
+        "key": page.key,
         "run": status.run,
+        "all": scope.everything,
         "now": status.now,
         "start": span.start,
         "end": span.end,
         "follow": span.follow,
         "over": status.lifecycle in urlstate.OVER,
         "bucket": (span.end - span.start) / urlstate.points(span),
-        "have": views.remember(cells),
-        "view": cells,
+        "have": views.remember(found),
+        "view": found,
     }
 
 

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from dashboard.format import text
 from dashboard.panels import Want
 from dashboard.urlstate import OVER
 from server.query.types import SignalNow, Status
 
-Cell = str | float | None | list[str | float | None]
+# A list or an object is a row, which a browser script draws.
+Cell = str | float | None | list[Any] | dict[str, Any]
 View = dict[str, Cell]
 
 

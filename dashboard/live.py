@@ -1,4 +1,4 @@
-"""What goes over the wire: the first load in full, then per tick only points and cells that are new."""
+"""What is new since a browser last asked: texts by fingerprint, points by slot (see `dashboard.ticks`)."""
 
 import json
 import threading
@@ -10,8 +10,7 @@ from typing import Any
 from dashboard.facts import View
 from dashboard.figures import milliseconds, short
 from dashboard.panels import names_by_slot
-from dashboard.view import view
-from server.query.types import Delta, Reader, Series, Status, UnknownRun
+from server.query.types import Delta, Series, Status
 
 Json = dict[str, Any]
 
@@ -53,23 +52,6 @@ def points(delta: Delta, status: Status) -> dict[str, list[list[Any]]]:
         if new:
             found[slot] = [[milliseconds(ts, 0) for ts, _ in new], [short(value) for _, value in new]]
     return found
-
-
-def tick(reader: Reader, views: Views, pull: Mapping[str, Any]) -> Json:
-    """The answer to one pull. ``reset`` tells the browser to load its range again."""
-    head = {"page": pull["page"]}
-    try:
-        delta = reader.since(str(pull["run"]), str(pull["cursor"]))
-        status = reader.status(str(pull["run"]))
-    except UnknownRun:
-        return head | {"reset": True}
-    if delta.reset:
-        return head | {"reset": True}
-    cells = view(status, reader.infos())
-    body: Json = {"cursor": delta.cursor, "now": round(delta.now, 3), "have": views.remember(cells)}
-    new = {"points": points(delta, status), "view": views.changes(str(pull.get("have", "")), cells)}
-    # Nothing new is the common case of an idle run: leave even the empty keys out.
-    return head | body | {key: value for key, value in new.items() if value}
 
 
 def spark(series: Series) -> list[list[Any]]:

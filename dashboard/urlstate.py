@@ -1,4 +1,7 @@
-"""The page's state lives in its URL: ``?run=NAME&range=1h``, or ``&start=&end=`` in epoch seconds."""
+"""The page's state lives in its URL: ``?run=NAME&range=1h``, or ``&start=&end=`` in epoch seconds.
+
+``&all=1`` shows all runs, on pages that can.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +29,7 @@ class Address:
     range: str = DEFAULT_RANGE
     start: float | None = None
     end: float | None = None
+    all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ def parse(search: str) -> Address:
     chosen = found.get("range", DEFAULT_RANGE)
     name = chosen if chosen in RANGES else DEFAULT_RANGE
     if start is None or end is None or end <= start:
-        return Address(found.get("run"), name)
-    return Address(found.get("run"), name, start, end)
+        start = end = None
+    return Address(found.get("run"), name, start, end, found.get("all") == "1")
 
 
 def _time(value: str | None) -> float | None:

@@ -1,6 +1,6 @@
-"""Everything on the page that is text, as one flat table ``key -> cell``.
+"""Everything on the overview that is text, as one flat table ``key -> cell``.
 
-The page's elements carry the keys (`pages/overview.py`), the browser fills them in, and a tick sends only
+The overview's elements carry the keys (`pages/overview.py`), the browser fills them in, and a tick sends only
 the cells that changed: so a number has one formatter, here, on first load and live alike.
 Ages are sent as times: the browser counts them up itself, also while the server is gone.
 """
@@ -21,9 +21,9 @@ Infos = Mapping[str, SignalInfo]
 
 
 def view(status: Status, infos: Infos) -> View:
-    """The whole page's text for a status."""
+    """The overview's text for a status."""
     facts = Facts(status)
-    cells: View = {"life": status.lifecycle, "newest": facts.newest()}
+    cells: View = {}
     for card in CARDS:
         cells |= _card(facts, card, infos)
     for panel in PANELS:

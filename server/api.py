@@ -51,7 +51,9 @@ def close_api(api: FastAPI) -> None:
     def root() -> JSONResponse:
         return nothing("")
 
-    @api.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"], include_in_schema=False)
+    every = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
+
+    @api.api_route("/api/{path:path}", methods=every, include_in_schema=False)
     def nothing(path: str) -> JSONResponse:
         return JSONResponse({"detail": f"no such endpoint: /api/{path}; see /docs"}, 404)
 

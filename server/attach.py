@@ -14,7 +14,8 @@ import collectors
 from collectors.detect import detect_page, detect_path
 from collectors.model import Limits, ScrapeError, Target
 from collectors.readers.http import get
-from server.config import ConfigError, RunSettings, TargetSettings
+from server.config import HeartbeatSettings, RunSettings, TargetSettings
+from server.problems import ConfigError
 from server.security import refuse_target
 
 # Folders that every project has: two runs in them must not become one.
@@ -29,6 +30,7 @@ class Attached:
     targets: tuple[Target, ...]
     facts: Mapping[str, str | float]
     named: bool = True
+    heartbeats: tuple[HeartbeatSettings, ...] = ()
 
 
 def run_name(sources: Iterable[str]) -> str:
@@ -84,7 +86,7 @@ def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
             problems.append(f"{_shown(target)}: {error}")
     if problems:
         raise ConfigError([f"{problem} (--wait waits for it)" for problem in problems])
-    return Attached(settings.name, tuple(_unique(targets)), settings.facts)
+    return Attached(settings.name, tuple(_unique(targets)), settings.facts, heartbeats=settings.heartbeats)
 
 
 def _shown(target: TargetSettings) -> str:

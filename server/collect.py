@@ -12,11 +12,15 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import collectors
 from collectors.model import Limits, ScrapeError, Target
+from server.alerts.config import AlertSettings
 from server.clock import Clock
+from server.config import HeartbeatSettings
 from server.drive import TICK_SECONDS, RunDriver, carry_of
+from server.heartbeats import Watch
 from server.ingest import Arrivals, Ingest
 from server.scrape import BACKOFF_MAX_SECONDS, GUARD_SECONDS, Outcome, TargetReader
 from server.store import Store, Writer
@@ -45,11 +49,15 @@ class RunLoop:
     def __init__(
         self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
         facts: Mapping[str, str | float] | None = None, limits: Limits | None = None,
+        alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (),
     ) -> None:  # fmt: skip
         known = collectors.load()
         self.run, self._store, self._writer, self._clock = run, store, writer, clock
         carried = {target.name: (target, known[target.collector].report_seconds) for target in targets}
         self._carry, self._facts = carry_of(carried), facts or {}
+        self._alerts, self._beats = alerts, Watch(store, run, heartbeats, clock.now())
+        self._names = frozenset(target.name for target in targets) | self._beats.names
+        self.on_outbox: Callable[[], None] = lambda: None
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = False
         self._ingest = Ingest(store, run)
@@ -66,7 +74,11 @@ class RunLoop:
         self._rolled = -math.inf
 
     def _new_driver(self) -> RunDriver:
-        return RunDriver(self._store, self._commit, self.run, self._carry, self._facts)
+        driver = RunDriver(
+            self._store, self._commit, self.run, self._carry, self._facts, self._alerts, targets=self._names
+        )
+        driver.on_outbox = lambda: self.on_outbox()
+        return driver
 
     def _commit(self, batch: Batch) -> "Future[int]":
         future = self._writer.submit(batch, block=True)
@@ -93,15 +105,25 @@ class RunLoop:
             if not lagging or (not patient and self._clock.now() >= t + SHARE * TICK_SECONDS):
                 break  # live, engines are not kept waiting: the rest of the history is for the next step
             await self._advance(horizon)
-        await self._advance(horizon)
+        await asyncio.to_thread(self._listen, t)
+        await self._advance(horizon, live=not patient and horizon == t)
         self.on_step()
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
             await asyncio.to_thread(self._store.rollup, self.run, round(t * 1000))
 
-    async def _advance(self, t: float) -> None:
+    async def _advance(self, t: float, *, live: bool = False) -> None:
         if t > -math.inf:
-            await asyncio.to_thread(self.driver.advance, t)
+            await asyncio.to_thread(partial(self.driver.advance, t, live=live))
+
+    def _listen(self, t: float) -> None:
+        """Heartbeats are targets that call us: what was heard is committed like a scrape."""
+        heard = self._beats.look(self._ingest, t)
+        for batch, arrivals in heard:
+            self._writer.submit(batch, block=True)
+            self.driver.feed(arrivals)
+        if heard:
+            self._writer.flush()
 
     async def _round(self, t: float, patient: bool) -> list[float]:
         """One scrape of every due target. Returns the newest known time of those that have more to read."""
@@ -165,7 +187,7 @@ class RunLoop:
             batch, arrivals = self._ingest.reading(target, outcome.reading, outcome.started, outcome.seconds)
         else:
             assert outcome.error is not None
-            batch, arrivals = self._ingest.failure(target, outcome.error, outcome.started, outcome.seconds), Arrivals()
+            batch, arrivals = self._ingest.failure(target, outcome.error, outcome.started, outcome.seconds)
         return self._writer.submit(batch, block=True), arrivals
 
     # ---- live

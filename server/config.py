@@ -6,34 +6,32 @@ are never echoed: not in an error, not in a log, not in the API.
 
 import math
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 import collectors
 from collectors.model import FACTS, Lifecycle, Mode
-from server.security import Secret, is_loopback, refuse_target
+from server.alerts import config as alerts_config
+from server.alerts import rule_table
+from server.alerts.config import AlertSettings
+from server.problems import ConfigError, Problems
+from server.security import NO_SECRET, Secret, is_loopback, refuse_target
 
 DEFAULT_PORT, LAST_PORT = 8050, 65535
 STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
-NO_SECRET = Secret("")
 # Short enough for hand-made ones in a lab, long enough that guessing over HTTP is hopeless.
 TOKEN_LENGTH = 8
 WORD_FACTS = frozenset(
     {"framework", "framework_version", "lifecycle_why", "gpu_type", "model", "run_name", "source_path"}
 )
+# It is part of a URL that a trainer is given, and the only thing that guards it.
+HEARTBEAT_TOKEN = r"[A-Za-z0-9_-]{16,128}"
 # Targets are asked on the 5 s grid of event time: less cannot be had, so it is not accepted.
 INTERVAL_MIN, INTERVAL_MAX = 5.0, 3600.0
-
-
-class ConfigError(Exception):
-    """The configuration is wrong. ``problems``: one sentence each, in the file's order."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +50,22 @@ class TargetSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """Who sends `GET /api/v1/heartbeat/{token}`, and how long it may be silent (seconds)."""
+
+    name: str
+    token: Secret
+    every: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunSettings:
     """A run: what to read, and facts the user states (they win over what collectors find)."""
 
     name: str
     targets: tuple[TargetSettings, ...] = ()
     facts: Mapping[str, str | float] = field(default_factory=dict)
+    heartbeats: tuple[HeartbeatSettings, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,7 @@ class Settings:
     store: Secret = NO_SECRET  # its URL may hold a password
     role: str = "all"
     runs: tuple[RunSettings, ...] = ()
+    alerts: AlertSettings = field(default_factory=alerts_config.defaults)
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
@@ -81,29 +90,6 @@ def state_dir(env: Mapping[str, str]) -> Path:
 
 def default_store(env: Mapping[str, str]) -> str:
     return env.get("ROLLSCOPE_STORE") or f"sqlite:///{state_dir(env) / 'rollscope.db'}"
-
-
-class _Problems:
-    """Collects errors while a value is checked, so that one run of the program shows them all."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def add(self, key: str, text: str) -> None:
-        self.found.append(f"{key}: {text}")
-
-    def take(self, table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], default: Any, where: str) -> Any:
-        value = table.get(key, default)
-        # bool is an int to Python; to a user `port = true` is a mistake.
-        if value is default or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)):
-            return value
-        expected = getattr(kind, "__name__", "number")
-        self.add(f"{where}.{key}", f"must be a {expected}, is {type(value).__name__}")
-        return default
-
-    def unknown(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
-        for key in table.keys() - known:
-            self.add(f"{where}.{key}", f"unknown key; known: {', '.join(sorted(known))}")
 
 
 def load(path: Path | None, env: Mapping[str, str]) -> Settings:
@@ -125,8 +111,8 @@ def load(path: Path | None, env: Mapping[str, str]) -> Settings:
 
 def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     """Settings from parsed TOML; see `load`."""
-    problems = _Problems()
-    problems.unknown(raw, {"server", "store", "run"}, "config")
+    problems = Problems()
+    problems.unknown(raw, {"server", "store", "run", "alerts"}, "config")
     server = problems.take(raw, "server", dict, {}, "config")
     problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role"}, "server")
     store = problems.take(raw, "store", dict, {}, "config")
@@ -140,10 +126,22 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         store=_store(problems, store, env),
         role=_role(problems, server, env),
         runs=tuple(_run(problems, name, table, env) for name, table in runs.items()),
+        alerts=alerts_config.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
     )
+    _one_token_each(settings.runs, problems)
     if problems.found:
         raise ConfigError(problems.found)
     return settings
+
+
+def _one_token_each(runs: Sequence[RunSettings], problems: Problems) -> None:
+    """A token names one heartbeat; two with the same would answer for each other."""
+    seen: set[str] = set()
+    for run in runs:
+        for beat in run.heartbeats:
+            if beat.token and beat.token in seen:
+                problems.add(f"run.{run.name}.heartbeat", f"{beat.name}: its token is another one's too")
+            seen.add(beat.token)
 
 
 def check(settings: Settings) -> None:
@@ -171,7 +169,7 @@ def check(settings: Settings) -> None:
     )
 
 
-def _port(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> int:
+def _port(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> int:
     fallback = env.get("ROLLSCOPE_PORT", str(DEFAULT_PORT))
     given = int(fallback) if fallback.isascii() and fallback.isdigit() and len(fallback) < 6 else -1
     port: int = problems.take(server, "port", int, given, "server")
@@ -180,7 +178,7 @@ def _port(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]
     return port
 
 
-def _names(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[str, ...]:
+def _names(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[str, ...]:
     from_env = [name for name in env.get("ROLLSCOPE_ALLOWED_HOSTS", "").split(",") if name]
     names = problems.take(server, "allowed_hosts", list, from_env, "server")
     for name in names:
@@ -189,7 +187,7 @@ def _names(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str
     return tuple(str(name) for name in names)
 
 
-def _role(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> str:
+def _role(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> str:
     role: str = problems.take(server, "role", str, env.get("ROLLSCOPE_ROLE", "all"), "server")
     if role not in ("all", "collect", "web"):
         problems.add("server.role", "must be all, collect or web")
@@ -197,24 +195,17 @@ def _role(problems: _Problems, server: Mapping[str, Any], env: Mapping[str, str]
 
 
 def _secret(
-    problems: _Problems, table: Mapping[str, Any], key: str, env: Mapping[str, str], variable: str, where: str
+    problems: Problems, table: Mapping[str, Any], key: str, env: Mapping[str, str], variable: str, where: str
 ) -> Secret | None:
     if env.get(variable):
         return Secret(env[variable])
     path = problems.take(table, key, str, "", where)
     if not path:
         return None
-    try:
-        text = Path(path).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        problems.add(f"{where}.{key}", f"cannot read {path}")
-        return None
-    if not text:
-        problems.add(f"{where}.{key}", f"{path} is empty")
-    return Secret(text)
+    return problems.secret_file(path, f"{where}.{key}")
 
 
-def _store(problems: _Problems, store: Mapping[str, Any], env: Mapping[str, str]) -> Secret:
+def _store(problems: Problems, store: Mapping[str, Any], env: Mapping[str, str]) -> Secret:
     url = _secret(problems, store, "url_file", env, "ROLLSCOPE_STORE", "store")
     found = url or problems.take(store, "url", str, "", "store") or default_store(env)
     if not found.startswith(STORES):
@@ -222,12 +213,12 @@ def _store(problems: _Problems, store: Mapping[str, Any], env: Mapping[str, str]
     return Secret(found)
 
 
-def _run(problems: _Problems, name: str, table: Any, env: Mapping[str, str]) -> RunSettings:
+def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> RunSettings:
     where = f"run.{name}"
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [run.NAME]")
         return RunSettings(name)
-    problems.unknown(table, {"target", "facts"}, where)
+    problems.unknown(table, {"target", "facts", "heartbeat"}, where)
     targets = problems.take(table, "target", list, [], where)
     facts = problems.take(table, "facts", dict, {}, where)
     for key, value in facts.items():
@@ -236,7 +227,25 @@ def _run(problems: _Problems, name: str, table: Any, env: Mapping[str, str]) -> 
         elif (problem := _fact_problem(key, value)) is not None:
             problems.add(f"{where}.facts.{key}", problem)
     found = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
-    return RunSettings(name, found, facts)
+    beats = problems.take(table, "heartbeat", list, [], where)
+    kept = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
+    return RunSettings(name, found, facts, kept)
+
+
+def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str]) -> HeartbeatSettings:
+    if not isinstance(table, dict):
+        problems.add(where, "must be a table: [[run.NAME.heartbeat]]")
+        return HeartbeatSettings("", NO_SECRET, 0.0)
+    problems.unknown(table, {"name", "token_env", "token_file", "every"}, where)
+    token = alerts_config.secret(table, "token", env, problems, where)
+    if not {"token_env", "token_file"} & table.keys():
+        problems.add(where, "needs token_env or token_file")
+    elif token and not re.fullmatch(HEARTBEAT_TOKEN, token):
+        problems.add(where, "its token must be 16 to 128 letters, digits, - or _, such as `openssl rand -hex 16` gives")
+    every = rule_table.seconds(table, "every", 0.0, problems, where)
+    if every < INTERVAL_MIN:
+        problems.add(f"{where}.every", 'is missing or below 5s: how long it may be silent, such as "30m"')
+    return HeartbeatSettings(problems.take(table, "name", str, "heartbeat", where), token, every)
 
 
 def _fact_problem(key: str, value: object) -> str | None:
@@ -251,7 +260,7 @@ def _fact_problem(key: str, value: object) -> str | None:
     return None
 
 
-def _target(problems: _Problems, where: str, table: Any, env: Mapping[str, str]) -> TargetSettings:
+def _target(problems: Problems, where: str, table: Any, env: Mapping[str, str]) -> TargetSettings:
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [[run.NAME.target]]")
         return TargetSettings("")
@@ -274,7 +283,7 @@ def _target(problems: _Problems, where: str, table: Any, env: Mapping[str, str])
     )
 
 
-def _interval(problems: _Problems, table: Mapping[str, Any], where: str) -> float:
+def _interval(problems: Problems, table: Mapping[str, Any], where: str) -> float:
     interval = float(problems.take(table, "interval", (int, float), 5.0, where))
     if not INTERVAL_MIN <= interval <= INTERVAL_MAX:
         problems.add(f"{where}.interval", f"must be between {INTERVAL_MIN:g} and {INTERVAL_MAX:g} seconds")
@@ -282,7 +291,7 @@ def _interval(problems: _Problems, table: Mapping[str, Any], where: str) -> floa
     return interval
 
 
-def _bearer(problems: _Problems, table: Mapping[str, Any], env: Mapping[str, str], where: str) -> Secret:
+def _bearer(problems: Problems, table: Mapping[str, Any], env: Mapping[str, str], where: str) -> Secret:
     variable = problems.take(table, "bearer_env", str, "", where)
     if variable and not env.get(variable):
         problems.add(f"{where}.bearer_env", f"the environment has no {variable}")

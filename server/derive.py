@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from collectors.model import Labels
 from server.signals import Counter, Signal
-from server.signals._model import Answer, Unknown, Value, View
+from server.signals._model import Answer, TargetHealth, Unknown, Value, View
 from server.signals._window import TRAINER, Gauge, StepBook, StepKey
 
 Emission = tuple[str, float, Answer]
@@ -19,6 +19,7 @@ Emission = tuple[str, float, Answer]
 # Engines have five finish reasons; one that invents them without end is added up as "other".
 MAX_LABELS = 100
 DONE = "steps"
+GENERATED = "generator_generated_tokens_total"
 
 
 @dataclass(slots=True)
@@ -40,9 +41,12 @@ class Deriver:
 
     Args:
         carry: target name -> seconds its gauges are held without a new sample.
+        watched: further metrics whose series are kept: those that alert rules name.
     """
 
-    def __init__(self, items: Iterable[Signal | Counter], carry: Callable[[str], float]) -> None:
+    def __init__(
+        self, items: Iterable[Signal | Counter], carry: Callable[[str], float], watched: Iterable[str] = ()
+    ) -> None:
         self._carry = carry
         items = tuple(items)
         signals = [item for item in items if isinstance(item, Signal)]
@@ -51,8 +55,12 @@ class Deriver:
         self._counters = [item for item in items if isinstance(item, Counter)]
         self.counters = {counter.name: CounterState() for counter in self._counters}
         self.counted_metrics = frozenset(counter.metric for counter in self._counters if counter.of == "counter")
-        self.tick_metrics = frozenset(m for signal in self._ticks for m in signal.inputs) | self.counted_metrics
+        read = frozenset(m for signal in self._ticks for m in signal.inputs)
+        self.tick_metrics = read | self.counted_metrics | frozenset(watched)
         self.gauges: dict[str, dict[tuple[str, Labels], Gauge]] = {}
+        # Grows when a series comes or goes: until then what was worked out of their labels holds.
+        self.shape = 0
+        self.health: dict[str, TargetHealth] = {}
         self.book = StepBook()
         self.facts: dict[str, str | float] = {}
         self.mode = ""
@@ -81,6 +89,7 @@ class Deriver:
         gauge = series.get((target, labels))
         if gauge is None:
             gauge = series[(target, labels)] = Gauge(target, metric, labels, self._carry(target))
+            self.shape += 1
         gauge.add(ts, value)
 
     def _count(self, counter: Counter, ts: float, target: str, labels: Labels, value: float, counted: bool) -> None:
@@ -147,7 +156,7 @@ class Deriver:
 
     def view(self, now: float) -> View:
         gauges = {metric: series.values() for metric, series in self.gauges.items()}
-        return View(now, self.mode, self.lifecycle, self.facts, gauges, self.book)
+        return View(now, self.mode, self.lifecycle, self.facts, gauges, self.book, tuple(self.health.values()))
 
     def tick(self, now: float) -> list[Emission]:
         """Answers of every tick signal at `now`."""
@@ -163,11 +172,18 @@ class Deriver:
         """Does any series still report? If not, further ticks would say the same."""
         return any(gauge.fresh(now) for series in self.gauges.values() for gauge in series.values())
 
+    def generates_alone(self) -> bool:
+        """Engines without a trainer among the targets run as soon as they generate: no step will ever say so."""
+        if not self.health or any(target.actor == "trainer" for target in self.health.values()):
+            return False
+        return any(self.counters[GENERATED].totals.values()) if GENERATED in self.counters else False
+
     def forget(self, now: float) -> None:
         """Drop series silent for ten windows: engines come and go, memory must not follow."""
         for series in self.gauges.values():
             for key in [key for key, gauge in series.items() if now - gauge.last_ts > 10 * gauge.keep]:
                 del series[key]
+                self.shape += 1
 
     def counter_values(self) -> list[tuple[str, Value]]:
         """Every counter's totals by its labels."""

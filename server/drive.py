@@ -8,17 +8,21 @@ is therefore always the result of the data up to the watermark, whatever died in
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 
-from collectors.model import Labels, Target
+from collectors.model import Target
 from server import signals
-from server.derive import Deriver, Emission, is_gap, why
-from server.ingest import Arrivals, SampleArrival, StepArrival
-from server.signals._model import TICK_WINDOW_SECONDS, Answer, NotApplicable, Value
+from server.alerts.config import AlertSettings
+from server.alerts.run_alerts import RunAlerts
+from server.answers import Answers
+from server.derive import Deriver, is_gap
+from server.ingest import Arrivals, SampleArrival, StepArrival, health
+from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
 from server.signals._window import KEPT_STEPS
 from server.store import Store
-from server.store.types import Batch, LatestRow, PointState, SeriesKey, StepRow
+from server.store.types import Batch, RunRow, StepRow
 
 TICK_SECONDS = 5.0
 # A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
@@ -42,46 +46,50 @@ class RunDriver:
     Args:
         carry: target name -> seconds a gauge of it is held.
         stated: facts from the configuration: they win over what collectors find.
+        alerts: rules and receivers (default: none, so that what is derived can be looked at alone).
+        targets: names of the run's targets now; the health of others is history.
     """
 
     def __init__(
         self, store: Store, submit: Submit, run: str, carry: Callable[[str], float],
-        stated: Mapping[str, str | float] | None = None,
+        stated: Mapping[str, str | float] | None = None, alerts: AlertSettings | None = None,
+        targets: Collection[str] | None = None,
     ) -> None:  # fmt: skip
         self._store, self._submit, self.run = store, submit, run
         self._stated = stated or {}
         self._items = {item.name: item for item in signals.load()}
-        self.deriver = Deriver(self._items.values(), carry)
+        self._targets = targets
+        self.on_outbox: Callable[[], None] = lambda: None
+        row = store.ensure_run(run)
+        self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), (row.watermark or 0) / 1000)
+        self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics)
+        self._answers = Answers(store, run, self._items, self.deriver)
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
-        self._known: dict[str, dict[Labels, PointState]] = {}
-        self._words: dict[tuple[str, Labels], tuple[str, str]] = {}
-        self._newest: dict[tuple[str, Labels], int] = {}
         self._written: dict[str, object] = {}
         self._counted: dict[int, float] = {}
-        self._ids: dict[tuple[str, Labels], int] = {}
         self.watermark: float | None = None
         # Set from another thread to end `advance` at its next tick: what it has is written, the rest waits.
         self.stopped = False
-        self._recover()
+        self._recover(row)
 
     # ---- recovery
 
-    def _recover(self) -> None:
+    def _recover(self, row: RunRow) -> None:
         """Fill the windows again from the store, so that a restart changes no number."""
-        row = self._store.ensure_run(self.run)
         deriver = self.deriver
         deriver.facts.update({**row.facts, **self._stated})
         deriver.mode, deriver.lifecycle = row.mode, row.lifecycle or "starting"
         self._lifecycle = row.lifecycle if row.lifecycle in ("finished", "crashed", "paused") else ""
         self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
-        for key, latest in self._store.latest(self.run):
-            self._known.setdefault(key.metric, {})[key.labels] = latest.state
-            self._words[(key.metric, key.labels)] = (latest.why, latest.source)
-            self._newest[(key.metric, key.labels)] = latest.ts
+        self._answers.recover(self._store.latest(self.run))
+        for _, target in self._store.targets(self.run):
+            self._see(health(target))
         if row.watermark is not None:
             self.watermark = row.watermark / 1000
-            deriver.restore(self._store.states(self.run))
+            states = self._store.states(self.run)
+            deriver.restore(states)
+            self._alerts.restore(states)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
         self._recover_steps()
@@ -93,6 +101,7 @@ class RunDriver:
             (ts / 1000, key.target, key.metric, key.labels, value)
             for _, key, points in self._store.window(self.run, sorted(self.deriver.tick_metrics), since)
             for ts, value in points
+            if key.target  # a signal of ours may have a metric's name
         ]
         # An engine may have been silent for longer than the window: its counters go on from what they last showed.
         for _, key, ts, value in self._store.last_samples(self.run, self.deriver.counted_metrics):
@@ -138,12 +147,18 @@ class RunDriver:
         """Take what was committed. Nothing is derived before `advance`."""
         self._samples += arrivals.samples
         self._steps += arrivals.steps
+        for one in arrivals.health:
+            self._see(one)
         facts = {**arrivals.facts, **self._stated}
         self.deriver.facts.update(facts)
         self.deriver.mode = str(facts.get("mode", self.deriver.mode))
         if arrivals.steps and "lifecycle" not in facts and self._lifecycle in ("finished", "crashed"):
             self._lifecycle = "running"  # steps after the end: the run was resumed
         self._lifecycle = str(facts.get("lifecycle", self._lifecycle))
+
+    def _see(self, target: TargetHealth) -> None:
+        if self._targets is None or target.name in self._targets:
+            self.deriver.health[target.name] = target
 
     def _reach_the_present(self) -> None:
         """A run is over only when everything it left was fed: its history was lived while it ran."""
@@ -153,11 +168,16 @@ class RunDriver:
                 deriver.lifecycle = "running"
         elif self._lifecycle:
             deriver.lifecycle = self._lifecycle
+        if deriver.lifecycle == "starting" and deriver.generates_alone():
+            deriver.lifecycle = "running"
 
     # ---- the driver
 
-    def advance(self, t: float) -> None:
-        """Bring the run to event time `t`. Idempotent; going back does nothing."""
+    def advance(self, t: float, *, live: bool = False) -> None:
+        """Bring the run to event time `t`. Idempotent; going back does nothing.
+
+        ``live``: `t` is the present. Only then is anybody told of alerts; history is evaluated, and notifies nobody.
+        """
         self._samples = deque(sorted(self._samples, key=_sample_time))
         self._steps = deque(sorted(self._steps, key=_step_time))
         batch = Batch(run=self.run)
@@ -168,8 +188,13 @@ class RunDriver:
             self._reach_the_present()
             over = self.deriver.lifecycle == "finished"
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
-            self._write([answer for answer in self.deriver.tick(tick) if not (over and is_gap(answer[2]))], batch)
+            self._answers.write(
+                [answer for answer in self.deriver.tick(tick) if not (over and is_gap(answer[2]))], batch
+            )
             self.watermark = tick
+            replayed = not live or t - tick > RECOVERY_SECONDS
+            stale = partial(self._answers.stale, tick)
+            self._alerts.tick(tick, self.deriver, self._answers.now, stale, batch, replayed=replayed)
             if len(batch.points) >= FLUSH_POINTS:
                 waits.append(self._send(batch))
                 batch = Batch(run=self.run)
@@ -177,11 +202,23 @@ class RunDriver:
         if not self.stopped:
             self._late(t, batch)
             self._reach_the_present()
+        if live and not self.stopped:
+            self._alerts.tell(t, batch)
         self.deriver.forget(t)
-        if self.deriver.alive(t) or batch.points or batch.latest or waits or self._changed():
+        if (
+            self.deriver.alive(t)
+            or batch.points
+            or batch.latest
+            or batch.alerts
+            or batch.groups
+            or waits
+            or self._changed()
+        ):
             waits.append(self._send(batch))
         for wait in waits:
             wait.result()
+        if batch.outbox:
+            self.on_outbox()
 
     def _first_tick(self, t: float) -> float | None:
         """The next grid instant: after the watermark, or the first at or after the first datum."""
@@ -220,18 +257,20 @@ class RunDriver:
 
     def _feed_step(self, step: StepArrival, batch: Batch) -> None:
         answers = self.deriver.step(step.axis, step.incarnation, step.number, step.ts, step.target, step.values)
-        self._write(answers, batch)
+        self._answers.write(answers, batch)
 
     def _late(self, t: float, batch: Batch) -> None:
         """Steps that wait for a tick beyond `t` are shown at once: a step is an event, not a state."""
         self._feed_steps(t, batch)
         # Words for what has no step yet: a signal without data says why from the first moment on.
-        silent = {name for name, item in self._items.items() if isinstance(item, signals.Signal)} - self._known.keys()
+        silent = {
+            name for name, item in self._items.items() if isinstance(item, signals.Signal)
+        } - self._answers.known.keys()
         stale_mode = self._mode_changed()
         answers = self.deriver.steps_now(t) if silent or stale_mode else []
-        self._write([a for a in answers if a[0] in silent or (stale_mode and is_gap(a[2]))], batch)
+        self._answers.write([a for a in answers if a[0] in silent or (stale_mode and is_gap(a[2]))], batch)
         if not self.deriver.gauges:
-            self._write([a for a in self.deriver.tick(t) if a[0] in silent or stale_mode], batch)
+            self._answers.write([a for a in self.deriver.tick(t) if a[0] in silent or stale_mode], batch)
 
     def _mode_changed(self) -> bool:
         return self.deriver.mode != self._written.get("mode")
@@ -240,61 +279,7 @@ class RunDriver:
         """Is there anything to say about the run that is not yet stored? A finished run costs no write."""
         return any(value != self._written.get(name) for name, value in self._fields().items())
 
-    # ---- writing answers down
-
-    def _write(self, emissions: list[Emission], batch: Batch) -> None:
-        for name, ts, answer in emissions:
-            if is_gap(answer):
-                self._write_gap(name, ts, answer, batch)
-            else:
-                self._write_values(name, ts, answer, batch)  # type: ignore[arg-type]
-
-    def _write_values(self, name: str, ts: float, values: list[Value], batch: Batch) -> None:
-        known = self._known.setdefault(name, {})
-        source = self.deriver.source(self._items[name])
-        for value in values:
-            # After a restart a step's target is known again with its next row; until then the stored word stands.
-            told = source or self._words.get((name, value.labels), ("", ""))[1]
-            self._point(name, value.labels, ts, value.value, PointState.VALUE, ("", told), batch)
-        named = {value.labels for value in values}
-        for labels in [labels for labels, state in known.items() if labels not in named and state is PointState.VALUE]:
-            self._point(name, labels, ts, None, PointState.UNKNOWN, ("no longer reported", source), batch)
-
-    def _write_gap(self, name: str, ts: float, answer: Answer, batch: Batch) -> None:
-        """A gap breaks a line once, and only where there is one; its words are always the newest."""
-        state = PointState.NOT_APPLICABLE if isinstance(answer, NotApplicable) else PointState.UNKNOWN
-        words = (why(answer), self.deriver.source(self._items[name]))
-        known = self._known.setdefault(name, {})
-        for labels in list(known) or [()]:
-            if known.get(labels) is PointState.VALUE:
-                self._point(name, labels, ts, None, state, words, batch)
-            elif known.get(labels) is not state or self._words.get((name, labels)) != words:
-                self._latest(name, labels, ts, None, state, words, batch)
-
-    def _point(
-        self, name: str, labels: Labels, ts: float, value: float | None, state: PointState, words: tuple[str, str],
-        batch: Batch,
-    ) -> None:  # fmt: skip
-        batch.points.append((self._series(name, labels), round(ts * 1000), value, int(state)))
-        self._latest(name, labels, ts, value, state, words, batch)
-
-    def _latest(
-        self, name: str, labels: Labels, ts: float, value: float | None, state: PointState, words: tuple[str, str],
-        batch: Batch,
-    ) -> None:  # fmt: skip
-        newest = round(self.deriver.data_time(name, ts) * 1000) if value is not None else round(ts * 1000)
-        self._known.setdefault(name, {})[labels] = state
-        if newest < self._newest.get((name, labels), newest):
-            return  # a late step is a point of its own time; "now" does not go back
-        self._newest[(name, labels)] = newest
-        self._words[(name, labels)] = words
-        batch.latest.append(LatestRow(self._series(name, labels), newest, value, state, *words))
-
-    def _series(self, name: str, labels: Labels) -> int:
-        known = self._ids.get((name, labels))
-        if known is None:
-            known = self._ids[(name, labels)] = self._store.intern(self.run, [SeriesKey("", name, labels)])[0]
-        return known
+    # ---- writing down
 
     def _send(self, batch: Batch) -> "Future[int]":
         if self.watermark is not None:
@@ -303,12 +288,14 @@ class RunDriver:
         # History brings thousands of points per series; only the newest words matter.
         batch.latest = list({row.series: row for row in batch.latest}.values())
         batch.facts = dict(self._stated)
-        batch.states = self.deriver.states()
+        batch.states = {**self.deriver.states(), **self._alerts.states()}
         batch.counters = self._changed_counters()
         return self._submit(batch)
 
     def _changed_counters(self) -> dict[int, float]:
-        current = {self._series(name, value.labels): value.value for name, value in self.deriver.counter_values()}
+        current = {
+            self._answers.series(name, value.labels): value.value for name, value in self.deriver.counter_values()
+        }
         changed = {series: value for series, value in current.items() if self._counted.get(series) != value}
         self._counted = current
         return changed

@@ -39,6 +39,8 @@ class _Runs:
         ages = "Seconds since the data behind the signal."
         yield _per_run("signal_age_seconds", ages, statuses, ("signal",), _ages)
         yield _per_run("signal_state", "1 for the signal's state.", statuses, ("signal", "state"), _signal_states)
+        names = ("alertname", "severity", "alertstate")
+        yield _per_run("alerts", "Alerts of the run, by rule and state.", statuses, names, _alerts)
         build = GaugeMetricFamily(PREFIX + "build_info", "Rollscope's version.", labels=("version",))
         build.add_metric((self._version,), 1.0)
         yield build
@@ -78,6 +80,12 @@ def _lifecycle(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
 def _up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
     for target in status.trust:
         yield (target.target, target.kind), float(target.up)
+
+
+def _alerts(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    keys = [(str(one["name"]), str(one["severity"]), str(one["state"])) for one in status.alerts]
+    for key in dict.fromkeys(keys):
+        yield key, float(keys.count(key))
 
 
 def _by_signal(status: Status) -> dict[str, SignalNow]:

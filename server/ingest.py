@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from collectors.catalog import METRICS
 from collectors.model import Event, Labels, Reading, Sample, ScrapeError, Target
+from server.signals._model import SKEW_SECONDS, TargetHealth
 from server.signals._window import StepKey
 from server.store import Store
 from server.store.types import Batch, SeriesKey, StepStamp, TargetRow
@@ -22,9 +23,6 @@ UNMAPPED_KEPT = 200
 # 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
 FIRST_TIME, AHEAD_SECONDS = 946_684_800.0, 86_400.0
 LAST_STEP = 10**12
-# Below it clocks of one cluster and writers' buffers are normal.
-SKEW_SECONDS = 30.0
-
 
 SampleArrival = tuple[float, str, str, Labels, float]
 """(event time in seconds, target, metric, labels, value)."""
@@ -49,6 +47,7 @@ class Arrivals:
     samples: list[SampleArrival] = field(default_factory=list)
     steps: list[StepArrival] = field(default_factory=list)
     facts: dict[str, str | float] = field(default_factory=dict)
+    health: list[TargetHealth] = field(default_factory=list)
 
     def newest(self) -> float | None:
         """The earliest of the newest times per stream: how far every stream is known."""
@@ -85,10 +84,10 @@ class Ingest:
         batch.facts.update(reading.facts)
         if reading.cursor is not None:
             batch.cursors[target.name] = json.dumps(reading.cursor)
-        self._health_ok(target, reading, now, seconds, batch)
+        arrivals.health.append(health(self._health_ok(target, reading, now, seconds, batch)))
         return batch, arrivals
 
-    def failure(self, target: Target, error: ScrapeError, now: float, seconds: float) -> Batch:
+    def failure(self, target: Target, error: ScrapeError, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A failed scrape: `up` 0 with the cause; everything known so far stays."""
         batch = Batch(run=self.run)
         before = self._health.get(target.name)
@@ -99,7 +98,18 @@ class Ingest:
             unmapped=before.unmapped if before else {}, dropped=before.dropped if before else 0,
         )  # fmt: skip
         self._note_health(target, row, batch, now)
-        return batch
+        return batch, Arrivals(health=[health(row)])
+
+    def heard(self, target: Target, last: float | None, now: float) -> tuple[Batch, Arrivals]:
+        """A heartbeat that is in time; ``last``: when it was heard (None: not yet, and not yet due)."""
+        batch = Batch(run=self.run)
+        row = TargetRow(
+            name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
+            last_ok_ts=_ms(last) if last is not None else None, error="" if last is not None else "not heard yet",
+            interval_seconds=target.interval_seconds,
+        )  # fmt: skip
+        self._note_health(target, row, batch, now)
+        return batch, Arrivals(health=[health(row)])
 
     # ---- parts
 
@@ -153,7 +163,7 @@ class Ingest:
         self._axis_last[axis] = (number, ts)
         return self.incarnation
 
-    def _health_ok(self, target: Target, reading: Reading, now: float, seconds: float, batch: Batch) -> None:
+    def _health_ok(self, target: Target, reading: Reading, now: float, seconds: float, batch: Batch) -> TargetRow:
         before = self._health.get(target.name)
         unmapped = dict(before.unmapped) if before and reading.cursor is not None else {}
         for key, count in reading.unmapped.items():
@@ -167,6 +177,7 @@ class Ingest:
             interval_seconds=target.interval_seconds, unmapped=unmapped,
         )  # fmt: skip
         self._note_health(target, row, batch, now)
+        return row
 
     def _note_health(self, target: Target, row: TargetRow, batch: Batch, now: float) -> None:
         self._health[target.name] = row
@@ -174,6 +185,15 @@ class Ingest:
         values = (float(row.up), row.scrape_seconds, float(row.samples))
         for series, value in zip(self._intern([SeriesKey(target.name, name) for name in HEALTH]), values, strict=True):
             batch.samples.append((series, _ms(now), value))
+
+
+def health(row: TargetRow) -> TargetHealth:
+    """A stored row as signals see it. An answer with a complaint beside it is not a complete one."""
+    ok = row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
+    complete = row.up and not row.error
+    return TargetHealth(
+        row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete
+    )
 
 
 def _plausible(reading: Reading, now: float) -> Reading:

@@ -7,7 +7,9 @@ import sys
 import time
 import webbrowser
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -20,17 +22,19 @@ import migrations
 import server
 from dashboard.app import attach as attach_dashboard
 from dashboard.app import csp
+from server.alerts import config as alerts_config
 from server.attach import Attached, attach, run_name
 from server.clock import ScaledClock, WallClock
 from server.collect import RunLoop
-from server.commands import check, demo, status
-from server.config import ConfigError, RunSettings, Settings, TargetSettings, default_store, load
+from server.commands import alerts_replay, alerts_send, alerts_test, check, demo, export, status
+from server.config import RunSettings, Settings, TargetSettings, default_store, load
 from server.config import check as check_settings
 from server.demo.scenarios import SCENARIOS
+from server.problems import ConfigError
 from server.query import Reader
 from server.security import App, Secret
-from server.serve import bind, serve
-from server.store import StoreError, migrate
+from server.serve import AttachDashboard, bind, serve
+from server.store import Store, StoreError, migrate
 
 OK, FAILED, BAD_USAGE = 0, 1, 2
 # A simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up.
@@ -56,10 +60,14 @@ def version() -> str:
         return "0+unknown"
 
 
-def compose(api: FastAPI, reader: Reader, version: str) -> tuple[App, Callable[[], str]]:
-    """The dashboard on the API's own application: one process, one port."""
-    dash = attach_dashboard(api, reader, version=version)
+def compose(receivers: Sequence[str], api: FastAPI, reader: Reader, version: str) -> tuple[App, Callable[[], str]]:
+    """The dashboard on the API's own application: one process, one port. ``receivers``: who is told of alerts."""
+    dash = attach_dashboard(api, reader, version=version, receivers=receivers)
     return api, lambda: csp(dash)
+
+
+def _composed(settings: Settings) -> AttachDashboard:
+    return partial(compose, [receiver.name for receiver in settings.alerts.receivers])
 
 
 # ---- arguments
@@ -97,11 +105,37 @@ def _parser() -> argparse.ArgumentParser:
     asking.add_argument("run", nargs="?", default=None, metavar="RUN")
     asking.add_argument("--json", action="store_true", help="the API's object, all of it")
     asking.add_argument("--url", default=None, help="a running server (default: this machine's, else the store)")
+    _alert_commands(commands)
+    export_ = _common(
+        _command(commands, "export", _export, "Prometheus rules equal to ours, or a Grafana dashboard over /metrics",
+                 "rollscope export rules > rollscope.rules.yml")
+    )  # fmt: skip
+    export_.add_argument("what", choices=("rules", "grafana"))
     _common(
         _command(commands, "migrate", _migrate, "bring a database to this version's schema",
                  "rollscope migrate --store postgresql://user@host/rollscope")
     )  # fmt: skip
     return parser
+
+
+def _alert_commands(commands) -> None:  # type: ignore[no-untyped-def]
+    parser = commands.add_parser(
+        "alerts", help="try rules and receivers", description="try rules and receivers",
+        epilog="example: rollscope alerts test rules.test.yml",
+    )  # fmt: skip
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    testing = _common(
+        _command(verbs, "test", _alerts_test, "unit tests of rules, or what they would have done to a run",
+                 "rollscope alerts test --replay my-run")
+    )  # fmt: skip
+    testing.add_argument("file", nargs="?", type=Path, metavar="FILE", help="tests in promtool's layout (YAML)")
+    testing.add_argument("--replay", metavar="RUN", default=None, help="evaluate the rules over a stored run")
+    testing.add_argument("--json", action="store_true", help="what the replay found, as JSON")
+    sending = _common(
+        _command(verbs, "send-test", _alerts_send, "send one marked notification to a receiver",
+                 "rollscope alerts send-test oncall -c rollscope.toml")
+    )  # fmt: skip
+    sending.add_argument("receiver", metavar="RECEIVER")
 
 
 def _command(commands, name: str, run: Callable[[argparse.Namespace], int], text: str, example: str):  # type: ignore[no-untyped-def]
@@ -184,7 +218,9 @@ def _up(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace, settings: Settings, runs: Sequence[Attached]) -> int:
     sock = bind(settings.host, settings.port)
-    return serve(settings, runs, WallClock(), compose, version=version(), sock=sock, announce=_announcer(args))
+    return serve(
+        settings, runs, WallClock(), _composed(settings), version=version(), sock=sock, announce=_announcer(args)
+    )
 
 
 def _announcer(args: argparse.Namespace) -> Callable[[str], None]:
@@ -225,7 +261,7 @@ def _demo_in(args: argparse.Namespace, directory: Path) -> int:
             _announcer(args)(url)
 
         return serve(
-            settings, [attach(cluster.settings())], clock, compose,
+            settings, [attach(cluster.settings())], clock, _composed(settings),
             version=version(), sock=sock, before=before, announce=announce,
         )  # fmt: skip
 
@@ -235,7 +271,7 @@ def _check(args: argparse.Namespace) -> int:
     runs = list(settings.runs)
     if args.sources:
         runs.append(RunSettings(run_name(args.sources), tuple(TargetSettings(source) for source in args.sources)))
-    report, fine = check.probe(runs)
+    report, fine = check.probe(runs, settings.alerts)
     print(report)
     return OK if fine else FAILED
 
@@ -246,6 +282,43 @@ def _status(args: argparse.Namespace) -> int:
     server = None if args.store else args.url or f"http://127.0.0.1:{settings.port}"
     found = status.fetch(args.run, server, args.store or settings.store, settings.token, named=args.url is not None)
     print(status.dump(found) if args.json else status.text(found))
+    return OK
+
+
+def _alerts_test(args: argparse.Namespace) -> int:
+    if (args.file is None) == (args.replay is None):
+        raise ConfigError(["alerts test: name a FILE or --replay RUN"])
+    if args.file is not None:
+        report, fine = alerts_test.run(args.file, alerts_config.load_rules)
+        print(report)
+        return OK if fine else FAILED
+    settings = load(args.config, os.environ)
+    try:
+        with closing(Store.open(args.store or settings.store, read_only=True)) as store:
+            found = alerts_replay.run(store, args.replay, settings.alerts.rules)
+    except StoreError as error:
+        raise ConfigError([f"store: {error}"]) from None
+    print(alerts_replay.dump(found) if args.json else alerts_replay.text(found, settings.alerts.rules))
+    return OK
+
+
+def _alerts_send(args: argparse.Namespace) -> int:
+    settings = load(args.config, os.environ)
+    found = {receiver.name: receiver for receiver in settings.alerts.receivers}
+    if args.receiver not in found:
+        known = ", ".join(found) or "none; add [[alerts.receiver]] to the configuration (-c FILE)"
+        raise ConfigError([f"no receiver is named {args.receiver!r}; known: {known}"])
+    url = settings.alerts.external_url or f"http://{settings.host}:{settings.port}"
+    report, fine = alerts_send.run(found[args.receiver], url, WallClock().now())
+    print(report)
+    return OK if fine else FAILED
+
+
+def _export(args: argparse.Namespace) -> int:
+    if args.what == "grafana":
+        print(export.grafana())
+    else:
+        print(export.rules(load(args.config, os.environ).alerts.rules), end="")
     return OK
 
 

@@ -14,19 +14,24 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
+from server.alerts.deadman import DeadMan
+from server.alerts.dispatch import Dispatcher
 from server.api import close_api, create_api
+from server.api_alerts import add_alerts
 from server.attach import Attached
 from server.clock import Clock
 from server.collect import RunLoop
-from server.config import ConfigError, Settings
+from server.config import Settings
+from server.heartbeats import Heartbeats
 from server.leader import Leader
+from server.problems import ConfigError
 from server.query import Reader, StoreReader
 from server.security import LOOPBACK_NAMES, App, Gate, is_loopback
 from server.store import Store, StoreError, Writer, migrate
@@ -101,12 +106,13 @@ def serve(
             stack.enter_context(sock)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             url = f"http://{host}:{sock.getsockname()[1]}"
+            settings = _reachable(settings, sock.getsockname()[1], url)
             store, leader = _open(settings, url, stack)
             for run in runs:
                 _check_source(store, run)
             health = Health()
             if leader is not None:
-                collecting = _Collecting(store, runs, clock, health, before, leader)
+                collecting = _Collecting(settings, store, runs, clock, health, before, leader)
                 stack.enter_context(collecting)
             app = _app(settings, store, clock, attach_dashboard, version, health)
             announce(url)
@@ -161,6 +167,15 @@ def _check_source(store: Store, run: Attached) -> None:
         )
 
 
+def _reachable(settings: Settings, port: int, url: str) -> Settings:
+    """Links in notifications need an address: the one configured, else ours as this machine's name for others."""
+    if settings.alerts.external_url:
+        return settings
+    anywhere = settings.host in ("0.0.0.0", "::")
+    found = f"http://{socket.gethostname()}:{port}" if anywhere else url
+    return replace(settings, alerts=replace(settings.alerts, external_url=found))
+
+
 def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -171,7 +186,7 @@ def _make_folder(path: Path) -> None:
 def _app(
     settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
 ) -> App:
-    reader = StoreReader(store, clock)
+    reader = StoreReader(store, clock, settings.alerts)
 
     def ready() -> str | None:
         try:
@@ -182,6 +197,7 @@ def _app(
         return health.problem()
 
     api = create_api(reader, version=version, ready=ready)
+    add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.runs).beat)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)
     return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)
@@ -192,6 +208,7 @@ class _Collecting(AbstractContextManager[None]):
 
     def __init__(
         self,
+        settings: Settings,
         store: Store,
         runs: Sequence[Attached],
         clock: Clock,
@@ -199,7 +216,7 @@ class _Collecting(AbstractContextManager[None]):
         before: Before | None,
         leader: Leader,
     ) -> None:
-        self._leader = leader
+        self._leader, self._alerts = leader, settings.alerts
         self._store, self._runs, self._clock, self._health, self._before = store, runs, clock, health, before
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -238,11 +255,16 @@ class _Collecting(AbstractContextManager[None]):
         self._ready.set()
         for run in self._runs:
             # On threads, one by one: reading a long run back must neither block the loop nor a signal to stop.
-            make = partial(RunLoop, run.name, run.targets, self._store, self._writer, self._clock, facts=run.facts)
+            make = partial(
+                RunLoop, run.name, run.targets, self._store, self._writer, self._clock,
+                facts=run.facts, alerts=self._alerts, heartbeats=run.heartbeats,
+            )  # fmt: skip
             self._loops.append(await asyncio.to_thread(make))
         loops = self._loops
+        dispatcher = Dispatcher(self._store.alerts, self._alerts.receivers, self._clock)
         for loop in loops:
             self._turned(loop.run)
+            loop.on_outbox = dispatcher.wake
             loop.on_step = partial(self._turned, loop.run)
             loop.leading = self._leader.leading
         if self._before is not None:
@@ -255,7 +277,11 @@ class _Collecting(AbstractContextManager[None]):
                 await asyncio.wait({filling})
                 return
             filling.result()
-        await asyncio.gather(*(loop.live(self._stop) for loop in loops))
+        beside = [dispatcher.run(self._stop)]
+        if self._alerts.deadman.url:
+            dead_man = DeadMan(self._alerts.deadman.url, self._alerts.deadman.interval, self._health.problem)
+            beside.append(dead_man.run(self._stop))
+        await asyncio.gather(*(loop.live(self._stop) for loop in loops), *beside)
 
     def _turned(self, run: str) -> None:
         self._health.turned[run] = time.monotonic()

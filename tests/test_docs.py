@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import collectors
-from server import signals
+from server import notify, signals
+from server.alerts.config import ALERT_KEYS
+from server.alerts.rule_table import RULE_KEYS
 from server.main import _parser
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +27,15 @@ def test_every_collector_has_its_row() -> None:
 
 def test_every_signal_has_its_row() -> None:
     assert rows("What it derives") == [[item.name, item.unit, item.help] for item in signals.load()]
+
+
+def test_every_receiver_has_its_row() -> None:
+    assert rows("Alerts") == [[one.kind, one.reads] for one in notify.load().values()]
+
+
+def test_every_key_of_a_rule_is_documented() -> None:
+    words = (ROOT / "docs/alerts.md").read_text("utf-8")
+    assert [key for key in sorted(RULE_KEYS | ALERT_KEYS) if not re.search(rf"\b{key}\b", words)] == []
 
 
 def test_every_variable_is_documented() -> None:

@@ -97,6 +97,54 @@ def test_signals_have_no_clock_and_no_io() -> None:
             assert not FORBIDDEN_IN_SIGNALS & {name.split(".")[0] for name in imports(path)}, path
 
 
+PURE_ALERTS = (
+    "frame",
+    "group",
+    "judge",
+    "links",
+    "matchers",
+    "model",
+    "mute",
+    "notation",
+    "planned",
+    "rules",
+    "silences",
+    "text",
+)
+"""What decides about alerts: a reader must be able to trust it on paper, like the signals."""
+
+PURE_MAY_IMPORT = {f"server.alerts.{name}" for name in PURE_ALERTS} | {
+    "server", "server.alerts", "server.notify._model", "server.store.types", "server.signals", "server.signals._model",
+    "server.signals._window", "collectors", "collectors.model", "collectors.catalog",
+}  # fmt: skip
+
+
+def impure(source: str) -> list[str]:
+    names = {
+        node.module if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    ours = {str(name) for name in names if str(name).split(".")[0] in OURS}
+    # Times are formatted there, never asked for.
+    clock = (FORBIDDEN_IN_SIGNALS - {"datetime"}) & {str(name).split(".")[0] for name in names}
+    asked = [word for word in ("datetime.now", "utcnow", ".today(") if word in source]
+    return sorted(ours - PURE_MAY_IMPORT) + sorted(clock) + asked
+
+
+@pytest.mark.parametrize("name", PURE_ALERTS)
+def test_what_decides_about_alerts_is_pure(name: str) -> None:
+    assert impure((ROOT / f"server/alerts/{name}.py").read_text("utf-8")) == []
+
+
+def test_purity_bites() -> None:
+    assert impure("import time") == ["time"]
+    assert impure("from server.store import Store") == ["server.store"]
+    assert impure("from datetime import datetime\ndatetime.now()") == ["datetime.now"]
+    assert impure("from datetime import UTC") == []
+
+
 def test_the_rules_bite() -> None:
     """A planted violation of each rule is found."""
     planted = {

@@ -40,6 +40,15 @@ def test_every_direct_dependency_is_locked() -> None:
         assert re.split(r"[\[<>=]", requirement)[0] in locked
 
 
+def test_extras_are_locked_for_the_tests_and_not_in_the_runtime() -> None:
+    locked = {name: (ROOT / f"requirements/{name}.txt").read_text("utf-8") for name in ("runtime", "dev")}
+    for requirements in PROJECT["project"]["optional-dependencies"].values():
+        assert set(requirements) <= set(PROJECT["dependency-groups"]["dev"])
+        for requirement in requirements:
+            pin = re.split(r"[\[<>=]", requirement)[0] + "=="
+            assert pin in locked["dev"] and pin not in locked["runtime"]
+
+
 def compose() -> dict[str, dict[str, object]]:
     services: dict[str, dict[str, object]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))[
         "services"

@@ -42,6 +42,7 @@ ROWS = (
     # The update.
     _t.step("loss_mean", "", "Policy loss; its level means little, its jumps do."),
     _t.step("gradient_norm", "", "Gradient norm before clipping."),
+    _t.step("gradient_nonfinite", "steps", "1 when the step's gradient norm was NaN or infinite, else 0."),
     _t.step("learning_rate", "", "Learning rate."),
     _t.step("entropy_mean", "nats", "Mean token entropy of the policy."),
     _t.step("clip_ratio", "ratio", "Share of tokens whose importance ratio was clipped."),

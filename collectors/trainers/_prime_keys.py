@@ -134,6 +134,10 @@ def samples(row: Row, axis: str, ts: float, step: int, unmapped: dict[str, int])
         yield from _best(metric, labels, found, ts, step, axis)
     if axis == "trainer":
         yield from _other(row, ts, step)
+        if "optim/lr" in row:
+            # Written in one row with the norm, and the writer leaves out what is not finite (monitors/file.py).
+            broken = float(number(row.get("optim/grad_norm")) is None)
+            yield Sample("gradient_nonfinite", broken, (), ts, step, "trainer")
 
 
 def _file_aggregate(

@@ -15,7 +15,11 @@ Target = tuple[str, Labels, float]
 _WALL: Labels = (("basis", "wall"),)
 _BUSY: Labels = (("basis", "busy"),)
 
+# Not a key of TRL's: made by `canonical`, and no logger can write it.
+NONFINITE = "grad_norm is not finite"
+
 COMMON: Mapping[str, Target] = {
+    NONFINITE: ("gradient_nonfinite", (), 1),
     "loss": ("loss_mean", (), 1),
     "grad_norm": ("gradient_norm", (), 1),
     "learning_rate": ("learning_rate", (), 1),
@@ -107,9 +111,15 @@ GENERATE = frozenset(("vLLM.generate", "transformers.generate", "transformers.ge
 
 
 def canonical(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Finite numbers only (tables and "NaN" texts go), one leading `train/` taken off."""
-    found = ((key.removeprefix("train/"), number(value)) for key, value in metrics.items())
-    return {key: value for key, value in found if value is not None}
+    """Finite numbers only (tables and "NaN" texts go), one leading `train/` taken off.
+
+    A gradient norm that is none is itself a finding: it becomes `NONFINITE`, 1 (and 0 beside a finite one).
+    """
+    found = {key.removeprefix("train/"): number(value) for key, value in metrics.items()}
+    row = {key: value for key, value in found.items() if value is not None}
+    if "grad_norm" in found:
+        row[NONFINITE] = float(found["grad_norm"] is None)
+    return row
 
 
 def profiled(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

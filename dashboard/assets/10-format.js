@@ -40,8 +40,16 @@ window.RS = {};
     return s < 172800 ? Math.round(s / 3600) + " h ago" : Math.round(s / 86400) + " d ago";
   }
 
+  // How long: `3 s`, `12 min`, `5 h 20 min`, `3 d`.
+  function span(seconds) {
+    const s = Math.max(0, Math.round(seconds)), hours = Math.floor(s / 3600), minutes = Math.floor((s % 3600) / 60);
+    if (s < 90) return s + " s";
+    if (s < 5400) return Math.round(s / 60) + " min";
+    return s < 172800 ? hours + " h" + (minutes ? " " + minutes + " min" : "") : Math.round(s / 86400) + " d";
+  }
+
   // `ms` is already shifted to local time, as the charts' x values are.
   const clock = (ms, wide) => new Date(ms).toISOString().slice(wide ? 5 : 11, wide ? 16 : 19).replace("T", " ");
 
-  RS.format = { number, text, age, clock };
+  RS.format = { number, text, age, span, clock };
 })(window.RS);

@@ -1,4 +1,4 @@
-// Fills the page's texts from the view (`dashboard/view.py`), draws target rows and sparklines, switches the theme.
+// Fills the page's texts from its cells (`dashboard/page.py`), draws target rows and sparklines, switches the theme.
 (function (RS) {
   "use strict";
   const all = (selector, root) => Array.from((root || document).querySelectorAll(selector));
@@ -8,6 +8,8 @@
   RS.by = by;
   RS.view = {};
   RS.sparks = {};
+  // What draws rows from cells: each is called with those that changed.
+  RS.drawers = [];
 
   // Only textContent and style properties: nothing a run or a target is called can become markup.
   const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
@@ -23,19 +25,35 @@
     return (index = found);
   }
 
+  // Elements came or went: the next fill looks again.
+  RS.reindex = () => (index = null);
+
   RS.fill = function (cells) {
-    const where = elements();
     for (const [key, cell] of Object.entries(cells)) {
       if (cell === null) delete RS.view[key];
       else RS.view[key] = cell;
+    }
+    for (const draw of RS.drawers) draw(cells);
+    const where = elements();
+    for (const [key, cell] of Object.entries(cells)) {
       for (const [kind, el] of where[key] || [])
         // While the cursor is on a chart, the headers show the values under it.
         if (!(kind === "t" && RS.hovering && el.dataset.slot)) put[kind](el, cell);
     }
-    if (Object.keys(cells).some((key) => /^t\.\d+$/.test(key))) rows();
     by("app").dataset.next = RS.view["f.next.0"] ? "steps" : "trust";
+    RS.ages();
   };
 
+  // Rows `PREFIX0`, `PREFIX1` .. of the view.
+  RS.list = function (prefix) {
+    const found = [];
+    for (let i = 0; RS.view[prefix + i]; i++) found.push(RS.view[prefix + i]);
+    return found;
+  };
+  RS.touched = (cells, prefix) => Object.keys(cells).some((key) => key.startsWith(prefix) && /^\d+$/.test(key.slice(prefix.length)));
+
+  RS.make = make;
+  RS.aged = aged;
   function make(tag, text, name) {
     const el = document.createElement(tag);
     if (text) el.textContent = text;
@@ -49,13 +67,13 @@
     return el;
   }
 
-  function rows() {
-    const found = [];
-    for (let i = 0; RS.view["t." + i]; i++) found.push(RS.view["t." + i]);
-    all("[data-rows=trust]")[0].replaceChildren(...found.map(row));
-    all("[data-rows=brief]")[0].replaceChildren(...short(found).map(brief));
-    RS.ages();
-  }
+  RS.drawers.push((cells) => {
+    const table = document.querySelector("[data-rows=trust]");
+    if (!table || !RS.touched(cells, "t.")) return;
+    const found = RS.list("t.");
+    table.replaceChildren(...found.map(row));
+    document.querySelector("[data-rows=brief]").replaceChildren(...short(found).map(brief));
+  });
 
   // Rows come the worst first. What is down goes before; of the healthy, one per actor says more than three engines.
   function short(found) {
@@ -64,6 +82,7 @@
     return picked.slice(0, 3);
   }
 
+  RS.cellOf = cellOf;
   function cellOf(label, ...children) {
     const td = make("td");
     td.dataset.label = label;
@@ -102,6 +121,8 @@
       const at = el.dataset.at;
       el.textContent = at ? RS.format.age(RS.now() - at) : "";
     }
+    for (const el of all("[data-since]")) el.textContent = RS.format.span(RS.now() - el.dataset.since);
+    for (const el of all("[data-till]")) el.textContent = RS.format.span(el.dataset.till - RS.now());
   };
 
   // One path per sparkline; a gap in the data is a gap in the path.

@@ -8,9 +8,10 @@
   RS.tz = -60000 * new Date().getTimezoneOffset();
 
   const plot = (key) => document.querySelector(`#graph-${key} .js-plotly-plot`);
-  const panels = () => RS.all("[data-panel]");
+  // Of the page that is shown: the others keep their charts, and get new ones when they come back.
+  const panels = () => RS.all(`[data-place="${RS.boot ? RS.boot.key : ""}"] [data-panel]`);
   RS.plots = () => panels().map((el) => [el, plot(el.dataset.panel)]).filter(([, gd]) => gd && gd._fullLayout && gd.data);
-  RS.chartsReady = () => window.Plotly && RS.plots().length === panels().length;
+  RS.chartsReady = () => panels().length === 0 || (window.Plotly && RS.plots().length === panels().length);
 
   const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
   const window_ = () => {

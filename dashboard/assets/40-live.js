@@ -4,15 +4,17 @@
   const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 30, LOOK = 3;
   const none = () => window.dash_clientside.no_update;
   const since = (then) => performance.now() - then;
-  let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, paused = false, clock = null;
+  let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, paused = false, poked = false, clock = null;
 
   // The server's clock: a demo's may run apart from the browser's.
   RS.ticks = () => ticks;
   RS.now = () => RS.boot.now + since(heardAt) / 1000;
 
   const touch = () => matchMedia("(pointer: coarse)").matches;
-  function ask(search) {
-    asked = { search, tz: RS.tz / 1000, touch: touch(), n: (asked ? asked.n : 0) + 1 };
+  const mounted = (place) => place && place.firstElementChild;
+  function ask(path, search) {
+    const have = RS.all("[data-place]").filter(mounted).map((place) => place.dataset.place);
+    asked = { path, search, have, tz: RS.tz / 1000, touch: touch(), n: (asked ? asked.n : 0) + 1 };
     askedAt = performance.now();
     return asked;
   }
@@ -20,14 +22,16 @@
   // History was rewritten, or a series began: load this range again.
   RS.reload = function () {
     if (asked && RS.boot && asked.n !== RS.boot.page && since(askedAt) < GIVE_UP) return;
-    window.dash_clientside.set_props("view", { data: ask(asked.search) });
+    window.dash_clientside.set_props("view", { data: ask(asked.path, asked.search) });
   };
 
-  function open(search) {
+  function open(pathname, search) {
     if (asked && asked.search !== search) RS.unzoom();
     RS.showTheme();
     start();
-    return ask(search || "");
+    const path = String(pathname || "").slice(RS.by("app").dataset.base.length);
+    if (asked && asked.path !== path) RS.by("app").dataset.page = "loading";
+    return ask(path, search || "");
   }
 
   function start() {
@@ -47,6 +51,7 @@
     if (!RS.boot || RS.boot.error) return;
     RS.bind();
     RS.ages();
+    RS.navigated();
     // Dash's links take no aria attributes; the chosen one must not be told by colour alone.
     for (const link of RS.all("#runs a, #ranges a"))
       if (link.classList.contains("current")) link.setAttribute("aria-current", "true");
@@ -64,21 +69,30 @@
 
   function boot(found) {
     if (!found || (asked && found.page !== asked.n)) return none();
+    const place = document.querySelector(`[data-place="${found.key}"]`);
+    // Dash puts a new page's elements into the document after this callback.
+    if (!found.error && !mounted(place)) return requestAnimationFrame(() => boot(found)), none();
     RS.boot = found;
+    for (const other of RS.all("[data-place]")) other.hidden = other !== place;
+    RS.by("app").dataset.shown = found.key;
     heardAt = performance.now();
     pulledAt = 0;
     RS.by("app").dataset.page = found.error ? "error" : "ok";
     RS.by("run-name").textContent = RS.by("run-name").title = found.run || "none";
-    document.title = found.run ? `${found.run} · Rollscope` : "Rollscope";
     RS.by("message").textContent = found.error || "";
+    RS.navigated();
     if (found.error) return none();
+    RS.reindex();
     for (const key of Object.keys(RS.view)) if (!(key in found.view)) found.view[key] = null;
     RS.fill(found.view);
-    RS.sparks = found.sparks;
+    for (const [key, figure] of Object.entries(found.figures || {})) window.dash_clientside.set_props("graph-" + key, { figure });
+    delete found.figures;
+    RS.sparks = found.sparks || {};
     for (const el of RS.all("[data-spark]")) RS.drawSpark(el.dataset.spark);
     states();
     heartbeat();
     settle(found);
+    RS.jump();
     return none();
   }
 
@@ -93,6 +107,7 @@
   // A panel shows its chart when it has points, and says why when it has none. A line that is drawn has a legend,
   // also while it has no value.
   function states() {
+    if (!RS.boot.drawn) return;
     for (const b of RS.all("[data-slot]")) b.parentNode.dataset.drawn = RS.boot.drawn.includes(b.dataset.t.slice(2, -2)) ? "1" : "";
     for (const el of RS.all("[data-panel]")) {
       const key = "p." + el.dataset.panel, now = RS.view[key + ".s"];
@@ -112,12 +127,23 @@
     // A tick while a call is pending is skipped, so a slow server never sees a storm. Dash does not tell
     // when a call failed: after a while it counts as lost, and a server that came back is asked again.
     if ((pulledAt && since(pulledAt) < GIVE_UP) || !RS.chartsReady()) return none();
-    if (RS.boot.over && ticks % IDLE_TICKS) return none();
+    if (RS.boot.over && !RS.boot.all && ticks % IDLE_TICKS) return none();
+    return request();
+  }
+
+  function request() {
     RS.bind();
     pulledAt = performance.now();
-    const { page, run, cursor, have } = RS.boot;
-    return { page, run, cursor, have, n: ++sent };
+    const { page, key, run, all, cursor, have } = RS.boot;
+    return { page, key, run, all: all || undefined, cursor, have, n: ++sent };
   }
+
+  // Something was changed from here: look at once, or as soon as the pull under way is back.
+  RS.poke = function () {
+    if (!RS.boot || RS.boot.error || !RS.chartsReady()) return;
+    poked = Boolean(pulledAt && since(pulledAt) < GIVE_UP);
+    if (!poked) window.dash_clientside.set_props("pull", { data: request() });
+  };
 
   function apply(delta) {
     if (!delta || !RS.boot || delta.page !== RS.boot.page) return none();
@@ -131,6 +157,7 @@
     if (delta.view) states();
     draw(delta.points || {});
     heartbeat();
+    if (poked) RS.poke();
     return none();
   }
 

@@ -1,1 +1,18 @@
-"""Pages: static trees of elements. Their texts come from `view.py`, by key."""
+"""Pages: static trees of elements. Their texts come by key from the view (`dashboard.view`, `dashboard.alerts`)."""
+
+from dashboard.page import Page
+from dashboard.pages.alerts import PAGE as ALERTS
+from dashboard.pages.overview import PAGE as OVERVIEW
+
+PAGES: tuple[Page, ...] = (OVERVIEW, ALERTS)
+"""In the order of the navigation. A new page is one file here and one entry."""
+
+
+def by_path(path: str) -> Page | None:
+    """The page at an address below the dashboard's prefix; slashes around it do not matter."""
+    return next((page for page in PAGES if page.path == path.strip("/")), None)
+
+
+def by_key(key: str) -> Page | None:
+    """The page of that name."""
+    return next((page for page in PAGES if page.key == key), None)

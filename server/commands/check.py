@@ -2,25 +2,31 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import collectors
 from collectors.model import Limits, Reading, Target
 from server import signals
+from server.alerts.config import AlertSettings
+from server.alerts.frame import TARGET_UP
+from server.alerts.model import Condition, Rule
 from server.attach import Attached, attach
 from server.clock import WallClock
-from server.config import ConfigError, RunSettings
+from server.config import RunSettings
 from server.derive import Deriver, is_gap, why
+from server.problems import ConfigError
+from server.query.alerts import missing
 from server.query.names import format_name
 from server.scrape import TargetReader
+from server.signals._model import Answer, NotApplicable, TargetHealth, Unknown
 from server.signals._window import StepKey
 
 
-def probe(runs: Sequence[RunSettings]) -> tuple[str, bool]:
+def probe(runs: Sequence[RunSettings], alerts: AlertSettings) -> tuple[str, bool]:
     """A report for the terminal and whether everything answered."""
+    lines, fine = _alerting(alerts), True
     if not runs:
-        return "the configuration is valid; it names no run", True
-    lines, fine = [], True
+        return "\n".join(["the configuration is valid; it names no run", *lines]), True
     for run in runs:
         try:
             found = attach(run)
@@ -28,25 +34,34 @@ def probe(runs: Sequence[RunSettings]) -> tuple[str, bool]:
             lines += [f"{run.name}: {problem}" for problem in error.problems]
             fine = False
             continue
-        text, good = _run(found)
+        text, good = _run(found, alerts.rules)
         lines += text
         fine = fine and good
     return "\n".join(lines), fine
 
 
-def _run(run: Attached) -> tuple[list[str], bool]:
+def _alerting(alerts: AlertSettings) -> list[str]:
+    told = ", ".join(f"{one.name} ({one.kind})" for one in alerts.receivers) or "nobody: add [[alerts.receiver]]"
+    return [f"{len(alerts.rules)} alert rules; alerts go to {told}"]
+
+
+def _run(run: Attached, rules: Sequence[Rule]) -> tuple[list[str], bool]:
     lines, fine = [f"run {run.name}"], True
     now = WallClock().now()
-    deriver = Deriver(signals.load(), carry=lambda _: math.inf)
+    named = {one.name for rule in rules for one in rule.conditions if one.source == "metric"}
+    deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named)
     for target in run.targets:
         reading, words = asyncio.run(_read(target, now))
         lines.append(f"  {target.name} ({target.collector}): {words}")
         fine = fine and reading is not None
+        deriver.health[target.name] = TargetHealth(
+            target.name, target.collector, target.actor, reading is not None, now, now, target.interval_seconds
+        )
         if reading is not None:
             lines += [f"    fact {name} = {value}" for name, value in sorted(reading.facts.items())]
             _feed(deriver, target, reading, now)
     deriver.facts.update(run.facts)
-    return lines + _coverage(deriver, now), fine
+    return lines + _coverage(deriver, now) + _firing(deriver, now, rules), fine
 
 
 def _feed(deriver: Deriver, target: Target, reading: Reading, now: float) -> None:
@@ -90,3 +105,32 @@ def _coverage(deriver: Deriver, now: float) -> list[str]:
             values = ", ".join(f"{format_name(name, value.labels)} = {value.value:.4g}" for value in answer)  # type: ignore[union-attr]
             lines.append(f"  {values}")
     return lines
+
+
+def _firing(deriver: Deriver, now: float, rules: Sequence[Rule]) -> list[str]:
+    """Which rules can ever fire with what was read, and what the others lack."""
+    answers = {name: answer for name, _, answer in deriver.steps_now(now) + deriver.tick(now)}
+    lacking = {}
+    for rule in rules:
+        reasons = (_lacks(deriver, answers, condition) for condition in rule.conditions)
+        lacking[rule.name] = next(filter(None, reasons), "")
+    able = [name for name, why_not in lacking.items() if not why_not]
+    lines = [f"  rules that can fire: {len(able)} of {len(rules)}: {', '.join(able) or 'none'}"]
+    return lines + [f"  rule {name}: {why_not}" for name, why_not in lacking.items() if why_not]
+
+
+def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition) -> str:
+    """What is missing for a condition to be ever true; "" when nothing is."""
+    if never := missing(condition, None, frozenset()):
+        return never
+    if condition.kind == "absence" or condition.name == TARGET_UP:
+        return ""
+    if condition.source == "metric":
+        known = condition.name in deriver.gauges or any(deriver.book.newest_of(condition.name))
+        return "" if known else f"no source: no target reports {condition.name}"
+    answer = answers.get(condition.name)
+    if isinstance(answer, NotApplicable):
+        return f"not applicable: {answer.why}"
+    hints = {item.name: item.hint for item in signals.load() if isinstance(item, signals.Signal)}
+    # Other words than the hint are a matter of time: a rate needs two pages, a window three steps.
+    return f"no source: {answer.why}" if isinstance(answer, Unknown) and answer.why == hints[condition.name] else ""

@@ -20,8 +20,9 @@ from typing import Any
 
 from server.clock import ScaledClock
 from server.collect import RunLoop
-from server.config import ConfigError, RunSettings, TargetSettings
+from server.config import RunSettings, TargetSettings
 from server.drive import TICK_SECONDS
+from server.problems import ConfigError
 
 log = logging.getLogger("rollscope.demo")
 

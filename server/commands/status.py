@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from server.clock import WallClock
-from server.config import ConfigError
+from server.problems import ConfigError
 from server.query import StoreReader, UnknownRun, shape
 from server.store import Store, StoreError
 

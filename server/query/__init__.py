@@ -1,15 +1,33 @@
 """The only door for readers: the dashboard, the API, `/metrics` and the command line read through it."""
 
 from server.query.reader import StoreReader
-from server.query.types import Delta, Reader, RunInfo, Series, SignalInfo, SignalNow, Status, TargetTrust, UnknownRun
+from server.query.types import (
+    AlertInfo,
+    DeliveryInfo,
+    Delta,
+    Reader,
+    RuleInfo,
+    RunInfo,
+    Series,
+    SignalInfo,
+    SignalNow,
+    SilenceInfo,
+    Status,
+    TargetTrust,
+    UnknownRun,
+)
 
 __all__ = [
+    "AlertInfo",
+    "DeliveryInfo",
     "Delta",
     "Reader",
+    "RuleInfo",
     "RunInfo",
     "Series",
     "SignalInfo",
     "SignalNow",
+    "SilenceInfo",
     "Status",
     "StoreReader",
     "TargetTrust",

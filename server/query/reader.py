@@ -2,30 +2,35 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from collectors.model import Labels
 from server import signals
+from server.alerts.config import AlertSettings
 from server.clock import Clock
+from server.query import shape
+from server.query.alerts import AlertReader
 from server.query.names import format_name, parse_name
 from server.query.types import (
+    AlertInfo,
+    DeliveryInfo,
     Delta,
+    RuleInfo,
     RunInfo,
     Series,
     SignalInfo,
     SignalNow,
     SignalState,
+    SilenceInfo,
     Status,
     TargetTrust,
     UnknownRun,
 )
 from server.signals._model import Counter, Signal
+from server.signals._steps import stale_seconds
 from server.store import Store
 from server.store.types import LatestRow, PointState, RunRow, SeriesKey, TargetRow
 
-# A step takes minutes to hours: its numbers stand until the open step is clearly longer than its elders
-# (DESIGN section 5: 6 x median, at least 30 min). A tick's numbers are 5 s old; after a minute nobody ticks.
-STEP_STALE_SECONDS, STEP_STALE_FACTOR = 1800.0, 6.0
+# A tick's numbers are 5 s old; after a minute nobody ticks.
 TICK_STALE_SECONDS = 60.0
 # More than a browser tab that slept over night misses between two steps; beyond it a fresh range is cheaper.
 DELTA_ROWS = 20_000
@@ -45,8 +50,9 @@ def _info(item: Signal | Counter) -> SignalInfo:
 class StoreReader:
     """See `server.query.types.Reader`."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, alerts: AlertSettings | None = None) -> None:
         self._store, self._clock = store, clock
+        self._alerts = AlertReader(store, clock, alerts or AlertSettings())
 
     def now(self) -> float:
         return self._clock.now()
@@ -77,7 +83,7 @@ class StoreReader:
             now=now,
             verdict=None,
             signals=tuple(self._signals(row, now)),
-            alerts=(),
+            alerts=tuple(shape.alert_now(alert, now) for alert in self._alerts.active(run)),
             trust=tuple(_trust(name, target, now) for name, target in self._store.targets(run)),
             facts=row.facts,
         )
@@ -118,6 +124,26 @@ class StoreReader:
         name = self._run(run).name if run is not None else None
         now = self._clock.now()
         return [_trust(owner, target, now) for owner, target in self._store.targets(name)]
+
+    # ---- alerts
+
+    def alerts(self, run: str | None = None) -> list[AlertInfo]:
+        return self._alerts.active(self._name(run))
+
+    def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
+        return self._alerts.history(self._name(run), limit)
+
+    def silences(self, expired: bool = False) -> list[SilenceInfo]:
+        return self._alerts.silences(expired)
+
+    def rules(self, run: str | None = None) -> list[RuleInfo]:
+        return self._alerts.rules(None if run is None else self.status(run))
+
+    def deliveries(self, run: str | None = None, limit: int = 50) -> list[DeliveryInfo]:
+        return self._alerts.deliveries(self._name(run), limit)
+
+    def _name(self, run: str | None) -> str | None:
+        return None if run is None else self._run(run).name
 
     # ---- history
 
@@ -184,8 +210,8 @@ def _run_info(row: RunRow) -> RunInfo:
 
 
 def _stale_seconds(by_signal: Mapping[str, list[tuple[Labels, LatestRow]]]) -> float:
-    steps = [latest.value for _, latest in by_signal.get("trainer_step_seconds", ()) if latest.value is not None]
-    return max(STEP_STALE_SECONDS, STEP_STALE_FACTOR * median(steps)) if steps else STEP_STALE_SECONDS
+    steps = by_signal.get("trainer_step_seconds", ())
+    return stale_seconds(latest.value for _, latest in steps if latest.value is not None)
 
 
 def _never(item: Signal) -> SignalNow:

@@ -3,7 +3,18 @@
 from dataclasses import asdict
 from typing import Any
 
-from server.query.types import Delta, RunInfo, Series, SignalNow, Status, TargetTrust
+from server.query.types import (
+    AlertInfo,
+    DeliveryInfo,
+    Delta,
+    RuleInfo,
+    RunInfo,
+    Series,
+    SignalNow,
+    SilenceInfo,
+    Status,
+    TargetTrust,
+)
 
 NO_VERDICT: dict[str, object] = {
     "outcome": "unknown",
@@ -74,3 +85,43 @@ def delta(found: Delta) -> dict[str, Any]:
     """What is new: ``points`` = {series: [[ts, value or null], ...]}."""
     points = {name: [list(point) for point in rows] for name, rows in found.points.items()}
     return {"cursor": found.cursor, "reset": found.reset, "now": found.now, "points": points}
+
+
+def alert_now(found: AlertInfo, now: float) -> dict[str, Any]:
+    """An alert within a run's status: what a script acts on."""
+    return {
+        "name": found.name,
+        "state": found.state,
+        "severity": found.severity,
+        "value": found.value,
+        "unit": found.unit,
+        "since": found.active_at,
+        "age_seconds": max(0.0, now - found.active_at),
+        "summary": found.annotations.get("summary", ""),
+        "muted": found.muted,
+        "held": found.held,
+        "labels": dict(found.labels),
+        "fingerprint": found.fingerprint,
+        "url": found.url,
+    }
+
+
+def alert(found: AlertInfo) -> dict[str, Any]:
+    """A row of `/api/v1/alerts`."""
+    return asdict(found) | {"labels": dict(found.labels), "annotations": dict(found.annotations)}
+
+
+def silence(found: SilenceInfo) -> dict[str, Any]:
+    """A row of `/api/v1/silences`."""
+    return asdict(found) | {"matchers": list(found.matchers)}
+
+
+def rule(found: RuleInfo) -> dict[str, Any]:
+    """A row of `/api/v1/rules`."""
+    row = asdict(found)
+    return {("class" if key == "class_" else key): value for key, value in row.items()}
+
+
+def delivery(found: DeliveryInfo) -> dict[str, Any]:
+    """A row of `/api/v1/notifications`."""
+    return asdict(found) | {"alerts": list(found.alerts)}

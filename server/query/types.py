@@ -123,6 +123,93 @@ class Delta:
     points: Mapping[str, tuple[tuple[float, float | None], ...]]
 
 
+AlertState = Literal["pending", "firing", "resolved"]
+
+
+@dataclass(frozen=True, slots=True)
+class AlertInfo:
+    """One episode of an alert.
+
+    Attributes:
+        value: newest value it was judged on, in `unit`.
+        muted: why nobody is told: ``silenced ...`` or ``inhibited ...``; "" when somebody is.
+        reason: why it is resolved, or that nothing is known of its series now.
+        held: nothing is known of its series now.
+        url: relative address of the charts at its moment.
+        replayed: it began in history that was read back.
+    """
+
+    run: str
+    name: str
+    state: AlertState
+    severity: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    value: float | None
+    unit: str
+    signal: str
+    active_at: float
+    fired_at: float | None
+    resolved_at: float | None
+    fingerprint: str
+    muted: str = ""
+    reason: str = ""
+    held: bool = False
+    url: str = ""
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceInfo:
+    """A silence. ``matchers``: as written, e.g. ``alertname="RunStalled"``. ``state``: pending, active, expired."""
+
+    id: str
+    state: str
+    matchers: tuple[str, ...]
+    starts_at: float
+    ends_at: float
+    created_by: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
+    """A rule as configured.
+
+    Attributes:
+        expression: the condition in words, e.g. ``trainer_wait_ratio > 0.4 for 5m``.
+        why: "" when it can fire; else what is missing ("no source yet: ...").
+        signal, threshold, recover: for drawing its line into the signal's chart; threshold None where it has none.
+    """
+
+    name: str
+    severity: str
+    class_: str
+    expression: str
+    summary: str
+    builtin: bool
+    why: str = ""
+    signal: str = ""
+    threshold: float | None = None
+    recover: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryInfo:
+    """A notification and what became of it; no secret in any field. ``status``: pending, sent, failed, superseded."""
+
+    run: str
+    receiver: str
+    kind: str
+    status: str
+    alerts: tuple[str, ...]
+    created_at: float
+    sent_at: float | None
+    attempts: int
+    next_at: float | None
+    answer: str
+
+
 class Reader(Protocol):
     """The only door for readers. Synchronous and thread-safe: async callers use `asyncio.to_thread`.
 
@@ -152,6 +239,21 @@ class Reader(Protocol):
 
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         """Health of the targets of one run, or of all."""
+
+    def alerts(self, run: str | None = None) -> list[AlertInfo]:
+        """Pending and firing alerts of one run or of all: firing first, the gravest first, then the oldest."""
+
+    def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
+        """Resolved alerts that had fired, the newest first."""
+
+    def silences(self, expired: bool = False) -> list[SilenceInfo]:
+        """Active and pending silences; with ``expired`` those of the last days too. The one that ends first first."""
+
+    def rules(self, run: str | None = None) -> list[RuleInfo]:
+        """Every rule, in the order of evaluation; with a run, `why` says what that run lacks for it."""
+
+    def deliveries(self, run: str | None = None, limit: int = 50) -> list[DeliveryInfo]:
+        """The newest notifications, newest first."""
 
 
 class UnknownRun(KeyError):

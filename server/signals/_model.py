@@ -46,6 +46,34 @@ class NotApplicable:
 Answer = Sequence[Value] | Unknown | NotApplicable
 
 
+# Below it clocks of one cluster and writers' buffers are normal.
+SKEW_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHealth:
+    """How a target answered last.
+
+    Attributes:
+        last_ts, last_ok_ts: event times of the last scrape and the last that succeeded (None: never).
+        complete: nothing of the last answer was dropped at a limit, and its clock is not ahead of ours.
+    """
+
+    name: str
+    kind: str
+    actor: str
+    up: bool
+    last_ts: float
+    last_ok_ts: float | None
+    interval_seconds: float
+    complete: bool = True
+
+    def trusted(self, now: float) -> bool:
+        """Did it answer within three intervals (at least 15 s), and in full?"""
+        age = now - self.last_ok_ts if self.last_ok_ts is not None else None
+        return self.complete and age is not None and age <= max(15.0, 3 * self.interval_seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """Everything a signal may look at, at one instant ``now`` (epoch seconds)."""
@@ -56,6 +84,7 @@ class View:
     facts: Mapping[str, str | float]
     gauges: Mapping[str, Collection[Gauge]] = field(default_factory=dict)
     steps: StepBook = field(default_factory=StepBook)
+    targets: Collection[TargetHealth] = ()
 
     @property
     def synchronous(self) -> bool:

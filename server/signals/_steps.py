@@ -1,10 +1,22 @@
 """What step signals share: windows over the last steps, means and ratios of sums."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 
 from collectors.model import Labels
 from server.signals._model import STEP_MINIMUM, STEP_WINDOW, Answer, NotApplicable, Unknown, Value, View
 from server.signals._window import Step, StepKey
+
+# A step takes minutes to hours: its numbers stand until the open step is clearly longer than its elders
+# (DESIGN section 5: 6 x median, at least 30 min).
+STEP_STALE_SECONDS, STEP_STALE_FACTOR = 1800.0, 6.0
+
+
+def stale_seconds(steps: Iterable[float]) -> float:
+    """How old a step signal's answer may be, from what steps take (seconds)."""
+    known = list(steps)
+    return max(STEP_STALE_SECONDS, STEP_STALE_FACTOR * median(known)) if known else STEP_STALE_SECONDS
+
 
 SYNC_HAS_NO_WAIT = (
     "synchronous run: the trainer and the generator take turns, so nobody waits for a queue; "

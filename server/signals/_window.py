@@ -35,6 +35,10 @@ class Gauge:
     carry: float
     keep: float = 300.0
     points: deque[tuple[float, float]] = field(default_factory=deque)
+    named: Labels = ()  # its labels with `target`, sorted: made once, for it is asked at every tick
+
+    def __post_init__(self) -> None:
+        self.named = tuple(sorted((*self.labels, ("target", self.target))))
 
     def add(self, ts: float, value: float) -> None:
         """Append; a sample that is not newer than the last is late and stays out of the window."""
@@ -173,6 +177,14 @@ class StepBook:
         """The last step of an axis not later than `until`."""
         book = self._axes.get(axis)
         return next(book.newest_first(until), None) if book is not None else None
+
+    def newest_of(self, metric: str) -> Iterator[tuple[Labels, Step]]:
+        """(labels, newest step that has it) of every series of a metric."""
+        for book in self._axes.values():
+            for name, labels in sorted(key for key in book.keys if key[0] == metric):
+                step = next((s for s in book.newest_first(math.inf) if (name, labels) in s.values), None)
+                if step is not None:
+                    yield labels, step
 
     def rows(self, *keys: StepKey, count: int, until: float = math.inf) -> list[Step]:
         """The last `count` consumed steps holding every one of `keys`, on the axis that logs them most recently.

@@ -33,7 +33,7 @@ def _keys(table: Table) -> tuple[str, ...]:
     primary = tuple(column.name for column in table.primary_key.columns)
     if primary != ("id",):
         return primary
-    unique = next(c for c in table.constraints if isinstance(c, UniqueConstraint))
+    unique = next((c for c in table.constraints if isinstance(c, UniqueConstraint)), table.primary_key)
     return tuple(column.name for column in unique.columns)
 
 
@@ -114,3 +114,8 @@ def _type_names(table: Table, columns: tuple[str, ...]) -> list[str]:
 def _type_name(table: Table, column: str) -> str:
     kind = table.columns[column].type
     return next((name for cls, name in _TYPES if isinstance(kind, cls)), "bool")
+
+
+def clean(text: str) -> str:
+    """Text from outside as a database takes it: PostgreSQL refuses NUL, both refuse half a surrogate pair."""
+    return text.replace("\0", "").encode(errors="replace").decode()

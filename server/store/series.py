@@ -26,7 +26,12 @@ def unpack_labels(text: str) -> Labels:
 
 def labels_hash(labels: Labels) -> int:
     """64 signed bits, the same in every process (Python's own hash is salted)."""
-    digest = hashlib.blake2b(pack_labels(labels).encode(), digest_size=8).digest()
+    return text_hash(pack_labels(labels))
+
+
+def text_hash(text: str) -> int:
+    """64 signed bits that stand for a text in a key."""
+    digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
@@ -63,3 +68,10 @@ def find(connection: Connection, run: str, key: SeriesKey) -> int | None:
 def unit(connection: Connection, number: int) -> str:
     """The unit a series was first given; empty when none was."""
     return str(connection.execute(select(series.c.unit).where(series.c.id == number)).scalar() or "")
+
+
+def metrics(connection: Connection, run: str) -> frozenset[str]:
+    """Names of the metrics of a run's targets; without its own signals."""
+    c = series.c
+    query = select(c.metric).distinct().join(runs, runs.c.id == c.run).where(runs.c.name == run, c.target != "")
+    return frozenset(connection.execute(query).scalars())

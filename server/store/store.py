@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from collectors.model import Event
 from server.store import histograms, partitions, ranges, read, rollup, series, write
+from server.store.alerts import AlertStore
 from server.store.engine import Engines, StoreError, explained, open_engines
 from server.store.schema.migrate import check, migrate
 from server.store.types import Batch, Bucket, HistogramDelta, LatestRow, RunRow, SeriesKey, StepRow, TargetRow
@@ -24,12 +25,16 @@ class Store:
     """Reads and writes. Every time is epoch milliseconds, every range is [start, end).
 
     A run or series that does not exist reads as empty. Times before 1970 are not supported.
+
+    Attributes:
+        alerts: alerts, silences, the outbox and heartbeats.
     """
 
     def __init__(self, url: str, engines: Engines) -> None:
         self.url = url
         self.dialect = engines.dialect
         self._engines = engines
+        self.alerts = AlertStore(engines)
         self._guard = threading.Lock()
         self._ids: dict[str, dict[SeriesKey, int]] = defaultdict(dict)
         # Writes of this process take turns: the layouts of an open transaction must not be used by another.
@@ -222,6 +227,10 @@ class Store:
     def series(self, run: str, target: str | None = None) -> list[tuple[int, SeriesKey]]:
         """(id, key) of a run's series, or of one target's."""
         return self._read(lambda c: list(series.listed(c, run, target)))
+
+    def metrics(self, run: str) -> frozenset[str]:
+        """Names of the metrics that any target of a run ever reported."""
+        return self._read(lambda c: series.metrics(c, run))
 
     def find(self, run: str, key: SeriesKey) -> int | None:
         """The id of a series that exists; never makes one."""

@@ -288,3 +288,95 @@ events = Table(
     UniqueConstraint("run", "key", name="uq_events_run_key"),
     Index("ix_events_run_ts", "run", "ts"),
 )
+
+alerts = Table(
+    "alerts",
+    common,
+    _run(),
+    # Of the labels, 16 hexadecimal digits: see server.alerts.model.fingerprint.
+    Column("fingerprint", Text, nullable=False),
+    Column("active_at", BigInteger, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("series", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("annotations", Text, nullable=False),
+    Column("value", Double),
+    Column("fired_at", BigInteger),
+    Column("resolved_at", BigInteger),
+    Column("keep_since", BigInteger),
+    Column("held_since", BigInteger),
+    Column("reason", Text, nullable=False),
+    Column("muted", Text, nullable=False),
+    Column("replayed", Boolean, nullable=False),
+    PrimaryKeyConstraint("run", "fingerprint", "active_at", name="pk_alerts"),
+    # What is open has no resolved_at, so one index finds both the open ones and the newest resolved.
+    Index("ix_alerts_run_resolved", "run", "resolved_at"),
+    Index("ix_alerts_resolved", "resolved_at"),
+)
+
+alert_groups = Table(
+    "alert_groups",
+    common,
+    _run(),
+    Column("receiver", Text, nullable=False),
+    # 64 bits of a hash stand for the group key, as for a series' labels: it may be too long for an index row.
+    Column("group_hash", BigInteger, nullable=False),
+    Column("group_key", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("next_flush", BigInteger, nullable=False),
+    Column("notified_at", BigInteger),
+    Column("firing", Text, nullable=False),
+    Column("resolved", Text, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run", "receiver", "group_hash", name="pk_alert_groups"),
+)
+
+outbox = Table(
+    "outbox",
+    common,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    _run(),
+    Column("receiver", Text, nullable=False),
+    Column("group_hash", BigInteger, nullable=False),
+    Column("group_key", Text, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("refresh", Boolean, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("next_at", BigInteger, nullable=False),
+    Column("lease_until", BigInteger),
+    Column("sent_at", BigInteger),
+    Column("answer", Text, nullable=False),
+    UniqueConstraint("run", "receiver", "group_hash", "seq", name="uq_outbox_key"),
+    # The status first: what is pending stays few, while what was sent piles up until it is pruned.
+    Index("ix_outbox_open", "status", "run", "receiver", "group_hash", "seq"),
+    Index("ix_outbox_run", "run", "id"),
+)
+
+silences = Table(
+    "silences",
+    common,
+    Column("id", Text, nullable=False),
+    Column("matchers", Text, nullable=False),
+    Column("starts_at", BigInteger, nullable=False),
+    Column("ends_at", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("id", name="pk_silences"),
+    Index("ix_silences_ends", "ends_at"),
+)
+
+heartbeats = Table(
+    "heartbeats",
+    common,
+    # By name: a trainer's first beat may come before anything else is known of its run.
+    Column("run", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("last_ts", BigInteger, nullable=False),
+    Column("beats", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run", "name", name="pk_heartbeats"),
+)

@@ -69,6 +69,91 @@ class LatestRow:
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class AlertRow:
+    """One episode of an alert. ``state``: pending, firing, resolved; ``inactive`` removes the row.
+
+    Key: (run, fingerprint, active_at). `series` are the labels as observed, `labels` those receivers see.
+    """
+
+    fingerprint: str
+    active_at: int
+    rule: str
+    state: str
+    series: Labels
+    labels: Labels
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    value: float | None = None
+    fired_at: int | None = None
+    resolved_at: int | None = None
+    keep_since: int | None = None
+    held_since: int | None = None
+    reason: str = ""
+    muted: str = ""
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """What a receiver was last told of a group, and when it is looked at again. ``ended`` removes the row.
+
+    Key: (run, receiver, group_key). `firing` and `resolved` hold fingerprints; `seq` is the newest notification's.
+    """
+
+    receiver: str
+    group_key: str
+    labels: Labels
+    next_flush: int
+    notified_at: int | None = None
+    firing: tuple[str, ...] = ()
+    resolved: tuple[str, ...] = ()
+    seq: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A notification to be sent. ``refresh``: it only repeats a state, so a newer one makes it superfluous."""
+
+    receiver: str
+    group_key: str
+    seq: int
+    created_at: int
+    payload: str
+    refresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    """A notification and what became of it. ``status``: pending, sent, failed (final) or superseded."""
+
+    id: int
+    run: str
+    receiver: str
+    group_key: str
+    seq: int
+    created_at: int
+    payload: str
+    status: str
+    attempts: int
+    next_at: int
+    sent_at: int | None
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceRow:
+    """A silence. ``matchers``: (name, operator, value); it is over at ``ends_at``, however it ended."""
+
+    id: str
+    matchers: tuple[tuple[str, str, str], ...]
+    starts_at: int
+    ends_at: int
+    created_by: str
+    comment: str
+    updated_at: int
+
+
 @dataclass(slots=True)
 class Batch:
     """Everything in here is committed in one transaction, or not at all.
@@ -90,6 +175,9 @@ class Batch:
     states: dict[str, tuple[int, str]] = field(default_factory=dict)  # fold -> (code version, state as JSON text)
     counters: dict[int, float] = field(default_factory=dict)  # series -> absolute value
     run_fields: dict[str, str | int | None] = field(default_factory=dict)  # framework, mode, lifecycle, watermark...
+    alerts: list[AlertRow] = field(default_factory=list)
+    groups: list[GroupRow] = field(default_factory=list)
+    outbox: list[OutboxRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, literal, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.store import histograms
-from server.store.bulk import Row, upsert
+from server.store import alerts, histograms
+from server.store.bulk import Row, clean, upsert
 from server.store.tables import (
     SLOT_MS,
     counters,
@@ -69,6 +69,7 @@ def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, 
     _events(connection, batch, run)
     _state(connection, batch, run)
     _targets(connection, batch, run)
+    alerts.write(connection, batch, run)
     return seq
 
 
@@ -190,13 +191,13 @@ def _last_ts(connection: Connection, run: int) -> int:
 
 
 def _events(connection: Connection, batch: Batch, run: int) -> None:
-    rows = [(run, ts, event.kind, _clean(event.key), _clean(event.detail)) for ts, event in batch.events]
+    rows = [(run, ts, event.kind, clean(event.key), clean(event.detail)) for ts, event in batch.events]
     upsert(connection, events, ("run", "ts", "kind", "key", "detail"), rows)
 
 
 def _state(connection: Connection, batch: Batch, run: int) -> None:
     """What the next tick starts from: newest points, folds, counters, cursors."""
-    newest = [(run, r.series, r.ts, *_point(r.value, r.state), _clean(r.why), r.source) for r in batch.latest]
+    newest = [(run, r.series, r.ts, *_point(r.value, r.state), clean(r.why), r.source) for r in batch.latest]
     names = ("run", "series", "ts", "v", "state", "why", "source")
     upsert(connection, latest, names, newest, names[2:])
     folds = [(run, name, version, state) for name, (version, state) in batch.states.items()]
@@ -217,12 +218,7 @@ def _target_values(target: TargetRow) -> Iterable[object]:
         value = getattr(target, name)
         if name == "unmapped":
             value = json.dumps(dict(value))
-        yield _clean(value) if name == "error" else value
-
-
-def _clean(text: str) -> str:
-    """Text from outside as a database takes it: PostgreSQL refuses NUL, both refuse half a surrogate pair."""
-    return text.replace("\0", "").encode(errors="replace").decode()
+        yield clean(value) if name == "error" else value
 
 
 def _smaller(old: ColumnElement[Any], new: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -25,7 +25,10 @@ QUEUE_ROWS = 200_000
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts on a transient error; about as long as a PostgreSQL fail-over takes."""
 
-_LISTS = ("samples", "steps", "step_values", "histograms", "events", "targets", "points", "latest")
+_LISTS = (
+    "samples", "steps", "step_values", "histograms", "events", "targets", "points", "latest", "alerts", "groups",
+    "outbox",
+)  # fmt: skip
 _DICTS = ("facts", "cursors", "states", "counters", "run_fields")
 
 # serialization failure, deadlock, too many connections, server going down, starting up, crashed

@@ -9,17 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from server.query.types import (
+    AlertInfo,
+    DeliveryInfo,
     Delta,
+    RuleInfo,
     RunInfo,
     Series,
     SignalInfo,
     SignalNow,
+    SilenceInfo,
     Status,
     TargetTrust,
     UnknownRun,
 )
 
 Point = tuple[float, float | None]
+
+_GRAVE = ("critical", "warning", "info")
 
 
 @dataclass
@@ -42,6 +48,10 @@ class MemoryReader:
         self._runs: dict[str, _Run] = {}
         self._lock = threading.RLock()
         self.calls: list[str] = []
+        self.alert_rows: list[AlertInfo] = []
+        self.rule_rows: list[RuleInfo] = []
+        self.delivery_rows: list[DeliveryInfo] = []
+        self.silence_rows: list[tuple[SilenceInfo, Mapping[str, str]]] = []
 
     # Verbs of the test.
 
@@ -87,7 +97,59 @@ class MemoryReader:
         if ends:
             run.info = replace(run.info, first_ts=min(e[0] for e in ends), last_ts=max(e[1] for e in ends))
 
+    def set_alerts(self, *alerts: AlertInfo) -> None:
+        with self._lock:
+            self.alert_rows = list(alerts)
+
+    def mute(self) -> None:
+        """What a tick does: alerts are stored with the silences of that moment."""
+        with self._lock:
+            self.alert_rows = [self._muted(alert) for alert in self.alert_rows]
+
+    def _muted(self, alert: AlertInfo) -> AlertInfo:
+        hit = next((s for s, m in self.silence_rows if m.items() <= alert.labels.items()), None)
+        if hit is None or alert.state == "resolved":
+            return alert
+        return replace(alert, muted=f"silenced by {hit.created_by} until 12:30 UTC: {hit.comment} (id {hit.id})")
+
+    def put_silence(self, matchers: Mapping[str, str], starts: float, ends: float, by: str, comment: str) -> str:
+        """Exact matchers only; returns the new silence's id."""
+        with self._lock:
+            name = f"5ile-{len(self.silence_rows) + 1:04d}"
+            words = tuple(f'{key}="{value}"' for key, value in matchers.items())
+            self.silence_rows.append((SilenceInfo(name, "active", words, starts, ends, by, comment), dict(matchers)))
+            return name
+
+    def end_silence(self, name: str) -> bool:
+        """False when there is none of that id that has not ended."""
+        with self._lock:
+            known = any(silence.id == name for silence, _ in self.silence_rows)
+            self.silence_rows = [row for row in self.silence_rows if row[0].id != name]
+            return known
+
     # The protocol.
+
+    def alerts(self, run: str | None = None) -> list[AlertInfo]:
+        with self._lock:
+            found = [a for a in self.alert_rows if run in (None, a.run) and a.state != "resolved"]
+        return sorted(found, key=lambda a: (a.state != "firing", _GRAVE.index(a.severity), a.active_at))
+
+    def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
+        with self._lock:
+            found = [a for a in self.alert_rows if run in (None, a.run) and a.state == "resolved"]
+        return sorted(found, key=lambda a: -(a.resolved_at or 0))[:limit]
+
+    def silences(self, expired: bool = False) -> list[SilenceInfo]:
+        with self._lock:
+            return sorted((silence for silence, _ in self.silence_rows), key=lambda s: s.ends_at)
+
+    def rules(self, run: str | None = None) -> list[RuleInfo]:
+        return list(self.rule_rows)
+
+    def deliveries(self, run: str | None = None, limit: int = 50) -> list[DeliveryInfo]:
+        with self._lock:
+            found = [d for d in self.delivery_rows if run in (None, d.run)]
+        return sorted(found, key=lambda d: -d.created_at)[:limit]
 
     def now(self) -> float:
         return self.clock

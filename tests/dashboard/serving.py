@@ -3,24 +3,28 @@
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from playwright.sync_api import Page
 
 from dashboard.app import attach, csp
 from server.query.types import Reader
+from tests.dashboard.memory_reader import MemoryReader
 
 PATIENCE = 15.0
 
 
-def application(reader: Reader) -> FastAPI:
-    """The API app as the lead wires it: the dashboard, then the policy outside it."""
+def application(reader: Reader, receivers: Sequence[str] | None = None) -> FastAPI:
+    """The API app as the program wires it: the routes, the dashboard, then the policy outside it."""
     api = FastAPI()
-    policy = csp(attach(api, reader, version="0.0.0"))
+    if isinstance(reader, MemoryReader):
+        _silences(api, reader)
+    policy = csp(attach(api, reader, version="0.0.0", receivers=receivers))
 
     @api.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Any]) -> Response:
@@ -29,6 +33,29 @@ def application(reader: Reader) -> FastAPI:
         return response
 
     return api
+
+
+def _silences(api: FastAPI, reader: MemoryReader) -> None:
+    """The shapes of the real routes, over the memory reader; what was asked is kept in ``api.state.asked``."""
+    api.state.asked = []
+
+    @api.post("/api/v1/silences")
+    async def put(request: Request) -> dict[str, str]:
+        body = await request.json()
+        api.state.asked.append(body)
+        starts, ends = (datetime.fromisoformat(body[key]).timestamp() for key in ("startsAt", "endsAt"))
+        if ends <= starts:
+            raise HTTPException(400, "endsAt must be after startsAt")
+        if body["comment"] == "refuse <b>me</b>":
+            raise HTTPException(400, "<i>no</i> silences today")
+        matchers = {one["name"]: one["value"] for one in body["matchers"]}
+        return {"silenceID": reader.put_silence(matchers, starts, ends, body["createdBy"], body["comment"])}
+
+    @api.delete("/api/v1/silences/{name}")
+    async def end(name: str) -> dict[str, str]:
+        if not reader.end_silence(name):
+            raise HTTPException(404, "no silence of this id is active")
+        return {}
 
 
 class Serving:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from dashboard import format as fmt
-from dashboard.pages import overview
+from dashboard import shell
 from dashboard.panels import PANELS
 from tests import browser_support
 from tests.dashboard import fake
@@ -34,7 +34,7 @@ def reader() -> MemoryReader:
 @pytest.fixture
 def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
     # Every live test waits for a tick or two: a shorter one tests the same and takes a minute less.
-    monkeypatch.setattr(overview, "INTERVAL_MS", 500)
+    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
     with Serving(lambda: application(reader)) as running:
         yield running
 
@@ -255,6 +255,7 @@ def test_page_that_is_too_early_finds_its_run(open_page: Open, reader: MemoryRea
     reader.add_run("late")
     reader.append("late", fake.TICKS[0][0], [(reader.clock - 20, 7.0), (reader.clock - 10, 8.0)])
     page.wait_for_selector("[data-page=ok]")
+    until(page, DRAWN)
     until(page, f"() => ({LAST})('queue.0')[1] === 8")
     # Drawn while it was hidden, a chart could keep the size of nothing.
     until(page, "() => { const g = document.querySelector('#graph-queue'); return Math.abs("

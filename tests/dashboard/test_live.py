@@ -1,4 +1,4 @@
-"""What goes over the wire, the view behind it, and the address of a page."""
+"""What goes over the wire, and the view behind it."""
 
 import inspect
 import json
@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from dashboard import callbacks, urlstate
+from dashboard import callbacks, ticks
 from dashboard.facts import LAST
-from dashboard.live import Views, tick
+from dashboard.live import Views
+from dashboard.page import Scope
+from dashboard.page import cells as of_page
+from dashboard.pages import by_key
 from dashboard.panels import CARDS, PANELS, Want, names_by_slot
 from dashboard.trust import MOST, trust
-from dashboard.urlstate import Address
-from dashboard.view import view
 from server.query import reader as server_reader
-from server.query.types import RunInfo, SignalNow
+from server.query.types import SignalNow
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 
@@ -27,11 +28,22 @@ def reader() -> MemoryReader:
 
 
 def pull(reader: MemoryReader, **changes: Any) -> dict[str, Any]:
-    return {"page": 1, "run": fake.RICH, "cursor": reader.cursor(fake.RICH), "have": "", "n": 1} | changes
+    cursor = reader.cursor(fake.RICH)
+    return {"page": 1, "key": "overview", "run": fake.RICH, "cursor": cursor, "have": "", "n": 1} | changes
+
+
+def looking(reader: MemoryReader) -> callbacks.Looking:
+    return lambda run, everything: Scope(reader, run, everything)
+
+
+def tick(reader: MemoryReader, views: Views, pull: dict[str, Any]) -> dict[str, Any]:
+    return ticks.tick(looking(reader), views, pull)
 
 
 def cells(reader: MemoryReader, run: str = fake.RICH) -> dict[str, Any]:
-    return view(reader.status(run), reader.infos())
+    page = by_key("overview")
+    assert page is not None
+    return of_page(page, Scope(reader, run))
 
 
 # Delta.
@@ -63,6 +75,7 @@ def test_tick_is_small(reader: MemoryReader) -> None:
 def test_tick_resets(reader: MemoryReader) -> None:
     assert tick(reader, Views(), pull(reader, cursor="7:1")) == {"page": 1, "reset": True}
     assert tick(reader, Views(), pull(reader, run="nobody")) == {"page": 1, "reset": True}
+    assert tick(reader, Views(), pull(reader, key="gone")) == {"page": 1, "reset": True}
 
 
 def test_views_forget_the_oldest_and_then_send_all() -> None:
@@ -336,45 +349,11 @@ def test_a_thousand_targets_fold(reader: MemoryReader) -> None:
     assert f"t.{MOST}" not in found and found["t.more"] == "and 960 more, all healthier than these"
 
 
-# Address.
-
-
-@pytest.mark.parametrize(
-    ("search", "address"),
-    [
-        ("", Address(None)),
-        ("?run=a%2Fb&range=6h", Address("a/b", "6h")),
-        ("?run=a&range=9y", Address("a")),
-        ("?start=100&end=200", Address(None, "1h", 100.0, 200.0)),
-        ("?start=200&end=100", Address(None)),
-        ("?start=nan&end=inf", Address(None)),
-    ],
-)
-def test_parse(search: str, address: Address) -> None:
-    assert urlstate.parse(search) == address
-
-
-def run(lifecycle: str) -> RunInfo:
-    return RunInfo("r", "", "", lifecycle, 1000.0, 5000.0)
-
-
-def test_span() -> None:
-    assert urlstate.span(Address("r", "15m"), run("running"), 9000.0, 4900.0) == urlstate.Span(8100.0, 9000.0, True)
-    assert urlstate.span(Address("r", "all"), run("running"), 9000.0, None) == urlstate.Span(1000.0, 9000.0, True)
-    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0, None) == urlstate.Span(4100.0, 5000.0, False)
-    fixed = Address("r", "1h", 10.0, 20.0)
-    assert urlstate.span(fixed, run("running"), 9000.0, 4900.0) == urlstate.Span(10.0, 20.0, False)
-
-
-def test_span_of_a_finished_run_is_where_its_data_is() -> None:
-    # `last_ts` (5000) moves with our own ticks; the data ended at 2000, 1000 s after it began.
-    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0, 2000.0) == urlstate.Span(1100.0, 2000.0, False)
-    assert urlstate.span(Address("r", "1h"), run("finished"), 9000.0, 2000.0) == urlstate.Span(1000.0, 2000.0, False)
-    assert urlstate.span(Address("r", "all"), run("crashed"), 9000.0, 1010.0) == urlstate.Span(950.0, 1010.0, False)
+# The first load.
 
 
 def test_page_of_an_empty_store_tells_what_to_do() -> None:
-    boot = callbacks.build(MemoryReader(fake.NOW), Views(), {"search": "", "tz": 0, "n": 3})[0]
+    boot = callbacks.build(looking(MemoryReader(fake.NOW)), Views(), {"search": "", "tz": 0, "n": 3})[0]
     assert boot["page"] == 3 and "rollscope watch" in boot["error"]
 
 
@@ -390,6 +369,6 @@ def test_page_reads_the_cursor_before_the_series(reader: MemoryReader, monkeypat
 
     for name in ("cursor", "series"):
         monkeypatch.setattr(reader, name, watched(name, getattr(reader, name)))
-    boot = callbacks.build(reader, Views(), {"search": f"?run={fake.RICH}", "tz": 0})[0]
+    boot = callbacks.build(looking(reader), Views(), {"search": f"?run={fake.RICH}", "tz": 0})[0]
     assert order[0] == "cursor" and boot["cursor"] == reader.cursor(fake.RICH)
     assert {slot.split(".")[0] for slot in boot["drawn"]} == {panel.key for panel in PANELS}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from collectors.model import Reading, Sample, ScrapeError, Target
+from server.alerts.config import AlertSettings
 from server.clock import ScaledClock
 from server.drive import RunDriver, carry_of
 from server.ingest import Ingest
@@ -18,13 +19,21 @@ TRAINER = Target("trainer", "run", "prime_rl", "trainer", path="/nowhere")
 class Bench:
     """One run in a store. `read` commits a reading, `advance` moves event time and the clock."""
 
-    def __init__(self, store: Store, writer: Writer, facts: dict[str, str | float] | None = None) -> None:
+    def __init__(
+        self, store: Store, writer: Writer, facts: dict[str, str | float] | None = None,
+        alerts: AlertSettings | None = None,
+    ) -> None:  # fmt: skip
         self.store, self.writer = store, writer
         self.clock = ScaledClock(T0)
-        self.reader = StoreReader(store, self.clock)
+        self.reader = StoreReader(store, self.clock, alerts)
         self.ingest = Ingest(store, "run")
         self.driver = RunDriver(
-            store, self._submit, "run", carry_of({"engine-0": (ENGINE, 5.0), "trainer": (TRAINER, 5.0)}), facts or {}
+            store,
+            self._submit,
+            "run",
+            carry_of({"engine-0": (ENGINE, 5.0), "trainer": (TRAINER, 5.0)}),
+            facts or {},
+            alerts,
         )
 
     def _submit(self, batch):  # type: ignore[no-untyped-def]
@@ -43,11 +52,13 @@ class Bench:
         self._submit(batch).result()
 
     def fail(self, target: Target, kind: str, text: str, now: float) -> None:
-        self._submit(self.ingest.failure(target, ScrapeError(kind, text), now, 0.5)).result()  # type: ignore[arg-type]
+        batch, arrivals = self.ingest.failure(target, ScrapeError(kind, text), now, 0.5)  # type: ignore[arg-type]
+        self._submit(batch).result()
+        self.driver.feed(arrivals)
 
-    def advance(self, t: float) -> None:
+    def advance(self, t: float, *, live: bool = False) -> None:
         self.clock.set(t)
-        self.driver.advance(t)
+        self.driver.advance(t, live=live)
 
     def value(self, name: str) -> float | None:
         return {signal.name: signal.value for signal in self.reader.status("run").signals}[name]
@@ -60,10 +71,10 @@ class Bench:
 
 
 @contextmanager
-def bench(store: Store, **facts: str | float) -> Iterator[Bench]:
+def bench(store: Store, alerts: AlertSettings | None = None, **facts: str | float) -> Iterator[Bench]:
     writer = Writer(store)
     try:
-        yield Bench(store, writer, facts)
+        yield Bench(store, writer, facts, alerts)
     finally:
         writer.close()
 

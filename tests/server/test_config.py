@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from server.config import ConfigError, build, check, load
+from server.config import build, check, load
+from server.problems import ConfigError
 from server.security import Secret
 
 HOME = {"HOME": "/home/u"}
@@ -152,4 +153,4 @@ def test_an_interval_nobody_could_keep_is_refused(interval: float) -> None:
 
 
 def test_a_table_nobody_reads_yet_is_not_swallowed() -> None:
-    assert problems({"alerts": {"group_wait": 30}})[0].startswith("config.alerts: unknown key")
+    assert problems({"alert": {"group_wait": 30}})[0].startswith("config.alert: unknown key")

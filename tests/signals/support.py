@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from collectors.model import Labels
-from server.signals._model import View
+from server.signals._model import TargetHealth, View
 from server.signals._window import Gauge, StepBook
 
 NOW = 1_000_000.0
@@ -32,10 +32,17 @@ def gauge(
     return made
 
 
+def health(name: str, actor: str, ok_age: float | None, *, up: bool = True, complete: bool = True) -> TargetHealth:
+    """A target asked every 5 s; ``ok_age``: seconds since its last good answer (None: never)."""
+    last_ok = NOW - ok_age if ok_age is not None else None
+    return TargetHealth(name, "vllm", actor, up, NOW, last_ok, 5.0, complete)
+
+
 def view(
-    *gauges: Gauge, steps: StepBook | None = None, mode: str = "async", lifecycle: str = "running", **facts: float | str
-) -> View:
+    *gauges: Gauge, steps: StepBook | None = None, mode: str = "async", lifecycle: str = "running",
+    targets: tuple[TargetHealth, ...] = (), **facts: float | str,
+) -> View:  # fmt: skip
     by_metric: dict[str, list[Gauge]] = {}
     for one in gauges:
         by_metric.setdefault(one.metric, []).append(one)
-    return View(NOW, mode, lifecycle, facts, by_metric, steps or StepBook())
+    return View(NOW, mode, lifecycle, facts, by_metric, steps or StepBook(), targets)

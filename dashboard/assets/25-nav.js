@@ -1,0 +1,58 @@
+// Pages: links that keep run and range, the title with the number of firing alerts, and jumps within a page.
+(function (RS) {
+  "use strict";
+  let wanted = location.hash;
+
+  // What a page keeps of the address: run and time. "All runs" belongs to the page that offers it.
+  RS.query = function (changes) {
+    const query = new URLSearchParams(location.search);
+    query.delete("all");
+    if (RS.boot && RS.boot.run && !RS.boot.error) query.set("run", RS.boot.run);
+    for (const [key, value] of Object.entries(changes || {}))
+      if (value === null) query.delete(key);
+      else query.set(key, value);
+    const text = query.toString();
+    return text ? "?" + text : "";
+  };
+
+  RS.path = function (key) {
+    const link = document.querySelector(`[data-nav="${key}"]`);
+    return link ? link.getAttribute("href").split("?")[0] : RS.by("app").dataset.base;
+  };
+
+  // Without a load of the whole page: `dcc.Location` hears of it as of the browser's own "back".
+  RS.go = function (href) {
+    history.pushState({}, "", href);
+    wanted = location.hash;
+    if (!wanted) window.scrollTo(0, 0);
+    window.dispatchEvent(new PopStateEvent("popstate"));
+  };
+
+  RS.jump = function () {
+    const target = wanted && document.getElementById(wanted.slice(1));
+    wanted = "";
+    if (target) target.scrollIntoView({ block: "center" });
+  };
+
+  RS.navigated = function () {
+    const shown = RS.boot.key, count = RS.view["n.firing"];
+    for (const link of RS.all("[data-nav], [data-goto]")) {
+      const key = link.dataset.nav || link.dataset.goto, query = RS.query(), href = RS.path(key) + query;
+      if (link.getAttribute("href") !== href) link.setAttribute("href", href);
+      if (!link.dataset.nav) continue;
+      if (key === shown) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    const page = document.querySelector(`[data-nav="${shown}"]`), name = page ? page.dataset.title : "";
+    const words = [shown === "overview" ? "" : name, RS.boot.all ? "all runs" : RS.boot.run, "Rollscope"];
+    const title = (count ? `(${count}) ` : "") + words.filter(Boolean).join(" · ");
+    if (document.title !== title) document.title = title;
+  };
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-nav], a[data-goto], a[data-in]");
+    if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    RS.go(link.href);
+  });
+})(window.RS);

@@ -1,0 +1,135 @@
+"""What a page is to the shell, and the few elements that every page is made of.
+
+A page is one file of `dashboard.pages` with a constant ``PAGE``, and one entry in the list there. Header, navigation,
+run menu, live state and theme are the shell's (`dashboard.shell`); loading and ticking are the same for all.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from dash import html as _html
+
+from dashboard.alerts import firing, settle
+from dashboard.facts import Facts, View
+from dashboard.urlstate import Address, Span
+from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
+
+# Dash's own types know no `data-*` attributes.
+html: Any = _html
+
+Json = dict[str, Any]
+
+
+# What can fire changes when a target comes or goes, and costs a look at every series of the run.
+_RULES_SECONDS = 30.0
+
+
+class Rules:
+    """The rules as last read, per run, for all browsers together."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._read: dict[str | None, tuple[float, list[RuleInfo]]] = {}
+
+    def get(self, reader: Reader, run: str | None) -> list[RuleInfo]:
+        # Under the lock: of many browsers that ask at once, one reads.
+        with self._lock:
+            at, found = self._read.get(run, (0.0, None))
+            if found is None or self._clock() - at > _RULES_SECONDS:
+                found = reader.rules(run)
+                self._read[run] = (self._clock(), found)
+            return found
+
+
+@dataclass
+class Scope:
+    """What a page shows: a run, or all of them. Everything is read at most once, whoever asks."""
+
+    reader: Reader
+    run: str
+    everything: bool = False
+    # None: this process was not told; an empty list: there is none.
+    receivers: Sequence[str] | None = None
+    kept: Rules = field(default_factory=Rules)
+
+    @cached_property
+    def status(self) -> Status:
+        return self.reader.status(self.run)
+
+    @cached_property
+    def facts(self) -> Facts:
+        return Facts(self.status)
+
+    @cached_property
+    def alerts(self) -> list[AlertInfo]:
+        return settle(self.reader.alerts(self.about), self.silences)
+
+    @cached_property
+    def silences(self) -> list[SilenceInfo]:
+        return self.reader.silences()
+
+    @property
+    def rules(self) -> list[RuleInfo]:
+        return self.kept.get(self.reader, self.about)
+
+    @property
+    def about(self) -> str | None:
+        """As the `Reader` has it: a run's name, None for all."""
+        return None if self.everything else self.run
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load of a page: for which time, and what the browser said of itself (``tz`` seconds, ``touch``)."""
+
+    scope: Scope
+    address: Address
+    info: RunInfo
+    span: Span
+    wanted: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the dashboard.
+
+    Attributes:
+        path: its address below the dashboard's own prefix, without slashes; "" is the front page.
+        tree: its elements, static, with the charts' first figures by panel; texts come by key (`t`).
+        cells: all its texts for a scope; a tick sends those that changed.
+        charts: what a page with charts adds to a load (``figures``, ``drawn``, ``sparks``); None: it has none.
+        points: new points by slot, for a page with charts.
+    """
+
+    key: str
+    path: str
+    title: str
+    tree: Callable[[Json], list[Any]]
+    cells: Callable[[Scope], View]
+    charts: Callable[[Load], Json] | None = None
+    points: Callable[[Delta, Status], Json] | None = None
+
+
+def cells(page: Page, scope: Scope) -> View:
+    """The page's own texts and the shell's."""
+    shell: View = {"life": scope.status.lifecycle, "newest": scope.facts.newest()}
+    return page.cells(scope) | shell | {"n.firing": firing(scope.alerts) or ""}
+
+
+def t(tag: Any, key: str, name: str = "", **data: str) -> Any:
+    """An element whose text is the cell ``key``.
+
+    `data-t` names the key whose cell becomes the element's text, `data-s` its `data-state`, `data-w` its width in
+    percent, `data-h` its tip, `data-a` a time shown as an age. React never owns those texts, so a live update cannot
+    fight with a re-render.
+    """
+    return tag(className=name or None, **{"data-t": key, **{f"data-{k}": v for k, v in data.items()}})
+
+
+def pill(key: str, state: str = "s") -> Any:
+    """A word of health with its colour."""
+    return t(html.Span, f"{key}.p", "pill", s=f"{key}.{state}")

@@ -1,0 +1,36 @@
+"""One pull of a browser, answered: what is new of the page it shows, and nothing else."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dashboard.live import Views
+from dashboard.page import Json, Page, Scope, cells
+from dashboard.pages import by_key
+from server.query.types import UnknownRun
+
+
+def tick(look: Callable[[str, bool], Scope], views: Views, pull: Mapping[str, Any]) -> Json:
+    """The answer to one pull. ``reset`` tells the browser to load its page again."""
+    head = {"page": pull["page"]}
+    page = by_key(str(pull.get("key", "")))
+    try:
+        body = _news(page, look(str(pull["run"]), bool(pull.get("all"))), pull) if page else None
+    except UnknownRun:
+        body = None
+    if page is None or body is None:
+        return head | {"reset": True}
+    found = body.pop("cells")
+    new = {"view": views.changes(str(pull.get("have", "")), found), "points": body.pop("points", None)}
+    # Nothing new is the common case of an idle run: leave even the empty keys out.
+    return head | body | {"have": views.remember(found)} | {key: value for key, value in new.items() if value}
+
+
+def _news(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:
+    """None when history was rewritten. A page without charts needs no cursor: its texts are all there is."""
+    if page.points is None:
+        return {"now": round(scope.reader.now(), 3), "cells": cells(page, scope)}
+    delta = scope.reader.since(scope.run, str(pull["cursor"]))
+    if delta.reset:
+        return None
+    points = page.points(delta, scope.status)
+    return {"cursor": delta.cursor, "now": round(delta.now, 3), "cells": cells(page, scope), "points": points}

@@ -1,0 +1,335 @@
+"""Which notifications are due: grouping, waiting and deduplication. Pure.
+
+`plan` looks at a run's alerts at a tick and answers what to store: what each receiver was told last, and the
+notifications themselves. Its whole memory is in the rows, so a restart at any tick changes nothing.
+
+Source: Alertmanager, `dispatch/dispatch.go` (aggrGroup: group_wait, group_interval) and `notify/notify.go`
+(DedupStage.needsUpdate, repeat_interval). It differs where a receiver would be left with what is no longer true;
+each such place says so.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+
+from collectors.model import Labels
+from server.alerts.matchers import Matcher, all_match
+from server.alerts.model import Alert
+from server.notify._model import AlertItem, Notification, ReceiverSettings
+from server.store.types import GroupRow, OutboxRow
+
+ALL_LABELS = "..."
+"""In `group_by`, as in Alertmanager: by every label, which is no grouping at all."""
+
+_SHORT = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
+
+Key = tuple[str, str]
+Link = Callable[[Alert], str]
+Rows = tuple[list[GroupRow], list[OutboxRow]]
+
+
+def plan(
+    now: float, run: str, alerts: Iterable[Alert], receivers: Sequence[ReceiverSettings],
+    groups: Mapping[Key, GroupRow], refresh: Mapping[str, float], link: Link, external_url: str,
+) -> Rows:  # fmt: skip
+    """What changes at this tick: (groups, notifications), to be written in the tick's own transaction.
+
+    Args:
+        now: event time of the tick, epoch seconds.
+        alerts: pending, firing and recently resolved, with `Alert.muted` set.
+        groups: every stored group of the run, by (receiver, group key).
+        refresh: receiver kind -> seconds, for kinds that want the whole state again and again.
+        link: absolute address of the charts at an alert's moment.
+    """
+    episodes = _newest_episodes(alerts)
+    found: Rows = ([], [])
+    for settings in receivers:
+        own = {key: row for (name, key), row in groups.items() if name == settings.name}
+        tick = _Tick(now, run, settings, own, link, external_url)
+        every = refresh.get(settings.kind, 0.0)
+        rows, notes = _refreshing(tick, episodes, every) if every else _grouped(tick, episodes)
+        found[0].extend(rows)
+        found[1].extend(notes)
+    # A receiver that was removed is told nothing more, and must not find an old state when its name comes back.
+    names = {settings.name for settings in receivers}
+    found[0].extend(replace(row, ended=True) for (name, _), row in groups.items() if name not in names)
+    return found
+
+
+def to_json(notification: Notification) -> str:
+    """A notification as the outbox keeps it."""
+    return json.dumps(asdict(notification), separators=(",", ":"))
+
+
+def from_json(text: str) -> Notification:
+    """The notification of `to_json`.
+
+    Raises:
+        ValueError, TypeError, KeyError: the text is not one of ours.
+    """
+    found = json.loads(text)
+    return Notification(**{**found, "alerts": tuple(AlertItem(**alert) for alert in found["alerts"])})
+
+
+def group_key(labels: Labels) -> str:
+    """Alertmanager's key of a group under the root route, e.g. ``{}:{alertname="RunStalled", run="a"}``."""
+    return "{}:{" + ", ".join(f"{name}={_quoted(value)}" for name, value in sorted(labels)) + "}"
+
+
+def _quoted(text: str) -> str:
+    """As Go's %q writes a string."""
+    return '"' + "".join(_quoted_char(char) for char in text) + '"'
+
+
+def _quoted_char(char: str) -> str:
+    if char in '"\\':
+        return "\\" + char
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x80:
+        return _SHORT.get(char, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _newest_episodes(alerts: Iterable[Alert]) -> list[Alert]:
+    """Alerts that fire or did, one per label set: to a receiver a second episode is the same alert again."""
+    found: dict[str, Alert] = {}
+    for alert in alerts:
+        if alert.state not in ("firing", "resolved") or alert.fired_at is None:
+            continue
+        known = found.get(alert.fingerprint)
+        if known is None or known.active_at < alert.active_at:
+            found[alert.fingerprint] = alert
+    return list(found.values())
+
+
+def _alertmanager_order(alert: Alert) -> tuple[object, ...]:
+    """Source: alertmanager `types.AlertSlice`: job, instance, then the label sets, shorter ones first."""
+    labels = dict(alert.labels)
+    return labels.get("job", ""), labels.get("instance", ""), len(labels), sorted(labels.items())
+
+
+# Ten thousand firing alerts would otherwise be grouped and matched anew at every tick.
+@lru_cache(maxsize=1 << 16)
+def _group_of(labels: Labels, group_by: tuple[str, ...], run: str) -> tuple[str, Labels]:
+    """Key and labels of an alert's group. The run is always among them: receivers know no runs, only keys."""
+    wanted = {*group_by, "run"}
+    named = {name: value for name, value in labels if name in wanted or ALL_LABELS in wanted} | {"run": run}
+    pairs = tuple(sorted(named.items()))
+    return group_key(pairs), pairs
+
+
+@lru_cache(maxsize=1 << 16)
+def _wanted(labels: Labels, match: tuple[Matcher, ...]) -> bool:
+    return all_match(match, dict(labels))
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """What one receiver's groups are looked at with."""
+
+    now: float
+    run: str
+    settings: ReceiverSettings
+    own: Mapping[str, GroupRow]
+    link: Link
+    external_url: str
+
+    @property
+    def ms(self) -> int:
+        return _ms(self.now)
+
+    def wants(self, alert: Alert) -> bool:
+        return not self.settings.match or _wanted(alert.labels, self.settings.match)
+
+    def note(self, row: GroupRow, items: Sequence[AlertItem], reason: str, *, refresh: bool = False) -> OutboxRow:
+        """A notification of the group, cut to the receiver's `max_alerts`: what fires is kept first."""
+        limit = self.settings.max_alerts
+        kept = items if not limit else sorted(items, key=lambda item: item.status != "firing")[:limit]
+        status = "firing" if any(item.status == "firing" for item in items) else "resolved"
+        notification = Notification(
+            row.receiver, self.run, row.group_key, dict(row.labels), status, tuple(kept), len(items) - len(kept),
+            reason, self.external_url,
+        )  # fmt: skip
+        return OutboxRow(row.receiver, row.group_key, row.seq, self.ms, to_json(notification), refresh)
+
+    def item(self, alert: Alert) -> AlertItem:
+        assert alert.fired_at is not None
+        ends = alert.resolved_at if alert.state == "resolved" else None
+        return AlertItem(
+            alert.state, dict(alert.labels), dict(alert.annotations), alert.fired_at, ends, alert.fingerprint,
+            self.link(alert),
+        )  # fmt: skip
+
+    def told(self, row: GroupRow, firing: Iterable[str], resolved: Iterable[str], seconds: float) -> GroupRow:
+        """The group after a notification. Its number grows with time, also when a group ends and comes again."""
+        return replace(
+            row, next_flush=_ms(self.now + seconds), notified_at=self.ms, firing=tuple(sorted(firing)),
+            resolved=tuple(sorted(resolved)), seq=max(row.seq + 1, self.ms),
+        )  # fmt: skip
+
+
+# ---- grouped notifications
+
+
+@dataclass(slots=True)
+class _Members:
+    """A group's alerts at a tick. ``unwanted``: the receiver's matchers were changed since it was told of them."""
+
+    labels: Labels
+    alerts: list[Alert] = field(default_factory=list)
+    unwanted: set[str] = field(default_factory=set)
+
+
+def _grouped(tick: _Tick, episodes: Sequence[Alert]) -> Rows:
+    found: Rows = ([], [])
+    members = _members(tick, episodes)
+    for key in sorted(tick.own.keys() | members.keys()):
+        of = members.get(key)
+        row = tick.own.get(key)
+        if row is None and of is not None:
+            row = _new_group(tick, key, of)
+        if row is None:
+            continue
+        if row.next_flush <= tick.ms:
+            row, note = _flush(tick, row, of or _Members(row.labels))
+            found[1].extend(note)
+        if row != tick.own.get(key) and (key in tick.own or not row.ended):
+            found[0].append(row)
+    return found
+
+
+def _members(tick: _Tick, episodes: Sequence[Alert]) -> dict[str, _Members]:
+    """Alerts by group key. What a receiver was told of under a key stays with that key until it resolves.
+
+    A changed `group_by` would else leave an incident open that nobody ever closes.
+    """
+    home = {fingerprint: key for key, row in tick.own.items() for fingerprint in row.firing}
+    found: dict[str, _Members] = {}
+    for alert in episodes:
+        wanted = tick.wants(alert)
+        key, labels = home.get(alert.fingerprint), None
+        if key is None:
+            if not wanted:
+                continue
+            key, labels = _group_of(alert.labels, tick.settings.group_by, tick.run)
+        of = found.get(key)
+        if of is None:
+            of = found[key] = _Members(tick.own[key].labels if labels is None else labels)
+        of.alerts.append(alert)
+        # Kept as a member: that it ended must still be told to whom it was told.
+        if not wanted:
+            of.unwanted.add(alert.fingerprint)
+    return found
+
+
+def _new_group(tick: _Tick, key: str, of: _Members) -> GroupRow | None:
+    """A group begins with an alert that fires. What fired long ago (in history) is not made to wait again."""
+    since = [alert.fired_at for alert in of.alerts if alert.state == "firing" and alert.fired_at is not None]
+    if not since:
+        return None
+    first = max(tick.now, min(since) + tick.settings.group_wait)
+    return GroupRow(tick.settings.name, key, of.labels, _ms(first))
+
+
+def _flush(tick: _Tick, row: GroupRow, of: _Members) -> tuple[GroupRow, list[OutboxRow]]:
+    """Tell what is to be told, and look again after `group_interval`; without anything that fires the group ends."""
+    alive = {alert.fingerprint for alert in of.alerts if alert.state == "firing"}
+    firing = {alert.fingerprint for alert in of.alerts if alert.state == "firing" and not alert.muted} - of.unwanted
+    resolved = {
+        alert.fingerprint for alert in of.alerts if alert.state == "resolved" and _is_news(tick, row, alert, of)
+    }
+    gone = set(row.firing) - {alert.fingerprint for alert in of.alerts}
+    reason = _reason(tick, row, firing, resolved | gone)
+    told = set(row.firing)
+    notes = []
+    if reason:
+        # What is not wanted any more is not repeated, but its resolution will be told.
+        row = tick.told(row, firing | (told & alive & of.unwanted), resolved | gone, tick.settings.group_interval)
+        notes = _notes(tick, row, of, firing, resolved, gone, reason)
+    else:
+        # What resolved unheard (muted, or never to be told) is forgotten. Alertmanager would take a new episode of it
+        # for the old one, and stay silent until `repeat_interval`.
+        next_flush = _ms(tick.now + tick.settings.group_interval)
+        row = replace(row, next_flush=next_flush, firing=tuple(sorted(told & alive)))
+    return replace(row, ended=not alive), notes
+
+
+def _notes(
+    tick: _Tick, row: GroupRow, of: _Members, firing: set[str], resolved: set[str], gone: set[str], reason: str
+) -> list[OutboxRow]:
+    """The notification, if any of it is for this receiver."""
+    shown = firing | resolved if tick.settings.send_resolved else firing
+    items = [tick.item(alert) for alert in sorted(of.alerts, key=_alertmanager_order) if alert.fingerprint in shown]
+    if tick.settings.send_resolved:
+        items += [_lost(tick, row, fingerprint) for fingerprint in sorted(gone)]
+    return [tick.note(row, items, reason)] if items else []
+
+
+def _is_news(tick: _Tick, row: GroupRow, alert: Alert, of: _Members) -> bool:
+    """A resolution is told if the alert was, or if it came since the last flush of a group that was told of.
+
+    A resolved alert stays in the list for a while; a group that was never told of has nothing to take back.
+    """
+    assert alert.resolved_at is not None
+    if alert.muted or row.notified_at is None:
+        return False
+    # The last flush, which took everything that was over by then.
+    since = row.next_flush - _ms(tick.settings.group_interval)
+    return alert.fingerprint in row.firing or (alert.fingerprint not in of.unwanted and _ms(alert.resolved_at) > since)
+
+
+def _reason(tick: _Tick, row: GroupRow, firing: set[str], resolved: set[str]) -> str:
+    """Why to tell now, "" for not at all. Source: alertmanager DedupStage.needsUpdate."""
+    if not firing and not resolved:
+        return ""  # everything is muted, or nothing is left
+    if row.notified_at is None or not firing <= set(row.firing):
+        return "firing" if firing else ""
+    if not firing:
+        return "resolved" if row.firing else ""
+    if tick.settings.send_resolved and not resolved <= set(row.resolved):
+        return "resolved"
+    return "repeat" if row.notified_at + _ms(tick.settings.repeat_interval) <= tick.ms else ""
+
+
+def _lost(tick: _Tick, row: GroupRow, fingerprint: str) -> AlertItem:
+    """A resolution of which nothing is known but that it happened (while nobody watched): under the group's labels."""
+    return AlertItem("resolved", dict(row.labels), {}, tick.now, tick.now, fingerprint)
+
+
+# ---- receivers that group by themselves
+
+
+def _refreshing(tick: _Tick, episodes: Sequence[Alert], every: float) -> Rows:
+    """The whole state of the run, at once on every change and again every ``every`` seconds while anything fires."""
+    labels: Labels = (("run", tick.run),)
+    key = group_key(labels)
+    # Groups of another kind: this receiver lets what nobody repeats expire.
+    found: Rows = ([replace(row, ended=True) for name, row in tick.own.items() if name != key], [])
+    row = tick.own.get(key) or GroupRow(tick.settings.name, key, labels, tick.ms)
+    told = set(row.firing)
+    firing = [alert for alert in episodes if alert.state == "firing" and tick.wants(alert)]
+    # What it knows is repeated even when muted: silence would be a resolution to it.
+    firing = [alert for alert in firing if not alert.muted or alert.fingerprint in told]
+    resolved = [alert for alert in episodes if alert.state == "resolved" and alert.fingerprint in told]
+    now = {alert.fingerprint for alert in firing}
+    # At once, whatever `group_interval`: the receiver groups by itself, and our wait would add to its own.
+    if now != told:
+        row = tick.told(row, now, (alert.fingerprint for alert in resolved), every)
+        row = replace(row, ended=not now)
+        found[0].append(row)
+        shown = sorted([*firing, *(resolved if tick.settings.send_resolved else ())], key=_alertmanager_order)
+        reason = "firing" if now - told else "resolved"
+        found[1].extend([tick.note(row, [tick.item(alert) for alert in shown], reason)] if shown else [])
+    elif now and row.next_flush <= tick.ms:
+        row = tick.told(row, row.firing, (), every)
+        found[0].append(row)
+        items = [tick.item(alert) for alert in sorted(firing, key=_alertmanager_order)]
+        found[1].append(tick.note(row, items, "repeat", refresh=True))
+    return found

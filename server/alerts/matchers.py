@@ -1,0 +1,97 @@
+"""Label matchers as Prometheus writes them: ``stat="mean"``, ``target=~"engine-.*"``. Pure.
+
+Regular expressions come from API users too, and one that backtracks for ever would stop every tick: only a
+subset is taken, in which matching time is bounded by a small power of the value's length.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+OPERATORS = ("=", "!=", "=~", "!~")
+MAX_PATTERN = 200
+# Two unbounded repeats over a label of 1,000 characters are a million steps: the most a tick can bear.
+MAX_REPEATS = 2
+_TEXT = re.compile(
+    r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*(?:"((?:[^"\\]|\\.)*)"|((?:[^"\s=~][^"\s]*)?))\s*', re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """One condition on one label; a label that is absent reads as the empty string, as in Prometheus."""
+
+    name: str
+    op: str
+    value: str
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        found = labels.get(self.name, "")
+        if self.op == "=":
+            return found == self.value
+        if self.op == "!=":
+            return found != self.value
+        hit = _compiled(self.value).fullmatch(found) is not None
+        return hit if self.op == "=~" else not hit
+
+    def __str__(self) -> str:
+        escaped = self.value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'{self.name}{self.op}"{escaped}"'
+
+
+def matcher(name: str, op: str, value: str) -> Matcher:
+    """A checked matcher.
+
+    Raises:
+        ValueError: an operator we do not know, or a pattern that is refused, in words for a user.
+    """
+    if op not in OPERATORS:
+        raise ValueError(f"operator {op!r} is not one of {' '.join(OPERATORS)}")
+    if op in ("=~", "!~"):
+        _check_pattern(value)
+    return Matcher(name, op, value)
+
+
+def parse(text: str) -> Matcher:
+    """``name="value"``, with ``=``, ``!=``, ``=~`` or ``!~``; quotes may be left out.
+
+    Raises:
+        ValueError: see `matcher`.
+    """
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise ValueError(f'{text[:80]!r} is not a matcher such as severity="critical"')
+    name, op, quoted, bare = found.groups()
+    value = bare if quoted is None else re.sub(r"\\(.)", _unescape, quoted, flags=re.DOTALL)
+    return matcher(name, op, value)
+
+
+def all_match(matchers: Iterable[Matcher], labels: Mapping[str, str]) -> bool:
+    """Do all of them hold? None at all hold for everything."""
+    return all(one.matches(labels) for one in matchers)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1] if match[1] in '"\\' else match[0]
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.DOTALL)
+
+
+def _check_pattern(pattern: str) -> None:
+    if len(pattern) > MAX_PATTERN:
+        raise ValueError(f"a pattern may have {MAX_PATTERN} characters")
+    bare = re.sub(r"\[(?:\\.|[^\]\\])+\]", "c", re.sub(r"\\.", "c", pattern))
+    if "(?" in bare.replace("(?:", "(") or re.search(r"\\[1-9]", pattern):
+        raise ValueError("look-arounds, flags and back-references are not taken in a pattern")
+    if re.search(r"\)[*+?{]", bare) or "{" in bare:
+        raise ValueError("a group may not be repeated in a pattern, and {n,m} is not taken")
+    if sum(bare.count(char) for char in "*+?") > MAX_REPEATS:
+        raise ValueError(f"at most {MAX_REPEATS} of * + ? in a pattern; alternatives (a|b) are free")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None

@@ -1,0 +1,302 @@
+"""The state machine of alerts: Prometheus' pending, firing and resolved, but what nobody saw resolves nothing. Pure.
+
+An alert exists per rule and series. With data it behaves as in Prometheus (`for`, `keep_firing_for`, absent from
+the result is false). Without data its state is held and its clocks stand still, until `no_data_after` has passed
+and the rule's `no_data` says what that means. It does not know who is told, nor what is silenced.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from collectors.model import Labels
+from server.alerts.judge import Judge, Judgement, Positions
+from server.alerts.model import RESOLVED_SECONDS, Alert, Frame, Rule, fingerprint
+from server.alerts.text import expand
+
+# Alerts whose value alone changed are written by turns: ten thousand rows per tick would be the store's largest
+# write, for a number that the signal's own points hold anyway.
+VALUE_ROWS = 1_000
+
+REMOVED = "the rule was removed"
+FALSE = "the condition is no longer true"
+SAME_LABELS = "two of its alerts have the same labels: {labels}"
+
+
+@dataclass(slots=True)
+class _State:
+    """A rule with its pending and firing alerts by series, and the value each was last reported with."""
+
+    rule: Rule
+    judge: Judge
+    alerts: dict[Labels, Alert] = field(default_factory=dict)
+    told: dict[Labels, float | None] = field(default_factory=dict)
+
+
+class Evaluator:
+    """All rules of one run over event time. Not thread-safe.
+
+    Attributes:
+        errors: rule name -> why its last evaluation failed; its alerts are held, none begins.
+    """
+
+    def __init__(self, rules: Sequence[Rule], run: str) -> None:
+        positions = Positions()
+        self._run = run
+        self._states = [_State(rule, Judge(rule, positions)) for rule in rules]
+        self._orphans: list[Alert] = []
+        self._resolved: dict[str, Alert] = {}
+        self._stale: dict[tuple[int, Labels], None] = {}
+        self.errors: dict[str, str] = {}
+
+    # ---- what there is
+
+    @property
+    def firing(self) -> list[Alert]:
+        return [alert for alert in self._open() if alert.state == "firing"]
+
+    @property
+    def active(self) -> list[Alert]:
+        """Pending, then resolved less than `RESOLVED_SECONDS` ago, then firing.
+
+        A resolved alert and a pending one may have equal labels: as long as the new episode does not fire, the end
+        of the old one is still news to who missed it.
+        """
+        found = list(self._open())
+        pending = [alert for alert in found if alert.state == "pending"]
+        return [*pending, *self._resolved.values(), *(alert for alert in found if alert.state == "firing")]
+
+    def _open(self) -> Iterator[Alert]:
+        for state in self._states:
+            yield from state.alerts.values()
+        yield from self._orphans
+
+    # ---- surviving a restart
+
+    def restore(self, alerts: Iterable[Alert]) -> None:
+        """Take stored alerts back. Those no rule would make any more end at the next evaluation."""
+        by_name: dict[str, list[_State]] = {}
+        for state in self._states:
+            by_name.setdefault(state.rule.name, []).append(state)
+        for alert in sorted(alerts, key=lambda one: (one.resolved_at or 0.0, one.active_at)):
+            if alert.state == "resolved":
+                self._remember(replace(alert))
+            elif alert.state != "inactive":
+                self._take(replace(alert), by_name.get(alert.rule, []))
+        for alert in self.firing:
+            self._resolved.pop(alert.fingerprint, None)
+
+    def _take(self, alert: Alert, states: list[_State]) -> None:
+        for state in states:
+            if alert.series not in state.alerts and label_set(state.rule, self._run, alert.series) == alert.labels:
+                state.alerts[alert.series] = alert
+                state.told[alert.series] = alert.value
+                return
+        self._orphans.append(alert)
+
+    # ---- evaluation
+
+    def evaluate(self, frame: Frame) -> list[Alert]:
+        """Bring every rule to the frame's instant; the alerts whose stored form changed.
+
+        The answer holds the live objects of `active`; a state of ``inactive`` means that the episode is to be
+        forgotten. Frames must come in order of time.
+        """
+        self._forget(frame.now)
+        self.errors.clear()
+        changed = [self._end(alert, frame.now, REMOVED) for alert in self._orphans]
+        self._orphans = []
+        for number, state in enumerate(self._states):
+            if frame.lifecycle in state.rule.lifecycle:
+                changed += self._rule(number, state, frame)
+            elif state.alerts:
+                changed += self._end_all(state, frame.now, f"the run is {frame.lifecycle}")
+        return changed + self._values()
+
+    def _rule(self, number: int, state: _State, frame: Frame) -> list[Alert]:
+        judged = state.judge.judge(frame, state.alerts)
+        if not (judged.true or judged.unknown or state.alerts):
+            return []
+        new = self._new_labels(state, judged)
+        if (twice := _twice(state, judged, new)) is not None:
+            text = SAME_LABELS.format(labels=", ".join(f"{name}={value}" for name, value in twice))
+            self.errors[state.rule.name] = text
+            # The rule's `no_data` is not asked: an error of a rule says nothing about its series.
+            judged, new = Judgement(unknown=dict.fromkeys(state.alerts, text)), {}
+            return self._known(number, state, frame, judged, "hold")
+        changed = self._known(number, state, frame, judged, state.rule.no_data)
+        return changed + [self._begin(state, series, labels, judged, frame) for series, labels in new.items()]
+
+    def _new_labels(self, state: _State, judged: Judgement) -> dict[Labels, Labels]:
+        return {
+            series: label_set(state.rule, self._run, series)
+            for series in (*judged.true, *judged.unknown)
+            if series not in state.alerts
+        }
+
+    def _known(self, number: int, state: _State, frame: Frame, judged: Judgement, policy: str) -> list[Alert]:
+        """Alerts that exist: one step each."""
+        changed: list[Alert] = []
+        for series, alert in list(state.alerts.items()):
+            before = _form(alert)
+            if series in judged.true:
+                self._true(state.rule, alert, judged.true[series], frame.now)
+            elif series in judged.unknown:
+                self._unknown(state.rule, alert, judged.unknown[series], frame.now, policy)
+            else:
+                self._false(state.rule, alert, FALSE, frame.now)
+            if _form(alert) != before:
+                changed += self._after(state, series, alert, before[1], frame)
+            elif alert.value != state.told[series]:
+                self._stale[(number, series)] = None
+        return changed
+
+    def _after(self, state: _State, series: Labels, alert: Alert, active_at: float, frame: Frame) -> list[Alert]:
+        """Book-keeping of an alert that changed."""
+        if alert.state == "firing" and alert.fired_at == frame.now:
+            self._resolved.pop(alert.fingerprint, None)
+            alert.replayed = frame.replayed
+        if alert.state in ("inactive", "resolved"):
+            del state.alerts[series], state.told[series]
+        else:
+            state.told[series] = alert.value
+            alert.annotations = expand(state.rule, alert)
+        # The time it began is part of its key in the store: one that moved is another row.
+        moved = alert.active_at != active_at and alert.state != "inactive"
+        return [replace(alert, state="inactive", active_at=active_at), alert] if moved else [alert]
+
+    def _begin(self, state: _State, series: Labels, labels: Labels, judged: Judgement, frame: Frame) -> Alert:
+        """A new episode. One that begins with silence (``no_data = "alert"``) waits until it counts as true."""
+        rule, now = state.rule, frame.now
+        alert = Alert(rule.name, series, labels, fingerprint(labels), "pending", now)
+        if series in judged.true:
+            self._true(rule, alert, judged.true[series], now)
+        else:
+            self._unknown(rule, alert, judged.unknown[series], now, rule.no_data)
+        state.alerts[series], state.told[series] = alert, alert.value
+        self._after(state, series, alert, alert.active_at, frame)
+        return alert
+
+    # ---- one step of one alert
+
+    def _true(self, rule: Rule, alert: Alert, value: float | None, now: float) -> None:
+        if alert.state == "pending" and alert.held_since is not None and not _counted(rule, alert):
+            alert.active_at += now - alert.held_since  # time nobody saw does not count toward `for`
+        alert.held_since = alert.keep_since = None
+        alert.reason = ""
+        alert.value = value
+        self._promote(rule, alert, now)
+
+    def _promote(self, rule: Rule, alert: Alert, now: float) -> None:
+        if alert.state == "pending" and now - alert.active_at >= rule.for_seconds:
+            alert.state, alert.fired_at = "firing", now
+
+    def _false(self, rule: Rule, alert: Alert, why: str, now: float) -> None:
+        if alert.keep_since is not None and alert.held_since is not None and alert.keep_since < alert.held_since:
+            alert.keep_since += now - alert.held_since
+        alert.held_since, alert.reason = None, ""
+        self._keep_or_end(rule, alert, why, now)
+
+    def _keep_or_end(self, rule: Rule, alert: Alert, why: str, now: float) -> None:
+        if alert.state == "firing" and rule.keep_firing_seconds > 0:
+            alert.keep_since = now if alert.keep_since is None else alert.keep_since
+            if now - alert.keep_since < rule.keep_firing_seconds:
+                alert.reason = why
+                return
+        self._end(alert, now, why)
+
+    def _unknown(self, rule: Rule, alert: Alert, why: str, now: float, policy: str) -> None:
+        if alert.held_since is None:
+            # The words of the first moment stay: a text that counts seconds would be a change at every tick.
+            alert.held_since, alert.reason = now, why
+        silent = now - alert.held_since >= rule.no_data_after
+        if not silent:
+            return
+        if policy == "alert":
+            self._silence_is_true(rule, alert, now)
+        elif policy == "ok":
+            if alert.keep_since is None or alert.keep_since < alert.held_since + rule.no_data_after:
+                alert.keep_since = now
+            self._keep_or_end(rule, alert, f"no data counts as ok: {why}", now)
+        elif alert.state == "pending":
+            self._end(alert, now, f"no data: {why}")
+
+    def _silence_is_true(self, rule: Rule, alert: Alert, now: float) -> None:
+        if alert.state == "pending" and not _counted(rule, alert):
+            alert.active_at = now
+        alert.keep_since = None
+        self._promote(rule, alert, now)
+
+    def _end(self, alert: Alert, now: float, why: str) -> Alert:
+        if alert.state == "firing":
+            alert.state, alert.resolved_at = "resolved", now
+            self._remember(alert)
+        else:
+            alert.state = "inactive"
+        alert.reason, alert.held_since = why, None
+        return alert
+
+    def _end_all(self, state: _State, now: float, why: str) -> list[Alert]:
+        ended = [self._end(alert, now, why) for alert in state.alerts.values()]
+        state.alerts.clear()
+        state.told.clear()
+        return ended
+
+    # ---- memory
+
+    def _remember(self, alert: Alert) -> None:
+        self._resolved.pop(alert.fingerprint, None)  # the newest end, at the end: they are in order of time
+        self._resolved[alert.fingerprint] = alert
+
+    def _forget(self, now: float) -> None:
+        while self._resolved:
+            oldest = next(iter(self._resolved))
+            if now - (self._resolved[oldest].resolved_at or 0.0) < RESOLVED_SECONDS:
+                return
+            del self._resolved[oldest]
+
+    def _values(self) -> list[Alert]:
+        """The next alerts of which only the value changed."""
+        found: list[Alert] = []
+        while self._stale and len(found) < VALUE_ROWS:
+            number, series = next(iter(self._stale))
+            del self._stale[(number, series)]
+            state = self._states[number]
+            alert = state.alerts.get(series)
+            if alert is not None and alert.value != state.told[series]:
+                state.told[series] = alert.value
+                alert.annotations = expand(state.rule, alert)
+                found.append(alert)
+        return found
+
+
+def label_set(rule: Rule, run: str, series: Labels) -> Labels:
+    """What receivers see of a series' alert. Empty labels are left out, as Alertmanager does."""
+    fixed = {"alertname": rule.name, "run": run, "severity": rule.severity, "class": rule.class_}
+    labels: Mapping[str, str] = {**dict(series), **dict(rule.labels), **fixed}
+    return tuple(sorted((name, value) for name, value in labels.items() if value))
+
+
+def _form(alert: Alert) -> tuple[str, float, float | None, float | None, str]:
+    """What makes a change of an alert worth a row at once; its value is written by turns."""
+    return alert.state, alert.active_at, alert.keep_since, alert.held_since, alert.reason
+
+
+def _counted(rule: Rule, alert: Alert) -> bool:
+    """Did a silence that goes on already begin to count as true? Told from the times, which survive a restart."""
+    return alert.held_since is not None and alert.active_at >= alert.held_since + rule.no_data_after
+
+
+def _twice(state: _State, judged: Judgement, new: Mapping[Labels, Labels]) -> Labels | None:
+    """Labels that a new alert would share with another one that stays."""
+    if not new:
+        return None
+    taken = {
+        alert.labels
+        for series, alert in state.alerts.items()
+        if series in judged.true or series in judged.unknown or alert.keep_since is not None
+    }
+    for labels in new.values():
+        if labels in taken:
+            return labels
+        taken.add(labels)
+    return None

@@ -1,0 +1,97 @@
+"""A silence as people send it (Alertmanager's API v2 shape) -> a checked one. Pure: `now` and the id are arguments.
+
+Source: alertmanager `api/v2/openapi.yaml` (postableSilence: matchers, startsAt, endsAt, createdBy, comment).
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from server.alerts.matchers import Matcher, matcher
+from server.alerts.mute import Silence
+from server.store.types import SilenceRow
+
+# More matchers than an alert has labels, more text than anybody reads: a mistake, or an attack.
+MAX_MATCHERS, MAX_TEXT = 50, 2000
+# The year 5138: beyond it epoch milliseconds are a mistake in the unit.
+LAST = 1e11
+
+
+def parse(body: bytes, identity: str, now: float) -> SilenceRow:
+    """A silence from a request's body. ``now``: epoch seconds.
+
+    Raises:
+        ValueError: what is wrong with it, in words for who sent it.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise ValueError("the body must be an object with matchers, endsAt, createdBy and comment")
+    starts = _time(found, "startsAt", now)
+    ends = _time(found, "endsAt", None)
+    if ends <= now or ends <= starts:
+        raise ValueError("endsAt must be in the future and after startsAt")
+    matchers = _matchers(found.get("matchers"))
+    return SilenceRow(
+        id=identity,
+        matchers=tuple((one.name, one.op, one.value) for one in matchers),
+        starts_at=round(max(starts, now) * 1000),
+        ends_at=round(ends * 1000),
+        created_by=_text(found, "createdBy"),
+        comment=_text(found, "comment"),
+        updated_at=round(now * 1000),
+    )
+
+
+def _matchers(value: object) -> list[Matcher]:
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_MATCHERS:
+        raise ValueError(f"matchers must be a list of 1 to {MAX_MATCHERS} objects")
+    found = [_matcher(one) for one in value]
+    # As in Alertmanager: a silence that fits everything is one that nobody meant.
+    if all(one.matches({}) for one in found):
+        raise ValueError("at least one matcher must not match the empty value, or everything would be silent")
+    return found
+
+
+def _matcher(value: object) -> Matcher:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not isinstance(value.get("value"), str):
+        raise ValueError('a matcher is {"name", "value", "isRegex", "isEqual"}')
+    if not value["name"].isidentifier() or not value["name"].isascii() or len(value["value"]) > MAX_TEXT:
+        raise ValueError(f"matcher {value['name'][:40]!r}: not a label name, or too long a value")
+    op = {(True, False): "=", (False, False): "!=", (True, True): "=~", (False, True): "!~"}
+    equal, regex = value.get("isEqual", True), value.get("isRegex", False)
+    if not isinstance(equal, bool) or not isinstance(regex, bool):
+        raise ValueError("isRegex and isEqual must be true or false")
+    return matcher(value["name"], op[equal, regex], value["value"])
+
+
+def _time(found: Mapping[str, Any], key: str, default: float | None) -> float:
+    """RFC 3339, as Alertmanager has it, or epoch seconds."""
+    value = found.get(key, default)
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"{key} must be a time such as 2026-11-21T12:30:00Z") from None
+        if moment.tzinfo is None:
+            raise ValueError(f"{key} needs a time zone, such as the Z in 2026-11-21T12:30:00Z")
+        value = moment.timestamp()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LAST:
+        raise ValueError(f"{key} must be a time such as 2026-11-21T12:30:00Z")
+    return float(value)
+
+
+def _text(found: Mapping[str, Any], key: str) -> str:
+    value = found.get(key, "")
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise ValueError(f"{key} must be a text of at most {MAX_TEXT} characters")
+    return value
+
+
+def silence_of(row: SilenceRow) -> Silence:
+    """A stored silence as the muting knows it."""
+    matchers = tuple(Matcher(*one) for one in row.matchers)
+    return Silence(row.id, matchers, row.starts_at / 1000, row.ends_at / 1000, row.created_by, row.comment)

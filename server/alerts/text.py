@@ -1,0 +1,220 @@
+"""The words of an alert: annotations with values, a rule's condition in one line, durations. Pure.
+
+Annotations are `string.Template` texts: names are replaced, nothing is executed. A name nobody knows is refused
+when the configuration is read (`problems`); at run time it stays as written, since an alert must go out.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from string import Template
+
+from collectors import catalog
+from server import signals
+from server.alerts.model import Alert, Condition, Rule
+from server.alerts.planned import PLANNED
+
+NAMES: Mapping[str, str] = {
+    "value": "the value with its unit: 64 %, 41.2 s",
+    "raw_value": "the value as a number",
+    "threshold": "the threshold with its unit",
+    "signal": "name of the signal or metric",
+    "unit": "its unit",
+    "run": "name of the run",
+    "alertname": "name of the rule",
+    "severity": "critical, warning or info",
+    "class": "liveness, infrastructure, tuning or cost",
+    "since": "when the condition became true: 2026-11-21 12:30:05 UTC",
+    "for": "how long it must hold: 5m",
+    "expression": "the condition: trainer_wait_ratio > 0.4 for 5m",
+}
+"""Name in an annotation -> what it becomes. Beside these: ``label_NAME``, empty when there is no such label."""
+
+LABEL = "label_"
+UNKNOWN = "unknown"
+
+_UNITS = (("y", 31_536_000.0), ("w", 604_800.0), ("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001))
+_DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit, _ in _UNITS), re.ASCII)
+# Prometheus' own limit (an int64 of nanoseconds); longer ones are typing errors.
+MAX_SECONDS = 292 * 31_536_000.0
+# Years and weeks are read but not written, as in Prometheus only whole ones would be.
+_WRITTEN = _UNITS[2:]
+
+
+def parse_duration(value: str | float) -> float:
+    """Seconds of ``1h30m``, ``5s``, ``250ms`` (units y w d h m s ms, in this order), or of a number of seconds.
+
+    Raises:
+        ValueError: not a duration, negative, not finite or beyond 292 years; in words for a user.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError("a duration is a number of seconds or a text such as 5m or 1h30m")
+    seconds = _parsed(value) if isinstance(value, str) else float(value)
+    if not 0 <= seconds <= MAX_SECONDS:  # NaN too
+        raise ValueError(f"a duration is between 0 and 292y, not {value}")
+    return seconds
+
+
+def _parsed(text: str) -> float:
+    if text == "0":
+        return 0.0
+    found = _DURATION.fullmatch(text) if len(text) <= 60 else None
+    if found is None or not text:
+        raise ValueError(f"{text[:40]!r} is not a duration such as 30s, 5m or 1h30m")
+    # Milliseconds are added up as integers: 0.1 s and 100ms must be the same number.
+    return sum(int(n) * round(size * 1000) for n, (_, size) in zip(found.groups("0"), _UNITS, strict=True)) / 1000
+
+
+def duration(seconds: float) -> str:
+    """As Prometheus writes it: ``5m``, ``1h30m``, ``250ms``, ``0s``. Rounded to milliseconds."""
+    left = round(seconds * 1000)
+    if left <= 0:
+        return "0s"
+    parts = []
+    for unit, size in _WRITTEN:
+        count, left = divmod(left, round(size * 1000))
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+@cache
+def _signal_units() -> Mapping[str, str]:
+    planned = {name: unit for name, (unit, _) in PLANNED.items()}
+    return planned | {item.name: item.unit for item in signals.load()}
+
+
+def unit_of(condition: Condition) -> str:
+    """Unit of what a condition compares; "" when nobody knows the name (yet)."""
+    if condition.source == "signal":
+        return _signal_units().get(condition.name, "")
+    row = catalog.METRICS.get(condition.name)
+    return row.unit if row is not None else ""
+
+
+def formatted(value: float | None, unit: str) -> str:
+    """A value for people: ``64 %``, ``41.2 s``, ``12.5m``, ``1.95 samples/s``; None is ``unknown``."""
+    if value is None:
+        return UNKNOWN
+    if not math.isfinite(value):
+        return _raw(value)
+    if unit == "ratio":
+        return f"{_number(100 * value)} %"
+    if unit == "seconds":
+        # Two figures of the larger unit are what a reader compares: 12m30s, 2h5m.
+        return f"{_number(value)} s" if abs(value) < 120 else ("-" if value < 0 else "") + duration(round(abs(value)))
+    return f"{_number(value)} {unit}".rstrip()
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.3g}"
+    return f"{value:.3g}"
+
+
+def _raw(value: float) -> str:
+    """As Prometheus writes a sample: NaN, +Inf, 0.5, 12."""
+    if value != value:  # NaN, the one number that is not itself
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+def utc(ts: float) -> str:
+    """``2026-11-21 12:30:05 UTC`` of epoch seconds."""
+    try:
+        return f"{datetime.fromtimestamp(ts, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return UNKNOWN
+
+
+def condition_text(condition: Condition) -> str:
+    """``trainer_wait_ratio{stat="mean"} > 0.4``, ``absent(target_up)``, ``increase(preemptions_total[5m]) > 0``."""
+    of = condition.name
+    if condition.matchers:
+        of += f"{{{','.join(map(str, condition.matchers))}}}"
+    if condition.kind == "absence":
+        return f"absent({of})"
+    if condition.of == "increase":
+        of = f"increase({of}[{duration(condition.window)}])"
+    return f"{of} {condition.op} {_raw(condition.threshold)}"
+
+
+def expression(rule: Rule) -> str:
+    """A rule in one line: ``trainer_wait_ratio > 0.4 and queue_batches < 1 for 5m``."""
+    text = " and ".join(condition_text(condition) for condition in rule.conditions)
+    return f"{text} for {duration(rule.for_seconds)}" if rule.for_seconds else text
+
+
+def problems(text: str) -> list[str]:
+    """What is wrong with an annotation, one sentence each."""
+    found = []
+    for match in Template.pattern.finditer(text):
+        name = match["named"] or match["braced"]
+        if match["invalid"] is not None:
+            found.append(
+                f"{text[match.start() : match.start() + 20]!r}: a $ must be followed by a name; write $$ for $"
+            )
+        elif name is not None and name not in NAMES and not _is_label(name):
+            known = ", ".join(f"${one}" for one in NAMES)
+            found.append(f"${name} is not known; known: {known}, ${LABEL}NAME")
+    return found
+
+
+def _is_label(name: str) -> bool:
+    return name.startswith(LABEL) and name != LABEL
+
+
+class _Names(Mapping[str, str]):
+    """What the names of an alert's texts stand for; nothing is formatted that nobody names."""
+
+    def __init__(self, rule: Rule, alert: Alert) -> None:
+        self._rule, self._alert = rule, alert
+        self._labels = dict(alert.labels)
+
+    def __getitem__(self, name: str) -> str:
+        if name in NAMES:
+            return self._labels.get(name, "") if name in _FROM_LABELS else self._of_rule(name)
+        if _is_label(name):
+            # As Prometheus' {{ $labels.nobody }}: a rule may serve series with and without the label.
+            return self._labels.get(name.removeprefix(LABEL), "")
+        raise KeyError(name)
+
+    def _of_rule(self, name: str) -> str:
+        rule, value, condition = self._rule, self._alert.value, self._rule.condition
+        if name in ("value", "raw_value", "threshold", "unit"):
+            return self._number(name, value, condition)
+        if name == "signal":
+            return condition.name
+        if name == "since":
+            return utc(self._alert.active_at)
+        return duration(rule.for_seconds) if name == "for" else expression(rule)
+
+    def _number(self, name: str, value: float | None, condition: Condition) -> str:
+        if name == "raw_value":
+            return UNKNOWN if value is None else _raw(value)
+        unit = unit_of(condition)
+        return unit if name == "unit" else formatted(value if name == "value" else condition.threshold, unit)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+_FROM_LABELS = frozenset({"run", "alertname", "severity", "class"})
+
+
+@lru_cache(maxsize=1024)
+def _template(text: str) -> Template:
+    return Template(text)
+
+
+def expand(rule: Rule, alert: Alert) -> dict[str, str]:
+    """A rule's annotations for one alert. Never raises: what cannot be replaced stays as written."""
+    names = _Names(rule, alert)
+    return {key: _template(text).safe_substitute(names) for key, text in rule.annotations.items()}

@@ -1,0 +1,120 @@
+"""HTTP: alerts, silences, rules, what receivers were told, and heartbeats."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request
+
+from server.alerts import silences as silence_body
+from server.clock import Clock
+from server.query import Reader, shape
+from server.store import Store, StoreError
+
+MAX_ROWS = 1000
+# Alertmanager's own limit is none; a thousand that are not over are a program gone wild.
+MAX_SILENCES = 1000
+
+# FastAPI has no way to document a body that is read by hand but this.
+_BODY = {
+    "type": "object",
+    "required": ["matchers", "endsAt"],
+    "properties": {
+        "matchers": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name", "value"],
+                "properties": {
+                    "name": {"type": "string"},
+                    "value": {"type": "string"},
+                    "isRegex": {"type": "boolean", "default": False},
+                    "isEqual": {"type": "boolean", "default": True},
+                },
+            },
+        },
+        "startsAt": {"type": "string", "format": "date-time"},
+        "endsAt": {"type": "string", "format": "date-time"},
+        "createdBy": {"type": "string"},
+        "comment": {"type": "string"},
+    },
+}
+
+
+def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: Callable[[str], bool]) -> None:
+    """Routes that read, through the reader, and the three that write."""
+    _read(api, reader)
+    _silences(api, reader, store, clock)
+
+    @api.api_route("/api/v1/heartbeat/{token}", methods=["GET", "HEAD", "POST"], tags=["alerts"])
+    def heartbeat(token: str) -> dict[str, str]:
+        """A sign of life of a trainer: the token says whose (`[[run.NAME.heartbeat]]`). No other token is needed."""
+        if not beat(token):
+            raise HTTPException(404, "no heartbeat has this token; see [[run.NAME.heartbeat]] in the configuration")
+        return {"status": "ok"}
+
+
+def _read(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/alerts", tags=["alerts"])
+    def alerts(
+        run: str | None = None,
+        history: Annotated[int, Query(ge=0, le=MAX_ROWS, description="how many resolved ones, newest first")] = 0,
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Firing and pending alerts, the gravest first; with `history` those that fired and are resolved."""
+        past = reader.alert_history(run, history) if history else []
+        return {
+            "alerts": [shape.alert(found) for found in reader.alerts(run)],
+            "history": [shape.alert(found) for found in past],
+        }
+
+    @api.get("/api/v1/rules", tags=["alerts"])
+    def rules(run: str | None = None) -> list[dict[str, Any]]:
+        """Every rule; with a run, `why` says what that run lacks for it to ever fire."""
+        return [shape.rule(found) for found in reader.rules(run)]
+
+    @api.get("/api/v1/notifications", tags=["alerts"])
+    def notifications(
+        run: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 50
+    ) -> list[dict[str, Any]]:
+        """What receivers were told, newest first: sent, pending with its attempts, or failed with the answer."""
+        return [shape.delivery(found) for found in reader.deliveries(run, limit)]
+
+
+def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
+    @api.get("/api/v1/silences", tags=["alerts"])
+    def silences(expired: bool = False) -> list[dict[str, Any]]:
+        """Active and pending silences; with `expired` those of the last week too."""
+        return [shape.silence(found) for found in reader.silences(expired)]
+
+    def create(body: bytes) -> str:
+        now = clock.now()
+        if len(store.alerts.silences(round(now * 1000))) >= MAX_SILENCES:
+            raise HTTPException(429, f"{MAX_SILENCES} silences are not over yet: end some first")
+        try:
+            row = silence_body.parse(body, str(uuid.uuid4()), now)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        _written(lambda: store.alerts.put_silence(row))
+        return row.id
+
+    documented = {"requestBody": {"content": {"application/json": {"schema": _BODY}}}}
+
+    @api.post("/api/v1/silences", tags=["alerts"], openapi_extra=documented)
+    async def silence(request: Request) -> dict[str, str]:
+        """Silence what matches, until `endsAt`: the body is Alertmanager's (API v2)."""
+        return {"silenceID": await asyncio.to_thread(create, await request.body())}
+
+    @api.delete("/api/v1/silences/{silence_id}", tags=["alerts"])
+    def end(silence_id: str) -> dict[str, str]:
+        """End a silence now."""
+        if not _written(lambda: store.alerts.expire_silence(silence_id, round(clock.now() * 1000))):
+            raise HTTPException(404, "no such silence, or it is over already")
+        return {"status": "ended"}
+
+
+def _written(change: Callable[[], Any]) -> Any:
+    try:
+        return change()
+    except StoreError as error:
+        raise HTTPException(503, str(error)) from None

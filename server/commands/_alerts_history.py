@@ -1,0 +1,117 @@
+"""Series over time as the frames that rules are evaluated on: what `alerts test` and `alerts --replay` share. Pure."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collectors.model import Labels
+from server.alerts.model import Condition, Table
+
+ENDED = None
+"""A value of a track: the series is not there any more. NaN is a gap: nothing is known."""
+
+
+@dataclass(slots=True)
+class Track:
+    """One series: (time, value) in order of time; a value holds until the next one, at most `carry` seconds.
+
+    Attributes:
+        silent: what silence longer than `carry` at a time means: why nothing is known, or "" for an ended series.
+    """
+
+    labels: Labels
+    carry: float = math.inf
+    silent: Callable[[float], str] = lambda _: "no sample"
+    times: list[float] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+    grown: list[float] = field(default_factory=list)
+
+    def add(self, ts: float, value: float | None) -> None:
+        """Append; an item that is not newer than the last is left out."""
+        if self.times and ts <= self.times[-1]:
+            return
+        total = self.grown[-1] if self.grown else 0.0
+        before = next((v for v in reversed(self.values) if v is not None and v == v), None)
+        if value is not None and before is not None and value == value:
+            # Prometheus' rule: a decrease is a reset, the new value is the increase.
+            total += value - before if value >= before else value
+        self.times.append(ts)
+        self.values.append(value)
+        self.grown.append(total)
+
+    def forget(self, until: float) -> None:
+        """Drop what ended before; the item that holds at `until` is kept."""
+        # The one before `until` holds there, and a counter's growth is measured from it.
+        keep = max(0, bisect_right(self.times, until) - 1)
+        del self.times[:keep], self.values[:keep], self.grown[:keep]
+
+    def at(self, now: float) -> tuple[float | None, str]:
+        """(value, why there is none) at a time; before its first item a series is as one that ended."""
+        i = bisect_right(self.times, now) - 1
+        if i < 0:
+            return ENDED, ""
+        if now - self.times[i] > self.carry and self.values[i] is not None:
+            why = self.silent(now)
+            return (math.nan, why) if why else (ENDED, "")
+        value = self.values[i]
+        return value, "no data" if value is not None and value != value else ""
+
+    def increase(self, now: float, window: float) -> float:
+        """Growth over the window; over the known part of it when the series is younger."""
+        i = bisect_right(self.times, now) - 1
+        begin = max(0, bisect_right(self.times, now - window) - 1)
+        return self.grown[i] - self.grown[begin]
+
+    def young(self, now: float, window: float) -> bool:
+        """Did it begin within the window?"""
+        return not self.times or self.times[0] > now - window
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFrame:
+    """See `server.alerts.model.Frame`. ``tracks``: the series of a condition, None when it has no source."""
+
+    now: float
+    run: str
+    lifecycle: str
+    tracks: Callable[[Condition], Sequence[Track] | None]
+    replayed: bool = True
+    known: dict[tuple[str, str, str, float], Table | None] = field(default_factory=dict)
+
+    def table(self, condition: Condition) -> Table | None:
+        # Many rules look at one source; its table is made once per instant.
+        key = (condition.source, condition.name, condition.of, condition.window)
+        if key not in self.known:
+            self.known[key] = self._table(condition)
+        return self.known[key]
+
+    def _table(self, condition: Condition) -> Table | None:
+        tracks = self.tracks(condition)
+        if tracks is None:
+            return None
+        labels: list[Labels] = []
+        values: list[float] = []
+        gaps: dict[int, str] = {}
+        for track in tracks:
+            value, why = self._value(track, condition)
+            if value is None:
+                continue
+            if value != value:
+                gaps[len(values)] = why
+            labels.append(track.labels)
+            values.append(value)
+        return Table(labels, values, gaps, hash(tuple(labels)))
+
+    def _value(self, track: Track, condition: Condition) -> tuple[float | None, str]:
+        value, why = track.at(self.now)
+        if value is None or value != value or condition.of == "value":
+            return value, why
+        if condition.source == "metric" and track.young(self.now, condition.window):
+            return math.nan, "younger than the window"
+        return track.increase(self.now, condition.window), ""
+
+
+def by_name(tracks: Mapping[str, Sequence[Track]]) -> Callable[[Condition], Sequence[Track] | None]:
+    """Tracks found by the condition's name alone."""
+    return lambda condition: tracks.get(condition.name)

@@ -1,0 +1,311 @@
+"""One bounded request to a receiver: the outbound policy, and an answer that is fit for logs and pages.
+
+Follows no redirect, verifies certificates, takes no proxy from the environment, connects only to an address it has
+checked, and ends within `Limits`. What comes back in words holds no part of the URL but its scheme and host, no
+header and no secret, however the receiver echoes them.
+"""
+
+import asyncio
+import base64
+import html
+import ipaddress
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
+from socket import SOCK_STREAM
+from ssl import SSLContext
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
+
+import httpx
+
+from server.notify._model import Answer, Request
+from server.security import Secret, refuse_target
+
+EXCERPT = 120
+# What is searched for secrets before it is cut to an excerpt: all 64 kB would hold up the event loop for 0.2 s.
+SEARCHED = 4096
+# Fragments of a secret of at least this length are removed too: receivers cut what they echo.
+FRAGMENT = 8
+# A receiver that asks for more than an hour is asked again after one: by then somebody may have mended it.
+AFTER_MAX_SECONDS = 3600.0
+# Metadata services outside the link-local range: EC2 and Google over IPv6, Alibaba.
+_METADATA = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200"})
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one request. Together the two times stay within 15 s.
+
+    Attributes:
+        head_seconds: resolving, connecting, sending and the answer's head.
+        body_seconds: the answer's body; its status has decided by then.
+        body_bytes: after so many no further chunk of it is read.
+    """
+
+    head_seconds: float = 10.0
+    connect_seconds: float = 5.0
+    body_seconds: float = 5.0
+    body_bytes: int = 64 << 10
+
+
+LIMITS = Limits()
+
+_SENDING: ContextVar[bool] = ContextVar("sending", default=False)
+
+
+class _Quiet(logging.Filter):
+    """Drops what the HTTP libraries log of our requests: httpx the URL, httpcore the answer's headers."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _SENDING.get()
+
+
+_QUIET = _Quiet()
+for _name in ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy"):
+    logging.getLogger(_name).addFilter(_QUIET)
+
+
+class _Refused(Exception):
+    """The policy forbids this request; the text is ours and safe."""
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Every address of a name, in the order in which to try them.
+
+    Raises:
+        OSError: the name has none.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+async def send(
+    request: Request, *, client: httpx.AsyncClient | None = None, limits: Limits = LIMITS, resolve: Resolve = resolve
+) -> Answer:
+    """One attempt. Never raises but for cancellation.
+
+    2xx is ok; 5xx, 408, 429 and network errors are worth a retry; every other status is final.
+
+    Args:
+        client: whose certificates are trusted; None makes one. No connection is ever shared between requests.
+        resolve: how names become addresses.
+    """
+    with _quiet():
+        try:
+            if client is not None:
+                return await _attempt(client, request, limits, resolve)
+            async with new_client() as own:
+                return await _attempt(own, request, limits, resolve)
+        except _Refused as error:
+            return Answer(False, text=str(error))
+        except TimeoutError:
+            return Answer(False, retry=True, text=f"no answer within {limits.head_seconds:g} s")
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError) as error:
+            # Another attempt would be the same; the message may quote the header or URL that is wrong.
+            return Answer(False, text=f"the request cannot be sent: {type(error).__name__}")
+        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+            words = _excerpt(str(error), request, whole=True)
+            return Answer(False, retry=True, text=f"no answer: {type(error).__name__}{words}")
+
+
+def new_client() -> httpx.AsyncClient:
+    """A client for `send`, to be closed by the caller."""
+    return httpx.AsyncClient(verify=_certificates(), trust_env=False, follow_redirects=False)
+
+
+@cache
+def _certificates() -> SSLContext:
+    # 20 ms to build. SSL_CERT_FILE is honoured: receivers inside a company have that company's authority.
+    return httpx.create_ssl_context()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    token = _SENDING.set(True)
+    try:
+        yield
+    finally:
+        _SENDING.reset(token)
+
+
+async def _attempt(client: httpx.AsyncClient, request: Request, limits: Limits, resolve: Resolve) -> Answer:
+    async with asyncio.timeout(limits.head_seconds):
+        url = httpx.URL(request.url)
+        addresses = await _checked(request.url, url, resolve)
+        response = await _connect(client, request, url, addresses, limits)
+    try:
+        body, whole = await _body(response, limits)
+        return _answer(response, _excerpt(body, request, whole=whole))
+    finally:
+        await response.aclose()
+
+
+async def _checked(text: str, url: httpx.URL, resolve: Resolve) -> list[str]:
+    """The addresses to try. One forbidden address forbids the name: which one is asked is chance."""
+    refusal = refuse_target(text)
+    if refusal is not None:
+        raise _Refused(f"refused: the URL {refusal}")
+    host = url.raw_host.decode("ascii").strip("[]")
+    addresses = await resolve(host, url.port or (443 if url.scheme == "https" else 80))
+    if any(_forbidden(address) for address in addresses):
+        raise _Refused("refused: the name leads to a link-local, multicast or cloud metadata address")
+    if not addresses:
+        raise OSError("the name has no address")
+    return addresses
+
+
+def _forbidden(address: str) -> bool:
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        low = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None
+        found = found.ipv4_mapped or found.sixtofour or low or found
+    return found.is_link_local or found.is_multicast or str(found) in _METADATA
+
+
+async def _connect(
+    client: httpx.AsyncClient, request: Request, url: httpx.URL, addresses: list[str], limits: Limits
+) -> httpx.Response:
+    """The answer's head from the first address that takes the connection.
+
+    The URL carries the checked address, so that nothing is resolved a second time; the name goes into the Host
+    header and into the TLS handshake, whose certificate must be the name's.
+    """
+    last = addresses[-1]
+    for address in addresses:
+        try:
+            return await client.send(
+                _pinned(client, request, url, address, limits), stream=True, follow_redirects=False
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            if address == last:
+                raise
+    raise AssertionError("unreachable: the last address returns or raises")
+
+
+def _pinned(client: httpx.AsyncClient, request: Request, url: httpx.URL, address: str, limits: Limits) -> httpx.Request:
+    name = url.raw_host.decode("ascii").strip("[]")
+    headers = {
+        "User-Agent": "rollscope",
+        **request.headers,
+        "Host": url.netloc.decode("ascii"),
+        # No zip bombs, and no connection that is later reused for another name at the same address.
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+    }
+    return client.build_request(
+        request.method,
+        url.copy_with(host=address),
+        content=request.body,
+        headers=headers,
+        timeout=httpx.Timeout(limits.head_seconds, connect=limits.connect_seconds),
+        extensions={"sni_hostname": name} if name != address else {},
+    )
+
+
+async def _body(response: httpx.Response, limits: Limits) -> tuple[str, bool]:
+    """What the body says, and whether it is all of it. A body that fails changes nothing: the status is there."""
+    parts: list[bytes] = []
+    size = 0
+    whole = False
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for chunk in response.aiter_raw():
+                parts.append(chunk)
+                size += len(chunk)
+                if size >= limits.body_bytes:
+                    break
+            else:
+                whole = True
+    except (TimeoutError, httpx.HTTPError, httpx.StreamError, OSError):
+        pass
+    plain = response.headers.get("content-encoding", "identity").strip().lower() in ("", "identity")
+    return b"".join(parts).decode("utf-8", "replace") if plain else "", whole
+
+
+def _answer(response: httpx.Response, words: str) -> Answer:
+    status = response.status_code
+    if 200 <= status < 300:
+        return Answer(True, text=f"HTTP {status}{words}")
+    if 300 <= status < 400:
+        return Answer(False, text=f"HTTP {status}: redirects are not followed; configure where it leads")
+    if status >= 500 or status in (408, 429):
+        return Answer(False, retry=True, text=f"HTTP {status}{words}", after=_after(response.headers))
+    return Answer(False, text=f"HTTP {status}{words}")
+
+
+def _after(headers: httpx.Headers) -> float | None:
+    """Retry-After in seconds from now, as a number or a date (RFC 9110, 10.2.3)."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:20]), AFTER_MAX_SECONDS)
+    try:
+        seconds = parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(seconds, 0.0), AFTER_MAX_SECONDS)
+
+
+def _excerpt(text: str, request: Request, *, whole: bool) -> str:
+    secrets = list(_secrets_of(request))
+    if len(text) > SEARCHED:
+        text, whole = text[:SEARCHED], False
+    if not whole:  # it may end in the midst of a secret
+        longest = max((len(form) for secret in secrets for form in _forms(secret)), default=0)
+        text = text[: max(0, len(text) - longest)]
+    words = plain(redacted(text, secrets))[:EXCERPT]
+    return f": {words}" if words else ""
+
+
+def _secrets_of(request: Request) -> Iterator[str]:
+    """All parts of a request that must not come back: what its URL says after the host, secret headers, the rest."""
+    yield from request.secrets
+    for name, value in request.headers.items():
+        if isinstance(value, Secret) or name.lower() in ("authorization", "cookie"):
+            yield value
+            yield value.partition(" ")[2]
+    try:
+        parts = urlsplit(request.url)
+    except ValueError:
+        yield request.url
+        return
+    yield from (parts.path if parts.path != "/" else "", parts.query, parts.fragment)
+    user, password = parts.username or "", parts.password or ""
+    yield from (user, password, base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode())
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """The text with ``***`` for every secret: whole, in any usual encoding, or a fragment of 8 characters."""
+    forms = {form for secret in secrets for form in _forms(secret)}
+    pieces = {form[at : at + FRAGMENT] for form in forms for at in range(len(form) - FRAGMENT + 1)}
+    hidden = bytearray(len(text))
+    for at in range(len(text) - FRAGMENT + 1):
+        if text[at : at + FRAGMENT] in pieces:
+            hidden[at : at + FRAGMENT] = b"\1" * FRAGMENT
+    runs = groupby(zip(text, hidden, strict=True), key=itemgetter(1))
+    text = "".join("***" if hide else "".join(char for char, _ in run) for hide, run in runs)
+    # The short ones last: replaced first they would break up a longer one and let its pieces through.
+    for form in sorted((form for form in forms if len(form) < FRAGMENT), key=len, reverse=True):
+        text = text.replace(form, "***")
+    return text
+
+
+def plain(text: str) -> str:
+    """The text in one line, without control characters (nor those that turn the direction of writing)."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def _forms(secret: str) -> Iterator[str]:
+    for form in (secret, unquote(secret), unquote_plus(secret)):
+        encoded = (form, quote(form), quote(form, safe=""), json.dumps(form)[1:-1], html.escape(form))
+        yield from (one for one in encoded if one)

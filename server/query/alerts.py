@@ -1,0 +1,151 @@
+"""The alerting half of `Reader`: what fires, what fired, who is told, which rules can."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from server import signals
+from server.alerts import links, text
+from server.alerts.config import AlertSettings
+from server.alerts.frame import TARGET_UP
+from server.alerts.matchers import Matcher, all_match
+from server.alerts.model import CLASSES, SEVERITIES, Condition, Rule
+from server.alerts.mute import Silence
+from server.alerts.planned import PLANNED
+from server.alerts.silences import silence_of
+from server.clock import Clock
+from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
+from server.store import Store
+from server.store.types import AlertRow, DeliveryRow, SilenceRow
+
+# More than a page shows and a person reads; beyond it something is wrong with the rules, not with the run.
+MOST_ALERTS = 10_000
+# How long the end of a silence is worth showing.
+EXPIRED_SECONDS = 7 * 86_400.0
+
+_IMPLEMENTED = frozenset(item.name for item in signals.load()) | {TARGET_UP}
+
+
+class AlertReader:
+    """Thread-safe; every call reads the store. Rules and receivers are the configuration's."""
+
+    def __init__(self, store: Store, clock: Clock, settings: AlertSettings) -> None:
+        self._store, self._clock, self._settings = store, clock, settings
+        self._rules = {rule.name: rule for rule in settings.rules}
+        self._kinds = {receiver.name: receiver.kind for receiver in settings.receivers}
+
+    def active(self, run: str | None) -> list[AlertInfo]:
+        rows = self._store.alerts.list(run, ("pending", "firing"), MOST_ALERTS)
+        if not rows:
+            return []
+        # A silence counts from the moment it is made, not from the next tick; so does its end.
+        now = self._clock.now()
+        quiet = [silence_of(row) for row in self._store.alerts.silences(round(now * 1000))]
+        infos = (replace(info, muted=_muted(info, quiet, now)) for info in (self._info(*row) for row in rows))
+        return sorted(infos, key=_gravest)
+
+    def history(self, run: str | None, limit: int) -> list[AlertInfo]:
+        return [self._info(name, row) for name, row in self._store.alerts.history(run, limit)]
+
+    def _info(self, run: str, row: AlertRow) -> AlertInfo:
+        rule, labels = self._rules.get(row.rule), dict(row.labels)
+        resolved = _seconds(row.resolved_at)
+        return AlertInfo(
+            run=run, name=row.rule, state=row.state,  # type: ignore[arg-type]
+            severity=labels.get("severity", ""), labels=labels, annotations=row.annotations, value=row.value,
+            unit=text.unit_of(rule.condition) if rule else "", signal=rule.condition.name if rule else "",
+            active_at=row.active_at / 1000, fired_at=_seconds(row.fired_at), resolved_at=resolved,
+            fingerprint=row.fingerprint, muted=row.muted if resolved is None else "", reason=row.reason,
+            held=row.held_since is not None, url=links.moment(run, row.active_at / 1000, resolved),
+            replayed=row.replayed,
+        )  # fmt: skip
+
+    # ---- silences, deliveries
+
+    def silences(self, expired: bool) -> list[SilenceInfo]:
+        now = self._clock.now()
+        since = round((now - EXPIRED_SECONDS) * 1000) if expired else None
+        return [_silence(row, now) for row in self._store.alerts.silences(round(now * 1000), since)]
+
+    def deliveries(self, run: str | None, limit: int) -> list[DeliveryInfo]:
+        return [self._delivery(row) for row in self._store.alerts.deliveries(run, limit)]
+
+    def _delivery(self, row: DeliveryRow) -> DeliveryInfo:
+        waiting = row.status == "pending"
+        return DeliveryInfo(
+            run=row.run, receiver=row.receiver, kind=self._kinds.get(row.receiver, ""), status=row.status,
+            alerts=_named(row.payload), created_at=row.created_at / 1000, sent_at=_seconds(row.sent_at),
+            attempts=row.attempts, next_at=row.next_at / 1000 if waiting else None, answer=row.answer,
+        )  # fmt: skip
+
+    # ---- rules
+
+    def rules(self, status: Status | None) -> list[RuleInfo]:
+        metrics = self._store.metrics(status.run) if status is not None else frozenset()
+        return [self._rule(rule, status, metrics) for rule in self._settings.rules]
+
+    def _rule(self, rule: Rule, status: Status | None, metrics: frozenset[str]) -> RuleInfo:
+        condition = rule.condition
+        plain = condition.kind in ("threshold", "drift") and condition.of == "value"
+        why = (missing(one, status, metrics) for one in rule.conditions)
+        return RuleInfo(
+            name=rule.name, severity=rule.severity, class_=rule.class_, expression=text.expression(rule),
+            summary=rule.annotations.get("summary", ""), builtin=rule.builtin, why=next(filter(None, why), ""),
+            signal=condition.name if condition.source == "signal" else "",
+            threshold=condition.threshold if plain else None, recover=condition.recover,
+        )  # fmt: skip
+
+
+def missing(condition: Condition, status: Status | None, metrics: frozenset[str]) -> str:
+    """Why a condition can never be true here: no such signal yet, or nothing in the run that gives it; "" if it can."""
+    if condition.kind == "absence" or condition.name == TARGET_UP:
+        return ""
+    if condition.source == "signal" and condition.name not in _IMPLEMENTED:
+        return f"no source yet: {PLANNED[condition.name][1]}"
+    if status is None:
+        return ""
+    if condition.source == "metric":
+        return "" if condition.name in metrics else f"no source: no target reports {condition.name}"
+    return _no_signal([signal for signal in status.signals if signal.signal == condition.name])
+
+
+def _no_signal(rows: Sequence[SignalNow]) -> str:
+    # A signal that once had a value has a source, whatever it says just now.
+    if not rows or any(row.value is not None or "the last value was" in row.why for row in rows):
+        return "" if rows else "no source: nothing counted yet"
+    kind = "not applicable" if rows[0].state == "not_applicable" else "no source"
+    return f"{kind}: {rows[0].why}"
+
+
+def _muted(info: AlertInfo, silences: Sequence[Silence], now: float) -> str:
+    """Inhibition as of the last tick, which alone knows what else fires; silences as of now."""
+    if info.muted.startswith("inhibited"):
+        return info.muted
+    fits = (one for one in silences if one.active(now) and all_match(one.matchers, info.labels))
+    return next((one.words(now) for one in fits), "")
+
+
+def _gravest(alert: AlertInfo) -> tuple[Any, ...]:
+    severity = SEVERITIES.index(alert.severity) if alert.severity in SEVERITIES else len(SEVERITIES)
+    kind = alert.labels.get("class", "")
+    rank = CLASSES.index(kind) if kind in CLASSES else len(CLASSES)
+    return alert.state != "firing", bool(alert.muted), severity, rank, alert.active_at, alert.fingerprint
+
+
+def _silence(row: SilenceRow, now: float) -> SilenceInfo:
+    starts, ends = row.starts_at / 1000, row.ends_at / 1000
+    state = "expired" if ends <= now else "pending" if starts > now else "active"
+    matchers = tuple(str(Matcher(*one)) for one in row.matchers)
+    return SilenceInfo(row.id, state, matchers, starts, ends, row.created_by, row.comment)
+
+
+def _named(payload: str) -> tuple[str, ...]:
+    """``RunStalled firing``, ... of a stored notification."""
+    found: Mapping[str, Any] = json.loads(payload)
+    alerts = (f"{alert['labels'].get('alertname', '')} {alert['status']}" for alert in found.get("alerts", ()))
+    return tuple(dict.fromkeys(alerts))
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000

@@ -1,0 +1,31 @@
+"""Can the numbers be believed? The share of an actor's targets that answered lately, and in full."""
+
+from server.signals._model import Answer, Signal, Unknown, Value, View
+
+_HINT = "no target has been asked yet"
+
+
+def _compute(view: View) -> Answer:
+    found: dict[str, list[bool]] = {}
+    for target in view.targets:
+        if target.up and target.last_ok_ts is None:
+            continue  # a heartbeat not heard yet and not yet due: nothing is known of it
+        found.setdefault(target.actor, []).append(target.trusted(view.now))
+    values = [Value(sum(good) / len(good), (("actor", actor),)) for actor, good in sorted(found.items())]
+    return values or Unknown(_HINT)
+
+
+SIGNAL = Signal(
+    name="trusted_targets_ratio",
+    title="Trusted targets",
+    unit="ratio",
+    actor="queue",
+    help="Share of an actor's targets that answered within three intervals, in full and with a right clock.",
+    inputs=(),
+    cadence="tick",
+    compute=_compute,
+    hint=_HINT,
+    watch=1.0,
+    critical=0.5,
+    higher_is_worse=False,
+)

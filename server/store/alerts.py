@@ -1,0 +1,347 @@
+"""Alerts in the store: what fires, what receivers were told, what is still to be sent, silences, heartbeats.
+
+A tick's own rows are written by `write`, in the tick's transaction; everything else by the door `AlertStore`.
+The outbox is also the notification log: a row's final status and answer are committed together.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from server.store.bulk import Row, clean, upsert
+from server.store.engine import Engines, StoreError
+from server.store.series import pack_labels, text_hash, unpack_labels
+from server.store.tables import alert_groups, alerts, heartbeats, outbox, runs, silences
+from server.store.types import AlertRow, Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
+
+_T = TypeVar("_T")
+
+_ALERT = tuple(field.name for field in fields(AlertRow))
+_ALERT_KEY = ("fingerprint", "active_at")
+_GROUP = tuple(field.name for field in fields(GroupRow) if field.name != "ended")
+_DELIVERY = tuple(field.name for field in fields(DeliveryRow) if field.name != "run")
+_SILENCE = tuple(field.name for field in fields(SilenceRow))
+_OUTBOX = (
+    "run", "receiver", "group_hash", "group_key", "seq", "created_at", "payload", "refresh", "status", "attempts",
+    "next_at", "answer",
+)  # fmt: skip
+
+_JSON_LABELS = ("series", "labels")
+_JSON_NAMES = ("firing", "resolved")
+_WORDS = ("rule", "reason", "muted")
+
+
+class Heartbeat(NamedTuple):
+    """When something outside last said that it lives (epoch ms), and how often it did."""
+
+    name: str
+    last_ts: int
+    beats: int
+
+
+# Named here because inside the class `list` is a method.
+AlertRows = list[AlertRow]
+RunAlerts = list[tuple[str, AlertRow]]
+GroupRows = list[GroupRow]
+SilenceRows = list[SilenceRow]
+DeliveryRows = list[DeliveryRow]
+Heartbeats = list[Heartbeat]
+
+
+# -- in the tick's transaction
+
+
+def write(connection: Connection, batch: Batch, run: int) -> None:
+    """The alerts, groups and notifications of a batch. Writing them again changes nothing."""
+    _write_alerts(connection, batch.alerts, run)
+    _write_groups(connection, batch.groups, run)
+    _write_outbox(connection, batch.outbox, run)
+
+
+def _write_alerts(connection: Connection, rows: Sequence[AlertRow], run: int) -> None:
+    # Merged batches may hold an episode twice: only how it ends counts.
+    last = {(row.fingerprint, row.active_at): row for row in rows}
+    kept = [(run, *(_alert_value(row, name) for name in _ALERT)) for row in last.values() if row.state != "inactive"]
+    upsert(connection, alerts, ("run", *_ALERT), kept, [name for name in _ALERT if name not in _ALERT_KEY])
+    for key in (key for key, row in last.items() if row.state == "inactive"):
+        c = alerts.c
+        connection.execute(delete(alerts).where(c.run == run, c.fingerprint == key[0], c.active_at == key[1]))
+
+
+def _alert_value(row: AlertRow, name: str) -> Any:
+    value = getattr(row, name)
+    if name in _JSON_LABELS:
+        return pack_labels(value)
+    if name == "annotations":
+        return json.dumps(dict(value))
+    return clean(value) if name in _WORDS else value
+
+
+def _write_groups(connection: Connection, rows: Sequence[GroupRow], run: int) -> None:
+    last = {(row.receiver, row.group_key): row for row in rows}
+    kept = [
+        (run, text_hash(row.group_key), *(_group_value(row, name) for name in _GROUP))
+        for row in last.values()
+        if not row.ended
+    ]
+    changing = [name for name in _GROUP if name != "receiver"]
+    upsert(connection, alert_groups, ("run", "group_hash", *_GROUP), kept, changing)
+    for receiver, key in (key for key, row in last.items() if row.ended):
+        c = alert_groups.c
+        connection.execute(
+            delete(alert_groups).where(c.run == run, c.receiver == receiver, c.group_hash == text_hash(key))
+        )
+
+
+def _group_value(row: GroupRow, name: str) -> Any:
+    value = getattr(row, name)
+    if name == "labels":
+        return pack_labels(value)
+    return json.dumps(value) if name in _JSON_NAMES else value
+
+
+def _write_outbox(connection: Connection, rows: Sequence[OutboxRow], run: int) -> None:
+    made: list[Row] = [
+        (
+            run, o.receiver, text_hash(o.group_key), o.group_key, o.seq, o.created_at, o.payload, o.refresh,
+            "pending", 0, o.created_at, "",
+        )
+        for o in rows
+    ]  # fmt: skip
+    upsert(connection, outbox, _OUTBOX, made)
+    for row in rows:
+        if row.refresh:
+            _supersede(connection, row, run)
+
+
+def _supersede(connection: Connection, row: OutboxRow, run: int) -> None:
+    """An older repetition that nobody is sending just now has nothing to say any more."""
+    c = outbox.c
+    connection.execute(
+        update(outbox)
+        .where(c.run == run, c.receiver == row.receiver, c.group_hash == text_hash(row.group_key), c.seq < row.seq)
+        .where(c.status == "pending", c.refresh.is_(True), _free(row.created_at))
+        .values(status="superseded")
+    )
+
+
+def _free(now_ms: int) -> ColumnElement[bool]:
+    """Nobody holds the row: it was never leased, or its holder died."""
+    return or_(outbox.c.lease_until.is_(None), outbox.c.lease_until <= now_ms)
+
+
+# -- the door
+
+
+class AlertStore:
+    """Reached as `Store.alerts`. Times are epoch ms; safe to share between threads and processes.
+
+    Every method that writes raises `StoreError` on a read-only store.
+    """
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def _read(self, query: Callable[[Connection], _T]) -> _T:
+        with self._engines.read.begin() as connection:
+            return query(connection)
+
+    def _write(self, change: Callable[[Connection], _T]) -> _T:
+        if self._engines.write is None:
+            raise StoreError("the store was opened read-only")
+        with self._engines.write.begin() as connection:
+            return change(connection)
+
+    # alerts and groups
+
+    def active(self, run: str, since_ms: int) -> AlertRows:
+        """Pending and firing alerts of a run and those resolved at or after ``since_ms``, oldest first."""
+        c = alerts.c
+        return [row for _, row in self._alerts(run, or_(c.resolved_at.is_(None), c.resolved_at >= since_ms))]
+
+    def list(self, run: str | None, states: Collection[str], limit: int) -> RunAlerts:
+        """(run, alert) in one of the states, of one run or of all, oldest first."""
+        return self._alerts(run, alerts.c.state.in_(sorted(states)), limit=limit)
+
+    def history(self, run: str | None, limit: int) -> RunAlerts:
+        """(run, alert) that fired and is resolved, newest resolution first."""
+        c = alerts.c
+        had_fired = and_(c.resolved_at.is_not(None), c.fired_at.is_not(None))
+        return self._alerts(run, had_fired, c.resolved_at.desc(), limit=limit)
+
+    def _alerts(
+        self, run: str | None, where: ColumnElement[bool], *first: ColumnElement[Any], limit: int | None = None
+    ) -> RunAlerts:
+        query = select(runs.c.name, *(alerts.c[name] for name in _ALERT)).join(runs, runs.c.id == alerts.c.run)
+        # The fingerprint last: equal times must not change places from one read to the next.
+        query = query.where(where).order_by(*first, alerts.c.active_at, alerts.c.fingerprint).limit(limit)
+        if run is not None:
+            query = query.where(runs.c.name == run)
+        return self._read(lambda c: [(name, _alert(values)) for name, *values in c.execute(query)])
+
+    def groups(self, run: str) -> GroupRows:
+        """Every living group of a run."""
+        columns = [alert_groups.c[name] for name in _GROUP]
+        query = select(*columns).join(runs, runs.c.id == alert_groups.c.run).where(runs.c.name == run)
+        query = query.order_by(alert_groups.c.receiver, alert_groups.c.group_key)
+        return self._read(lambda c: [_group(values) for values in c.execute(query)])
+
+    # silences
+
+    def silences(self, now_ms: int, expired_since: int | None = None) -> SilenceRows:
+        """Active and pending silences, and those that ended at or after ``expired_since``; the first to end first."""
+        c = silences.c
+        wanted = c.ends_at > now_ms if expired_since is None else or_(c.ends_at > now_ms, c.ends_at >= expired_since)
+        query = select(*(c[name] for name in _SILENCE)).where(wanted).order_by(c.ends_at, c.id)
+        return self._read(lambda connection: [_silence(values) for values in connection.execute(query)])
+
+    def put_silence(self, silence: SilenceRow) -> None:
+        """Create a silence, or replace the one with its id."""
+        row = tuple(_silence_value(silence, name) for name in _SILENCE)
+        self._write(lambda c: upsert(c, silences, _SILENCE, [row], _SILENCE[1:]))
+
+    def expire_silence(self, silence: str, now_ms: int) -> bool:
+        """End a silence now; False when there is none, or it is over already."""
+        c = silences.c
+        # One that had not begun yet ends where it begins: now.
+        begun = case((c.starts_at > now_ms, now_ms), else_=c.starts_at)
+        statement = update(silences).where(c.id == silence, c.ends_at > now_ms)
+        return self._count(statement.values(starts_at=begun, ends_at=now_ms, updated_at=now_ms)) > 0
+
+    def _count(self, statement: Any) -> int:
+        return self._write(lambda connection: int(connection.execute(statement).rowcount))
+
+    # the outbox
+
+    def claim(self, now_ms: int, lease_ms: int, limit: int, receivers: Collection[str]) -> DeliveryRows:
+        """Take notifications that are due, for ``lease_ms``: nobody else gets them until then.
+
+        Of each group only its oldest unsent one, so that a receiver is told things in their order. A claim counts as
+        an attempt, because a process that dies in one leaves no other trace.
+        """
+        # Asked without the write lock first: on SQLite a tick waits for it, and mostly nothing is due.
+        due = self.next_due(receivers)
+        if due is None or due > now_ms:
+            return []
+        return self._write(lambda connection: _claim(connection, now_ms, lease_ms, limit, receivers))
+
+    def finish(self, number: int, status: str, answer: str, sent_at: int | None) -> None:
+        """The log entry: what became of a notification for good (``sent`` or ``failed``). The first one stands."""
+        # A superseded row may still have been sent, by one whose lease had run out: that it was is what counts.
+        open_ = and_(outbox.c.id == number, outbox.c.status.in_(("pending", "superseded")))
+        done = {"status": status, "answer": clean(answer), "sent_at": sent_at, "lease_until": None}
+        self._count(update(outbox).where(open_).values(done))
+
+    def retry(self, number: int, next_at: int, answer: str) -> None:
+        """Give the lease back and wait until ``next_at``."""
+        waiting = {"next_at": next_at, "answer": clean(answer), "lease_until": None}
+        self._count(update(outbox).where(outbox.c.id == number, outbox.c.status == "pending").values(waiting))
+
+    def next_due(self, receivers: Collection[str]) -> int | None:
+        """When the next notification to one of the receivers can be claimed; None: there is none to wait for."""
+        c = outbox.c
+        due = case((c.lease_until > c.next_at, c.lease_until), else_=c.next_at)
+        query = select(func.min(due)).where(c.status == "pending", c.receiver.in_(sorted(receivers)), _is_head())
+        return self._read(lambda connection: connection.execute(query).scalar())
+
+    def deliveries(self, run: str | None, limit: int) -> DeliveryRows:
+        """The newest notifications, newest first."""
+        query = _deliveries().order_by(outbox.c.id.desc()).limit(limit)
+        if run is not None:
+            query = query.where(outbox.c.run == select(runs.c.id).where(runs.c.name == run).scalar_subquery())
+        return self._read(lambda c: [DeliveryRow(**row._mapping) for row in c.execute(query)])
+
+    def prune(self, before_ms: int) -> None:
+        """Forget notifications made, and silences that ended, before ``before_ms``.
+
+        What is still pending then belongs to a receiver that is configured no more: it is marked failed, and goes
+        with the next call, so that it was seen once.
+        """
+        c = outbox.c
+        old = c.created_at < before_ms
+        given_up = {"status": "failed", "answer": "given up: its receiver is not configured any more"}
+        self._count(delete(outbox).where(c.status != "pending", old))
+        self._count(update(outbox).where(c.status == "pending", old, _free(before_ms)).values(given_up))
+        self._count(delete(silences).where(silences.c.ends_at < before_ms))
+
+    # heartbeats
+
+    def beat(self, run: str, name: str, ts: int) -> None:
+        """Note a sign of life; the newest time stands."""
+        self._write(lambda connection: _beat(connection, clean(run), clean(name), ts))
+
+    def heartbeats(self, run: str) -> Heartbeats:
+        """Every heartbeat of a run, by name."""
+        c = heartbeats.c
+        query = select(c.name, c.last_ts, c.beats).where(c.run == run).order_by(c.name)
+        return self._read(lambda connection: [Heartbeat(*row) for row in connection.execute(query)])
+
+
+def _is_head() -> ColumnElement[bool]:
+    """Is nothing older of its group unsent?"""
+    c, older = outbox.c, outbox.alias("older")
+    same = and_(older.c.run == c.run, older.c.receiver == c.receiver, older.c.group_hash == c.group_hash)
+    return ~select(older.c.id).where(older.c.status == "pending", same, older.c.seq < c.seq).exists()
+
+
+def _claim(
+    connection: Connection, now_ms: int, lease_ms: int, limit: int, receivers: Collection[str]
+) -> list[DeliveryRow]:
+    c = outbox.c
+    due = select(c.id).where(c.status == "pending", c.receiver.in_(sorted(receivers)), c.next_at <= now_ms)
+    due = due.where(_free(now_ms), _is_head()).order_by(c.next_at, c.id).limit(limit)
+    # Two processes on PostgreSQL: what the other is claiming is passed over. (SQLite leaves the words out.)
+    taken = list(connection.execute(due.with_for_update(skip_locked=True, of=outbox)).scalars())
+    if not taken:
+        return []
+    lease = {"lease_until": now_ms + lease_ms, "attempts": c.attempts + 1}
+    connection.execute(update(outbox).where(c.id.in_(taken)).values(lease))
+    query = _deliveries().where(c.id.in_(taken)).order_by(c.next_at, c.id)
+    return [DeliveryRow(**row._mapping) for row in connection.execute(query)]
+
+
+def _deliveries() -> Any:
+    columns = (outbox.c[name] for name in _DELIVERY)
+    return select(runs.c.name.label("run"), *columns).join(runs, runs.c.id == outbox.c.run)
+
+
+def _beat(connection: Connection, run: str, name: str, ts: int) -> None:
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = make(heartbeats).values(run=run, name=name, last_ts=ts, beats=1)
+    old, new = heartbeats.c, statement.excluded
+    newest = case((new.last_ts > old.last_ts, new.last_ts), else_=old.last_ts)
+    changes = {"last_ts": newest, "beats": old.beats + 1}
+    connection.execute(statement.on_conflict_do_update(index_elements=["run", "name"], set_=changes))
+
+
+_LABELS_TAKEN, _NAMES_TAKEN = itemgetter(*_JSON_LABELS), itemgetter(*_JSON_NAMES)
+
+
+def _alert(values: Sequence[Any]) -> AlertRow:
+    named: dict[str, Any] = dict(zip(_ALERT, values, strict=True))
+    series, labels = (unpack_labels(text) for text in _LABELS_TAKEN(named))
+    return AlertRow(**{**named, "series": series, "labels": labels, "annotations": json.loads(named["annotations"])})
+
+
+def _group(values: Sequence[Any]) -> GroupRow:
+    named: dict[str, Any] = dict(zip(_GROUP, values, strict=True))
+    firing, resolved = (tuple(json.loads(text)) for text in _NAMES_TAKEN(named))
+    return GroupRow(**{**named, "labels": unpack_labels(named["labels"]), "firing": firing, "resolved": resolved})
+
+
+def _silence_value(silence: SilenceRow, name: str) -> Any:
+    value = getattr(silence, name)
+    if name == "matchers":
+        return json.dumps(value)
+    return clean(value) if isinstance(value, str) else value
+
+
+def _silence(values: Sequence[Any]) -> SilenceRow:
+    named: Mapping[str, Any] = dict(zip(_SILENCE, values, strict=True))
+    matchers = tuple((name, op, value) for name, op, value in json.loads(named["matchers"]))
+    return SilenceRow(**{**named, "matchers": matchers})

@@ -1,0 +1,177 @@
+"""What Grafana and Prometheus are given: checked by promtool, and fired by the same series as our own rules."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from server import signals
+from server.alerts import config
+from server.alerts.frame import TARGET_UP
+from server.alerts.model import Rule
+from server.alerts.rules import Evaluator
+from server.commands import export
+from server.problems import Problems
+from server.signals import Signal
+from tests.alerts.support import T0, OneFrame, labels, table
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+
+EVERY = {rule.name: rule for rule in config.load_rules({}, Problems())}
+
+
+def promtool(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["promtool", *args], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_a_rule_becomes_promql_with_hysteresis_and_lifecycle() -> None:
+    assert export.expression(EVERY["TrainerStarved"]) == (
+        "(rollscope_trainer_wait_ratio > 0.4 or (rollscope_trainer_wait_ratio > 0.3 and ignoring "
+        '(alertname, alertstate, severity, class) ALERTS{alertname="TrainerStarved", alertstate="firing"})) '
+        'and on (run) (rollscope_run_state{state=~"running"} == 1)'
+    )
+    assert export.expression(EVERY["AllZeroRewards"]).startswith(
+        '(rollscope_reward{stat="mean"} == 0) and on (run) (rollscope_failure_ratio > 0.2) and on (run)'
+    )
+    assert "rollscope_generator_frozen_engines > 0 and" in export.expression(EVERY["EngineFrozen"])
+
+
+def test_texts_become_prometheus_templates() -> None:
+    rule = EVERY["TrainerStarved"]
+    assert export.annotation("$value of $run at ${label_target}, 5$$ {{ x }}", rule) == (
+        '{{ $value | humanizePercentage }} of {{ $labels.run }} at {{ $labels.target }}, 5$ {{ "{{" }} x }}'
+    )
+    assert export.annotation("$threshold $for $expression", rule) == "40 % 5m trainer_wait_ratio > 0.4 for 5m"
+
+
+def test_a_rule_on_a_metric_is_left_out_in_words_unless_it_brings_its_own() -> None:
+    table = {"name": "Mine", "metric": "generator_requests_waiting", "above": 1}
+    (bare,) = config.load_rules({"default_pack": False, "rule": [table]}, Problems())
+    (own,) = config.load_rules({"default_pack": False, "rule": [{**table, "promql": "up == 0"}]}, Problems())
+    assert yaml.safe_load(export.rules([bare]))["groups"][0]["rules"] == []
+    assert "# Mine: left out" in export.rules([bare])
+    assert yaml.safe_load(export.rules([own]))["groups"][0]["rules"][0]["expr"].startswith("up == 0 and on (run)")
+
+
+@needs_promtool
+def test_promtool_takes_the_whole_pack(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(export.rules(list(EVERY.values())))
+    done = promtool("check", "rules", "rules.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"SUCCESS: {len(EVERY)} rules found" in done.stdout
+
+
+# Series that cross each rule's level, hover between level and recovery, and come back; one value a minute.
+CROSSING: dict[str, tuple[str, list[float]]] = {
+    "TrainerStarved": ("", [0.1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.35, 0.35, 0.2, 0.5, 0.1]),
+    "RunStalled": ("", [0.5, 1.0, 1.1, 0.95, 0.95, 0.5, 0.2, 1.0, 0.95, 0.0, 0.0, 0.0]),
+    "TargetDown": ("kind=vllm,target=e0", [1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1]),
+    "NonFiniteGradient": ("", [0, 0, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0]),
+    "ZeroAdvantageHigh": ("basis=completed", [0.6] * 11 + [0.45, 0.3]),
+    "KVCacheExhausted": ("", [0.96] * 7 + [0.92, 0.92, 0.8, 0.96]),
+    "WeightSyncSlow": ("", [0.3] * 6 + [0.22, 0.1, 0.3]),
+    "DiscardHigh": ("", [0.55] * 12 + [0.45, 0.1]),
+    "PreemptionsHigh": ("", [0.2] * 7 + [0.07, 0.01]),
+    "StalenessOverBound": ("", [1.0, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2, 1.0]),
+    "DataTrustLow": ("actor=generator", [1.0] + [0.5] * 11 + [0.95, 1.0]),
+}
+
+
+def ours(rule: Rule, series: str, values: list[float]) -> list[str]:
+    """State at every minute by our own machine."""
+    machine, found = Evaluator([rule], "r"), []
+    for minute, value in enumerate(values):
+        machine.evaluate(OneFrame(T0 + 60 * minute, {rule.condition.name: table({series: value})}))
+        states = {alert.state for alert in machine.active if alert.state != "resolved"}
+        found.append(next(iter(states), "inactive"))
+    return found
+
+
+def promtool_test(rule: Rule, series: str, values: list[float]) -> dict[str, Any]:
+    """The same series, with what our machine said as what is expected of Prometheus."""
+    pairs = "".join(f',{name}="{value}"' for name, value in labels(series))
+    expected = []
+    for minute, state in enumerate(ours(rule, series, values)):
+        for alertstate in ("pending", "firing"):
+            count = [{"labels": "{}", "value": 1}] if state == alertstate else []
+            expr = f'count(ALERTS{{alertname="{rule.name}",alertstate="{alertstate}"}})'
+            expected.append({"expr": expr, "eval_time": f"{minute}m", "exp_samples": count})
+    return {
+        "interval": "1m",
+        "input_series": [
+            {"series": f'rollscope_{rule.condition.name}{{run="r"{pairs}}}', "values": " ".join(map(str, values))},
+            {"series": 'rollscope_run_state{run="r",state="running"}', "values": f"1x{len(values)}"},
+        ],
+        "promql_expr_test": expected,
+    }
+
+
+@needs_promtool
+def test_prometheus_fires_when_we_do(tmp_path: Path) -> None:
+    """Pending, firing and back at the same minutes, hysteresis included. Every rule with a signal of this version."""
+    (tmp_path / "rules.yml").write_text(export.rules(list(EVERY.values())))
+    tests = [promtool_test(EVERY[name], series, values) for name, (series, values) in CROSSING.items()]
+    states = {name: ours(EVERY[name], *given) for name, given in CROSSING.items()}
+    assert all("firing" in found and found[-1] != "firing" for found in states.values()), states
+    (tmp_path / "test.yml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests})
+    )
+    done = promtool("test", "rules", "test.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_prometheus_disagrees_where_a_rule_is_changed(tmp_path: Path) -> None:
+    """The comparison above bites: with another level in the exported file promtool finds the difference."""
+    text = export.rules([EVERY["TrainerStarved"]]).replace("> 0.3 and", "> 0.36 and")
+    (tmp_path / "rules.yml").write_text(text)
+    tests = [promtool_test(EVERY["TrainerStarved"], *CROSSING["TrainerStarved"])]
+    document = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(document))
+    assert promtool("test", "rules", "test.yml", cwd=tmp_path).returncode != 0
+
+
+def test_every_rule_that_can_fire_today_is_compared() -> None:
+    """A rule whose signal comes alive must be added above; these two compare more than one series."""
+    known = {item.name for item in signals.load() if isinstance(item, Signal)} | {TARGET_UP}
+    alive = {name for name, rule in EVERY.items() if all(c.name in known for c in rule.conditions)}
+    assert alive - CROSSING.keys() == {"AllZeroRewards"}
+
+
+# ---- grafana
+
+
+def board() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(export.grafana())
+    return found
+
+
+def test_the_dashboard_has_a_panel_for_every_signal() -> None:
+    exprs = [target["expr"] for panel in board()["panels"] for target in panel.get("targets", ())]
+    named = {name for expr in exprs for name in re.findall(r"rollscope_([a-z0-9_]+)", expr)}
+    assert {item.name for item in signals.load()} <= named
+
+
+def test_panels_do_not_overlap_and_have_ids() -> None:
+    places, ids = set(), []
+    for panel in board()["panels"]:
+        ids.append(panel["id"])
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & places and at["x"] + at["w"] <= 24
+        places |= cells
+    assert len(set(ids)) == len(ids)
+
+
+@needs_promtool
+def test_every_query_of_the_dashboard_parses(tmp_path: Path) -> None:
+    exprs = [target["expr"] for panel in board()["panels"] for target in panel.get("targets", ())]
+    made = [{"record": f"x:{n}", "expr": expr.replace("$run", "r")} for n, expr in enumerate(exprs)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": made}]}))
+    done = promtool("check", "rules", "rules.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

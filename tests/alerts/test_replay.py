@@ -1,0 +1,242 @@
+"""`rollscope alerts test --replay`: stored runs, written by the real ingest, writer and driver."""
+
+import json
+import math
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from server.alerts.config import AlertSettings, load_rules
+from server.commands import alerts_replay
+from server.commands._alerts_history import ENDED, Track
+from server.commands.alerts_replay import Episode, Replay
+from server.drive import RunDriver, carry_of
+from server.problems import ConfigError, Problems
+from server.store import Store, migrate
+from server.store.types import Batch, PointState, SeriesKey, StepStamp
+from tests.alerts.support import rule
+from tests.server.support import ENGINE, T0, TRAINER, bench, page, steps
+
+RUNNING = rule("Busy", on="generator_requests_running", threshold=40, source="metric", for_seconds=10)
+DOWN = rule("Down", on="target_up", threshold=0, op="==", severity="critical", for_seconds=10)
+
+
+def signal(
+    store: Store, name: str, rows: list[tuple[float, float | None]], labels: tuple[tuple[str, str], ...] = ()
+) -> None:
+    """Points of one signal, seconds after T0; None is unknown."""
+    number = store.intern("run", [SeriesKey("", name, labels)])[0]
+    states = {True: PointState.VALUE, False: PointState.UNKNOWN}
+    points = [(number, round((T0 + at) * 1000), value, int(states[value is not None])) for at, value in rows]
+    store.write(Batch("run", points=points))
+
+
+def times(replay: Replay) -> list[tuple[str, float, float, float | None, float | None]]:
+    """(rule, active, fired, ended, peak), seconds after T0."""
+    return [
+        (e.rule, e.active_at - T0, e.fired_at - T0, e.ended_at - T0 if e.ended_at else None, e.peak)
+        for e in replay.episodes
+    ]
+
+
+def test_when_how_long_and_how_bad(store: Store) -> None:
+    signal(store, "trainer_wait_ratio", [(0, 0.1), (60, 0.5), (90, 0.7), (120, 0.6), (150, 0.2), (240, 0.2)])
+    one = rule("Starved", on="trainer_wait_ratio", threshold=0.4, for_seconds=30, severity="critical")
+    found = alerts_replay.run(store, "run", [one])
+    assert found.episodes == [
+        Episode(
+            "Starved", "critical", {}, T0 + 60, T0 + 90, T0 + 150, 60, 0.7, "ratio", "the condition is no longer true"
+        )
+    ]  # fmt: skip
+    assert (found.start, found.end, found.every, found.never, found.quiet) == (T0, T0 + 240, 5, {}, [])
+
+
+def test_still_firing_at_the_end(store: Store) -> None:
+    signal(store, "trainer_wait_ratio", [(0, 0.1), (60, 0.5), (303, 0.6)])
+    found = alerts_replay.run(store, "run", [rule("Starved", on="trainer_wait_ratio", threshold=0.4)])
+    assert times(found) == [("Starved", 60, 60, None, 0.6)]
+    assert found.episodes[0].seconds == 243
+    assert "for 4m3s (still firing at the end), peak 60 %" in alerts_replay.text(found, [rule("Starved")])
+
+
+def test_unknown_is_held_and_a_label_that_left_has_ended(store: Store) -> None:
+    a, b = (("stat", "max"),), (("stat", "mean"),)
+    signal(store, "reward", [(0, 2.0), (10, None), (30, 2.0), (40, None)], a)
+    signal(store, "reward", [(0, 0.0), (10, None), (30, 0.0), (40, 0.0), (60, 0.0)], b)
+    assert times(alerts_replay.run(store, "run", [rule("R", on="reward")])) == [("R", 0, 0, 40, 2.0)]
+
+
+def test_a_step_signal_of_long_ago_is_not_judged(store: Store) -> None:
+    """Held like a gap: the state stays, and the open step's half hour counts for nothing."""
+    signal(store, "trainer_wait_ratio", [(0, 0.5), (4000, 0.5), (4060, 0.1)])
+    one = rule("Starved", on="trainer_wait_ratio", threshold=0.4, for_seconds=3000, no_data_after=9000)
+    assert times(alerts_replay.run(store, "run", [one])) == []
+    assert times(alerts_replay.run(store, "run", [rule("S", on="trainer_wait_ratio", threshold=0.4)])) == [
+        ("S", 0, 0, 4060, 0.5)
+    ]
+
+
+def test_metrics_and_targets_of_a_driven_run(store: Store) -> None:
+    with bench(store) as run:
+        for n in range(60):
+            now = T0 + 5 * n
+            if 30 <= n < 40:
+                run.fail(ENGINE, "timeout", "no answer", now)
+            else:
+                run.commit(ENGINE, page(50.0 + n if 10 <= n < 50 else 3.0, 100.0 * n), now)
+            run.advance(now)
+    found = alerts_replay.run(store, "run", [RUNNING, DOWN])
+    assert times(found) == [
+        ("Busy", 50, 60, 250, 99.0),  # held while the engine does not answer, from 165 to 200
+        ("Down", 150, 160, 200, 0.0),
+    ]
+    assert [episode.labels for episode in found.episodes] == [
+        {"target": "engine-0"}, {"kind": "vllm", "target": "engine-0"},
+    ]  # fmt: skip
+
+
+def test_increase_of_a_metric(store: Store) -> None:
+    with bench(store) as run:
+        for n in range(40):
+            run.commit(ENGINE, page(3.0, 100.0 * min(n, 20)), T0 + 5 * n)
+            run.advance(T0 + 5 * n)
+    one = rule("Frozen", on="generator_tokens_total", source="metric", of="increase", window=30.0, op="==", threshold=0)
+    assert times(alerts_replay.run(store, "run", [one])) == [("Frozen", 130, 130, None, 0.0)]
+
+
+def test_running_from_the_first_step_on(store: Store) -> None:
+    with bench(store) as run:
+        for n in range(60):
+            run.commit(ENGINE, page(50.0, 100.0 * n), T0 + 5 * n)
+        run.commit(TRAINER, steps(3, 9), T0 + 270)
+        run.advance(T0 + 295)
+    found = alerts_replay.run(store, "run", [RUNNING])
+    assert found.running_since == T0 + 90
+    assert times(found) == [("Busy", 90, 100, None, 50.0)]
+
+
+@pytest.mark.sqlite
+def test_the_first_of_many_steps_and_lives(tmp_path: Path) -> None:
+    migrate(f"sqlite:///{tmp_path}/store.db")
+    with closing(Store.open(f"sqlite:///{tmp_path}/store.db")) as store:
+        for first in (0, 1, 2, 7, 8, 349, 698, 699):
+            stamps = [
+                StepStamp("trainer", life, n, round((T0 + 1000 * life + n) * 1000))
+                for life in (1, 2)
+                for n in range(first, 700)
+            ]
+            store.write(Batch(f"from-{first}", steps=stamps, run_fields={"incarnation": 2}))
+            assert alerts_replay._first_step(store, f"from-{first}") == T0 + 1000 + first
+
+
+def test_an_increase_looks_back_into_the_hour_before(store: Store) -> None:
+    number = store.intern("run", [SeriesKey("engine-0", "generator_tokens_total")])[0]
+    rows = [(number, round((T0 + at) * 1000), 0.0 if at < 3250 else 1000.0) for at in range(0, 7201, 5)]
+    store.write(Batch("run", samples=rows))
+    one = rule("Burst", on="generator_tokens_total", source="metric", of="increase", window=300.0, threshold=500)
+    assert times(alerts_replay.run(store, "run", [one])) == [("Burst", 3250, 3250, 3550, 1000.0)]
+
+
+def test_a_rule_without_source_is_named(store: Store) -> None:
+    signal(store, "reward", [(0, 0.0), (60, 0.0)])
+    rules = [
+        rule("Quiet", on="reward"), rule("None", on="sandbox_oldest_pending_seconds"),
+        rule("Also", on="reward", also=(rule(on="failure_ratio").condition,)),
+        rule("Total", on="generator_preemptions_total", of="increase", window=60.0),
+        rule("Absent", on="kv_cache_usage_ratio", kind="absence", for_seconds=60),
+    ]  # fmt: skip
+    found = alerts_replay.run(store, "run", rules)
+    assert found.never == {
+        "None": "nothing is stored of the signal sandbox_oldest_pending_seconds",
+        "Also": "nothing is stored of the signal failure_ratio",
+        "Total": "the store keeps no past of the counter generator_preemptions_total",
+    }
+    assert found.quiet == ["Quiet"]
+    assert times(found) == [("Absent", 0, 60, None, None)]
+
+
+def test_start_and_end_narrow_it(store: Store) -> None:
+    signal(store, "reward", [(5 * n, float(n % 200 > 100)) for n in range(2000)])
+    rules = [rule("R", on="reward", threshold=0.5)]
+    assert len(alerts_replay.run(store, "run", rules).episodes) == 10
+    found = alerts_replay.run(store, "run", rules, start=T0 + 1200, end=T0 + 2400)
+    assert times(found) == [("R", 1505, 1505, 2000, 1.0)]
+    assert (found.start, found.end) == (T0 + 1200, T0 + 2400)
+    with pytest.raises(ConfigError, match="has no data in that time"):
+        alerts_replay.run(store, "run", rules, start=T0 + 20_000)
+
+
+def test_what_held_before_the_start_still_holds(store: Store) -> None:
+    signal(store, "queue_samples", [(0, 5.0), (2000, 5.0), (2100, 0.0)])
+    found = alerts_replay.run(store, "run", [rule("Q", on="queue_samples")], start=T0 + 1000)
+    assert times(found) == [("Q", 1000, 1000, 2100, 5.0)]
+
+
+def test_days_are_replayed_by_the_minute_and_hour_by_hour(store: Store) -> None:
+    signal(store, "queue_samples", [(600 * n, float(n % 36 == 35)) for n in range(300)])
+    found = alerts_replay.run(store, "run", [rule("Q", on="queue_samples", threshold=0.5)])
+    assert found.every == 60
+    assert times(found)[:2] == [("Q", 21_000, 21_000, 21_600, 1.0), ("Q", 42_600, 42_600, 43_200, 1.0)]
+    assert len(found.episodes) == 8
+
+
+def test_no_such_run_and_an_empty_one(store: Store) -> None:
+    with pytest.raises(ConfigError, match="no run named 'run'"):
+        alerts_replay.run(store, "run", [])
+    store.ensure_run("run")
+    with pytest.raises(ConfigError, match="has no data"):
+        alerts_replay.run(store, "run", [])
+
+
+def test_text_and_json(store: Store) -> None:
+    signal(store, "trainer_wait_ratio", [(0, 0.1), (60, 0.5), (150, 0.2)])
+    rules = [rule("Starved", on="trainer_wait_ratio", threshold=0.4, for_seconds=30), rule("Never", on="turns")]
+    found = alerts_replay.run(store, "run", rules)
+    assert alerts_replay.text(found, rules).splitlines() == [
+        "run run: 2027-01-15 08:00:00 UTC to 2027-01-15 08:02:30 UTC (2m30s), every 5s",
+        "  taken as running from 2027-01-15 08:00:00 UTC on: the store does not keep the lifecycle over time",
+        "would have fired:",
+        "  2027-01-15 08:01:30 UTC  Starved{} (warning) for 1m, peak 50 %",
+        "      trainer_wait_ratio > 0.4 for 30s; true since 2027-01-15 08:01:00 UTC; "
+        "ended: the condition is no longer true",
+        "never could:",
+        "  Never: nothing is stored of the signal turns",
+    ]
+    assert json.loads(alerts_replay.dump(found))["episodes"][0]["fired_at"] == T0 + 90
+
+
+def test_the_default_pack_replays_as_the_driver_saw_it(store: Store) -> None:
+    """Live and replayed, the same rules on the same run begin and end at the same ticks."""
+    rules = load_rules({}, Problems())
+    with bench(store) as run:
+        carry = carry_of({"engine-0": (ENGINE, 5.0), "trainer": (TRAINER, 5.0)})
+        run.driver = RunDriver(store, run._submit, "run", carry, alerts=AlertSettings(rules))
+        for n in range(120):
+            now = T0 + 5 * n
+            if n % 6 == 0 and n:
+                run.commit(TRAINER, steps(n // 6, n // 6, wait=20.0), now)
+            if 40 <= n < 70:
+                run.fail(ENGINE, "timeout", "no answer", now)
+            else:
+                run.commit(ENGINE, page(50.0, 100.0 * n), now)
+            run.advance(now)
+    found = alerts_replay.run(store, "run", rules)
+    assert {episode.rule for episode in found.episodes} >= {"TrainerStarved", "TargetDown"}
+    live = [row for row in store.alerts.active("run", 0) if row.fired_at]
+    assert sorted((row.rule, row.active_at, row.fired_at, row.resolved_at, row.reason) for row in live) == sorted(
+        (e.rule, round(e.active_at * 1000), round(e.fired_at * 1000), e.ended_at and round(e.ended_at * 1000), e.reason)
+        for e in found.episodes
+    )
+
+
+def test_a_track_knows_its_past() -> None:
+    track = Track((), carry=10)
+    for at, value in ((0, 1.0), (5, 3.0), (10, 1.0), (15, math.nan), (20, 4.0), (25, ENDED)):
+        track.add(at, value)
+    track.add(25, 9.0)
+    assert [track.at(t)[0] for t in (-1, 0, 7, 12, 24, 25, 99)] == [None, 1.0, 3.0, 1.0, 4.0, None, None]
+    assert math.isnan(track.at(15)[0] or 0)
+    assert [track.increase(20, window) for window in (20, 15, 10, 5)] == [6.0, 4.0, 3.0, 3.0]
+    track.forget(12)
+    assert (track.times, track.at(12)[0], track.increase(20, 10)) == ([10, 15, 20, 25], 1.0, 3.0)

@@ -1,0 +1,273 @@
+"""Alerts as cells: order, numbers, words, and what a tick costs."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dashboard import alerts, callbacks, ticks
+from dashboard.live import Views
+from dashboard.page import Rules, Scope
+from dashboard.page import cells as of_page
+from dashboard.pages import PAGES, by_key, by_path
+from server.alerts.matchers import Matcher
+from tests.dashboard import fake, fake_alerts
+from tests.dashboard.memory_reader import MemoryReader
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return fake_alerts.fill(fake.reader(600))
+
+
+def cells(reader: MemoryReader, key: str = "alerts", everything: bool = False, **more: Any) -> dict[str, Any]:
+    page = by_key(key)
+    assert page is not None
+    return of_page(page, Scope(reader, fake.RICH, everything, **more))
+
+
+def row(found: dict[str, Any], alert: Any, part: str = "") -> Any:
+    return found[f"a.{alerts.key(alert)}{part}"]
+
+
+def test_lists_hold_each_alert_once_the_gravest_first(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert found["al.firing"] == [alerts.key(fake_alerts.STARVED), alerts.key(fake_alerts.FULL)]
+    assert found["al.pending"] == [alerts.key(fake_alerts.WAITS)]
+    assert set(found["al.muted"]) == {alerts.key(fake_alerts.STALE), alerts.key(fake_alerts.DOWN)}
+    assert len(found["al.history"]) == 5
+    assert (found["al.head"], found["n.firing"], found["al.s"]) == ("2 alerts firing", 2, "critical")
+    assert found["al.sub"] == "1 pending · 2 muted · 17 rules watching · 8 without a source yet"
+
+
+def test_value_stands_beside_the_limit_in_the_same_unit(reader: MemoryReader) -> None:
+    found = cells(reader)
+    starved, full = row(found, fake_alerts.STARVED), row(found, fake_alerts.FULL)
+    assert (row(found, fake_alerts.STARVED, ".v"), starved["limit"], starved["sev"]) == ("74 %", "> 40 %", "Critical")
+    assert (row(found, fake_alerts.FULL, ".v"), full["limit"], full["s"]) == ("98 %", "≥ 97 %", "watch")
+    assert row(found, fake_alerts.WAITS)["for"] == "10m"
+    assert "for" not in starved
+    assert row(found, fake_alerts.STALE, ".v") == "6.4 versions"
+
+
+def test_charts_are_those_of_its_moment(reader: MemoryReader) -> None:
+    began = round(fake_alerts.STARVED.active_at)
+    assert row(cells(reader), fake_alerts.FULL)["chart"] == [began - 1440 - 1800, began - 1440 + 900, "kv"]
+    # No panel draws the wait ratio as such, but one shows it; nothing at all draws a target.
+    assert row(cells(reader), fake_alerts.STARVED)["chart"][2] == "steps"
+    assert row(cells(reader), fake_alerts.WAITS)["chart"][2] == "zero"
+    assert row(cells(reader), fake_alerts.DOWN)["chart"][2] == ""
+    over = next(a for a in reader.alert_rows if a.name == "SandboxSpinUpSlow")
+    assert row(cells(reader), over)["chart"] == [round(over.active_at) - 1800, round(fake.NOW) - 5400 + 900, ""]
+
+
+def test_who_was_told_is_the_newest_of_each_receiver(reader: MemoryReader) -> None:
+    told = row(cells(reader), fake_alerts.STARVED, ".x")["told"]
+    sent = round(fake.NOW - 719 + 0.4)
+    assert told == [
+        ["grafana", "watch", "retry 3", round(fake.NOW) + 20],
+        ["oncall", "ok", "sent", sent],
+        ["team", "ok", "sent", sent],
+    ]
+    # What was sent of an earlier episode is not said of this one.
+    later = replace(fake_alerts.STARVED, active_at=fake.NOW - 300)
+    reader.set_alerts(later)
+    assert [one[0] for one in row(cells(reader), later, ".x")["told"]] == ["grafana"]
+    # Nor is what told that it was over.
+    reader.delivery_rows = [fake_alerts.sent("team", "slack", ("TrainerStarved resolved",), 10)]
+    assert row(cells(reader), later, ".x")["told"] == []
+
+
+def test_muted_says_by_whom_and_until_when(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert row(found, fake_alerts.DOWN, ".x") == {
+        "told": [],
+        "muted": "silenced by alice until 12:30 UTC: node drained for a new driver (id 5ile-0001)",
+        "silence": "5ile-0001",
+        "by": "alice",
+        "comment": "node drained for a new driver",
+        "until": round(fake.NOW) + 3300,
+    }
+    assert row(found, fake_alerts.STALE, ".x") == {"told": [], "muted": "inhibited by TargetDown (liveness)"}
+
+
+def test_silences_count_before_the_next_tick_knows_of_them(reader: MemoryReader) -> None:
+    """An alert is stored with the silences of its run's last tick: a click must be seen at once all the same."""
+    name = reader.put_silence({"alertname": "TrainerStarved", "run": fake.RICH}, fake.NOW, fake.NOW + 60, "bob", "")
+    found = cells(reader)
+    assert (found["al.firing"], found["n.firing"]) == ([alerts.key(fake_alerts.FULL)], 1)
+    assert row(found, fake_alerts.STARVED, ".x")["silence"] == name
+    reader.end_silence("5ile-0001")
+    assert set(cells(reader)["al.firing"]) == {alerts.key(fake_alerts.FULL), alerts.key(fake_alerts.DOWN)}
+    # What inhibits is not ended with a silence.
+    assert alerts.key(fake_alerts.STALE) in cells(reader)["al.muted"]
+
+
+def test_matchers_are_compared_as_they_are_written() -> None:
+    labels = (("a", 'say "x"'), ("b", "c:\\dir\nnext"))
+    assert [alerts._matcher(*pair) for pair in labels] == [str(Matcher(name, "=", value)) for name, value in labels]
+
+
+def test_a_thousand_alerts_are_a_number(reader: MemoryReader) -> None:
+    reader.set_alerts(*(fake_alerts.alert("TargetDown", 0.0, "", 600, target=f"e-{i}") for i in range(1000)))
+    found = cells(reader)
+    assert (len(found["al.firing"]), found["n.firing"]) == (alerts.MOST, 1000)
+    assert found["al.firing.more"] == "and 900 more: /api/v1/alerts has them all"
+
+
+def test_resolved_says_how_long_and_why(reader: MemoryReader) -> None:
+    found = cells(reader)
+    first, last = (found[f"a.{found['al.history'][i]}"] for i in (0, -1))
+    assert (first["name"], first["lasted"], first["ended"]) == ("Sandbox spin up slow", "13 min", fake.NOW - 5400)
+    assert (last["lasted"], last["why"]) == ("25 min", "the run is paused")
+
+
+def test_rules_say_whether_they_can_fire(reader: MemoryReader) -> None:
+    found = cells(reader)
+    named = {found[f"r.{i}"][0]: found[f"r.{i}"] for i in range(len(fake_alerts.RULES))}
+    assert named["TrainerStarved"][5:7] == ["1 firing", "critical"]
+    assert named["TargetDown"][5:7] == ["1 muted", "unknown"]
+    assert named["RunStalled"][5:7] == ["watching", "ok"]
+    assert named["QuotaLow"][5:7] == ["no source yet: quota_remaining_ratio", "unknown"]
+    assert named["QuotaLow"][4] == "quota_remaining_ratio < 0.1"
+
+
+def test_rules_are_read_now_and_then(reader: MemoryReader) -> None:
+    """To know which can fire costs a look at every series of the run: not on each tick of each browser."""
+    now = [100.0]
+    kept = Rules(lambda: now[0])
+    assert cells(reader, kept=kept)["r.0"][5] == "watching"
+    reader.rule_rows = [replace(reader.rule_rows[0], why="no source: nothing counted yet")]
+    now[0] += 30
+    assert cells(reader, kept=kept)["r.0"][5] == "watching"
+    now[0] += 1
+    assert cells(reader, kept=kept)["r.0"][5] == "no source: nothing counted yet"
+
+
+@pytest.mark.parametrize(
+    ("receivers", "sent", "none", "how"),
+    [
+        ((), True, "No receiver is configured: nobody is told.", "1"),
+        (("team",), False, "None sent yet.", ""),
+        (None, False, "None sent yet.", "1"),
+        (None, True, "", ""),
+    ],
+)
+def test_how_to_add_a_receiver(reader: MemoryReader, receivers: Any, sent: bool, none: str, how: str) -> None:
+    if not sent:
+        reader.delivery_rows = []
+    found = cells(reader, receivers=receivers)
+    assert (found["d.none"], found["d.how"]) == (none, how)
+
+
+def test_nothing_fires(reader: MemoryReader) -> None:
+    reader.set_alerts()
+    found = cells(reader)
+    assert (found["al.head"], found["al.s"], found["n.firing"]) == ("Nothing fires", "ok", "")
+    assert found["al.none"] == "17 rules watch this. 8 cannot fire: the list of rules says what each of them lacks."
+    reader.rule_rows = [rule for rule in reader.rule_rows if rule.why]
+    assert cells(reader)["al.none"].startswith("No rule has its source yet")
+    reader.rule_rows = []
+    assert cells(reader)["al.none"] == "There are no rules: nothing will ever fire here."
+
+
+def test_all_runs_or_one(reader: MemoryReader) -> None:
+    other = fake_alerts.alert("RunStalled", 1200.0, "seconds", 900, run=fake.POOR)
+    reader.set_alerts(*reader.alert_rows, other)
+    assert cells(reader)["n.firing"] == 2
+    assert cells(reader, everything=True)["n.firing"] == 3
+    assert row(cells(reader, everything=True), other)["run"] == fake.POOR
+
+
+def test_brief_shows_what_fires_before_what_is_over(reader: MemoryReader) -> None:
+    found = cells(reader, "overview")
+    states = [found[f"a.{name}"]["state"] for name in found["o.al"]]
+    assert states == ["firing", "firing", "pending", "resolved", "resolved"]
+    assert (found["o.sum"], found["o.s"], found["o.more"]) == ("2 firing", "critical", "2 muted")
+    many = [fake_alerts.alert("TargetDown", 0.0, "", 600 + i, target=f"e-{i}") for i in range(9)]
+    reader.silence_rows = []
+    reader.set_alerts(*many)
+    found = cells(reader, "overview")
+    assert (len(found["o.al"]), found["o.more"]) == (6, "3 more")
+
+
+def test_severity_of_ones_own_is_shown_and_not_judged(reader: MemoryReader) -> None:
+    state, word = alerts._severity("page")
+    assert (state, word) == ("unknown", "page")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("TrainerStarved", "Trainer starved"), ("KVCacheExhausted", "KV cache exhausted"), ("p95_slow", "p 95 slow")],
+)  # fmt: skip
+def test_titles(name: str, shown: str) -> None:
+    assert alerts.title(name) == shown
+
+
+# The wire.
+
+
+def pull(have: str, **changes: Any) -> dict[str, Any]:
+    return {"page": 1, "key": "alerts", "run": fake.RICH, "have": have, "n": 1} | changes
+
+
+def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
+    views = Views()
+
+    def look(run: str, everything: bool) -> Scope:
+        return Scope(reader, run, everything)
+
+    first = ticks.tick(look, views, pull(""))
+    reader.clock += 5
+    second = ticks.tick(look, views, pull(first["have"]))
+    assert second == {"page": 1, "now": reader.clock, "have": first["have"]}
+    # A new value is its number and its sentence, not its labels, its rule or its neighbours.
+    louder = replace(fake_alerts.STARVED, value=0.81, annotations={"summary": "The trainer waits 81 %."})
+    reader.set_alerts(*(louder if a is fake_alerts.STARVED else a for a in reader.alert_rows))
+    third = ticks.tick(look, views, pull(second["have"]))
+    name = alerts.key(louder)
+    assert third["view"] == {f"a.{name}.v": "81 %", f"a.{name}.n": "The trainer waits 81 %."}
+    assert len(json.dumps(third)) < 250
+
+
+def test_one_that_ends_does_not_send_its_neighbours(reader: MemoryReader) -> None:
+    views = Views()
+    have = views.remember(cells(reader))
+    reader.set_alerts(*(a for a in reader.alert_rows if a is not fake_alerts.STARVED))
+    changed = views.changes(have, cells(reader))
+    assert changed["al.firing"] == [alerts.key(fake_alerts.FULL)]
+    assert {key for key in changed if key.startswith("a.") and changed[key] is not None} == set()
+
+
+# Pages.
+
+
+def test_pages_have_addresses_of_their_own() -> None:
+    assert len({page.path for page in PAGES}) == len({page.key for page in PAGES}) == len(PAGES)
+    found = by_path("/alerts/")
+    assert found is not None and found.key == "alerts"
+    assert by_path("nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "have", "sent"), [("", [], [0]), ("alerts", ["overview"], [1]), ("alerts", ["alerts"], [])]
+)
+def test_elements_are_sent_at_the_first_visit(
+    reader: MemoryReader, path: str, have: list[str], sent: list[int]
+) -> None:
+    def look(run: str, everything: bool) -> Scope:
+        return Scope(reader, run, everything)
+
+    boot, _, _, *places = callbacks.build(look, Views(), {"path": path, "search": "?all=1", "have": have, "n": 1})
+    assert [i for i, place in enumerate(places) if isinstance(place, list)] == sent
+    # A page without charts reads no cursor and no series; one with charts shows one run only.
+    assert ("cursor" in boot, boot["all"]) == (path == "", path == "alerts")
+
+
+def test_an_address_without_a_page(reader: MemoryReader) -> None:
+    def look(run: str, everything: bool) -> Scope:
+        return Scope(reader, run, everything)
+
+    boot = callbacks.build(look, Views(), {"path": "nowhere", "search": "", "n": 1})[0]
+    assert boot["error"] == "There is no page at this address."

@@ -1,0 +1,43 @@
+"""The address of a page, and the time it shows."""
+
+import pytest
+
+from dashboard import urlstate
+from dashboard.urlstate import Address
+from server.query.types import RunInfo
+
+
+@pytest.mark.parametrize(
+    ("search", "address"),
+    [
+        ("", Address(None)),
+        ("?run=a%2Fb&range=6h", Address("a/b", "6h")),
+        ("?run=a&range=9y", Address("a")),
+        ("?start=100&end=200", Address(None, "1h", 100.0, 200.0)),
+        ("?start=200&end=100", Address(None)),
+        ("?start=nan&end=inf", Address(None)),
+        ("?run=a&all=1", Address("a", all=True)),
+        ("?all=yes", Address(None)),
+    ],
+)
+def test_parse(search: str, address: Address) -> None:
+    assert urlstate.parse(search) == address
+
+
+def run(lifecycle: str) -> RunInfo:
+    return RunInfo("r", "", "", lifecycle, 1000.0, 5000.0)
+
+
+def test_span() -> None:
+    assert urlstate.span(Address("r", "15m"), run("running"), 9000.0, 4900.0) == urlstate.Span(8100.0, 9000.0, True)
+    assert urlstate.span(Address("r", "all"), run("running"), 9000.0, None) == urlstate.Span(1000.0, 9000.0, True)
+    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0, None) == urlstate.Span(4100.0, 5000.0, False)
+    fixed = Address("r", "1h", 10.0, 20.0)
+    assert urlstate.span(fixed, run("running"), 9000.0, 4900.0) == urlstate.Span(10.0, 20.0, False)
+
+
+def test_span_of_a_finished_run_is_where_its_data_is() -> None:
+    # `last_ts` (5000) moves with our own ticks; the data ended at 2000, 1000 s after it began.
+    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0, 2000.0) == urlstate.Span(1100.0, 2000.0, False)
+    assert urlstate.span(Address("r", "1h"), run("finished"), 9000.0, 2000.0) == urlstate.Span(1000.0, 2000.0, False)
+    assert urlstate.span(Address("r", "all"), run("crashed"), 9000.0, 1010.0) == urlstate.Span(950.0, 1010.0, False)

@@ -1,0 +1,139 @@
+"""Signals that exist for alerts: stalls, frozen engines, broken gradients, discards, trust. Numbers by hand."""
+
+import pytest
+
+from server.signals._model import Answer, NotApplicable, Unknown
+from server.signals.discarded_rollout_ratio import SIGNAL as DISCARDED
+from server.signals.failure_ratio import SIGNAL as FAILURES
+from server.signals.generator_frozen_engines import SIGNAL as FROZEN
+from server.signals.generator_preemption_ratio import SIGNAL as PREEMPTIONS
+from server.signals.gradient_nonfinite_steps import SIGNAL as NONFINITE
+from server.signals.staleness_bound_ratio import SIGNAL as BOUND
+from server.signals.trainer_stall_ratio import SIGNAL as STALL
+from server.signals.trusted_targets_ratio import SIGNAL as TRUSTED
+from server.signals.weight_sync_ratio import SIGNAL as SYNC
+from tests.signals.support import NOW, add, book, gauge, health, view
+
+
+def values(answer: Answer) -> dict[tuple[tuple[str, str], ...], float]:
+    assert isinstance(answer, (list, tuple)), answer
+    return {value.labels: value.value for value in answer}
+
+
+def why(answer: Answer) -> str:
+    assert isinstance(answer, (Unknown, NotApplicable)), answer
+    return answer.why
+
+
+def aged(seconds: float, step: float):  # type: ignore[no-untyped-def]
+    """Ten steps of `step` seconds, the newest `seconds` ago."""
+    steps = book([])
+    for number in range(1, 11):
+        ts = NOW - seconds - (10 - number) * step
+        steps.put("trainer", 1, number, ts, {("trainer_step_seconds", ()): step})
+    return steps
+
+
+def test_a_stall_is_measured_in_half_hours_for_short_steps() -> None:
+    assert values(STALL.compute(view(steps=aged(900.0, 30.0)))) == {(): 0.5}
+    assert values(STALL.compute(view(steps=aged(1800.0, 30.0)))) == {(): 1.0}
+
+
+def test_a_stall_is_measured_in_six_steps_for_long_ones() -> None:
+    assert values(STALL.compute(view(steps=aged(3600.0, 1200.0)))) == {(): 0.5}
+
+
+def test_a_run_that_is_over_does_not_stall() -> None:
+    answer = STALL.compute(view(steps=aged(9e5, 30.0), lifecycle="finished"))
+    assert isinstance(answer, NotApplicable) and why(answer) == "the run is finished"
+    assert isinstance(STALL.compute(view(lifecycle="starting")), Unknown)
+
+
+def frozen(*targets: str, tokens: list[float], running: list[float], **more: float):  # type: ignore[no-untyped-def]
+    series = []
+    for target in targets:
+        series.append(gauge("generator_tokens_total", *tokens, target=target))
+        series.append(gauge("generator_requests_running", *running, target=target))
+        series += [gauge(name, value, target=target) for name, value in more.items()]
+    return series
+
+
+STILL = [100.0] * 13 + [200.0] * 13  # moved 60 s ago, then stood
+BUSY = [4.0] * 26
+
+
+def test_an_engine_that_runs_requests_without_a_token_for_a_minute_is_frozen() -> None:
+    moving = frozen("e1", tokens=[float(n) for n in range(26)], running=BUSY)
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY), *moving))) == {(): 1.0}
+    assert values(FROZEN.compute(view(*frozen("e0", "e2", tokens=STILL, running=BUSY)))) == {(): 2.0}
+
+
+def test_idle_paused_and_young_engines_are_not_frozen() -> None:
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=[0.0] * 26)))) == {(): 0.0}
+    # Idle until 30 s ago: the counter stood still for want of work.
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=[0.0] * 20 + [4.0] * 6)))) == {(): 0.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY, generator_asleep=1.0)))) == {(): 0.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=[7.0] * 6, running=[4.0] * 6)))) == {(): 0.0}
+
+
+def test_nobody_freezes_where_nobody_counts() -> None:
+    assert "no engine reports both" in why(FROZEN.compute(view(gauge("generator_requests_running", 3))))
+
+
+def test_preemptions_are_per_finished_request() -> None:
+    found = view(gauge("generator_preemptions_total", 10, 13), gauge("generator_requests_finished_total", 100, 112))
+    assert values(PREEMPTIONS.compute(found)) == {(): 0.25}
+    idle = view(gauge("generator_preemptions_total", 10, 13), gauge("generator_requests_finished_total", 100, 100))
+    assert "no request finished" in why(PREEMPTIONS.compute(idle))
+
+
+def test_staleness_is_measured_against_the_runs_bound() -> None:
+    rows = [{"staleness_versions_max": value} for value in (2.0, 9.0, 4.0)]
+    assert values(BOUND.compute(view(steps=book(rows), max_staleness_versions=6.0))) == {(): 1.5}
+    assert isinstance(BOUND.compute(view(steps=book(rows))), Unknown)
+    assert isinstance(BOUND.compute(view(steps=book(rows), mode="sync_colocated")), NotApplicable)
+
+
+def test_weight_sync_is_a_ratio_of_sums() -> None:
+    rows = [{"trainer_step_seconds": s, "trainer_weight_sync_seconds": w} for s, w in ((10, 5), (100, 10), (10, 5))]
+    assert values(SYNC.compute(view(steps=book(rows)))) == {(): pytest.approx(20 / 120)}
+
+
+def test_broken_gradients_are_counted_within_the_window() -> None:
+    rows = [{"gradient_nonfinite": float(n in (1, 5, 6))} for n in range(12)]  # step 1 has left the window of ten
+    assert values(NONFINITE.compute(view(steps=book(rows)))) == {(): 2.0}
+
+
+def test_failures_say_of_what() -> None:
+    rows = [{"tool_failure_ratio": 0.3, "rollout_error_ratio": 0.1}] * 3
+    assert values(FAILURES.compute(view(steps=book(rows)))) == {
+        (("of", "rollouts"),): pytest.approx(0.1),
+        (("of", "tool_calls"),): pytest.approx(0.3),
+    }
+    two = book([{"tool_failure_ratio": 0.3}] * 2)
+    assert why(FAILURES.compute(view(steps=two))).startswith("2 of the 3 steps")
+
+
+def test_discards_come_from_the_trainable_share_or_from_drops() -> None:
+    assert values(DISCARDED.compute(view(steps=book([{"trainable_ratio": 0.4}] * 3)))) == {(): pytest.approx(0.6)}
+    rows = [{"stale_dropped_rollouts": 10.0, "trainer_samples": 30.0}] * 3
+    assert values(DISCARDED.compute(view(steps=book(rows)))) == {(): 0.25}
+    steps = book([{"trainer_step_seconds": 1.0}] * 3)
+    add(steps, [{"stale_dropped_rollouts": 0.0, "trainer_samples": 0.0}] * 3, "trainer")
+    assert values(DISCARDED.compute(view(steps=steps))) == {(): 0.0}
+
+
+def test_trust_is_a_share_per_actor() -> None:
+    targets = (
+        health("e0", "generator", 2.0),
+        health("e1", "generator", 15.0),
+        health("e2", "generator", 16.0),  # beyond three intervals
+        health("e3", "generator", 1.0, complete=False),
+        health("t", "trainer", 1.0),
+        health("beat", "trainer", None),  # a heartbeat not yet due says nothing
+    )
+    assert values(TRUSTED.compute(view(targets=targets))) == {
+        (("actor", "generator"),): 0.5,
+        (("actor", "trainer"),): 1.0,
+    }
+    assert isinstance(TRUSTED.compute(view()), Unknown)
