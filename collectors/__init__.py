@@ -13,7 +13,7 @@ from collectors.model import Collector
 __dist__ = "rollscope"
 
 # The folders that hold collectors; a folder is an actor's, a file is one system.
-PACKAGES = ("collectors.generators", "collectors.trainers")
+PACKAGES = ("collectors.generators", "collectors.sandboxes", "collectors.trainers")
 
 
 @cache

@@ -37,6 +37,22 @@ ErrorKind = Literal[
     "missing",  # the file or directory is not there, or may not be read
     "not_a_run",  # a directory without anything a collector knows
     "silent",  # a heartbeat that did not come in time
+    "throttled",  # 429: asked too often, by us or by the run; itself a finding
+    "credit",  # 402, or a refusal that says the account has no money left
+    "quota",  # a refusal that says a limit of the account is used up
+]
+
+SandboxState = Literal[
+    "queued", "building_image", "starting", "running", "paused", "stopping", "terminated", "failed", "unknown"
+]
+"""Canonical: ``starting`` is apart from ``running``, for many providers limit how many may start at once."""
+
+LatencySource = Literal["server", "client", "log", "trace", "poll_bound"]
+"""Whose clock says how long a spin-up took: the provider's, the caller's, a log line's, a trace's, or only ours
+between two polls (an upper bound)."""
+
+FailureCause = Literal[
+    "rate_limit", "quota", "credit", "capacity", "image", "oom", "timeout", "auth", "internal", "unknown"
 ]
 
 
@@ -87,6 +103,44 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Sandbox:
+    """One sandbox as its provider (or whoever made it) describes it now. Times are epoch seconds; None: not known.
+
+    Attributes:
+        id: the provider's; with `provider` it is the identity.
+        run_key: the run it says it belongs to (label, tag, metadata, or the name's prefix); "" says nothing.
+        provider_state: the provider's own word.
+        requested_at, started_at, ready_at, ended_at: asked for; scheduled or booted; usable; over.
+        image_cached: False when its image had to be built or pulled first; None: not told.
+        latency_source: whose clock ready - requested is; None while there is no such difference.
+        cause: why it failed; set exactly when `state` is ``failed``.
+        detail: the provider's words for it, at most 200 characters, without secrets.
+        unreachable: running by the provider's word, but it does not answer.
+        expires_at: when the provider ends it by itself.
+        cost_usd_per_hour: its price, where told.
+    """
+
+    provider: str
+    id: str
+    state: SandboxState
+    name: str = ""
+    run_key: str = ""
+    provider_state: str = ""
+    requested_at: float | None = None
+    started_at: float | None = None
+    ready_at: float | None = None
+    ended_at: float | None = None
+    image: str = ""
+    image_cached: bool | None = None
+    latency_source: LatencySource | None = None
+    cause: FailureCause | None = None
+    detail: str = ""
+    unreachable: bool = False
+    expires_at: float | None = None
+    cost_usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What one call of a verb brought.
 
@@ -97,6 +151,8 @@ class Reading:
         more: a limit stopped the tail before the end: call again at once.
         dropped: records that were refused (a broken line, say), with the first reason in ``why_dropped``.
         samples_scraped: samples met before mapping (``scrape_samples_scraped``).
+        sandboxes: records met; the newest word on each id wins.
+        listed: the providers of which ``sandboxes`` holds every live one: what it leaves out has ended.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -109,6 +165,8 @@ class Reading:
     dropped: int = 0
     why_dropped: str = ""
     samples_scraped: int = 0
+    sandboxes: tuple[Sandbox, ...] = ()
+    listed: tuple[str, ...] = ()
 
 
 FACTS: Mapping[str, str] = {
@@ -165,14 +223,21 @@ class Target:
     path: str = ""
     interval_seconds: float = 5.0
     headers: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+
+    def option(self, name: str, default: str = "") -> str:
+        """A key of the configuration that only its collector knows (a team, an organisation, a namespace)."""
+        return dict(self.options).get(name, default)
 
 
 class ScrapeError(Exception):
     """A target could not be read. The message is safe to show: no URL credentials, no header, no body text."""
 
-    def __init__(self, kind: ErrorKind, message: str) -> None:
+    def __init__(self, kind: ErrorKind, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.kind: ErrorKind = kind
+        # Seconds the other side asked us to wait.
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +255,10 @@ class Collector:
         matches_page: does this body look like mine? For `rollscope watch URL`.
         matches_path: does this file or directory look like mine? The reason, or None.
         report_seconds: how often the source reports its gauges; a gauge missing for 3 of these is stale.
+        default_url: where the provider's API is, for targets without a URL.
+        key_variable: environment variable that usually holds the key (``PRIME_API_KEY``); it goes into `key_header`,
+            as ``Bearer KEY`` when that is ``authorization``.
+        options: keys of the target's configuration that reach `poll` through ``state["options"]``.
     """
 
     name: str
@@ -202,3 +271,7 @@ class Collector:
     matches_page: Callable[[bytes], bool] | None = None
     matches_path: Callable[[Path], str | None] | None = None
     report_seconds: float = 5.0
+    default_url: str = ""
+    key_variable: str = ""
+    key_header: str = "authorization"
+    options: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ log = logging.getLogger("rollscope.scrape")
 # A dead target is asked again after 5, 10, 20, 40, then every 60 s: soon enough to see it return within a
 # minute, rare enough to be no load on a host that has other troubles.
 BACKOFF_MAX_SECONDS = 60.0
+RETRY_AFTER_MAX_SECONDS = 600.0
 # The verb's own time limit comes first and gives the better message; this one catches a verb that forgot.
 GUARD_SECONDS = 2.0
 
@@ -59,6 +60,7 @@ class TargetReader:
 
     def __post_init__(self) -> None:
         self.lagging = bool(self.target.path)
+        self._state["options"] = dict(self.target.options)
 
     async def read(self, now: float) -> Outcome:
         """One bounded attempt. Never raises; `now` (event time) dates what has no time of its own."""
@@ -127,6 +129,9 @@ class TargetReader:
         self.failures += 1
         self.lagging = False
         wait = min(BACKOFF_MAX_SECONDS, self.target.interval_seconds * 2.0 ** min(self.failures - 1, 8))
+        asked = outcome.error.retry_after if outcome.error is not None else None
+        # Who asks for patience gets it, within reason: an hour's silence would look like an hour's outage.
+        wait = max(wait, min(asked, RETRY_AFTER_MAX_SECONDS)) if asked is not None else wait
         # Jitter, so that a fleet that died together is not asked together.
         self.due = outcome.started + (wait if self.failures == 1 else wait * self._random.uniform(0.8, 1.2))
         if self.was_up is not False:

@@ -9,8 +9,13 @@ _s = Rows("sandbox")
 
 ROWS = (
     _s.gauge("sandboxes", "sandboxes", "Sandboxes by canonical state; label state."),
-    _s.gauge("sandbox_quota_used", "", "Quota in use; label resource."),
-    _s.gauge("sandbox_quota_limit", "", "Quota granted; label resource."),
+    _s.gauge(
+        "sandbox_quota_used", "", "Quota in use; label resource: concurrent, starting, creates_per_second, cpu, ..."
+    ),
+    _s.gauge("sandbox_quota_limit", "", "Quota granted; label resource, as of sandbox_quota_used."),
+    _s.gauge("sandbox_account_suspended", "", "1 while the provider has suspended the account, else 0."),
+    _s.gauge("sandbox_creates_per_second", "sandboxes/s", "Creations per second, as the provider counts them."),
+    _s.gauge("sandbox_sessions", "sessions", "Sessions of an environment server; label state."),
     _s.gauge("sandbox_credit_usd", "usd", "Credit left with the provider."),
     _s.gauge("sandbox_cost_usd_per_hour", "usd/h", "Present spending rate, as the provider says."),
     _s.gauge(
