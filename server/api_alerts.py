@@ -47,7 +47,9 @@ def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: C
     _read(api, reader)
     _silences(api, reader, store, clock)
 
-    @api.api_route("/api/v1/heartbeat/{token}", methods=["GET", "HEAD", "POST"], tags=["alerts"])
+    # One description: OpenAPI wants an operation's id once, and trainers send what they like.
+    @api.api_route("/api/v1/heartbeat/{token}", methods=["HEAD", "POST"], include_in_schema=False)
+    @api.get("/api/v1/heartbeat/{token}", tags=["alerts"])
     def heartbeat(token: str) -> dict[str, str]:
         """A sign of life of a trainer: the token says whose (`[[run.NAME.heartbeat]]`). No other token is needed."""
         if not beat(token):

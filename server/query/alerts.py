@@ -77,6 +77,7 @@ class AlertReader:
             run=row.run, receiver=row.receiver, kind=self._kinds.get(row.receiver, ""), status=row.status,
             alerts=_named(row.payload), created_at=row.created_at / 1000, sent_at=_seconds(row.sent_at),
             attempts=row.attempts, next_at=row.next_at / 1000 if waiting else None, answer=row.answer,
+            group_key=row.group_key,
         )  # fmt: skip
 
     # ---- rules

@@ -208,6 +208,7 @@ class DeliveryInfo:
     attempts: int
     next_at: float | None
     answer: str
+    group_key: str = ""
 
 
 class Reader(Protocol):

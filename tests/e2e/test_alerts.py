@@ -94,7 +94,7 @@ class Site(Program):
 
 
 class Story:
-    """The module's program with everything around it; every engine in `TARGETS` is over its level."""
+    """The module's program and all around it. Every engine in `TARGETS` is over its level; `late` has just come up."""
 
     TARGETS = ("cross", "quiet", "late", "am")
 
@@ -114,6 +114,8 @@ class Story:
         self.silence = self.quieten("quiet")
         for name in self.TARGETS:
             self.engines.set(name, 250)
+        self.refused = self.program.notified("late", lambda row: row["attempts"] >= 1 and row["answer"] != "")
+        self.late.listen()
 
     def _config(self, am: str | None) -> str:
         url, ping = self.home / "hook-url", self.home / "ping-url"
@@ -162,17 +164,6 @@ def statuses(messages: list[dict[str, Any]]) -> list[str]:
     return [message["status"] for message in messages]
 
 
-def test_a_receiver_that_is_away_at_first_is_told_once(story: Story) -> None:
-    refused = story.program.notified("late", lambda row: row["attempts"] >= 1 and row["answer"] != "")
-    assert refused["status"] == "pending" and refused["answer"].startswith("no answer: ConnectError")
-    story.late.listen()
-    first = story.late.message("late", "firing")
-    assert first["alerts"][0]["annotations"] == {"summary": "250 requests at late"}
-    story.engines.set("late", 0)
-    story.late.message("late", "resolved")
-    assert statuses(story.late.told("late")) == ["firing", "resolved"]
-
-
 def test_a_crossing_reaches_the_webhook_and_so_does_the_recovery(story: Story) -> None:
     message = story.hook.message("cross", "firing")
     alert = message["alerts"][0]
@@ -218,6 +209,16 @@ def test_a_crossing_reaches_the_webhook_and_so_does_the_recovery(story: Story) -
     assert over["alerts"][0]["startsAt"] == alert["startsAt"] and ended > began and ended % 5 == 0
     assert (over["alerts"][0]["fingerprint"], over["groupKey"]) == (alert["fingerprint"], message["groupKey"])
     assert statuses(story.hook.told("cross")) == ["firing", "resolved"]
+
+
+def test_a_receiver_that_is_away_at_first_is_told_once(story: Story) -> None:
+    assert story.refused["status"] == "pending", "it is not given up"
+    assert story.refused["answer"].startswith("no answer: ConnectError")
+    first = story.late.message("late", "firing")
+    assert first["alerts"][0]["annotations"] == {"summary": "250 requests at late"}
+    story.engines.set("late", 0)
+    story.late.message("late", "resolved")
+    assert statuses(story.late.told("late")) == ["firing", "resolved"]
 
 
 def test_a_silence_keeps_quiet_and_its_end_tells(story: Story) -> None:
@@ -320,6 +321,7 @@ def test_check_names_the_rules_that_can_fire(story: Story) -> None:
     assert_no_secret(done.stdout + done.stderr)
 
 
+@pytest.mark.crash
 def test_killed_between_firing_and_resolving_and_while_a_receiver_is_away(tmp_path: Path, empty_url: str) -> None:
     """kill -9, then the same program again: nothing told twice, nothing lost. Both databases."""
     names = ["told", "kept"]
@@ -339,15 +341,15 @@ def test_killed_between_firing_and_resolving_and_while_a_receiver_is_away(tmp_pa
             first.notified("away", lambda row: row["attempts"] >= 1 and row["answer"] != "")
             fired = first.alert("kept")["fired_at"]
             assert first.end(signal.SIGKILL)[0] == -signal.SIGKILL
+        pages.set("told", 260)
         with Site(tmp_path, config) as second:
             away.listen()
-            late = away.message("kept", "firing")
-            assert datetime.fromisoformat(late["alerts"][0]["startsAt"]).timestamp() == fired
-            pages.set("told", 260)
             second.alert("told", 260.0)  # it was judged again, as the same alert
             pages.set("told", 0)
             over = hook.message("told", "resolved")
             assert over["alerts"][0]["startsAt"] == hook.told("told")[0]["alerts"][0]["startsAt"]
+            late = away.message("kept", "firing")
+            assert datetime.fromisoformat(late["alerts"][0]["startsAt"]).timestamp() == fired
             second.notified("away", lambda row: row["status"] == "sent")
         assert statuses(hook.told("told")) == ["firing", "resolved"]
         assert statuses(away.told("kept")) == ["firing"]

@@ -123,7 +123,9 @@ def test_rules_and_notifications(run: Bench) -> None:
     assert (note["receiver"], note["kind"], note["status"], note["alerts"]) == (
         "hook", "webhook", "pending", ["QueueLong firing"],
     )  # fmt: skip
+    assert note["group_key"] == '{}:{alertname="QueueLong", run="run"}'
     assert web("GET", "/api/v1/notifications?limit=0").status_code == 422
+    assert web("GET", "/openapi.json").status_code == 200  # warnings are errors: no operation is there twice
 
 
 # ---- heartbeats
