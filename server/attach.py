@@ -12,7 +12,7 @@ import httpx
 
 import collectors
 from collectors.detect import detect_page, detect_path
-from collectors.model import Limits, ScrapeError, Target
+from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.readers.http import get
 from server.config import HeartbeatSettings, RunSettings, TargetSettings
 from server.problems import ConfigError
@@ -123,21 +123,30 @@ def _resolve_url(run: str, settings: TargetSettings, limits: Limits) -> list[Tar
     refusal = refuse_target(settings.source)
     if refusal:
         raise ScrapeError("unreachable", refusal)
-    headers = (("authorization", f"Bearer {settings.bearer}"),) if settings.bearer else ()
-    name = settings.collector or _detect_url(settings.source, headers, limits)
+    bearer = (("authorization", f"Bearer {settings.bearer}"),) if settings.bearer else ()
+    name = settings.collector or _detect_url(settings.source, bearer, limits)
     collector = collectors.load()[name]
+    headers = (*bearer, *_key_header(collector, settings))
     named = settings.name or f"{collector.name}-{_clean(_place(settings.source))}"
     return [
         Target(
             named, run, collector.name, collector.actor,
-            url=settings.source, interval_seconds=settings.interval_seconds, headers=headers,
+            url=settings.source, interval_seconds=settings.interval_seconds, headers=headers, options=settings.options,
         )
     ]  # fmt: skip
 
 
+def _key_header(collector: Collector, settings: TargetSettings) -> tuple[tuple[str, str], ...]:
+    if not settings.key:
+        return ()
+    prefix = "Bearer " if collector.key_header == "authorization" else ""
+    return ((collector.key_header, f"{prefix}{settings.key}"),)
+
+
 def _detect_url(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> str:
     """Which collector reads this URL's page. Not answering is not an answer: vLLM is then assumed, and said so."""
-    pollers = [name for name, collector in collectors.load().items() if collector.poll]
+    # Providers are named, never guessed: asking a stranger with somebody's key would give the key away.
+    pollers = [name for name, collector in collectors.load().items() if collector.poll and collector.matches_page]
     try:
         body = asyncio.run(_fetch(url, headers, limits))
     except ScrapeError as error:

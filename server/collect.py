@@ -58,9 +58,10 @@ class RunLoop:
         self._alerts, self._beats = alerts, Watch(store, run, heartbeats, clock.now())
         self._names = frozenset(target.name for target in targets) | self._beats.names
         self.on_outbox: Callable[[], None] = lambda: None
+        begun = clock.now()
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = False
-        self._ingest = Ingest(store, run)
+        self._ingest = Ingest(store, run, begun)
         self.on_step: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
         cursors = store.cursors(run)
@@ -124,6 +125,7 @@ class RunLoop:
             self.driver.feed(arrivals)
         if heard:
             self._writer.flush()
+        self.driver.feed(self._ingest.pushed(t))
 
     async def _round(self, t: float, patient: bool) -> list[float]:
         """One scrape of every due target. Returns the newest known time of those that have more to read."""
@@ -173,7 +175,7 @@ class RunLoop:
     def _refused(self, reader: TargetReader, outcome: Outcome) -> None:
         """Note the target as down. What `Ingest` had counted was never stored: it reads the store again."""
         reader.committed(outcome)
-        self._ingest = Ingest(self._store, self.run)
+        self._ingest = Ingest(self._store, self.run, self._clock.now())
         self._submit(reader.target, outcome)
         self._writer.flush()
 

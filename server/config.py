@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import collectors
-from collectors.model import FACTS, Lifecycle, Mode
+from collectors.model import FACTS, Collector, Lifecycle, Mode
 from server.alerts import config as alerts_config
 from server.alerts import rule_table
 from server.alerts.config import AlertSettings
@@ -28,6 +28,9 @@ TOKEN_LENGTH = 8
 WORD_FACTS = frozenset(
     {"framework", "framework_version", "lifecycle_why", "gpu_type", "model", "run_name", "source_path"}
 )
+TARGET_KEYS = {
+    "url", "path", "name", "collector", "interval", "bearer_env", "key_env", "key_file", "options",
+}  # fmt: skip
 # It is part of a URL that a trainer is given, and the only thing that guards it.
 HEARTBEAT_TOKEN = r"[A-Za-z0-9_-]{16,128}"
 # Targets are asked on the 5 s grid of event time: less cannot be had, so it is not accepted.
@@ -43,6 +46,8 @@ class TargetSettings:
     collector: str = ""
     interval_seconds: float = 5.0
     bearer: Secret = NO_SECRET
+    key: Secret = NO_SECRET
+    options: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_url(self) -> bool:
@@ -264,27 +269,66 @@ def _target(problems: Problems, where: str, table: Any, env: Mapping[str, str]) 
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [[run.NAME.target]]")
         return TargetSettings("")
-    problems.unknown(table, {"url", "path", "name", "collector", "interval", "bearer_env"}, where)
+    problems.unknown(table, TARGET_KEYS, where)
+    name = problems.take(table, "collector", str, "", where)
+    if name and name not in collectors.load():
+        problems.add(f"{where}.collector", f"unknown; known: {', '.join(sorted(collectors.load()))}")
+    collector = collectors.load().get(name)
+    source = _source(problems, table, collector, where)
+    return TargetSettings(
+        source=source,
+        name=problems.take(table, "name", str, "", where),
+        collector=name,
+        interval_seconds=_interval(problems, table, where, _usual_interval(collector)),
+        bearer=_bearer(problems, table, env, where),
+        key=_key(problems, table, env, collector, where),
+        options=_options(problems, table, collector, where),
+    )
+
+
+def _source(problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str) -> str:
+    """The URL or path; providers have a usual address."""
     url, path = problems.take(table, "url", str, "", where), problems.take(table, "path", str, "", where)
+    if not url and not path and collector is not None:
+        url = collector.default_url
     if bool(url) == bool(path):
         problems.add(where, "needs exactly one of url and path")
     refusal = refuse_target(url) if url else None
     if refusal:
         problems.add(f"{where}.url", refusal)
-    collector = problems.take(table, "collector", str, "", where)
-    if collector and collector not in collectors.load():
-        problems.add(f"{where}.collector", f"unknown; known: {', '.join(sorted(collectors.load()))}")
-    return TargetSettings(
-        source=url or path,
-        name=problems.take(table, "name", str, "", where),
-        collector=collector,
-        interval_seconds=_interval(problems, table, where),
-        bearer=_bearer(problems, table, env, where),
-    )
+    return str(url or path)
 
 
-def _interval(problems: Problems, table: Mapping[str, Any], where: str) -> float:
-    interval = float(problems.take(table, "interval", (int, float), 5.0, where))
+def _usual_interval(collector: Collector | None) -> float:
+    """Providers are asked as often as they have news, engines at every tick."""
+    return max(INTERVAL_MIN, collector.report_seconds) if collector and collector.actor == "sandbox" else INTERVAL_MIN
+
+
+def _key(
+    problems: Problems, table: Mapping[str, Any], env: Mapping[str, str], collector: Collector | None, where: str
+) -> Secret:
+    """A provider's key: named by the table, else in the variable that its own SDK reads."""
+    given = alerts_config.secret(table, "key", env, problems, where)
+    if given or collector is None or not collector.key_variable or {"key_env", "key_file"} & table.keys():
+        return given
+    return Secret(env.get(collector.key_variable, ""))
+
+
+def _options(
+    problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str
+) -> tuple[tuple[str, str], ...]:
+    found = problems.take(table, "options", dict, {}, where)
+    known = {"run_key", *(collector.options if collector else ())}
+    for key, value in found.items():
+        if key not in known:
+            problems.add(f"{where}.options.{key}", f"unknown; this collector knows {', '.join(sorted(known))}")
+        elif not isinstance(value, str):
+            problems.add(f"{where}.options.{key}", "must be a string")
+    return tuple(sorted((str(key), str(value)) for key, value in found.items()))
+
+
+def _interval(problems: Problems, table: Mapping[str, Any], where: str, usual: float) -> float:
+    interval = float(problems.take(table, "interval", (int, float), usual, where))
     if not INTERVAL_MIN <= interval <= INTERVAL_MAX:
         problems.add(f"{where}.interval", f"must be between {INTERVAL_MIN:g} and {INTERVAL_MAX:g} seconds")
         return 5.0

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from collectors.model import Labels
+from server.sandbox_ingest import SandboxArrival
 from server.signals import Counter, Signal
 from server.signals._model import Answer, TargetHealth, Unknown, Value, View
+from server.signals._sandbox_book import SandboxBook, spinup
+from server.signals._spinup import PARTS as SPINUP
 from server.signals._window import TRAINER, Gauge, StepBook, StepKey
 
 Emission = tuple[str, float, Answer]
@@ -61,6 +64,7 @@ class Deriver:
         # Grows when a series comes or goes: until then what was worked out of their labels holds.
         self.shape = 0
         self.health: dict[str, TargetHealth] = {}
+        self.sandboxes = SandboxBook()
         self.book = StepBook()
         self.facts: dict[str, str | float] = {}
         self.mode = ""
@@ -103,6 +107,30 @@ class Deriver:
         grown = 0.0 if before is None else value - before[1] if value >= before[1] else value
         state.add(kept, 0.0 if counted else grown)
         state.seen[key] = [ts, value]
+
+    def sandbox(self, arrival: SandboxArrival, *, counted: bool = False) -> None:
+        """One change of a sandbox. ``counted``: known before a restart, already in the stored totals."""
+        row = arrival.row
+        self.sandboxes.put(
+            arrival.ts, row.record, own=row.own, dangling=row.dangling, created=arrival.created,
+            became_ready=arrival.became_ready,
+        )  # fmt: skip
+        if not row.own or counted:
+            return
+        happened = {"sandbox_created": arrival.created, "sandbox_failed": arrival.failed}
+        for counter in self._counters:
+            if counter.of == "sandbox" and happened.get(counter.metric):
+                labels = (("cause", row.record.cause or "unknown"),) if "cause" in counter.by else ()
+                self.counters[counter.name].add(labels, 1.0)
+        if arrival.became_ready:
+            self._spun_up(spinup(row.record))
+
+    def _spun_up(self, seconds: float | None) -> None:
+        """The histogram of spin-ups, as its cumulative buckets, sum and count: three counters of ours."""
+        for counter in self._counters if seconds is not None else ():
+            if counter.metric == "sandbox_spinup":
+                for labels, amount in SPINUP[counter.name](seconds or 0.0):
+                    self.counters[counter.name].add(labels, amount)
 
     def step(
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
@@ -156,7 +184,9 @@ class Deriver:
 
     def view(self, now: float) -> View:
         gauges = {metric: series.values() for metric, series in self.gauges.items()}
-        return View(now, self.mode, self.lifecycle, self.facts, gauges, self.book, tuple(self.health.values()))
+        return View(
+            now, self.mode, self.lifecycle, self.facts, gauges, self.book, tuple(self.health.values()), self.sandboxes
+        )
 
     def tick(self, now: float) -> list[Emission]:
         """Answers of every tick signal at `now`."""
@@ -204,7 +234,7 @@ class Deriver:
         found = {
             counter.name: (counter.version, json.dumps([state.totals, state.seen if counter.of == "step" else {}]))
             for counter in self._counters
-            if (state := self.counters[counter.name]).seen
+            if (state := self.counters[counter.name]).seen or state.totals
         }
         return found | ({DONE: (1, json.dumps(self.done))} if self.done else {})
 

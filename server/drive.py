@@ -19,6 +19,7 @@ from server.alerts.run_alerts import RunAlerts
 from server.answers import Answers
 from server.derive import Deriver, is_gap
 from server.ingest import Arrivals, SampleArrival, StepArrival, health
+from server.sandbox_ingest import SandboxArrival
 from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
 from server.signals._window import KEPT_STEPS
 from server.store import Store
@@ -66,6 +67,7 @@ class RunDriver:
         self._answers = Answers(store, run, self._items, self.deriver)
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
+        self._sandboxes: deque[SandboxArrival] = deque()
         self._written: dict[str, object] = {}
         self._counted: dict[int, float] = {}
         self.watermark: float | None = None
@@ -92,6 +94,7 @@ class RunDriver:
             self._alerts.restore(states)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
+        self._recover_sandboxes(row.watermark or 0)
         self._recover_steps()
 
     def _recover_windows(self, watermark: int) -> None:
@@ -113,6 +116,26 @@ class RunDriver:
                 self.deriver.sample(*sample, counted=True)
             else:
                 self._samples.append(sample)
+
+    def _recover_sandboxes(self, watermark: int) -> None:
+        """Live ones and the window's, and as just arrived what was committed after the watermark."""
+        since = max(0, watermark - round(TICK_WINDOW_SECONDS * 1000))
+        for row in sorted(self._store.sandboxes.recent(self.run, since), key=lambda row: row.seen_at):
+            fresh = row.seen_at > watermark
+            arrival = SandboxArrival(
+                row.seen_at / 1000, row,
+                created=row.first_seen > (watermark if fresh else since),
+                became_ready=(row.ready_seen or 0) > (watermark if fresh else since),
+                failed=(row.failed_seen or 0) > watermark,
+            )  # fmt: skip
+            if fresh:
+                self._sandboxes.append(arrival)
+            else:
+                self.deriver.sandbox(arrival, counted=True)
+            health = self.deriver.health.get(row.target)
+            if health is not None and health.last_ok_ts is not None:
+                keep = max(15.0, 3 * health.interval_seconds)
+                self.deriver.sandboxes.heard[row.target] = (health.last_ok_ts, keep)
 
     def _recover_steps(self) -> None:
         """Steps not yet answered as just arrived; the window's last ones before them only remembered.
@@ -147,6 +170,8 @@ class RunDriver:
         """Take what was committed. Nothing is derived before `advance`."""
         self._samples += arrivals.samples
         self._steps += arrivals.steps
+        self._sandboxes += arrivals.sandboxes
+        self.deriver.sandboxes.heard.update(arrivals.heard)
         for one in arrivals.health:
             self._see(one)
         facts = {**arrivals.facts, **self._stated}
@@ -234,6 +259,8 @@ class RunDriver:
             times.append(self._samples[0][0])
         if self._steps:
             times.append(self._steps[0].ts)
+        if self._sandboxes:
+            times.append(self._sandboxes[0].ts)
         return min(times, default=None)
 
     def _next_tick(self, tick: float, t: float) -> float:
@@ -249,6 +276,8 @@ class RunDriver:
         """Samples and steps up to `tick`: a tick sees exactly what was there at its instant."""
         while self._samples and self._samples[0][0] <= tick:
             self.deriver.sample(*self._samples.popleft())
+        while self._sandboxes and self._sandboxes[0].ts <= tick:
+            self.deriver.sandbox(self._sandboxes.popleft())
         self._feed_steps(tick, batch)
 
     def _feed_steps(self, t: float, batch: Batch) -> None:

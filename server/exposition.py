@@ -5,16 +5,17 @@ has no series, it never repeats its last value. The library writes the text (esc
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from server.query.types import Reader, SignalNow, Status
 
 PREFIX = "rollscope_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LIFECYCLES = ("starting", "running", "paused", "finished", "crashed")
+SPINUP_PARTS = ("sandbox_spinup_bucket_total", "sandbox_spinup_sum_total", "sandbox_spinup_count_total")
 STATES = ("ok", "watch", "critical", "unknown", "not_applicable")
 # The numbers of a finished run stand in the API; repeated here they would be a flat line for ever.
 FINISHED_SECONDS = 300.0
@@ -52,7 +53,10 @@ class _Runs:
                 if _shown(status, signal):
                     rows[signal.signal].append((status.run, signal))
         infos = self._reader.infos()
+        yield from _spinups(rows)
         for name, found in rows.items():
+            if name in SPINUP_PARTS:
+                continue
             labels = sorted({label for _, signal in found for label in signal.labels})
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(PREFIX + name, infos[name].help, labels=("run", *labels))
@@ -60,6 +64,32 @@ class _Runs:
                 assert signal.value is not None
                 family.add_metric((run, *(signal.labels.get(label, "") for label in labels)), signal.value)
             yield family
+
+
+def _spinups(rows: Mapping[str, list[tuple[str, SignalNow]]]) -> Iterator[Metric]:
+    """The histogram that is kept as three counters, each run's buckets in the order of their edges."""
+    parts = {name: dict(_by_run(rows.get(name, []))) for name in SPINUP_PARTS}
+    buckets, sums = parts["sandbox_spinup_bucket_total"], parts["sandbox_spinup_sum_total"]
+    if not buckets:
+        return
+    text = "Seconds from requested to ready of the run's sandboxes."
+    family = HistogramMetricFamily(PREFIX + "sandbox_spinup_seconds", text, labels=("run",))
+    for run, found in buckets.items():
+        edges = sorted(
+            ((signal.labels["le"], signal.value or 0.0) for signal in found), key=lambda pair: float(pair[0])
+        )
+        total = sums[run][0].value if sums.get(run) else None
+        family.add_metric((run,), edges, sum_value=total)
+    yield family
+
+
+def _edge(bucket: tuple[str, float]) -> float:
+    return float(bucket[0])
+
+
+def _by_run(found: list[tuple[str, SignalNow]]) -> Iterator[tuple[str, list[SignalNow]]]:
+    for run in dict.fromkeys(name for name, _ in found):
+        yield run, [signal for name, signal in found if name == run]
 
 
 def _shown(status: Status, signal: SignalNow) -> bool:

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from collectors.catalog import METRICS
-from collectors.model import Event, Labels, Reading, Sample, ScrapeError, Target
+from collectors.model import Event, Labels, Reading, Sample, Sandbox, ScrapeError, Target
+from server.sandbox_ingest import SandboxArrival, SandboxIngest
 from server.signals._model import SKEW_SECONDS, TargetHealth
 from server.signals._window import StepKey
 from server.store import Store
-from server.store.types import Batch, SeriesKey, StepStamp, TargetRow
+from server.store.types import Batch, SandboxRow, SeriesKey, StepStamp, TargetRow
 
 # Our own per-target series, in Prometheus' words.
 HEALTH = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
@@ -23,6 +24,8 @@ UNMAPPED_KEPT = 200
 # 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
 FIRST_TIME, AHEAD_SECONDS = 946_684_800.0, 86_400.0
 LAST_STEP = 10**12
+# Name of the source of pushed sandboxes, where a target's name would be.
+PUSHED, OVERLAP_MS = "pushed", 10_000
 
 SampleArrival = tuple[float, str, str, Labels, float]
 """(event time in seconds, target, metric, labels, value)."""
@@ -48,6 +51,9 @@ class Arrivals:
     steps: list[StepArrival] = field(default_factory=list)
     facts: dict[str, str | float] = field(default_factory=dict)
     health: list[TargetHealth] = field(default_factory=list)
+    sandboxes: list[SandboxArrival] = field(default_factory=list)
+    # Targets that told all of their sandboxes: name -> (when, seconds it stays good).
+    heard: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def newest(self) -> float | None:
         """The earliest of the newest times per stream: how far every stream is known."""
@@ -62,7 +68,7 @@ class Arrivals:
 class Ingest:
     """Turns readings of one run's targets into batches. Not thread-safe: one run, one loop."""
 
-    def __init__(self, store: Store, run: str) -> None:
+    def __init__(self, store: Store, run: str, since: float | None = None) -> None:
         self._store = store
         self.run = run
         self.incarnation = store.incarnation(run)
@@ -70,6 +76,12 @@ class Ingest:
         self._axis_last = {row.axis: (row.step, row.ts / 1000) for row in newest}
         self._life_start = -math.inf
         self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
+        own = str(store.facts(run).get("run_name", run))
+        # What the driver reads back at its start is not news: ``since`` is when it did (default: the watermark).
+        watermark = (store.run(run) or store.ensure_run(run)).watermark
+        self._since = self._pushed = _ms(since) if since is not None else watermark or 0
+        self._seen: dict[tuple[str, str], SandboxRow] = {}
+        self._sandboxes = SandboxIngest(store.sandboxes.recent(run, 0), {run, own})
 
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A successful scrape. `now` stamps what has no time of its own; `seconds` is how long it took."""
@@ -84,8 +96,51 @@ class Ingest:
         batch.facts.update(reading.facts)
         if reading.cursor is not None:
             batch.cursors[target.name] = json.dumps(reading.cursor)
+        if "run_name" in reading.facts:
+            self._sandboxes.keys.add(str(reading.facts["run_name"]))
+        if reading.sandboxes or reading.listed:
+            self.sandboxes(target, reading.sandboxes, reading.listed, now, batch, arrivals)
         arrivals.health.append(health(self._health_ok(target, reading, now, seconds, batch)))
         return batch, arrivals
+
+    def sandboxes(
+        self, target: Target, records: Iterable[Sandbox], listed: Iterable[str], now: float, batch: Batch,
+        arrivals: Arrivals,
+    ) -> None:  # fmt: skip
+        """Records of sandboxes, from a provider or pushed: changes go into the batch and on to the driver."""
+        if key := target.option("run_key"):
+            self._sandboxes.keys.add(key)
+        changed = self._sandboxes.take(target, records, tuple(listed), self._living(), now)
+        batch.sandboxes += [arrival.row for arrival in changed]
+        arrivals.sandboxes += changed
+        arrivals.heard[target.name] = (now, max(15.0, 3 * target.interval_seconds))
+
+    def pushed(self, now: float) -> Arrivals:
+        """What was pushed into the store since the last call, by any process: the same changes, from its rows."""
+        arrivals, before = Arrivals(), self._pushed
+        # A little overlap: rows of a transaction that was slower than a tick are met, and again says nothing new.
+        for row in self._store.sandboxes.heard_since(self.run, PUSHED, before - OVERLAP_MS):
+            if self._seen.get((row.record.provider, row.record.id)) == row:
+                continue
+            fresh = max(before - OVERLAP_MS, self._since)
+            known = self._seen.get((row.record.provider, row.record.id))
+            self._seen[(row.record.provider, row.record.id)] = row
+            arrivals.sandboxes.append(
+                SandboxArrival(
+                    now, row,
+                    created=known is None and row.first_seen > fresh,
+                    became_ready=(row.ready_seen or 0) > fresh and (known is None or known.ready_seen is None),
+                    failed=(row.failed_seen or 0) > fresh and (known is None or known.failed_seen is None),
+                )
+            )  # fmt: skip
+            arrivals.heard[PUSHED] = (now, math.inf)
+        self._pushed = _ms(now)
+        return arrivals
+
+    def _living(self) -> set[str]:
+        """Names under which runs that are not over may be known to a provider."""
+        alive = [row for row in self._store.runs() if row.lifecycle not in ("finished", "crashed")]
+        return {row.name for row in alive} | {str(row.facts["run_name"]) for row in alive if "run_name" in row.facts}
 
     def failure(self, target: Target, error: ScrapeError, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A failed scrape: `up` 0 with the cause; everything known so far stays."""

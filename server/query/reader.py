@@ -10,12 +10,14 @@ from server.clock import Clock
 from server.query import shape
 from server.query.alerts import AlertReader
 from server.query.names import format_name, parse_name
+from server.query.sandboxes import SandboxReader
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
     Delta,
     RuleInfo,
     RunInfo,
+    SandboxInfo,
     Series,
     SignalInfo,
     SignalNow,
@@ -53,6 +55,7 @@ class StoreReader:
     def __init__(self, store: Store, clock: Clock, alerts: AlertSettings | None = None) -> None:
         self._store, self._clock = store, clock
         self._alerts = AlertReader(store, clock, alerts or AlertSettings())
+        self._sandboxes = SandboxReader(store, clock)
 
     def now(self) -> float:
         return self._clock.now()
@@ -124,6 +127,20 @@ class StoreReader:
         name = self._run(run).name if run is not None else None
         now = self._clock.now()
         return [_trust(owner, target, now) for owner, target in self._store.targets(name)]
+
+    # ---- sandboxes
+
+    def sandboxes(
+        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, limit: int = 100,
+        before: str | None = None,
+    ) -> list[SandboxInfo]:  # fmt: skip
+        return self._sandboxes.page(self._run(run).name, states, dangling, limit, before)
+
+    def sandbox_funnel(self, run: str) -> Mapping[str, int]:
+        return self._sandboxes.funnel(self._run(run).name)
+
+    def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
+        return self._sandboxes.spinups(self._run(run).name, start, end, buckets)
 
     # ---- alerts
 

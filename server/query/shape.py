@@ -9,6 +9,7 @@ from server.query.types import (
     Delta,
     RuleInfo,
     RunInfo,
+    SandboxInfo,
     Series,
     SignalNow,
     SilenceInfo,
@@ -125,3 +126,8 @@ def rule(found: RuleInfo) -> dict[str, Any]:
 def delivery(found: DeliveryInfo) -> dict[str, Any]:
     """A row of `/api/v1/notifications`."""
     return asdict(found) | {"alerts": list(found.alerts)}
+
+
+def sandbox(found: SandboxInfo) -> dict[str, Any]:
+    """A row of `/api/v1/runs/{run}/sandboxes`."""
+    return asdict(found)

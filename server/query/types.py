@@ -211,6 +211,40 @@ class DeliveryInfo:
     group_key: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxInfo:
+    """One sandbox as last heard. Times are epoch seconds; None: not known.
+
+    Attributes:
+        own: of this run; else of another one in an account that it shares.
+        spinup_seconds: requested to ready, where both are known; `latency_source` says by whose clock.
+        pending_seconds: how long it has been waited for, while it is not ready.
+    """
+
+    provider: str
+    id: str
+    name: str
+    target: str
+    run_key: str
+    own: bool
+    dangling: bool
+    state: str
+    provider_state: str
+    requested_at: float | None
+    started_at: float | None
+    ready_at: float | None
+    ended_at: float | None
+    spinup_seconds: float | None
+    pending_seconds: float | None
+    image: str
+    image_cached: bool | None
+    latency_source: str
+    cause: str
+    detail: str
+    unreachable: bool
+    seen_at: float
+
+
 class Reader(Protocol):
     """The only door for readers. Synchronous and thread-safe: async callers use `asyncio.to_thread`.
 
@@ -240,6 +274,18 @@ class Reader(Protocol):
 
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         """Health of the targets of one run, or of all."""
+
+    def sandboxes(
+        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, limit: int = 100,
+        before: str | None = None,
+    ) -> list[SandboxInfo]:  # fmt: skip
+        """Sandboxes met by a run's providers, newest first. ``before``: id of the last one of the page before."""
+
+    def sandbox_funnel(self, run: str) -> Mapping[str, int]:
+        """How many of the run's own got how far: requested, started, ready, ended, failed."""
+
+    def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
+        """(bucket's start, {upper edge in seconds: how many became ready}) for a heat map; empty buckets left out."""
 
     def alerts(self, run: str | None = None) -> list[AlertInfo]:
         """Pending and firing alerts of one run or of all: firing first, the gravest first, then the oldest."""

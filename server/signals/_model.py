@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from collectors.model import Labels
+from server.signals._sandbox_book import SandboxBook
 from server.signals._window import Gauge, StepBook
 
 SYNC_MODES = ("sync_colocated", "sync_split")
@@ -85,6 +86,7 @@ class View:
     gauges: Mapping[str, Collection[Gauge]] = field(default_factory=dict)
     steps: StepBook = field(default_factory=StepBook)
     targets: Collection[TargetHealth] = ()
+    sandboxes: SandboxBook = field(default_factory=SandboxBook)
 
     @property
     def synchronous(self) -> bool:
@@ -131,7 +133,8 @@ class Counter:
     """A counter of ours that persists over our restarts: the increase of a metric, added up exactly once.
 
     Attributes:
-        metric: an engine's cumulative counter (``of="counter"``), or a per-step amount (``of="step"``).
+        metric: an engine's cumulative counter (``of="counter"``), a per-step amount (``of="step"``), or what happens
+            to a sandbox (``of="sandbox"``: ``sandbox_created``, ``sandbox_failed``, ``sandbox_spinup``).
         by: labels of the metric to keep; all others are summed away.
     """
 
@@ -141,6 +144,6 @@ class Counter:
     actor: str
     help: str
     metric: str
-    of: Literal["counter", "step"]
+    of: Literal["counter", "step", "sandbox"]
     by: tuple[str, ...] = ()
     version: int = 1

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 SLOT_MS = 600_000
@@ -379,4 +380,43 @@ heartbeats = Table(
     Column("last_ts", BigInteger, nullable=False),
     Column("beats", BigInteger, nullable=False),
     PrimaryKeyConstraint("run", "name", name="pk_heartbeats"),
+)
+
+_PENDING = text("ready_at IS NULL AND ended_at IS NULL")
+
+sandboxes = Table(
+    "sandboxes",
+    common,
+    _run(),
+    Column("provider", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("run_key", Text, nullable=False),
+    Column("own", Boolean, nullable=False),
+    Column("dangling", Boolean, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("provider_state", Text, nullable=False),
+    Column("requested_at", BigInteger),
+    Column("started_at", BigInteger),
+    Column("ready_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("image", Text, nullable=False),
+    Column("image_cached", Boolean),
+    Column("latency_source", Text, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("unreachable", Boolean, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("cost_usd_per_hour", Double),
+    # When we met it, heard of it last, first heard that it is ready, and that it failed: what a restart goes on from.
+    Column("first_seen", BigInteger, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+    Column("ready_seen", BigInteger),
+    Column("failed_seen", BigInteger),
+    PrimaryKeyConstraint("run", "provider", "id", name="pk_sandboxes"),
+    # The oldest pending one is asked at every tick, and is one of few among a run's hundred thousand.
+    Index("ix_sandboxes_pending", "run", "requested_at", sqlite_where=_PENDING, postgresql_where=_PENDING),
+    Index("ix_sandboxes_seen", "run", "seen_at"),
+    Index("ix_sandboxes_ended", "run", "ended_at"),
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from collectors.model import Event, Histogram, Labels
+from collectors.model import Event, Histogram, Labels, Sandbox
 
 
 class PointState(IntEnum):
@@ -154,6 +154,26 @@ class SilenceRow:
     updated_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxRow:
+    """A sandbox as last heard, and what that means for this run. Times in ms; those of ``record`` in seconds.
+
+    Attributes:
+        own: it belongs to this run; else it was met in an account that several use.
+        dangling: live, but the run it says it belongs to has ended or is unknown.
+        ready_seen, failed_seen: when we first heard that it is ready, or failed.
+    """
+
+    target: str
+    record: Sandbox
+    own: bool
+    dangling: bool
+    first_seen: int
+    seen_at: int
+    ready_seen: int | None = None
+    failed_seen: int | None = None
+
+
 @dataclass(slots=True)
 class Batch:
     """Everything in here is committed in one transaction, or not at all.
@@ -178,6 +198,7 @@ class Batch:
     alerts: list[AlertRow] = field(default_factory=list)
     groups: list[GroupRow] = field(default_factory=list)
     outbox: list[OutboxRow] = field(default_factory=list)
+    sandboxes: list[SandboxRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, literal, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.store import alerts, histograms
+from server.store import alerts, histograms, sandboxes
 from server.store.bulk import Row, clean, upsert
 from server.store.tables import (
     SLOT_MS,
@@ -70,6 +70,7 @@ def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, 
     _state(connection, batch, run)
     _targets(connection, batch, run)
     alerts.write(connection, batch, run)
+    sandboxes.write(connection, batch.sandboxes, run)
     return seq
 
 

@@ -45,7 +45,7 @@ def test_the_pack_watches_what_it_must() -> None:
     assert list(rules()) == [
         "RunStalled", "TargetDown", "EngineFrozen", "NonFiniteGradient",
         "AllZeroRewards", "DataTrustLow", "SandboxSpinupSlow", "SandboxPendingLong", "SandboxInitFailures",
-        "SandboxQuotaLow", "SandboxCreditLow",
+        "SandboxQuotaLow", "SandboxesDangling", "SandboxCreditLow",
         "TrainerStarved", "StalenessOverBound", "ZeroAdvantageHigh", "ResponseLengthDrift", "DiscardHigh",
         "KVCacheExhausted", "PreemptionsHigh", "WeightSyncSlow", "KVCeilingAhead", "Bottleneck",
         "CostOverTarget", "IdleBurn",
@@ -236,7 +236,7 @@ def test_no_secret_is_echoed_in_a_problem() -> None:
 
 def test_no_configuration_means_the_pack_and_nobody_told() -> None:
     found = build_all({}, {}).alerts
-    assert len(found.rules) == len(pack()) == 23
+    assert len(found.rules) == len(pack()) == 24
     assert (found.receivers, found.deadman.url, len(found.inhibits)) == ((), "", 1)
 
 

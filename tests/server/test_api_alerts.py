@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -32,10 +32,14 @@ SILENCE: dict[str, Any] = {
 class Web:
     """The application of a run, without a socket."""
 
+    routes: tuple[Callable[..., None], ...] = ()
+
     def __init__(self, run: Bench, token: str | None = None) -> None:
         api = create_api(run.reader, version="1", ready=lambda: None)
         beats = Heartbeats(run.store, run.clock, [RunSettings("run", heartbeats=BEATS)])
         add_alerts(api, run.reader, run.store, run.clock, beats.beat)
+        for add in self.routes:
+            add(api, run.reader, run.store, run.clock)
         close_api(api)
         self._app = Gate(api, hosts=["test"], token=token)
 

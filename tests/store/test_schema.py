@@ -40,8 +40,13 @@ def _table(found: Any, name: str) -> dict[str, object]:
         "primary key": found.get_pk_constraint(name),
         "unique": sorted(found.get_unique_constraints(name), key=str),
         "foreign": sorted(found.get_foreign_keys(name), key=str),
-        "indexes": sorted(found.get_indexes(name), key=str),
+        "indexes": sorted((_index(one) for one in found.get_indexes(name)), key=str),
     }
+
+
+def _index(found: dict[str, Any]) -> dict[str, Any]:
+    """The condition of a partial index as text: SQLAlchemy hands out an object that equals only itself."""
+    return found | {"dialect_options": {key: str(value) for key, value in found.get("dialect_options", {}).items()}}
 
 
 def test_alembic_finds_no_difference(engine: Engine, store: Store) -> None:
@@ -64,7 +69,7 @@ def test_the_catalogs_are_equal(engine: Engine) -> None:
         for part in metadata(connection.dialect.name):
             part.create_all(connection)
         assert _catalog(connection) == migrated
-    assert len(migrated) == 23
+    assert len(migrated) == 24
 
 
 def _drop_all(connection: Connection) -> None:
@@ -119,7 +124,7 @@ def test_an_empty_database_is_refused(empty_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("0000", "needs 0002"), ("0001", "run `rollscope migrate`"), ("9999", "newer Rollscope")]
+    ("version", "said"), [("0000", "needs 0003"), ("0001", "run `rollscope migrate`"), ("9999", "newer Rollscope")]
 )
 def test_another_version_is_refused(engine: Engine, store_url: str, version: str, said: str) -> None:
     with engine.begin() as connection:

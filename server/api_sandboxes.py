@@ -1,0 +1,67 @@
+"""HTTP: sandboxes of a run, read and pushed."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.responses import JSONResponse
+
+from collectors.model import Sandbox, Target
+from server.attach import check_name
+from server.clock import Clock
+from server.ingest import PUSHED
+from server.problems import ConfigError
+from server.query import Reader, shape
+from server.sandbox_ingest import SandboxIngest
+from server.sandbox_push import parse
+from server.store import Store
+from server.store.types import Batch
+
+MAX_ROWS = 1000
+_BODY = {"schema": {"type": "array", "items": {"type": "object", "required": ["id"], "additionalProperties": True}}}
+
+
+def add_sandboxes(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
+    """Routes below `/api/v1/runs/{run}/sandboxes`."""
+
+    @api.get("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"])
+    def sandboxes(
+        run: str,
+        state: Annotated[list[str], Query(description="canonical states; none: all")] = [],  # noqa: B006
+        dangling: bool | None = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+        before: Annotated[str | None, Query(description="id of the last row of the page before")] = None,
+    ) -> dict[str, Any]:
+        """Sandboxes that the run's providers told of or that were pushed, newest first, and how far they got."""
+        rows = reader.sandboxes(run, state, dangling=dangling, limit=limit, before=before)
+        return {"funnel": dict(reader.sandbox_funnel(run)), "sandboxes": [shape.sandbox(row) for row in rows]}
+
+    def push(run: str, body: bytes) -> JSONResponse:
+        try:
+            check_name(run)
+            found = parse(body)
+        except ConfigError as error:
+            raise HTTPException(400, error.problems[0]) from None
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        if found.records:
+            _store(store, run, found.records, clock.now())
+        refused = [{"line": number, "detail": why} for number, why in found.refused]
+        return JSONResponse({"taken": len(found.records), "refused": refused}, 207 if refused else 200)
+
+    documented = {"requestBody": {"content": {"application/json": _BODY, "application/x-ndjson": {}}}}
+
+    @api.post("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"], openapi_extra=documented)
+    async def pushed(run: str, request: Request) -> JSONResponse:
+        """Take records (JSON or NDJSON), idempotent by provider and id; a bad line is answered with its number."""
+        return await asyncio.to_thread(push, run, await request.body())
+
+
+def _store(store: Store, run: str, records: list[Sandbox], now: float) -> None:
+    """Committed before it is acknowledged. Any `web` process may do it; the collecting one derives from the rows."""
+    known = store.sandboxes.get(run, [(record.provider, record.id) for record in records])
+    ingest = SandboxIngest(known, {run})
+    target = Target(PUSHED, run, PUSHED, "sandbox")
+    # One by one: a body may hold a sandbox's request and its end, and both count.
+    changed = [arrival.row for record in records for arrival in ingest.take(target, [record], (), {run}, now)]
+    store.write(Batch(run, sandboxes=changed))

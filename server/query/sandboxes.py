@@ -1,0 +1,57 @@
+"""The sandbox half of `Reader`: records, the funnel, and spin-ups over time."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from server.clock import Clock
+from server.query.types import SandboxInfo
+from server.signals._sandbox_book import OVER, spinup
+from server.signals._spinup import EDGES
+from server.store import Store
+from server.store.types import SandboxRow
+
+
+class SandboxReader:
+    """Thread-safe; every call reads the store."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def page(
+        self, run: str, states: Sequence[str], dangling: bool | None, limit: int, before: str | None
+    ) -> list[SandboxInfo]:
+        found = self._store.sandboxes
+        last = found.first_seen(run, before) if before is not None else None
+        place = (last, before) if last is not None and before is not None else None
+        now = self._clock.now()
+        rows = found.page(run, states=states, dangling=dangling, limit=limit, before=place)
+        return [_info(row, now) for row in rows]
+
+    def funnel(self, run: str) -> Mapping[str, int]:
+        return self._store.sandboxes.funnel(run)
+
+    def spinups(self, run: str, start: float, end: float, buckets: int) -> list[tuple[float, Mapping[str, int]]]:
+        width = (end - start) / max(1, buckets)
+        cells: dict[int, Counter[str]] = {}
+        for ready, seconds in self._store.sandboxes.spinups(run, round(start * 1000), round(end * 1000)):
+            cells.setdefault(int((ready - start) / width), Counter())[edge_of(seconds)] += 1
+        return [(start + number * width, cells[number]) for number in sorted(cells)]
+
+
+def edge_of(seconds: float) -> str:
+    """The upper edge of the bucket a spin-up falls into, as on `/metrics`."""
+    return next((f"{edge:g}" for edge in EDGES if seconds <= edge), "+Inf")
+
+
+def _info(row: SandboxRow, now: float) -> SandboxInfo:
+    record = row.record
+    waits = record.ready_at is None and record.state not in OVER and record.requested_at is not None
+    return SandboxInfo(
+        provider=record.provider, id=record.id, name=record.name, target=row.target, run_key=record.run_key,
+        own=row.own, dangling=row.dangling, state=record.state, provider_state=record.provider_state,
+        requested_at=record.requested_at, started_at=record.started_at, ready_at=record.ready_at,
+        ended_at=record.ended_at, spinup_seconds=spinup(record),
+        pending_seconds=max(0.0, now - (record.requested_at or now)) if waits else None,
+        image=record.image, image_cached=record.image_cached, latency_source=record.latency_source or "",
+        cause=record.cause or "", detail=record.detail, unreachable=record.unreachable, seen_at=row.seen_at / 1000,
+    )  # fmt: skip

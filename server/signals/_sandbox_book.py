@@ -1,0 +1,89 @@
+"""The sandboxes of one run over event time: the live ones, and what happened within five minutes. Bounded by both."""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from collectors.model import Sandbox
+
+WINDOW_SECONDS = 300.0
+"""As of every engine and sandbox signal (`TICK_WINDOW_SECONDS`)."""
+
+NEVER = "never"
+PENDING = ("queued", "building_image", "starting")
+OVER = ("terminated", "failed")
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class SandboxBook:
+    """The sandboxes of one run over event time.
+
+    Attributes:
+        own: live sandboxes of the run; `foreign`: live ones of others in the same accounts that dangle.
+        ready: (when, spin-up seconds, image cached?) and created: when, of the last five minutes.
+        heard: target -> (event time of its last good answer, seconds it stays good); "" are pushes.
+    """
+
+    own: dict[Key, Sandbox] = field(default_factory=dict)
+    foreign: dict[Key, Sandbox] = field(default_factory=dict)
+    ready: deque[tuple[float, float, bool | None]] = field(default_factory=deque)
+    created: deque[float] = field(default_factory=deque)
+    heard: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def put(self, ts: float, record: Sandbox, *, own: bool, dangling: bool, created: bool, became_ready: bool) -> None:
+        """One change, in the order of time."""
+        key = (record.provider, record.id)
+        self.own.pop(key, None)
+        self.foreign.pop(key, None)
+        if record.state not in OVER and (own or dangling):
+            (self.own if own else self.foreign)[key] = record
+        if not own:
+            return
+        if created:
+            self._append(self.created, record.requested_at if record.requested_at is not None else ts)
+        seconds = spinup(record)
+        if became_ready and seconds is not None:
+            at = record.ready_at if record.ready_at is not None else ts
+            self.ready.append((at, seconds, record.image_cached))
+        self._trim(ts)
+
+    @staticmethod
+    def _append(times: deque[float], ts: float) -> None:
+        times.append(ts)
+
+    def _trim(self, now: float) -> None:
+        # A provider's history comes unordered when it is read for the first time; bounded all the same.
+        start = now - WINDOW_SECONDS
+        while self.ready and (self.ready[0][0] < start or len(self.ready) > 100_000):
+            self.ready.popleft()
+        while self.created and (self.created[0] < start or len(self.created) > 100_000):
+            self.created.popleft()
+
+    def readied(self, now: float) -> Iterator[tuple[float, bool | None]]:
+        """(seconds, image cached?) of those that became ready within the window."""
+        return ((seconds, cached) for ts, seconds, cached in self.ready if now - WINDOW_SECONDS < ts <= now)
+
+    def by_state(self) -> Counter[str]:
+        return Counter(record.state for record in self.own.values())
+
+    def pending(self) -> list[Sandbox]:
+        """Asked for and not usable yet."""
+        return [record for record in self.own.values() if record.state in PENDING]
+
+    def silent(self, now: float) -> str:
+        """Why what is known is too old, or "": one source that still speaks is enough."""
+        if any(now - ts <= keep for ts, keep in self.heard.values()):
+            return ""
+        if not self.heard:
+            return NEVER
+        age = now - max(ts for ts, _ in self.heard.values())
+        return f"no provider has answered for {age:.0f} s"
+
+
+def spinup(record: Sandbox) -> float | None:
+    """Seconds from requested to ready; None when either is not known, or a clock is wrong."""
+    if record.ready_at is None or record.requested_at is None:
+        return None
+    seconds = record.ready_at - record.requested_at
+    return seconds if seconds >= 0 else None

@@ -1,0 +1,18 @@
+"""What sandbox signals share: when there is nothing to say, and the words for it."""
+
+from server.signals._model import Answer, NotApplicable, Unknown, View
+from server.signals._sandbox_book import NEVER
+
+NO_SOURCE = (
+    'no sandbox provider is read: add it as a target (collector = "prime_sandboxes", ...) or post what create() does '
+    "to /api/v1/runs/{run}/sandboxes"
+)
+NEEDS_NONE = "this task uses no sandbox"
+
+
+def missing(view: View) -> Answer | None:
+    """Not applicable where the task needs none, unknown where nobody speaks; None: there is something to say."""
+    if view.facts.get("has_sandbox") == 0:
+        return NotApplicable(NEEDS_NONE)
+    why = view.sandboxes.silent(view.now)
+    return Unknown(NO_SOURCE if why == NEVER else why) if why else None

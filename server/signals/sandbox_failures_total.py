@@ -1,0 +1,14 @@
+"""Sandboxes of the run that failed, each once, by cause."""
+
+from server.signals._model import Counter
+
+COUNTER = Counter(
+    name="sandbox_failures_total",
+    title="Sandbox failures",
+    unit="sandboxes",
+    actor="sandbox",
+    help="Sandboxes that failed, each id counted once, by cause.",
+    metric="sandbox_failed",
+    of="sandbox",
+    by=("cause",),
+)

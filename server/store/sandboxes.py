@@ -1,0 +1,125 @@
+"""Sandboxes in the store: one row each, as last heard. Written in the scrape's own transaction."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, or_, select
+
+from collectors.model import Sandbox
+from server.store.bulk import clean, upsert
+from server.store.engine import Engines
+from server.store.tables import runs, sandboxes
+from server.store.types import SandboxRow
+
+_TIMES = ("requested_at", "started_at", "ready_at", "ended_at", "expires_at")
+_RECORD = tuple(field.name for field in fields(Sandbox))
+_OURS = ("target", "own", "dangling", "first_seen", "seen_at", "ready_seen", "failed_seen")
+_COLUMNS = (*_RECORD, *_OURS)
+_KEY = ("provider", "id")
+
+
+def write(connection: Connection, rows: Sequence[SandboxRow], run: int) -> None:
+    """Store the rows; of one sandbox the last word counts, but when it was met first."""
+    changing = [name for name in _COLUMNS if name not in (*_KEY, "first_seen")]
+    upsert(connection, sandboxes, ("run", *_COLUMNS), [(run, *_values(row)) for row in rows], changing)
+
+
+def _values(row: SandboxRow) -> list[Any]:
+    return [_value(row.record, name) for name in _RECORD] + [getattr(row, name) for name in _OURS]
+
+
+def _value(record: Sandbox, name: str) -> Any:
+    value = getattr(record, name)
+    if name in _TIMES:
+        return None if value is None else round(value * 1000)
+    # Texts have no NULL: an absent one is empty.
+    if name in ("latency_source", "cause"):
+        return value or ""
+    return clean(value) if isinstance(value, str) else value
+
+
+class SandboxStore:
+    """Reached as `Store.sandboxes`. Times are epoch ms; safe to share between threads."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def recent(self, run: str, since_ms: int) -> list[SandboxRow]:
+        """Every live sandbox of a run's accounts, and those that ended or were heard of at or after ``since_ms``."""
+        c = sandboxes.c
+        return self._rows(run, or_(c.ended_at.is_(None), c.ended_at >= since_ms, c.seen_at >= since_ms))
+
+    def page(
+        self, run: str, *, states: Collection[str] = (), own: bool | None = None, dangling: bool | None = None,
+        limit: int = 100, before: tuple[int, str] | None = None,
+    ) -> list[SandboxRow]:  # fmt: skip
+        """The newest by request first; ``before``: (first_seen, id) of the last row of the page before."""
+        c = sandboxes.c
+        wanted: list[ColumnElement[bool]] = [c.state.in_(sorted(states))] if states else []
+        wanted += [c.own == own] if own is not None else []
+        wanted += [c.dangling == dangling] if dangling is not None else []
+        if before is not None:
+            wanted.append(or_(c.first_seen < before[0], (c.first_seen == before[0]) & (c.id > before[1])))
+        return self._rows(run, *wanted, order=(c.first_seen.desc(), c.id), limit=limit)
+
+    def first_seen(self, run: str, identity: str) -> int | None:
+        """When a sandbox was met first; None for one nobody knows."""
+        c = sandboxes.c
+        query = (
+            select(func.max(c.first_seen)).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.id == identity)
+        )
+        with self._engines.read.begin() as connection:
+            found: int | None = connection.execute(query).scalar()
+        return found
+
+    def get(self, run: str, keys: Collection[tuple[str, str]]) -> list[SandboxRow]:
+        """Those of the (provider, id) that are known."""
+        c = sandboxes.c
+        wanted = set(keys)
+        rows = self._rows(run, c.id.in_(sorted({identity for _, identity in wanted}))) if wanted else []
+        return [row for row in rows if (row.record.provider, row.record.id) in wanted]
+
+    def heard_since(self, run: str, target: str, since_ms: int) -> list[SandboxRow]:
+        """Rows of one source that changed at or after ``since_ms``."""
+        c = sandboxes.c
+        return self._rows(run, c.target == target, c.seen_at >= since_ms)
+
+    def spinups(self, run: str, start: int, end: int) -> list[tuple[float, float]]:
+        """(ready at, seconds it took), both in seconds, of the run's own that became ready within [start, end)."""
+        c = sandboxes.c
+        query = select(c.ready_at, c.requested_at).join(runs, runs.c.id == c.run)
+        query = query.where(runs.c.name == run, c.own, c.ready_at >= start, c.ready_at < end)
+        query = query.where(c.requested_at.is_not(None), c.requested_at <= c.ready_at)
+        with self._engines.read.begin() as connection:
+            return [(ready / 1000, (ready - asked) / 1000) for ready, asked in connection.execute(query)]
+
+    def funnel(self, run: str) -> dict[str, int]:
+        """How many of a run's own sandboxes got how far: requested, started, ready, ended, failed."""
+        c = sandboxes.c
+        counts = (
+            func.count(), func.count(c.started_at), func.count(c.ready_at), func.count(c.ended_at),
+            func.count(func.nullif(c.cause, "")),
+        )  # fmt: skip
+        query = select(*counts).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.own)
+        with self._engines.read.begin() as connection:
+            found = connection.execute(query).one()
+        return dict(zip(("requested", "started", "ready", "ended", "failed"), map(int, found), strict=True))
+
+    def _rows(
+        self, run: str, *where: ColumnElement[bool], order: Sequence[Any] = (), limit: int | None = None
+    ) -> list[SandboxRow]:
+        columns = [sandboxes.c[name] for name in _COLUMNS]
+        query = select(*columns).join(runs, runs.c.id == sandboxes.c.run).where(runs.c.name == run, *where)
+        with self._engines.read.begin() as connection:
+            return [_row(values) for values in connection.execute(query.order_by(*order).limit(limit))]
+
+
+def _row(values: Sequence[Any]) -> SandboxRow:
+    named: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
+    record = {name: named[name] for name in _RECORD}
+    for name in _TIMES:
+        record[name] = None if record[name] is None else record[name] / 1000
+    record["latency_source"] = record["latency_source"] or None
+    record["cause"] = record["cause"] or None
+    return SandboxRow(record=Sandbox(**record), **{name: named[name] for name in _OURS})
