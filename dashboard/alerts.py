@@ -228,10 +228,12 @@ def _end(alert: AlertInfo) -> dict[str, Any]:
 
 
 def _chart(alert: AlertInfo) -> list[Any]:
-    """[start, end, panel]: the charts at its moment, as its own address has it."""
+    """[start, end, panel]: the charts at its moment, as its own address has it; last a page other than the overview."""
     drawn = (p.key for p in PANELS if alert.signal in (p.limits, *(line.want.signal for line in p.lines)))
     panel = next(drawn, _NEAR.get(alert.signal, "")) if alert.signal else ""
     moment = urlstate.parse(alert.url.partition("?")[2])
+    if alert.signal.startswith("sandbox"):
+        return [moment.start, moment.end, "spinups", "sandboxes"]
     return [moment.start, moment.end, panel]
 
 

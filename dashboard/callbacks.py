@@ -12,6 +12,7 @@ from dash import Dash, Input, Output, dcc, html, no_update
 
 from dashboard import live, ticks, urlstate
 from dashboard.facts import joined
+from dashboard.kept import Kept
 from dashboard.page import Json, Load, Page, Rules, Scope, cells
 from dashboard.pages import PAGES, by_path
 from dashboard.urlstate import Address, Span
@@ -26,11 +27,11 @@ _NO_PAGE = "There is no page at this address."
 
 def register(app: Dash, reader: Reader, receivers: Sequence[str] | None = None) -> None:
     """Adds the callbacks to this app (never to Dash's global list, which all apps of a process share)."""
-    views, kept = live.Views(), Rules()
+    views, kept, shared = live.Views(), Rules(), Kept()
     places = [Output(f"page-{page.key}", "children") for page in PAGES]
 
     def look(run: str, everything: bool) -> Scope:
-        return Scope(reader, run, everything, receivers, kept)
+        return Scope(reader, run, everything, receivers, kept, shared)
 
     @app.callback(
         Output("boot", "data"),
@@ -92,7 +93,7 @@ def _load(
     scope = look(run.name, address.all and page.charts is None)
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
     cursor = {"cursor": scope.reader.cursor(run.name)} if page.charts else {}
-    span = urlstate.span(address, run, scope.status.now, scope.facts.newest())
+    span = scope.span = urlstate.span(address, run, scope.status.now, scope.facts.newest())
     charts = page.charts(Load(scope, address, run, span, wanted)) if page.charts else {}
     return _boot(views, scope, span, wanted, page) | cursor | charts
 
@@ -108,6 +109,7 @@ def _boot(views: live.Views, scope: Scope, span: Span, wanted: Mapping[str, Any]
         "start": span.start,
         "end": span.end,
         "follow": span.follow,
+        "timed": page.timed,
         "over": status.lifecycle in urlstate.OVER,
         "bucket": (span.end - span.start) / urlstate.points(span),
         "have": views.remember(found),

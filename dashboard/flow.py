@@ -85,13 +85,21 @@ def _trainer(facts: Facts) -> View:
 
 
 def _sandboxes(facts: Facts) -> View:
-    """No signal of this version covers sandboxes: say which of "not there" and "not seen" it is."""
-    kinds = facts.kinds("sandbox")
-    mine = [s for s in facts.signals if s.signal.startswith("sandbox")]
-    state = worst(s.state for s in mine)
-    if state == "not_applicable":
-        return _actor("sandbox", "this run uses no sandboxes", state, None, [])
-    return _actor("sandbox", kinds or "no sandbox source", state, None, [])
+    """Which of "needs none" and "not seen" it is; else what runs, what starts, and how long the oldest waits."""
+    kinds, mine = facts.kinds("sandbox"), [s for s in facts.signals if s.signal.startswith("sandbox")]
+    # Counters and credit are answered for runs that need none, too: the live ones decide.
+    if facts.state("sandboxes") == "not_applicable" or worst(s.state for s in mine) == "not_applicable":
+        return _actor("sandbox", "this run uses no sandboxes", "not_applicable", None, [])
+    numbers = _numbers(
+        facts,
+        ("sandboxes", "running", {"state": "running"}),
+        ("sandboxes", "starting", {"state": "starting"}),
+        ("sandbox_oldest_pending_seconds", "{u} oldest pending", {}),
+    )
+    gone, down = facts.down("sandbox")
+    state = worst([gone, *(s.state for s in mine if not s.signal.endswith("_total"))])
+    silence = "" if down else facts.silence("sandboxes", state="running")
+    return _actor("sandbox", joined(kinds, down, silence) or "no sandbox source", state, None, numbers)
 
 
 def _arrows(facts: Facts) -> View:

@@ -9,8 +9,7 @@ from typing import Any
 
 from dashboard.facts import View
 from dashboard.figures import milliseconds, short
-from dashboard.panels import names_by_slot
-from server.query.types import Delta, Series, Status
+from server.query.types import Delta, Series
 
 Json = dict[str, Any]
 
@@ -44,19 +43,22 @@ class Views:
         return changed | {key: None for key in old if key not in cells}
 
 
-def points(delta: Delta, status: Status) -> dict[str, list[list[Any]]]:
+def points(delta: Delta, slots: Mapping[str, Sequence[str]]) -> dict[str, list[list[Any]]]:
     """New points by slot: ``{"queue.0": [[times], [values]]}``, times in epoch milliseconds."""
     found: dict[str, list[list[Any]]] = {}
-    for slot, names in names_by_slot(status.signals).items():
+    for slot, names in slots.items():
         new = next((delta.points[name] for name in names if name in delta.points), ())
         if new:
             found[slot] = [[milliseconds(ts, 0) for ts, _ in new], [short(value) for _, value in new]]
     return found
 
 
-def spark(series: Series) -> list[list[Any]]:
-    """A card's small line."""
-    return [[milliseconds(ts, 0) for ts in series.ts], [short(value) for value in series.mean]]
+def spark(series: Series, peaks: bool = False) -> list[list[Any]]:
+    """A card's small line; of the highest value in each bucket where a mean would hide what counts."""
+    return [
+        [milliseconds(ts, 0) for ts in series.ts],
+        [short(value) for value in (series.high if peaks else series.mean)],
+    ]
 
 
 def by_slot(slots: Mapping[str, Sequence[str]], found: Mapping[str, Series]) -> dict[str, Series]:

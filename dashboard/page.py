@@ -15,6 +15,7 @@ from dash import html as _html
 
 from dashboard.alerts import firing, settle
 from dashboard.facts import Facts, View
+from dashboard.kept import Kept
 from dashboard.urlstate import Address, Span
 from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
 
@@ -55,6 +56,9 @@ class Scope:
     # None: this process was not told; an empty list: there is none.
     receivers: Sequence[str] | None = None
     kept: Rules = field(default_factory=Rules)
+    shared: Kept = field(default_factory=Kept)
+    # For a page whose cells depend on it (`Page.timed`).
+    span: Span | None = None
 
     @cached_property
     def status(self) -> Status:
@@ -103,6 +107,7 @@ class Page:
         cells: all its texts for a scope; a tick sends those that changed.
         charts: what a page with charts adds to a load (``figures``, ``drawn``, ``sparks``); None: it has none.
         points: new points by slot, for a page with charts.
+        timed: its cells depend on the time shown: a tick says which that is.
     """
 
     key: str
@@ -112,6 +117,7 @@ class Page:
     cells: Callable[[Scope], View]
     charts: Callable[[Load], Json] | None = None
     points: Callable[[Delta, Status], Json] | None = None
+    timed: bool = False
 
 
 def cells(page: Page, scope: Scope) -> View:

@@ -92,6 +92,8 @@ class Card:
     wants: tuple[Want, ...]
     judge: Want | None = None
     notes: tuple[tuple[str, Want], ...] = ()
+    # Its small line shows the highest value of each bucket, not the mean.
+    peaks: bool = False
 
     def find(self, signals: Sequence[SignalNow]) -> SignalNow | None:
         """The first candidate that has a value, else the first that says why not."""
@@ -99,46 +101,47 @@ class Card:
         return next((s for s in found if s.value is not None), found[0] if found else None)
 
 
-def _want(signal: str, **labels: str) -> Want:
+def want(signal: str, **labels: str) -> Want:
+    """A signal with these labels."""
     return Want(signal, tuple(labels.items()))
 
 
-_MEAN_STALENESS = _want("staleness_versions", level="trajectory", stat="mean")
-_KV = _want("kv_cache_usage_ratio")
-_RUNNING = _want("generator_requests_now", state="running")
-_WAITING = _want("generator_requests_now", state="waiting")
+_MEAN_STALENESS = want("staleness_versions", level="trajectory", stat="mean")
+_KV = want("kv_cache_usage_ratio")
+_RUNNING = want("generator_requests_now", state="running")
+_WAITING = want("generator_requests_now", state="waiting")
 
 
 def _cause(cause: str) -> Want:
-    return _want("zero_advantage_group_ratio", basis="completed|admitted", cause=cause)
+    return want("zero_advantage_group_ratio", basis="completed|admitted", cause=cause)
 
 
 CARDS: tuple[Card, ...] = (
-    Card("wait", "Trainer wait", "orange", (_want("trainer_wait_ratio"),)),
+    Card("wait", "Trainer wait", "orange", (want("trainer_wait_ratio"),)),
     Card(
         "queue",
         "Queue depth",
         "teal",
-        (_want("queue_samples_now"), _want("queue_samples"), _want("queue_batches")),
-        judge=_want("queue_batches"),
-        notes=(("5 min mean", _want("queue_batches")),),
+        (want("queue_samples_now"), want("queue_samples"), want("queue_batches")),
+        judge=want("queue_batches"),
+        notes=(("5 min mean", want("queue_batches")),),
     ),
     Card(
         "staleness",
         "Staleness",
         "blue",
-        (_MEAN_STALENESS, _want("staleness_versions")),
-        notes=(("max", _want("staleness_versions", level="trajectory", stat="max")),),
+        (_MEAN_STALENESS, want("staleness_versions")),
+        notes=(("max", want("staleness_versions", level="trajectory", stat="max")),),
     ),
-    Card("zero", "Zero advantage", "gold", (_want("zero_advantage_ratio", basis="completed|admitted"),)),
+    Card("zero", "Zero advantage", "gold", (want("zero_advantage_ratio", basis="completed|admitted"),)),
     Card(
         "length",
         "Response length",
         "orange",
-        (_want("response_tokens", stat="mean"), _want("response_tokens")),
+        (want("response_tokens", stat="mean"), want("response_tokens")),
         # Lengths have no band; how many answers the cap cuts off has.
-        judge=_want("truncation_ratio"),
-        notes=(("p90", _want("response_tokens", stat="p90")), ("truncated", _want("truncation_ratio"))),
+        judge=want("truncation_ratio"),
+        notes=(("p90", want("response_tokens", stat="p90")), ("truncated", want("truncation_ratio"))),
     ),
     Card("kv", "KV cache", "orange", (_KV,), notes=(("", _RUNNING), ("waiting", _WAITING))),
 )
@@ -150,9 +153,9 @@ PANELS: tuple[Panel, ...] = (
         "% of step time",
         "seconds",
         (
-            Line("wait", _want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
-            Line("compute", _want("trainer_phase_seconds", phase="compute"), "blue"),
-            Line("overhead", _want("trainer_phase_seconds", phase="overhead"), "grey"),
+            Line("wait", want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
+            Line("compute", want("trainer_phase_seconds", phase="compute"), "blue"),
+            Line("overhead", want("trainer_phase_seconds", phase="overhead"), "grey"),
         ),
         kind="share",
         ceiling=100,
@@ -163,8 +166,8 @@ PANELS: tuple[Panel, ...] = (
         "samples",
         "samples",
         (
-            Line("now", _want("queue_samples_now"), "teal", thin=True, envelope=True),
-            Line("5 min mean", _want("queue_samples"), "teal"),
+            Line("now", want("queue_samples_now"), "teal", thin=True, envelope=True),
+            Line("5 min mean", want("queue_samples"), "teal"),
         ),
         limits="batch",
     ),
@@ -175,7 +178,7 @@ PANELS: tuple[Panel, ...] = (
         "versions",
         (
             Line("mean", _MEAN_STALENESS, "blue"),
-            Line("max", _want("staleness_versions", level="trajectory", stat="max"), "blue", "band", thin=True),
+            Line("max", want("staleness_versions", level="trajectory", stat="max"), "blue", "band", thin=True),
         ),
         limits="bound",
     ),
@@ -198,8 +201,8 @@ PANELS: tuple[Panel, ...] = (
         "tokens",
         "tokens",
         (
-            Line("mean", _want("response_tokens", stat="mean"), "orange"),
-            Line("p90", _want("response_tokens", stat="p90|p95|max"), "orange", "band", thin=True, named_by="stat"),
+            Line("mean", want("response_tokens", stat="mean"), "orange"),
+            Line("p90", want("response_tokens", stat="p90|p95|max"), "orange", "band", thin=True, named_by="stat"),
         ),
     ),
     Panel(
@@ -208,8 +211,8 @@ PANELS: tuple[Panel, ...] = (
         "5 min mean",
         "requests",
         (
-            Line("running", _want("generator_requests", state="running"), "orange", envelope=True),
-            Line("waiting", _want("generator_requests", state="waiting"), "grey"),
+            Line("running", want("generator_requests", state="running"), "orange", envelope=True),
+            Line("waiting", want("generator_requests", state="waiting"), "grey"),
         ),
     ),
     Panel(
@@ -226,22 +229,24 @@ PANELS: tuple[Panel, ...] = (
         "Reward",
         "mean per step",
         "reward",
-        (Line("mean", _want("reward", stat="mean"), "blue", envelope=True),),
+        (Line("mean", want("reward", stat="mean"), "blue", envelope=True),),
         from_zero=False,
     ),
 )
 
 
-def slots() -> dict[str, Want]:
+def slots(panels: Sequence[Panel] = PANELS, cards: Sequence[Card] = CARDS) -> dict[str, Want]:
     """Everything that receives live points, by slot: the lines of the panels and the cards' sparklines (``k.*``)."""
-    lines = {slot: line.want for panel in PANELS for slot, line in panel.slots()}
-    return lines | {f"k.{card.key}": card.wants[0] for card in CARDS}
+    lines = {slot: line.want for panel in panels for slot, line in panel.slots()}
+    return lines | {f"k.{card.key}": card.wants[0] for card in cards}
 
 
-def names_by_slot(signals: Sequence[SignalNow]) -> Mapping[str, list[str]]:
+def names_by_slot(
+    signals: Sequence[SignalNow], panels: Sequence[Panel] = PANELS, cards: Sequence[Card] = CARDS
+) -> Mapping[str, list[str]]:
     """Which series feed which slot, as the run reports now."""
-    names = {slot: want.names(signals) for slot, want in slots().items()}
-    for card in CARDS:
+    names = {slot: one.names(signals) for slot, one in slots(panels, cards).items()}
+    for card in cards:
         found = card.find(signals)
         if found is not None and found.value is not None:
             names[f"k.{card.key}"] = [found.name]

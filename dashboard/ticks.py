@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dashboard import urlstate
 from dashboard.live import Views
 from dashboard.page import Json, Page, Scope, cells
 from dashboard.pages import by_key
@@ -14,7 +15,7 @@ def tick(look: Callable[[str, bool], Scope], views: Views, pull: Mapping[str, An
     head = {"page": pull["page"]}
     page = by_key(str(pull.get("key", "")))
     try:
-        body = _news(page, look(str(pull["run"]), bool(pull.get("all"))), pull) if page else None
+        body = _news(page, _scope(look, page, pull), pull) if page else None
     except UnknownRun:
         body = None
     if page is None or body is None:
@@ -23,6 +24,14 @@ def tick(look: Callable[[str, bool], Scope], views: Views, pull: Mapping[str, An
     new = {"view": views.changes(str(pull.get("have", "")), found), "points": body.pop("points", None)}
     # Nothing new is the common case of an idle run: leave even the empty keys out.
     return head | body | {"have": views.remember(found)} | {key: value for key, value in new.items() if value}
+
+
+def _scope(look: Callable[[str, bool], Scope], page: Page, pull: Mapping[str, Any]) -> Scope:
+    """What is to be read, at the time that the browser shows and the server's clock has moved on."""
+    scope = look(str(pull["run"]), bool(pull.get("all")))
+    span = urlstate.shown(pull.get("span")) if page.timed else None
+    scope.span = urlstate.moved(span, scope.reader.now()) if span else None
+    return scope
 
 
 def _news(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:

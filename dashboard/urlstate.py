@@ -92,6 +92,21 @@ def span(address: Address, run: RunInfo, now: float, newest: float | None) -> Sp
     return Span(end - length, end, follow=not over)
 
 
+def moved(span_shown: Span, now: float) -> Span:
+    """The time shown, at this moment."""
+    late = now - span_shown.end
+    return Span(span_shown.start + late, now, True) if span_shown.follow and late > 0 else span_shown
+
+
+def shown(found: object) -> Span | None:
+    """``[start, end, follow]`` as a browser says it; None for what is no time."""
+    if not isinstance(found, list) or len(found) != 3:
+        return None
+    start, end = (_time(str(value)) for value in found[:2])
+    # Shorter than a second it would be cut into columns that no clock can tell apart.
+    return Span(start, end, bool(found[2])) if start is not None and end is not None and end - start >= 1 else None
+
+
 def points(span_shown: Span) -> int:
     """Buckets to ask for: up to an hour one per tick of 5 s, beyond that about one per pixel of a panel."""
     return 720 if span_shown.end - span_shown.start <= 3600 else 360

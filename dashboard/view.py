@@ -25,13 +25,14 @@ def view(status: Status, infos: Infos) -> View:
     facts = Facts(status)
     cells: View = {}
     for card in CARDS:
-        cells |= _card(facts, card, infos)
+        cells |= card_cells(facts, card, infos)
     for panel in PANELS:
-        cells |= _panel(facts, panel, infos)
+        cells |= panel_cells(facts, panel, infos)
     return cells | banner(facts) | flow(facts) | trust(status)
 
 
-def _card(facts: Facts, card: Card, infos: Infos) -> View:
+def card_cells(facts: Facts, card: Card, infos: Infos) -> View:
+    """The texts of a card, keys ``k.KEY.*``."""
     found = card.find(facts.signals)
     judged = card.judge.explain(facts.signals) if card.judge else None
     state = _state(found, judged)
@@ -95,7 +96,8 @@ def _bands(info: SignalInfo | None) -> str:
     return joined(watch, f"critical {sign} {text(info.critical, info.unit)}")
 
 
-def _panel(facts: Facts, panel: Panel, infos: Infos) -> View:
+def panel_cells(facts: Facts, panel: Panel, infos: Infos) -> View:
+    """The texts of a chart, keys ``p.KEY.*``."""
     cells: View = {}
     found = [_line(cells, facts, slot, line) for slot, line in panel.slots()]
     _shares(cells, panel, found)

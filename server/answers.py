@@ -10,7 +10,7 @@ from server.alerts.frame import Now
 from server.derive import Deriver, Emission, is_gap, why
 from server.signals import Counter, Signal
 from server.signals._model import Answer, NotApplicable, Value
-from server.signals._steps import stale_seconds
+from server.signals._steps import row_limit
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
 
@@ -101,8 +101,7 @@ class Answers:
         item = self._items.get(name)
         if not isinstance(item, Signal) or item.cadence != "step":
             return ""
-        known = self.now.get("trainer_step_seconds", {}).values()
-        limit = stale_seconds(one.value for one in known if one.value is not None)
+        limit = row_limit(self._deriver.book)
         return f"no step for more than {limit:.0f} s" if now - ts > limit else ""
 
     def series(self, name: str, labels: Labels) -> int:

@@ -18,6 +18,8 @@ from collectors.model import FACTS, Collector, Lifecycle, Mode
 from server.alerts import config as alerts_config
 from server.alerts import rule_table
 from server.alerts.config import AlertSettings
+from server.preflight.config import parse as parse_preflight
+from server.preflight.model import Plan
 from server.problems import ConfigError, Problems
 from server.security import NO_SECRET, Secret, is_loopback, refuse_target
 
@@ -71,6 +73,7 @@ class RunSettings:
     targets: tuple[TargetSettings, ...] = ()
     facts: Mapping[str, str | float] = field(default_factory=dict)
     heartbeats: tuple[HeartbeatSettings, ...] = ()
+    preflight: Plan = field(default_factory=Plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +106,23 @@ def load(path: Path | None, env: Mapping[str, str]) -> Settings:
     Raises:
         ConfigError: with every problem found.
     """
-    raw: dict[str, Any] = {}
-    if path is not None:
-        try:
-            raw = tomllib.loads(path.read_text("utf-8"))
-        except OSError as error:
-            raise ConfigError([f"{path}: {error.strerror or error}"]) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError([f"{path}: not TOML: {error}"]) from None
-    return build(raw, env)
+    return build(read(path), env)
+
+
+def read(path: Path | None) -> dict[str, Any]:
+    """A configuration file's tables, unchecked; none without a file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not TOML.
+    """
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror or error}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: not TOML: {error}"]) from None
 
 
 def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
@@ -210,6 +221,19 @@ def _secret(
     return problems.secret_file(path, f"{where}.{key}")
 
 
+def store_of(raw: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """The store's URL of a configuration of which nothing else is wanted.
+
+    Raises:
+        ConfigError: what is wrong with it.
+    """
+    problems = Problems()
+    found = _store(problems, problems.take(raw, "store", dict, {}, "config"), env)
+    if problems.found:
+        raise ConfigError(problems.found)
+    return found
+
+
 def _store(problems: Problems, store: Mapping[str, Any], env: Mapping[str, str]) -> Secret:
     url = _secret(problems, store, "url_file", env, "ROLLSCOPE_STORE", "store")
     found = url or problems.take(store, "url", str, "", "store") or default_store(env)
@@ -223,7 +247,7 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [run.NAME]")
         return RunSettings(name)
-    problems.unknown(table, {"target", "facts", "heartbeat"}, where)
+    problems.unknown(table, {"target", "facts", "heartbeat", "preflight"}, where)
     targets = problems.take(table, "target", list, [], where)
     facts = problems.take(table, "facts", dict, {}, where)
     for key, value in facts.items():
@@ -234,7 +258,8 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
     found = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
     beats = problems.take(table, "heartbeat", list, [], where)
     kept = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
-    return RunSettings(name, found, facts, kept)
+    plan = parse_preflight(table.get("preflight", {}), problems, f"{where}.preflight")
+    return RunSettings(name, found, facts, kept, plan)
 
 
 def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str]) -> HeartbeatSettings:

@@ -23,6 +23,10 @@ Emission = tuple[str, float, Answer]
 MAX_LABELS = 100
 DONE = "steps"
 GENERATED = "generator_generated_tokens_total"
+HEARTBEAT = "heartbeat"
+# DESIGN: loading and compiling take 10 to 40 minutes. What generates for longer than an hour is at work.
+STARTING_SECONDS = 3600.0
+SPELL = "spell"
 
 
 @dataclass(slots=True)
@@ -65,6 +69,11 @@ class Deriver:
         self.shape = 0
         self.health: dict[str, TargetHealth] = {}
         self.sandboxes = SandboxBook()
+        # When the run last began to run, the newest life seen, and when its newest step was met.
+        self.running_since: float | None = None
+        self.life = -1
+        self.step_met: float | None = None
+        self._generating_since: float | None = None
         self.book = StepBook()
         self.facts: dict[str, str | float] = {}
         self.mode = ""
@@ -142,7 +151,11 @@ class Deriver:
         self._count_step(axis, incarnation, number, values)
         self.recall(axis, incarnation, number, ts, target, values)
         if self.lifecycle == "starting":
-            self.lifecycle = "running"
+            self.begin(ts)
+        if incarnation > self.life:
+            # A new life loads and compiles before its first step: its clock starts anew.
+            self.running_since = max(ts, self.running_since or ts) if self.life >= 0 else self.running_since
+            self.life = incarnation
         if self.book.get(axis, incarnation, number) is None:
             return []  # older than every window
         self.done[axis] = max(self.done.get(axis, (-1, -1)), (incarnation, number))
@@ -184,9 +197,11 @@ class Deriver:
 
     def view(self, now: float) -> View:
         gauges = {metric: series.values() for metric, series in self.gauges.items()}
+        targets = tuple(self.health.values())
         return View(
-            now, self.mode, self.lifecycle, self.facts, gauges, self.book, tuple(self.health.values()), self.sandboxes
-        )
+            now, self.mode, self.lifecycle, self.facts, gauges, self.book, targets, self.sandboxes,
+            self.running_since, self.step_met,
+        )  # fmt: skip
 
     def tick(self, now: float) -> list[Emission]:
         """Answers of every tick signal at `now`."""
@@ -202,16 +217,33 @@ class Deriver:
         """Does any series still report? If not, further ticks would say the same."""
         return any(gauge.fresh(now) for series in self.gauges.values() for gauge in series.values())
 
-    def generates_alone(self) -> bool:
-        """Engines without a trainer among the targets run as soon as they generate: no step will ever say so."""
-        if not self.health or any(target.actor == "trainer" for target in self.health.values()):
+    def works(self, now: float) -> bool:
+        """Is a run that says nothing of itself at work? A heartbeat says so, and engines that generate do.
+
+        Beside a trainer that was ever read, engines alone prove nothing (warm-up generates too): until an hour is
+        over, in which every run has loaded and compiled.
+        """
+        trainers = [one for one in self.health.values() if one.actor == "trainer" and one.last_ok_ts is not None]
+        if any(one.kind == HEARTBEAT for one in trainers):
+            return True
+        if GENERATED not in self.counters or not any(self.counters[GENERATED].totals.values()):
             return False
-        return any(self.counters[GENERATED].totals.values()) if GENERATED in self.counters else False
+        if self._generating_since is None:
+            self._generating_since = now
+        return bool(self.health) and (not trainers or now - self._generating_since > STARTING_SECONDS)
+
+    def begin(self, now: float) -> None:
+        """The run begins (again) to run: what happened before says nothing of how long its open step takes."""
+        self.lifecycle, self.running_since = "running", now
 
     def forget(self, now: float) -> None:
-        """Drop series silent for ten windows: engines come and go, memory must not follow."""
+        """Drop series silent for ten windows: engines come and go, memory must not follow.
+
+        Those of a target that is down stay: an alert on one of them holds until somebody knows better.
+        """
         for series in self.gauges.values():
-            for key in [key for key, gauge in series.items() if now - gauge.last_ts > 10 * gauge.keep]:
+            old = [(key, gauge.target) for key, gauge in series.items() if now - gauge.last_ts > 10 * gauge.keep]
+            for key in [key for key, target in old if target not in self.health or self.health[target].up]:
                 del series[key]
                 self.shape += 1
 
@@ -236,10 +268,13 @@ class Deriver:
             for counter in self._counters
             if (state := self.counters[counter.name]).seen or state.totals
         }
-        return found | ({DONE: (1, json.dumps(self.done))} if self.done else {})
+        spell = {SPELL: (1, json.dumps([self.running_since, self.life]))} if self.running_since is not None else {}
+        return found | spell | ({DONE: (1, json.dumps(self.done))} if self.done else {})
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
         """Take stored states back; one of another code version is dropped and begins anew."""
+        if SPELL in states:
+            self.running_since, self.life = json.loads(states[SPELL][1])
         if DONE in states:
             self.done = {axis: (int(n[0]), int(n[1])) for axis, n in json.loads(states[DONE][1]).items()}
         for counter in self._counters:

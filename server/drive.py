@@ -68,7 +68,9 @@ class RunDriver:
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
         self._sandboxes: deque[SandboxArrival] = deque()
+        self._healths: deque[TargetHealth] = deque()
         self._written: dict[str, object] = {}
+        self._revived = ""
         self._counted: dict[int, float] = {}
         self.watermark: float | None = None
         # Set from another thread to end `advance` at its next tick: what it has is written, the rest waits.
@@ -82,7 +84,9 @@ class RunDriver:
         deriver = self.deriver
         deriver.facts.update({**row.facts, **self._stated})
         deriver.mode, deriver.lifecycle = row.mode, row.lifecycle or "starting"
-        self._lifecycle = row.lifecycle if row.lifecycle in ("finished", "crashed", "paused") else ""
+        # The fact is committed with what it was read from, the run's own field only with the tick after it.
+        said = str(row.facts.get("lifecycle", row.lifecycle))
+        self._lifecycle = said if said in ("finished", "crashed", "paused") else ""
         self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
         self._answers.recover(self._store.latest(self.run))
         for _, target in self._store.targets(self.run):
@@ -172,29 +176,30 @@ class RunDriver:
         self._steps += arrivals.steps
         self._sandboxes += arrivals.sandboxes
         self.deriver.sandboxes.heard.update(arrivals.heard)
-        for one in arrivals.health:
-            self._see(one)
+        self._healths += arrivals.health
         facts = {**arrivals.facts, **self._stated}
         self.deriver.facts.update(facts)
         self.deriver.mode = str(facts.get("mode", self.deriver.mode))
         if arrivals.steps and "lifecycle" not in facts and self._lifecycle in ("finished", "crashed"):
-            self._lifecycle = "running"  # steps after the end: the run was resumed
+            self._lifecycle = self._revived = "running"  # steps after the end: the run was resumed
         self._lifecycle = str(facts.get("lifecycle", self._lifecycle))
 
     def _see(self, target: TargetHealth) -> None:
         if self._targets is None or target.name in self._targets:
             self.deriver.health[target.name] = target
 
-    def _reach_the_present(self) -> None:
+    def _reach_the_present(self, tick: float) -> None:
         """A run is over only when everything it left was fed: its history was lived while it ran."""
         deriver = self.deriver
-        if self._samples or self._steps:
+        if self._steps:
             if deriver.lifecycle in ("finished", "crashed"):
-                deriver.lifecycle = "running"
-        elif self._lifecycle:
+                deriver.begin(tick)
+        elif self._lifecycle == "running" and deriver.lifecycle != "running":
+            deriver.begin(tick)
+        elif self._lifecycle and not (self._samples and self._lifecycle in ("finished", "crashed")):
             deriver.lifecycle = self._lifecycle
-        if deriver.lifecycle == "starting" and deriver.generates_alone():
-            deriver.lifecycle = "running"
+        if deriver.lifecycle == "starting" and deriver.works(tick):
+            deriver.begin(tick)
 
     # ---- the driver
 
@@ -210,7 +215,7 @@ class RunDriver:
         tick = self._first_tick(t)
         while tick is not None and tick <= t and not self.stopped:
             self._feed_until(tick, batch)
-            self._reach_the_present()
+            self._reach_the_present(tick)
             over = self.deriver.lifecycle == "finished"
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
             self._answers.write(
@@ -226,7 +231,7 @@ class RunDriver:
             tick = self._next_tick(tick, t)
         if not self.stopped:
             self._late(t, batch)
-            self._reach_the_present()
+            self._reach_the_present(t)
         if live and not self.stopped:
             self._alerts.tell(t, batch)
         self.deriver.forget(t)
@@ -276,15 +281,21 @@ class RunDriver:
         """Samples and steps up to `tick`: a tick sees exactly what was there at its instant."""
         while self._samples and self._samples[0][0] <= tick:
             self.deriver.sample(*self._samples.popleft())
+        # How a target answered has a time too: a tick before it must not know of it.
+        while self._healths and self._healths[0].last_ts <= tick:
+            self._see(self._healths.popleft())
         while self._sandboxes and self._sandboxes[0].ts <= tick:
             self.deriver.sandbox(self._sandboxes.popleft())
         self._feed_steps(tick, batch)
 
     def _feed_steps(self, t: float, batch: Batch) -> None:
         while self._steps and self._steps[0].ts <= t:
-            self._feed_step(self._steps.popleft(), batch)
+            self._feed_step(self._steps.popleft(), t, batch)
 
-    def _feed_step(self, step: StepArrival, batch: Batch) -> None:
+    def _feed_step(self, step: StepArrival, tick: float, batch: Batch) -> None:
+        newest = self.deriver.book.newest_of_all()
+        if newest is None or step.ts > newest.ts:
+            self.deriver.step_met = tick
         answers = self.deriver.step(step.axis, step.incarnation, step.number, step.ts, step.target, step.values)
         self._answers.write(answers, batch)
 
@@ -317,6 +328,8 @@ class RunDriver:
         # History brings thousands of points per series; only the newest words matter.
         batch.latest = list({row.series: row for row in batch.latest}.values())
         batch.facts = dict(self._stated)
+        if self._revived:
+            batch.facts["lifecycle"], self._revived = self._revived, ""
         batch.states = {**self.deriver.states(), **self._alerts.states()}
         batch.counters = self._changed_counters()
         return self._submit(batch)

@@ -71,7 +71,8 @@ class Watch:
 
     def _one(self, ingest: Ingest, one: HeartbeatSettings, heard: float | None, now: float) -> tuple[Batch, Arrivals]:
         target = Target(one.name, self._run, KIND, "trainer", interval_seconds=one.every)
-        silent = now - (heard if heard is not None else self._since)
+        # While we were down nobody could be heard: that is our silence, not the trainer's.
+        silent = now - max(heard if heard is not None else self._since, self._since)
         if silent <= one.every:
             return ingest.heard(target, heard, now)
         said = "never" if heard is None else f"not for {silent:.0f} s"

@@ -26,8 +26,8 @@ from server.alerts import config as alerts_config
 from server.attach import Attached, attach, run_name
 from server.clock import ScaledClock, WallClock
 from server.collect import RunLoop
-from server.commands import alerts_replay, alerts_send, alerts_test, check, demo, export, status
-from server.config import RunSettings, Settings, TargetSettings, default_store, load
+from server.commands import alerts_replay, alerts_send, alerts_test, check, demo, export, preflight, status
+from server.config import RunSettings, Settings, TargetSettings, default_store, load, read, store_of
 from server.config import check as check_settings
 from server.demo.scenarios import SCENARIOS
 from server.problems import ConfigError
@@ -99,6 +99,12 @@ def _parser() -> argparse.ArgumentParser:
                  "rollscope check http://127.0.0.1:8000 ./outputs/my-run")
     )  # fmt: skip
     checking.add_argument("sources", nargs="*", metavar="SOURCE")
+    preflight.arguments(
+        _common(
+            _command(commands, "preflight", _preflight, "will the run fit: quota, credit, leftovers, engines, clocks",
+                     "rollscope preflight -c rollscope.toml --concurrency 960 --create-rate 4 --run-length 24h")
+        )
+    )  # fmt: skip
     asking = _common(
         _command(commands, "status", _status, "a run's state now", "rollscope status --json | jq .verdict")
     )
@@ -292,14 +298,22 @@ def _alerts_test(args: argparse.Namespace) -> int:
         report, fine = alerts_test.run(args.file, alerts_config.load_rules)
         print(report)
         return OK if fine else FAILED
-    settings = load(args.config, os.environ)
+    raw = read(args.config)
+    rules = alerts_config.rules_of(raw)
     try:
-        with closing(Store.open(args.store or settings.store, read_only=True)) as store:
-            found = alerts_replay.run(store, args.replay, settings.alerts.rules)
+        with closing(Store.open(args.store or store_of(raw, os.environ), read_only=True)) as store:
+            found = alerts_replay.run(store, args.replay, rules)
     except StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
-    print(alerts_replay.dump(found) if args.json else alerts_replay.text(found, settings.alerts.rules))
+    print(alerts_replay.dump(found) if args.json else alerts_replay.text(found, rules))
     return OK
+
+
+def _preflight(args: argparse.Namespace) -> int:
+    runs = [(run, run.preflight) for run in load(args.config, os.environ).runs]
+    report = preflight.run(runs, preflight.plan(args), WallClock(), args.runs)
+    print(preflight.dump(report) if args.json else preflight.text(report))
+    return FAILED if preflight.failed(report) else OK
 
 
 def _alerts_send(args: argparse.Namespace) -> int:
@@ -318,7 +332,7 @@ def _export(args: argparse.Namespace) -> int:
     if args.what == "grafana":
         print(export.grafana())
     else:
-        print(export.rules(load(args.config, os.environ).alerts.rules), end="")
+        print(export.rules(alerts_config.rules_of(read(args.config))), end="")
     return OK
 
 

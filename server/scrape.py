@@ -25,6 +25,8 @@ log = logging.getLogger("rollscope.scrape")
 # A dead target is asked again after 5, 10, 20, 40, then every 60 s: soon enough to see it return within a
 # minute, rare enough to be no load on a host that has other troubles.
 BACKOFF_MAX_SECONDS = 60.0
+# But within the first two minutes every 10 s: an engine that restarts in 40 s must not look dead for a minute.
+EARLY_SECONDS, EARLY_BACKOFF_SECONDS = 120.0, 10.0
 RETRY_AFTER_MAX_SECONDS = 600.0
 # The verb's own time limit comes first and gives the better message; this one catches a verb that forgot.
 GUARD_SECONDS = 2.0
@@ -56,6 +58,7 @@ class TargetReader:
     _state: dict[str, Any] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
     _out: Future[Reading] | None = None
+    _down_since: float = 0.0
     _random: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
@@ -127,8 +130,12 @@ class TargetReader:
 
     def _failed(self, outcome: Outcome) -> None:
         self.failures += 1
+        if self.failures == 1:
+            self._down_since = outcome.started
         self.lagging = False
         wait = min(BACKOFF_MAX_SECONDS, self.target.interval_seconds * 2.0 ** min(self.failures - 1, 8))
+        if outcome.started - self._down_since < EARLY_SECONDS:
+            wait = min(wait, max(EARLY_BACKOFF_SECONDS, self.target.interval_seconds))
         asked = outcome.error.retry_after if outcome.error is not None else None
         # Who asks for patience gets it, within reason: an hour's silence would look like an hour's outage.
         wait = max(wait, min(asked, RETRY_AFTER_MAX_SECONDS)) if asked is not None else wait

@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -127,6 +127,9 @@ class Gate:
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if self._hosts and host_of(headers.get("host", "")) not in self._hosts:
             return 421, "this name is not one of mine: add it to [server] allowed_hosts"
+        # No name of ours holds one, and PostgreSQL refuses it in the middle of a query.
+        if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
+            return 400, "a NUL character is in no name"
         origin = headers.get("origin")
         writes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if writes and origin is not None and origin.partition("://")[2] != headers.get("host", ""):
@@ -151,13 +154,17 @@ class Gate:
     async def _ask(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         browser = scope["type"] == "http" and "text/html" in headers.get("accept", "")
         if browser:
-            await _answer(scope, send, 303, "", [(b"location", b"/login")])
+            # A link in a notification must lead to its moment, also for who must first show the token.
+            wanted = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
+            place = "/login?" + urlencode({"next": wanted})
+            await _answer(scope, send, 303, "", [(b"location", place.encode())])
         else:
             await _answer(scope, send, 401, "token missing or wrong", [(b"www-authenticate", b"Bearer")])
 
     async def _login(self, scope: Scope, receive: Receive, send: Send) -> None:
+        page = LOGIN_PAGE.replace("@next@", quote(_next(scope["query_string"]), safe=""))
         if scope["method"] != "POST":
-            await _answer(scope, send, 200, LOGIN_PAGE, [(b"content-type", b"text/html; charset=utf-8")])
+            await _answer(scope, send, 200, page, [(b"content-type", b"text/html; charset=utf-8")])
             return
         body = b""
         more = True
@@ -168,11 +175,12 @@ class Gate:
         given = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0]
         assert self._token is not None
         if not secrets.compare_digest(given.encode(), self._token.encode()):
-            await _answer(scope, send, 401, LOGIN_PAGE, [(b"content-type", b"text/html; charset=utf-8")])
+            await _answer(scope, send, 401, page, [(b"content-type", b"text/html; charset=utf-8")])
             return
         secure = "; Secure" if scope.get("scheme") == "https" else ""
         cookie = f"{COOKIE}={self._session}; Path=/; HttpOnly; SameSite=Strict; Max-Age=2592000{secure}"
-        await _answer(scope, send, 303, "", [(b"location", b"/"), (b"set-cookie", cookie.encode())])
+        place = quote(_next(scope["query_string"]), safe="/?&=%+-._~:")
+        await _answer(scope, send, 303, "", [(b"location", place.encode()), (b"set-cookie", cookie.encode())])
 
     def _with_headers(self, send: Send) -> Send:
         async def wrapped(message: Message) -> None:
@@ -186,6 +194,13 @@ class Gate:
             await send(message)
 
         return wrapped
+
+
+def _next(query: bytes) -> str:
+    """Where the login leads: a page of ours, never another host's (``//host`` and ``/\\host`` are such)."""
+    wanted = parse_qs(query.decode("latin-1")).get("next", ["/"])[0]
+    ours = wanted.startswith("/") and wanted[1:2] not in ("/", "\\") and wanted.isprintable()
+    return wanted if ours and len(wanted) < LOGIN_BYTES else "/"
 
 
 def _is_open(path: str) -> bool:
@@ -208,7 +223,7 @@ def _bounded(receive: Receive) -> Receive:
 LOGIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Rollscope</title>
 <meta name="viewport" content="width=device-width"><style>body{font:16px system-ui;display:grid;place-items:center;
 min-height:90vh;color-scheme:light dark}form{display:grid;gap:12px;width:min(320px,90vw)}input,button{font:inherit;
-padding:10px;border-radius:8px;border:1px solid #8888}</style><form method="post" action="/login">
+padding:10px;border-radius:8px;border:1px solid #8888}</style><form method="post" action="/login?next=@next@">
 <h1>Rollscope</h1><label for="token">Access token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" autofocus required>
 <button>Open the dashboard</button></form></html>"""

@@ -25,6 +25,7 @@ from server.alerts.deadman import DeadMan
 from server.alerts.dispatch import Dispatcher
 from server.api import close_api, create_api
 from server.api_alerts import add_alerts
+from server.api_sandboxes import add_sandboxes
 from server.attach import Attached
 from server.clock import Clock
 from server.collect import RunLoop
@@ -198,6 +199,7 @@ def _app(
 
     api = create_api(reader, version=version, ready=ready)
     add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.runs).beat)
+    add_sandboxes(api, reader, store, clock)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)
     return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)

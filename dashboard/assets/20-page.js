@@ -10,6 +10,8 @@
   RS.sparks = {};
   // What draws rows from cells: each is called with those that changed.
   RS.drawers = [];
+  // What draws over time beside Plotly: each is called when there are new points, and when the window moves.
+  RS.painters = [];
 
   // Only textContent and style properties: nothing a run or a target is called can become markup.
   const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),

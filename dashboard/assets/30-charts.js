@@ -19,6 +19,7 @@
     return [1000 * (end - (b.end - b.start)) + RS.tz, 1000 * end + RS.tz];
   };
   const range = () => RS.zoom || window_();
+  RS.range = () => range().map(time);
 
   // A gap is a gap, but Plotly fills areas across it: there an area is a held zero (`figures._fill`), and a band of
   // extremes has no height (`figures._envelope`).
@@ -86,6 +87,7 @@
 
   // Panels without new points follow the window once it has moved by a pixel.
   RS.slide = function () {
+    for (const paint of RS.painters) paint();
     const [start, end] = range().map(time);
     for (const [el, gd] of RS.plots()) {
       if (!visible.has(el.dataset.panel)) continue;

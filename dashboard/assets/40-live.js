@@ -89,6 +89,7 @@
     delete found.figures;
     RS.sparks = found.sparks || {};
     for (const el of RS.all("[data-spark]")) RS.drawSpark(el.dataset.spark);
+    for (const paint of RS.painters) paint();
     states();
     heartbeat();
     settle(found);
@@ -135,7 +136,8 @@
     RS.bind();
     pulledAt = performance.now();
     const { page, key, run, all, cursor, have } = RS.boot;
-    return { page, key, run, all: all || undefined, cursor, have, n: ++sent };
+    const span = RS.boot.timed ? [RS.boot.start, RS.boot.end, RS.boot.follow] : undefined;
+    return { page, key, run, all: all || undefined, cursor, have, span, n: ++sent };
   }
 
   // Something was changed from here: look at once, or as soon as the pull under way is back.

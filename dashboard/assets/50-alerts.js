@@ -56,9 +56,9 @@
   }
 
   function chartLink(row) {
-    const [start, end, panel] = row.chart, link = make("a", "Charts at its moment");
-    link.dataset.in = "overview";
-    link.href = RS.path("overview") + RS.query({ run: row.run, start, end }) + (panel ? "#panel-" + panel : "");
+    const [start, end, panel, page = "overview"] = row.chart, link = make("a", "Charts at its moment");
+    link.dataset.in = page;
+    link.href = RS.path(page) + RS.query({ run: row.run, start, end }) + (panel ? "#panel-" + panel : "");
     return link;
   }
 

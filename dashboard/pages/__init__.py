@@ -1,10 +1,11 @@
-"""Pages: static trees of elements. Their texts come by key from the view (`dashboard.view`, `dashboard.alerts`)."""
+"""Pages: static trees of elements. Their texts come by key from each page's cells (`dashboard.view` and others)."""
 
 from dashboard.page import Page
 from dashboard.pages.alerts import PAGE as ALERTS
 from dashboard.pages.overview import PAGE as OVERVIEW
+from dashboard.pages.sandboxes import PAGE as SANDBOXES
 
-PAGES: tuple[Page, ...] = (OVERVIEW, ALERTS)
+PAGES: tuple[Page, ...] = (OVERVIEW, ALERTS, SANDBOXES)
 """In the order of the navigation. A new page is one file here and one entry."""
 
 

@@ -17,7 +17,7 @@ from server.alerts.matchers import Matcher
 from server.alerts.model import Rule
 from server.alerts.mute import InhibitRule
 from server.notify._model import ReceiverSettings
-from server.problems import Problems
+from server.problems import ConfigError, Problems
 from server.security import NO_SECRET, Secret, refuse_target
 
 ALERT_KEYS = {
@@ -61,7 +61,9 @@ def defaults() -> AlertSettings:
 def pack() -> Mapping[str, Mapping[str, Any]]:
     """The default pack's tables by rule name, in order; to be read, not changed."""
     text = files("server.alerts").joinpath("pack.toml").read_text("utf-8")
-    return {str(table["name"]): table for table in tomllib.loads(text)["rule"]}
+    found = {str(table["name"]): table for table in tomllib.loads(text)["rule"]}
+    rule_table.PACK_NAMES[:] = found
+    return found
 
 
 def load_rules(raw: Mapping[str, Any], problems: Problems) -> tuple[Rule, ...]:
@@ -109,6 +111,19 @@ def _disable(raw: Mapping[str, Any], tables: dict[str, Mapping[str, Any]], probl
     for name in problems.take(raw, "disable", list, [], "alerts"):
         if tables.pop(str(name), None) is None:
             problems.add("alerts.disable", f"there is no rule {name!r}; known: {', '.join(pack())}")
+
+
+def rules_of(raw: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """The rules of a whole configuration file, and nothing else: who sends nothing needs no secret.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    problems = Problems()
+    found = load_rules(problems.take(raw, "alerts", dict, {}, "config"), problems)
+    if problems.found:
+        raise ConfigError(problems.found)
+    return found
 
 
 def build(raw: Mapping[str, Any], env: Mapping[str, str], problems: Problems) -> AlertSettings:
@@ -167,7 +182,7 @@ def _receiver(
         url=_url(table, env, problems, where, kinds[kind].needs_url),
         options=_options(table, env, kinds[kind].options, problems, where),
         send_resolved=problems.take(table, "send_resolved", bool, True, where),
-        max_alerts=max(0, problems.take(table, "max_alerts", int, 0, where)),
+        max_alerts=_count(table, "max_alerts", problems, where),
         match=rule_table.match_list(table, "match", problems, where),
         **_grouping(table, base, problems, where),
     )
@@ -177,6 +192,13 @@ def _receiver(
     elif check is not None and (problem := check(made)):
         problems.add(where, problem)
     return made
+
+
+def _count(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> int:
+    count: int = problems.take(table, key, int, 0, where)
+    if count < 0:
+        problems.add(f"{where}.{key}", "must not be below 0 (which is all)")
+    return count
 
 
 def _grouping(table: Mapping[str, Any], base: ReceiverSettings, problems: Problems, where: str) -> dict[str, Any]:
@@ -202,7 +224,7 @@ def _options(
             value = problems.take(table, key, str, "", where)
         if value:
             found[key] = value
-        elif option.required:
+        elif option.required and not {f"{key}_file", f"{key}_env"} & table.keys():
             keys = f"{key}_file or {key}_env" if option.secret else key
             problems.add(where, f"needs {keys}: {option.help}")
     return found
@@ -210,6 +232,8 @@ def _options(
 
 def _url(table: Mapping[str, Any], env: Mapping[str, str], problems: Problems, where: str, required: bool) -> Secret:
     inline = problems.take(table, "url", str, "", where)
+    if sum(key in table for key in ("url", "url_file", "url_env")) > 1:
+        problems.add(where, "has more than one of url, url_file and url_env")
     url = Secret(inline) if inline else secret(table, "url", env, problems, where)
     if required and not url and not {"url_file", "url_env"} & table.keys():
         problems.add(where, "needs url, url_file or url_env")

@@ -91,13 +91,24 @@ class RunFrame:
         return self._metric(condition)
 
     def _targets(self) -> Table | None:
-        rows: dict[Labels, Now] = {
-            (("kind", one.kind), ("target", one.name)): Now(one.last_ts, float(one.up)) for one in self.health.values()
-        }
-        return _table(rows)
+        return _table({(("kind", one.kind), ("target", one.name)): self._health(one) for one in self.health.values()})
+
+    def _health(self, one: TargetHealth) -> Now:
+        if one.known(self.now):
+            return Now(one.last_ts, float(one.up))
+        return Now(one.last_ts, None, "not asked lately: this server did not look")
+
+    def missing(self, condition: Condition, series: Labels) -> str:
+        if condition.source != "metric":
+            return ""
+        health = self.health.get(dict(series).get("target", ""))
+        return "" if health is None or health.answers(self.now) else f"target {health.name} does not answer"
 
     def _signal(self, condition: Condition) -> Table | None:
-        rows = {labels: now for labels, now in self.signals.get(condition.name, {}).items() if not now.ended}
+        known = self.signals.get(condition.name, {})
+        rows = {labels: now for labels, now in known.items() if not now.ended}
+        if known and not rows:
+            return Table((), (), {}, 0)  # it ended, or cannot be (not applicable): false, not unknown
         # Before its first labelled value a signal has one row without labels, which says why.
         named = {labels: now for labels, now in rows.items() if labels} or rows
         return _table({labels: self._judged(condition, labels, now) for labels, now in named.items()})
@@ -124,14 +135,15 @@ class RunFrame:
         for at, gauge in enumerate(series.values()):
             fresh = self.now - gauge.points[-1][0] <= gauge.carry
             value = _value(condition, gauge, self.now) if fresh else math.nan
-            if not fresh and self._up(gauge.target):
-                skipped.append(at)  # its target answers without it: the series has ended
+            if not fresh and self._ended(gauge):
+                skipped.append(at)
                 continue
             if value != value:
                 gaps[len(values)] = "younger than the window" if fresh else f"target {gauge.target} does not answer"
             labels.append(gauge.named)
             values.append(value)
-        return Table(labels, values, gaps, hash((self.shape, tuple(skipped)))) if values else None
+        # All of them over is something else than no source: it makes every condition false.
+        return Table(labels, values, gaps, hash((self.shape, tuple(skipped))))
 
     def _step_metric(self, name: str) -> Table | None:
         """A metric that comes with steps: its newest value of every series."""
@@ -140,9 +152,12 @@ class RunFrame:
             newest[labels] = Now(step.ts, step.values[(name, labels)])
         return _table(newest)
 
-    def _up(self, target: str) -> bool:
-        health = self.health.get(target)
-        return health is None or health.up
+    def _ended(self, gauge: Gauge) -> bool:
+        """Did its target answer without it? That the target was up before is no proof."""
+        health = self.health.get(gauge.target)
+        if health is None:
+            return True
+        return health.last_ok_ts is not None and health.last_ok_ts > gauge.last_ts + gauge.carry / 3
 
 
 def _table(rows: Mapping[Labels, Now]) -> Table | None:

@@ -255,12 +255,12 @@ def _flush(tick: _Tick, row: GroupRow, of: _Members) -> tuple[GroupRow, list[Out
     told = set(row.firing)
     notes = []
     if reason:
-        # What is not wanted any more is not repeated, but its resolution will be told.
-        row = tick.told(row, firing | (told & alive & of.unwanted), resolved | gone, tick.settings.group_interval)
+        # What is muted or not wanted any more is not repeated, but its end will be told to whom it was told.
+        row = tick.told(row, firing | (told & alive), resolved | gone, tick.settings.group_interval)
         notes = _notes(tick, row, of, firing, resolved, gone, reason)
     else:
-        # What resolved unheard (muted, or never to be told) is forgotten. Alertmanager would take a new episode of it
-        # for the old one, and stay silent until `repeat_interval`.
+        # What resolved and is never to be told (`send_resolved`) is forgotten. Alertmanager would take a new episode
+        # of it for the old one, and stay silent until `repeat_interval`.
         next_flush = _ms(tick.now + tick.settings.group_interval)
         row = replace(row, next_flush=next_flush, firing=tuple(sorted(told & alive)))
     return replace(row, ended=not alive), notes
@@ -280,14 +280,18 @@ def _notes(
 def _is_news(tick: _Tick, row: GroupRow, alert: Alert, of: _Members) -> bool:
     """A resolution is told if the alert was, or if it came since the last flush of a group that was told of.
 
-    A resolved alert stays in the list for a while; a group that was never told of has nothing to take back.
+    A resolved alert stays in the list for a while; a group that was never told of has nothing to take back. Who was
+    told that it fires is told of its end, whatever mutes it by then: Alertmanager is silent, and leaves an incident
+    open that nobody closes.
     """
     assert alert.resolved_at is not None
-    if alert.muted or row.notified_at is None:
+    if row.notified_at is None:
         return False
+    if alert.fingerprint in row.firing:
+        return True
     # The last flush, which took everything that was over by then.
     since = row.next_flush - _ms(tick.settings.group_interval)
-    return alert.fingerprint in row.firing or (alert.fingerprint not in of.unwanted and _ms(alert.resolved_at) > since)
+    return not alert.muted and alert.fingerprint not in of.unwanted and _ms(alert.resolved_at) > since
 
 
 def _reason(tick: _Tick, row: GroupRow, firing: set[str], resolved: set[str]) -> str:

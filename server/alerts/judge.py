@@ -90,12 +90,12 @@ class Judge:
         labels, values = table.labels, table.values
         found = Judgement(true={labels[i]: values[i] for i in view.hits(table)})
         if active:
-            self._watch(found, table, active)
+            self._watch(found, table, frame, active)
         if self._rule.no_data == "alert":
             self._silent(found, table)
         return found
 
-    def _watch(self, found: Judgement, table: Table, active: Mapping[Labels, Alert]) -> None:
+    def _watch(self, found: Judgement, table: Table, frame: Frame, active: Mapping[Labels, Alert]) -> None:
         """Series with an alert that are not over the threshold: between it and `recover`, unknown, or false."""
         condition, positions = self._main.condition, self._positions.of(self._main.condition, table)
         for series, alert in active.items():
@@ -103,7 +103,11 @@ class Judge:
                 continue
             i = positions.get(series)
             # After a restart the rule may have other matchers than when the alert began.
-            if i is None or (condition.matchers and not all_match(condition.matchers, dict(series))):
+            if condition.matchers and not all_match(condition.matchers, dict(series)):
+                continue
+            if i is None:
+                if why := frame.missing(condition, series):
+                    found.unknown[series] = why
                 continue
             truth = self._main.truth(table, i, firing=alert.state == "firing")
             if truth is True:

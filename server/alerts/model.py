@@ -142,6 +142,9 @@ class Frame(Protocol):
     def replayed(self) -> bool:
         """History that is read back: its alerts notify nobody."""
 
+    def missing(self, condition: Condition, series: Labels) -> str:
+        """Why nothing is known of a series that is in no table (its target does not answer); "" when it has ended."""
+
     def table(self, condition: Condition) -> Table | None:
         """The series behind a condition, before its matchers (for ``increase``: the increases); None: no source."""
 
@@ -153,6 +156,6 @@ def fingerprint(labels: Labels) -> str:
     """
     found = 14695981039346656037
     for name, value in sorted(labels):
-        for byte in (*name.encode(), 255, *value.encode(), 255):
+        for byte in (*name.encode(errors="replace"), 255, *value.encode(errors="replace"), 255):
             found = ((found ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
     return f"{found:016x}"

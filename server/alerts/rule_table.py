@@ -5,6 +5,7 @@ named series with a number.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ RESERVED = frozenset({"alertname", "run", "severity", "class"})
 HEALTH = frozenset({"up", "scrape_duration_seconds", "scrape_samples_scraped"})
 # A metric's samples are kept for five minutes; a counter of ours has a longer memory.
 METRIC_WINDOW = 300.0
+# Names of the pack's rules, for a hint; filled by who reads the pack.
+PACK_NAMES: list[str] = []
 DEFAULT_NO_DATA_AFTER = 300.0
 
 
@@ -50,6 +53,7 @@ def parse(table: Mapping[str, Any], problems: Problems, where: str, *, builtin: 
     name = problems.take(table, "name", str, "", where)
     if not name:
         problems.add(f"{where}.name", "is missing")
+    _check_promql(table, problems, where)
     rule = Rule(
         name=name,
         condition=_condition(table, problems, where),
@@ -116,6 +120,12 @@ def _condition(table: Mapping[str, Any], problems: Problems, where: str) -> Cond
     return condition
 
 
+def _meant(table: Mapping[str, Any]) -> str:
+    """A rule without a source may be a pack rule's name, misspelt."""
+    near = difflib.get_close_matches(str(table.get("name", "")), PACK_NAMES, 1)
+    return f"; or did you mean the pack's {near[0]}?" if near else ""
+
+
 def _plain(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
     """A threshold on a signal or metric, or its absence."""
     source = "signal" if "signal" in table else "metric"
@@ -166,6 +176,14 @@ def _burn(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Proble
     dollars = _number(table, "burn_usd", problems, where)
     window = seconds(table, "over", 3600.0, problems, where)
     return Condition("burn", "signal", "idle_usd_total", ">", dollars, None, match, "increase", window)
+
+
+def _check_promql(table: Mapping[str, Any], problems: Problems, where: str) -> None:
+    """One broken expression makes Prometheus refuse the whole exported file; mostly it is a bracket."""
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", str(table.get("promql", "")))
+    open_ = [bare.count(char) for char in "({["]
+    if open_ != [bare.count(char) for char in ")}]"] or '"' in bare or "{{" in bare:
+        problems.add(f"{where}.promql", "its brackets or quotes do not match")
 
 
 def _check_name(condition: Condition, problems: Problems, where: str) -> None:

@@ -61,6 +61,8 @@ def _matcher(value: object) -> Matcher:
         raise ValueError('a matcher is {"name", "value", "isRegex", "isEqual"}')
     if not value["name"].isidentifier() or not value["name"].isascii() or len(value["value"]) > MAX_TEXT:
         raise ValueError(f"matcher {value['name'][:40]!r}: not a label name, or too long a value")
+    if not value["value"].isprintable() and value["value"]:
+        raise ValueError(f"matcher {value['name']!r}: its value holds characters that no label has")
     op = {(True, False): "=", (False, False): "!=", (True, True): "=~", (False, True): "!~"}
     equal, regex = value.get("isEqual", True), value.get("isRegex", False)
     if not isinstance(equal, bool) or not isinstance(regex, bool):

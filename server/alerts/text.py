@@ -33,6 +33,7 @@ NAMES: Mapping[str, str] = {
 """Name in an annotation -> what it becomes. Beside these: ``label_NAME``, empty when there is no such label."""
 
 LABEL = "label_"
+EVIDENCE = "evidence"
 UNKNOWN = "unknown"
 
 _UNITS = (("y", 31_536_000.0), ("w", 604_800.0), ("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001))
@@ -215,6 +216,20 @@ def _template(text: str) -> Template:
 
 
 def expand(rule: Rule, alert: Alert) -> dict[str, str]:
-    """A rule's annotations for one alert. Never raises: what cannot be replaced stays as written."""
+    """A rule's annotations for one alert. Never raises: what cannot be replaced stays as written.
+
+    Two are always there: what is wrong, and the numbers it was judged on. Who is woken must not have to look them up.
+    """
     names = _Names(rule, alert)
-    return {key: _template(text).safe_substitute(names) for key, text in rule.annotations.items()}
+    own = {key: _template(text).safe_substitute(names) for key, text in rule.annotations.items()}
+    return {"summary": expression(rule), EVIDENCE: evidence(rule, alert), **own}
+
+
+def evidence(rule: Rule, alert: Alert) -> str:
+    """``61.5 %, limit > 40 % (trainer_wait_ratio > 0.4 for 5m)``."""
+    condition = rule.condition
+    if condition.kind == "absence" or alert.value is None:
+        return expression(rule)
+    unit = unit_of(condition)
+    limit = f"limit {condition.op} {formatted(condition.threshold, unit)}"
+    return f"{formatted(alert.value, unit)}, {limit} ({expression(rule)})"

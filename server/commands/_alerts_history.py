@@ -79,6 +79,10 @@ class HistoryFrame:
     replayed: bool = True
     known: dict[tuple[str, str, str, float], Table | None] = field(default_factory=dict)
 
+    def missing(self, condition: Condition, series: Labels) -> str:
+        """A stored history holds every series that there was."""
+        return ""
+
     def table(self, condition: Condition) -> Table | None:
         # Many rules look at one source; its table is made once per instant.
         key = (condition.source, condition.name, condition.of, condition.window)

@@ -11,7 +11,7 @@ from pathlib import Path
 from server.alerts.model import Alert
 from server.alerts.notation import Mark
 from server.alerts.rules import Evaluator
-from server.alerts.text import duration
+from server.alerts.text import EVIDENCE, duration
 from server.commands._alerts_file import Case, CaseFile, Expectation, InputSeries, LoadRules, read
 from server.commands._alerts_history import ENDED, HistoryFrame, Track, by_name
 
@@ -80,7 +80,7 @@ def _compare(case: Case, expected: Expectation, firing: list[Alert]) -> Iterator
             left.remove(match)
     if missing or left:
         exp = "".join(_shown({"alertname": expected.alertname, **labels}, texts) for labels, texts in expected.alerts)
-        got = "".join(_shown(dict(alert.labels), alert.annotations) for alert in found)
+        got = "".join(_shown(dict(alert.labels), _texts(alert, {})) for alert in found)
         head = f"    name: {case.name}, alertname: {expected.alertname}, time: {duration(expected.at)},"
         yield f"{head}\n        exp:[{exp or 'nothing'}]\n        got:[{got or 'nothing'}]"
 
@@ -89,7 +89,12 @@ def _is(alert: Alert, labels: Mapping[str, str], annotations: Mapping[str, str] 
     found = dict(alert.labels)
     wanted = {"alertname": name, **labels}
     optional = {label: found[label] for label in LEFT_OUT if label in found}
-    return found == {**optional, **wanted} and (annotations is None or dict(alert.annotations) == dict(annotations))
+    return found == {**optional, **wanted} and (annotations is None or _texts(alert, annotations) == dict(annotations))
+
+
+def _texts(alert: Alert, expected: Mapping[str, str]) -> dict[str, str]:
+    """Annotations; the one that every alert has of itself only where it is expected."""
+    return {name: text for name, text in alert.annotations.items() if name != EVIDENCE or name in expected}
 
 
 def _shown(labels: Mapping[str, str], annotations: Mapping[str, str] | None) -> str:

@@ -9,6 +9,7 @@ from collectors.model import Limits, Reading, Target
 from server import signals
 from server.alerts.config import AlertSettings
 from server.alerts.frame import TARGET_UP
+from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Condition, Rule
 from server.attach import Attached, attach
 from server.clock import WallClock
@@ -42,7 +43,17 @@ def probe(runs: Sequence[RunSettings], alerts: AlertSettings) -> tuple[str, bool
 
 def _alerting(alerts: AlertSettings) -> list[str]:
     told = ", ".join(f"{one.name} ({one.kind})" for one in alerts.receivers) or "nobody: add [[alerts.receiver]]"
-    return [f"{len(alerts.rules)} alert rules; alerts go to {told}"]
+    lines = [f"{len(alerts.rules)} alert rules; alerts go to {told}"]
+    for one in alerts.receivers:
+        if not any(_may_match(one.match, rule) for rule in alerts.rules):
+            lines.append(f"receiver {one.name}: no rule's alerts can match {', '.join(map(str, one.match))}")
+    return lines
+
+
+def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
+    """By what every alert of a rule has; labels of its series are not known before there are any."""
+    fixed = {**dict(rule.labels), "alertname": rule.name, "severity": rule.severity, "class": rule.class_}
+    return all(one.matches(fixed) for one in matchers if one.name in ("alertname", "severity", "class"))
 
 
 def _run(run: Attached, rules: Sequence[Rule]) -> tuple[list[str], bool]:
@@ -129,6 +140,10 @@ def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition
         known = condition.name in deriver.gauges or any(deriver.book.newest_of(condition.name))
         return "" if known else f"no source: no target reports {condition.name}"
     answer = answers.get(condition.name)
+    if isinstance(answer, (list, tuple)) and not any(all_match(condition.matchers, dict(v.labels)) for v in answer):
+        names = sorted({name for value in answer for name, _ in value.labels})
+        wanted = ", ".join(map(str, condition.matchers))
+        return f"no series of {condition.name} matches {wanted}; its labels: {', '.join(names) or 'none'}"
     if isinstance(answer, NotApplicable):
         return f"not applicable: {answer.why}"
     hints = {item.name: item.hint for item in signals.load() if isinstance(item, signals.Signal)}

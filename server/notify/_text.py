@@ -14,7 +14,7 @@ ZERO_TIME = "0001-01-01T00:00:00Z"
 SHOWN = 20
 # In the headline or the summary already.
 _TOLD = frozenset({"alertname", "run", "severity", "class"})
-_TEXTS = ("summary", "description")
+_TEXTS = ("summary", "evidence", "description")
 
 
 def rfc3339(t: float | None) -> str:
@@ -72,10 +72,8 @@ def title(alert: AlertItem) -> str:
 
 
 def details(alert: AlertItem, now: float) -> str:
-    """Since when, the description (value against threshold), severity, the series' labels, further annotations."""
-    lines = [_when(alert, now)]
-    if alert.annotations.get("description"):
-        lines.insert(0, alert.annotations["description"])
+    """The value against its limit, the description, since when, severity, the series' labels, further annotations."""
+    lines = [alert.annotations.get("evidence", ""), alert.annotations.get("description", ""), _when(alert, now)]
     words = [alert.labels.get("severity", ""), alert.labels.get("class", "")]
     words += [f"{name}={value}" for name, value in sorted(alert.labels.items()) if name not in _TOLD]
     lines.append(", ".join(word for word in words if word))
@@ -130,7 +128,7 @@ def _rank(alert: AlertItem) -> int:
 def _when(alert: AlertItem, now: float) -> str:
     begun = _clock(alert.starts_at)
     if alert.ends_at is None:
-        return f"since {begun} UTC ({span(now - alert.starts_at)})"
+        return f"firing since {begun} UTC ({span(now - alert.starts_at)})"
     return f"from {begun} to {_clock(alert.ends_at)} UTC ({span(alert.ends_at - alert.starts_at)})"
 
 

@@ -69,7 +69,7 @@ class AlertReader:
         return [_silence(row, now) for row in self._store.alerts.silences(round(now * 1000), since)]
 
     def deliveries(self, run: str | None, limit: int) -> list[DeliveryInfo]:
-        return [self._delivery(row) for row in self._store.alerts.deliveries(run, limit)]
+        return [self._delivery(row) for row in self._store.alerts.deliveries(run, limit, repeats=False)]
 
     def _delivery(self, row: DeliveryRow) -> DeliveryInfo:
         waiting = row.status == "pending"

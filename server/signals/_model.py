@@ -69,10 +69,18 @@ class TargetHealth:
     interval_seconds: float
     complete: bool = True
 
+    def known(self, now: float) -> bool:
+        """Was it asked lately? Else nothing is known of it: we stood still, not it. Failed ones are asked rarely."""
+        return now - self.last_ts <= max(15.0 if self.up else 90.0, 3 * self.interval_seconds)
+
     def trusted(self, now: float) -> bool:
         """Did it answer within three intervals (at least 15 s), and in full?"""
         age = now - self.last_ok_ts if self.last_ok_ts is not None else None
         return self.complete and age is not None and age <= max(15.0, 3 * self.interval_seconds)
+
+    def answers(self, now: float) -> bool:
+        """Up by an answer that is not too old."""
+        return self.up and self.known(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,9 @@ class View:
     steps: StepBook = field(default_factory=StepBook)
     targets: Collection[TargetHealth] = ()
     sandboxes: SandboxBook = field(default_factory=SandboxBook)
+    # When the run last began to run (or a new life of its trainer began), and when its newest step was met.
+    running_since: float | None = None
+    step_met: float | None = None
 
     @property
     def synchronous(self) -> bool:

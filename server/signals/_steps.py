@@ -1,11 +1,12 @@
 """What step signals share: windows over the last steps, means and ratios of sums."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 
 from collectors.model import Labels
 from server.signals._model import STEP_MINIMUM, STEP_WINDOW, Answer, NotApplicable, Unknown, Value, View
-from server.signals._window import Step, StepKey
+from server.signals._window import Step, StepBook, StepKey
 
 # A step takes minutes to hours: its numbers stand until the open step is clearly longer than its elders
 # (DESIGN section 5: 6 x median, at least 30 min).
@@ -16,6 +17,22 @@ def stale_seconds(steps: Iterable[float]) -> float:
     """How old a step signal's answer may be, from what steps take (seconds)."""
     known = list(steps)
     return max(STEP_STALE_SECONDS, STEP_STALE_FACTOR * median(known)) if known else STEP_STALE_SECONDS
+
+
+def row_limit(steps: StepBook) -> float:
+    """How old the newest row of the trainer may be, seconds: 6 x what a row usually takes, at least 30 min.
+
+    A row may stand for several steps (TRL's logging_steps): what counts is how often rows come, and where the first
+    ones are too few to tell, what their steps took.
+    """
+    rows = steps.last(STEP_WINDOW + 1)
+    gaps = [max(_took(row, row.number - before.number), row.ts - before.ts) for before, row in pairwise(rows)]
+    # A first row alone may stand for all steps up to it; ten is what loggers that skip usually skip.
+    return stale_seconds(gaps or [_took(row, min(row.number, STEP_WINDOW)) for row in rows])
+
+
+def _took(row: Step, steps: int) -> float:
+    return (row.get("trainer_step_seconds") or 0.0) * max(1, steps)
 
 
 SYNC_HAS_NO_WAIT = (

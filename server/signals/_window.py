@@ -178,6 +178,21 @@ class StepBook:
         book = self._axes.get(axis)
         return next(book.newest_first(until), None) if book is not None else None
 
+    def newest_of_all(self) -> Step | None:
+        """The trainer's newest step; without a trainer axis the newest of any."""
+        found = self.newest(TRAINER)
+        if found is not None:
+            return found
+        others = (self.newest(axis) for axis in self._axes)
+        return max((step for step in others if step is not None), key=lambda step: step.ts, default=None)
+
+    def last(self, count: int) -> list[Step]:
+        """The last rows of the axis of `newest_of_all`, oldest first."""
+        newest = self.newest_of_all()
+        if newest is None:
+            return []
+        return list(islice(self._axes[newest.axis].newest_first(math.inf), count))[::-1]
+
     def newest_of(self, metric: str) -> Iterator[tuple[Labels, Step]]:
         """(labels, newest step that has it) of every series of a metric."""
         for book in self._axes.values():

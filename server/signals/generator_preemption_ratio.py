@@ -1,6 +1,7 @@
 """Preemptions per finished request: how often the KV cache threw running work out."""
 
 from server.signals._model import Answer, Signal, Unknown, Value, View
+from server.signals._ticks import last_sum
 
 _HINT = "no engine reports preemptions and finished requests: add its /metrics as a target"
 
@@ -14,6 +15,9 @@ def _compute(view: View) -> Answer:
     preempted, finished = _grown(view, "generator_preemptions_total"), _grown(view, "generator_requests_finished_total")
     if preempted is None or finished is None:
         return Unknown(_HINT)
+    if finished <= 0 and preempted > 0:
+        # Nothing gets through: then what runs is what is thrown out again and again.
+        return [Value(preempted / max(1.0, last_sum(view.fresh("generator_requests_running"))))]
     if finished <= 0:
         return Unknown("no request finished within 5 minutes; preemptions are counted per finished request")
     return [Value(preempted / finished)]
@@ -25,7 +29,7 @@ SIGNAL = Signal(
     unit="ratio",
     actor="generator",
     help="Requests preempted for want of KV cache per finished request over 5 minutes, all engines together.",
-    inputs=("generator_preemptions_total", "generator_requests_finished_total"),
+    inputs=("generator_preemptions_total", "generator_requests_finished_total", "generator_requests_running"),
     cadence="tick",
     compute=_compute,
     hint=_HINT,

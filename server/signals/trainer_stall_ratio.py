@@ -1,8 +1,7 @@
-"""Has the trainer stopped? The age of its newest step against what its steps usually take."""
+"""Has the trainer stopped? The age of its newest step against what its rows usually take."""
 
-from server.signals._model import STEP_WINDOW, Answer, NotApplicable, Signal, Unknown, Value, View
-from server.signals._steps import stale_seconds
-from server.signals._window import TRAINER
+from server.signals._model import Answer, NotApplicable, Signal, Unknown, Value, View
+from server.signals._steps import row_limit
 
 _HINT = "no trainer step so far: add the run's directory as a target"
 OVER = {
@@ -15,12 +14,16 @@ OVER = {
 def _compute(view: View) -> Answer:
     if view.lifecycle in OVER:
         return NotApplicable(OVER[view.lifecycle])
-    newest = view.steps.newest(TRAINER)
+    newest = view.steps.newest_of_all()
     if newest is None:
         return Unknown(_HINT)
-    rows = view.steps.rows(("trainer_step_seconds", ()), count=STEP_WINDOW, until=view.now)
-    limit = stale_seconds(row.values[("trainer_step_seconds", ())] for row in rows)
-    return [Value(max(0.0, view.now - newest.ts) / limit)]
+    # Nobody stalls whom we do not see: that is another alert.
+    trainers = [target for target in view.targets if target.actor == "trainer" and target.last_ok_ts is not None]
+    if trainers and not any(target.answers(view.now) for target in trainers):
+        return Unknown("the trainer's target does not answer: whether it makes steps is not known")
+    # From whichever came last: its own time, when we met it (its clock may be behind), or the run's new beginning.
+    since = max(newest.ts, view.step_met or newest.ts, view.running_since or newest.ts)
+    return [Value(max(0.0, view.now - since) / row_limit(view.steps))]
 
 
 SIGNAL = Signal(
@@ -28,7 +31,7 @@ SIGNAL = Signal(
     title="Stall",
     unit="ratio",
     actor="trainer",
-    help="Seconds since the newest trainer step over max(6 x the median step, 30 min); from 1 on the run is stalled.",
+    help="Seconds since the newest trainer step over max(6 x what a row usually takes, 30 min); 1 and more is stalled.",
     inputs=("trainer_step_seconds",),
     cadence="tick",
     compute=_compute,

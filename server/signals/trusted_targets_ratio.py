@@ -2,14 +2,15 @@
 
 from server.signals._model import Answer, Signal, Unknown, Value, View
 
+HEARTBEAT = "heartbeat"
 _HINT = "no target has been asked yet"
 
 
 def _compute(view: View) -> Answer:
     found: dict[str, list[bool]] = {}
     for target in view.targets:
-        if target.up and target.last_ok_ts is None:
-            continue  # a heartbeat not heard yet and not yet due: nothing is known of it
+        if target.kind == HEARTBEAT or not target.known(view.now):
+            continue  # a heartbeat gives no numbers; of one not asked lately nothing is known
         found.setdefault(target.actor, []).append(target.trusted(view.now))
     values = [Value(sum(good) / len(good), (("actor", actor),)) for actor, good in sorted(found.items())]
     return values or Unknown(_HINT)

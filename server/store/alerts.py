@@ -249,9 +249,15 @@ class AlertStore:
         query = select(func.min(due)).where(c.status == "pending", c.receiver.in_(sorted(receivers)), _is_head())
         return self._read(lambda connection: connection.execute(query).scalar())
 
-    def deliveries(self, run: str | None, limit: int) -> DeliveryRows:
-        """The newest notifications, newest first."""
+    def deliveries(self, run: str | None, limit: int, *, repeats: bool = True) -> DeliveryRows:
+        """The newest notifications, newest first.
+
+        Without ``repeats`` those that only repeated a state are left out, unless they failed: an Alertmanager is told
+        every minute, which pushes everything else out of a list.
+        """
         query = _deliveries().order_by(outbox.c.id.desc()).limit(limit)
+        if not repeats:
+            query = query.where(or_(outbox.c.refresh.is_(False), outbox.c.status == "failed"))
         if run is not None:
             query = query.where(outbox.c.run == select(runs.c.id).where(runs.c.name == run).scalar_subquery())
         return self._read(lambda c: [DeliveryRow(**row._mapping) for row in c.execute(query)])

@@ -28,6 +28,11 @@ class OneFrame:
     lifecycle: str = "running"
     replayed: bool = False
 
+    unseen: frozenset[Any] = frozenset()
+
+    def missing(self, condition: Condition, series: Labels) -> str:
+        return "scrape failed" if series in self.unseen else ""
+
     def table(self, condition: Condition) -> Table | None:
         return self.tables.get(condition.name)
 

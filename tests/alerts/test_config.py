@@ -43,7 +43,7 @@ def settings(toml: str, env: dict[str, str] | None = None) -> AlertSettings:
 def test_the_pack_watches_what_it_must() -> None:
     """Everything that holds a run back, in the order of what matters: liveness before tuning."""
     assert list(rules()) == [
-        "RunStalled", "TargetDown", "EngineFrozen", "NonFiniteGradient",
+        "RunStalled", "TargetDown", "HeartbeatMissed", "EngineFrozen", "NonFiniteGradient",
         "AllZeroRewards", "DataTrustLow", "SandboxSpinupSlow", "SandboxPendingLong", "SandboxInitFailures",
         "SandboxQuotaLow", "SandboxesDangling", "SandboxCreditLow",
         "TrainerStarved", "StalenessOverBound", "ZeroAdvantageHigh", "ResponseLengthDrift", "DiscardHigh",
@@ -58,11 +58,8 @@ def test_the_pack_watches_what_it_must() -> None:
     ("name", "expression"),
     [
         ("TrainerStarved", "trainer_wait_ratio > 0.4 for 5m"),
-        ("TargetDown", "target_up == 0 for 1m"),
-        (
-            "EngineFrozen",
-            "increase(generator_tokens_total[2m]) == 0 and generator_requests_running > 0 for 1m",
-        ),
+        ("TargetDown", 'target_up{kind!="heartbeat"} == 0 for 1m'),
+        ("EngineFrozen", "generator_frozen == 1 for 1m"),
         ("AllZeroRewards", 'reward{stat="mean"} == 0 and failure_ratio > 0.2 for 2m'),
         ("ResponseLengthDrift", "response_length_drift_ratio > 1.5 for 10m"),
         ("KVCeilingAhead", "kv_concurrency_limit_forecast_seconds < 21600 for 30m"),
@@ -103,9 +100,9 @@ def test_another_comparison_takes_the_old_ones_place() -> None:
 
 
 def test_another_source_takes_the_whole_condition() -> None:
-    found = rules('[[rule]]\nname="EngineFrozen"\nsignal="generator_frozen_engines"\nabove=0')["EngineFrozen"]
-    assert text.expression(found) == "generator_frozen_engines > 0 and generator_requests_running > 0 for 1m"
-    assert found.promql == ""
+    found = rules('[[rule]]\nname="TrainerStarved"\nmetric="generator_requests_waiting"\nabove=9')["TrainerStarved"]
+    assert text.expression(found) == "generator_requests_waiting > 9 for 5m"
+    assert found.condition.recover is None
 
 
 def test_rules_are_switched_off_by_name_or_all() -> None:
@@ -236,7 +233,7 @@ def test_no_secret_is_echoed_in_a_problem() -> None:
 
 def test_no_configuration_means_the_pack_and_nobody_told() -> None:
     found = build_all({}, {}).alerts
-    assert len(found.rules) == len(pack()) == 24
+    assert len(found.rules) == len(pack()) == 25
     assert (found.receivers, found.deadman.url, len(found.inhibits)) == ((), "", 1)
 
 

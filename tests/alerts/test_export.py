@@ -37,7 +37,7 @@ def test_a_rule_becomes_promql_with_hysteresis_and_lifecycle() -> None:
     assert export.expression(EVERY["AllZeroRewards"]).startswith(
         '(rollscope_reward{stat="mean"} == 0) and on (run) (rollscope_failure_ratio > 0.2) and on (run)'
     )
-    assert "rollscope_generator_frozen_engines > 0 and" in export.expression(EVERY["EngineFrozen"])
+    assert export.expression(EVERY["EngineFrozen"]).startswith("(rollscope_generator_frozen == 1) and on (run)")
 
 
 def test_texts_become_prometheus_templates() -> None:
@@ -70,6 +70,8 @@ CROSSING: dict[str, tuple[str, list[float]]] = {
     "TrainerStarved": ("", [0.1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.35, 0.35, 0.2, 0.5, 0.1]),
     "RunStalled": ("", [0.5, 1.0, 1.1, 0.95, 0.95, 0.5, 0.2, 1.0, 0.95, 0.0, 0.0, 0.0]),
     "TargetDown": ("kind=vllm,target=e0", [1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1]),
+    "HeartbeatMissed": ("kind=heartbeat,target=t", [1, 0, 0, 0, 1]),
+    "EngineFrozen": ("target=e0", [0, 1, 1, 0, 1, 0]),
     "NonFiniteGradient": ("", [0, 0, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0]),
     "ZeroAdvantageHigh": ("basis=completed", [0.6] * 11 + [0.45, 0.3]),
     "KVCacheExhausted": ("", [0.96] * 7 + [0.92, 0.92, 0.8, 0.96]),

@@ -67,7 +67,10 @@ E0 = (("target", "e0"),)
 def test_a_series_that_fell_silent_is_a_gap_while_its_target_is_down_and_gone_while_it_is_up() -> None:
     old = by_key(gauge("m", 5.0, age=16.0))
     assert rows(frame(gauges=old, health={"e0": DOWN}).table(on("m", "metric"))) == {E0: "target e0 does not answer"}
-    assert frame(gauges=old, health={"e0": UP}).table(on("m", "metric")) is None
+    ended = frame(gauges=old, health={"e0": UP}).table(on("m", "metric"))
+    assert ended is not None and ended.labels == []  # over, which is something else than no source
+    stopped = health("e0", "generator", 16.0)  # up when we last looked, which was before the series fell silent
+    assert rows(frame(gauges=old, health={"e0": stopped}).table(on("m", "metric"))) == {E0: "target e0 does not answer"}
     assert rows(frame(gauges=by_key(gauge("m", 5.0, age=15.0)), health={"e0": DOWN}).table(on("m", "metric"))) == {
         E0: 5.0
     }

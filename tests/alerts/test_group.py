@@ -169,17 +169,22 @@ def test_a_group_over_time(
         ([("a", 0, 100)], [("a", 0, None), ("b", 0, None)], 300, [(0, "firing", "b", ""), (120, "firing", "ab", "")]),
         # Muted all its life: nobody ever hears of it.
         ([("a", 0, 100)], [("a", 0, 90)], 400, []),
-        # Told, then muted, and it ends so: silence, as in Alertmanager, but the next episode is told.
+        # Told, then muted, and it ends so: who was told hears of the end (Alertmanager is silent), and of the next.
         (
             [("a", 10, 200)], [("a", 0, 90), ("a", 250, None)], 400,
-            [(0, "firing", "a", ""), (250, "firing", "a", "")],
+            [(0, "firing", "a", ""), (120, "resolved", "", "a"), (250, "firing", "a", "")],
         ),
         # Told, then muted, then not: nothing changed for the receiver.
         ([("a", 10, 100)], [("a", 0, None)], 400, [(0, "firing", "a", "")]),
-        # Another one is told meanwhile, without it; so it is told again.
+        # Another one is told meanwhile, without it: for the receiver nothing changed when the mute ends.
         (
             [("a", 10, 130)], [("a", 0, None), ("b", 50, None)], 400,
-            [(0, "firing", "a", ""), (60, "firing", "b", ""), (180, "firing", "ab", "")],
+            [(0, "firing", "a", ""), (60, "firing", "b", "")],
+        ),
+        # Muted as another is told, and over before the next flush: its end is told.
+        (
+            [("a", 10, 70)], [("a", 0, 100), ("b", 50, None)], 200,
+            [(0, "firing", "a", ""), (60, "firing", "b", ""), (120, "resolved", "b", "a")],
         ),
         # The only one not muted ends.
         (
@@ -421,6 +426,7 @@ def test_any_history(
     of.mutes = [(s, start * STEP, (start + length) * STEP) for s, start, length in mutes]
     again = replace(of, groups={}, outbox=[])
     before: dict[str, set[tuple[str, float]]] = {}
+    believed: dict[str, float] = {}
     last = max((ends for _, _, ends, _ in of.episodes if ends is not None), default=0.0)
     for n in range(round((last + wait + interval) / STEP) + 2):
         now = n * STEP
@@ -430,13 +436,32 @@ def test_any_history(
         shuffle.shuffle(alerts)  # type: ignore[attr-defined]
         again.groups = dict(sorted(again.groups.items(), reverse=True))
         assert again.tick(now, alerts) == rows and again.groups == of.groups
-        check(of, now, rows, before)
+        check(of, now, rows, before, believed)
     assert of.groups == {}
     assert len({(row.group_key, row.seq) for row in of.outbox}) == len(of.outbox)
 
 
-def check(of: World, now: float, rows: Sequence[OutboxRow], before: dict[str, set[tuple[str, float]]]) -> None:
-    """What receivers believe, from the messages alone, against what is true."""
+def still_believed(
+    believed: dict[str, float], firing: set[str], now: float, patience: float, ends_told: bool
+) -> set[str]:
+    """Over for longer than a flush takes, the next episode is news; a shorter break is not seen by anybody."""
+    for one in list(believed):
+        if one in firing:
+            believed[one] = now
+        elif now - believed[one] > patience:
+            assert not ends_told, "its end was not told"
+            del believed[one]
+    return set(believed)
+
+
+def check(
+    of: World, now: float, rows: Sequence[OutboxRow], before: dict[str, set[tuple[str, float]]],
+    believed: dict[str, float],
+) -> None:  # fmt: skip
+    """What receivers believe, from the messages alone, against what is true.
+
+    ``believed``: fingerprint of what was told to fire and not told to be over -> when it last did fire.
+    """
     receiver = of.receivers[0]
     alerts = of.at(now)
     firing = {one.fingerprint for one in alerts if one.state == "firing"}
@@ -453,9 +478,15 @@ def check(of: World, now: float, rows: Sequence[OutboxRow], before: dict[str, se
         if receiver.kind == "webhook":
             assert said <= loud
         before[row.group_key] = told_now
+        for item in note.alerts:
+            if item.status == "firing":
+                believed[item.fingerprint] = now
+            else:
+                believed.pop(item.fingerprint, None)
     # Whatever fires unmuted since before the last possible flush is known to the receiver.
     patience = 0.0 if receiver.kind == "alertmanager" else max(receiver.group_wait, receiver.group_interval)
-    known = {fingerprint for of_group in before.values() for fingerprint, _ in of_group}
+    ends_told = receiver.send_resolved and receiver.kind != "alertmanager"
+    known = still_believed(believed, firing, now, patience, ends_told)
     for one in alerts:
         quiet = any(m == dict(one.labels)["s"] and start <= now and now - patience < end for m, start, end in of.mutes)
         if one.state == "firing" and one.fired_at is not None and T0 + now - one.fired_at >= patience and not quiet:

@@ -49,6 +49,8 @@ def test_operators_come_from_the_two_flags() -> None:
         ({"matchers": [{"name": "a", "value": "(x+)+", "isRegex": True}]}, "group may not be repeated"),
         ({"matchers": [{"name": "a-b", "value": "x"}]}, "not a label name"),
         ({"matchers": [{"value": "x"}]}, "a matcher is"),
+        ({"matchers": [{"name": "a", "value": "\ud800"}]}, "characters that no label has"),
+        ({"matchers": [{"name": "a", "value": "x\0"}]}, "characters that no label has"),
         ({"matchers": [{"name": "a", "value": "x", "isRegex": 1}]}, "true or false"),
         ({"endsAt": "2027-01-15T07:00:00Z"}, "in the future"),
         ({"endsAt": "2027-01-15T09:00:00"}, "time zone"),

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from server.query.sandboxes import edge_of
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
     Delta,
     RuleInfo,
     RunInfo,
+    SandboxInfo,
     Series,
     SignalInfo,
     SignalNow,
@@ -52,6 +54,8 @@ class MemoryReader:
         self.rule_rows: list[RuleInfo] = []
         self.delivery_rows: list[DeliveryInfo] = []
         self.silence_rows: list[tuple[SilenceInfo, Mapping[str, str]]] = []
+        # In the order in which they were met.
+        self.boxes: dict[str, list[SandboxInfo]] = {}
 
     # Verbs of the test.
 
@@ -127,7 +131,53 @@ class MemoryReader:
             self.silence_rows = [row for row in self.silence_rows if row[0].id != name]
             return known
 
+    def put_boxes(self, run: str, *boxes: SandboxInfo) -> None:
+        """Sandboxes as last heard; one that is known keeps its place."""
+        with self._lock:
+            known = {(box.provider, box.id): box for box in self.boxes.get(run, ())}
+            self.boxes[run] = list((known | {(box.provider, box.id): box for box in boxes}).values())
+
     # The protocol.
+
+    def sandboxes(
+        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, limit: int = 100,
+        before: str | None = None,
+    ) -> list[SandboxInfo]:  # fmt: skip
+        with self._lock:
+            self.calls.append(f"sandboxes {run}")
+            self._run(run)
+            found = list(reversed(self.boxes.get(run, ())))
+        if before is not None:
+            found = found[1 + next((i for i, box in enumerate(found) if box.id == before), -1) :]
+        wanted = (box for box in found if (not states or box.state in states) and dangling in (None, box.dangling))
+        return [self._aged(box) for box in wanted][:limit]
+
+    def _aged(self, box: SandboxInfo) -> SandboxInfo:
+        waits = box.ready_at is None and box.state not in ("terminated", "failed") and box.requested_at is not None
+        return replace(box, pending_seconds=self.clock - (box.requested_at or 0) if waits else None)
+
+    def sandbox_funnel(self, run: str) -> Mapping[str, int]:
+        with self._lock:
+            self._run(run)
+            own = [box for box in self.boxes.get(run, ()) if box.own]
+        times = {"started": "started_at", "ready": "ready_at", "ended": "ended_at"}
+        counts = {stage: sum(getattr(box, name) is not None for box in own) for stage, name in times.items()}
+        return {"requested": len(own), **counts, "failed": sum(bool(box.cause) for box in own)}
+
+    def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
+        with self._lock:
+            self.calls.append(f"spinups {run}")
+            self._run(run)
+            boxes = [box for box in self.boxes.get(run, ()) if box.own and box.spinup_seconds is not None]
+        width, cells = (end - start) / buckets, dict[int, dict[str, int]]()
+        for box in boxes:
+            if box.ready_at is not None and start <= box.ready_at < end:
+                column, edge = (
+                    cells.setdefault(int((box.ready_at - start) / width), {}),
+                    edge_of(box.spinup_seconds or 0),
+                )
+                column[edge] = column.get(edge, 0) + 1
+        return [(start + number * width, cells[number]) for number in sorted(cells)]
 
     def alerts(self, run: str | None = None) -> list[AlertInfo]:
         with self._lock:

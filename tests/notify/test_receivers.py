@@ -124,7 +124,7 @@ def test_the_headline_counts_and_marks() -> None:
 def test_details_say_value_since_when_and_where() -> None:
     texts = {"summary": "s", "description": "wait is 0.62, limit 0.4", "runbook": "docs/starved.md"}
     assert details(alert(engine="1", annotations=texts), NOW) == (
-        "wait is 0.62, limit 0.4\nsince 2027-01-15 08:00:00 UTC (12 min)\n"
+        "wait is 0.62, limit 0.4\nfiring since 2027-01-15 08:00:00 UTC (12 min)\n"
         "warning, tuning, engine=1\nrunbook: docs/starved.md"
     )
     ended = alert("resolved", ends_at=T0 + 60, annotations={})
@@ -169,7 +169,7 @@ def test_slack_message() -> None:
                     section(
                         "*The trainer waits 62 % of its step*\n"
                         "trainer_wait_ratio is 0.62, the limit is 0.4, for 5 min.\n"
-                        "since 2027-01-15 08:00:00 UTC (12 min)\ncritical, tuning\n"
+                        "firing since 2027-01-15 08:00:00 UTC (12 min)\ncritical, tuning\n"
                         "<http://rollscope.lab:8050/?run=a&amp;at=1800000000|charts>"
                     ),
                     section("and 2 more"),
@@ -216,7 +216,7 @@ def test_discord_message() -> None:
             {
                 "title": "The trainer waits 62 % of its step",
                 "description": "trainer\\_wait\\_ratio is 0.62, the limit is 0.4, for 5 min.\n"
-                "since 2027\\-01\\-15 08:00:00 UTC \\(12 min\\)\nwarning, tuning",
+                "firing since 2027\\-01\\-15 08:00:00 UTC \\(12 min\\)\nwarning, tuning",
                 "color": 0xF9A825,
                 "timestamp": "2027-01-15T08:00:00Z",
                 "url": "http://rollscope.lab:8050/?run=a&at=1800000000",

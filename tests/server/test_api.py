@@ -3,10 +3,12 @@
 import asyncio
 import json
 import math
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -151,9 +153,12 @@ def test_metrics_say_what_the_api_says(run: Bench) -> None:
     assert found[("rollscope_run_info", (("framework", "prime_rl"), ("mode", "async"), ("run", "run")))] == 1
     assert found[("rollscope_signal_state", (("run", "run"), ("signal", "queue_samples"), ("state", "unknown")))] == 1
     names = {name for name, _ in found}
+    known: dict[str, bool] = {}
     for name, signal in status["signals"].items():
         base = "rollscope_" + name.split("{")[0]
-        assert (base in names) == (signal["value"] is not None), name
+        known[base] = known.get(base, False) or signal["value"] is not None
+    for base, has_value in known.items():
+        assert (base in names) == has_value, base
 
 
 def test_unknown_series_disappear_from_metrics(run: Bench) -> None:
@@ -192,7 +197,38 @@ def test_a_token_guards_everything_but_health(run: Bench) -> None:
     assert ask("GET", "/metrics", headers={"authorization": "Bearer s3cret"}).status_code == 200
     assert ask("GET", "/healthz").status_code == ask("GET", "/readyz").status_code == 200
     page_ = ask("GET", "/", headers={"accept": "text/html"})
-    assert (page_.status_code, page_.headers["location"]) == (303, "/login")
+    assert (page_.status_code, page_.headers["location"]) == (303, "/login?next=%2F")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "leads"),
+    [
+        ("/?run=a%20b&start=1&end=2", "/?run=a%20b&start=1&end=2"),
+        ("/alerts?run=x", "/alerts?run=x"),
+        ("//evil.example/x", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("", "/"),
+    ],
+)
+def test_the_login_leads_where_the_link_did_and_never_elsewhere(run: Bench, wanted: str, leads: str) -> None:
+    ask = client(run, token="s3cret")
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    if wanted.startswith("/") and leads != "/":
+        sent = ask("GET", wanted, headers={"accept": "text/html"}).headers["location"]
+    else:
+        sent = "/login?" + urlencode({"next": wanted})
+    page_ = ask("GET", sent)
+    action = re.search(r'action="([^"]*)"', page_.text)
+    assert action is not None
+    answer = ask("POST", action[1], content="token=s3cret", headers=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, leads)
+
+
+def test_a_nul_is_in_no_name(run: Bench) -> None:
+    ask = client(run)
+    for path in ("/api/v1/runs/a%00b/status", "/api/v1/alerts?run=a%00", "/api/v1/silences/a%00b"):
+        assert ask("GET", path).status_code == 400
 
 
 def test_a_browser_logs_in_and_gets_a_cookie_without_the_token(run: Bench) -> None:

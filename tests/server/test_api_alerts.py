@@ -149,7 +149,7 @@ def trust(run: Bench) -> tuple[bool, float | None, str]:
 
 
 def test_a_bare_get_is_a_sign_of_life_and_silence_is_a_target_down(store: Store) -> None:
-    rules = settings("[[rule]]\nname='TargetDown'\nfor='10s'\n")
+    rules = settings("[[rule]]\nname='HeartbeatMissed'\nfor='10s'\n")
     with bench(store, rules) as run:
         running(run)
         web, watch = Web(run, token="a-token-for-people"), Watch(store, "run", BEATS, T0)
@@ -165,10 +165,10 @@ def test_a_bare_get_is_a_sign_of_life_and_silence_is_a_target_down(store: Store)
         for at in (70, 75, 80):
             look(run, watch, at)
         assert trust(run) == (False, 75.0, "heard not for 75 s; expected every 60 s")
-        assert ("TargetDown", "firing") in states(run)
+        assert ("HeartbeatMissed", "firing") in states(run)
         web("POST", f"/api/v1/heartbeat/{TOKEN}")
         look(run, watch, 85)
-        assert "TargetDown" not in dict(states(run))
+        assert "HeartbeatMissed" not in dict(states(run))
 
 
 def test_a_heartbeat_never_heard_is_down_once_it_is_due(store: Store) -> None:

@@ -187,7 +187,8 @@ def test_before_the_first_step_nothing_is_judged(store: Store) -> None:
     with bench(store, settings(HOOK)) as run:
         for at in range(0, 300, 5):
             run.fail(TRAINER, "missing", "not yet", T0 + at)
-            wait(run, at, 50)
+            run.commit(ENGINE, page(0, 0, waiting=50), T0 + at)
+            run.advance(T0 + at, live=True)
         assert states(run) == [] and told(store) == []
 
 
@@ -222,9 +223,9 @@ def test_the_pack_sees_an_engine_that_answers_and_does_not_work(store: Store) ->
             run.advance(T0 + at, live=True)
         (alert,) = [alert for alert in run.reader.alerts("run") if alert.name == "EngineFrozen"]
         assert (alert.state, alert.labels["target"]) == ("firing", "engine-0")
-        # Still since 60 s, two minutes of window, one of `for`.
-        assert (alert.active_at, alert.fired_at) == (T0 + 180, T0 + 240)
-        assert run.value("generator_frozen_engines") == 1.0
+        # Still since 60 s: a minute makes it frozen, another one is `for`.
+        assert (alert.active_at, alert.fired_at) == (T0 + 120, T0 + 180)
+        assert run.value('generator_frozen{target="engine-0"}') == 1.0
 
 
 def test_a_step_signal_that_goes_stale_holds_its_alert(store: Store) -> None:

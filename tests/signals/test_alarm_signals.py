@@ -1,11 +1,13 @@
 """Signals that exist for alerts: stalls, frozen engines, broken gradients, discards, trust. Numbers by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from server.signals._model import Answer, NotApplicable, Unknown
 from server.signals.discarded_rollout_ratio import SIGNAL as DISCARDED
 from server.signals.failure_ratio import SIGNAL as FAILURES
-from server.signals.generator_frozen_engines import SIGNAL as FROZEN
+from server.signals.generator_frozen import SIGNAL as FROZEN
 from server.signals.generator_preemption_ratio import SIGNAL as PREEMPTIONS
 from server.signals.gradient_nonfinite_steps import SIGNAL as NONFINITE
 from server.signals.staleness_bound_ratio import SIGNAL as BOUND
@@ -49,6 +51,9 @@ def test_a_run_that_is_over_does_not_stall() -> None:
     assert isinstance(STALL.compute(view(lifecycle="starting")), Unknown)
 
 
+E0, E1 = (("target", "e0"),), (("target", "e1"),)
+
+
 def frozen(*targets: str, tokens: list[float], running: list[float], **more: float):  # type: ignore[no-untyped-def]
     series = []
     for target in targets:
@@ -64,16 +69,15 @@ BUSY = [4.0] * 26
 
 def test_an_engine_that_runs_requests_without_a_token_for_a_minute_is_frozen() -> None:
     moving = frozen("e1", tokens=[float(n) for n in range(26)], running=BUSY)
-    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY), *moving))) == {(): 1.0}
-    assert values(FROZEN.compute(view(*frozen("e0", "e2", tokens=STILL, running=BUSY)))) == {(): 2.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY), *moving))) == {E0: 1.0, E1: 0.0}
 
 
 def test_idle_paused_and_young_engines_are_not_frozen() -> None:
-    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=[0.0] * 26)))) == {(): 0.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=[0.0] * 26)))) == {E0: 0.0}
     # Idle until 30 s ago: the counter stood still for want of work.
-    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=[0.0] * 20 + [4.0] * 6)))) == {(): 0.0}
-    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY, generator_asleep=1.0)))) == {(): 0.0}
-    assert values(FROZEN.compute(view(*frozen("e0", tokens=[7.0] * 6, running=[4.0] * 6)))) == {(): 0.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=[0.0] * 20 + [4.0] * 6)))) == {E0: 0.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY, generator_asleep=1.0)))) == {E0: 0.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=[7.0] * 6, running=[4.0] * 6)))) == {E0: 0.0}
 
 
 def test_nobody_freezes_where_nobody_counts() -> None:
@@ -83,8 +87,13 @@ def test_nobody_freezes_where_nobody_counts() -> None:
 def test_preemptions_are_per_finished_request() -> None:
     found = view(gauge("generator_preemptions_total", 10, 13), gauge("generator_requests_finished_total", 100, 112))
     assert values(PREEMPTIONS.compute(found)) == {(): 0.25}
-    idle = view(gauge("generator_preemptions_total", 10, 13), gauge("generator_requests_finished_total", 100, 100))
+    idle = view(gauge("generator_preemptions_total", 10, 10), gauge("generator_requests_finished_total", 100, 100))
     assert "no request finished" in why(PREEMPTIONS.compute(idle))
+
+
+def test_preemptions_of_engines_that_finish_nothing_are_per_running_request() -> None:
+    stuck = (gauge("generator_preemptions_total", 10, 16), gauge("generator_requests_finished_total", 100, 100))
+    assert values(PREEMPTIONS.compute(view(*stuck, gauge("generator_requests_running", 4)))) == {(): 1.5}
 
 
 def test_staleness_is_measured_against_the_runs_bound() -> None:
@@ -97,6 +106,37 @@ def test_staleness_is_measured_against_the_runs_bound() -> None:
 def test_weight_sync_is_a_ratio_of_sums() -> None:
     rows = [{"trainer_step_seconds": s, "trainer_weight_sync_seconds": w} for s, w in ((10, 5), (100, 10), (10, 5))]
     assert values(SYNC.compute(view(steps=book(rows)))) == {(): pytest.approx(20 / 120)}
+
+
+def test_a_row_that_stands_for_ten_steps_is_no_stall() -> None:
+    """TRL logs every logging_steps: rows 50 min apart, each of steps of 5 min."""
+    steps = book([])
+    for row in range(1, 7):
+        steps.put("trainer", 1, 10 * row, NOW - 2900 - (6 - row) * 3000, {("trainer_step_seconds", ()): 300.0})
+    assert values(STALL.compute(view(steps=steps))) == {(): pytest.approx(2900 / 18000)}
+    bare = book([])
+    for row in range(1, 5):
+        bare.put("trainer", 1, row, NOW - 2900 - (4 - row) * 2400, {("reward_mean", ()): 0.5})
+    assert values(STALL.compute(view(steps=bare))) == {(): pytest.approx(2900 / 14400)}
+
+
+def test_nobody_stalls_whom_we_do_not_see() -> None:
+    down = health("trainer", "trainer", 1900.0, up=False)
+    assert "does not answer" in why(STALL.compute(view(steps=aged(3600.0, 30.0), targets=(down,))))
+    seen = health("trainer", "trainer", 1.0)
+    assert values(STALL.compute(view(steps=aged(3600.0, 30.0), targets=(seen,)))) == {(): 2.0}
+
+
+def test_a_stall_is_counted_from_the_runs_new_beginning_and_from_when_a_step_was_met() -> None:
+    resumed = replace(view(steps=aged(36_000.0, 30.0)), running_since=NOW - 900)
+    assert values(STALL.compute(resumed)) == {(): 0.5}
+    behind = replace(view(steps=aged(3600.0, 30.0)), step_met=NOW - 18)  # the trainer's clock is an hour behind
+    assert values(STALL.compute(behind)) == {(): 0.01}
+
+
+def test_one_broken_gradient_is_evidence_enough() -> None:
+    assert values(NONFINITE.compute(view(steps=book([{"gradient_nonfinite": 1.0}])))) == {(): 1.0}
+    assert "1 of the 3 steps" in why(NONFINITE.compute(view(steps=book([{"gradient_nonfinite": 0.0}]))))
 
 
 def test_broken_gradients_are_counted_within_the_window() -> None:
@@ -130,7 +170,7 @@ def test_trust_is_a_share_per_actor() -> None:
         health("e2", "generator", 16.0),  # beyond three intervals
         health("e3", "generator", 1.0, complete=False),
         health("t", "trainer", 1.0),
-        health("beat", "trainer", None),  # a heartbeat not yet due says nothing
+        replace(health("beat", "trainer", None), kind="heartbeat"),  # gives no numbers
     )
     assert values(TRUSTED.compute(view(targets=targets))) == {
         (("actor", "generator"),): 0.5,

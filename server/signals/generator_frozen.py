@@ -43,21 +43,23 @@ def _compute(view: View) -> Answer:
     if not judged:
         return Unknown(_HINT)
     limit = view.now - FROZEN_SECONDS
-    frozen = [
-        target
-        for target in judged - held
-        if max(_still_since(gauge) for gauge in tokens[target]) <= limit and _busy_since(running[target], limit)
+    return [
+        Value(float(target not in held and _frozen(tokens[target], running[target], limit)), (("target", target),))
+        for target in sorted(judged)
     ]
-    return [Value(float(len(frozen)))]
+
+
+def _frozen(tokens: list[Gauge], running: list[Gauge], limit: float) -> bool:
+    return max(_still_since(gauge) for gauge in tokens) <= limit and _busy_since(running, limit)
 
 
 SIGNAL = Signal(
-    name="generator_frozen_engines",
-    title="Frozen engines",
-    unit="engines",
+    name="generator_frozen",
+    title="Frozen",
+    unit="",
     actor="generator",
-    help="Engines that answer with requests running, whose generated tokens have stood still for 60 s; paused and "
-    "sleeping ones not counted.",
+    help="1 for an engine that answers with requests running and whose generated tokens have stood still for 60 s; "
+    "0 for the others, paused and sleeping ones too.",
     inputs=("generator_tokens_total", "generator_requests_running", "generator_asleep", "generator_requests_paused"),
     cadence="tick",
     compute=_compute,

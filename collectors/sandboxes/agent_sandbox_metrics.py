@@ -1,0 +1,156 @@
+"""Metrics pages about sandboxes on Kubernetes: agent-sandbox's controller and router, and the kubelet's pod starts.
+
+The controller's histograms are in milliseconds; they become seconds here, edges too. Its largest edge is 240 or
+600 s, so an hour-long straggler is only "more than that": the age of the oldest pending comes from the collector
+`kubernetes`. Latencies are recorded for claims; a Sandbox created without one appears in the counts only.
+
+One page may time the same start several times: by claim, by sandbox, as the client and as the controller saw it.
+One of them is used, the one that covers most of what a rollout waits for; families that repeat it are dropped. The
+kubelet's page covers every pod of its node, sandbox or not; of its three histograms the one with image pulls is used.
+
+Series that differ in template or namespace are summed: what they have in common is the image being there or not.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from math import isfinite
+
+import httpx
+
+from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
+from collectors.readers import exposition, http
+from collectors.readers.exposition import Bucketed, Page, Series
+
+# family -> (metric, factor to seconds, rank: of one metric's families the lowest one present is used).
+_HISTOGRAMS: Mapping[str, tuple[str, float, int]] = {
+    "agent_sandbox_claim_startup_latency_ms": ("sandbox_spinup_seconds", 1e-3, 0),
+    "agent_sandbox_creation_latency_ms": ("sandbox_spinup_seconds", 1e-3, 1),
+    "kubelet_pod_start_total_duration_seconds": ("sandbox_spinup_seconds", 1.0, 2),
+    "kubelet_pod_start_duration_seconds": ("sandbox_spinup_seconds", 1.0, 3),
+    "sandbox_router_request_duration_seconds": ("sandbox_exec_seconds", 1.0, 0),
+}
+# Known and left out: other clocks' view of the same starts, starts without the image pull, facts of the build.
+_LEFT_OUT = {
+    "agent_sandbox_claim_controller_startup_latency_ms",
+    "agent_sandbox_client_claim_startup_latency_ms",
+    "agent_sandbox_build_info",
+    "kubelet_pod_start_sli_duration_seconds",
+    "sandbox_router_requests_total",
+    "sandbox_router_inflight_requests",
+    "sandbox_router_upstream_errors_total",
+}
+_OURS = ("agent_sandbox", "sandbox_router_", "sandbox_client_", "kubelet_pod_start_")
+_PREFIXES = tuple(prefix.encode() for prefix in (*_HISTOGRAMS, "agent_sandboxes", "agent_sandbox_claim_creation_total"))
+_IMAGE = {"warm": "cached"}
+
+
+def parse(body: bytes, state: State, limits: Limits) -> Reading:
+    """One page. Counts and histograms since the process began; times in seconds.
+
+    Raises:
+        ScrapeError: as `exposition.parse`; ``garbage`` also for a page that was cut or holds none of the families.
+    """
+    page = exposition.parse(body, state, limits)
+    exposition.check_whole(body)
+    families = {page.family(series.name)[0].removesuffix("_total") for series, _ in page.samples}
+    ours = {family for family in families if family.startswith(_OURS)}
+    if not ours:
+        raise ScrapeError("garbage", "the page has no family of agent-sandbox, its router or the kubelet's pod starts")
+    histograms, odd = _histograms(page)
+    left_out = {name.removesuffix("_total") for name in _LEFT_OUT}
+    known = _HISTOGRAMS.keys() | left_out | {"agent_sandboxes", "agent_sandbox_claim_creation"}
+    return Reading(
+        samples=tuple(_samples(page)),
+        histograms=histograms,
+        unmapped=dict.fromkeys(sorted(ours - known | odd), 1),
+        samples_scraped=len(page.samples),
+    )
+
+
+def _histograms(page: Page) -> tuple[tuple[Histogram, ...], set[str]]:
+    """One histogram per metric and image, and the families whose series cannot be added up."""
+    found: dict[tuple[str, int], list[Bucketed]] = defaultdict(list)
+    for one in exposition.histograms(page):
+        if one.family in _HISTOGRAMS:
+            metric, _, rank = _HISTOGRAMS[one.family]
+            found[metric, rank].append(one)
+    best = {metric: min(rank for name, rank in found if name == metric) for metric, _ in found}
+    summed: list[Histogram] = []
+    odd: set[str] = set()
+    for metric, rank in best.items():
+        by_image: dict[str, list[Bucketed]] = defaultdict(list)
+        for one in found[metric, rank]:
+            by_image[_image(one.labels)].append(one)
+        for image, members in sorted(by_image.items()):
+            if len({member.edges for member in members}) > 1:
+                odd.add(members[0].family)
+                continue
+            summed.append(_sum(metric, image, members))
+    return tuple(summed), odd
+
+
+def _image(labels: Labels) -> str:
+    """A sandbox out of a warm pool has its image; of a cold one nobody says whether the node had it."""
+    return _IMAGE.get(dict(labels).get("launch_type", ""), "unknown")
+
+
+def _sum(metric: str, image: str, members: list[Bucketed]) -> Histogram:
+    factor = _HISTOGRAMS[members[0].family][1]
+    return Histogram(
+        metric,
+        # Division keeps 250 ms at 0.25 s, where a factor of 0.001 leaves dust in the last digit.
+        tuple(edge / round(1 / factor) for edge in members[0].edges),
+        tuple(map(sum, zip(*(member.counts for member in members), strict=True))),
+        sum(member.total for member in members) / round(1 / factor),
+        (("image", image),) if metric == "sandbox_spinup_seconds" else (),
+    )
+
+
+def _samples(page: Page) -> Iterator[Sample]:
+    states: dict[str, float] = defaultdict(float)
+    created: list[float] = []
+    for series, value in page.samples:
+        if not isfinite(value) or value < 0:
+            continue
+        if series.name == "agent_sandboxes":
+            states[_state(series)] += value
+        elif series.name == "agent_sandbox_claim_creation_total":
+            created.append(value)
+    for state, count in sorted(states.items()):
+        yield Sample("sandboxes", count, (("state", state),))
+    if created:
+        yield Sample("sandboxes_created_total", sum(created))
+
+
+def _state(series: Series) -> str:
+    """Not ready may be starting, suspended or failed: the gauge does not say which, so neither is claimed."""
+    if series.label("expired") == "true":
+        return "terminated"
+    return "running" if series.label("ready_condition") == "true" else "unknown"
+
+
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+    """GET the page: at the client's base URL when that names one (`.../metrics`), else at /metrics under it.
+
+    Raises:
+        ScrapeError: as `http.get` and `parse`.
+    """
+    path = client.base_url.path.rstrip("/")
+    url: httpx.URL | str = client.base_url.copy_with(path=path) if path.endswith("metrics") else "/metrics"
+    return parse(await http.get(client, url, limits), state, limits)
+
+
+def matches_page(body: bytes) -> bool:
+    """Does a line of it begin with one of the families?"""
+    return any(body.startswith(prefix) or b"\n" + prefix in body for prefix in _PREFIXES)
+
+
+COLLECTOR = Collector(
+    name="agent_sandbox_metrics",
+    actor="sandbox",
+    reads="agent-sandbox controller and router pages, and the kubelet's pod start histograms",
+    versions="agent-sandbox by source (2fd412d5); kubelet names of Kubernetes 1.30",
+    parse=parse,
+    poll=poll,
+    matches_page=matches_page,
+)

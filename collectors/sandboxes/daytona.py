@@ -1,0 +1,246 @@
+"""Daytona sandboxes over the REST API: states and error texts, the organization's usage, limits and suspension.
+
+Tells when a sandbox was created and last changed, not when it started. Where a new one is first met ``started``, its
+last change is an upper bound of when it was ready (`poll_bound`); one that already ran when the watching began has
+none, nor one taken from a warm pool (it was created long before it was asked for). The list is eventually consistent:
+what it leaves out is asked for by id. Waiting in vain for a runner ends as destroyed with ``queueTimedOutAt``.
+
+Does not know the credit: without any, the organization is suspended. Archived and destroyed ones are not listed.
+"""
+
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
+from collectors.readers import rest
+from collectors.sandboxes import _account
+from collectors.sandboxes._causes import cause_of
+from collectors.sandboxes._shape import Tally, mapping, objects
+from collectors.sandboxes._sweep import Page, Row, Source, sweep
+
+PROVIDER = "daytona"
+PAGE_ROWS = 200  # the most it gives
+
+STATES: Mapping[str, SandboxState] = {
+    "creating": "starting",
+    "restoring": "starting",
+    "starting": "starting",
+    "resuming": "starting",
+    "forking": "starting",
+    "pending_build": "queued",
+    "building_snapshot": "building_image",
+    "pulling_snapshot": "building_image",
+    "started": "running",
+    "resizing": "running",
+    "snapshotting": "running",
+    "stopping": "stopping",
+    "pausing": "stopping",
+    "archiving": "stopping",
+    "destroying": "stopping",
+    "stopped": "paused",  # keeps its disk, counts against the quota, and can be started again
+    "paused": "paused",
+    "archived": "terminated",
+    "destroyed": "terminated",
+    "error": "failed",
+    "build_failed": "failed",
+    "unknown": "unknown",
+}
+LISTED = [word for word in STATES if word not in ("archived", "destroyed")]
+# States of a beginning: whoever is met in one of these is watched for being ready.
+BEGINNING = ("creating", "starting", "pending_build", "building_snapshot", "pulling_snapshot")
+RESOURCES = {"cpu": "Cpu", "memory_gb": "Memory", "disk_gb": "Disk", "gpu": "Gpu"}
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is kept between polls to date a readiness nobody tells. Times are Daytona's, epoch seconds."""
+
+    pending: set[str] = field(default_factory=set)
+    built: set[str] = field(default_factory=set)
+    ready: dict[str, float] = field(default_factory=dict)
+    newest: float | None = None  # creation of the newest one of the last whole listing; None before that
+
+    def forget(self, keep: set[str]) -> None:
+        self.pending &= keep
+        self.built &= keep
+        self.ready = {key: moment for key, moment in self.ready.items() if key in keep}
+
+
+@dataclass(slots=True)
+class _Rows:
+    run_label: str
+    watch: _Watch
+    organization: str = ""
+    tally: Tally = field(default_factory=Tally)
+
+    def row(self, raw: Any) -> Row | None:
+        record = mapping(raw)
+        key = rest.text(record.get("id"), 200)
+        if not key:
+            self.tally.drop("a sandbox without an id")
+            return None
+        self.organization = self.organization or rest.text(record.get("organizationId"), 200)
+        word = rest.text(record.get("state"), 40)
+        state = self._state(word, record)
+        created = rest.epoch(record.get("createdAt"))
+        ready = self._ready(key, word, created, record)
+        return Row(
+            Sandbox(
+                provider=PROVIDER,
+                id=key,
+                state=state,
+                name=rest.text(record.get("name"), 200),
+                run_key=rest.text(mapping(record, "labels").get(self.run_label), 200),
+                provider_state=word,
+                requested_at=created,
+                ready_at=ready,
+                ended_at=_ended(state, record),
+                image=rest.text(record.get("snapshot"), 300),
+                image_cached=False if key in self.watch.built else None,
+                latency_source="poll_bound" if ready is not None else None,
+                cause=_cause(word, record) if state == "failed" else None,
+                detail=rest.clean(record.get("errorReason")) if state == "failed" else "",
+                expires_at=rest.epoch(record.get("autoDestroyAt")),
+            )
+        )
+
+    def _state(self, word: str, record: Mapping[str, Any]) -> SandboxState:
+        state = STATES.get(word)
+        if state is None:
+            self.tally.unknown("state", word)
+            return "unknown"
+        taken = record.get("queueTimedOutAt") or record.get("spotEvictedAt")
+        return "failed" if state == "terminated" and taken else state
+
+    def _ready(self, key: str, word: str, created: float | None, record: Mapping[str, Any]) -> float | None:
+        watch = self.watch
+        if word in BEGINNING:
+            watch.pending.add(key)
+            if STATES[word] == "building_image":
+                watch.built.add(key)
+        elif word == "started" and key not in watch.ready and created is not None and self._is_new(key, created):
+            changed = rest.epoch(record.get("updatedAt"))
+            if changed is not None and changed >= created:
+                watch.ready[key] = changed
+            watch.pending.discard(key)
+        return watch.ready.get(key)
+
+    def _is_new(self, key: str, created: float) -> bool:
+        return key in self.watch.pending or (self.watch.newest is not None and created > self.watch.newest)
+
+
+def _cause(word: str, record: Mapping[str, Any]) -> FailureCause:
+    if word not in ("error", "build_failed"):
+        return "capacity"  # no runner in time, or its machine was taken away
+    found = cause_of(rest.text(record.get("errorReason"), 500))
+    return "image" if found == "unknown" and word == "build_failed" else found
+
+
+def _ended(state: SandboxState, record: Mapping[str, Any]) -> float | None:
+    if state != "failed":
+        return None
+    told = rest.epoch(record.get("queueTimedOutAt")) or rest.epoch(record.get("spotEvictedAt"))
+    return told or rest.epoch(record.get("updatedAt"))
+
+
+def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> Source:
+    async def fetch(query: rest.Params, place: Any) -> Page:
+        params = {**query, "limit": PAGE_ROWS, **({"cursor": place} if place else {})}
+        body = mapping((await rest.get_json(client, "/sandbox", params, limits)).json)
+        found = body.get("items")
+        if not isinstance(found, list):
+            raise ScrapeError("garbage", "the answer is not a list of sandboxes")
+        return Page(found, rest.text(body.get("nextCursor"), 4096) or None)
+
+    async def look(key: str) -> Any:
+        return (await rest.get_json(client, f"/sandbox/{quote(key, safe='')}", {}, limits)).json
+
+    query = {"states": LISTED, "includeErroredDeleted": "true", "sort": "createdAt", "order": "desc"}
+    return Source((query,), fetch, rows.row, look=look)
+
+
+def _usage(told: Any, region: str) -> list[Sample]:
+    """Per resource the fullest of the regions and classes: a sum would hide the one that is full."""
+    entries = [one for one in objects(mapping(told).get("regionUsage")) if region in ("", one.get("regionId"))]
+    samples: list[Sample] = []
+    for resource, name in RESOURCES.items():
+        pairs = [
+            (rest.number(one.get(f"current{name}Usage")), rest.number(one.get(f"total{name}Quota"))) for one in entries
+        ]
+        granted = [(used, limit) for used, limit in pairs if used is not None and limit is not None and limit > 0.0]
+        if granted:
+            samples += _account.quota(resource, *max(granted, key=lambda pair: pair[0] / pair[1]))
+    return samples
+
+
+def _organization(told: Mapping[str, Any]) -> list[Sample]:
+    samples = []
+    suspended = told.get("suspended")
+    if isinstance(suspended, bool):
+        samples.append(Sample("sandbox_account_suspended", float(suspended)))
+    limit = rest.number(told.get("sandboxCreateRateLimit"))
+    seconds = rest.number(told.get("sandboxCreateRateLimitTtlSeconds"))
+    # Per minute unless the organization has a window of its own.
+    window = seconds if seconds is not None and seconds > 0 else 60.0
+    return samples + _account.quota("creates_per_second", None, None if limit is None else limit / window)
+
+
+async def _of_organization(
+    client: httpx.AsyncClient, key: str, region: str, limits: Limits, tally: Tally
+) -> list[Sample]:
+    path = f"/organizations/{quote(key, safe='')}"
+    samples = _organization(mapping(await _account.ask(client, path, {}, limits, tally)))
+    return samples + _usage(await _account.ask(client, f"{path}/usage", {}, limits, tally), region)
+
+
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+    """One poll: as much of the listing as fits the time, and the organization's limits now and then.
+
+    Options: ``organization`` (id; else that of the first sandbox met), ``region`` (of the quota), ``run_label``
+    (label key, default ``run``).
+
+    Raises:
+        ScrapeError: as `rest.get_json`.
+    """
+    begun = time.monotonic()
+    options: MutableMapping[str, str] = state.get("options", {})
+    watch: _Watch = state.setdefault("watch", _Watch())
+    rows = _Rows(options.get("run_label", "run"), watch, options.get("organization") or state.get("organization", ""))
+    samples: list[Sample] = []
+    async with rest.whole(limits):
+        if rows.organization and _account.due(state, begun):
+            region = options.get("region", "")
+            samples += await _of_organization(client, rows.organization, region, limits, rows.tally)
+        swept = await sweep(_source(client, rows, limits), state, limits, begun)
+    state["organization"] = rows.organization
+    if swept.done:
+        watch.forget({row.sandbox.id for row in swept.rows})
+        created = [row.sandbox.requested_at for row in swept.rows if row.sandbox.requested_at is not None]
+        watch.newest = max([*created, watch.newest or 0.0])
+    return Reading(
+        samples=tuple(samples),
+        sandboxes=tuple(row.sandbox for row in swept.rows),
+        listed=(PROVIDER,) if swept.listed else (),
+        unmapped=dict(rows.tally.unmapped),
+        dropped=rows.tally.dropped,
+        why_dropped=rows.tally.why,
+        samples_scraped=len(swept.rows),
+    )
+
+
+COLLECTOR = Collector(
+    name="daytona",
+    actor="sandbox",
+    reads="Daytona sandboxes, usage and limits over the REST API",
+    versions="daytona 0.226.1 by source and against a fake",
+    poll=poll,
+    report_seconds=_account.ACCOUNT_SECONDS,
+    default_url="https://app.daytona.io/api",
+    key_variable="DAYTONA_API_KEY",
+    options=("organization", "region", "run_label"),
+)

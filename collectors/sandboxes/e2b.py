@@ -1,0 +1,129 @@
+"""E2B sandboxes over the REST API: what runs and what is paused, and the team's concurrency and start rate.
+
+Tells when a sandbox started and when it will end, never when it was asked for: there is no spin-up latency here, and
+a creation that failed leaves no trace (time `create()` on the caller's side). Creation answers once the sandbox runs,
+so started is ready. Paused ones do not count against the concurrency limit; that limit and the credit are told
+nowhere: give ``limit_concurrent`` and ``limit_creates_per_second``. The start rate needs the team's id.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from collectors.model import Collector, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
+from collectors.readers import rest
+from collectors.sandboxes import _account
+from collectors.sandboxes._shape import Tally, mapping
+from collectors.sandboxes._sweep import Page, Row, Source, sweep
+
+PROVIDER = "e2b"
+PAGE_ROWS = 100  # the most it gives
+TEAM_WINDOW_SECONDS = 300
+
+STATES: Mapping[str, SandboxState] = {"running": "running", "paused": "paused"}
+
+
+@dataclass(slots=True)
+class _Rows:
+    run_label: str
+    running: float | None = None  # the answer's own count, before paging
+    tally: Tally = field(default_factory=Tally)
+
+    def row(self, raw: Any) -> Row | None:
+        record = mapping(raw)
+        key = rest.text(record.get("sandboxID"), 200)
+        if not key:
+            self.tally.drop("a sandbox without a sandboxID")
+            return None
+        word = rest.text(record.get("state"), 40)
+        state = STATES.get(word, "unknown")
+        if state == "unknown":
+            self.tally.unknown("state", word)
+        started = rest.epoch(record.get("startedAt"))
+        return Row(
+            Sandbox(
+                provider=PROVIDER,
+                id=key,
+                state=state,
+                run_key=rest.text(mapping(record, "metadata").get(self.run_label), 200),
+                provider_state=word,
+                started_at=started,
+                ready_at=started,
+                image=rest.text(record.get("alias"), 300) or rest.text(record.get("templateID"), 300),
+                expires_at=rest.epoch(record.get("endAt")),
+            )
+        )
+
+
+def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> Source:
+    async def fetch(query: Mapping[str, str], place: Any) -> Page:
+        params = {**query, "limit": PAGE_ROWS, **({"nextToken": place} if place else {})}
+        answer = await rest.get_json(client, "/v2/sandboxes", params, limits)
+        if not isinstance(answer.json, list):
+            raise ScrapeError("garbage", "the answer is not a list of sandboxes")
+        if rows.running is None:
+            rows.running = rest.number(answer.headers.get("x-total-running"))
+        return Page(answer.json, answer.headers.get("x-next-token") or None)
+
+    return Source(({"state": "running,paused"},), fetch, rows.row)
+
+
+async def _team(client: httpx.AsyncClient, team: str, now: float, limits: Limits, tally: Tally) -> list[Sample]:
+    """The newest point of the team's own metrics. ``now``: epoch seconds, bounds the window asked for."""
+    window = {"start": int(now) - TEAM_WINDOW_SECONDS, "end": int(now)}
+    told = await _account.ask(client, f"/teams/{quote(team, safe='')}/metrics", window, limits, tally)
+    points = [mapping(point) for point in told] if isinstance(told, list) else []
+    dated = [(ts, point) for point in points if (ts := rest.epoch(point.get("timestampUnix"))) is not None]
+    if not dated:
+        return []
+    ts, point = max(dated, key=lambda pair: pair[0])
+    rate = rest.number(point.get("sandboxStartRate"))
+    samples = [] if rate is None or rate < 0 else [Sample("sandbox_creates_per_second", rate, ts=ts)]
+    return samples + _account.quota("creates_per_second", rate, None)
+
+
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+    """One poll: as much of the listing as fits the time, and the team's metrics now and then.
+
+    Options: ``team`` (team id), ``run_label`` (metadata key, default ``run``), ``limit_concurrent``,
+    ``limit_creates_per_second``.
+
+    Raises:
+        ScrapeError: as `rest.get_json`.
+    """
+    begun = time.monotonic()
+    options = state.get("options", {})
+    rows = _Rows(options.get("run_label", "run"))
+    samples = _account.configured(options)
+    async with rest.whole(limits):
+        if options.get("team") and _account.due(state, begun):
+            samples += await _team(client, options["team"], time.time(), limits, rows.tally)
+        swept = await sweep(_source(client, rows, limits), state, limits, begun)
+    samples += _account.quota("concurrent", rows.running, None)
+    return Reading(
+        samples=tuple(samples),
+        sandboxes=tuple(row.sandbox for row in swept.rows),
+        listed=(PROVIDER,) if swept.listed else (),
+        unmapped=dict(rows.tally.unmapped),
+        dropped=rows.tally.dropped,
+        why_dropped=rows.tally.why,
+        samples_scraped=len(swept.rows),
+    )
+
+
+COLLECTOR = Collector(
+    name="e2b",
+    actor="sandbox",
+    reads="E2B sandboxes and team metrics over the REST API",
+    versions="e2b 2.63.0 by source and against a fake",
+    poll=poll,
+    report_seconds=_account.ACCOUNT_SECONDS,
+    default_url="https://api.e2b.app",
+    key_variable="E2B_API_KEY",
+    key_header="x-api-key",
+    options=("team", "run_label", "limit_concurrent", "limit_creates_per_second"),
+)

@@ -1,0 +1,267 @@
+"""Prime Intellect sandboxes over the REST API behind prime-sandboxes: the live list, the newest ended, limits, wallet.
+
+Spin-up is startedAt - createdAt by Prime's clock. It leaves out the time until the gateway reaches the sandbox, and
+includes the building of a first-use image (``image_cached`` False when the build was seen or is pending).
+prime-rl labels each sandbox with the run's name; verifiers names it after the rollout's trace. Both are carried.
+
+Does not know: a starting limit (there is one, unpublished), memory and disk limits, the order of the listing (newest
+first is assumed; were it otherwise, ended ones are still met by id). Account limits cap VM sandboxes only, key limits
+all: whichever leaves less room is `concurrent`.
+"""
+
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
+from collectors.readers import rest
+from collectors.sandboxes import _account
+from collectors.sandboxes._causes import cause_of
+from collectors.sandboxes._shape import Tally, mapping
+from collectors.sandboxes._sweep import Page, Row, Source, Swept, sweep
+
+PROVIDER = "prime"
+PAGE_ROWS = 100
+
+STATES: Mapping[str, SandboxState] = {
+    "PENDING": "queued",
+    "PROVISIONING": "starting",
+    "RUNNING": "running",
+    "PAUSED": "paused",
+    "ERROR": "failed",
+    "TERMINATED": "terminated",
+    "TIMEOUT": "failed",
+}
+CAUSES: Mapping[str, FailureCause] = {
+    "OOM_KILLED": "oom",
+    "TIMEOUT": "timeout",
+    "IMAGE_PULL_FAILED": "image",
+    "SANDBOX_NOT_FOUND": "internal",
+}
+# resource -> (account's limit, key's limit, per how much of the resource's unit)
+LIMITS = {
+    "creates_per_second": ("vm_sandbox_creation_burst_limit", "", 10.0),  # creations in 10 s
+    "creates_per_hour": ("", "max_sandbox_creations_per_hour", 1.0),
+    "cpu": ("sandbox_total_cpu_limit", "max_sandbox_cpu_cores", 1.0),
+    "gpu": ("vm_sandbox_gpu_limit", "max_sandbox_gpu_count", 1.0),
+}
+LIVE_QUERIES = ({"is_active": "true"},)
+ENDED_QUERIES = ({"status": "ERROR"}, {"status": "TIMEOUT"}, {"status": "TERMINATED"})
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Raw rows -> records. ``built``: ids whose image was seen being built, which only a pending one tells."""
+
+    run_label: str
+    built: MutableMapping[str, None]
+    tally: Tally = field(default_factory=Tally)
+
+    def row(self, raw: Any) -> Row | None:
+        record = mapping(raw)
+        key = rest.text(record.get("id"), 200)
+        if not key:
+            self.tally.drop("a sandbox without an id")
+            return None
+        uses = {"cpu": rest.number(record.get("cpuCores")), "gpu": rest.number(record.get("gpuCount"))}
+        uses["vm"] = 1.0 if record.get("vm") is True else 0.0
+        return Row(self._sandbox(key, record), {name: max(used, 0.0) for name, used in uses.items() if used})
+
+    def _sandbox(self, key: str, record: Mapping[str, Any]) -> Sandbox:
+        word = rest.text(record.get("status"), 40)
+        error = rest.text(record.get("errorType"), 80)
+        state = self._state(word, error)
+        if state == "queued" and rest.text(record.get("pendingImageBuildId"), 200):
+            state = "building_image"
+            self.built[key] = None
+        requested, started = rest.epoch(record.get("createdAt")), rest.epoch(record.get("startedAt"))
+        if started is not None and requested is not None and started < requested:
+            started = None
+        return Sandbox(
+            provider=PROVIDER,
+            id=key,
+            state=state,
+            name=rest.text(record.get("name"), 200),
+            run_key=_run_key(record.get("labels"), self.run_label),
+            provider_state=word,
+            requested_at=requested,
+            started_at=started,
+            ready_at=started,
+            ended_at=_ended(state, record),
+            image=rest.text(record.get("dockerImage"), 300),
+            image_cached=False if key in self.built else None,
+            latency_source="server" if started is not None and requested is not None else None,
+            cause=_cause(word, error, record) if state == "failed" else None,
+            detail=_detail(error, record),
+            expires_at=_expires(started, record.get("timeoutMinutes")),
+        )
+
+    def _state(self, word: str, error: str) -> SandboxState:
+        state = STATES.get(word)
+        if state is None:
+            self.tally.unknown("status", word)
+            return "unknown"
+        # What was killed is reported as terminated; its error type tells.
+        return "failed" if state == "terminated" and error else state
+
+
+def _run_key(labels: Any, run_label: str) -> str:
+    """The label ``KEY=run`` or ``KEY:run``, else the first one: prime-rl puts the run's name before the task's own."""
+    words = [word for item in labels[:100] if (word := rest.text(item, 200))] if isinstance(labels, list) else []
+    for word in words:
+        if word[: len(run_label) + 1] in (f"{run_label}=", f"{run_label}:"):
+            return word[len(run_label) + 1 :]
+    return words[0] if words else ""
+
+
+def _cause(word: str, error: str, record: Mapping[str, Any]) -> FailureCause:
+    told = CAUSES.get(error)
+    if told is not None:
+        return told
+    found = cause_of(error, rest.text(record.get("errorMessage"), 500), rest.text(record.get("terminationReason"), 200))
+    return "timeout" if found == "unknown" and word == "TIMEOUT" else found
+
+
+def _detail(error: str, record: Mapping[str, Any]) -> str:
+    words = rest.text(record.get("errorMessage"), 500) or rest.text(record.get("terminationReason"), 200)
+    return rest.clean(f"{error}: {words}" if error and words else error or words)
+
+
+def _ended(state: SandboxState, record: Mapping[str, Any]) -> float | None:
+    ended = rest.epoch(record.get("terminatedAt"))
+    return rest.epoch(record.get("updatedAt")) if ended is None and state == "failed" else ended
+
+
+def _expires(started: float | None, minutes: Any) -> float | None:
+    """Its time counts from the start; -1 minutes is no limit."""
+    budget = rest.number(minutes)
+    return rest.epoch(started + 60.0 * budget) if started is not None and budget is not None and budget > 0 else None
+
+
+def _source(client: httpx.AsyncClient, root: str, team: Mapping[str, str], rows: _Rows, limits: Limits) -> Source:
+    async def fetch(query: Mapping[str, str], place: Any) -> Page:
+        number, before, reads = place or (1, 0.0, 0)
+        params = {**query, **team, "page": number, "per_page": PAGE_ROWS}
+        body = (await rest.get_json(client, f"{root}/sandbox", params, limits)).json
+        found = mapping(body).get("sandboxes")
+        if not isinstance(found, list):
+            raise ScrapeError("garbage", "the answer is not a list of sandboxes")
+        return _page(mapping(body), found, number, before, reads + 1)
+
+    async def look(key: str) -> Any:
+        return (await rest.get_json(client, f"{root}/sandbox/{quote(key, safe='')}", {}, limits)).json
+
+    return Source(LIVE_QUERIES, fetch, rows.row, ENDED_QUERIES, look)
+
+
+def _page(body: Mapping[str, Any], found: list[Any], number: int, before: float, reads: int) -> Page:
+    """The page and the next one's place.
+
+    Pages are counted from the newest: when k sandboxes ended since the last page, k have moved up into pages already
+    read, which are read again. Newer ones only push down, and come twice.
+    """
+    total = rest.number(body.get("total")) or 0.0
+    size = max(rest.number(body.get("perPage")) or PAGE_ROWS, 1.0)
+    more = body.get("hasNext")
+    moved = max(before - total, 0.0)
+    if number > 1 and moved:
+        first_moved = (number - 1) * size - moved
+        return Page(found, (max(int(first_moved // size), 0) + 1, total, reads))
+    if found and (more is True or (more is None and number * size < total)):
+        return Page(found, (number + 1, total, reads))
+    return Page(found)
+
+
+def _usage(swept: Swept) -> dict[str, float]:
+    live = swept.live()
+    used = {name: sum(row.uses.get(name, 0.0) for row in live) for name in ("cpu", "gpu", "vm")}
+    return {**used, "concurrent": float(len(live))}
+
+
+def _limits(account: Mapping[str, Any], key: Mapping[str, Any]) -> dict[str, float]:
+    found = {}
+    for resource, (of_account, of_key, per) in LIMITS.items():
+        told = [rest.number(account.get(of_account)), rest.number(key.get(of_key))]
+        granted = [limit / per for limit in told if limit is not None]
+        if granted:
+            found[resource] = min(granted)
+    for name, limit in (("all", key.get("max_concurrent_sandboxes")), ("vm", account.get("vm_sandbox_limit"))):
+        if (granted_here := rest.number(limit)) is not None:
+            found[name] = granted_here
+    return found
+
+
+def _quota(limits: Mapping[str, float], used: Mapping[str, float]) -> list[Sample]:
+    samples: list[Sample] = []
+    for resource in LIMITS:
+        samples += _account.quota(resource, used.get(resource), limits.get(resource))
+    # Two caps on how many: the key's on all, the account's on VMs. The one with less room is what will bind.
+    caps = [(used["concurrent"], limits["all"])] if "all" in limits else []
+    if "vm" in limits and (used["vm"] or not caps):
+        caps.append((used["vm"], limits["vm"]))
+    taken, cap = min(caps, key=lambda pair: pair[1] - pair[0], default=(used["concurrent"], None))
+    return samples + _account.quota("concurrent", taken, cap)
+
+
+async def _money(
+    client: httpx.AsyncClient, root: str, team: Mapping[str, str], limits: Limits, tally: Tally
+) -> list[Sample]:
+    wallet = mapping(await _account.ask(client, f"{root}/billing/wallet", {"limit": 1, **team}, limits, tally))
+    # The field says USD whatever the wallet's currency is.
+    balance = rest.number(wallet.get("balance_usd")) if wallet.get("currency") in (None, "USD", "usd") else None
+    return [Sample("sandbox_credit_usd", balance)] if balance is not None else []
+
+
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+    """One poll: limits and wallet now and then, and as much of the listing as fits the time.
+
+    Options: ``team`` (team id), ``run_label`` (of a label ``KEY=run``, default ``run``).
+
+    Raises:
+        ScrapeError: as `rest.get_json`.
+    """
+    begun = time.monotonic()
+    options = state.get("options", {})
+    root = "" if client.base_url.path.rstrip("/").endswith("/api/v1") else "/api/v1"
+    rows = _Rows(options.get("run_label", "run"), state.setdefault("built", {}))
+    team = options.get("team", "")
+    async with rest.whole(limits):
+        samples: list[Sample] = []
+        if _account.due(state, begun):
+            of_team = {"teamId": team} if team else {}
+            who = await _account.ask(client, f"{root}/user/whoami", of_team, limits, rows.tally)
+            state["limits"] = _limits(mapping(who, "data", "account_limits"), mapping(who, "data", "key_limits"))
+            samples += await _money(client, root, of_team, limits, rows.tally)
+        swept = await sweep(
+            _source(client, root, {"team_id": team} if team else {}, rows, limits), state, limits, begun
+        )
+    if swept.done:
+        samples += _quota(state.get("limits", {}), _usage(swept))
+        listed = {row.sandbox.id for row in swept.rows}
+        state["built"] = {key: None for key in rows.built if key in listed}
+    return Reading(
+        samples=tuple(samples),
+        sandboxes=tuple(row.sandbox for row in swept.rows),
+        listed=(PROVIDER,) if swept.listed else (),
+        unmapped=dict(rows.tally.unmapped),
+        dropped=rows.tally.dropped,
+        why_dropped=rows.tally.why,
+        samples_scraped=len(swept.rows),
+    )
+
+
+COLLECTOR = Collector(
+    name="prime_sandboxes",
+    actor="sandbox",
+    reads="Prime Intellect sandboxes, limits and wallet over the REST API",
+    versions="prime-sandboxes 0.5.1 and prime 0.18.0 by source and against a fake",
+    poll=poll,
+    report_seconds=_account.ACCOUNT_SECONDS,
+    default_url="https://api.primeintellect.ai",
+    key_variable="PRIME_API_KEY",
+    options=("team", "run_label"),
+)

@@ -1,0 +1,212 @@
+"""Sandboxes of Alibaba's ROCK, by the list of its admin or proxy service (`GET /apis/envs/sandbox/v1/sandboxes`).
+
+Only the list is asked. `/get_status` and `/is_alive` of one sandbox look like reading, but make it live longer (they
+renew its expiry) and advance its state: polling them would keep dangling sandboxes alive. `/get_sandbox_statistics`
+is CPU and memory of one sandbox through its actor, which no canonical metric asks for.
+
+The list holds pending and running ones only: one that is stopped vanishes; one whose phase failed stays listed as
+pending until it is cleared, and that is where failures are seen. Its `is_alive` is a constant. A refusal comes as
+HTTP 200 with ``"status": "Failed"``. Pages are cut from an unordered scan made anew for each, so that one may slip
+between two pages: of a list of several pages, only what is missed twice has ended. OTLP metrics (`xrl_gateway.*`) are
+pushed by ROCK to an OTLP endpoint, not read here.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from collectors.model import Collector, ErrorKind, FailureCause, Limits, Reading, Sandbox, SandboxState, ScrapeError
+from collectors.model import State as Memory
+from collectors.readers.rest import clean, epoch, get_json, text, whole
+from collectors.sandboxes._failures import cause as cause_of
+from collectors.sandboxes._shape import Tally, mapping, objects
+from collectors.sandboxes._walk import Budget, Page, Walk, finish, walk
+
+PROVIDER = "rock"
+PATH = "/apis/envs/sandbox/v1/sandboxes"
+# The service's own maximum (`batch_get_status_max_count`); a smaller one is read from its refusal.
+PAGE_ROWS = 2_000
+FILTERS = ("namespace", "experiment_id", "user_id")
+
+_STATES: Mapping[str, SandboxState] = {
+    "pending": "starting",
+    "running": "running",
+    "stopped": "terminated",
+    "archiving": "stopping",
+    "archived": "terminated",
+    "deleted": "terminated",
+}
+_KINDS: Mapping[FailureCause, ErrorKind] = {
+    "rate_limit": "throttled",
+    "quota": "quota",
+    "credit": "credit",
+    "auth": "auth",
+}
+_PAGE_SIZE = re.compile(r"page_size exceeds maximum (\d{1,6})")
+
+
+async def poll(client: httpx.AsyncClient, state: Memory, limits: Limits) -> Reading:
+    """Every pending and running sandbox within the options' filters; long lists over several polls.
+
+    Raises:
+        ScrapeError: as `rest.get_json`; also for a refusal inside a 200 answer.
+    """
+    options: Mapping[str, str] = state.get("options") or {}
+    tally = Tally()
+    async with whole(limits):
+        found = await _sandboxes(client, options, state, limits, tally)
+    rows = found.fresh
+    if found.done:
+        finish(state, "rock")
+        rows = found.rows if found.pages == 1 else _with_shifted(found.rows, state)
+        state["last"] = rows
+    return Reading(
+        sandboxes=tuple(rows.values()),
+        listed=(PROVIDER,) if found.done else (),
+        unmapped=dict(tally.unmapped),
+        dropped=tally.dropped,
+        why_dropped=tally.why,
+    )
+
+
+def _with_shifted(rows: Mapping[str, Sandbox], state: Memory) -> dict[str, Sandbox]:
+    """The rows, and those of the last listing that are missed for the first time: they may sit between two pages."""
+    last: Mapping[str, Sandbox] = state.get("last") or {}
+    missed: frozenset[str] = state.get("missed") or frozenset()
+    again = {uid: one for uid, one in last.items() if uid not in rows and uid not in missed}
+    state["missed"] = frozenset(again)
+    return {**rows, **again}
+
+
+async def _sandboxes(
+    client: httpx.AsyncClient, options: Mapping[str, str], state: Memory, limits: Limits, tally: Tally
+) -> Walk[Sandbox]:
+    label = options.get("run_label", "run")
+
+    async def fetch(token: str) -> Page[Sandbox]:
+        result, page = await _page(client, options, state, limits, int(token or 1))
+        items = result.get("items")
+        if not isinstance(items, list):
+            raise ScrapeError("garbage", "the answer holds no list of sandboxes")
+        built = (row(item, label, tally) for item in objects(items))
+        rows = {one.id: one for one in built if one is not None}
+        more = result.get("has_more")
+        more = more if isinstance(more, bool) else len(items) >= state["page_size"]
+        return Page(rows, str(page + 1) if more and items else "")
+
+    return await walk(state, "rock", fetch, Budget(limits))
+
+
+async def _page(
+    client: httpx.AsyncClient, options: Mapping[str, str], state: Memory, limits: Limits, page: int
+) -> tuple[Mapping[str, Any], int]:
+    """The result of one page, and its number: a service with smaller pages begins at the first of those."""
+    size = state.setdefault("page_size", PAGE_ROWS)
+    params: dict[str, str | int | list[str]] = {name: options[name] for name in FILTERS if options.get(name)}
+    answer = mapping((await get_json(client, PATH, params | {"page": page, "page_size": size}, limits)).json)
+    if answer.get("status") == "Success":
+        return mapping(answer, "result"), page
+    said = f"{text(answer.get('message'), 200)}: {text(answer.get('error'), 400)}"
+    smaller = _PAGE_SIZE.search(said)
+    if smaller is not None and 0 < int(smaller.group(1)) < size:
+        state["page_size"] = int(smaller.group(1))
+        return await _page(client, options, state, limits, 1)
+    if answer.get("status") != "Failed":
+        raise ScrapeError("garbage", "the answer is not that of a ROCK service")
+    raise ScrapeError(_KINDS.get(cause_of(said), "status"), f"the service refused: {clean(said, 120)}")
+
+
+def row(item: Mapping[str, Any], run_label: str, tally: Tally) -> Sandbox | None:
+    """One item of the list -> a row; None (counted in the tally) when it has no id.
+
+    The run is the sandbox's metadata under ``run_label``, else the experiment it was started for.
+    """
+    uid = text(item.get("sandbox_id"), 100)
+    if not uid:
+        tally.drop("a sandbox without an id")
+        return None
+    word = text(item.get("state"), 40).lower()
+    phases = mapping(item, "status")
+    if word not in _STATES:
+        tally.unknown("state", word)
+    state, cause, detail = _STATES.get(word, "unknown"), None, ""
+    if word == "pending":
+        state, cause, detail = _pending(phases)
+    experiment = text(item.get("experiment_id"), 200)
+    requested = _requested(item)
+    ready = _ready(item, requested) if word != "pending" else None
+    ended = (epoch(item.get(key)) for key in ("stop_time", "delete_time"))
+    return Sandbox(
+        provider=PROVIDER,
+        id=uid,
+        state=state,
+        run_key=text(mapping(item, "metadata").get(run_label), 200) or ("" if experiment == "default" else experiment),
+        provider_state=word,
+        requested_at=requested,
+        started_at=epoch(mapping(phases, "docker_run").get("started_at")),
+        ready_at=ready,
+        ended_at=next((at for at in ended if at is not None), None) if state == "terminated" else None,
+        image=text(item.get("image"), 300),
+        image_cached=_cached(mapping(phases, "image_pull")),
+        latency_source="server" if ready is not None and requested is not None else None,
+        cause=cause,
+        detail=detail,
+        expires_at=epoch(item.get("auto_stop_time")),
+    )
+
+
+def _pending(phases: Mapping[str, Any]) -> tuple[SandboxState, FailureCause | None, str]:
+    """What its phases make of a pending sandbox."""
+    words = {name: text(mapping(phases, name).get("status"), 40) for name in phases}
+    for name, word in words.items():
+        if word in ("failed", "timeout"):
+            said = text(mapping(phases, name).get("message"), 800)
+            return "failed", _cause(name, word, said), clean(f"{name}: {said}", 200)
+    if words.get("docker_run") == "running" or words.get("image_pull") == "success":
+        return "starting", None, ""
+    return ("building_image" if words.get("image_pull") == "running" else "queued"), None, ""
+
+
+def _cause(phase: str, word: str, said: str) -> FailureCause:
+    found = cause_of(said)
+    if phase == "image_pull":
+        return found if found in ("rate_limit", "auth", "capacity") else "image"
+    if word == "timeout":
+        return "timeout"
+    return found if found != "unknown" else "internal"
+
+
+def _requested(item: Mapping[str, Any]) -> float | None:
+    """Its creation; for one that was restarted or restored, when it last became pending."""
+    history = objects(item.get("state_history"))
+    again = [epoch(one.get("timestamp")) for one in history if one.get("to_state") == "pending"]
+    return again[-1] if again and again[-1] is not None else epoch(item.get("create_time"))
+
+
+def _ready(item: Mapping[str, Any], requested: float | None) -> float | None:
+    """When the server inside answered; `start_time` is that, or when somebody first saw it. Whole seconds."""
+    ready = epoch(mapping(item, "status", "docker_run").get("completed_at"))
+    if ready is None or (requested is not None and ready < requested):
+        ready = epoch(item.get("start_time"))
+    return None if ready is None or (requested is not None and ready < requested) else ready
+
+
+def _cached(phase: Mapping[str, Any]) -> bool | None:
+    """A skipped pull says so in its message only."""
+    status, message = text(phase.get("status"), 40), text(phase.get("message"), 200)
+    if status == "success":
+        return "skip image pull" in message
+    return False if status in ("running", "failed", "timeout") else None
+
+
+COLLECTOR = Collector(
+    name="rock",
+    actor="sandbox",
+    reads="sandboxes of ROCK (Alibaba) over its REST list",
+    versions="1.11.0 by source (4889118bd)",
+    poll=poll,
+    key_header="x-api-key",
+    options=(*FILTERS, "run_label"),
+)

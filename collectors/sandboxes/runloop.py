@@ -1,0 +1,209 @@
+"""Runloop devboxes over the REST API: every state change with its time, the best spin-up record of all providers.
+
+Spin-up is create_time_ms to the first ``running``; a resumed devbox runs again, which is no second spin-up. The list
+holds everything that ever was, and filters by one status at a time: the live statuses are asked for one by one in the
+order of a devbox's life, and the newest of all statuses once, for what failed and for statuses not known here.
+
+Does not know: limits and credit (give ``limit_concurrent``), and whether keep-alive calls put the end off:
+`expires_at` is the earliest.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
+from collectors.readers import rest
+from collectors.sandboxes import _account
+from collectors.sandboxes._causes import cause_of
+from collectors.sandboxes._shape import Tally, mapping, objects
+from collectors.sandboxes._sweep import Page, Row, Source, sweep
+
+PROVIDER = "runloop"
+PAGE_ROWS = 500  # 5,000 are allowed, but a row has no largest size and a body has
+TRANSITIONS_MAX = 1000
+
+STATES: Mapping[str, SandboxState] = {
+    "scheduled": "queued",
+    "queued": "queued",
+    "provisioning": "starting",
+    "initializing": "starting",
+    "running": "running",
+    "suspending": "stopping",
+    "suspended": "paused",
+    "resuming": "starting",
+    "failure": "failed",
+    "shutdown": "terminated",
+}
+CAUSES: Mapping[str, FailureCause] = {
+    "out_of_memory": "oom",
+    "out_of_disk": "capacity",
+    "execution_failed": "internal",
+    "health_check_failed": "internal",
+}
+ACCOUNTS: Mapping[str, float] = {
+    "ACCOUNT_STATUS_ENABLED": 0.0,
+    "ACCOUNT_STATUS_DISABLED_BY_ADMIN": 1.0,
+    "ACCOUNT_STATUS_DISABLED_QUOTA_REACHED": 1.0,
+    "ACCOUNT_STATUS_TRIAL_CANCELLED": 1.0,
+}
+LIVE_QUERIES = tuple(
+    {"status": word}
+    for word in (
+        "scheduled",
+        "queued",
+        "provisioning",
+        "initializing",
+        "suspending",
+        "suspended",
+        "resuming",
+        "running",
+    )
+)
+
+
+@dataclass(slots=True)
+class _Rows:
+    run_label: str
+    tally: Tally = field(default_factory=Tally)
+
+    def row(self, raw: Any) -> Row | None:
+        record = mapping(raw)
+        key = rest.text(record.get("id"), 200)
+        if not key:
+            self.tally.drop("a devbox without an id")
+            return None
+        word = rest.text(record.get("status"), 40)
+        state = STATES.get(word, "unknown")
+        if state == "unknown":
+            self.tally.unknown("status", word)
+        changes = objects(record.get("state_transitions"))[:TRANSITIONS_MAX]
+        requested = rest.epoch(record.get("create_time_ms"))
+        started, ready = _first(changes, requested, "initializing", "running"), _first(changes, requested, "running")
+        metadata = mapping(record, "metadata")
+        return Row(
+            Sandbox(
+                provider=PROVIDER,
+                id=key,
+                state=state,
+                name=rest.text(record.get("name"), 200),
+                run_key=rest.text(metadata.get(self.run_label), 200),
+                provider_state=word,
+                requested_at=requested,
+                started_at=started,
+                ready_at=ready,
+                ended_at=rest.epoch(record.get("end_time_ms")),
+                image=rest.text(record.get("blueprint_id"), 300) or rest.text(record.get("snapshot_id"), 300),
+                latency_source="server" if requested is not None and ready is not None else None,
+                cause=_cause(record, changes) if state == "failed" else None,
+                detail=_detail(record, changes),
+                expires_at=_expires(requested, mapping(record, "launch_parameters")),
+            )
+        )
+
+
+def _first(changes: list[Mapping[str, Any]], since: float | None, *words: str) -> float | None:
+    """When one of these statuses was first reached, not before ``since``."""
+    times = [rest.epoch(change.get("transition_time_ms")) for change in changes if change.get("status") in words]
+    return min((moment for moment in times if moment is not None and moment >= (since or 0.0)), default=None)
+
+
+def _reasons(record: Mapping[str, Any], changes: list[Mapping[str, Any]]) -> list[str]:
+    told = [record.get("failure_reason"), *(change.get("failure_reason") for change in reversed(changes))]
+    return [words for reason in told if (words := rest.text(reason, 200))]
+
+
+def _cause(record: Mapping[str, Any], changes: list[Mapping[str, Any]]) -> FailureCause:
+    reasons = _reasons(record, changes)
+    return next((CAUSES[reason] for reason in reasons if reason in CAUSES), None) or cause_of(*reasons)
+
+
+def _detail(record: Mapping[str, Any], changes: list[Mapping[str, Any]]) -> str:
+    reasons = _reasons(record, changes)
+    return rest.clean(reasons[0] if reasons else record.get("shutdown_reason"))
+
+
+def _expires(requested: float | None, launch: Mapping[str, Any]) -> float | None:
+    """From the creation on; an idle rule, where there is one, replaces it."""
+    keep = rest.number(launch.get("keep_alive_time_seconds"))
+    idle = launch.get("after_idle") or mapping(launch, "lifecycle").get("after_idle")
+    return (
+        rest.epoch(requested + keep) if requested is not None and keep is not None and keep > 0 and not idle else None
+    )
+
+
+def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> Source:
+    async def fetch(query: Mapping[str, str | int], place: Any) -> Page:
+        params = {
+            **query,
+            "limit": PAGE_ROWS,
+            "include_total_count": "false",
+            **({"starting_after": place} if place else {}),
+        }
+        body = mapping((await rest.get_json(client, "/v1/devboxes", params, limits)).json)
+        found = body.get("devboxes")
+        if not isinstance(found, list):
+            raise ScrapeError("garbage", "the answer is not a list of devboxes")
+        last = rest.text(mapping(found[-1]).get("id"), 200) if found else ""
+        return Page(found, last if body.get("has_more") is True and last else None)
+
+    async def look(key: str) -> Any:
+        return (await rest.get_json(client, f"/v1/devboxes/{quote(key, safe='')}", {}, limits)).json
+
+    return Source(LIVE_QUERIES, fetch, rows.row, ({},), look)
+
+
+async def _suspended(client: httpx.AsyncClient, limits: Limits, tally: Tally) -> list[Sample]:
+    word = mapping(await _account.ask(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
+    told = ACCOUNTS.get(word) if isinstance(word, str) else None
+    if told is None and word is not None:
+        tally.unknown("account_status", rest.text(word, 64))
+    return [] if told is None else [Sample("sandbox_account_suspended", told)]
+
+
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+    """One poll: as much of the listing as fits the time, and the account's state now and then.
+
+    Options: ``run_label`` (metadata key, default ``run``), ``limit_concurrent``.
+
+    Raises:
+        ScrapeError: as `rest.get_json`.
+    """
+    begun = time.monotonic()
+    options = state.get("options", {})
+    rows = _Rows(options.get("run_label", "run"))
+    samples = _account.configured(options)
+    async with rest.whole(limits):
+        if _account.due(state, begun):
+            samples += await _suspended(client, limits, rows.tally)
+        swept = await sweep(_source(client, rows, limits), state, limits, begun)
+    if swept.done:
+        # Suspended ones hold a disk and no machine.
+        running = sum(row.sandbox.state != "paused" for row in swept.live())
+        samples += _account.quota("concurrent", float(running), None)
+    return Reading(
+        samples=tuple(samples),
+        sandboxes=tuple(row.sandbox for row in swept.rows),
+        listed=(PROVIDER,) if swept.listed else (),
+        unmapped=dict(rows.tally.unmapped),
+        dropped=rows.tally.dropped,
+        why_dropped=rows.tally.why,
+        samples_scraped=len(swept.rows),
+    )
+
+
+COLLECTOR = Collector(
+    name="runloop",
+    actor="sandbox",
+    reads="Runloop devboxes and account state over the REST API",
+    versions="runloop_api_client 3.0.0 by source and against a fake",
+    poll=poll,
+    report_seconds=_account.ACCOUNT_SECONDS,
+    default_url="https://api.runloop.ai",
+    key_variable="RUNLOOP_API_KEY",
+    options=("run_label", "limit_concurrent"),
+)

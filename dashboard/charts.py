@@ -1,0 +1,109 @@
+"""Charts and cards as every page with numbers over time has them: their elements, and what a load reads for them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dash import dcc
+
+from dashboard import live
+from dashboard.figures import figure, has_points, limit_line
+from dashboard.limits import limits
+from dashboard.page import Json, Load, html, pill, t
+from dashboard.panels import Card, Line, Panel, names_by_slot
+from dashboard.urlstate import points
+from server.query.types import Reader, Series
+
+_GRAPH: Any = {"displayModeBar": False, "doubleClick": False, "responsive": True, "scrollZoom": False}
+_SPARK_POINTS = 60
+
+
+def read(load: Load, panels: Sequence[Panel], cards: Sequence[Card]) -> Json:
+    """Figures, the slots that have a line, and the cards' small lines."""
+    status = load.scope.status
+    slots = names_by_slot(status.signals, panels, cards)
+    series = _series(load, slots)
+    sparks = {f"k.{one.key}": one.peaks for one in cards if f"k.{one.key}" in series}
+    return {
+        "figures": _figures(load, panels, series),
+        "drawn": [slot for one in panels for slot, _ in one.slots() if slot in series],
+        "sparks": {key: live.spark(series[key], peaks) for key, peaks in sparks.items()},
+    }
+
+
+def _series(load: Load, slots: Mapping[str, Sequence[str]]) -> dict[str, Series]:
+    """Chart series at full width, card series at a sparkline's."""
+    reader: Reader = load.scope.reader
+    found: dict[str, Series] = {}
+    for of_cards, width in ((False, points(load.span)), (True, _SPARK_POINTS)):
+        part = {slot: names for slot, names in slots.items() if slot.startswith("k.") == of_cards}
+        wanted = sorted({name for names in part.values() for name in names})
+        got = reader.series(load.scope.run, wanted, load.span.start, load.span.end, width)
+        found |= live.by_slot(part, {series.name: series for series in got})
+    return {slot: series for slot, series in found.items() if has_points(series)}
+
+
+def _figures(load: Load, panels: Sequence[Panel], series: Mapping[str, Series]) -> Json:
+    tz, address = float(load.wanted.get("tz") or 0), load.address
+    facts, infos = load.scope.facts, load.scope.reader.infos()
+    revision = f"{load.scope.run}|{address.range}|{address.start}"
+
+    def drawn(panel: Panel) -> Json:
+        chart = figure(panel, series, load.span, tz, revision)
+        shapes = [limit_line(value, level) for level, value, _ in limits(panel, facts, infos)]
+        # A finger that drags over a chart wants to scroll the page.
+        drag = {"dragmode": False} if load.wanted.get("touch") else {}
+        return {"data": chart["data"], "layout": chart["layout"] | {"shapes": shapes} | drag}
+
+    return {panel.key: drawn(panel) for panel in panels}
+
+
+def card_of(card: Card) -> Any:
+    """A number, its judgement and its small line; texts by the keys ``k.KEY.*`` (`dashboard.view.card_cells`)."""
+    key = f"k.{card.key}"
+    return html.Section(
+        [
+            html.Div([html.H2(card.title), pill(key)], className="row"),
+            html.P([t(html.B, f"{key}.v", "num"), t(html.Span, f"{key}.u", "unit")], className="big"),
+            t(html.P, f"{key}.n", "note", h=f"{key}.tip"),
+            html.Div(className=f"spark c-{card.colour}", **{"data-spark": key}),
+        ],
+        className="card kpi",
+        id=f"card-{card.key}",
+        **{"data-s": f"{key}.s"},
+    )
+
+
+def panel_of(panel: Panel, drawn: Json | None) -> Any:
+    """A chart with its legend, or why there is none; texts by the keys ``p.KEY.*`` (`dashboard.view.panel_cells`)."""
+    key = f"p.{panel.key}"
+    title = [html.H2(panel.title), html.Span(panel.shown, className="unit"), html.Span(className="at")]
+    graph = dcc.Graph(id=f"graph-{panel.key}", figure=drawn, config=_GRAPH, responsive=True, className="graph")
+    why = html.Div([pill(key, "h"), t(html.P, f"{key}.w")], className="why")
+    return html.Section(
+        [
+            html.Div(title, className="row"),
+            _legend(panel),
+            html.Div([graph, html.I(className="cross")], className="plot"),
+            why,
+            t(html.P, f"{key}.src", "src"),
+        ],
+        className="card panel",
+        id=f"panel-{panel.key}",
+        **{
+            "data-panel": panel.key,
+            "data-share": "1" if panel.kind == "share" else "",
+            "data-unit": panel.unit if panel.unit in ("ratio", "seconds") else "",
+        },
+    )
+
+
+def _legend(panel: Panel) -> Any:
+    items = [_item(slot, line) for slot, line in panel.slots()]
+    bands = [t(html.Span, f"p.{panel.key}.{level}", f"limit {level}") for level in ("watch", "critical")]
+    return html.P([*items, *bands], className="legend")
+
+
+def _item(slot: str, line: Line) -> Any:
+    swatch = html.I(className=f"swatch c-{line.colour}" + (" thin" if line.thin else ""))
+    words = [swatch, t(html.Span, f"p.{slot}.l"), html.B(**{"data-t": f"p.{slot}.v", "data-slot": slot})]
+    return html.Span(words, className="item", **{"data-s": f"p.{slot}.s"})

@@ -1,0 +1,177 @@
+"""`rollscope preflight`: does the run fit what it is about to ask for? Reads every target once and stores nothing."""
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from server.alerts.text import parse_duration
+from server.clock import Clock
+from server.config import RunSettings
+from server.preflight.checks import judge, outcome
+from server.preflight.model import Check, Plan, Status, worst
+from server.preflight.probe import probe
+from server.problems import ConfigError
+
+_WORDS: Mapping[Status, str] = {
+    "not_applicable": "n/a",
+    "ok": "ok",
+    "unknown": "unknown",
+    "warn": "WARN",
+    "fail": "FAIL",
+}
+_HEADS: Mapping[Status, str] = {
+    "fail": "it will not fit",
+    "warn": "look again before the launch",
+    "unknown": "nothing speaks against it, but not everything is known",
+    "ok": "it fits",
+    "not_applicable": "there is nothing to check",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line's own words; they go over the file's ``[run.NAME.preflight]``."""
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of the configuration (default: all)")
+    parser.add_argument("--concurrency", type=_count, metavar="N", help="sandboxes alive at once at the peak")
+    parser.add_argument("--create-rate", type=_rate, metavar="R", help="sandboxes created per second at the peak")
+    parser.add_argument("--rollout-deadline", type=_seconds, metavar="TIME", help="longest rollout, such as 30m")
+    parser.add_argument("--run-length", type=_seconds, metavar="TIME", help="how long the run goes on, such as 24h")
+    parser.add_argument("--image", nargs="+", action="extend", default=[], metavar="NAME", help="images it starts from")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def plan(args: argparse.Namespace) -> Plan:
+    """What the command line says of the plan."""
+    return Plan(
+        concurrency=args.concurrency,
+        create_rate=args.create_rate,
+        rollout_deadline=args.rollout_deadline,
+        run_length=args.run_length,
+        images=tuple(args.image),
+    )
+
+
+def chosen(runs: Sequence[tuple[RunSettings, Plan]], names: Sequence[str]) -> list[str]:
+    """The names to report on: all of them unless some were named.
+
+    Raises:
+        ConfigError: a name that is not configured.
+    """
+    known = [run.name for run, _ in runs]
+    strange = [name for name in names if name not in known]
+    if strange:
+        told = ", ".join(known) or "none; name them in the configuration (-c FILE)"
+        raise ConfigError([f"preflight: no run is named {name!r}; known: {told}" for name in strange])
+    return [name for name in known if not names or name in names]
+
+
+def run(
+    runs: Sequence[tuple[RunSettings, Plan]], over: Plan, clock: Clock, names: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The report, JSON-able. Other runs than those named are read too: what belongs to them does not dangle.
+
+    Args:
+        runs: everything configured, each with its file's plan.
+        over: the command line's plan.
+
+    Raises:
+        ConfigError: a run that is not configured.
+    """
+    wanted = chosen(runs, names)
+    # Without a configuration nothing can be read, which is an answer too.
+    planned = [(one, over.over(own)) for one, own in runs] or [(RunSettings("(no run is configured)"), over)]
+    found = [(one, judge(one)) for one in probe(planned, clock) if not wanted or one.run in wanted]
+    reports = [
+        {
+            "run": one.run,
+            "outcome": outcome(checks),
+            "plan": _finite(asdict(one.plan)),
+            "checks": [_finite(asdict(check)) for check in checks],
+        }
+        for one, checks in found
+    ]
+    return {"outcome": worst(outcome(checks) for _, checks in found), "now": clock.now(), "runs": reports}
+
+
+def failed(report: Mapping[str, Any]) -> bool:
+    """Only a failed check stops a launch; what is unknown does not."""
+    return bool(report["outcome"] == "fail")
+
+
+def dump(report: Mapping[str, Any]) -> str:
+    return json.dumps(report, indent=2, allow_nan=False)
+
+
+def text(report: Mapping[str, Any]) -> str:
+    """The report for a terminal: what fails comes first."""
+    return "\n".join(line for one in report["runs"] for line in _run(one))
+
+
+def _run(report: Mapping[str, Any]) -> list[str]:
+    checks = [Check(**check) for check in report["checks"]]
+    order: Sequence[Status] = ("fail", "warn", "unknown", "ok", "not_applicable")
+    told = [f"{sum(one.status == status for one in checks)} {_WORDS[status]}" for status in order]
+    head = f"run {_plain(report['run'])}: {_HEADS[report['outcome']]} ({', '.join(told)})"
+    lines = (line for status in order for one in checks if one.status == status for line in _check(one))
+    return [head, *lines]
+
+
+def _check(check: Check) -> list[str]:
+    lines = [f"  {_WORDS[check.status]:<8}{check.name:<16}{_plain(check.summary)}"]
+    if check.status in ("ok", "not_applicable"):
+        return lines
+    lines += [f"{'':<10}- {_plain(detail)}" for detail in check.details]
+    lines += [f"{'':<10}fix: {_plain(check.fix)}"] if check.fix else []
+    lines += [f"{'':<12}{command}" for command in check.commands]
+    # A command names its sandbox.
+    bare = [_plain(key) for key in check.ids] if len(check.commands) < len(check.ids) else []
+    lines += [f"{'':<12}{' '.join(bare)}"] if bare else []
+    if check.ids and check.value is not None and check.value > len(check.ids):
+        lines.append(f"{'':<12}... and {check.value - len(check.ids):.0f} more")
+    return lines
+
+
+def _plain(text: str) -> str:
+    """Names come from strangers: nothing of them may steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity; "unlimited" is how the configuration says it."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return "unlimited" if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ---- arguments
+
+
+def _count(word: str) -> int:
+    value = int(word) if word.isascii() and word.isdigit() and len(word) < 10 else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of sandboxes from 1 on")
+    return value
+
+
+def _rate(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number above 0")
+    return value
+
+
+def _seconds(word: str) -> float:
+    try:
+        seconds = parse_duration(float(word) if word.replace(".", "", 1).isdigit() else word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds == 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return seconds

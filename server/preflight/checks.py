@@ -1,0 +1,205 @@
+"""The pre-flight checks: pure functions of what was planned and what was read. No I/O, no clock.
+
+A check is "ok" only when every number it needs was read or stated; what could not be read is "unknown". A check that
+is not of this run is "not_applicable".
+"""
+
+from collections.abc import Callable, Sequence
+
+from collectors.model import ErrorKind
+from server.preflight import quota, sandboxes
+from server.preflight.model import Check, Inputs, Seen, Status, number, span, worst
+
+# Tokens, signatures and deadlines are off by what the clocks are; a minute breaks signed requests.
+SKEW_WARN_SECONDS, SKEW_FAIL_SECONDS = 5.0, 60.0
+NO_TARGET = "no sandbox target is configured"
+ADD_TARGET = "add a [[run.NAME.target]] for the sandbox provider, or facts.has_sandbox = 0 for a run without sandboxes"
+# What a provider says with these, it says to a key it knows.
+KNOWN_KEY: tuple[ErrorKind, ...] = ("credit", "quota", "throttled")
+
+
+def judge(inputs: Inputs) -> list[Check]:
+    """Every check, sandboxes first. Those of sandboxes do not apply to a run without."""
+    found = [_sandbox_check(inputs, check) for check in (credentials, reachability, *quota.CHECKS, *sandboxes.CHECKS)]
+    return [*found, engines(inputs), run_directory(inputs), clock_skew(inputs)]
+
+
+def _sandbox_check(inputs: Inputs, check: Callable[[Inputs], Check]) -> Check:
+    name = NAMES[check]
+    accounts = [one for one in inputs.seen if one.target.actor == "sandbox"]
+    if inputs.needs_none():
+        more = f", though {len(accounts)} sandbox targets are configured" if accounts else ""
+        return Check(name, "not_applicable", f"this run needs no sandbox{more}")
+    return check(inputs) if accounts else Check(name, "unknown", NO_TARGET, ADD_TARGET)
+
+
+def outcome(checks: Sequence[Check]) -> Status:
+    """The worst of them; only "fail" stops a launch."""
+    return worst(check.status for check in checks)
+
+
+# ---- accounts
+
+
+def credentials(inputs: Inputs) -> Check:
+    """Does every provider take our key, and is no account suspended?"""
+    answers = [(one, *_key(one)) for one in _sandbox_targets(inputs)]
+    return _of_targets(
+        "credentials", answers, "accounts accept their key",
+        "check the key and its scopes (key_env, key_file or the provider's own variable); for a suspended account see "
+        "its billing page",
+    )  # fmt: skip
+
+
+def _key(one: Seen) -> tuple[Status, str]:
+    suspended = one.gauge("sandbox_account_suspended")
+    if suspended is not None and suspended > 0:
+        return "fail", "the account is suspended"
+    if one.error is None:
+        return "ok", "accepted"
+    if one.error.kind == "auth":
+        return "fail", str(one.error)
+    if one.error.kind in KNOWN_KEY:
+        return "ok", f"accepted, but {one.error}"
+    return "unknown", str(one.error)
+
+
+def reachability(inputs: Inputs) -> Check:
+    """Does every provider answer with what its collector reads?"""
+    answers = [(one, *_answer(one)) for one in _sandbox_targets(inputs)]
+    return _of_targets(
+        "reachability", answers, "accounts answer",
+        "check the URL, the network and the provider's status page; when throttled, find who else asks so often",
+    )  # fmt: skip
+
+
+def _answer(one: Seen) -> tuple[Status, str]:
+    if one.error is None:
+        return "ok", f"answered in {number(one.seconds)} s"
+    if one.error.kind == "throttled":
+        wait = f"; asks to wait {span(one.error.retry_after)}" if one.error.retry_after else ""
+        return "warn", f"{one.error}{wait}"
+    # What is behind a refused key, nobody has seen.
+    return ("unknown" if one.error.kind in ("auth", "credit", "quota") else "fail"), str(one.error)
+
+
+def _sandbox_targets(inputs: Inputs) -> list[Seen]:
+    return [one for one in inputs.seen if one.target.actor == "sandbox"]
+
+
+def _of_targets(name: str, answers: Sequence[tuple[Seen, Status, str]], what: str, fix: str) -> Check:
+    status = worst(answer for _, answer, _ in answers)
+    good = sum(answer == "ok" for _, answer, _ in answers)
+    return Check(
+        name, status, f"{good} of {len(answers)} {what}", "" if status == "ok" else fix,
+        value=float(good), limit=float(len(answers)), unit="targets",
+        details=tuple(f"{one.name}: {words}" for one, _, words in answers),
+    )  # fmt: skip
+
+
+# ---- engines
+
+
+def engines(inputs: Inputs) -> Check:
+    """Do all engines answer, and are they of one version? Two versions do not give the same log-probabilities."""
+    found = [one for one in inputs.seen if one.target.actor == "generator"]
+    if not found:
+        return Check("engines", "unknown", "no engine is configured", "add a [[run.NAME.target]] for each engine")
+    up = [one for one in found if one.error is None]
+    versions = sorted({one.version for one in up if one.version})
+    silent = [one for one in up if not one.version]
+    status, fix = _engines_status(inputs, len(found) - len(up), versions, len(silent))
+    told = ", ".join(versions) or "not told"
+    return Check(
+        "engines", status, f"{len(up)} of {len(found)} engines answer; version {told}", fix,
+        value=float(len(up)), limit=float(len(found)), unit="engines",
+        details=tuple(f"{one.name}: {one.error or one.version or 'does not tell its version'}" for one in found),
+    )  # fmt: skip
+
+
+def _engines_status(inputs: Inputs, down: int, versions: Sequence[str], silent: int) -> tuple[Status, str]:
+    if len(versions) > 1:
+        return "fail", "run one version everywhere: restart the engines that lag behind"
+    if down and inputs.plan.engines_later:
+        return "unknown", "the run starts them; check again once they are up"
+    if down:
+        return "fail", "start them, or state engines_later = true under [run.NAME.preflight] when the run does that"
+    if silent:
+        return "unknown", "ask the engines' own /version (older servers and other engines tell none)"
+    return "ok", ""
+
+
+# ---- run directory
+
+
+def run_directory(inputs: Inputs) -> Check:
+    """Can the trainer's files be read? One that is not there yet is normal before a first start."""
+    found = [one for one in inputs.seen if one.path is not None]
+    if not found:
+        fix = "add the directory the trainer will write: [[run.NAME.target]] path = ..."
+        return Check("run_directory", "unknown", "no run directory is configured", fix)
+    answers = [(one, *_path(one)) for one in found]
+    fix = "check path and permissions of the user Rollscope runs as; a trainer creates its directory when it starts"
+    return _of_targets("run_directory", answers, "run directories can be read", fix)
+
+
+def _path(one: Seen) -> tuple[Status, str]:
+    assert one.path is not None
+    if one.path.why:
+        return "unknown", one.path.why
+    if not one.path.exists:
+        return "warn", "is not there yet"
+    if not one.path.readable:
+        return "fail", "may not be read"
+    if one.error is not None:
+        # An empty directory is one that a run has not begun in.
+        return ("warn" if one.error.kind in ("not_a_run", "empty", "missing") else "fail"), str(one.error)
+    return "ok", "read"
+
+
+# ---- clocks
+
+
+def clock_skew(inputs: Inputs) -> Check:
+    """The largest difference between our clock and those of providers, engines and the trainer's files.
+
+    HTTP tells both directions to a second. A file's time only shows a clock that is ahead: one in the past may simply
+    be old.
+    """
+    skews = {one.name: one.skew for one in inputs.seen if one.skew is not None}
+    for one in inputs.seen:
+        times = [at for at in (one.newest, one.path.newest if one.path else None) if at is not None]
+        ahead = max(times, default=inputs.now) - inputs.now
+        if ahead > SKEW_WARN_SECONDS and one.path is not None:
+            skews[one.name] = max(ahead, skews.get(one.name, 0.0))
+    if not skews:
+        return Check("clock_skew", "unknown", "nobody told the time", "compare by hand: `chronyc tracking`, `date -u`")
+    name = max(skews, key=lambda one: abs(skews[one]))
+    size = abs(skews[name])
+    status: Status = "fail" if size > SKEW_FAIL_SECONDS else "warn" if size > SKEW_WARN_SECONDS else "ok"
+    undated = [one.name for one in inputs.seen if one.reading is not None and one.target.url and one.name not in skews]
+    if status == "ok" and undated:
+        details = tuple(f"{one}: does not tell the time" for one in undated)
+        fix = "compare by hand: `date -u` there and here"
+        words = f"{len(skews)} clocks agree with ours, {len(undated)} do not tell the time"
+        return Check("clock_skew", "unknown", words, fix, size, SKEW_WARN_SECONDS, "seconds", details)
+    side = "ahead of" if skews[name] > 0 else "behind"
+    words = (
+        f"{name}: its clock is {span(round(size, 1))} {side} ours" if size else f"{len(skews)} clocks agree with ours"
+    )
+    fix = "" if status == "ok" else "run NTP on both machines (`chronyc tracking`); correct the one that is off"
+    details = tuple(f"{one}: {number(round(skew, 1))} s" for one, skew in skews.items())
+    return Check("clock_skew", status, words, fix, size, SKEW_WARN_SECONDS, "seconds", details)
+
+
+NAMES: dict[Callable[[Inputs], Check], str] = {
+    credentials: "credentials",
+    reachability: "reachability",
+    quota.quota: "quota",
+    quota.starting: "starting_limit",
+    quota.create_rate: "create_rate",
+    sandboxes.credit: "credit",
+    sandboxes.dangling: "dangling",
+    sandboxes.sandbox_ttl: "sandbox_ttl",
+    sandboxes.images: "images",
+}

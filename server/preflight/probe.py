@@ -1,0 +1,313 @@
+"""Reads every target of the configuration once through its own collector, and notes whose clock says what.
+
+Only reads, and stores nothing. A target that cannot be read is a finding of that target.
+"""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+import collectors
+from collectors.model import ErrorKind, Limits, Reading, ScrapeError, Target
+from collectors.readers import http
+from server.attach import attach
+from server.clock import Clock
+from server.config import RunSettings, TargetSettings
+from server.preflight.model import Inputs, PathSeen, Plan, Seen
+from server.problems import ConfigError
+from server.scrape import TargetReader
+
+T = TypeVar("T")
+
+# Nobody waits for the next tick here, and a listing of 10,000 sandboxes should end within one reading.
+LIMITS = Limits(timeout_seconds=20.0)
+AT_ONCE = 16
+# Chunks of a trainer's history: what says how a run ended is at its end.
+CHUNKS_MAX = 50
+VERSION_LIMITS = Limits(body_bytes=64 << 10, timeout_seconds=4.0)
+# Engines whose server tells its version, and where: vLLM's OpenAI server does (`GET /version`).
+VERSION_PATHS: Mapping[str, str] = {"vllm": "/version"}
+PATH_SECONDS = 5.0
+ENTRIES_MAX = 2_000
+# A trainer that wrote this lately goes on.
+ALIVE_SECONDS = 600.0
+OVER = ("finished", "crashed")
+
+
+@dataclass(slots=True)
+class Dates:
+    """What the ``Date`` headers of one target allow for its clock minus ours, in seconds; both ends move inwards."""
+
+    clock: Clock
+    least: float = -float("inf")
+    most: float = float("inf")
+
+    async def sent(self, request: httpx.Request) -> None:
+        request.extensions["rollscope.sent"] = self.clock.now()
+
+    async def answered(self, response: httpx.Response) -> None:
+        """Error pages may be a proxy's, and what was cached was dated long ago."""
+        date = parse_date(response.headers.get("date", ""))
+        if date is None or not response.is_success or response.headers.get("age", "0").strip() != "0":
+            return
+        # It was stamped between our sending and now, and the header cuts the second short.
+        self.least = max(self.least, date - self.clock.now())
+        self.most = min(self.most, date + 1.0 - request_sent(response, self.clock))
+
+    def skew(self) -> float | None:
+        """The smallest difference that explains every answer; None without one."""
+        if self.least == -float("inf"):
+            return None
+        return self.least if self.least > 0 else min(self.most, 0.0)
+
+
+def request_sent(response: httpx.Response, clock: Clock) -> float:
+    sent: float = response.request.extensions.get("rollscope.sent", clock.now())
+    return sent
+
+
+def parse_date(value: str) -> float | None:
+    """Epoch seconds of an HTTP date; None for anything else."""
+    try:
+        return parsedate_to_datetime(value[:64]).replace(tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError, IndexError, TypeError):
+        return None
+
+
+@dataclass
+class _Reader(TargetReader):
+    """A target's reader that also looks at the dates of the answers."""
+
+    dates: Dates | None = field(default=None, kw_only=True)
+
+    def _http(self) -> httpx.AsyncClient:
+        client = super()._http()
+        if self.dates is not None and not client.event_hooks["response"]:
+            client.event_hooks = {"request": [self.dates.sent], "response": [self.dates.answered]}
+        return client
+
+    async def version(self, path: str) -> str:
+        """What the engine's server says of its version; "" when it says nothing."""
+        parts = urlsplit(self.target.url)
+        try:
+            body = await http.get(self._http(), f"{parts.scheme}://{parts.netloc}{path}", VERSION_LIMITS)
+            answer = json.loads(body)
+        except (ScrapeError, ValueError, RecursionError):
+            return ""
+        said = answer.get("version") if isinstance(answer, dict) else None
+        return said.strip()[:80] if isinstance(said, str) and said.isprintable() else ""
+
+
+def probe(runs: Sequence[tuple[RunSettings, Plan]], clock: Clock) -> list[Inputs]:
+    """Everything the checks need, per run and in order. Must not be called from a running event loop.
+
+    Args:
+        runs: what is configured, each with its plan.
+    """
+    found = [(run, plan, _resolve(run)) for run, plan in runs]
+    wanted = [target for _, _, seen in found for target in seen]
+    answers = iter(asyncio.run(_read_all(wanted, clock)))
+    inputs = [_inputs(run, plan, [next(answers) for _ in seen], clock.now()) for run, plan, seen in found]
+    return [replace(one, alive=_alive(one, inputs)) for one in inputs]
+
+
+def _alive(one: Inputs, inputs: Iterable[Inputs]) -> frozenset[str]:
+    """Names of the other configured runs. Which of them goes on is not ours to doubt unless it says it is over."""
+    others = [other for other in inputs if other is not one and other.facts.get("lifecycle") not in OVER]
+    return frozenset(key for other in others for key in other.keys) - one.keys
+
+
+# ---- targets
+
+
+def _resolve(run: RunSettings) -> list[Seen]:
+    """Every target, one by one: what cannot be attached must not hide the others."""
+    found: list[Seen] = []
+    for target in run.targets:
+        try:
+            attached = attach(replace(run, targets=(target,))).targets
+            found += [Seen(one) for one in attached]
+        except ConfigError as error:
+            found.append(_unattached(run, target, error))
+    return list(_named(found))
+
+
+def _unattached(run: RunSettings, settings: TargetSettings, problem: ConfigError) -> Seen:
+    """A target nothing could read: an engine by its URL, a trainer by its path, unless its collector is named."""
+    collector = collectors.load().get(settings.collector)
+    actor = collector.actor if collector else ("generator" if settings.is_url else "trainer")
+    path = "" if settings.is_url else settings.source
+    kind: ErrorKind = "unreachable" if settings.is_url else "not_a_run" if os.path.exists(path) else "missing"
+    text = problem.problems[0].removesuffix(" (--wait waits for it)")
+    place = text.partition(": ")[0] if settings.is_url else Path(path).name
+    target = Target(settings.name or place, run.name, settings.collector or "unknown", actor, path=path)
+    return Seen(target, error=ScrapeError(kind, text.partition(": ")[2] or text))
+
+
+def _named(found: Iterable[Seen]) -> Iterator[Seen]:
+    """Names tell targets apart: they are all that is shown."""
+    taken: set[str] = set()
+    for one in found:
+        numbered = (f"{one.name}-{number}" for number in count(2))
+        name = one.name if one.name not in taken else next(name for name in numbered if name not in taken)
+        taken.add(name)
+        yield replace(one, target=replace(one.target, name=name))
+
+
+# ---- reading
+
+
+async def _read_all(targets: Sequence[Seen], clock: Clock) -> list[Seen]:
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(seen: Seen) -> Seen:
+        async with slots:
+            return await _read(seen, clock)
+
+    return list(await asyncio.gather(*(one(seen) for seen in targets)))
+
+
+async def _read(seen: Seen, clock: Clock) -> Seen:
+    if seen.target.path:
+        path = await asyncio.to_thread(look, Path(seen.target.path).expanduser())
+        seen = replace(seen, path=path)
+    if seen.error is not None or (seen.path is not None and seen.path.why):
+        return seen
+    dates = Dates(clock)
+    reader = _Reader(seen.target, collectors.load()[seen.target.collector], limits=LIMITS, dates=dates)
+    try:
+        outcome = await reader.read(clock.now())
+        reading = outcome.reading and await _to_the_end(reader, outcome.reading, clock)
+        version = ""
+        if reading is not None and seen.target.collector in VERSION_PATHS and not seen.target.path:
+            version = await reader.version(VERSION_PATHS[seen.target.collector])
+    finally:
+        await reader.close()
+    return replace(
+        seen, reading=reading, error=outcome.error, seconds=outcome.seconds, skew=dates.skew(), version=version,
+        newest=_newest(reading) if reading is not None and seen.path is not None else None,
+    )  # fmt: skip
+
+
+async def _to_the_end(reader: TargetReader, reading: Reading, clock: Clock) -> Reading:
+    """A file is read in chunks: facts of all of them, the rest of the last."""
+    facts, cursor = dict(reading.facts), reading.cursor
+    for _ in range(CHUNKS_MAX):
+        if not reading.more or cursor is None:
+            break
+        reader.cursor = cursor
+        outcome = await reader.read(clock.now())
+        if outcome.reading is None:
+            break
+        reading, cursor = outcome.reading, outcome.reading.cursor
+        facts.update(reading.facts)
+    return replace(reading, facts=facts)
+
+
+def _newest(reading: Reading) -> float | None:
+    if reading.facts.get("times_estimated"):
+        return None
+    times = [*(one.ts for one in reading.samples), *(one.ts for one in reading.events)]
+    return max((at for at in times if at is not None), default=None)
+
+
+def _inputs(run: RunSettings, plan: Plan, seen: Sequence[Seen], now: float) -> Inputs:
+    facts: dict[str, str | float] = {}
+    for one in seen:
+        facts.update(one.reading.facts if one.reading else {})
+    facts.update(run.facts)
+    named = [one.target.option("run_key") for one in seen]
+    keys = frozenset(name for name in (run.name, str(facts.get("run_name", "")), *named) if name)
+    return Inputs(run.name, plan, tuple(seen), facts, now, keys, running=_goes_on(facts, seen, now))
+
+
+def _goes_on(facts: Mapping[str, str | float], seen: Iterable[Seen], now: float) -> bool:
+    """Is this run alive already? Its own word, else that its trainer wrote something lately."""
+    if facts.get("lifecycle"):
+        return facts["lifecycle"] not in OVER
+    written = [one.path.newest for one in seen if one.path is not None and one.path.newest is not None]
+    return any(now - at < ALIVE_SECONDS for at in written)
+
+
+# ---- paths
+
+
+def look(path: Path) -> PathSeen:
+    """Is it there, may we read it, and when was it last written? Gives up on a file system that hangs."""
+    return _within(PATH_SECONDS, lambda: _look(path)) or PathSeen(True, False, why="the file system does not answer")
+
+
+def _look(path: Path) -> PathSeen:
+    try:
+        entries = [path, *_below(path)]
+        exists = path.exists()
+    except PermissionError:
+        return PathSeen(True, False)
+    except OSError as error:
+        return PathSeen(True, False, why=error.strerror or type(error).__name__)
+    if not exists:
+        return PathSeen(False, False)
+    mode = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
+    return PathSeen(True, os.access(path, mode), max(filter(None, map(_written, entries)), default=None))
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """Files and folders two levels down, the first few thousand: enough to see that something is written."""
+    left = ENTRIES_MAX
+    folders = [path] if path.is_dir() else []
+    for level in range(2):
+        inner: list[Path] = []
+        for folder in folders:
+            for entry in _entries(folder, strict=level == 0):
+                if left == 0:
+                    return
+                left -= 1
+                yield entry
+                inner += [entry] if entry.is_dir() and not entry.is_symlink() else []
+        folders = inner
+
+
+def _entries(folder: Path, *, strict: bool) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        if strict:
+            raise
+        return []
+
+
+def _written(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T | None:
+    """What `call` returns, or None when it takes longer; then its thread is left behind."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except Exception as error:  # noqa: BLE001  whatever it is belongs to the caller, not to this thread
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="preflight path", daemon=True).start()
+    try:
+        return done.result(seconds)
+    except FutureTimeout:
+        return None

@@ -1,0 +1,316 @@
+"""What lives in the accounts and what it costs: leftovers, credit, life times, images."""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+
+from collectors.model import Sandbox
+from server.preflight.model import IDS_SHOWN, Check, Inputs, Plan, Seen, Status, number, span, worst
+from server.preflight.quota import room
+
+# No provider sells an hour of even the smallest sandbox (a fraction of a core) for less: what does not pay for this
+# pays for none.
+FLOOR_USD = 0.01
+CREDIT_SPARE = 1.25
+# Where no length is planned: not long enough to be "ok" by, long enough to fail by.
+ASSUMED_SECONDS = 24 * 3600.0
+TTL_SPARE = 1.1
+# They run on one's own machines: there is no credit to lose.
+SELF_HOSTED = frozenset({"docker", "kubernetes", "agent_sandbox_metrics", "openenv", "swerex", "rock"})
+# Targets that are one sandbox or server each, and listings of hosts on which other things live too.
+ONE_EACH = frozenset({"openenv", "swerex"})
+HOSTS = frozenset({"docker", "kubernetes"})
+
+_PYTHON = "python -c {}"
+# provider -> (collector's options, quoted id, quoted name) -> its own way to remove one.
+REMOVALS: Mapping[str, Callable[[Mapping[str, str], str, str], str]] = {
+    "prime": lambda _, key, __: f"prime sandbox delete {key}",
+    "e2b": lambda _, key, __: f"e2b sandbox kill {key}",
+    "daytona": lambda _, key, __: f"daytona delete {key}",
+    "modal": lambda _, key, __: _call("import modal; modal.Sandbox.from_id({}).terminate()", key),
+    "runloop": lambda _, key, __: _call("import runloop_api_client as r; r.Runloop().devboxes.shutdown({})", key),
+    "docker": lambda _, key, __: f"docker rm --force {key}",
+    "kubernetes": lambda options, _, name: _kubectl(options, name),
+}
+
+
+def _call(code: str, key: str) -> str:
+    return _PYTHON.format(shlex.quote(code.format(repr(shlex.split(key)[0]))))
+
+
+def _kubectl(options: Mapping[str, str], name: str) -> str:
+    kind = "pod" if options.get("kind", "pods") == "pods" else "sandboxes.agents.x-k8s.io"
+    place = options.get("namespace", "")
+    return f"kubectl delete {kind} {name}" + (f" --namespace {shlex.quote(place)}" if place else "")
+
+
+def removal(seen: Seen, one: Sandbox) -> str:
+    """The command by which its provider removes a sandbox; "" where none is known.
+
+    Ids and names are strangers' words that a user will paste into a shell: quoted, and refused where they would be
+    taken for an option or cannot be printed.
+    """
+    make, words = REMOVALS.get(one.provider), (one.id, one.name)
+    needed = one.name if one.provider == "kubernetes" else one.id
+    if make is None or not needed or needed.startswith("-") or not needed.isprintable():
+        return ""
+    return make(dict(seen.target.options), *(shlex.quote(word) for word in words))
+
+
+# ---- dangling
+
+
+def dangling(inputs: Inputs) -> Check:
+    """Sandboxes that hold quota for a run that is over, or for none that anybody knows."""
+    accounts = [seen for seen in inputs.accounts() if seen.target.collector not in ONE_EACH]
+    if inputs.accounts() and not accounts:
+        return Check("dangling", "not_applicable", "each sandbox is a target of this run")
+    loose = [(seen, one) for seen in accounts for one in seen.held() if not _wanted(inputs, one)]
+    found = [(seen, one) for seen, one in loose if not _stranger(seen, one)]
+    spared = len(loose) - len(found)
+    complete = bool(accounts) and all(seen.complete() for seen in accounts)
+    status = _dangling_status(inputs, len(found), complete)
+    shown = found[:IDS_SHOWN]
+    left = [f"{spared} that name no run are left alone: option label says which are sandboxes"] if spared else []
+    return Check(
+        "dangling", status, _dangling_words(inputs, [one for _, one in found], complete), _dangling_fix(status),
+        value=float(len(found)) if found or complete else None, limit=float(inputs.plan.max_dangling),
+        unit="sandboxes", details=(*_owners(inputs, (one for _, one in found)), *left),
+        ids=tuple(one.id for _, one in shown),
+        commands=tuple(command for seen, one in shown if (command := removal(seen, one))),
+    )  # fmt: skip
+
+
+def _wanted(inputs: Inputs, one: Sandbox) -> bool:
+    """Does it belong to a run that lives? Before a launch this run's own are leftovers of an earlier life."""
+    if not one.run_key:
+        return False
+    if one.run_key in inputs.keys:
+        return inputs.running
+    return one.run_key in inputs.alive or any(fnmatchcase(one.run_key, name) for name in inputs.plan.known_runs)
+
+
+def _stranger(seen: Seen, one: Sandbox) -> bool:
+    """A container of a shared host that nothing says is a sandbox: it may be the database."""
+    options = dict(seen.target.options)
+    return not one.run_key and one.provider in HOSTS and not (options.get("label") or options.get("label_selector"))
+
+
+def _dangling_status(inputs: Inputs, count: int, complete: bool) -> Status:
+    if count > inputs.plan.max_dangling or (count and _in_the_way(inputs)):
+        return "fail"
+    if count:
+        return "warn"
+    return "ok" if complete else "unknown"
+
+
+def _in_the_way(inputs: Inputs) -> bool:
+    """Is there too little room for the plan while they hold theirs?"""
+    free, planned = room(inputs, "concurrent").free, inputs.plan.concurrency
+    return free is not None and planned is not None and free < planned
+
+
+def _dangling_words(inputs: Inputs, found: list[Sandbox], complete: bool) -> str:
+    if not found:
+        return "no sandbox lives without a run" if complete else "not every account told what lives in it"
+    seats = room(inputs, "concurrent")
+    share = f" ({len(found) / seats.limit:.0%} of the quota)" if seats.limit else ""
+    least = "" if complete else "at least "
+    times = [one.requested_at or one.started_at for one in found]
+    ages = [inputs.now - at for at in times if at is not None and at <= inputs.now]
+    age = f", the oldest for {span(max(ages))}" if ages else ""
+    return f"{least}{len(found)} sandboxes live for no run that does{share}{age}"
+
+
+def _owners(inputs: Inputs, found: Iterable[Sandbox]) -> Iterator[str]:
+    counted = Counter(one.run_key for one in found)
+    for name, count in counted.most_common(10):
+        # A run whose directory we do not read may go on unseen: its sandboxes must not be removed by mistake.
+        own = " itself, of an earlier life: make sure that it does not run now" if name in inputs.keys else ""
+        yield f"{count} of run {name!r}{own}" if name else f"{count} that name no run"
+
+
+def _dangling_fix(status: Status) -> str:
+    if status == "ok":
+        return ""
+    if status == "unknown":
+        return "see the checks of credentials and reachability: every account must list its sandboxes"
+    return (
+        "remove them (Rollscope deletes nothing), or name the runs they belong to as known_runs = [...] under "
+        "[run.NAME.preflight]"
+    )
+
+
+# ---- credit
+
+
+def credit(inputs: Inputs) -> Check:
+    """Credit against (planned concurrency x price + what burns already) x planned hours."""
+    accounts = [one for one in inputs.accounts() if one.target.collector not in SELF_HOSTED]
+    if inputs.accounts() and not accounts:
+        return Check("credit", "not_applicable", "the sandboxes run on your own machines")
+    broke = [f"{one.name}: {one.error}" for one in accounts if one.error and one.error.kind == "credit"]
+    told = [balance for one in accounts if (balance := one.gauge("sandbox_credit_usd")) is not None]
+    have = sum(told) if told else None
+    status: Status
+    if broke or any(balance <= 0 for balance in told):
+        status, words, need = "fail", "an account has no credit left", None
+    elif have is None:
+        status, words, need = "unknown", "no account tells its credit", None
+    else:
+        status, words, need = _enough(inputs, accounts, have)
+        if len(told) < len(accounts):
+            # One whose credit is not told may pay for the rest, or may be what runs out.
+            status = "warn" if status == "fail" else "unknown"
+    gaps = [f"{one.name}: {one.reading.why_dropped}" for one in accounts if one.reading and one.reading.why_dropped]
+    return Check(
+        "credit", status, words, _credit_fix(status, have, price(inputs.plan, accounts), inputs.plan),
+        value=have, limit=need, unit="USD", details=(*broke, *gaps),
+    )  # fmt: skip
+
+
+def price(plan: Plan, accounts: Iterable[Seen]) -> float | None:
+    """USD per sandbox and hour: the plan's, else the highest that a record has, else the mean of what burns."""
+    if plan.price is not None:
+        return plan.price
+    accounts = list(accounts)
+    told = [cost for seen in accounts for one in seen.held() if math.isfinite(cost := one.cost_usd_per_hour or 0.0)]
+    if max(told, default=0.0) > 0:
+        return max(told)
+    burn = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts)
+    alive = sum(len(seen.held()) for seen in accounts)
+    return burn / alive if burn > 0 and alive else None
+
+
+def _enough(inputs: Inputs, accounts: list[Seen], have: float) -> tuple[Status, str, float | None]:
+    """(status, arithmetic, USD needed). What is assumed may fail a plan, but never pass one."""
+    plan, alive = inputs.plan, sum(len(seen.held()) for seen in accounts)
+    seconds = plan.run_length if plan.run_length is not None else ASSUMED_SECONDS
+    each = price(plan, accounts)
+    rate = each if each is not None else FLOOR_USD
+    burns = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts) or alive * rate
+    need = ((plan.concurrency or 0) * rate + burns) * seconds / 3600.0
+    assumed = "" if plan.run_length is not None else " (assumed)"
+    words = (
+        f"{number(have)} USD left; ({plan.concurrency or 0} planned x {number(rate)} USD/h + {number(burns)} USD/h of "
+        f"{alive} alive) x {span(seconds)}{assumed} = {number(need)} USD"
+    )
+    if each is None:
+        words += f"; no price is known, {number(FLOOR_USD)} USD/h is below any"
+    if have < need:
+        return "fail", words, need
+    if each is None and have < plan.min_credit:
+        return "fail", f"{words}, and {number(plan.min_credit)} USD is the least to begin with", plan.min_credit
+    if have < CREDIT_SPARE * need:
+        return "warn", words, need
+    known = each is not None and plan.concurrency is not None and plan.run_length is not None
+    return ("ok" if known else "unknown"), words, need
+
+
+def _credit_fix(status: Status, have: float | None, each: float | None, plan: Plan) -> str:
+    if status in ("warn", "fail"):
+        return "add credit, remove dangling sandboxes, or plan fewer sandboxes or hours"
+    if status == "ok":
+        return ""
+    if have is None:
+        return "look at the provider's billing page; most providers tell no balance"
+    if each is None:
+        return "state price = USD per sandbox-hour under [run.NAME.preflight]"
+    missing = [flag for flag, value in (("--concurrency", plan.concurrency), ("--run-length", plan.run_length))
+               if value is None]  # fmt: skip
+    return f"plan {' and '.join(missing)}" if missing else "every account must tell its credit"
+
+
+# ---- life time
+
+
+def sandbox_ttl(inputs: Inputs) -> Check:
+    """A sandbox must outlive the longest rollout: configured life time, else the shortest of those that live."""
+    deadline, lives = inputs.plan.rollout_deadline, _lives(inputs)
+    ttl = inputs.plan.sandbox_ttl if inputs.plan.sandbox_ttl is not None else min(lives, default=None)
+    source = "configured" if inputs.plan.sandbox_ttl is not None else f"the shortest of {len(lives)} alive"
+    if ttl is None or deadline is None:
+        why = "no life time is known" if ttl is None else f"a sandbox lives {span(ttl)} ({source})"
+        plan = "" if deadline is not None else "; no rollout deadline is planned"
+        fix = "state sandbox_ttl under [run.NAME.preflight]" if ttl is None else "plan a --rollout-deadline"
+        return Check("sandbox_ttl", "unknown", why + plan, fix, value=_finite(ttl), limit=deadline, unit="seconds")
+    status: Status = "fail" if ttl <= deadline else "warn" if ttl < TTL_SPARE * deadline else "ok"
+    fix = f"create sandboxes with a life time of at least {span(TTL_SPARE * deadline)}" if status != "ok" else ""
+    words = f"a sandbox lives {span(ttl)} ({source}), a rollout at most {span(deadline)}"
+    return Check("sandbox_ttl", status, words, fix, value=_finite(ttl), limit=deadline, unit="seconds")
+
+
+def _lives(inputs: Inputs) -> list[float]:
+    """Of this run's own where there are any: others are made with other life times."""
+    own = [one for one in inputs.sandboxes() if one.run_key in inputs.keys]
+    return [
+        one.expires_at - begun
+        for one in (own or inputs.sandboxes())
+        if one.expires_at is not None
+        and (begun := one.ready_at or one.started_at or one.requested_at) is not None
+        and one.expires_at > begun
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+# ---- images
+
+
+def images(inputs: Inputs) -> Check:
+    """Has each planned image been started from here, and was it there without building or pulling?"""
+    plan = inputs.plan.images
+    if not plan:
+        return Check("images", "unknown", "no image is planned", "name what sandboxes start from: --image NAME")
+    answers = [(name, *_image(inputs, name)) for name in plan]
+    status = worst(answer for _, answer, _ in answers)
+    good = sum(answer == "ok" for _, answer, _ in answers)
+    fixes: Mapping[Status, str] = {
+        "fail": "correct the name, or the registry's credentials at the provider",
+        "warn": "start one sandbox from each and wait until it is ready, so that the first batch does not build it",
+        "unknown": "start one sandbox from each: nothing tells otherwise whether the provider can",
+    }
+    return Check(
+        "images", status, f"{good} of {len(plan)} images are known to be there", fixes.get(status, ""),
+        value=float(good), limit=float(len(plan)), unit="images",
+        details=tuple(f"{name}: {words}" for name, _, words in answers),
+    )  # fmt: skip
+
+
+def _image(inputs: Inputs, name: str) -> tuple[Status, str]:
+    found = [one for one in inputs.sandboxes() if one.image and canonical(one.image) == canonical(name)]
+    started = [one for one in found if one.ready_at is not None or one.state == "running"]
+    failed = [one for one in found if one.state == "failed" and one.cause == "image"]
+    newest = max((_time(one) for one in started), default=-math.inf)
+    if failed and max(_time(one) for one in failed) >= newest:
+        return "fail", f"{len(failed)} sandboxes failed on it: {failed[-1].detail or 'image'}"
+    if not started:
+        building = any(one.state == "building_image" for one in found)
+        return ("warn", "is being built") if building else ("unknown", "no sandbox was seen that started from it")
+    if all(one.image_cached is False for one in started):
+        return "warn", f"{len(started)} started, each after a build or pull"
+    return "ok", f"{len(started)} started from it"
+
+
+def _time(one: Sandbox) -> float:
+    return one.requested_at or one.started_at or one.ended_at or 0.0
+
+
+def canonical(image: str) -> str:
+    """An image's full name, as Docker completes it: ``python`` is ``docker.io/library/python:latest``."""
+    path, at, digest = image.strip().partition("@")
+    first, slash, _ = path.partition("/")
+    if not slash:
+        path = f"docker.io/library/{path}"
+    elif "." not in first and ":" not in first and first != "localhost":
+        path = f"docker.io/{path}"
+    if at:
+        return f"{path}@{digest}"
+    return path if ":" in path.rpartition("/")[2] else f"{path}:latest"
+
+
+CHECKS: tuple[Callable[[Inputs], Check], ...] = (credit, dangling, sandbox_ttl, images)

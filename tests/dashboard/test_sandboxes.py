@@ -1,0 +1,329 @@
+"""Sandboxes as cells: numbers, order, words, and what is unknown."""
+
+import json
+import threading
+import tomllib
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from dashboard import sandbox_records, sandboxes
+from dashboard.page import Scope
+from dashboard.page import cells as of_page
+from dashboard.pages import by_key
+from dashboard.urlstate import Span
+from server.sandbox_push import parse
+from tests.dashboard import fake
+from tests.dashboard import fake_sandboxes as wall
+from tests.dashboard.memory_reader import MemoryReader
+
+HOUR = Span(wall.NOW - 3600, wall.NOW, follow=True)
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return wall.reader(600)
+
+
+def cells(
+    reader: MemoryReader, run: str = wall.WALL, span: Span | None = HOUR, key: str = "sandboxes"
+) -> dict[str, Any]:
+    page = by_key(key)
+    assert page is not None
+    return of_page(page, Scope(reader, run, span=span))
+
+
+def empty(lifecycle: str = "running") -> MemoryReader:
+    made = MemoryReader(wall.NOW, wall.INFOS)
+    made.add_run(wall.WALL, lifecycle=lifecycle)
+    return made
+
+
+def rows(found: dict[str, Any], prefix: str) -> list[Any]:
+    return [found[f"{prefix}{i}"] for i in range(1000) if f"{prefix}{i}" in found]
+
+
+# The wall.
+
+
+def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
+    found = cells(reader)
+    expected = {
+        "sb.mode": "ok",
+        "sb.head": "The oldest pending sandbox has waited ",
+        "sb.num": "62 min",
+        "sb.s": "critical",
+        "sb.text": "Spin-up p95 of the completed is 38 s: one that is pending is in no spin-up time until it ends. "
+        "960 live",
+        "k.sb_running.v": "780",
+        "k.sb_starting.v": "128",
+        "k.sb_starting.n": "100 % of the limit · 8 building image · 44 queued",
+        "k.sb_starting.s": "critical",
+        "k.sb_oldest.v": "62",
+        "k.sb_oldest.u": "min",
+        "k.sb_oldest.p": "Critical",
+        "k.sb_p95.v": "38",
+        "k.sb_p95.p": "OK",
+        "k.sb_p95.n": "p50 24 s · max 3.85 min · by the provider's clock",
+        "k.sb_failed.v": "51",
+        "k.sb_failed.n": "2 % of 2,574 requested",
+        "k.sb_failed.p": "",
+        "k.sb_dangling.v": "5",
+        "k.sb_credit.v": "6.2",
+        "k.sb_credit.n": "476.16 USD left · 76.80 USD/h",
+        "sb.clock": "timed by the provider's clock",
+        "sb.split": "p95 36 s cached image · p95 3.57 min built image",
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_funnel_has_exact_numbers(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert found["sb.funnel"] == [
+        ["requested", 2574, 1.0],
+        ["started", 2343, 0.9103],
+        ["ready", 2343, 0.9103],
+        ["ended", 1614, 0.627],
+        ["failed", 51, 0.0198],
+    ]
+    assert (found["sb.funnel.n"], found["sb.funnel.none"]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("started", "count", "note"),
+    [
+        (None, None, "No provider tells when they start."),
+        (wall.NOW, 1, "Not every provider tells when they start."),
+    ],
+)
+def test_a_time_that_no_provider_tells_is_no_loss(started: float | None, count: int | None, note: str) -> None:
+    made = empty()
+    quiet = replace(wall.ready(1, 60, 20), started_at=None)
+    made.put_boxes(wall.WALL, quiet, replace(wall.ready(2, 60, 20), started_at=started))
+    found = cells(made)
+    assert found["sb.funnel"][:3] == [["requested", 2, 1.0], ["started", count, (count or 0) / 2], ["ready", 2, 1.0]]
+    assert found["sb.funnel.n"] == note
+
+
+def test_failures_by_cause_with_the_newest_words(reader: MemoryReader) -> None:
+    found = rows(cells(reader), "sb.f.")
+    assert [row[:3] for row in found] == [
+        ["timeout", "21", 100.0],
+        ["image", "10", 47.6],
+        ["out of memory", "10", 47.6],
+        ["quota", "10", 47.6],
+    ]
+    assert found[1][3] == "IMAGE_PULL_FAILED: manifest for swe-bench/sympy:1.9 not found"
+    newer = wall.box(8000, "failed", 30, cause="image", detail="ErrImagePull", ended_at=wall.NOW - 1)
+    reader.put_boxes(wall.WALL, newer)
+    assert rows(cells(reader), "sb.f.")[1][3:] == ["ErrImagePull", round(wall.NOW) - 1]
+
+
+def test_a_failure_of_another_run_is_not_ours(reader: MemoryReader) -> None:
+    theirs = wall.box(8001, "failed", 5, cause="image", detail="theirs", ended_at=wall.NOW, own=False)
+    reader.put_boxes(wall.WALL, theirs)
+    assert "theirs" not in json.dumps(cells(reader))
+
+
+def test_quota_fullest_first(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert rows(found, "sb.q.") == [
+        ["starting at once", "100 %", 100.0, "critical"],
+        ["concurrent", "96 %", 96.0, "critical"],
+        ["CPU", "62 %", 62.0, "ok"],
+    ]
+    assert (found["sb.q.none"], found["sb.q.limits"]) == ("", "watch ≥ 80 % · critical ≥ 90 %")
+
+
+def test_oldest_pending_first_whatever_was_met_last(reader: MemoryReader) -> None:
+    found = cells(reader)
+    table = rows(found, "sb.p.")
+    asked = round(wall.NOW - 3720)
+    first = [
+        "sbx-00001",
+        "trace-000001",
+        "swe-bench/astropy:1.3",
+        "image not cached",
+        asked,
+        "starting",
+        "PENDING",
+        "prime",
+    ]
+    assert table[0] == first
+    assert [row[4] for row in table] == sorted(row[4] for row in table)
+    assert (len(table), found["sb.p.more"]) == (10, "and 170 younger")
+    # Met just now, asked for two hours ago: a provider that is read for the first time.
+    reader.put_boxes(wall.WALL, wall.box(8002, "queued", 7200), wall.box(8003, "starting", 0, requested_at=None))
+    # That of another run in the same account waits, but not for this one.
+    reader.put_boxes(wall.WALL, wall.box(8004, "queued", 9000, own=False))
+    assert rows(cells(reader), "sb.p.")[0][0] == "sbx-08002"
+
+
+def test_the_oldest_is_found_behind_a_thousand_younger(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = empty()
+    made.put_boxes(wall.WALL, wall.box(1, "starting", 3720), *(wall.box(i, "queued", 30) for i in range(2, 2500)))
+    found = cells(made)
+    assert (found["sb.p.0"][0], found["sb.p.more"]) == ("sbx-00001", "and 2,489 younger")
+    assert made.calls.count(f"sandboxes {wall.WALL}") == 3 + 3
+    # Bounded; and then the page says so.
+    monkeypatch.setattr(sandbox_records, "MOST_PAGES", 2)
+    found = cells(made)
+    assert found["sb.p.more"] == "and 1,990 younger · Only the newest 2,000 were looked at: older ones may wait."
+
+
+def test_dangling_name_their_run(reader: MemoryReader) -> None:
+    found = cells(reader)
+    table = rows(found, "sb.d.")
+    assert table[0] == ["sbx-09004", "eval-tuesday", round(wall.NOW - 99_800), "prime", "running"]
+    assert [row[1] for row in table].count("") == 1
+    assert (len(table), found["sb.d.more"], found["sb.d.none"]) == (5, "", "")
+    more = (wall.box(9100 + i, "running", 50, own=False, dangling=True) for i in range(25))
+    reader.put_boxes(wall.WALL, *more)
+    found = cells(reader)
+    assert len(rows(found, "sb.d.")) == 10
+    assert found["sb.d.more"] == f"and 20 more: /api/v1/runs/{wall.WALL}/sandboxes?dangling=true"
+
+
+def test_states_that_are_not_drawn_are_told(reader: MemoryReader) -> None:
+    assert cells(reader)["sb.rest"] == ""
+    reader.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="unknown"), [(wall.NOW, 7.0)])
+    assert cells(reader)["sb.rest"] == "Not drawn: 7 unknown."
+
+
+def test_a_source_that_fails_is_named_first(reader: MemoryReader) -> None:
+    broken = fake.target("e2b", "sandbox", "e2b", up=False, error="throttled: asked to wait 30 s")
+    reader.set_targets(wall.WALL, *reader.status(wall.WALL).trust, broken)
+    found = rows(cells(reader), "sb.src.")
+    assert found[0] == ["e2b", "e2b", 0, round(wall.NOW - 340), "throttled: asked to wait 30 s"]
+    assert found[1][:3] == ["prime", "prime_sandboxes", 1]
+
+
+def test_healthy_says_what_runs(reader: MemoryReader) -> None:
+    oldest = wall.signal_of("sandbox_oldest_pending_seconds", "seconds")
+    reader.append(wall.WALL, oldest, [(wall.NOW + 1, 24.0)])
+    found = cells(reader)
+    assert (found["sb.num"] + found["sb.tail"], found["sb.s"]) == ("780 sandboxes running", "ok")
+    assert found["sb.text"] == "960 live · oldest pending 24 s · spin-up p95 38 s"
+    lost = wall.signal_of("sandboxes_unreachable", "sandboxes", "watch")
+    reader.append(wall.WALL, lost, [(wall.NOW + 1, 3.0)])
+    found = cells(reader)
+    assert found["sb.text"].endswith(" · 3 run and do not answer") and found["sb.s"] == "watch"
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (("server", "server", "client"), "timed by the provider's clock and the caller's clock"),
+        (("poll_bound",), "timed by our polls (an upper bound)"),
+        ((), ""),
+    ],
+)
+def test_whose_clock_it_was(sources: tuple[str, ...], words: str) -> None:
+    made = empty()
+    made.put_boxes(wall.WALL, *(wall.ready(i, 60, 20, latency_source=name) for i, name in enumerate(sources)))
+    made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="running"), [(wall.NOW, 3.0)])
+    assert cells(made)["sb.clock"] == words
+
+
+# Unknown and not applicable.
+
+
+def test_a_run_that_needs_none(reader: MemoryReader) -> None:
+    found = cells(reader, wall.MATH)
+    assert (found["sb.mode"], found["sb.head"]) == ("na", "This run needs no sandbox")
+    assert found["sb.text"] == "Not applicable: this task uses no sandbox."
+    assert not [key for key in found if key.startswith(("k.", "h.", "sb.p.", "sb.funnel"))]
+
+
+def test_nobody_tells_of_any(reader: MemoryReader) -> None:
+    found = cells(reader, wall.BARE)
+    assert (found["sb.mode"], found["sb.head"]) == ("none", "No sandbox provider is read")
+    assert found["sb.toml"].startswith("[[run.no-provider.target]]\ncollector = ")
+
+
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [("a.b", '[[run."a.b".target]]'), ('say "x"', '[[run."say \\"x\\"".target]]'), ("né", '[[run."né".target]]')],
+)
+def test_snippet_is_toml_whatever_a_run_is_called(run: str, line: str) -> None:
+    assert sandboxes.snippet(run).splitlines()[0] == line
+    found = tomllib.loads(sandboxes.snippet(run))["run"][run]["target"][0]
+    assert found == {"collector": "prime_sandboxes", "key_env": "PRIME_API_KEY"}
+
+
+def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
+    made = empty()
+    made.silence(wall.WALL, fake.signal("sandboxes", state="unknown", why="no provider has answered for 310 s"))
+    made.set_targets(wall.WALL, fake.target("prime", "sandbox", "prime_sandboxes", up=False, error="401"))
+    found = cells(made)
+    assert (found["sb.mode"], found["sb.head"], found["sb.s"]) == (
+        "ok",
+        "No provider has answered for 310 s",
+        "unknown",
+    )
+    # Absent is never zero.
+    assert (found["k.sb_failed.v"], found["k.sb_failed.s"]) == ("–", "unknown")
+    none = {key: found[key] for key in ("sb.p.none", "sb.d.none", "sb.f.none", "sb.funnel.none")}
+    assert none == {
+        "sb.p.none": "Nothing is known of pending sandboxes.",
+        "sb.d.none": "Nothing is known of dangling sandboxes.",
+        "sb.f.none": "Nothing is known of failures.",
+        "sb.funnel.none": "No sandbox of this run is known yet.",
+    }
+
+
+def test_known_zeros_are_zeros() -> None:
+    made = empty()
+    made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
+    made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="running"), [(wall.NOW, 1.0)])
+    made.append(wall.WALL, wall.signal_of("sandboxes_dangling", "sandboxes"), [(wall.NOW, 0.0)])
+    found = cells(made)
+    assert (found["k.sb_failed.v"], found["k.sb_dangling.v"]) == ("0", "0")
+    assert (found["sb.f.none"], found["sb.d.none"], found["sb.p.none"]) == (
+        "No sandbox has failed.", "None.", "Nothing is pending.",
+    )  # fmt: skip
+
+
+def test_of_a_run_that_is_over(reader: MemoryReader) -> None:
+    reader.change(wall.WALL, lifecycle="finished")
+    found = cells(reader)
+    assert found["sb.num"] + found["sb.tail"] == "780 sandboxes were running at its end"
+
+
+# The recipe.
+
+
+def test_recipe_works_and_never_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as it is shown, against a server that takes it as ours does."""
+    bodies: list[tuple[str, bytes]] = []
+
+    class Takes(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Sandbox:
+        id = "sbx-1"
+        create = classmethod(lambda cls: cls())
+
+    server = HTTPServer(("127.0.0.1", 0), Takes)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setattr(sandboxes, "_ADDRESS", f"http://127.0.0.1:{server.server_port}")
+    code = sandboxes.recipe("my run/1")
+    exec(code, {"Sandbox": Sandbox})
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    exec(code, {"Sandbox": Sandbox})
+    ((path, body),) = bodies
+    assert path == "/api/v1/runs/my%20run%2F1/sandboxes"
+    (record,) = parse(body).records
+    assert (record.id, record.provider, record.state, record.latency_source) == ("sbx-1", "e2b", "running", "client")
+    assert len([line for line in code.splitlines() if line]) <= 10

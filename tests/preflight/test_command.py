@@ -1,0 +1,224 @@
+"""`rollscope preflight` from the command line's words to its report, with Prime's own collector where it is there."""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import collectors
+from server.clock import ScaledClock
+from server.commands import preflight
+from server.config import RunSettings, TargetSettings
+from server.preflight.model import Plan
+from server.problems import ConfigError
+from server.security import Secret
+from tests.preflight.support import KEY, NOW, World, prime_row, serving
+
+CLOCK = ScaledClock(NOW)
+PLAN = Plan(concurrency=96, create_rate=2.0, rollout_deadline=1800.0, run_length=86400.0, images=("python:3.12",))
+
+needs_prime = pytest.mark.skipif(
+    "prime_sandboxes" not in collectors.load(), reason="collectors/sandboxes/prime_sandboxes.py is not here yet"
+)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def url(world: World) -> Iterator[str]:
+    with serving(world) as url:
+        yield url
+
+
+def prime(url: str, key: str = KEY) -> TargetSettings:
+    return TargetSettings(url, "prime", "prime_sandboxes", key=Secret(key))
+
+
+def report(*targets: TargetSettings, plan: Plan = PLAN, **facts: str | float) -> dict[str, Any]:
+    return preflight.run([(RunSettings("math", targets, facts), Plan())], plan, CLOCK)
+
+
+def checks(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in found["runs"][0]["checks"]}
+
+
+# ---- acceptance
+
+
+@needs_prime
+def test_leftovers_and_an_empty_wallet_fail_and_are_named(url: str, world: World) -> None:
+    """30 dangling sandboxes and 2 USD."""
+    world.sandboxes = [prime_row(number, labels=("old-run",)) for number in range(30)]
+    world.balance = 2.0
+    found = report(prime(url))
+    assert preflight.failed(found)
+    by_name = checks(found)
+    assert {name for name, one in by_name.items() if one["status"] == "fail"} == {"dangling", "credit"}
+    dangling, credit = by_name["dangling"], by_name["credit"]
+    assert (dangling["value"], dangling["ids"][0], len(dangling["ids"])) == (30.0, "sb-000", 20)
+    assert dangling["commands"][0] == "prime sandbox delete sb-000"
+    assert dangling["details"] == ["30 of run 'old-run'"]
+    assert (credit["value"], credit["limit"]) == (2.0, pytest.approx(126 * 0.01 * 24))
+    assert by_name["quota"]["limit"] == 970.0
+    assert all(asked.startswith("GET ") for asked in world.asked)
+
+
+@needs_prime
+def test_the_same_without_any_plan(url: str, world: World) -> None:
+    world.sandboxes = [prime_row(number) for number in range(30)]
+    world.balance = 2.0
+    found = report(prime(url), plan=Plan())
+    assert {one["name"] for one in checks(found).values() if one["status"] == "fail"} == {"dangling", "credit"}
+    words = preflight.text(found)
+    assert "30 sandboxes live for no run that does" in words
+    assert "2 USD left" in words
+    assert "prime sandbox delete sb-019" in words and "sb-020" not in words
+    assert "... and 10 more" in words
+
+
+@needs_prime
+def test_a_healthy_account_passes(url: str, world: World, tmp_path: Path) -> None:
+    world.sandboxes = [
+        prime_row(number, "TERMINATED", ("math",), terminatedAt="2027-01-15T07:00:00+00:00") for number in range(20)
+    ]
+    plan = Plan(price=0.1, limits={"starting": 128.0}).over(PLAN)
+    found = report(prime(url), TargetSettings(f"{url}/metrics", "e0", "vllm"), plan=plan)
+    assert not preflight.failed(found)
+    by_name = checks(found)
+    told = {name: one["status"] for name, one in by_name.items()}
+    assert told.pop("run_directory") == "unknown"
+    assert set(told.values()) == {"ok"}, told
+    assert by_name["starting_limit"]["value"] == 80.0  # 2/s x 40 s
+    assert by_name["sandbox_ttl"]["value"] == 7200.0
+    assert by_name["create_rate"]["limit"] == 10.0  # 100 in 10 s
+    assert by_name["credit"]["limit"] == pytest.approx(230.4)
+
+
+@needs_prime
+def test_a_wrong_key_fails_and_makes_nothing_ok(url: str) -> None:
+    found = report(prime(url, "wrong-key-0123456789"))
+    told = {name: one["status"] for name, one in checks(found).items()}
+    assert told.pop("credentials") == "fail"
+    assert set(told.values()) == {"unknown"}
+    assert "wrong-key" not in preflight.dump(found) + preflight.text(found)
+
+
+@needs_prime
+@pytest.mark.parametrize(("status", "failing"), [(402, {"credit"}), (429, set()), (500, {"reachability"})])
+def test_refusals(url: str, world: World, status: int, failing: set[str]) -> None:
+    world.refuse = {"/api/v1/sandbox": status}
+    told = {name: one["status"] for name, one in checks(report(prime(url))).items()}
+    assert {name for name, said in told.items() if said == "fail"} == failing
+    assert (told["quota"], told["dangling"]) == ("unknown", "unknown")
+    assert told["reachability"] == {402: "unknown", 429: "warn", 500: "fail"}[status]
+
+
+@needs_prime
+def test_a_wallet_this_key_may_not_see_is_unknown_and_says_so(url: str, world: World) -> None:
+    world.refuse = {"/api/v1/billing/wallet": 403}
+    credit = checks(report(prime(url)))["credit"]
+    assert credit["status"] == "unknown"
+    assert credit["details"][0].startswith("prime: wallet: HTTP 403")
+
+
+@needs_prime
+def test_a_thousand_sandboxes_come_by_pages(url: str, world: World) -> None:
+    world.sandboxes = [prime_row(number, labels=("old",)) for number in range(1000)]
+    by_name = checks(report(prime(url)))
+    assert by_name["dangling"]["value"] == 1000.0
+    assert (by_name["quota"]["status"], by_name["quota"]["limit"]) == ("fail", 0.0)
+
+
+def test_nothing_configured_is_unknown_and_never_ok() -> None:
+    found = preflight.run([], Plan(), CLOCK)
+    assert found["outcome"] == "unknown" and not preflight.failed(found)
+    assert {one["status"] for one in found["runs"][0]["checks"]} == {"unknown"}
+
+
+def test_a_math_run_without_sandboxes() -> None:
+    by_name = checks(report(has_sandbox=0))
+    assert {name for name, one in by_name.items() if one["status"] != "not_applicable"} == {
+        "engines", "run_directory", "clock_skew",
+    }  # fmt: skip
+
+
+# ---- reports
+
+
+def test_the_report_is_json_without_infinities() -> None:
+    found = report(plan=Plan(sandbox_ttl=float("inf"), rollout_deadline=60.0))
+    assert json.loads(preflight.dump(found))["runs"][0]["plan"]["sandbox_ttl"] == "unlimited"
+    assert set(found["runs"][0]["checks"][0]) == {
+        "name", "status", "summary", "fix", "value", "limit", "unit", "details", "ids", "commands",
+    }  # fmt: skip
+
+
+def test_a_stranger_cannot_steer_the_terminal() -> None:
+    found = report(name_of("evil\x1b[2J"))
+    assert "\x1b" not in preflight.text(found)
+    assert "evil?[2J" in preflight.text(found)
+
+
+def name_of(name: str) -> TargetSettings:
+    return TargetSettings("http://127.0.0.1:1/metrics", name, "vllm")
+
+
+def test_what_fails_comes_first() -> None:
+    lines = preflight.text(report(name_of("engine"))).splitlines()
+    assert lines[0] == "run math: it will not fit (1 FAIL, 0 WARN, 11 unknown, 0 ok, 0 n/a)"
+    assert lines[1].split()[:2] == ["FAIL", "engines"]
+    assert lines[2].strip() == "- engine: no answer: ConnectError"
+
+
+def test_a_run_is_chosen_by_name_and_the_others_are_still_read() -> None:
+    runs = [(RunSettings("math"), Plan()), (RunSettings("code"), Plan())]
+    assert [one["run"] for one in preflight.run(runs, Plan(), CLOCK)["runs"]] == ["math", "code"]
+    assert [one["run"] for one in preflight.run(runs, Plan(), CLOCK, ["code"])["runs"]] == ["code"]
+    with pytest.raises(ConfigError) as error:
+        preflight.run(runs, Plan(), CLOCK, ["chess"])
+    assert error.value.problems == ["preflight: no run is named 'chess'; known: math, code"]
+
+
+# ---- arguments
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser()
+    preflight.arguments(made)
+    return made
+
+
+def test_arguments() -> None:
+    words = "math --concurrency 960 --create-rate 4.5 --rollout-deadline 30m --run-length 24h --image a b --image c"
+    args = parser().parse_args([*words.split(), "--json"])
+    assert preflight.plan(args) == Plan(960, 4.5, 1800.0, 86400.0, ("a", "b", "c"))
+    assert (args.runs, args.json) == (["math"], True)
+    assert preflight.plan(parser().parse_args([])) == Plan()
+    assert preflight.plan(parser().parse_args(["--run-length", "90.5"])).run_length == 90.5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--concurrency 0", "--concurrency many", "--concurrency -5", "--create-rate 0", "--create-rate nan",
+        "--rollout-deadline soon", "--run-length 0", "--run-length -5",
+    ],
+)  # fmt: skip
+def test_bad_usage_exits_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        parser().parse_args(words.split())
+    assert error.value.code == 2
+    assert words.split()[0] in capsys.readouterr().err
+
+
+def test_a_directory_that_may_not_be_read_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Root may read everything, and tests may run as root: the system's answer is put in its mouth.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert checks(report(TargetSettings(str(tmp_path))))["run_directory"]["status"] == "fail"

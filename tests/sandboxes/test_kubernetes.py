@@ -1,0 +1,441 @@
+"""The Kubernetes collector against an API server's lists: pods, Sandbox resources, both joined, quotas, refusals."""
+
+from typing import Any
+
+import pytest
+
+from collectors.model import Limits, Reading, Sandbox
+from collectors.sandboxes import _walk, kubernetes
+from tests.sandboxes.fake_engines import T0, FakeKubernetes, condition, pod, resource, stamp, waiting
+from tests.sandboxes.fake_http import Poller, Reply, values
+
+
+def read(fake: FakeKubernetes, **options: str) -> Reading:
+    with fake.serve():
+        return Poller(fake, "kubernetes", **options).poll()
+
+
+def one(item: dict[str, Any]) -> Sandbox:
+    (row,) = read(FakeKubernetes([item])).sandboxes
+    return row
+
+
+def said(row: Sandbox) -> tuple[str, str | None, str]:
+    return row.state, row.cause, row.detail
+
+
+def test_a_running_pod() -> None:
+    reading = read(FakeKubernetes([pod("a", age=100)]), namespace="rl")
+    assert reading.listed == ("kubernetes",)
+    assert reading.sandboxes == (
+        Sandbox(
+            provider="kubernetes", id="a", state="running", name="pod-a", run_key="run-a", provider_state="Running",
+            requested_at=T0 - 100, started_at=T0 - 98, ready_at=T0 - 80, image="python:3.11", latency_source="server",
+        ),
+    )  # fmt: skip
+
+
+def test_a_deadline_is_an_expiry() -> None:
+    item = pod("a", age=100)
+    item["spec"]["activeDeadlineSeconds"] = 3600
+    assert one(item).expires_at == T0 - 98 + 3600
+
+
+def test_the_wait_for_a_place_is_no_failure() -> None:
+    words = "0/12 nodes are available: 12 Insufficient nvidia.com/gpu."
+    row = one(
+        pod("a", "Pending", status={"conditions": [condition("PodScheduled", "False", T0, "Unschedulable", words)]})
+    )
+    assert said(row) == ("queued", None, words)
+    assert row.provider_state == "Pending Unschedulable"
+    assert (row.requested_at, row.started_at, row.ready_at) == (T0 - 100, None, None)
+
+
+def test_a_scheduled_pod_that_pulls_is_starting() -> None:
+    assert one(pod("a", "Pending", status=waiting("ContainerCreating"))).state == "starting"
+    assert one(pod("a", "Pending", status=waiting("ErrImagePull", "rpc error"))).state == "starting"  # tried again
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "detail"),
+    [
+        (waiting("ImagePullBackOff", 'Back-off pulling image "x:1"'), "image", 'Back-off pulling image "x:1"'),
+        (waiting("InvalidImageName"), "image", ""),
+        (waiting("CreateContainerConfigError", 'secret "s" not found'), "internal", 'secret "s" not found'),
+        (waiting("RunContainerError", "exec: no such file or directory"), "image", "exec: no such file or directory"),
+        (waiting("CrashLoopBackOff", "back-off 10s", {"reason": "OOMKilled", "exitCode": 137}, 3), "oom",
+         "OOMKilled exit code 137 back-off 10s"),
+        (waiting("CrashLoopBackOff", "back-off 10s", {"reason": "Error", "exitCode": 1}, 3), "unknown",
+         "Error exit code 1 back-off 10s"),
+    ],
+)  # fmt: skip
+def test_waits_that_will_not_end(status: dict[str, Any], cause: str, detail: str) -> None:
+    assert said(one(pod("a", "Pending", status=status))) == ("failed", cause, detail)
+
+
+def test_an_init_container_fails_the_pod() -> None:
+    inits = waiting("ImagePullBackOff", "no")["containerStatuses"]
+    assert said(one(pod("a", "Pending", status={"initContainerStatuses": inits}))) == ("failed", "image", "no")
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        ({"reason": "Evicted", "message": "The node was low on resource: memory."}, "capacity"),
+        ({"reason": "DeadlineExceeded", "message": "Pod was active too long"}, "timeout"),
+        ({"reason": "OutOfmemory", "message": "Node didn't have enough resource: memory"}, "capacity"),
+        ({"reason": "SomethingNew", "message": "never heard of"}, "unknown"),
+    ],
+)
+def test_failed_pods(status: dict[str, Any], cause: str) -> None:
+    assert said(one(pod("a", "Failed", status=status))) == ("failed", cause, status["message"])
+
+
+def test_a_pod_whose_container_was_killed_for_memory() -> None:
+    ended = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": stamp(T0 - 10)}
+    row = one(pod("a", "Failed", status={"containerStatuses": [{"state": {"terminated": ended}}]}))
+    assert said(row) == ("failed", "oom", "exit code 137")
+    assert row.ended_at == T0 - 10
+
+
+def test_ended_and_leaving_pods() -> None:
+    ended = {"reason": "Completed", "exitCode": 0, "finishedAt": stamp(T0 - 5)}
+    row = one(pod("a", "Succeeded", status={"containerStatuses": [{"state": {"terminated": ended}}]}))
+    assert (row.state, row.ended_at, row.cause) == ("terminated", T0 - 5, None)
+    assert one(pod("a", metadata={"deletionTimestamp": stamp(T0)})).state == "stopping"
+
+
+def not_ready(since: float, restarts: int = 0) -> dict[str, Any]:
+    running = {"restartCount": restarts, "state": {"running": {"startedAt": stamp(T0 - 85)}}}
+    conditions = [condition("PodScheduled", "True", T0 - 98), condition("Ready", "False", since, "ContainersNotReady")]
+    return {"conditions": conditions, "containerStatuses": [running]}
+
+
+def test_up_but_not_ready_yet_is_starting() -> None:
+    row = one(pod("a", status=not_ready(T0 - 98)))
+    assert (row.state, row.unreachable, row.ready_at) == ("starting", False, None)
+
+
+def test_a_probe_that_fails_later_is_unreachable() -> None:
+    row = one(pod("a", status=not_ready(T0 - 10)))
+    assert (row.state, row.unreachable, row.detail) == ("running", True, "ContainersNotReady")
+
+
+def test_ready_since_is_the_first_time_not_the_latest() -> None:
+    fake = FakeKubernetes([pod("a"), pod("late", status={"conditions": [condition("Ready", "True", T0 - 7)]})])
+    late = fake.pods[1]["status"]["containerStatuses"][0]
+    late["restartCount"] = 2
+    with fake.serve():
+        poller = Poller(fake, "kubernetes")
+        first = poller.poll().sandboxes
+        fake.pods[0]["status"]["conditions"][1] = condition("Ready", "True", T0 - 1)  # it flapped
+        second = poller.poll().sandboxes
+    assert [row.ready_at for row in first] == [T0 - 80, None]  # restarted before it was met: nobody knows
+    assert [row.ready_at for row in second] == [T0 - 80, None]
+    assert [row.latency_source for row in second] == ["server", None]
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    fake = FakeKubernetes([pod("a"), pod("b")])
+    with fake.serve():
+        poller = Poller(fake, "kubernetes")
+        poller.poll()
+        del fake.pods[0]
+        assert [row.id for row in poller.poll().sandboxes] == ["b"]
+    assert set(poller.state["first_ready"]) == {"b"}
+
+
+def test_words_nobody_knows_are_counted() -> None:
+    reading = read(FakeKubernetes([pod("a", "Levitating"), pod("b", "Levitating"), pod("c", "Unknown")]))
+    assert [row.state for row in reading.sandboxes] == ["unknown"] * 3
+    assert reading.unmapped == {"phase=Levitating": 2}
+
+
+def test_pages_selector_and_namespace() -> None:
+    fake = FakeKubernetes([pod(str(n), labels={"run": "run-a" if n % 2 else "run-b"}) for n in range(1200)])
+    reading = read(fake, namespace="rl", label_selector="run=run-a")
+    assert len(reading.sandboxes) == 600 and {row.run_key for row in reading.sandboxes} == {"run-a"}
+    assert reading.listed == ("kubernetes",)
+    assert fake.paths() == ["/api/v1/namespaces/rl/pods"] * 3 + ["/api/v1/namespaces/rl/resourcequotas"]
+
+
+def test_ten_thousand_pods_over_as_many_polls_as_it_takes() -> None:
+    fake = FakeKubernetes([pod(str(n), age=n) for n in range(10_000)])
+    seen: set[str] = set()
+    with fake.serve():
+        poller = Poller(fake, "kubernetes")
+        for _ in range(40):
+            reading = poller.poll()
+            seen |= {row.id for row in reading.sandboxes}
+            if reading.listed:
+                break
+    assert reading.listed == ("kubernetes",) and len(reading.sandboxes) == 10_000 and len(seen) == 10_000
+    assert len([path for path in fake.paths() if path.endswith("pods")]) == 40
+
+
+def test_a_slow_server_is_read_over_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_walk, "SHARE", 0.0)  # the first page takes all the time there is
+    fake = FakeKubernetes([pod(str(n)) for n in range(600)])
+    with fake.serve():
+        poller = Poller(fake, "kubernetes")
+        readings = [poller.poll() for _ in range(4)]
+    assert [len(reading.sandboxes) for reading in readings] == [250, 250, 600, 250]
+    assert [reading.listed for reading in readings] == [(), (), ("kubernetes",), ()]
+
+
+def test_a_time_out_keeps_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_walk, "SHARE", 0.0)
+    fake = FakeKubernetes([pod(str(n)) for n in range(300)])
+    with fake.serve():
+        poller = Poller(fake, "kubernetes")
+        poller.poll()
+        fake.fault = lambda _request: Reply({}, 429, {"Retry-After": "5"})
+        assert poller.error().kind == "throttled"
+        fake.fault = lambda _request: None
+        assert poller.poll().listed == ("kubernetes",)
+    assert [request.one("continue") != "" for request in fake.requests] == [False, True, True]
+
+
+def test_both_lists_may_take_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_walk, "SHARE", 0.0)
+    owner = [
+        {"ownerReferences": [{"kind": "Sandbox", "apiVersion": "agents.x-k8s.io/v1", "uid": str(n)}]}
+        for n in range(300)
+    ]
+    fake = FakeKubernetes(
+        [pod(f"p{n}", metadata=owner[n]) for n in range(300)],
+        [resource(str(n), ready(), SCHEDULED) for n in range(300)],
+    )
+    with fake.serve():
+        poller = Poller(fake, "kubernetes", kind="both")
+        readings = [poller.poll() for _ in range(3)]
+    assert [len(reading.sandboxes) for reading in readings] == [0, 250, 300]
+    assert [reading.listed for reading in readings] == [(), (), ("kubernetes",)]
+    assert not [row.id for reading in readings for row in reading.sandboxes if row.id.startswith("p")]
+
+
+def test_a_listing_whose_snapshot_is_gone_begins_anew() -> None:
+    fake = FakeKubernetes([pod(str(n)) for n in range(600)])
+    expired = []
+
+    def expire(request: Any) -> None:
+        if request.one("continue") and not expired:
+            expired.append(fake.expire())
+
+    fake.fault = expire
+    reading = read(fake)
+    assert expired and len(reading.sandboxes) == 600 and reading.listed == ("kubernetes",)
+
+
+def test_a_page_that_fails_in_the_middle_fails_the_poll() -> None:
+    fake = FakeKubernetes([pod(str(n)) for n in range(600)])
+    fake.fault = lambda request: Reply({"message": "etcd leader changed"}, 500) if request.one("continue") else None
+    with fake.serve():
+        poller = Poller(fake, "kubernetes")
+        error = poller.error()
+        fake.fault = lambda _request: None
+        assert len(poller.poll().sandboxes) == 600
+    assert (error.kind, str(error)) == ("status", "HTTP 500: etcd leader changed")
+
+
+REFUSALS = [
+    (Reply({}, 401), "auth"),
+    (Reply({"message": 'pods is forbidden: User "x" cannot list resource "pods"'}, 403), "auth"),
+    (Reply({"message": "exceeded quota: compute"}, 403), "quota"),
+    (Reply({}, 402), "credit"),
+    (Reply({"message": "slow down"}, 429, {"Retry-After": "17"}), "throttled"),
+    (Reply({}, 503), "status"),
+    (Reply(raw=b"<html>"), "garbage"),
+    (Reply([1, 2]), "garbage"),
+    (Reply({"items": "none"}), "garbage"),
+    (Reply(hang=True), "timeout"),
+    (Reply({"items": []}, drip=True), "timeout"),
+]
+
+
+@pytest.mark.parametrize(("reply", "kind"), REFUSALS)
+def test_refusals(reply: Reply, kind: str) -> None:
+    fake = FakeKubernetes([pod("a")])
+    fake.fault = lambda _request: reply
+    with fake.serve():
+        poller = Poller(fake, "kubernetes")
+        poller.limits = Limits(timeout_seconds=0.3) if kind == "timeout" else Limits()
+        error = poller.error()
+    assert error.kind == kind
+    assert error.retry_after == (17.0 if kind == "throttled" else None)
+
+
+def test_hostile_values() -> None:
+    huge = "x" * 200_000
+    items: list[Any] = [
+        None, 7, [], {"metadata": {"name": "no uid"}}, {"metadata": {"uid": "bare"}},
+        {"metadata": {"uid": "odd", "name": huge, "labels": [1], "creationTimestamp": -5, "ownerReferences": {"a": 1}},
+         "spec": {"containers": {"image": 1}, "activeDeadlineSeconds": "NaN"},
+         "status": {"phase": ["Running"], "conditions": "Ready", "containerStatuses": [None, {"state": 4}]}},
+        pod("twice"), pod("twice", "Succeeded"),
+        pod("future", status={"conditions": [condition("Ready", "True", T0 - 5000)]}),
+    ]  # fmt: skip
+    reading = read(FakeKubernetes(items))
+    rows = {row.id: row for row in reading.sandboxes}
+    assert set(rows) == {"bare", "odd", "twice", "future"}
+    assert (rows["odd"].state, len(rows["odd"].name), rows["odd"].requested_at) == ("unknown", 253, None)
+    assert rows["twice"].state == "terminated"
+    assert rows["future"].ready_at is None  # ready before it was asked for
+    assert (reading.dropped, reading.why_dropped) == (1, "a pod without a uid")
+
+
+def test_secrets_in_a_message_do_not_travel() -> None:
+    words = "failed to pull https://user:hunter2hunter2@registry/x: Authorization=Bearer abcdefghijkl"
+    row = one(pod("a", "Pending", status=waiting("ImagePullBackOff", words * 9)))
+    assert "hunter2" not in row.detail and "abcdefghijkl" not in row.detail and len(row.detail) <= 200
+
+
+def ready(status: str = "True", reason: str = "DependenciesReady", message: str = "") -> dict[str, str]:
+    return condition("Ready", status, T0 - 70, reason, message)
+
+
+SCHEDULED = condition("PodScheduled", "True", T0 - 95)
+
+
+def resources(*items: dict[str, Any], **options: str) -> list[Sandbox]:
+    return list(read(FakeKubernetes([], list(items)), kind="sandboxes", **options).sandboxes)
+
+
+def test_a_ready_resource() -> None:
+    (row,) = resources(resource("s", ready(), SCHEDULED, spec={"shutdownTime": stamp(T0 + 600)}))
+    assert row == Sandbox(
+        provider="kubernetes", id="s", state="running", name="sandbox-s", run_key="run-a", provider_state="Ready",
+        requested_at=T0 - 100, started_at=T0 - 95, ready_at=T0 - 70, image="python:3.11", latency_source="server",
+        expires_at=T0 + 600,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ((), ("queued", None, "")),
+        ((ready("False", "DependenciesNotReady"), SCHEDULED), ("starting", None, "")),
+        (
+            (ready("False", "DependenciesNotReady"), condition("PodScheduled", "False", T0, "Gated", "no room")),
+            ("queued", None, "no room"),
+        ),
+        ((ready("False", "SandboxSuspended"),), ("paused", None, "")),
+        ((ready("False", "SandboxExpired"),), ("terminated", None, "")),
+        ((ready("False", "ReconcilerError", "pods forbidden: exceeded quota: q"),),
+         ("failed", "quota", "pods forbidden: exceeded quota: q")),
+        ((ready("False", "MultiplePods"),), ("failed", "internal", "")),
+        ((condition("Finished", "True", T0 - 3, "PodFailed", "OOMKilled"),), ("failed", "oom", "OOMKilled")),
+        ((condition("Finished", "True", T0 - 3, "PodSucceeded"), ready("False", "PodSucceeded")),
+         ("terminated", None, "")),
+        ((ready("False", "Brand/New", "hm"),), ("unknown", None, "hm")),
+        # Resumed: the old condition lingers, Ready is right.
+        ((ready(), condition("Suspended", "True", T0 - 90, "PodTerminated")), ("running", None, "")),
+    ],
+)  # fmt: skip
+def test_conditions_of_a_resource(
+    conditions: tuple[dict[str, str], ...], expected: tuple[str, str | None, str]
+) -> None:
+    (row,) = resources(resource("s", *conditions))
+    assert said(row) == expected
+
+
+def test_a_resumed_resource_has_no_known_first_readiness() -> None:
+    (row,) = resources(resource("s", ready(), condition("Suspended", "True", T0 - 90, "PodTerminated")))
+    assert row.ready_at is None and row.latency_source is None
+
+
+def test_a_warm_one_was_not_asked_for_when_it_was_made() -> None:
+    (row,) = resources(resource("s", ready(), metadata={"labels": {"agents.x-k8s.io/launch-type": "warm"}}))
+    assert (row.requested_at, row.started_at, row.image_cached, row.latency_source) == (None, T0 - 100, True, None)
+    assert row.run_key == ""
+
+
+def test_an_older_cluster_serves_v1alpha1_and_that_is_remembered() -> None:
+    fake = FakeKubernetes([], [resource("s", ready(), spec={"replicas": 0})])
+    fake.version = "v1alpha1"
+    with fake.serve():
+        poller = Poller(fake, "kubernetes", kind="sandboxes")
+        assert poller.poll().listed == poller.poll().listed == ("kubernetes",)
+    newer, older = (f"/apis/agents.x-k8s.io/{version}/sandboxes" for version in ("v1beta1", "v1alpha1"))
+    assert fake.paths() == [newer, older, older]
+
+
+def test_a_cluster_without_agent_sandbox_says_so() -> None:
+    with FakeKubernetes([]).serve() as fake:
+        error = Poller(fake, "kubernetes", kind="sandboxes").error()
+    assert error.kind == "status" and "agent-sandbox not installed" in str(error)
+
+
+def test_a_pod_of_a_resource_is_not_counted_twice() -> None:
+    owner = {"ownerReferences": [{"kind": "Sandbox", "apiVersion": "agents.x-k8s.io/v1beta1", "uid": "s1"}]}
+    other = {"ownerReferences": [{"kind": "ReplicaSet", "apiVersion": "apps/v1", "uid": "s1"}]}
+    pods = [
+        pod("p1", "Pending", metadata=owner, status=waiting("ImagePullBackOff", "manifest unknown")),
+        pod("p2", metadata=other),
+    ]
+    fake = FakeKubernetes(pods, [resource("s1", ready("False", "DependenciesNotReady"), SCHEDULED)])
+    rows = {row.id: row for row in read(fake, kind="both").sandboxes}
+    assert set(rows) == {"s1", "p2"}
+    assert said(rows["s1"]) == ("failed", "image", "manifest unknown")
+    assert rows["s1"].provider_state == "DependenciesNotReady ImagePullBackOff"
+    assert rows["p2"].state == "running"
+
+
+def test_quotas_the_tightest_counts() -> None:
+    fake = FakeKubernetes([pod("a")])
+    fake.quotas = [
+        {"status": {"hard": {"pods": "1k", "requests.cpu": "2000", "requests.memory": "1Ti"},
+                    "used": {"pods": "960", "requests.cpu": "1500m", "requests.memory": "64Gi"}}},
+        {"status": {"hard": {"count/pods": "970", "requests.nvidia.com/gpu": "8"},
+                    "used": {"count/pods": "960", "requests.nvidia.com/gpu": "0"}}},
+        {"status": {"hard": {"pods": "many"}, "used": {"pods": "-3"}}},
+    ]  # fmt: skip
+    assert values(read(fake, namespace="rl")) == {
+        "sandbox_quota_used{concurrent}": 960.0, "sandbox_quota_limit{concurrent}": 970.0,
+        "sandbox_quota_used{cpu}": 1.5, "sandbox_quota_limit{cpu}": 2000.0,
+        "sandbox_quota_used{memory_gb}": 68.719476736, "sandbox_quota_limit{memory_gb}": 1099.511627776,
+        "sandbox_quota_used{gpu}": 0.0, "sandbox_quota_limit{gpu}": 8.0,
+    }  # fmt: skip
+
+
+def test_quotas_that_may_not_be_read_are_no_failure() -> None:
+    fake = FakeKubernetes([pod("a")])
+    fake.fault = lambda request: Reply({"message": "forbidden"}, 403) if "quota" in request.path else None
+    reading = read(fake, namespace="rl")
+    assert reading.samples == () and len(reading.sandboxes) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [("500m", 0.5), ("1Gi", 1073741824.0), ("1G", 1e9), ("2", 2.0), (3, 3.0), ("1e3", 1000.0), ("1E", 1e18),
+     ("5u", 5e-6), ("", None), ("Gi", None), ("-1", None), ("1GB", None), (None, None), ("NaN", None), ([], None)],
+)  # fmt: skip
+def test_quantities(value: Any, number: float | None) -> None:
+    assert kubernetes.quantity(value) == (pytest.approx(number) if number is not None else None)
+
+
+def test_a_token_that_is_rotated_is_read_anew(tmp_path: Any) -> None:
+    token = tmp_path / "token"
+    token.write_text("first-token\n")
+    fake = FakeKubernetes([pod("a")])
+    fake.expected = "Bearer first-token"
+    with fake.serve():
+        poller = Poller(fake, "kubernetes", token_file=str(token))
+        assert poller.poll().listed == ("kubernetes",)
+        token.write_text("second-token\n")
+        fake.expected = "Bearer second-token"
+        assert poller.poll().listed == ("kubernetes",)
+        token.unlink()
+        assert poller.error().kind == "missing"
+
+
+@pytest.mark.parametrize("option", ["ca_file", "cert_file"])
+def test_files_that_are_no_certificates(option: str, tmp_path: Any) -> None:
+    (tmp_path / "x.pem").write_text("no pem")
+    with FakeKubernetes([]).serve() as fake:
+        assert Poller(fake, "kubernetes", **{option: str(tmp_path / "x.pem")}).error().kind == "missing"
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with FakeKubernetes([]).serve() as fake:
+        assert "pods, sandboxes, both" in str(Poller(fake, "kubernetes", kind="jobs").error())
