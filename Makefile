@@ -19,7 +19,7 @@ demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:80
 	@$(BIN)/rollscope demo $(ARGS)
 
 test: $(VENV)/.dev node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from server.derive import Deriver, is_gap
 from server.ingest import Arrivals, SampleArrival, StepArrival, health
 from server.sandbox_ingest import SandboxArrival
 from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
+from server.signals._steps import row_limit
 from server.signals._window import KEPT_STEPS
 from server.store import Store
 from server.store.types import Batch, RunRow, StepRow
@@ -32,6 +33,8 @@ CARRIED_REPORTS = 3
 # History older than a day is worked off on a grid of a minute: 30 days are 43,000 ticks instead of 518,000, and no
 # chart that wide shows more.
 OLD_SECONDS, OLD_TICK_SECONDS = 86_400.0, 60.0
+# No checkpoint, eval or queue takes a day, nor ten times what a stall is.
+ABANDONED_SECONDS, ABANDONED_FACTOR = 86_400.0, 10.0
 # Points per transaction while history is worked off: large enough to be fast, small enough to be seen soon.
 FLUSH_POINTS = 5_000
 
@@ -234,6 +237,7 @@ class RunDriver:
             self._reach_the_present(t)
         if live and not self.stopped:
             self._alerts.tell(t, batch)
+            self._give_up(t)
         self.deriver.forget(t)
         if (
             self.deriver.alive(t)
@@ -249,6 +253,20 @@ class RunDriver:
             wait.result()
         if batch.outbox:
             self.on_outbox()
+
+    def _give_up(self, now: float) -> None:
+        """A run that was killed says nothing of its end: after a day without a step or an engine it is over.
+
+        Else everyone who opens an old run would be paged for its stall.
+        """
+        deriver = self.deriver
+        newest = deriver.book.newest_of_all()
+        if deriver.lifecycle != "running" or newest is None or deriver.alive(now):
+            return
+        since = max(newest.ts, deriver.running_since or newest.ts)
+        if now - since > max(ABANDONED_SECONDS, ABANDONED_FACTOR * row_limit(deriver.book)):
+            self._lifecycle = "crashed"
+            deriver.facts["lifecycle_why"] = f"no step for {(now - since) / 3600:.0f} h, and no engine answers"
 
     def _first_tick(self, t: float) -> float | None:
         """The next grid instant: after the watermark, or the first at or after the first datum."""

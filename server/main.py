@@ -263,7 +263,7 @@ def _demo_in(args: argparse.Namespace, directory: Path) -> int:
 
         def announce(url: str) -> None:
             print(f"demo {args.scenario}, seed {args.seed}; truth in {cluster.ready['truth']}", flush=True)
-            print("its first hour fills in about 20 s; open the page and watch it grow", flush=True)
+            print("its first hour fills in within about half a minute; open the page and watch it grow", flush=True)
             _announcer(args)(url)
 
         return serve(

@@ -263,6 +263,8 @@ class _Collecting(AbstractContextManager[None]):
             )  # fmt: skip
             self._loops.append(await asyncio.to_thread(make))
         loops = self._loops
+        kept, now = [loop.run for loop in loops], round(self._clock.now() * 1000)
+        await asyncio.to_thread(self._store.alerts.abandon, kept, now)
         dispatcher = Dispatcher(self._store.alerts, self._alerts.receivers, self._clock)
         for loop in loops:
             self._turned(loop.run)

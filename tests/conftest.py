@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from server.store import Store, migrate
 from tests import support_postgres
 
 pytest_plugins = ["tests.browser_support"]
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ours")
 
 SKIP = "ROLLSCOPE_TEST_SKIP"
 BACKENDS = {"sqlite": "sqlite", "postgres": "postgres", "browser": "chromium"}
@@ -37,12 +42,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"{SKIP}={word}"))
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Count the tests whose body ran, whatever its outcome."""
-    yield
-    if call.when == "call" and not (call.excinfo and call.excinfo.errisinstance(pytest.skip.Exception)):
-        _RAN.update(word for marker, word in BACKENDS.items() if item.get_closest_marker(marker))
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count the tests whose body ran, whatever its outcome: here, where the reports of all workers come together."""
+    if report.when == "call" and not report.skipped:
+        _RAN.update(word for marker, word in BACKENDS.items() if marker in report.keywords)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

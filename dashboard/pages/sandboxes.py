@@ -32,7 +32,7 @@ def _head() -> Any:
     title = html.H1([t(html.Span, "sb.head"), t(html.B, "sb.num", "num"), t(html.Span, "sb.tail")])
     sources = [html.Ul(className="brief", **{"data-rows": "box-sources"}), t(html.P, "sb.src.more", "note")]
     return html.Section(
-        [html.Div([title, t(html.P, "sb.text", "text")]), html.Div(sources)],
+        [html.Div([title, t(html.P, "sb.text", "text"), t(html.P, "sb.rest", "note")]), html.Div(sources)],
         className="banner card boxes-head",
         **{"data-s": "sb.s"},
     )
@@ -130,7 +130,7 @@ def _dangling() -> Any:
         [
             "They live on although the run they belong to is over or unknown, and hold quota. ",
             html.B("Rollscope deletes nothing"),
-            ": remove them with the provider's own tool.",
+            ": `rollscope preflight` names each with the provider's own command.",
         ],
         className="note",
     )

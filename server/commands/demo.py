@@ -13,22 +13,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+import collectors
 from server.clock import ScaledClock
 from server.collect import RunLoop
 from server.config import RunSettings, TargetSettings
 from server.drive import TICK_SECONDS
 from server.problems import ConfigError
+from server.security import Secret
 
 log = logging.getLogger("rollscope.demo")
 
 # Long enough for every window, rollup and chart range of the first screen to be full.
 HISTORY_SECONDS = 3600.0
 PREFIX = "rollscope-demo-"
+SANDBOX_COLLECTOR = "prime_sandboxes"
+# A listing of 1,000 sandboxes is ten pages: asked for as often as one would ask a provider that counts requests.
+SANDBOX_SECONDS = 60.0
 
 
 class Cluster(AbstractContextManager["Cluster"]):
@@ -85,12 +90,21 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._answer()
 
     def settings(self) -> RunSettings:
-        """The cluster as a user would name it: engines' URLs and the run's directory."""
+        """The cluster as a user would name it: engines' URLs, the run's directory, the provider's API."""
         engines = [
             TargetSettings(url, name=f"engine-{number}", collector="vllm")
             for number, url in enumerate(self.ready["engines"])
         ]
-        return RunSettings(self.ready["run"], (*engines, TargetSettings(self.ready["run_dir"], name="trainer")))
+        trainer = TargetSettings(self.ready["run_dir"], name="trainer")
+        return RunSettings(self.ready["run"], (*engines, trainer, *self._sandboxes()))
+
+    def _sandboxes(self) -> Iterator[TargetSettings]:
+        """The provider's account, where the scenario has one and there is a collector that reads it."""
+        api = self.ready.get("sandbox_api")
+        if api is not None and SANDBOX_COLLECTOR in collectors.load():
+            yield TargetSettings(
+                api["url"], "sandboxes", SANDBOX_COLLECTOR, interval_seconds=SANDBOX_SECONDS, bearer=Secret(api["key"])
+            )
 
 
 def begin(now: float) -> float:

@@ -14,7 +14,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, required=True, help="a new or empty folder")
-    parser.add_argument("--start", type=float, required=True, help="event time of the run's first moment (epoch)")
+    parser.add_argument("--start", type=float, required=True, help="event time to begin at; the run may be older")
     return parser.parse_args()
 
 

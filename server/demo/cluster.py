@@ -19,7 +19,7 @@ class Cluster:
         self.scenario = scenario
         self.now = 0.0
         self.agenda = Agenda()
-        self.orchestrator = Orchestrator(scenario, TaskSet(scenario, seed), self.agenda)
+        self.orchestrator = Orchestrator(scenario, TaskSet(scenario, seed), self.agenda, seed)
         self.engines = self.orchestrator.engines
         self.trainer = Trainer(scenario, seed, self.agenda)
         self.observers: list[Observer] = []

@@ -174,7 +174,7 @@ class Engine:
         if holders:
             return (group.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
         self._fixed_kv += group.prompt_tokens
-        return 0
+        return group.cached_tokens
 
     # -- leaving -----------------------------------------------------------------------------------------------
 

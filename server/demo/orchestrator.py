@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from server.demo.engine import Engine
 from server.demo.events import Agenda, Level
+from server.demo.harness import Harness
 from server.demo.records import Batch
 from server.demo.rollouts import Group, Rollout, TaskSet
 from server.demo.scenarios import Scenario
@@ -17,9 +18,13 @@ from server.demo.scenarios import Scenario
 class Orchestrator:
     """Times are seconds since the run began; the buffer and all counts are in rollouts unless they say groups."""
 
-    def __init__(self, scenario: Scenario, tasks: TaskSet, agenda: Agenda) -> None:
+    def __init__(self, scenario: Scenario, tasks: TaskSet, agenda: Agenda, seed: int) -> None:
         self.scenario = scenario
-        self.engines = [Engine(index, scenario, self._generated) for index in range(scenario.engines)]
+        self.harness = Harness(scenario, seed, agenda, self._generated) if scenario.sandboxes else None
+        done = self.harness.turned if self.harness else self._generated
+        self.engines = [Engine(index, scenario, done) for index in range(scenario.engines)]
+        if self.harness:
+            self.harness.engines = self.engines
         self.version = 0
         self.taken_batches = 0
         self.dispatched = 0
@@ -44,22 +49,33 @@ class Orchestrator:
     def dispatch(self, now: float) -> None:
         """Fill up to the cap, siblings one after the other, as long as the gate is open."""
         self._set_gate(now)
-        while self._gate_closed_at is None and self.in_flight.value < self.scenario.max_in_flight:
+        while self._gate_closed_at is None and self.in_flight.value < self._cap(now):
             group = self._next_group()
             rollout = self._tasks.rollout(group, now)
             self.dispatched += 1
             self.in_flight.add(now, 1)
-            self.engines[group.engine].submit(rollout, now)
+            if self.harness:
+                self.harness.begin(rollout, now)
+            else:
+                self.engines[group.engine].submit(rollout, now)
+
+    def _cap(self, now: float) -> int:
+        plan = self.scenario.sandboxes
+        return plan.in_flight_cap(now) if plan else self.scenario.max_in_flight
 
     def _next_group(self) -> Group:
         group = self._open_group
         if group is None or len(group.rollouts) == group.size:
             # All siblings go to one engine, the least loaded one, for the sake of its prefix cache.
-            engine = min(self.engines, key=lambda engine: engine.load)
+            engine = min(self.engines, key=self._load)
             group = self._tasks.group(self.version, engine.index)
             self.incomplete[group.id] = group
             self._open_group = group
         return group
+
+    def _load(self, engine: Engine) -> int:
+        # What boots or runs a command is not in the engine, but will be.
+        return self.harness.assigned[engine.index] if self.harness else engine.load
 
     def _set_gate(self, now: float) -> None:
         is_open = self.lead <= self.scenario.max_lead_batches
@@ -88,6 +104,8 @@ class Orchestrator:
         rollout.reward = self._tasks.score(rollout)
         self.scoring -= 1
         self.in_flight.add(now, -1)
+        if self.harness:
+            self.harness.end(rollout, now)
         rollout.group.scored += 1
         if rollout.group.scored == rollout.group.size:
             self._completed(rollout.group, now)
@@ -163,6 +181,8 @@ class Orchestrator:
         """Rollouts by place; the places are disjoint and their sum is `dispatched`."""
         waiting_group = sum(group.scored for group in self.incomplete.values())
         return {
+            "booting": self.harness.booting if self.harness else 0,
+            "in_tool": self.harness.in_tool if self.harness else 0,
             "waiting_slot": sum(len(engine.waiting) for engine in self.engines),
             "generating": sum(len(engine.running) for engine in self.engines),
             "scoring": self.scoring,

@@ -14,8 +14,6 @@ from server.demo.scenarios import Scenario
 Row = dict[str, float]
 
 AGENT = "agent"  # verifiers' name for the only agent of a single-agent environment
-_PEAK_FLOPS = 989e12  # H100 / H200, dense bf16
-_SETUP_SECONDS = 0.004  # a math task sets nothing up
 _FINALIZE_SECONDS = 0.001
 
 
@@ -100,10 +98,10 @@ def _percentile(ordered: list[float], share: float) -> float:
 
 def _lengths(rollouts: list[Rollout]) -> Row:
     return {
-        **distribution("num_total_tokens", (r.group.prompt_tokens + r.response_tokens for r in rollouts)),
-        **distribution("num_input_tokens", (r.group.prompt_tokens for r in rollouts)),
+        **distribution("num_total_tokens", (r.input_tokens + r.response_tokens for r in rollouts)),
+        **distribution("num_input_tokens", (r.input_tokens for r in rollouts)),
         **distribution("num_output_tokens", (r.response_tokens for r in rollouts)),
-        **distribution("num_turns", (1 for _ in rollouts)),
+        **distribution("num_turns", (r.turns for r in rollouts)),
         **distribution("num_branches", (1 for _ in rollouts)),
     }
 
@@ -117,17 +115,17 @@ def _truncated(rollouts: list[Rollout]) -> float:
 
 
 def _timings(rollouts: list[Rollout]) -> Row:
-    generation = [r.finished - r.dispatched for r in rollouts]
+    agent = [r.agent_seconds for r in rollouts]
     scoring = [r.scored - r.finished for r in rollouts]
-    fixed = _SETUP_SECONDS + _FINALIZE_SECONDS
+    fixed = [r.setup_seconds + _FINALIZE_SECONDS for r in rollouts]
     return {
-        **distribution("timing/setup", (_SETUP_SECONDS for _ in rollouts)),
-        **distribution("timing/agent", generation),
+        **distribution("timing/setup", (r.setup_seconds for r in rollouts)),
+        **distribution("timing/agent", agent),
         **distribution("timing/finalize", (_FINALIZE_SECONDS for _ in rollouts)),
         **distribution("timing/scoring", scoring),
-        **distribution("timing/agent/model", generation),
-        **distribution("timing/agent/harness", (0.0 for _ in rollouts)),
-        **distribution("timing/total", (g + s + fixed for g, s in zip(generation, scoring, strict=True))),
+        **distribution("timing/agent/model", (r.agent_seconds - r.tool_seconds for r in rollouts)),
+        **distribution("timing/agent/harness", (r.tool_seconds for r in rollouts)),
+        **distribution("timing/total", map(sum, zip(agent, scoring, fixed, strict=True))),
     }
 
 
@@ -143,7 +141,7 @@ def _stop_conditions(rollouts: list[Rollout]) -> Row:
 
 def _progress(batch: Batch, progress: Progress) -> Row:
     arrived = [rollout for group in (*batch.groups, *batch.dropped) for rollout in group.rollouts]
-    tokens = sum(rollout.group.prompt_tokens + rollout.response_tokens for rollout in arrived)
+    tokens = sum(rollout.input_tokens + rollout.response_tokens for rollout in arrived)
     tasks = len(batch.groups) + len(batch.dropped)
     row: Row = {
         "progress/tokens": tokens,
@@ -192,7 +190,7 @@ def _perf(scenario: Scenario, step: Step) -> Row:
     return {
         "perf/throughput": throughput,
         "perf/throughput_per_gpu": throughput / scenario.train_gpus,
-        "perf/mfu": 100 * flops / (scenario.train_gpus * _PEAK_FLOPS),
+        "perf/mfu": 100 * flops / (scenario.train_gpus * scenario.peak_flops),
         "perf/peak_memory": 61.0,  # GiB; the reserved memory of a steady trainer does not move
     }
 

@@ -1,4 +1,4 @@
-"""The process: HTTP servers for the engines, and the control channel on standard input and output.
+"""The process: HTTP servers for engines and sandbox provider, the control channel on standard input and output.
 
 One lock guards the simulation. Pages show it at its present event time, or, when it follows the wall clock, at the
 moment they are asked for.
@@ -6,18 +6,20 @@ moment they are asked for.
 
 import json
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import TextIO
 
 from server.demo.cluster import Cluster
 from server.demo.engine_stats import MAX_MODEL_LEN
+from server.demo.http_server import NOT_FOUND, Reply, serve, url_of
+from server.demo.prime_api import PrimeApi
 from server.demo.prime_run import PrimeRun
+from server.demo.sandbox_truth import SandboxTruth
 from server.demo.scenarios import SCENARIOS
 from server.demo.truth import Truth
 from server.demo.vllm_page import Page
@@ -25,7 +27,6 @@ from server.demo.vllm_page import Page
 # Four times a second is promised; a little more often leaves room for a busy machine.
 _FOLLOW_SECONDS = 0.2
 _CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
-Answer = tuple[int, str, bytes]
 
 
 @dataclass(frozen=True)
@@ -44,22 +45,35 @@ class Demo:
     """The simulation with its servers and files. All times here are epoch seconds."""
 
     def __init__(self, scenario: str, seed: int, folder: Path, start: float) -> None:
-        self.start = start
         self.cluster = Cluster(SCENARIOS[scenario], seed)
-        self.pages = [Page(engine, start) for engine in self.cluster.engines]
+        plan = self.cluster.scenario.sandboxes
+        # A run may have been going for a while when the clock begins.
+        self.start = start - (plan.age_seconds if plan else 0.0)
+        self.pages = [Page(engine, self.start) for engine in self.cluster.engines]
         self.pace: Pace | None = None
         self._lock = threading.Lock()
-        self._servers = [_serve(self, index) for index in range(len(self.pages))]
+        self._servers = [_serve_engine(self, index) for index in range(len(self.pages))]
+        self.api = self._serve_sandboxes(seed)
         self.ready = self._write_files(seed, folder)
+        self._advance(start)
+
+    def _serve_sandboxes(self, seed: int) -> PrimeApi | None:
+        harness = self.cluster.orchestrator.harness
+        if harness is None:
+            return None
+        api = PrimeApi(harness.provider, seed, self.start)
+        self._servers.append(serve("sandbox-api", lambda path, headers: self._ask(api, path, headers)))
+        return api
 
     def _write_files(self, seed: int, folder: Path) -> dict[str, object]:
-        scenario = self.cluster.scenario
-        urls = [f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers]
+        scenario, orchestrator = self.cluster.scenario, self.cluster.orchestrator
+        urls = [url_of(server) for server in self._servers[: len(self.pages)]]
         run_dir = folder / "run"
         run_dir.mkdir(parents=True)
-        run = PrimeRun(scenario, seed, self.cluster.orchestrator, run_dir, self.start, urls)
-        self.cluster.observers += [run, Truth(scenario, seed, folder, self.start)]
-        return {
+        provider = orchestrator.harness.provider if orchestrator.harness else None
+        run = PrimeRun(scenario, seed, orchestrator, run_dir, self.start, urls)
+        self.cluster.observers += [run, Truth(scenario, seed, folder, self.start, provider)]
+        ready = {
             "ready": True,
             "engines": urls,
             "run_dir": str(run_dir),
@@ -69,6 +83,11 @@ class Demo:
             "seed": seed,
             "start": self.start,
         }
+        if provider is not None and self.api is not None:
+            self.cluster.observers.append(SandboxTruth(orchestrator, provider, folder, self.start))
+            ready["sandbox_api"] = {"url": url_of(self._servers[-1]), "key": self.api.key}
+            ready["truth_sandboxes"] = str(folder / "truth_sandboxes.jsonl")
+        return ready
 
     def advance(self, until: float) -> float:
         """Simulate up to `until`; answers the event time reached, which never goes back."""
@@ -94,9 +113,17 @@ class Demo:
 
     def page(self, index: int) -> bytes:
         with self._lock:
-            if self.pace is not None:
-                self._advance(self.pace.at(time.time()))
+            self._catch_up()
             return self.pages[index].render(self.cluster.now)
+
+    def _ask(self, api: PrimeApi, path: str, headers: Mapping[str, str]) -> Reply:
+        with self._lock:
+            self._catch_up()
+            return api.respond(path, headers, self.cluster.now)
+
+    def _catch_up(self) -> None:
+        if self.pace is not None:
+            self._advance(self.pace.at(time.time()))
 
     def close(self) -> None:
         """Stop serving and close the files; the process itself just ends (`leave`)."""
@@ -111,26 +138,19 @@ class Demo:
 # -- HTTP ------------------------------------------------------------------------------------------------------
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up early is its own business; anything else is reported as usual."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-
-def _serve(demo: Demo, index: int) -> ThreadingHTTPServer:
-    routes: dict[str, Callable[[], Answer]] = {
-        "/metrics": lambda: (200, _CONTENT_TYPE, demo.page(index)),
-        "/health": lambda: (200, "", b""),
-        "/version": lambda: (200, "application/json", b'{"version":"0.32.0"}'),
-        "/v1/models": lambda: (200, "application/json", _models(demo)),
+def _serve_engine(demo: Demo, index: int) -> ThreadingHTTPServer:
+    routes: dict[str, Callable[[], Reply]] = {
+        "/metrics": lambda: Reply(200, _CONTENT_TYPE, demo.page(index)),
+        "/health": lambda: Reply(200, "", b""),
+        "/version": lambda: Reply(200, "application/json", b'{"version":"0.32.0"}'),
+        "/v1/models": lambda: Reply(200, "application/json", _models(demo)),
     }
-    server = _Server(("127.0.0.1", 0), _handler(routes))
-    # The interval only bounds how long `close` takes; requests are served at once.
-    threading.Thread(target=server.serve_forever, args=(0.1,), name=f"engine-{index}", daemon=True).start()
-    return server
+
+    def respond(path: str, headers: Mapping[str, str]) -> Reply:
+        route = routes.get(path.split("?", 1)[0])
+        return route() if route else NOT_FOUND
+
+    return serve(f"engine-{index}", respond)
 
 
 def _models(demo: Demo) -> bytes:
@@ -138,31 +158,6 @@ def _models(demo: Demo) -> bytes:
     card = {"id": model, "object": "model", "created": int(demo.start), "owned_by": "vllm", "root": model}
     card |= {"parent": None, "max_model_len": MAX_MODEL_LEN}
     return json.dumps({"object": "list", "data": [card]}, separators=(",", ":")).encode()
-
-
-def _handler(routes: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        server_version = "uvicorn"
-        # Head and body are two writes; with Nagle's algorithm the second waits 40 ms for the client's delayed ACK.
-        disable_nagle_algorithm = True
-        sys_version = ""
-
-        def do_GET(self) -> None:
-            missing = (404, "application/json", b'{"detail":"Not Found"}')
-            route = routes.get(self.path.split("?", 1)[0])
-            status, kind, body = route() if route else missing
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            if kind:
-                self.send_header("content-type", kind)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Silent: standard error is for what goes wrong."""
-
-    return Handler
 
 
 # -- control channel -------------------------------------------------------------------------------------------

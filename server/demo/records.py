@@ -25,8 +25,8 @@ class Batch:
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and response tokens: what the trainer computes on."""
-        return sum(group.prompt_tokens * len(group.rollouts) for group in self.groups) + self.response_tokens
+        """Prompt, tool and response tokens: what the trainer computes on."""
+        return sum(rollout.input_tokens for rollout in self.rollouts()) + self.response_tokens
 
     def staleness(self) -> list[tuple[int, int, int]]:
         """(total, in flight, in queue) of each rollout, in policy versions, as prime-rl's `episode_staleness`."""

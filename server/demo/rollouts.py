@@ -6,6 +6,8 @@ from random import Random
 
 from server.demo.scenarios import Scenario
 
+SETUP_SECONDS = 0.004  # a math task sets nothing up
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -19,6 +21,8 @@ class Group:
     size: int
     rollouts: list["Rollout"] = field(default_factory=list)
     scored: int = 0
+    # Of a later turn's context: what the engine still has of it, whoever else holds it.
+    cached_tokens: int = 0
 
     @property
     def rewards(self) -> list[float]:
@@ -55,6 +59,29 @@ class Rollout:
     clock_admitted: float = 0.0
     clock_finish: float = 0.0
     admissions: int = 0
+    # When its agent could begin: at dispatch where it needs no sandbox.
+    ready: float = 0.0
+    setup_seconds: float = SETUP_SECONDS
+    turns: int = 1
+    tool_seconds: float = 0.0
+    tool_tokens: int = 0
+
+    @property
+    def agent_seconds(self) -> float:
+        """From the agent's beginning to its last token: model and commands."""
+        return self.finished - self.ready
+
+    @property
+    def input_tokens(self) -> int:
+        """Prompt, and what commands answered."""
+        return self.group.prompt_tokens + self.tool_tokens
+
+
+@dataclass(slots=True, eq=False)
+class Turn(Rollout):
+    """One request of a rollout that takes several: to an engine it is like any other. `group` is its context."""
+
+    parent: Rollout | None = None
 
 
 class TaskSet:
@@ -80,7 +107,7 @@ class TaskSet:
         self._rollouts += 1
         drawn = self._lengths.lognormvariate(math.log(s.response_tokens_median), s.response_sigma)
         tokens = max(1, min(int(drawn), s.max_tokens))
-        rollout = Rollout(self._rollouts, group, tokens, drawn >= s.max_tokens, now)
+        rollout = Rollout(self._rollouts, group, tokens, drawn >= s.max_tokens, now, ready=now)
         group.rollouts.append(rollout)
         return rollout
 

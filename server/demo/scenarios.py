@@ -6,6 +6,8 @@ Times in seconds, lengths in tokens, speeds in tokens per second.
 import math
 from dataclasses import dataclass
 
+from server.demo.sandbox_plan import SandboxPlan
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -68,6 +70,15 @@ class Scenario:
     broadcast_seconds: float = 1.6
     checkpoint_every: int = 10
     checkpoint_seconds: float = 5.0
+    # Dense bf16 peak of a trainer GPU; None: an H100's or H200's.
+    gpu_peak_flops: float | None = None
+
+    # What rollouts need besides the engines; None: nothing, as a math task.
+    sandboxes: SandboxPlan | None = None
+
+    @property
+    def peak_flops(self) -> float:
+        return 989e12 if self.gpu_peak_flops is None else self.gpu_peak_flops
 
     @property
     def train_tokens_per_second(self) -> float:
@@ -126,6 +137,42 @@ _ROWS = (
         # 100 an engine; about 70 fit into its KV cache, the others wait: a queue one sees on any single page.
         max_in_flight=400,
         train_tokens_per_second_per_gpu=21_000.0,
+    ),
+    Scenario(
+        name="gb300-sandbox-wall",
+        about="Agents in sandboxes, ten times as many at once: boots pile up, engines idle, the trainer waits.",
+        run="swe-32b-sandbox-wall",
+        model="Qwen/Qwen3-32B",
+        parameters_billion=32.8,
+        environment="swe",
+        # A GB300 has room for far more sequences than ever come: 288 GB, 33 of them weights in FP8.
+        engines=2,
+        max_num_seqs=512,
+        kv_tokens=1_500_000,
+        # 2 x 64 layers x 8 KV heads x 128 x FP8.
+        kv_bytes_per_token=131_072,
+        # 33 GB at 8 TB/s; a sequence of 2,000 tokens adds its 0.26 GB of KV.
+        iteration_base_seconds=0.0052,
+        iteration_slope_seconds=0.00004,
+        prefill_tokens_per_second=30_000.0,
+        prompt_tokens_min=400,
+        prompt_tokens_max=1_400,
+        response_tokens_median=1_750.0,
+        response_sigma=0.5,
+        max_tokens=6_000,
+        # The repository's own tests, run in the sandbox.
+        scoring_seconds=15.0,
+        # The end of the plan's ramp.
+        max_in_flight=960,
+        train_gpus=8,
+        # An MFU of 43 %: 10 samples/s, a little more than 960 rollouts deliver that boot as they should.
+        train_tokens_per_second_per_gpu=5_500.0,
+        gpu_peak_flops=2.5e15,
+        sandboxes=SandboxPlan(
+            # Old enough that at the end of the first hour one has been pending for more than an hour.
+            age_seconds=1_200.0,
+            concurrency=((0.0, 96), (1_500.0, 96), (3_300.0, 960)),
+        ),
     ),
 )
 

@@ -6,27 +6,34 @@ from pathlib import Path
 from statistics import fmean
 
 from server.demo.prime_run import AppendFile
+from server.demo.provider import Provider
 from server.demo.records import Batch, Observer, Step
+from server.demo.sandbox_truth import sandbox_state
 from server.demo.scenarios import Scenario
 
 
 class Truth(Observer):
     """Writes `truth.jsonl`, one line a trainer step, and `truth.json`, the parameters. Epoch times."""
 
-    def __init__(self, scenario: Scenario, seed: int, folder: Path, start: float) -> None:
+    def __init__(
+        self, scenario: Scenario, seed: int, folder: Path, start: float, provider: Provider | None = None
+    ) -> None:
         self._start = start
+        self._provider = provider
         self._file = AppendFile(folder / "truth.jsonl", start)
         about = {
             "scenario": scenario.name,
             "seed": seed,
             "start": start,
-            "parameters": asdict(scenario),
+            "parameters": parameters(scenario),
             "expected": expected(scenario),
         }
         (folder / "truth.json").write_text(json.dumps(about, indent=2) + "\n")
 
     def stepped(self, step: Step) -> None:
-        line = {**self._times(step), **_samples(step.batch), **_state(step)}
+        line: dict[str, object] = {**self._times(step), **_samples(step.batch), **_state(step)}
+        if self._provider:
+            line["sandboxes"] = sandbox_state(self._provider, step.end)
         self._file.line(json.dumps(line), self._start + step.end)
 
     def flush(self) -> None:
@@ -89,9 +96,15 @@ def _state(step: Step) -> dict[str, float]:
     }
 
 
+def parameters(scenario: Scenario) -> dict[str, object]:
+    """All that are set; what a scenario does without is left out."""
+    return {name: value for name, value in asdict(scenario).items() if value is not None}
+
+
 def expected(scenario: Scenario) -> dict[str, float]:
     """What the parameters alone predict: rates in samples (rollouts) per second, times in seconds."""
-    tokens = scenario.batch_samples * (scenario.mean_prompt_tokens + scenario.mean_response_tokens)
+    tool_tokens = scenario.sandboxes.mean_tool_tokens if scenario.sandboxes else 0.0
+    tokens = scenario.batch_samples * (scenario.mean_prompt_tokens + tool_tokens + scenario.mean_response_tokens)
     # Mean step: means of the parts; their noise is symmetric enough to leave out.
     compute = tokens / scenario.train_tokens_per_second
     overhead = (

@@ -184,6 +184,15 @@ class AlertStore:
             query = query.where(runs.c.name == run)
         return self._read(lambda c: [(name, _alert(values)) for name, *values in c.execute(query)])
 
+    def abandon(self, runs_kept: Collection[str], now_ms: int) -> int:
+        """End the alerts of every run but these: nobody evaluates them any more. How many were ended."""
+        c = alerts.c
+        others = select(runs.c.id).where(runs.c.name.not_in(sorted(runs_kept)))
+        open_ = and_(c.resolved_at.is_(None), c.run.in_(others))
+        ended = {"state": "resolved", "resolved_at": now_ms, "reason": "the run is not configured any more"}
+        self._count(delete(alerts).where(open_, c.state == "pending"))
+        return self._count(update(alerts).where(open_).values(ended))
+
     def groups(self, run: str) -> GroupRows:
         """Every living group of a run."""
         columns = [alert_groups.c[name] for name in _GROUP]

@@ -13,6 +13,8 @@ from server.demo.scenarios import SCENARIOS
 
 START = 1_795_000_000.0  # any epoch; not a whole multiple of a step or tick
 SEEDS = (1, 2, 3)
+# The scenarios whose rollouts are one request each, from dispatch to verifier.
+MATH = [name for name, scenario in SCENARIOS.items() if scenario.sandboxes is None]
 
 
 class Recorder(Observer):

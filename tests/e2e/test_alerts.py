@@ -160,6 +160,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         yield Story(tmp_path_factory.mktemp("alerts"), stack)
 
 
+def said(target: str) -> dict[str, str]:
+    """Annotations of an alert of the rule above: its own, and the numbers every alert has."""
+    evidence = "250 requests, limit > 100 requests (generator_requests_waiting > 100)"
+    return {"summary": f"250 requests at {target}", "evidence": evidence}
+
+
 def statuses(messages: list[dict[str, Any]]) -> list[str]:
     return [message["status"] for message in messages]
 
@@ -180,7 +186,7 @@ def test_a_crossing_reaches_the_webhook_and_so_does_the_recovery(story: Story) -
             {
                 "status": "firing",
                 "labels": labels,
-                "annotations": {"summary": "250 requests at cross"},
+                "annotations": said("cross"),
                 "startsAt": alert["startsAt"],
                 "endsAt": "0001-01-01T00:00:00Z",
                 "generatorURL": f"{story.program.url}/?run=r1&start={began - 1800:.0f}&end={began + 900:.0f}",
@@ -189,7 +195,7 @@ def test_a_crossing_reaches_the_webhook_and_so_does_the_recovery(story: Story) -
         ],
         "groupLabels": grouped,
         "commonLabels": labels,
-        "commonAnnotations": {"summary": "250 requests at cross"},
+        "commonAnnotations": said("cross"),
         "externalURL": story.program.url,
         "notification_reason": "new alerts added",
         "version": "4",
@@ -215,7 +221,7 @@ def test_a_receiver_that_is_away_at_first_is_told_once(story: Story) -> None:
     assert story.refused["status"] == "pending", "it is not given up"
     assert story.refused["answer"].startswith("no answer: ConnectError")
     first = story.late.message("late", "firing")
-    assert first["alerts"][0]["annotations"] == {"summary": "250 requests at late"}
+    assert first["alerts"][0]["annotations"] == said("late")
     story.engines.set("late", 0)
     story.late.message("late", "resolved")
     assert statuses(story.late.told("late")) == ["firing", "resolved"]
@@ -244,7 +250,7 @@ def test_a_real_alertmanager_groups_our_alert_and_calls_back(story: Story) -> No
     genuine = back["alerts"][0]
     assert genuine["labels"] == alert["labels"] and genuine["fingerprint"] == alert["fingerprint"]
     assert datetime.fromisoformat(genuine["startsAt"]).timestamp() == alert["fired_at"]
-    assert genuine["annotations"] == {"summary": "250 requests at am"}
+    assert genuine["annotations"] == said("am")
     assert genuine["generatorURL"].startswith(f"{story.program.url}/?run=r1&start=")
     story.engines.set("am", 0)
     over = story.back.message("am", "resolved")

@@ -196,3 +196,29 @@ def test_the_end_of_a_run_outlives_a_crash_between_the_two_commits(store: Store)
     with bench(store, settings(HOOK)) as run:
         wait(run, 25, 0)
         assert run.reader.status("run").lifecycle == "running"
+
+
+def test_an_old_run_that_was_killed_pages_nobody(store: Store) -> None:
+    with bench(store, settings(HOOK)) as run:
+        run.commit(TRAINER, steps(1, 240, wait=1), T0 + 7 * 86_400)
+        for at in range(0, 300, 5):
+            run.commit(TRAINER, Reading(cursor={}), T0 + 7 * 86_400 + at)
+            run.advance(T0 + 7 * 86_400 + at, live=True)
+        assert run.reader.status("run").lifecycle == "crashed"
+        assert told(store) == [] and states(run) == []
+        run.commit(TRAINER, steps(241, 243, wait=1, start=T0 + 7 * 86_400 - 7000), T0 + 7 * 86_400 + 400)
+        run.advance(T0 + 7 * 86_400 + 400, live=True)
+        assert run.reader.status("run").lifecycle == "running"
+
+
+def test_alerts_of_a_run_that_is_configured_no_more_are_over(store: Store) -> None:
+    with bench(store, settings(WAITING)) as run:
+        running(run)
+        for at in (0, 5, 10):
+            wait(run, at, 50)
+        assert store.alerts.abandon(["run"], 1) == 0
+        assert firing(run) == ["QueueLong"]
+        assert store.alerts.abandon(["other"], round((T0 + 60) * 1000)) == 1
+        (past,) = run.reader.alert_history("run")
+        assert (past.resolved_at, past.reason) == (T0 + 60, "the run is not configured any more")
+        assert states(run) == []

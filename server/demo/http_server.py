@@ -1,0 +1,68 @@
+"""A small HTTP server for one imaginary system: a function answers each GET, on a thread of its own."""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Status, content type ("": none), body and further headers."""
+
+    status: int
+    kind: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+# Path with its query, and the request's headers, names in lower case.
+Respond = Callable[[str, Mapping[str, str]], Reply]
+NOT_FOUND = Reply(404, "application/json", b'{"detail":"Not Found"}')
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up early is its own business; anything else is reported as usual."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+def serve(name: str, respond: Respond) -> ThreadingHTTPServer:
+    """A server on a free port of this machine."""
+    server = _Server(("127.0.0.1", 0), _handler(respond))
+    # The interval only bounds how long `close` takes; requests are served at once.
+    threading.Thread(target=server.serve_forever, args=(0.1,), name=name, daemon=True).start()
+    return server
+
+
+def url_of(server: ThreadingHTTPServer) -> str:
+    return f"http://127.0.0.1:{server.server_address[1]}"
+
+
+def _handler(respond: Respond) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        server_version = "uvicorn"
+        # Head and body are two writes; with Nagle's algorithm the second waits 40 ms for the client's delayed ACK.
+        disable_nagle_algorithm = True
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            reply = respond(self.path, {key.lower(): value for key, value in self.headers.items()})
+            self.send_response(reply.status)
+            self.send_header("content-length", str(len(reply.body)))
+            if reply.kind:
+                self.send_header("content-type", reply.kind)
+            for key, value in reply.headers.items():
+                self.send_header(key, value)
+            self.end_headers()
+            self.wfile.write(reply.body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Silent: standard error is for what goes wrong."""
+
+    return Handler

@@ -1,0 +1,259 @@
+"""A sandbox provider and one account with it: places, starting slots, image builds, failures, the bill.
+
+PENDING: asked for, its image perhaps being built. PROVISIONING: it has one of the starting slots. RUNNING, then
+TERMINATED or ERROR. What makes the wall: a free starting slot goes to the newest request, for placement is retried
+with exponential back-off, and who has waited long asks rarely. So a sandbox starts in seconds or hardly ever, and
+those that did start look fast.
+"""
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from server.demo.events import Agenda, Level
+from server.demo.sandbox_plan import SandboxPlan
+
+LIVE = ("PENDING", "PROVISIONING", "RUNNING")
+# What a provider shows of what is over; nothing here needs more, and a demo may run for days.
+_REMEMBERED_SECONDS = 7_200.0
+_WINDOW_SECONDS = 300.0
+# Zipf: the second repository has half the tasks of the first.
+_IMAGE_EXPONENT = 1.0
+_ERRORS = {
+    "IMAGE_PULL_FAILED": "Failed to pull image: registry answered 503 Service Unavailable",
+    "TIMEOUT": "Sandbox did not start within 300 seconds",
+    "OOM_KILLED": "Container exceeded its memory limit of 4 GB",
+}
+QUOTA_TEXT = "Sandbox quota exceeded: the account is at its limit of {limit} concurrent sandboxes"
+
+
+@dataclass(slots=True, eq=False)
+class Sandbox:
+    """One sandbox. Times are seconds since the run began, None until they happen."""
+
+    id: str
+    name: str
+    image: str
+    label: str
+    created: float
+    on_ready: Callable[[float], None]
+    on_failed: Callable[[float], None]
+    start_seconds: float = 0.0
+    fate: str = ""
+    stuck_seconds: float = 0.0
+    status: str = "PENDING"
+    updated: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+    build_id: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.status in LIVE
+
+
+class Provider:
+    """The account's sandboxes, and what happens to them. `records` holds them oldest first."""
+
+    def __init__(self, plan: SandboxPlan, run: str, seed: int, agenda: Agenda) -> None:
+        self.plan = plan
+        self.records: dict[str, Sandbox] = {}
+        self.live: dict[str, Sandbox] = {}
+        self.failures: Counter[str] = Counter()
+        self.created = 0
+        self.completed: deque[tuple[float, float]] = deque()
+        # In the order of their ends.
+        self.over: deque[Sandbox] = deque()
+        self.billed = 0
+        self.running = Level()
+        self.starting = 0
+        self._run = run
+        self._seed = seed
+        self._agenda = agenda
+        self._draw = Random(f"{seed}:sandboxes")
+        self._queue: list[Sandbox] = []
+        self._built: set[str] = set()
+        self._building: dict[str, list[Sandbox]] = {}
+        self._releasing = 0
+        self._next_straggler = self._draw.randint(*plan.first_straggler)
+        self._add_dangling()
+
+    def _add_dangling(self) -> None:
+        """They were there before the run began, so their times are negative."""
+        births = sorted(-self._draw.uniform(9_000.0, 32_000.0) for _ in range(self.plan.dangling))
+        for number, born in enumerate(births):
+            name, image = _hash(32, self._seed, "dangling", number), self.image_name(number % 5)
+            sandbox = self._record(name, image, self.plan.dangling_run, born, _nobody, _nobody)
+            sandbox.status, sandbox.started = "RUNNING", born + self._draw.uniform(12.0, 40.0)
+            sandbox.updated = sandbox.started
+        self.created = 0
+        self.running.set(0.0, self.plan.dangling)
+
+    def image_name(self, number: int) -> str:
+        return f"swe-tasks/repo-{number:03d}:2026-10"
+
+    def draw_image(self) -> str:
+        """The image of one task; popular ones come more often."""
+        ranks = range(self.plan.images)
+        number = self._draw.choices(ranks, [1 / (rank + 1) ** _IMAGE_EXPONENT for rank in ranks])[0]
+        return self.image_name(number)
+
+    # -- asked for ---------------------------------------------------------------------------------------------
+
+    def create(
+        self, name: str, image: str, now: float, on_ready: Callable[[float], None], on_failed: Callable[[float], None]
+    ) -> Sandbox:
+        """A sandbox in PENDING. One of the two is called when it runs, or will not; never before this returns."""
+        is_full = len(self.live) + self._releasing >= self.plan.concurrent_limit
+        sandbox = self._record(name, image, self._run, now, on_ready, on_failed)
+        self._decide(sandbox)
+        if is_full:
+            text = QUOTA_TEXT.format(limit=self.plan.concurrent_limit)
+            self._agenda.plan(now, lambda at: self._fail(sandbox, at, None, text))
+        elif sandbox.stuck_seconds:
+            self._agenda.plan(now + sandbox.stuck_seconds, lambda at: self._enqueue(sandbox, at))
+        elif image in self._built:
+            self._enqueue(sandbox, now)
+        else:
+            self._build(sandbox, now)
+        return sandbox
+
+    def _record(
+        self, name: str, image: str, label: str, now: float,
+        on_ready: Callable[[float], None], on_failed: Callable[[float], None],
+    ) -> Sandbox:  # fmt: skip
+        id = "sb" + _hash(22, self._seed, label, self.created, now)
+        sandbox = Sandbox(id, name, image, label, now, on_ready, on_failed, updated=now)
+        self.created += 1
+        self.records[id] = self.live[id] = sandbox
+        return sandbox
+
+    def _decide(self, sandbox: Sandbox) -> None:
+        """Its fate is drawn when it is asked for, so that nothing that happens meanwhile can change it."""
+        plan, draw = self.plan, self._draw
+        ordinary = plan.start_seconds_median * draw.lognormvariate(0.0, plan.start_sigma)
+        slow = draw.uniform(plan.slow_seconds_min, plan.slow_seconds_max)
+        sandbox.start_seconds = slow if draw.random() < plan.slow_share else ordinary
+        chance = draw.random()
+        for fate, share in (
+            ("IMAGE_PULL_FAILED", plan.image_pull_failed),
+            ("TIMEOUT", plan.timed_out),
+            ("OOM_KILLED", plan.oom_killed),
+        ):
+            if 0 <= chance < share:
+                sandbox.fate = fate
+            chance -= share
+        if sandbox.fate == "TIMEOUT":
+            sandbox.start_seconds = plan.start_deadline_seconds
+        stuck = draw.uniform(*plan.straggler_seconds)
+        if self.created == self._next_straggler:
+            self._next_straggler += draw.randint(*plan.straggler_every)
+            sandbox.stuck_seconds, sandbox.fate = stuck, ""
+
+    def _build(self, sandbox: Sandbox, now: float) -> None:
+        """The first of its image waits for a build, and who comes meanwhile waits with it."""
+        sandbox.build_id = "ib" + _hash(22, self._seed, sandbox.image)
+        waiting = self._building.setdefault(sandbox.image, [])
+        waiting.append(sandbox)
+        if len(waiting) == 1:
+            seconds = self.plan.build_seconds_median * self._draw.lognormvariate(0.0, 0.4)
+            self._agenda.plan(now + seconds, lambda at: self._is_built(sandbox.image, at))
+
+    def _is_built(self, image: str, now: float) -> None:
+        self._built.add(image)
+        for sandbox in self._building.pop(image):
+            sandbox.build_id, sandbox.updated = None, now
+            self._enqueue(sandbox, now)
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    def _enqueue(self, sandbox: Sandbox, now: float) -> None:
+        self._queue.append(sandbox)
+        self._place(now)
+
+    def _place(self, now: float) -> None:
+        while self._queue and self.starting < self.plan.starting_limit:
+            sandbox = self._queue.pop()
+            sandbox.status, sandbox.updated = "PROVISIONING", now
+            self.starting += 1
+            self._plan_start(sandbox, now)
+
+    def _plan_start(self, sandbox: Sandbox, now: float) -> None:
+        self._agenda.plan(now + sandbox.start_seconds, lambda at: self._booted(sandbox, at))
+
+    def _booted(self, sandbox: Sandbox, now: float) -> None:
+        self.starting -= 1
+        if sandbox.fate in ("IMAGE_PULL_FAILED", "TIMEOUT"):
+            self._fail(sandbox, now, sandbox.fate, _ERRORS[sandbox.fate])
+        else:
+            self._run_it(sandbox, now)
+        self._place(now)
+
+    def _run_it(self, sandbox: Sandbox, now: float) -> None:
+        sandbox.status, sandbox.updated, sandbox.started = "RUNNING", now, now
+        self.running.add(now, 1)
+        self.completed.append((now, now - sandbox.created))
+        while self.completed[0][0] < now - _WINDOW_SECONDS:
+            self.completed.popleft()
+        if sandbox.fate == "OOM_KILLED":
+            # The image's own start-up needs more memory than it has: killed before it is of use.
+            kill = now + self._draw.uniform(2.0, 9.0)
+            self._agenda.plan(kill, lambda at: self._fail(sandbox, at, "OOM_KILLED", _ERRORS["OOM_KILLED"]))
+        else:
+            sandbox.on_ready(now)
+
+    # -- over --------------------------------------------------------------------------------------------------
+
+    def _fail(self, sandbox: Sandbox, now: float, kind: str | None, text: str) -> None:
+        self._end(sandbox, now, "ERROR")
+        sandbox.error_type, sandbox.error_message = kind, text
+        self.failures[kind or "quota"] += 1
+        sandbox.on_failed(now)
+
+    def delete(self, sandbox: Sandbox, now: float) -> None:
+        """It is gone at once for its owner, and a little later for the account's limit."""
+        self._end(sandbox, now, "TERMINATED")
+        self._releasing += 1
+        self._agenda.plan(now + self.plan.release_seconds, self._released)
+
+    def _released(self, now: float) -> None:
+        self._releasing -= 1
+
+    def _end(self, sandbox: Sandbox, now: float, status: str) -> None:
+        if sandbox.status == "RUNNING":
+            self.running.add(now, -1)
+        sandbox.status, sandbox.updated, sandbox.ended = status, now, now
+        del self.live[sandbox.id]
+        self.billed += sandbox.started is not None
+        self.over.append(sandbox)
+        while (self.over[0].ended or 0.0) < now - _REMEMBERED_SECONDS:
+            del self.records[self.over.popleft().id]
+
+    # -- what others see ---------------------------------------------------------------------------------------
+
+    def spent_usd(self, now: float) -> float:
+        """Since the run began; what runs is billed, what waits is not."""
+        return self.running.integral(now) / 3_600.0 * self.plan.usd_per_hour
+
+    def pending(self) -> list[Sandbox]:
+        """Asked for and not running, oldest first."""
+        return [sandbox for sandbox in self.live.values() if sandbox.status != "RUNNING"]
+
+    def counts(self) -> dict[str, int]:
+        """Live sandboxes by what they are doing; the dangling ones count as running."""
+        found = Counter(
+            "building_image" if sandbox.build_id else sandbox.status.lower() for sandbox in self.live.values()
+        )
+        return {state: found[state] for state in ("building_image", "pending", "provisioning", "running")}
+
+
+def _nobody(now: float) -> None:
+    """Nobody waits for it."""
+
+
+def _hash(length: int, *parts: object) -> str:
+    return hashlib.sha256(":".join(map(str, parts)).encode()).hexdigest()[:length]
