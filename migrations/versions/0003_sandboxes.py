@@ -38,7 +38,9 @@ def upgrade() -> None:
         sa.Column("cost_usd_per_hour", sa.Double, nullable=True), _big("first_seen", False), _big("seen_at", False),
         _big("ready_seen"), _big("failed_seen"), sa.PrimaryKeyConstraint("run", "provider", "id", name="pk_sandboxes"),
     )  # fmt: skip
-    op.create_index("ix_sandboxes_pending", "sandboxes", ["run", "requested_at"], sqlite_where=_OPEN, postgresql_where=_OPEN)
+    op.create_index(
+        "ix_sandboxes_pending", "sandboxes", ["run", "requested_at"], sqlite_where=_OPEN, postgresql_where=_OPEN
+    )
     op.create_index("ix_sandboxes_seen", "sandboxes", ["run", "seen_at"])
     op.create_index("ix_sandboxes_ended", "sandboxes", ["run", "ended_at"])
 
