@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from collectors.model import Labels
 from server.sandbox_ingest import SandboxArrival
 from server.signals import Counter, Signal
-from server.signals._model import Answer, TargetHealth, Unknown, Value, View
+from server.signals._model import HEARTBEAT, Answer, TargetHealth, Unknown, Value, View
 from server.signals._sandbox_book import SandboxBook, spinup
 from server.signals._spinup import PARTS as SPINUP
 from server.signals._window import TRAINER, Gauge, StepBook, StepKey
@@ -23,7 +23,6 @@ Emission = tuple[str, float, Answer]
 MAX_LABELS = 100
 DONE = "steps"
 GENERATED = "generator_generated_tokens_total"
-HEARTBEAT = "heartbeat"
 # DESIGN: loading and compiling take 10 to 40 minutes. What generates for longer than an hour is at work.
 STARTING_SECONDS = 3600.0
 SPELL = "spell"

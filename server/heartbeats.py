@@ -12,10 +12,10 @@ from collectors.model import ScrapeError, Target
 from server.clock import Clock
 from server.config import HeartbeatSettings, RunSettings
 from server.ingest import Arrivals, Ingest
+from server.signals._model import HEARTBEAT
 from server.store import Store
 from server.store.types import Batch
 
-KIND = "heartbeat"
 # A trainer in a tight loop must not become a write load; a second is finer than any `every`.
 NOTED_SECONDS = 1.0
 
@@ -70,7 +70,7 @@ class Watch:
         return [self._one(ingest, one, heard.get(name), now) for name, one in self._settings.items()]
 
     def _one(self, ingest: Ingest, one: HeartbeatSettings, heard: float | None, now: float) -> tuple[Batch, Arrivals]:
-        target = Target(one.name, self._run, KIND, "trainer", interval_seconds=one.every)
+        target = Target(one.name, self._run, HEARTBEAT, "trainer", interval_seconds=one.every)
         # While we were down nobody could be heard: that is our silence, not the trainer's.
         silent = now - max(heard if heard is not None else self._since, self._since)
         if silent <= one.every:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from collectors.catalog import METRICS
 from collectors.model import Event, Labels, Reading, Sample, Sandbox, ScrapeError, Target
-from server.sandbox_ingest import SandboxArrival, SandboxIngest
+from server.sandbox_ingest import REMEMBERED_SECONDS, SandboxArrival, SandboxIngest
 from server.signals._model import SKEW_SECONDS, TargetHealth
 from server.signals._window import StepKey
 from server.store import Store
@@ -81,7 +81,8 @@ class Ingest:
         watermark = (store.run(run) or store.ensure_run(run)).watermark
         self._since = self._pushed = _ms(since) if since is not None else watermark or 0
         self._seen: dict[tuple[str, str], SandboxRow] = {}
-        self._sandboxes = SandboxIngest(store.sandboxes.recent(run, 0), {run, own})
+        since_ms = max(0, (watermark or 0) - round(REMEMBERED_SECONDS * 1000))
+        self._sandboxes = SandboxIngest(store.sandboxes.recent(run, since_ms), {run, own})
 
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A successful scrape. `now` stamps what has no time of its own; `seconds` is how long it took."""
@@ -110,6 +111,9 @@ class Ingest:
         """Records of sandboxes, from a provider or pushed: changes go into the batch and on to the driver."""
         if key := target.option("run_key"):
             self._sandboxes.keys.add(key)
+        records = tuple(records)
+        # A provider lists old ends again and again, and every restart forgets them.
+        self._sandboxes.recall(self._store.sandboxes.get(self.run, self._sandboxes.unknown(records)))
         changed = self._sandboxes.take(target, records, tuple(listed), self._living(), now)
         batch.sandboxes += [arrival.row for arrival in changed]
         arrivals.sandboxes += changed
@@ -135,6 +139,9 @@ class Ingest:
             )  # fmt: skip
             arrivals.heard[PUSHED] = (now, math.inf)
         self._pushed = _ms(now)
+        # What was last heard before the overlap cannot come again unless it changes, and then its row says what is new.
+        old = self._pushed - 2 * OVERLAP_MS
+        self._seen = {key: row for key, row in self._seen.items() if row.seen_at >= old}
         return arrivals
 
     def _living(self) -> set[str]:

@@ -34,13 +34,21 @@ class SandboxIngest:
     """What is known of one run's sandboxes, so that a row is compared with the one before it.
 
     Args:
-        rows: what the store holds of them (live, and lately ended).
+        rows: what the store holds of them (live, and lately ended); others are to be recalled when they are met.
         keys: names by which providers may know the run: its name, its own name for itself, a configured one.
     """
 
     def __init__(self, rows: Iterable[SandboxRow], keys: Collection[str]) -> None:
         self.keys = set(keys)
         self._known: dict[tuple[str, str], SandboxRow] = {(row.record.provider, row.record.id): row for row in rows}
+
+    def unknown(self, records: Iterable[Sandbox]) -> list[tuple[str, str]]:
+        """(provider, id) of those not in memory: new ones, or ones that ended too long ago to be remembered."""
+        return [key for record in records if (key := (record.provider, _cut(record.id))) not in self._known]
+
+    def recall(self, rows: Iterable[SandboxRow]) -> None:
+        """Take rows of the store back into memory: what was counted once must not look new."""
+        self._known.update({(row.record.provider, row.record.id): row for row in rows})
 
     def take(
         self, target: Target, records: Iterable[Sandbox], listed: Collection[str], runs: Collection[str], now: float
@@ -111,6 +119,9 @@ def _merged(before: Sandbox | None, record: Sandbox, now: float) -> Sandbox:
         return _ended(record, now)
     if before.ended_at is not None and record.state in LIVE:
         return before  # a page that was on its way while it ended
+    if before.state == "failed":
+        # Providers list what failed as terminated once they have cleaned up: it failed all the same.
+        record = replace(record, state="failed", cause=before.cause)
     known = {name: _first(getattr(before, name), getattr(record, name)) for name in _TIMES}
     kept = {
         field.name: getattr(before, field.name)

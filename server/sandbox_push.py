@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from collectors.model import FailureCause, LatencySource, Sandbox, SandboxState
+from collectors.readers.causes import cause_of
 
 FIELDS = (
     "provider", "id", "state", "name", "run_key", "provider_state", "requested_at", "started_at", "ready_at",
@@ -22,18 +23,6 @@ MAX_LINES = 10_000
 _TIMES = ("requested_at", "started_at", "ready_at", "ended_at", "expires_at")
 _TEXTS = ("provider", "id", "name", "run_key", "provider_state", "image", "detail")
 _WORDS = {"state": get_args(SandboxState), "latency_source": get_args(LatencySource), "cause": get_args(FailureCause)}
-# Words that SDKs' own errors use, so that a recipe can hand over the text it caught.
-CAUSES: tuple[tuple[str, FailureCause], ...] = (
-    ("rate limit", "rate_limit"), ("too many requests", "rate_limit"), ("429", "rate_limit"),
-    ("credit", "credit"), ("payment", "credit"), ("402", "credit"),
-    ("quota", "quota"), ("limit exceeded", "quota"), ("maximum number", "quota"),
-    ("capacity", "capacity"), ("resource_exhausted", "capacity"), ("unschedulable", "capacity"),
-    ("image", "image"), ("pull", "image"),
-    ("oom", "oom"), ("out of memory", "oom"),
-    ("timeout", "timeout"), ("timed out", "timeout"), ("deadline", "timeout"),
-    ("unauthor", "auth"), ("forbidden", "auth"), ("401", "auth"), ("403", "auth"),
-    ("internal", "internal"), ("500", "internal"), ("502", "internal"), ("503", "internal"),
-)  # fmt: skip
 LAST = 1e11
 
 
@@ -60,12 +49,6 @@ def parse(body: bytes) -> Pushed:
     if not found.records and not found.refused:
         raise ValueError("the body is empty")
     return found
-
-
-def cause_of(text: str) -> FailureCause:
-    """The canonical cause that an error's words tell, or ``unknown``."""
-    lowered = text.lower()
-    return next((cause for word, cause in CAUSES if word in lowered), "unknown")
 
 
 def _items(body: bytes) -> Iterator[object]:
@@ -104,6 +87,7 @@ def _record(item: object) -> Sandbox:
         raise ValueError("id is missing")
     values.setdefault("state", _state(values))
     if values["state"] == "failed" and not values.get("cause"):
+        # A recipe hands over the text it caught: its words are those the collectors know.
         values["cause"] = cause_of(values.get("detail", ""))
     if values.get("ready_at") is not None:
         values.setdefault("latency_source", "client")

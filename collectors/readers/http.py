@@ -33,7 +33,7 @@ async def get(client: httpx.AsyncClient, url: httpx.URL | str, limits: Limits) -
         async with asyncio.timeout(limits.timeout_seconds):
             async with client.stream("GET", url, headers=_HEADERS, follow_redirects=False) as response:
                 _check_head(response, limits)
-                return await _body(response, limits)
+                return await body(response, limits)
     except (TimeoutError, httpx.TimeoutException):
         raise ScrapeError("timeout", f"no complete answer within {limits.timeout_seconds:g} s") from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
@@ -56,7 +56,12 @@ def _check_head(response: httpx.Response, limits: Limits) -> None:
         raise _too_large(limits)
 
 
-async def _body(response: httpx.Response, limits: Limits) -> bytes:
+async def body(response: httpx.Response, limits: Limits) -> bytes:
+    """The answer's bytes, bounded on the wire and inflated.
+
+    Raises:
+        ScrapeError: ``too_large`` or ``garbage``.
+    """
     inflate = _inflater(response.headers.get("content-encoding", "identity"))
     parts: list[bytes] = []
     wire = size = 0

@@ -97,7 +97,7 @@ async def get_json(client: httpx.AsyncClient, path: str, params: Params, limits:
             async with client.stream("GET", path, params=params, headers=_HEADERS, follow_redirects=False) as response:
                 if response.status_code != 200:
                     raise await _refusal(client, response, limits)
-                body = await http._body(response, limits)
+                body = await http.body(response, limits)
                 headers = response.headers
         return Answer(await _parse(body), headers)
     except (TimeoutError, httpx.TimeoutException):
@@ -154,7 +154,7 @@ def _kind(status: int, body: str) -> ErrorKind:
 async def _error_body(response: httpx.Response, limits: Limits) -> str:
     """The beginning of it as text; whatever is wrong with an error's body, its status is the news."""
     try:
-        body = await http._body(response, replace(limits, body_bytes=min(limits.body_bytes, ERROR_BODY_BYTES)))
+        body = await http.body(response, replace(limits, body_bytes=min(limits.body_bytes, ERROR_BODY_BYTES)))
     except (ScrapeError, httpx.HTTPError, httpx.StreamError):
         return ""
     return body.decode("utf-8", "replace")

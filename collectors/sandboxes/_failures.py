@@ -1,14 +1,14 @@
 """Why a container did not start or died: texts of container runtimes and schedulers -> canonical causes.
 
 The words are those of containerd, Docker, runc and the Kubernetes scheduler. They are no contract, so the patterns
-are loose and the words themselves always travel along as the detail. What none of them says is asked of `_causes`,
-which knows the providers' words.
+are loose and the words themselves always travel along as the detail. What none of them says is asked of
+`collectors.readers.causes`, which knows the providers' words.
 """
 
 import re
 
 from collectors.model import FailureCause
-from collectors.sandboxes._causes import cause_of
+from collectors.readers.causes import cause_of
 
 # Before the providers' words. "OutOfmemory" is a node without room and no process killed; the scheduler counts "0/12
 # nodes are available"; runc's "no such file" names a command that the image lacks.

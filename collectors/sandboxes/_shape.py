@@ -1,9 +1,11 @@
 """Reading JSON of whatever shape: what is not of the expected type counts as absent, never as an error."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from collectors.model import Reading, Sample, Sandbox
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -20,6 +22,21 @@ class Tally:
         """One row was refused."""
         self.dropped += 1
         self.why = self.why or why
+
+    def reading(
+        self, provider: str, sandboxes: Iterable[Sandbox], *, listed: bool, samples: Iterable[Sample] = ()
+    ) -> Reading:
+        """What the poll brought, with what it could not use. ``listed``: every live sandbox is among them."""
+        records = tuple(sandboxes)
+        return Reading(
+            samples=tuple(samples),
+            sandboxes=records,
+            listed=(provider,) if listed else (),
+            unmapped=dict(self.unmapped),
+            dropped=self.dropped,
+            why_dropped=self.why,
+            samples_scraped=len(records),
+        )
 
     def unknown(self, kind: str, word: str) -> None:
         """One word of the provider's that has no canonical one. Bounded, for words may be anything."""

@@ -18,8 +18,8 @@ import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
 from collectors.readers import rest
+from collectors.readers.causes import cause_of
 from collectors.sandboxes import _account
-from collectors.sandboxes._causes import cause_of
 from collectors.sandboxes._shape import Tally, mapping, objects
 from collectors.sandboxes._sweep import Page, Row, Source, sweep
 
@@ -222,15 +222,8 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         watch.forget({row.sandbox.id for row in swept.rows})
         created = [row.sandbox.requested_at for row in swept.rows if row.sandbox.requested_at is not None]
         watch.newest = max([*created, watch.newest or 0.0])
-    return Reading(
-        samples=tuple(samples),
-        sandboxes=tuple(row.sandbox for row in swept.rows),
-        listed=(PROVIDER,) if swept.listed else (),
-        unmapped=dict(rows.tally.unmapped),
-        dropped=rows.tally.dropped,
-        why_dropped=rows.tally.why,
-        samples_scraped=len(swept.rows),
-    )
+    found = (row.sandbox for row in swept.rows)
+    return rows.tally.reading(PROVIDER, found, listed=swept.listed, samples=samples)
 
 
 COLLECTOR = Collector(

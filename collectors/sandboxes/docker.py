@@ -53,13 +53,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         _forget(state, found.rows)
     label = options.get("run_label", "run")
     rows = (row(item, label, inspected.get(uid), tally) for uid, item in items.items())
-    return Reading(
-        sandboxes=tuple(one for one in rows if one is not None),
-        listed=(PROVIDER,) if found.done else (),
-        unmapped=dict(tally.unmapped),
-        dropped=tally.dropped,
-        why_dropped=tally.why,
-    )
+    return tally.reading(PROVIDER, (one for one in rows if one is not None), listed=found.done)
 
 
 async def _containers(

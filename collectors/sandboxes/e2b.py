@@ -104,15 +104,8 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
             samples += await _team(client, options["team"], time.time(), limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
     samples += _account.quota("concurrent", rows.running, None)
-    return Reading(
-        samples=tuple(samples),
-        sandboxes=tuple(row.sandbox for row in swept.rows),
-        listed=(PROVIDER,) if swept.listed else (),
-        unmapped=dict(rows.tally.unmapped),
-        dropped=rows.tally.dropped,
-        why_dropped=rows.tally.why,
-        samples_scraped=len(swept.rows),
-    )
+    found = (row.sandbox for row in swept.rows)
+    return rows.tally.reading(PROVIDER, found, listed=swept.listed, samples=samples)
 
 
 COLLECTOR = Collector(

@@ -59,14 +59,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     async with whole(limits), opened(client, options, limits) as kube:
         rows, done = await _sandboxes(kube, options, state, limits, tally)
         samples = await _quota(kube, options, limits)
-    return Reading(
-        samples=samples,
-        sandboxes=tuple(rows.values()),
-        listed=(PROVIDER,) if done else (),
-        unmapped=dict(tally.unmapped),
-        dropped=tally.dropped,
-        why_dropped=tally.why,
-    )
+    return tally.reading(PROVIDER, rows.values(), listed=done, samples=samples)
 
 
 async def _sandboxes(

@@ -19,8 +19,8 @@ import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
 from collectors.readers import rest
+from collectors.readers.causes import cause_of
 from collectors.sandboxes import _account
-from collectors.sandboxes._causes import cause_of
 from collectors.sandboxes._shape import Tally, mapping
 from collectors.sandboxes._sweep import Page, Row, Source, Swept, sweep
 
@@ -243,15 +243,8 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         samples += _quota(state.get("limits", {}), _usage(swept))
         listed = {row.sandbox.id for row in swept.rows}
         state["built"] = {key: None for key in rows.built if key in listed}
-    return Reading(
-        samples=tuple(samples),
-        sandboxes=tuple(row.sandbox for row in swept.rows),
-        listed=(PROVIDER,) if swept.listed else (),
-        unmapped=dict(rows.tally.unmapped),
-        dropped=rows.tally.dropped,
-        why_dropped=rows.tally.why,
-        samples_scraped=len(swept.rows),
-    )
+    found = (row.sandbox for row in swept.rows)
+    return rows.tally.reading(PROVIDER, found, listed=swept.listed, samples=samples)
 
 
 COLLECTOR = Collector(

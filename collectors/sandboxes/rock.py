@@ -62,13 +62,7 @@ async def poll(client: httpx.AsyncClient, state: Memory, limits: Limits) -> Read
         finish(state, "rock")
         rows = found.rows if found.pages == 1 else _with_shifted(found.rows, state)
         state["last"] = rows
-    return Reading(
-        sandboxes=tuple(rows.values()),
-        listed=(PROVIDER,) if found.done else (),
-        unmapped=dict(tally.unmapped),
-        dropped=tally.dropped,
-        why_dropped=tally.why,
-    )
+    return tally.reading(PROVIDER, rows.values(), listed=found.done)
 
 
 def _with_shifted(rows: Mapping[str, Sandbox], state: Memory) -> dict[str, Sandbox]:

@@ -18,8 +18,8 @@ import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
 from collectors.readers import rest
+from collectors.readers.causes import cause_of
 from collectors.sandboxes import _account
-from collectors.sandboxes._causes import cause_of
 from collectors.sandboxes._shape import Tally, mapping, objects
 from collectors.sandboxes._sweep import Page, Row, Source, sweep
 
@@ -185,15 +185,8 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         # Suspended ones hold a disk and no machine.
         running = sum(row.sandbox.state != "paused" for row in swept.live())
         samples += _account.quota("concurrent", float(running), None)
-    return Reading(
-        samples=tuple(samples),
-        sandboxes=tuple(row.sandbox for row in swept.rows),
-        listed=(PROVIDER,) if swept.listed else (),
-        unmapped=dict(rows.tally.unmapped),
-        dropped=rows.tally.dropped,
-        why_dropped=rows.tally.why,
-        samples_scraped=len(swept.rows),
-    )
+    found = (row.sandbox for row in swept.rows)
+    return rows.tally.reading(PROVIDER, found, listed=swept.listed, samples=samples)
 
 
 COLLECTOR = Collector(

@@ -14,6 +14,8 @@ from server.preflight.model import PENDING, SIZES, Check, Inputs, Seen, Status, 
 
 # Retries and stragglers need some room beside the plan.
 QUOTA_SPARE = 0.9
+# Long enough to see a burst, short enough to be the rate of now.
+RATE_SECONDS = 60.0
 # Starts come in bursts (a batch ends, the next begins), so the mean of a queue needs more.
 STARTING_SPARE = 0.8
 P95 = 0.95
@@ -46,7 +48,7 @@ def room(inputs: Inputs, resource: str) -> Room:
     told = [limit for limit in granted if limit is not None]
     whole = sum(told) if told and len(told) == len(granted) else None
     caps = [limit for limit in (whole, inputs.plan.limits.get(resource)) if limit is not None]
-    uses = [_used(one, resource) for one in accounts]
+    uses = [_used(one, resource, inputs.now) for one in accounts]
     return Room(
         limit=min(caps, default=None),
         used=sum(used or 0.0 for used, _ in uses),
@@ -54,7 +56,7 @@ def room(inputs: Inputs, resource: str) -> Room:
     )
 
 
-def _used(seen: Seen, resource: str) -> tuple[float | None, bool]:
+def _used(seen: Seen, resource: str, now: float) -> tuple[float | None, bool]:
     """(in use, is that all of it?)"""
     said = seen.gauge("sandbox_quota_used", resource)
     if resource == "concurrent":
@@ -62,14 +64,25 @@ def _used(seen: Seen, resource: str) -> tuple[float | None, bool]:
     elif resource == "starting":
         counted = float(len([one for one in seen.held() if one.state in PENDING]))
     elif resource == "creates_per_second":
-        # Before the launch the account's own rate is others'; a provider that tells none has none to tell.
-        return said or seen.gauge("sandbox_creates_per_second") or 0.0, seen.reading is not None
+        # Before the launch the account's own rate is others'. Told by nobody it is counted, never taken for zero.
+        told = said if said is not None else seen.gauge("sandbox_creates_per_second")
+        return (told, True) if told is not None else (_asked_lately(seen, now), seen.complete())
     else:
         return said, said is not None
     if said is not None:
         # Its own word goes before our count: some quotas leave out paused ones, some hold for one kind only.
         return said, True
     return (counted, seen.complete()) if seen.reading is not None else (None, False)
+
+
+def _asked_lately(seen: Seen, now: float) -> float | None:
+    """Creations per second over the last minute, from the sandboxes that live; None without a whole list of them."""
+    if not seen.complete():
+        return None
+    asked = [
+        one for one in seen.held() if one.requested_at is not None and now - RATE_SECONDS < one.requested_at <= now
+    ]
+    return len(asked) / RATE_SECONDS
 
 
 def quota(inputs: Inputs) -> Check:

@@ -47,6 +47,8 @@ class NotApplicable:
 Answer = Sequence[Value] | Unknown | NotApplicable
 
 
+# Kind of a target that calls us (`server.heartbeats`): it says that a trainer lives, and gives no numbers.
+HEARTBEAT = "heartbeat"
 # Below it clocks of one cluster and writers' buffers are normal.
 SKEW_SECONDS = 30.0
 

@@ -1,8 +1,7 @@
 """Can the numbers be believed? The share of an actor's targets that answered lately, and in full."""
 
-from server.signals._model import Answer, Signal, Unknown, Value, View
+from server.signals._model import HEARTBEAT, Answer, Signal, Unknown, Value, View
 
-HEARTBEAT = "heartbeat"
 _HINT = "no target has been asked yet"
 
 

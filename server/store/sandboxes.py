@@ -17,6 +17,7 @@ _RECORD = tuple(field.name for field in fields(Sandbox))
 _OURS = ("target", "own", "dangling", "first_seen", "seen_at", "ready_seen", "failed_seen")
 _COLUMNS = (*_RECORD, *_OURS)
 _KEY = ("provider", "id")
+PARAMETERS = 10_000
 
 
 def write(connection: Connection, rows: Sequence[SandboxRow], run: int) -> None:
@@ -75,9 +76,11 @@ class SandboxStore:
 
     def get(self, run: str, keys: Collection[tuple[str, str]]) -> list[SandboxRow]:
         """Those of the (provider, id) that are known."""
-        c = sandboxes.c
         wanted = set(keys)
-        rows = self._rows(run, c.id.in_(sorted({identity for _, identity in wanted}))) if wanted else []
+        names = sorted({identity for _, identity in wanted})
+        # SQLite takes 32,766 parameters a statement; a first listing may be longer.
+        parts = (names[at : at + PARAMETERS] for at in range(0, len(names), PARAMETERS))
+        rows = (row for part in parts for row in self._rows(run, sandboxes.c.id.in_(part)))
         return [row for row in rows if (row.record.provider, row.record.id) in wanted]
 
     def heard_since(self, run: str, target: str, since_ms: int) -> list[SandboxRow]:

@@ -144,7 +144,7 @@ def test_without_any_one_thing_read_some_check_is_unknown() -> None:
         assert lost(good(limits={k: v for k, v in LIMITS.items() if k != resource}), *others()) == hit
     assert lost(good(gauges={}), *others()) == {"credit"}
     assert lost(good(records=()), *others()) == {"sandbox_ttl", "images"}
-    assert lost(good(listed=False), *others()) == {"quota", "starting_limit", "dangling"}
+    assert lost(good(listed=False), *others()) == {"quota", "starting_limit", "create_rate", "dangling"}
     assert lost(replace(good(), skew=None), *others()) == {"clock_skew"}
     assert lost(good(), engine("e", "", skew=0.0), directory()) == {"engines"}
     assert lost(good(), engine("e", skew=0.0)) == {"run_directory"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collectors.model import Sandbox
 from server.api_sandboxes import add_sandboxes
 from server.ingest import Ingest
-from server.sandbox_push import FIELDS, cause_of, parse
+from server.sandbox_push import FIELDS, parse
 from server.store import Store
 from tests.server.support import T0, Bench, bench
 from tests.server.test_api_alerts import Web as AlertWeb
@@ -127,23 +127,6 @@ def test_pages_by_the_last_id(run: Bench) -> None:
     first = web("GET", "/api/v1/runs/run/sandboxes?limit=2").json()["sandboxes"]
     second = web("GET", f"/api/v1/runs/run/sandboxes?limit=2&before={first[-1]['id']}").json()["sandboxes"]
     assert [row["id"] for row in first + second] == ["s4", "s3", "s2", "s1"]
-
-
-@pytest.mark.parametrize(
-    ("words", "cause"),
-    [
-        ("Sandbox creation rate limit (5/s) exceeded", "rate_limit"),
-        ("Total CPU limit exceeded. Maximum allowed: 30", "quota"),
-        ("you have reached the maximum number of concurrent E2B sandboxes (20)", "quota"),
-        ("Organization is suspended: Depleted credits", "credit"),
-        ("Insufficient capacity to create sandbox.", "capacity"),
-        ("Runtime did not start within 299s: timed out", "timeout"),
-        ("IMAGE_PULL_FAILED", "image"),
-        ("something else", "unknown"),
-    ],
-)
-def test_causes_by_the_words_that_providers_use(words: str, cause: str) -> None:
-    assert cause_of(words) == cause
 
 
 @given(

@@ -93,6 +93,32 @@ def test_each_failure_is_counted_once_by_cause_and_survives_restarts(store: Stor
         assert store.sandboxes.funnel("run") == {"requested": 4, "started": 0, "ready": 0, "ended": 4, "failed": 4}
 
 
+def test_what_failed_stays_failed_when_its_provider_has_cleaned_up(store: Store) -> None:
+    with bench(store) as run:
+        poll(run, 0, box(1, "failed", cause="image"), box(2))
+        poll(run, 15, box(1, "terminated"), box(2, "terminated"))
+        failed = [(row.record.id, row.record.cause) for row in store.sandboxes.page("run", states=("failed",))]
+        assert failed == [("sb-1", "image")]
+        assert store.sandboxes.funnel("run")["failed"] == run.value('sandbox_failures_total{cause="image"}') == 1.0
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_old_end_that_is_listed_again_is_not_counted_again(store: Store, restart: bool) -> None:
+    """Providers list ended ones for days; we remember an hour of them."""
+    ended = box(1, "failed", cause="oom", ready=5.0, ended_at=T0 + 15.0)
+    with bench(store) as run:
+        poll(run, 0, box(1, ready=5.0))
+        poll(run, 15, ended)
+        poll(run, 4000)  # more than an hour later it is forgotten
+        if not restart:
+            poll(run, 4015, ended)
+            poll(run, 4030, ended)
+    with bench(store) as run:
+        poll(run, 4045, ended)
+        counters = ("sandboxes_created_total", "sandbox_spinup_count_total", 'sandbox_failures_total{cause="oom"}')
+        assert [run.value(name) for name in counters] == [1.0, 1.0, 1.0]
+
+
 def test_a_crash_between_commit_and_derivation_counts_each_once(store: Store) -> None:
     with bench(store) as run:
         poll(run, 0, box(1, "starting"))
