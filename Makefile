@@ -4,8 +4,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The providers' SDKs, for the tests alone: they exclude each other, so there are two environments beside ours.
+SDKS := .venv-sdks
+SDKS_READY := $(SDKS)/sdks/.ready $(SDKS)/sdks-apart/.ready
 # The installer of the lock file is itself locked. A package index that has no uv is no obstacle: pip does it too.
-INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(BIN)/python $(1); } || $(BIN)/pip install -q $(1)
+# $(1): the environment, $(2): what to install there.
+INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/python $(2); } \
+  || $(BIN)/python -m pip --python $(1)/bin/python install -q $(2)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench bench-alerts lock clean
@@ -18,7 +23,7 @@ setup: $(VENV)/.runtime ## make .venv with the console script rollscope
 demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:8050
 	@$(BIN)/rollscope demo $(ARGS)
 
-test: $(VENV)/.dev node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
+test: $(VENV)/.dev $(SDKS_READY) node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
@@ -34,11 +39,12 @@ bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook besi
 	@$(BIN)/python -m bench.alerts $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
-	@for name in runtime dev bootstrap; do $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url \
-	  --no-annotate --no-header --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
+	@for name in runtime dev bootstrap sdks sdks-apart; do $(BIN)/uv pip compile -q --universal --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --python-version 3.11 requirements/$$name.in \
+	  -o requirements/$$name.txt || exit 1; done
 
 clean: ## remove everything the other commands made
-	rm -rf $(VENV) node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(SDKS) node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Rollscope needs Python 3.11 or newer; set PYTHON=/path/to/it")'
@@ -46,12 +52,18 @@ $(VENV)/bin/python:
 
 $(VENV)/.runtime: requirements/runtime.txt requirements/bootstrap.txt pyproject.toml | $(VENV)/bin/python
 	@echo "setting up .venv (once)"; $(BIN)/pip install -qq --require-hashes -r requirements/bootstrap.txt || true
-	@$(call INSTALL,--require-hashes -r requirements/runtime.txt)
-	@$(call INSTALL,--no-deps --no-build-isolation -e .)
+	@$(call INSTALL,$(VENV),--require-hashes -r requirements/runtime.txt)
+	@$(call INSTALL,$(VENV),--no-deps --no-build-isolation -e .)
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt | $(VENV)/.runtime
-	@$(call INSTALL,--require-hashes -r requirements/dev.txt)
+	@$(call INSTALL,$(VENV),--require-hashes -r requirements/dev.txt)
+	@touch $@
+
+# Made anew whenever its lock changes: what a lock no longer names must not be importable.
+$(SDKS)/%/.ready: requirements/%.txt | $(VENV)/.runtime
+	@echo "setting up $(SDKS)/$* (once)"; $(BIN)/python -m venv --clear --without-pip $(SDKS)/$*
+	@$(call INSTALL,$(SDKS)/$*,--require-hashes -r $<)
 	@touch $@
 
 node_modules/.ready: package-lock.json

@@ -111,6 +111,7 @@ class Sandbox:
         run_key: the run it says it belongs to (label, tag, metadata, or the name's prefix); "" says nothing.
         provider_state: the provider's own word.
         requested_at, started_at, ready_at, ended_at: asked for; scheduled or booted; usable; over.
+        first_exec_at: first command in it, epoch seconds.
         image_cached: False when its image had to be built or pulled first; None: not told.
         latency_source: whose clock ready - requested is; None while there is no such difference.
         cause: why it failed; set exactly when `state` is ``failed``.
@@ -129,6 +130,7 @@ class Sandbox:
     requested_at: float | None = None
     started_at: float | None = None
     ready_at: float | None = None
+    first_exec_at: float | None = None
     ended_at: float | None = None
     image: str = ""
     image_cached: bool | None = None
@@ -148,11 +150,13 @@ class Reading:
         facts: run facts (see ``FACTS``): later readings win key by key.
         unmapped: raw keys nobody maps, with how often they were met; shown, so a renamed key is seen, not lost.
         cursor: where to go on; None when the verb has no position (a page).
-        more: a limit stopped the tail before the end: call again at once.
+        more: a limit stopped the verb before the end: call a tail again at once, a poll within seconds.
         dropped: records that were refused (a broken line, say), with the first reason in ``why_dropped``.
         samples_scraped: samples met before mapping (``scrape_samples_scraped``).
         sandboxes: records met; the newest word on each id wins.
         listed: the providers of which ``sandboxes`` holds every live one: what it leaves out has ended.
+        partial: in what way a listing is not whole, where that needs to be told; "" else.
+        gaps: what was asked beside the records (limits, money) and not answered: "wallet: HTTP 403".
     """
 
     samples: tuple[Sample, ...] = ()
@@ -167,6 +171,8 @@ class Reading:
     samples_scraped: int = 0
     sandboxes: tuple[Sandbox, ...] = ()
     listed: tuple[str, ...] = ()
+    partial: str = ""
+    gaps: tuple[str, ...] = ()
 
 
 FACTS: Mapping[str, str] = {

@@ -26,7 +26,7 @@ class Records:
         sources: whose clock timed the newest spin-ups, the most frequent first.
     """
 
-    funnel: Mapping[str, int]
+    funnel: Mapping[str, int | None]
     pending: tuple[SandboxInfo, ...]
     cut: bool
     dangling: tuple[SandboxInfo, ...]

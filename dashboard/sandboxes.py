@@ -3,17 +3,21 @@
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from dashboard.facts import Facts, View, first_clause, joined, worst
+from dashboard.facts import LAST, Facts, View, first_clause, joined, worst
 from dashboard.format import parts, text
 from dashboard.page import Scope
 from dashboard.panels import Card, Line, Panel, want
+from dashboard.preflight import toml_key
 from dashboard.sandbox_records import Records, records
 from dashboard.sandbox_tables import STATE_WORDS, by_cause, tables
 from dashboard.spinups import heat
-from dashboard.view import card_cells, panel_cells
+from dashboard.view import absent, card_cells, panel_cells
+from server.query.types import SignalInfo
 
 _OLDEST, _P95 = "sandbox_oldest_pending_seconds", {"image": "all", "stat": "p95"}
 _SPIN = "sandbox_spinup_latency_seconds"
+_ZERO = want("zero_advantage_ratio", basis="completed|admitted")
+_LOST, _BROKEN = "sandbox_failed_rollout_ratio", "sandbox_failure_ratio"
 # Drawn in the order of their life, the useful ones at the bottom. Teal and plum, which some eyes confuse, never touch.
 _DRAWN = (("running", "purple"), ("starting", "teal"), ("building_image", "gold"), ("queued", "plum"))
 _NOT_DRAWN = ("paused", "stopping", "unknown")
@@ -37,6 +41,13 @@ CARDS: tuple[Card, ...] = (
         (want(_SPIN, **_P95),),
         notes=(("p50", want(_SPIN, image="all", stat="p50")), ("max", want(_SPIN, image="all", stat="max"))),
     ),
+    Card(
+        "sb_exec",
+        "Commands p95",
+        "purple",
+        (want("sandbox_exec_seconds", stat="p95"),),
+        notes=(("p50", want("sandbox_exec_seconds", stat="p50")),),
+    ),
     Card("sb_failed", "Failures", "orange", (want("sandbox_failures_total"),)),
     Card("sb_dangling", "Dangling", "gold", (want("sandboxes_dangling"),)),
     Card("sb_credit", "Credit lasts", "blue", (want("sandbox_credit_hours"),)),
@@ -52,6 +63,17 @@ PANELS: tuple[Panel, ...] = (
         tuple(Line(STATE_WORDS[state], want("sandboxes", state=state), colour) for state, colour in _DRAWN),
         kind="stack",
     ),
+    Panel(
+        "infra",
+        "Infra failures beside zero advantage",
+        "%",
+        "ratio",
+        (
+            Line("rollouts lost to their sandbox", want(_LOST), "purple"),
+            Line("sandboxes failed", want(_BROKEN), "grey"),
+            Line("groups without gradient", _ZERO, "gold"),
+        ),
+    ),
 )
 
 _CLOCKS: Mapping[str, str] = {
@@ -62,8 +84,8 @@ _CLOCKS: Mapping[str, str] = {
     "poll_bound": "our polls (an upper bound)",
 }
 _TARGETS = 4
-# Where Rollscope listens unless told otherwise.
-_ADDRESS = "http://127.0.0.1:8050"
+# The browser knows under which name it reached us; `assets/70-sandboxes.js` puts it here.
+HERE = "@here@"
 
 
 def cells(scope: Scope) -> View:
@@ -78,7 +100,10 @@ def cells(scope: Scope) -> View:
     # A count of sandboxes under a title that says so needs no unit.
     found |= {f"k.{card.key}.u": "" for card in CARDS if (one := card.find(facts.signals)) and one.unit == "sandboxes"}
     found |= _starting(facts) | _p95(facts, known) | _failed(facts, known) | _credit(facts)
-    return found | panel_cells(facts, PANELS[0], infos) | _rest(facts) | heat(scope) | tables(facts, known, infos)
+    for panel in PANELS:
+        found |= panel_cells(facts, panel, infos)
+    found |= _infra(facts, infos) | _rest(facts) | heat(scope) | tables(facts, known, infos)
+    return found | _of_the_silent(facts, found)
 
 
 def mode(facts: Facts, known: Records) -> str:
@@ -102,14 +127,46 @@ def _head(facts: Facts, known: Records, shown: str) -> View:
         return _said(("No sandbox provider is read", "", "", "Nothing is known of this run's sandboxes."), "unknown")
     running, oldest = facts.value("sandboxes", state="running"), facts.find(_OLDEST)
     if running is None:
-        begin = first_clause(words) or "Nothing is known of the sandboxes now"
-        return _said((begin[0].upper() + begin[1:], "", "", "What was known last is below."), "unknown")
+        told, error = unheard(facts)
+        begin = told or first_clause(words) or "Nothing is known of the sandboxes now"
+        last = "What was known last is below." if _once(facts, known) else ""
+        # A target is called as it is called; a reason begins as a sentence does.
+        return _said((told or begin[0].upper() + begin[1:], "", "", joined(error, last)), "unknown")
     if oldest is not None and oldest.value is not None and oldest.state in ("watch", "critical") and not facts.over:
         said = ("The oldest pending sandbox has waited ", text(oldest.value, "seconds"), "", _behind(facts))
         return _said(said, oldest.state)
     tail = " sandboxes were running at its end" if facts.over else " sandboxes running"
     said = ("", f"{running:,.0f}", tail, joined(_live(facts), _spin(facts), _unreachable(facts)))
     return _said(said, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
+
+
+def unheard(facts: Facts) -> tuple[str, str]:
+    """(words, error) when there are sandbox targets and none has ever answered; ("", "") otherwise."""
+    rows = [target for target in facts.status.trust if target.actor == "sandbox"]
+    if not rows or any(target.age_seconds is not None for target in rows):
+        return "", ""
+    who = rows[0].target if len(rows) == 1 else f"None of {len(rows)} sandbox targets"
+    verb = ("has not" if len(rows) == 1 else "has") if not facts.over else ("never" if len(rows) == 1 else "ever")
+    error = next((target.error for target in rows if target.error), "")
+    return f"{who} {verb} answered" + ("" if facts.over else " yet"), error
+
+
+def _of_the_silent(facts: Facts, found: View) -> View:
+    """One reason for all that is empty, where nobody has answered: what a signal misses is then beside the point."""
+    words, error = unheard(facts)
+    if not words:
+        return {}
+    whole = f"{words}: {error}" if error else words
+    silent = [card.key for card in CARDS if found.get(f"k.{card.key}.s") == "unknown"]
+    cards: View = {f"k.{key}.{cell}": text for key in silent for cell, text in (("n", words), ("tip", whole))}
+    panels = {f"p.{panel.key}.w": whole for panel in PANELS if found.get(f"p.{panel.key}.w")}
+    return cards | panels | ({"sb.q.none": words + "."} if found.get("sb.q.none") else {})
+
+
+def _once(facts: Facts, known: Records) -> bool:
+    """Was anything ever known of its sandboxes?"""
+    mine = (signal for signal in facts.signals if signal.signal.startswith("sandbox"))
+    return known.any or any(signal.value is not None or LAST in signal.why for signal in mine)
 
 
 def _said(said: tuple[str, str, str, str], state: str) -> View:
@@ -167,28 +224,40 @@ def _sources(facts: Facts) -> View:
     }
 
 
-def recipe(run: str) -> str:
-    """What tells of sandboxes without a provider's key: nine lines around `create()`."""
-    return (
-        "import contextlib, json, time\n"
-        "from urllib.request import Request, urlopen\n\n"
-        "def tell(**box):\n"
-        "    with contextlib.suppress(OSError):\n"
-        f'        urlopen(Request("{_ADDRESS}/api/v1/runs/{quote(run, safe="")}/sandboxes",\n'
-        "                        json.dumps(box).encode()), timeout=2)\n\n"
-        "asked = time.time()\n"
-        "sandbox = Sandbox.create()\n"
-        'tell(id=sandbox.id, provider="e2b", requested_at=asked, ready_at=time.time())\n'
-    )
+def recipe(run: str, address: str = HERE) -> str:
+    """What tells of sandboxes without a provider's key: ten lines around `create()`, and a helper that never raises.
+
+    ``address``: of this server, without a slash at its end; the page puts the one it came from.
+    """
+    return f'''import json, sys, time, uuid
+from urllib.request import Request, urlopen
+
+URL = "{address}/api/v1/runs/{quote(run, safe="")}/sandboxes"
+HEADERS = {{}}  # {{"authorization": "Bearer TOKEN"}} where Rollscope has a token
+
+def tell(box, **more):  # takes a second at most and never raises
+    try:
+        urlopen(Request(URL, json.dumps({{**box, **more}}).encode(), HEADERS), timeout=1).close()
+    except Exception as error:
+        print("rollscope:", error, file=sys.stderr)
+
+box = {{"id": uuid.uuid4().hex, "provider": "e2b", "requested_at": time.time()}}
+tell(box)  # pending from here on
+try:
+    sandbox = Sandbox.create()
+except BaseException as error:
+    tell(box, state="failed", detail=str(error))
+    raise
+box["ready_at"] = time.time()
+tell(box)
+# ... and at its end: tell(box, state="terminated", ended_at=time.time())
+'''
 
 
 def snippet(run: str) -> str:
     """What to write into the configuration, with the run's own name."""
-    plain = run.isascii() and run.replace("-", "").replace("_", "").isalnum()
-    escaped = run.replace("\\", "\\\\").replace('"', '\\"')
-    name = run if plain else f'"{escaped}"'
     return (
-        f"[[run.{name}.target]]\n"
+        f"[[run.{toml_key(run)}.target]]\n"
         'collector = "prime_sandboxes"   # or e2b, daytona, runloop, modal, kubernetes, docker, ...\n'
         'key_env = "PRIME_API_KEY"\n'
     )
@@ -209,7 +278,8 @@ def _starting(facts: Facts) -> View:
     words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in waits.items() if value]
     used = facts.say("sandbox_quota_used_ratio", resource="starting")
     known = facts.value("sandboxes", state="starting") is not None
-    note = joined(f"{used} of the limit" if used else "", *words)
+    # 128 that start are many or few only beside what may: without a limit nobody judges them.
+    note = joined(f"{used} of the limit" if used else "limit not told", *words)
     return {"k.sb_starting.n": note} if known else {}
 
 
@@ -236,11 +306,15 @@ def clocks(known: Records) -> str:
 
 def _failed(facts: Facts, known: Records) -> View:
     """The sum over causes; nobody judges it, so it has no word of health. Without a record there is no zero."""
-    requested = known.funnel.get("requested", 0)
-    total = sum(value for _, value in by_cause(facts)) or float(known.funnel.get("failed", 0))
+    requested = known.funnel.get("requested") or 0
+    total = sum(value for _, value in by_cause(facts)) or float(known.funnel.get("failed") or 0)
     if not requested and not total:
-        return {}
+        words = "no sandbox of this run is known yet"
+        return {"k.sb_failed.n": words, "k.sb_failed.tip": words}
     share = f"{text(total / requested, 'ratio')} of {requested:,} requested" if requested else ""
+    if late := known.funnel.get("met_ended"):
+        # Providers list what failed for longer, and nobody tells how many went well before that.
+        share = f"no share: {late:,} had ended before Rollscope watched"
     return _value("sb_failed", total, "", share) | {"k.sb_failed.v": f"{total:,.0f}"}
 
 
@@ -250,6 +324,21 @@ def _credit(facts: Facts) -> View:
         f"{left:,.2f} USD left" if left is not None else "", f"{rate:,.2f} USD/h" if rate is not None else ""
     )
     return {"k.sb_credit.n": words} if words and facts.value("sandbox_credit_hours") is not None else {}
+
+
+def _infra(facts: Facts, infos: Mapping[str, SignalInfo]) -> View:
+    """Which of the two failure lines there is, and why it matters here."""
+    if facts.value(_LOST) is not None:
+        words = "A rollout whose sandbox broke is no honest zero: where both rise together, look here before the tasks."
+    elif facts.value(_BROKEN) is not None:
+        words = "Nobody tells which rollouts were lost with them, so the share of sandboxes that failed stands here."
+    else:
+        words = (first_clause(facts.silence(_BROKEN)) or "Nothing is known of failures now").rstrip(".") + "."
+    zero = facts.find(_ZERO.signal, **dict(_ZERO.labels))
+    if zero is None or zero.value is None:
+        why = first_clause(zero.why if zero else absent(_ZERO.signal, infos))
+        words += f" Groups without gradient: {why}."
+    return {"sb.infra": words}
 
 
 def _rest(facts: Facts) -> View:

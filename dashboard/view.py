@@ -36,6 +36,8 @@ def card_cells(facts: Facts, card: Card, infos: Infos) -> View:
     found = card.find(facts.signals)
     judged = card.judge.explain(facts.signals) if card.judge else None
     state = _state(found, judged)
+    # What nobody judges is known and no more than that: "OK" would be our word, not a band's.
+    plain = state == "ok" and not (_banded(found, infos) or _banded(judged, infos))
     figure, unit = parts(found.value if found else None, found.unit if found else "")
     key = f"k.{card.key}"
     note = _note(facts, card, found, infos)
@@ -44,7 +46,7 @@ def card_cells(facts: Facts, card: Card, infos: Infos) -> View:
         f"{key}.v": figure,
         f"{key}.u": unit,
         f"{key}.s": state,
-        f"{key}.p": STATE_WORDS[state],
+        f"{key}.p": "" if plain else STATE_WORDS[state],
         # A card has room for what is the matter; its tip and the charts below say what to do about it.
         f"{key}.n": first_clause(note) if silent else note,
         f"{key}.tip": note if silent else "",
@@ -60,17 +62,23 @@ def _state(found: SignalNow | None, judged: SignalNow | None) -> str:
     return found.state
 
 
+def _banded(found: SignalNow | None, infos: Infos) -> bool:
+    """Is there a value that a band judges?"""
+    info = infos.get(found.signal) if found is not None and found.value is not None else None
+    return info is not None and (info.watch is not None or info.critical is not None)
+
+
 def _note(facts: Facts, card: Card, found: SignalNow | None, infos: Infos) -> str:
     """Why there is no value; else what stands beside it, else the band that judges it."""
     if found is None:
-        return _absent(card.wants[0].signal, infos)
+        return absent(card.wants[0].signal, infos)
     if found.value is None:
         return found.why
     beside = joined(*(_beside(facts, word, want) for word, want in card.notes))
     return beside or _bands(infos.get(found.signal))
 
 
-def _absent(signal: str, infos: Infos) -> str:
+def absent(signal: str, infos: Infos) -> str:
     """A signal the run has never answered for: its constant hint says what to log."""
     info = infos.get(signal)
     return info.why if info and info.why else "nothing has been computed for this run yet"
@@ -107,7 +115,7 @@ def panel_cells(facts: Facts, panel: Panel, infos: Infos) -> View:
     cells[f"{key}.s"] = "ok" if first else silent.state if silent else "unknown"
     health = _silent_state(first, silent)
     cells |= {f"{key}.p": STATE_WORDS[health], f"{key}.h": health}
-    cells[f"{key}.w"] = "" if first else silent.why if silent else _absent(panel.lines[0].want.signal, infos)
+    cells[f"{key}.w"] = "" if first else silent.why if silent else absent(panel.lines[0].want.signal, infos)
     cells[f"{key}.src"] = _source(panel, first or silent)
     known = {level: words for level, _, words in limits(panel, facts, infos)}
     cells |= {f"{key}.{level}": known.get(level, "") for level in ("watch", "critical")}

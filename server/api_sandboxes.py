@@ -1,12 +1,14 @@
 """HTTP: sandboxes of a run, read and pushed."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 
 from collectors.model import Sandbox, Target
+from server.adopt import TOO_MANY
 from server.attach import check_name
 from server.clock import Clock
 from server.ingest import PUSHED
@@ -15,25 +17,34 @@ from server.query import Reader, shape
 from server.sandbox_ingest import SandboxIngest
 from server.sandbox_push import parse
 from server.store import Store
-from server.store.types import Batch
+from server.store.types import Batch, Pusher
 
 MAX_ROWS = 1000
+# Records come when something happens; three of these without any are a run that is quiet.
+INTERVAL_SECONDS = 1200.0
 _BODY = {"schema": {"type": "array", "items": {"type": "object", "required": ["id"], "additionalProperties": True}}}
 
 
-def add_sandboxes(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
-    """Routes below `/api/v1/runs/{run}/sandboxes`."""
+def add_sandboxes(
+    api: FastAPI, reader: Reader, store: Store, clock: Clock, admitted: Callable[[str], bool] = lambda run: True
+) -> None:
+    """Routes below `/api/v1/runs/{run}/sandboxes`. ``admitted``: may a push name this run?"""
 
     @api.get("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"])
     def sandboxes(
         run: str,
         state: Annotated[list[str], Query(description="canonical states; none: all")] = [],  # noqa: B006
         dangling: bool | None = None,
+        find: Annotated[str, Query(max_length=200, description="part of an id or a name (a trace's), any case")] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         before: Annotated[str | None, Query(description="id of the last row of the page before")] = None,
     ) -> dict[str, Any]:
-        """Sandboxes that the run's providers told of or that were pushed, newest first, and how far they got."""
-        rows = reader.sandboxes(run, state, dangling=dangling, limit=limit, before=before)
+        """Sandboxes that the run's providers told of or that were pushed, newest first, and how far they got.
+
+        Of the funnel, `first_exec` counts among the `first_exec_of` whose source tells of a first command; null: none.
+        `met_ended` had ended before their source was watched: with any, failures have no honest share of `requested`.
+        """
+        rows = reader.sandboxes(run, state, dangling=dangling, find=find, limit=limit, before=before)
         return {"funnel": dict(reader.sandbox_funnel(run)), "sandboxes": [shape.sandbox(row) for row in rows]}
 
     def push(run: str, body: bytes) -> JSONResponse:
@@ -44,6 +55,8 @@ def add_sandboxes(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> N
             raise HTTPException(400, error.problems[0]) from None
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
+        if found.records and not admitted(run):
+            raise HTTPException(429, TOO_MANY)
         if found.records:
             _store(store, run, found.records, clock.now())
         refused = [{"line": number, "detail": why} for number, why in found.refused]
@@ -65,3 +78,5 @@ def _store(store: Store, run: str, records: list[Sandbox], now: float) -> None:
     # One by one: a body may hold a sandbox's request and its end, and both count.
     changed = [arrival.row for record in records for arrival in ingest.take(target, [record], (), {run}, now)]
     store.write(Batch(run, sandboxes=changed))
+    # Who repeats himself pushes all the same: that keeps a run that nobody configured alive.
+    store.pushes.note(run, Pusher(PUSHED, "sandbox", INTERVAL_SECONDS, round(now * 1000)))

@@ -101,7 +101,7 @@ def _resolve(run: str, target: TargetSettings, limits: Limits) -> list[Target]:
 
 
 def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
-    path = Path(settings.source).expanduser()
+    path, known = Path(settings.source).expanduser(), collectors.load()
     if settings.collector:
         names = [settings.collector]
     elif not path.exists():
@@ -109,14 +109,23 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
     else:
         names = [name for name, _ in detect_path(path)]
     if not names:
-        known = ", ".join(sorted(name for name, c in collectors.load().items() if c.tail))
-        raise ScrapeError("not_a_run", f"nothing here that a collector knows ({known} were asked)")
-    # The most specific match first; a directory is one run of one framework.
-    collector = collectors.load()[names[0]]
-    name = settings.name or path.resolve().name
+        asked = ", ".join(sorted(name for name, c in known.items() if c.tail))
+        raise ScrapeError("not_a_run", f"nothing here that a collector knows ({asked} were asked)")
+    found = _one_framework([known[name] for name in names])
+    base = settings.name or path.resolve().name
     return [
-        Target(name, run, collector.name, collector.actor, path=str(path), interval_seconds=settings.interval_seconds)
-    ]
+        Target(
+            base if collector is found[0] else f"{base}-{collector.name}", run, collector.name, collector.actor,
+            path=str(path), interval_seconds=settings.interval_seconds, options=settings.options,
+        )
+        for collector in found
+    ]  # fmt: skip
+
+
+def _one_framework(found: Sequence[Collector]) -> list[Collector]:
+    """A directory is one run of one framework: its trainer (the first that matches), and whatever else writes there."""
+    trainers = [collector for collector in found if collector.actor == "trainer"]
+    return trainers[:1] + [collector for collector in found if collector.actor != "trainer"]
 
 
 def _resolve_url(run: str, settings: TargetSettings, limits: Limits) -> list[Target]:

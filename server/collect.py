@@ -22,9 +22,11 @@ from server.config import HeartbeatSettings
 from server.drive import TICK_SECONDS, RunDriver, carry_of
 from server.heartbeats import Watch
 from server.ingest import Arrivals, Ingest
+from server.pushes import Pushes
 from server.scrape import BACKOFF_MAX_SECONDS, GUARD_SECONDS, Outcome, TargetReader
 from server.store import Store, Writer
 from server.store.types import Batch
+from server.store.writer import is_transient
 
 log = logging.getLogger("rollscope.collect")
 
@@ -49,19 +51,22 @@ class RunLoop:
     def __init__(
         self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
         facts: Mapping[str, str | float] | None = None, limits: Limits | None = None,
-        alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (),
+        alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (), adopted: bool = False,
     ) -> None:  # fmt: skip
         known = collectors.load()
         self.run, self._store, self._writer, self._clock = run, store, writer, clock
         carried = {target.name: (target, known[target.collector].report_seconds) for target in targets}
         self._carry, self._facts = carry_of(carried), facts or {}
-        self._alerts, self._beats = alerts, Watch(store, run, heartbeats, clock.now())
-        self._names = frozenset(target.name for target in targets) | self._beats.names
-        self.on_outbox: Callable[[], None] = lambda: None
         begun = clock.now()
+        self._alerts, self._beats = alerts, Watch(store, run, heartbeats, begun)
+        self.pushes = Pushes(store, run, carried, adopted, begun)
+        # The driver looks into both while they grow: a pushed target is met with its first push.
+        self._carried, self._names = carried, {*carried, *self._beats.names}
+        self.on_outbox: Callable[[], None] = lambda: None
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = False
         self._ingest = Ingest(store, run, begun)
+        self._ingest.met(self.driver.recovered)
         self.on_step: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
         cursors = store.cursors(run)
@@ -79,6 +84,7 @@ class RunLoop:
             self._store, self._commit, self.run, self._carry, self._facts, self._alerts, targets=self._names
         )
         driver.on_outbox = lambda: self.on_outbox()
+        driver.feed(self.pushes.heard())
         return driver
 
     def _commit(self, batch: Batch) -> "Future[int]":
@@ -125,7 +131,26 @@ class RunLoop:
             self.driver.feed(arrivals)
         if heard:
             self._writer.flush()
+        self._collect_pushes(t)
         self.driver.feed(self._ingest.pushed(t))
+
+    def _collect_pushes(self, t: float) -> None:
+        """Bodies one by one: each is out of the inbox with what became of it, and fed when that is committed."""
+        for batch, arrivals in self.pushes.take(self._ingest):
+            self._names |= self._carried.keys()
+            try:
+                self._commit(batch).result()
+            except Exception as error:  # whatever the database said: only what it may still take is kept
+                self._ingest = self._ingest.renewed()
+                if is_transient(error):
+                    raise
+                log.warning("run %s: a push was not stored: %s", self.run, _cause(error))
+                batch, arrivals = self.pushes.discard(self._ingest, batch, error, t)
+                self._commit(batch).result()
+            self.driver.feed(arrivals)
+        for batch, arrivals in self.pushes.look(self._ingest, t):
+            self._commit(batch)
+            self.driver.feed(arrivals)
 
     async def _round(self, t: float, patient: bool) -> list[float]:
         """One scrape of every due target. Returns the newest known time of those that have more to read."""
@@ -167,7 +192,7 @@ class RunLoop:
                 continue
             reader.committed(outcome)
             self.driver.feed(arrivals)
-            if outcome.reading is not None and outcome.reading.more:
+            if reader.lagging:
                 newest = arrivals.newest()
                 horizons.append(newest if newest is not None else -math.inf)
         return sorted(horizons)
@@ -175,7 +200,7 @@ class RunLoop:
     def _refused(self, reader: TargetReader, outcome: Outcome) -> None:
         """Note the target as down. What `Ingest` had counted was never stored: it reads the store again."""
         reader.committed(outcome)
-        self._ingest = Ingest(self._store, self.run, self._clock.now())
+        self._ingest = self._ingest.renewed()
         self._submit(reader.target, outcome)
         self._writer.flush()
 
@@ -198,7 +223,7 @@ class RunLoop:
         """`step` on the clock's 5 s grid until `stop`. A late step is not repeated: the next one catches up."""
         while not stop.is_set():
             t = (math.floor(self._clock.now() / TICK_SECONDS) + 1) * TICK_SECONDS
-            if await _stopped_within(stop, self._clock.wall_until(t)):
+            if await stopped_within(stop, self._clock.wall_until(t)):
                 break
             try:
                 if not await asyncio.to_thread(self.leading):
@@ -233,7 +258,8 @@ def _cause(error: Exception) -> str:
     return f"{type(error).__name__}: {getattr(error, 'orig', None) or error}".splitlines()[0][:200]
 
 
-async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:
+async def stopped_within(stop: asyncio.Event, seconds: float) -> bool:
+    """Wait; True when `stop` was set before the time was over."""
     try:
         await asyncio.wait_for(stop.wait(), seconds)
     except TimeoutError:

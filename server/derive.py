@@ -121,7 +121,7 @@ class Deriver:
         row = arrival.row
         self.sandboxes.put(
             arrival.ts, row.record, own=row.own, dangling=row.dangling, created=arrival.created,
-            became_ready=arrival.became_ready,
+            became_ready=arrival.became_ready, met=row.first_seen / 1000,
         )  # fmt: skip
         if not row.own or counted:
             return
@@ -217,13 +217,14 @@ class Deriver:
         return any(gauge.fresh(now) for series in self.gauges.values() for gauge in series.values())
 
     def works(self, now: float) -> bool:
-        """Is a run that says nothing of itself at work? A heartbeat says so, and engines that generate do.
+        """Is a run that says nothing of itself at work? A heartbeat says so, its sandboxes, and engines that generate.
 
         Beside a trainer that was ever read, engines alone prove nothing (warm-up generates too): until an hour is
         over, in which every run has loaded and compiled.
         """
         trainers = [one for one in self.health.values() if one.actor == "trainer" and one.last_ok_ts is not None]
-        if any(one.kind == HEARTBEAT for one in trainers):
+        # Nobody asks for sandboxes before there are rollouts to run, however long the first step then takes.
+        if any(one.kind == HEARTBEAT for one in trainers) or self.sandboxes.own:
             return True
         if GENERATED not in self.counters or not any(self.counters[GENERATED].totals.values()):
             return False

@@ -18,7 +18,7 @@ from server.alerts.config import AlertSettings
 from server.alerts.run_alerts import RunAlerts
 from server.answers import Answers
 from server.derive import Deriver, is_gap
-from server.ingest import Arrivals, SampleArrival, StepArrival, health
+from server.ingest import Arrivals, SampleArrival, StepArrival, health, reads_files
 from server.sandbox_ingest import SandboxArrival
 from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
 from server.signals._steps import row_limit
@@ -70,7 +70,7 @@ class RunDriver:
         self._answers = Answers(store, run, self._items, self.deriver)
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
-        self._sandboxes: deque[SandboxArrival] = deque()
+        self.sandboxes: deque[SandboxArrival] = deque()
         self._healths: deque[TargetHealth] = deque()
         self._written: dict[str, object] = {}
         self._revived = ""
@@ -127,7 +127,8 @@ class RunDriver:
     def _recover_sandboxes(self, watermark: int) -> None:
         """Live ones and the window's, and as just arrived what was committed after the watermark."""
         since = max(0, watermark - round(TICK_WINDOW_SECONDS * 1000))
-        for row in sorted(self._store.sandboxes.recent(self.run, since), key=lambda row: row.seen_at):
+        self.recovered = sorted(self._store.sandboxes.recent(self.run, since), key=lambda row: row.seen_at)
+        for row in self.recovered:
             fresh = row.seen_at > watermark
             arrival = SandboxArrival(
                 row.seen_at / 1000, row,
@@ -136,11 +137,11 @@ class RunDriver:
                 failed=(row.failed_seen or 0) > watermark,
             )  # fmt: skip
             if fresh:
-                self._sandboxes.append(arrival)
+                self.sandboxes.append(arrival)
             else:
                 self.deriver.sandbox(arrival, counted=True)
             health = self.deriver.health.get(row.target)
-            if health is not None and health.last_ok_ts is not None:
+            if health is not None and health.last_ok_ts is not None and not reads_files(health.kind):
                 keep = max(15.0, 3 * health.interval_seconds)
                 self.deriver.sandboxes.heard[row.target] = (health.last_ok_ts, keep)
 
@@ -177,7 +178,7 @@ class RunDriver:
         """Take what was committed. Nothing is derived before `advance`."""
         self._samples += arrivals.samples
         self._steps += arrivals.steps
-        self._sandboxes += arrivals.sandboxes
+        self.sandboxes += arrivals.sandboxes
         self.deriver.sandboxes.heard.update(arrivals.heard)
         self._healths += arrivals.health
         facts = {**arrivals.facts, **self._stated}
@@ -282,8 +283,8 @@ class RunDriver:
             times.append(self._samples[0][0])
         if self._steps:
             times.append(self._steps[0].ts)
-        if self._sandboxes:
-            times.append(self._sandboxes[0].ts)
+        if self.sandboxes:
+            times.append(self.sandboxes[0].ts)
         return min(times, default=None)
 
     def _next_tick(self, tick: float, t: float) -> float:
@@ -302,8 +303,8 @@ class RunDriver:
         # How a target answered has a time too: a tick before it must not know of it.
         while self._healths and self._healths[0].last_ts <= tick:
             self._see(self._healths.popleft())
-        while self._sandboxes and self._sandboxes[0].ts <= tick:
-            self.deriver.sandbox(self._sandboxes.popleft())
+        while self.sandboxes and self.sandboxes[0].ts <= tick:
+            self.deriver.sandbox(self.sandboxes.popleft())
         self._feed_steps(tick, batch)
 
     def _feed_steps(self, t: float, batch: Batch) -> None:

@@ -9,9 +9,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import collectors
 from collectors.catalog import METRICS
 from collectors.model import Event, Labels, Reading, Sample, Sandbox, ScrapeError, Target
 from server.sandbox_ingest import REMEMBERED_SECONDS, SandboxArrival, SandboxIngest
+from server.signals._buckets import WINDOWED, as_counters
 from server.signals._model import SKEW_SECONDS, TargetHealth
 from server.signals._window import StepKey
 from server.store import Store
@@ -77,12 +79,12 @@ class Ingest:
         self._life_start = -math.inf
         self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
         own = str(store.facts(run).get("run_name", run))
-        # What the driver reads back at its start is not news: ``since`` is when it did (default: the watermark).
-        watermark = (store.run(run) or store.ensure_run(run)).watermark
-        self._since = self._pushed = _ms(since) if since is not None else watermark or 0
+        row = store.run(run) or store.ensure_run(run)
+        # Pushed rows are looked for from ``since`` on (default: the watermark); `met` tells what is no news among them.
+        self._pushed = _ms(since) if since is not None else row.watermark or 0
         self._seen: dict[tuple[str, str], SandboxRow] = {}
-        since_ms = max(0, (watermark or 0) - round(REMEMBERED_SECONDS * 1000))
-        self._sandboxes = SandboxIngest(store.sandboxes.recent(run, since_ms), {run, own})
+        known = store.sandboxes.recent(run, max(0, (row.watermark or 0) - round(REMEMBERED_SECONDS * 1000)))
+        self._sandboxes = SandboxIngest(known, {run, own}, row.first_ts / 1000 if row.first_ts is not None else None)
 
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A successful scrape. `now` stamps what has no time of its own; `seconds` is how long it took."""
@@ -93,6 +95,10 @@ class Ingest:
         keys = [SeriesKey(target.name, item.metric, item.labels) for item in reading.histograms]
         for series, item in zip(self._intern(keys), reading.histograms, strict=True):
             batch.histograms.append((series, _ms(item.ts if item.ts is not None else now), item))
+            arrivals.samples += [
+                (item.ts if item.ts is not None else now, target.name, item.metric, labels, count)
+                for labels, count in (as_counters(item) if item.metric in WINDOWED else ())
+            ]
         batch.events += [(_ms(event.ts if event.ts is not None else now), event) for event in reading.events]
         batch.facts.update(reading.facts)
         if reading.cursor is not None:
@@ -117,16 +123,20 @@ class Ingest:
         changed = self._sandboxes.take(target, records, tuple(listed), self._living(), now)
         batch.sandboxes += [arrival.row for arrival in changed]
         arrivals.sandboxes += changed
-        arrivals.heard[target.name] = (now, max(15.0, 3 * target.interval_seconds))
+        if not reads_files(target.collector):
+            arrivals.heard[target.name] = (now, max(15.0, 3 * target.interval_seconds))
 
     def pushed(self, now: float) -> Arrivals:
         """What was pushed into the store since the last call, by any process: the same changes, from its rows."""
         arrivals, before = Arrivals(), self._pushed
+        if self._seen:
+            arrivals.heard[PUSHED] = (now, math.inf)
         # A little overlap: rows of a transaction that was slower than a tick are met, and again says nothing new.
         for row in self._store.sandboxes.heard_since(self.run, PUSHED, before - OVERLAP_MS):
             if self._seen.get((row.record.provider, row.record.id)) == row:
                 continue
-            fresh = max(before - OVERLAP_MS, self._since)
+            # Stamped before it was written: one that took seconds to commit is older than the last look.
+            fresh = before - OVERLAP_MS
             known = self._seen.get((row.record.provider, row.record.id))
             self._seen[(row.record.provider, row.record.id)] = row
             arrivals.sandboxes.append(
@@ -143,6 +153,48 @@ class Ingest:
         old = self._pushed - 2 * OVERLAP_MS
         self._seen = {key: row for key, row in self._seen.items() if row.seen_at >= old}
         return arrivals
+
+    def renewed(self) -> "Ingest":
+        """Another of the same run, of what the store holds: this one counted what was never stored."""
+        found = Ingest(self._store, self.run)
+        found._pushed, found._seen = self._pushed, self._seen
+        return found
+
+    def met(self, rows: Iterable[SandboxRow]) -> None:
+        """Pushed rows that the driver has read itself: `pushed` tells only what they become."""
+        self._seen.update({(row.record.provider, row.record.id): row for row in rows if row.target == PUSHED})
+
+    def settled(self, samples: Iterable[Sample]) -> tuple[Sample, ...]:
+        """Pushed samples in the order of their steps, without those of a step that say again what is stored.
+
+        Who pushes repeats what was not acknowledged, and sends a step in parts. That is no restart: further values of
+        a step that is there, and a step that was overtaken, keep to its life. Other values for the same are one.
+        """
+        steps: dict[tuple[str, int], list[Sample]] = {}
+        found = []
+        for sample in samples:
+            if sample.step is None:
+                found.append(sample)
+            else:
+                steps.setdefault((sample.axis, sample.step), []).append(sample)
+        for (axis, number), values in sorted(steps.items()):
+            found += self._settled(axis, number, values)
+        return tuple(found)
+
+    def _settled(self, axis: str, number: int, values: list[Sample]) -> list[Sample]:
+        last, last_ts = self._axis_last.get(axis, (number, 0.0))
+        if number >= last:
+            return values
+        stored = self._store.steps(self.run, axis, last=1, before=number + 1, incarnation=self.incarnation)
+        if not stored:
+            return values  # before everything of this life: it began anew
+        if stored[0].step < number:
+            return [replace(one, ts=last_ts) if one.ts is None else one for one in values]
+        known = stored[0].values
+        if any(known.get((one.metric, one.labels), one.value) != one.value for one in values):
+            return values
+        ts = stored[0].ts / 1000
+        return [replace(one, ts=ts) for one in values if (one.metric, one.labels) not in known]
 
     def _living(self) -> set[str]:
         """Names under which runs that are not over may be known to a provider."""
@@ -163,12 +215,13 @@ class Ingest:
         return batch, Arrivals(health=[health(row)])
 
     def heard(self, target: Target, last: float | None, now: float) -> tuple[Batch, Arrivals]:
-        """A heartbeat that is in time; ``last``: when it was heard (None: not yet, and not yet due)."""
-        batch = Batch(run=self.run)
+        """A target that calls us and is in time; ``last``: when it was heard (None: not yet, and not yet due)."""
+        batch, before = Batch(run=self.run), self._health.get(target.name)
         row = TargetRow(
             name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
             last_ok_ts=_ms(last) if last is not None else None, error="" if last is not None else "not heard yet",
-            interval_seconds=target.interval_seconds,
+            interval_seconds=target.interval_seconds, unmapped=before.unmapped if before else {},
+            dropped=before.dropped if before else 0,
         )  # fmt: skip
         self._note_health(target, row, batch, now)
         return batch, Arrivals(health=[health(row)])
@@ -231,7 +284,7 @@ class Ingest:
         for key, count in reading.unmapped.items():
             if key in unmapped or len(unmapped) < UNMAPPED_KEPT:
                 unmapped[key] = unmapped.get(key, 0) + count
-        why = f"dropped {reading.dropped}: {reading.why_dropped}" if reading.dropped else _ahead(reading, now)
+        why = _complaint(reading) or _ahead(reading, now)
         row = TargetRow(
             name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
             last_ok_ts=_ms(now), error=why, scrape_seconds=seconds, samples=reading.samples_scraped,
@@ -247,6 +300,12 @@ class Ingest:
         values = (float(row.up), row.scrape_seconds, float(row.samples))
         for series, value in zip(self._intern([SeriesKey(target.name, name) for name in HEALTH]), values, strict=True):
             batch.samples.append((series, _ms(now), value))
+
+
+def reads_files(collector: str) -> bool:
+    """Does it read what a run writes? Files tell what was, often only when it is over: none is no zero of live ones."""
+    known = collectors.load().get(collector)
+    return known is not None and known.tail is not None
 
 
 def health(row: TargetRow) -> TargetHealth:
@@ -279,6 +338,12 @@ def _plausible(reading: Reading, now: float) -> Reading:
         dropped=reading.dropped + refused,
         why_dropped=why,
     )
+
+
+def _complaint(reading: Reading) -> str:
+    """What is missing from an answer, in a line; "" when nothing is."""
+    dropped = f"dropped {reading.dropped}: {reading.why_dropped}" if reading.dropped else ""
+    return "; ".join(words for words in (dropped, reading.partial, *reading.gaps) if words)
 
 
 def _ahead(reading: Reading, now: float) -> str:

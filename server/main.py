@@ -200,6 +200,7 @@ def _watch(args: argparse.Namespace) -> int:
     # A name nobody chose must not join two runs: `./a/out` and `./b/out` are told apart by what was read before.
     place = next((target.path for target in attached.targets if target.path), None)
     facts = {"source_path": str(Path(place).resolve())} if place else {}
+    settings = replace(settings, runs=(run,))
     return _serve(args, settings, [replace(attached, named=args.run is not None or not facts, facts=facts)])
 
 
@@ -257,6 +258,7 @@ def _demo_in(args: argparse.Namespace, directory: Path) -> int:
     sock = bind(settings.host, settings.port)
     clock = ScaledClock(demo.begin(WallClock().now()))
     with demo.Cluster(args.scenario, args.seed, directory, clock.now()) as cluster:
+        settings = replace(settings, runs=(cluster.settings(),))
 
         async def before(loops: Sequence[RunLoop]) -> None:
             await demo.fast_forward(cluster, clock, loops, args.speed)

@@ -3,6 +3,7 @@
 One per run. A listing repeats thousands of rows that say nothing new: only changes are written and handed on.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -16,7 +17,11 @@ LIVE = frozenset({"queued", "building_image", "starting", "running", "paused", "
 PENDING = frozenset({"queued", "building_image", "starting"})
 # How long an ended sandbox is remembered: a provider lists those of the last minutes again and again.
 REMEMBERED_SECONDS = 3600.0
-_TIMES = ("requested_at", "started_at", "ready_at", "ended_at")
+# The provider said nothing of its end: complete listings left it out.
+GONE = "not listed any more"
+# One short or empty answer is a slip of the provider's; two of them are an end.
+MISSED_LISTINGS = 2
+_TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,17 @@ class SandboxIngest:
     Args:
         rows: what the store holds of them (live, and lately ended); others are to be recalled when they are met.
         keys: names by which providers may know the run: its name, its own name for itself, a configured one.
+        since: when the run began for us, epoch seconds (None: with the first listing): what a provider tells of the
+            time before is history, of which it keeps some ends longer than others, and not ours to count.
     """
 
-    def __init__(self, rows: Iterable[SandboxRow], keys: Collection[str]) -> None:
+    def __init__(self, rows: Iterable[SandboxRow], keys: Collection[str], since: float | None = 0.0) -> None:
         self.keys = set(keys)
+        self._since = since
+        # Complete listings in a row that left a live one out, with the time of the first.
+        self._missed: dict[tuple[str, str], tuple[int, float]] = {}
+        # Readings in a row in which one that had ended was live.
+        self._again: dict[tuple[str, str], int] = {}
         self._known: dict[tuple[str, str], SandboxRow] = {(row.record.provider, row.record.id): row for row in rows}
 
     def unknown(self, records: Iterable[Sandbox]) -> list[tuple[str, str]]:
@@ -59,33 +71,63 @@ class SandboxIngest:
             listed: providers of which `records` holds every live sandbox.
             runs: keys of the runs that live now: what says it belongs to none of them dangles.
         """
+        if listed and self._since is None:
+            self._since = now
         newest = {(record.provider, _cut(record.id)): record for record in records if record.id}
+        if listed:
+            newest = {key: record for key, record in newest.items() if not self._history(key, record)}
         found = [self._one(target, key, record, runs, now) for key, record in newest.items()]
-        found += [self._gone(row, now) for row in self._missing(target, newest, listed)]
+        found += [self._gone(row, since, now) for row, since in self._missing(target, newest, listed, now)]
         self._forget(now)
         return [arrival for arrival in found if arrival is not None]
 
     def _one(
         self, target: Target, key: tuple[str, str], record: Sandbox, runs: Collection[str], now: float
     ) -> SandboxArrival | None:
-        before = self._known.get(key)
-        merged = _merged(before.record if before else None, _clean(record), now)
+        before, record = self._known.get(key), _clean(record)
+        self._missed.pop(key, None)
+        old = before.record if before is not None else None
+        if old is not None and self._revived(key, old, record):
+            old = replace(old, state=record.state, ended_at=None, cause=None)
+        merged = _merged(old, record, now)
         own = not merged.run_key or merged.run_key in self.keys
         dangling = merged.state in LIVE and not own and merged.run_key not in runs
         return self._changed(before, SandboxRow(target.name, merged, own, dangling, _ms(now), _ms(now)), now)
 
-    def _missing(
-        self, target: Target, newest: Mapping[tuple[str, str], Sandbox], listed: Collection[str]
-    ) -> list[SandboxRow]:
-        """Live ones of a complete listing that it leaves out: they have ended, unseen."""
-        return [
-            row
-            for key, row in self._known.items()
-            if key[0] in listed and row.target == target.name and key not in newest and row.record.state in LIVE
-        ]
+    def _history(self, key: tuple[str, str], record: Sandbox) -> bool:
+        """Was it over before the run began for us, and never met?"""
+        ended = record.ended_at
+        return key not in self._known and ended is not None and self._since is not None and ended < self._since
 
-    def _gone(self, before: SandboxRow, now: float) -> SandboxArrival | None:
-        ended = replace(before.record, state="terminated", provider_state="not listed any more", ended_at=now)
+    def _revived(self, key: tuple[str, str], before: Sandbox, record: Sandbox) -> bool:
+        """Does one that had ended live again? A container is started once more; a provider left it out by mistake."""
+        if before.ended_at is None or record.state not in LIVE:
+            self._again.pop(key, None)
+            return False
+        begun = max((at for at in (record.started_at, record.ready_at) if at is not None), default=-math.inf)
+        # A page that was on its way while it ended shows it live once, not twice.
+        self._again[key] = seen = self._again.get(key, 0) + 1
+        if before.provider_state != GONE and begun <= before.ended_at and seen < 2:
+            return False
+        del self._again[key]
+        return True
+
+    def _missing(
+        self, target: Target, newest: Mapping[tuple[str, str], Sandbox], listed: Collection[str], now: float
+    ) -> list[tuple[SandboxRow, float]]:
+        """Live ones that complete listings leave out, and since when: they have ended, unseen."""
+        found = []
+        for key, row in self._known.items():
+            if key[0] in listed and row.target == target.name and key not in newest and row.record.state in LIVE:
+                times, since = self._missed.get(key, (0, now))
+                self._missed[key] = (times + 1, since)
+                if times + 1 >= MISSED_LISTINGS:
+                    found.append((row, since))
+        return found
+
+    def _gone(self, before: SandboxRow, since: float, now: float) -> SandboxArrival | None:
+        self._missed.pop((before.record.provider, before.record.id), None)
+        ended = replace(before.record, state="terminated", provider_state=GONE, ended_at=since)
         return self._changed(before, replace(before, record=ended, dangling=False, seen_at=_ms(now)), now)
 
     def _changed(self, before: SandboxRow | None, row: SandboxRow, now: float) -> SandboxArrival | None:
@@ -111,6 +153,7 @@ class SandboxIngest:
         ended = [key for key, row in self._known.items() if (row.record.ended_at or now) < old]
         for key in ended:
             del self._known[key]
+            self._again.pop(key, None)
 
 
 def _merged(before: Sandbox | None, record: Sandbox, now: float) -> Sandbox:
@@ -118,7 +161,7 @@ def _merged(before: Sandbox | None, record: Sandbox, now: float) -> Sandbox:
     if before is None:
         return _ended(record, now)
     if before.ended_at is not None and record.state in LIVE:
-        return before  # a page that was on its way while it ended
+        return before
     if before.state == "failed":
         # Providers list what failed as terminated once they have cleaned up: it failed all the same.
         record = replace(record, state="failed", cause=before.cause)
@@ -128,7 +171,9 @@ def _merged(before: Sandbox | None, record: Sandbox, now: float) -> Sandbox:
         for field in fields(Sandbox)
         if field.name not in _TIMES and getattr(record, field.name) in (None, "")
     }
-    merged = replace(record, **{**kept, **known})
+    # The first times stand, so what they were read from does too.
+    source = before.latency_source or record.latency_source
+    merged = replace(record, **{**kept, **known, "latency_source": source})
     if merged.ready_at is None and record.state == "running" and before.state in PENDING:
         # The provider tells no time: between the last poll and this one it became usable.
         merged = replace(merged, ready_at=now, latency_source="poll_bound")

@@ -14,13 +14,13 @@ from collectors.readers.causes import cause_of
 
 FIELDS = (
     "provider", "id", "state", "name", "run_key", "provider_state", "requested_at", "started_at", "ready_at",
-    "ended_at", "image", "image_cached", "latency_source", "cause", "detail", "unreachable", "expires_at",
-    "cost_usd_per_hour",
+    "first_exec_at", "ended_at", "image", "image_cached", "latency_source", "cause", "detail", "unreachable",
+    "expires_at", "cost_usd_per_hour",
 )  # fmt: skip
 """As of `collectors.model.Sandbox`; only `id` must be given."""
 
 MAX_LINES = 10_000
-_TIMES = ("requested_at", "started_at", "ready_at", "ended_at", "expires_at")
+_TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at", "expires_at")
 _TEXTS = ("provider", "id", "name", "run_key", "provider_state", "image", "detail")
 _WORDS = {"state": get_args(SandboxState), "latency_source": get_args(LatencySource), "cause": get_args(FailureCause)}
 LAST = 1e11

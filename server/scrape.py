@@ -28,6 +28,8 @@ BACKOFF_MAX_SECONDS = 60.0
 # But within the first two minutes every 10 s: an engine that restarts in 40 s must not look dead for a minute.
 EARLY_SECONDS, EARLY_BACKOFF_SECONDS = 120.0, 10.0
 RETRY_AFTER_MAX_SECONDS = 600.0
+# A listing of many pages goes on with the next tick, not at once: a provider is not to be hammered.
+MORE_SECONDS = 5.0
 # The verb's own time limit comes first and gives the better message; this one catches a verb that forgot.
 GUARD_SECONDS = 2.0
 
@@ -122,8 +124,11 @@ class TargetReader:
         if outcome.reading.cursor is not None:
             self.cursor = outcome.reading.cursor
         self.failures = 0
-        self.lagging = outcome.reading.more
-        self.due = outcome.started if outcome.reading.more else outcome.started + self.target.interval_seconds
+        more, interval = outcome.reading.more, self.target.interval_seconds
+        # Only files hold history back; what is polled tells of now, and the rest of it comes with the next polls.
+        self.lagging = more and bool(self.target.path)
+        wait = min(MORE_SECONDS, interval) if more else interval
+        self.due = outcome.started + (0.0 if self.lagging else wait)
         if self.was_up is False:
             log.info("target %s is back", self.target.name)
         self.was_up = True

@@ -8,6 +8,8 @@ must not reach a dashboard on a developer's machine through DNS rebinding or a c
 import hashlib
 import hmac
 import ipaddress
+import json
+import re
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -28,6 +30,11 @@ HEARTBEAT_PATH = "/api/v1/heartbeat/"
 LOGIN_BYTES = 4096
 # The largest request there is: a browser asking for its charts. Checked before anything is parsed.
 BODY_BYTES = 1 << 20
+# But a push: what a collector of a hundred engines sends at once is some 5 MB.
+PUSH_BYTES = 16 << 20
+PUSH_PATHS = frozenset({"/api/v1/write", "/v1/metrics"})
+# 10,000 records of sandboxes with their times and texts: the most that one body may hold.
+PUSH_PATTERN = re.compile(r"/api/v1/runs/[^/]+/sandboxes")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -114,9 +121,9 @@ class Gate:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         refusal = self._refusal(scope, headers)
-        send, receive = self._with_headers(send), _bounded(receive)
+        send, receive = self._with_headers(send), _bounded(receive, _limit(scope["path"]))
         if refusal is not None:
-            await _answer(scope, send, *refusal)
+            await _refuse(scope, send, *refusal)
         elif self._token and scope["path"] == "/login" and scope["type"] == "http":
             await self._login(scope, receive, send)
         elif self._token and not _is_open(scope["path"]) and not self._authorised(headers):
@@ -135,8 +142,9 @@ class Gate:
         if writes and origin is not None and origin.partition("://")[2] != headers.get("host", ""):
             return 403, "cross-origin requests are refused"
         length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length[:20]) > BODY_BYTES:
-            return 413, f"a request may hold {BODY_BYTES} bytes"
+        limit = _limit(scope["path"])
+        if not length.isascii() or not length.isdigit() or int(length[:20]) > limit:
+            return 413, f"a request may hold {limit} bytes"
         return None
 
     def _authorised(self, headers: dict[str, str]) -> bool:
@@ -207,7 +215,11 @@ def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(HEARTBEAT_PATH)
 
 
-def _bounded(receive: Receive) -> Receive:
+def _limit(path: str) -> int:
+    return PUSH_BYTES if path in PUSH_PATHS or PUSH_PATTERN.fullmatch(path) else BODY_BYTES
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
     """A request body that ends at the limit, whatever its header promised (chunked bodies promise nothing)."""
     seen = 0
 
@@ -215,7 +227,7 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal seen
         message = await receive()
         seen += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if seen > BODY_BYTES else message
+        return {"type": "http.disconnect"} if seen > limit else message
 
     return limited
 
@@ -227,6 +239,15 @@ padding:10px;border-radius:8px;border:1px solid #8888}</style><form method="post
 <h1>Rollscope</h1><label for="token">Access token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" autofocus required>
 <button>Open the dashboard</button></form></html>"""
+
+
+async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
+    """A program reads JSON, as everywhere in the API and in OTLP; a person reads the words."""
+    if scope["path"].startswith(("/api/", "/v1/")):
+        headers = [(b"content-type", b"application/json")]
+        await _answer(scope, send, status, json.dumps({"detail": text}), headers)
+    else:
+        await _answer(scope, send, status, text)
 
 
 async def _answer(

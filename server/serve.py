@@ -21,10 +21,13 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from server.adopt import Adopter, admits
 from server.alerts.deadman import DeadMan
 from server.alerts.dispatch import Dispatcher
 from server.api import close_api, create_api
 from server.api_alerts import add_alerts
+from server.api_preflight import add_preflight
+from server.api_push import add_pushes
 from server.api_sandboxes import add_sandboxes
 from server.attach import Attached
 from server.clock import Clock
@@ -32,6 +35,7 @@ from server.collect import RunLoop
 from server.config import Settings
 from server.heartbeats import Heartbeats
 from server.leader import Leader
+from server.preflight.live import Preflights, living
 from server.problems import ConfigError
 from server.query import Reader, StoreReader
 from server.security import LOOPBACK_NAMES, App, Gate, is_loopback
@@ -187,7 +191,8 @@ def _make_folder(path: Path) -> None:
 def _app(
     settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
 ) -> App:
-    reader = StoreReader(store, clock, settings.alerts)
+    preflights = Preflights(settings.runs, clock, lambda: living(reader))
+    reader = StoreReader(store, clock, settings.alerts, preflights.get)
 
     def ready() -> str | None:
         try:
@@ -199,7 +204,11 @@ def _app(
 
     api = create_api(reader, version=version, ready=ready)
     add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.runs).beat)
-    add_sandboxes(api, reader, store, clock)
+    configured = frozenset(run.name for run in settings.runs)
+    admitted = partial(admits, store, configured=configured, clock=clock)
+    add_sandboxes(api, reader, store, clock, admitted)
+    add_pushes(api, store, clock, admitted)
+    add_preflight(api, reader, preflights)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)
     return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)
@@ -233,7 +242,7 @@ class _Collecting(AbstractContextManager[None]):
         self._ready.wait()
 
     def __exit__(self, *_: object) -> None:
-        for loop in self._loops:
+        for loop in tuple(self._loops):
             loop.stop()
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
@@ -255,22 +264,18 @@ class _Collecting(AbstractContextManager[None]):
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
+        dispatcher = Dispatcher(self._store.alerts, self._alerts.receivers, self._clock)
         for run in self._runs:
             # On threads, one by one: reading a long run back must neither block the loop nor a signal to stop.
-            make = partial(
-                RunLoop, run.name, run.targets, self._store, self._writer, self._clock,
-                facts=run.facts, alerts=self._alerts, heartbeats=run.heartbeats,
-            )  # fmt: skip
-            self._loops.append(await asyncio.to_thread(make))
-        loops = self._loops
-        kept, now = [loop.run for loop in loops], round(self._clock.now() * 1000)
-        await asyncio.to_thread(self._store.alerts.abandon, kept, now)
-        dispatcher = Dispatcher(self._store.alerts, self._alerts.receivers, self._clock)
-        for loop in loops:
-            self._turned(loop.run)
-            loop.on_outbox = dispatcher.wake
-            loop.on_step = partial(self._turned, loop.run)
-            loop.leading = self._leader.leading
+            self._loops.append(await asyncio.to_thread(self._made, run, dispatcher.wake))
+        loops = tuple(self._loops)
+        adopter = Adopter(
+            self._store, self._clock, lambda name: self._made(Attached(name, (), {}), dispatcher.wake, adopted=True),
+            self._loops, self._forget,
+        )  # fmt: skip
+        # What was pushed into lately goes on; of all others nobody evaluates the alerts any more.
+        kept = [*(loop.run for loop in loops), *await adopter.names()]
+        await asyncio.to_thread(self._store.alerts.abandon, kept, round(self._clock.now() * 1000))
         if self._before is not None:
             filling = asyncio.create_task(_as_coroutine(self._before(loops)))
             stopping = asyncio.create_task(self._stop.wait())
@@ -285,7 +290,22 @@ class _Collecting(AbstractContextManager[None]):
         if self._alerts.deadman.url:
             dead_man = DeadMan(self._alerts.deadman.url, self._alerts.deadman.interval, self._health.problem)
             beside.append(dead_man.run(self._stop))
-        await asyncio.gather(*(loop.live(self._stop) for loop in loops), *beside)
+        await asyncio.gather(*(loop.live(self._stop) for loop in loops), *beside, adopter.run(self._stop))
+
+    def _made(self, run: Attached, wake: Callable[[], None], adopted: bool = False) -> RunLoop:
+        """A run's loop, wired to what is told of it."""
+        loop = RunLoop(
+            run.name, run.targets, self._store, self._writer, self._clock,
+            facts=run.facts, alerts=self._alerts, heartbeats=run.heartbeats, adopted=adopted,
+        )  # fmt: skip
+        self._turned(run.name)
+        loop.on_outbox = wake
+        loop.on_step = partial(self._turned, run.name)
+        loop.leading = self._leader.leading
+        return loop
+
+    def _forget(self, run: str) -> None:
+        self._health.turned.pop(run, None)
 
     def _turned(self, run: str) -> None:
         self._health.turned[run] = time.monotonic()

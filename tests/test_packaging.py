@@ -6,15 +6,18 @@ from pathlib import Path
 
 import yaml
 
+import collectors
+from collectors.sandboxes.modal import TESTED
 from server.config import build
 from server.main import _parser
+from tests.support_sdks import ENVIRONMENTS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
 def names(lines: list[str]) -> set[str]:
-    return {line for line in lines if line and not line.startswith(("#", "-r"))}
+    return {line for line in lines if line and not line.startswith(("#", "-"))}
 
 
 def test_lock_inputs_are_the_projects_dependencies() -> None:
@@ -40,17 +43,51 @@ def test_every_direct_dependency_is_locked() -> None:
         assert re.split(r"[\[<>=]", requirement)[0] in locked
 
 
+def pins(name: str) -> dict[str, str]:
+    """Package -> version of a lock file."""
+    text = (ROOT / f"requirements/{name}.txt").read_text("utf-8")
+    return dict(re.findall(r"^([A-Za-z0-9._-]+)==([^ ;]+)", text, re.M))
+
+
 def test_extras_are_locked_for_the_tests_and_not_in_the_runtime() -> None:
-    locked = {name: (ROOT / f"requirements/{name}.txt").read_text("utf-8") for name in ("runtime", "dev")}
-    extras = dict(PROJECT["project"]["optional-dependencies"])
-    # Its SDK and those of other providers do not agree on their dependencies: it is tested in an environment of its
-    # own (ROLLSCOPE_TEST_SDKS), pinned to the one version whose private parts were read.
-    assert extras.pop("modal") == ["modal==1.6.4"]
-    for requirements in extras.values():
-        assert set(requirements) <= set(PROJECT["dependency-groups"]["dev"])
+    for extra, requirements in PROJECT["project"]["optional-dependencies"].items():
+        # Modal's SDK brings 23 packages: it is tested in an environment of its own, with the other providers' SDKs.
+        inputs, lock = ("sdks.in", "sdks") if extra == "modal" else ("dev.in", "dev")
+        assert set(requirements) <= names((ROOT / "requirements" / inputs).read_text("utf-8").splitlines())
         for requirement in requirements:
-            pin = re.split(r"[\[<>=]", requirement)[0] + "=="
-            assert pin in locked["dev"] and pin not in locked["runtime"]
+            pin = re.split(r"[\[<>=]", requirement)[0]
+            assert pin in pins(lock) and pin not in pins("runtime")
+
+
+def test_the_modal_extra_is_pinned_and_moves_none_of_our_versions() -> None:
+    """The collector calls private parts of the SDK, and who installs the extra must get the runtime we test."""
+    assert PROJECT["project"]["optional-dependencies"]["modal"] == [f"modal=={TESTED}"]
+    assert pins("runtime").items() <= pins("sdks").items()
+
+
+def test_each_sdk_is_locked_at_the_version_its_collector_names() -> None:
+    stated = " ".join(collector.versions for collector in collectors.load().values() if collector.actor == "sandbox")
+    for name in ("sdks", "sdks-apart"):
+        direct = names((ROOT / f"requirements/{name}.in").read_text("utf-8").splitlines())
+        for package, version in (requirement.split("==") for requirement in direct):
+            assert pins(name)[package] == version
+            word = "SDK" if package == "modal" else f"(?:{package}|{package.replace('-', '_')})"
+            assert re.search(rf"\b{word} {re.escape(version)}\b", stated), package
+
+
+def test_make_sets_up_locks_and_cleans_every_environment() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    inputs = sorted(path.stem for path in (ROOT / "requirements").glob("*.in"))
+    lock = re.search(r"for name in ([a-z -]+); do \$\(BIN\)/uv pip compile", makefile)
+    assert lock is not None and sorted(lock[1].split()) == inputs
+    assert sorted(path.stem for path in (ROOT / "requirements").glob("*.txt")) == inputs
+    sdks = [name for name in inputs if name.startswith("sdks")]
+    assert [ROOT / ".venv-sdks" / name for name in sdks] == sorted(ENVIRONMENTS)
+    assert "SDKS := .venv-sdks\n" in makefile
+    assert "SDKS_READY := " + " ".join(f"$(SDKS)/{name}/.ready" for name in sdks) + "\n" in makefile
+    assert re.search(r"^test: .*\$\(SDKS_READY\)", makefile, re.M)
+    assert re.search(r"^\trm -rf .*\$\(SDKS\)", makefile, re.M)
+    assert ".venv-sdks/" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
 
 
 def compose() -> dict[str, dict[str, object]]:

@@ -24,6 +24,14 @@ ROWS = (
     _s.gauge("sandboxes_dangling", "sandboxes", "Sandboxes alive that belong to no known run."),
     _s.counter("sandboxes_created_total", "sandboxes", "Sandboxes requested."),
     _s.counter("sandbox_failures_total", "sandboxes", "Sandboxes that failed; label cause."),
+    _s.counter("sandbox_throttled_total", "calls", "Calls a provider told to wait and try again; label provider."),
+    _s.counter("rollouts_seen_total", "rollouts", "Rollouts in sandboxes that ended, lost ones too, by environment."),
+    _s.counter(
+        "rollouts_infra_failed_total", "rollouts", "Rollouts that ended because their sandbox failed, by environment."
+    ),
+    _s.counter(
+        "rollout_attempt_errors_total", "errors", "Errors of rollouts, repeated attempts too; labels environment, type."
+    ),
     _s.histogram("sandbox_spinup_seconds", "seconds", "Requested to ready; label image (cached, built, unknown)."),
     _s.histogram("sandbox_exec_seconds", "seconds", "Duration of a command in a sandbox."),
 )

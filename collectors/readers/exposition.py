@@ -138,6 +138,37 @@ def parse(body: bytes, state: State, limits: Limits) -> Page:
     return page
 
 
+def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float, int | None] | ScrapeError]]:
+    """A pushed page line by line: (number, (series, value, own time in ms or None)); a bad line costs only itself.
+
+    Unlike a scrape, a push may bring times. Nothing is remembered: nobody pushes the same page twice.
+
+    Raises:
+        ScrapeError: as `parse`, for what is wrong with the body as a whole.
+    """
+    page, cache = Page(), _Cache()
+    for number, line in enumerate(_lines(body, limits), 1):
+        text = line.strip()
+        if not text or text[0] == "#":
+            continue
+        try:
+            text, stamp = _stamped(text)
+            series, value = _first_sight(text, number, page, cache, limits)
+        except ScrapeError as error:
+            yield number, error
+        else:
+            yield number, (series, value, stamp)
+
+
+def _stamped(line: str) -> tuple[str, int | None]:
+    """A line without its time, and the time. Behind the labels (or the name) stand a value and perhaps a time."""
+    rest = line[line.rfind("}") + 1 :] if "}" in line else line.partition(" ")[2]
+    parts = rest.split()
+    if len(parts) != 2 or not parts[1].removeprefix("-").isdecimal() or len(parts[1]) > 18:
+        return line, None
+    return line.rstrip()[: -len(parts[1])].rstrip(), int(parts[1])
+
+
 def _other(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> None:
     """A comment, a blank line, or a key not met before."""
     if line.startswith("# HELP "):

@@ -38,6 +38,7 @@ _HARMLESS = {"accept", "accept-encoding", "connection", "user-agent", "content-t
 _CREDIT = re.compile(
     r"\bcredits?\b|\bsuspend(?:ed)?\b|\bsuspension\b|\bpayments?\b|insufficient (?:funds|balance)", re.I
 )
+_RATE = re.compile(r"rate[ _-]?limit|too many requests|throttl", re.I)
 _QUOTA = re.compile(r"\bquotas?\b|\blimits?\b", re.I)
 _MESSAGE_KEYS = ("message", "detail", "msg", "error", "error_message", "errors", "code")
 
@@ -146,6 +147,9 @@ def _kind(status: int, body: str) -> ErrorKind:
         return "throttled"
     if status != 403:
         return "status"
+    # First, as in `causes`: every rate limit is a limit, but it passes by itself.
+    if _RATE.search(body):
+        return "throttled"
     if _CREDIT.search(body):
         return "credit"
     return "quota" if _QUOTA.search(body) else "auth"

@@ -37,7 +37,7 @@ async def ask(client: httpx.AsyncClient, path: str, params: rest.Params, limits:
     except ScrapeError as error:
         if error.kind in ("throttled", "unreachable"):
             raise
-        tally.drop(f"{path.rsplit('/', 1)[-1]}: {error}")
+        tally.gap(f"{path.rsplit('/', 1)[-1]}: {error}")
         return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from collectors.model import Limits, Sandbox, SandboxState, ScrapeError, State
 from collectors.readers.rest import Refusal
+from collectors.sandboxes._shape import Extent, ended, under_way
 
 # Of a poll's time: after this no further page is begun, so that the last one may still be slow.
 SHARE = 0.6
@@ -21,8 +22,10 @@ ROWS_MAX = 50_000
 ENDED_PAGES_MAX = 10
 # How many lost ones a poll asks for by id.
 LOOKUPS_MAX = 50
-# A listing older than this began in another world.
-SWEEP_SECONDS = 600.0
+# A listing that got no page for so long would go on in another world. One that is merely slow goes on.
+IDLE_SECONDS = 600.0
+# A server that gives one page again and again has no end. Once is honest: just a page of new ones may have pushed in.
+SAME_PAGES = 2
 
 LIVE: frozenset[SandboxState] = frozenset(
     ("queued", "building_image", "starting", "running", "paused", "stopping", "unknown")
@@ -66,9 +69,10 @@ class Source:
 
 @dataclass(slots=True)
 class _Sweep:
-    """One listing under way."""
+    """One listing under way. ``begun``, ``touched`` (the last page): monotonic seconds."""
 
     begun: float
+    touched: float
     query: int = 0
     place: Any = None
     places: set[tuple[int, Any]] = field(default_factory=set)
@@ -77,6 +81,9 @@ class _Sweep:
     ended_pages: int = 0
     ended: set[str] = field(default_factory=set)
     cut: bool = False
+    unread: int = 0
+    last: set[str] = field(default_factory=set)
+    same: int = 0
 
 
 @dataclass(slots=True)
@@ -94,12 +101,12 @@ class Swept:
 
     Attributes:
         done: the listing reached its end in this poll; `rows` then holds all of it, else what this poll read.
-        listed: ... and no live sandbox known before is left out of it.
+        extent: ``listed`` when it is done, every row was read and no sandbox known to live is left out.
     """
 
     rows: tuple[Row, ...]
     done: bool
-    listed: bool
+    extent: Extent
 
     def live(self) -> list[Row]:
         return [row for row in self.rows if row.sandbox.state in LIVE]
@@ -109,17 +116,19 @@ async def sweep(source: Source, state: State, limits: Limits, begun: float) -> S
     """Read pages until the end or until this poll's share of time is over. ``begun``: monotonic seconds.
 
     Raises:
-        ScrapeError: as the source's calls; ``garbage`` for a listing that runs in circles.
+        ScrapeError: as the source's calls; ``garbage`` for a listing that runs in circles and for a page of which
+            no row can be read.
     """
     memory: Memory = state.setdefault("sweep", Memory())
-    if memory.sweep is None or begun - memory.sweep.begun > SWEEP_SECONDS:
-        memory.sweep = _Sweep(begun)
+    if memory.sweep is None or begun - memory.sweep.touched > IDLE_SECONDS:
+        memory.sweep = _Sweep(begun, begun)
     now, met = memory.sweep, set[str]()
     until = begun + SHARE * limits.timeout_seconds
     try:
         done = await _pages(source, memory, now, met, until)
         if not done:
-            return Swept(tuple(now.rows[key] for key in met), False, False)
+            extent = under_way(len(now.rows), time.monotonic() - now.begun)
+            return Swept(tuple(now.rows[key] for key in met), False, extent)
         lost = await _look_for_lost(source, memory, now, until)
     except ScrapeError as error:
         # A place in a listing outlives a pause; an answer that makes no sense may be the place's fault.
@@ -128,15 +137,17 @@ async def sweep(source: Source, state: State, limits: Limits, begun: float) -> S
         raise
     memory.known = {key: row for key, row in now.rows.items() if row.sandbox.state in LIVE} | lost
     memory.ended, memory.sweep = now.ended or memory.ended, None
-    return Swept(tuple(now.rows.values()), True, not lost and not now.cut)
+    return Swept(tuple(now.rows.values()), True, ended(len(now.rows), now.unread, cut=now.cut, lost=len(lost)))
 
 
 async def _pages(source: Source, memory: Memory, now: _Sweep, met: set[str], until: float) -> bool:
-    queries = (*source.live, *source.ended)
+    queries, before = (*source.live, *source.ended), now.pages
     while now.query < len(queries):
-        if time.monotonic() > until:
+        # One page at least, so that a slow account cannot keep its listing from ever being read.
+        if now.pages > before and time.monotonic() > until:
             return False
         page = await source.fetch(queries[now.query], now.place)
+        now.touched = time.monotonic()
         ids = _take(source, now, page)
         met |= ids
         if now.query >= len(source.live):
@@ -145,21 +156,22 @@ async def _pages(source: Source, memory: Memory, now: _Sweep, met: set[str], unt
             enough = now.cut = now.cut or now.pages >= PAGES_MAX or len(now.rows) > ROWS_MAX
         if page.next is None or enough:
             now.query, now.place, now.ended_pages = now.query + 1, None, 0
+            now.last, now.same = set(), 0
         else:
-            _go_on(now, page.next)
+            _go_on(now, page.next, ids)
     return True
 
 
 def _take(source: Source, now: _Sweep, page: Page) -> set[str]:
     """Map one page; a row that is read twice (the listing moved) counts as it was read last."""
-    ids = set()
-    for raw in page.rows:
-        row = source.row(raw)
-        if row is not None:
-            ids.add(row.sandbox.id)
-            now.rows[row.sandbox.id] = row
+    read = [row for raw in page.rows if (row := source.row(raw)) is not None]
+    if page.rows and not read:
+        raise ScrapeError("garbage", f"none of the {len(page.rows)} rows of a page could be read")
+    now.rows.update((row.sandbox.id, row) for row in read)
+    if now.query < len(source.live):
+        now.unread += len(page.rows) - len(read)  # an ended one hides nothing that lives
     now.pages += 1
-    return ids
+    return {row.sandbox.id for row in read}
 
 
 def _enough_ended(memory: Memory, now: _Sweep, ids: set[str]) -> bool:
@@ -178,9 +190,13 @@ def _enough_ended(memory: Memory, now: _Sweep, ids: set[str]) -> bool:
     return not over or bool(over & memory.ended)
 
 
-def _go_on(now: _Sweep, place: Any) -> None:
+def _go_on(now: _Sweep, place: Any, ids: set[str]) -> None:
     if (now.query, place) in now.places:
         raise ScrapeError("garbage", "the listing runs in circles: a page names an earlier one as the next")
+    now.same = now.same + 1 if ids and ids == now.last else 0
+    now.last = ids
+    if now.same >= SAME_PAGES:
+        raise ScrapeError("garbage", "the listing runs in circles: the same page comes again and again")
     now.places.add((now.query, place))
     now.place = place
 

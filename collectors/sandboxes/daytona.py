@@ -223,7 +223,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         created = [row.sandbox.requested_at for row in swept.rows if row.sandbox.requested_at is not None]
         watch.newest = max([*created, watch.newest or 0.0])
     found = (row.sandbox for row in swept.rows)
-    return rows.tally.reading(PROVIDER, found, listed=swept.listed, samples=samples)
+    return rows.tally.reading(PROVIDER, found, swept.extent, samples)
 
 
 COLLECTOR = Collector(

@@ -19,7 +19,7 @@ import httpx
 from collectors.model import Collector, Limits, Reading, ScrapeError, State
 from collectors.readers.rest import Params, Refusal, get_json, text, whole
 from collectors.sandboxes._docker_rows import PROVIDER, Inspected, inspect, key, row
-from collectors.sandboxes._shape import Tally, mapping, objects
+from collectors.sandboxes._shape import Tally, mapping
 from collectors.sandboxes._transport import CONNECTIONS, opened
 from collectors.sandboxes._walk import Budget, Page, Walk, finish, walk
 
@@ -53,7 +53,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         _forget(state, found.rows)
     label = options.get("run_label", "run")
     rows = (row(item, label, inspected.get(uid), tally) for uid, item in items.items())
-    return tally.reading(PROVIDER, (one for one in rows if one is not None), listed=found.done)
+    return tally.reading(PROVIDER, (one for one in rows if one is not None), found.extent())
 
 
 async def _containers(
@@ -72,12 +72,13 @@ async def _containers(
         answer = await get_json(engine, "/containers/json", params, limits)
         if not isinstance(answer.json, list):
             raise ScrapeError("garbage", "the answer is not a list of containers")
-        items = objects(answer.json)
-        rows = {text(item.get("Id"), 100): item for item in items}
-        if rows.pop("", None) is not None:
+        named = [(text(item.get("Id"), 100), item) for item in map(mapping, answer.json)]
+        rows = {uid: item for uid, item in named if uid}
+        unread = sum(not uid for uid, _ in named)
+        for _ in range(unread):
             tally.drop("a container without an id")
         full = len(answer.json) >= PAGE_ROWS
-        return Page(rows, next(reversed(rows), "") if full else "")
+        return Page(rows, next(reversed(rows), "") if full else "", unread)
 
     try:
         return await walk(state, "containers", fetch, budget)

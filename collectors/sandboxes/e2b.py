@@ -105,7 +105,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
     samples += _account.quota("concurrent", rows.running, None)
     found = (row.sandbox for row in swept.rows)
-    return rows.tally.reading(PROVIDER, found, listed=swept.listed, samples=samples)
+    return rows.tally.reading(PROVIDER, found, swept.extent, samples)
 
 
 COLLECTOR = Collector(

@@ -18,10 +18,10 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, Limits, Reading, Sample, Sandbox, ScrapeError, State
-from collectors.readers.rest import Refusal, get_json, number, text, whole
+from collectors.readers.rest import Answer, Refusal, get_json, number, text, whole
 from collectors.sandboxes._kubernetes_crd import merged, resource
 from collectors.sandboxes._kubernetes_pods import PROVIDER, Pod, pod
-from collectors.sandboxes._shape import Tally, mapping, objects
+from collectors.sandboxes._shape import Extent, Tally, mapping
 from collectors.sandboxes._transport import opened
 from collectors.sandboxes._walk import Budget, Page, Walk, finish, walk
 
@@ -57,14 +57,14 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     options: Mapping[str, str] = state.get("options") or {}
     tally = Tally()
     async with whole(limits), opened(client, options, limits) as kube:
-        rows, done = await _sandboxes(kube, options, state, limits, tally)
+        rows, extent = await _sandboxes(kube, options, state, limits, tally)
         samples = await _quota(kube, options, limits)
-    return tally.reading(PROVIDER, rows.values(), listed=done, samples=samples)
+    return tally.reading(PROVIDER, rows.values(), extent, samples)
 
 
 async def _sandboxes(
     kube: httpx.AsyncClient, options: Mapping[str, str], state: State, limits: Limits, tally: Tally
-) -> tuple[dict[str, Sandbox], bool]:
+) -> tuple[dict[str, Sandbox], Extent]:
     kind, label = options.get("kind", "pods"), options.get("run_label", "run")
     memory: MutableMapping[str, float] = state.setdefault("first_ready", {})
     budget = Budget(limits)
@@ -81,13 +81,14 @@ async def _sandboxes(
         pods = await _list(
             kube, path, options, state, limits, budget, tally, lambda item: pod(item, label, memory, tally)
         )
+    extent = resources.extent().and_(pods.extent())
     if not (resources.done and pods.done):
-        return (resources.fresh if kind == "sandboxes" else _touched(resources.rows, pods.fresh)), False
+        return (resources.fresh if kind == "sandboxes" else _touched(resources.rows, pods.fresh)), extent
     finish(state, "pods", "sandboxes")
     rows = merged(resources.rows, pods.rows)
     for gone in memory.keys() - resources.rows.keys() - pods.rows.keys():
         del memory[gone]
-    return rows, True
+    return rows, extent
 
 
 def _touched(resources: Mapping[str, Sandbox], pods: Mapping[str, Pod]) -> dict[str, Sandbox]:
@@ -135,13 +136,10 @@ async def _list(
     async def fetch(token: str) -> Page[Row]:
         params = {"limit": PAGE_ROWS} | ({"labelSelector": selector} if selector else {})
         answer = await get_json(kube, path, params | ({"continue": token} if token else {}), limits)
-        if not isinstance(answer.json, dict) or not isinstance(answer.json.get("items", []), list):
-            raise ScrapeError("garbage", "the answer is not a Kubernetes list")
-        built = (
-            (text(mapping(item, "metadata").get("uid"), 100), build(item)) for item in objects(answer.json.get("items"))
-        )
-        rows = {uid: row for uid, row in built if row is not None}
-        return Page(rows, text(mapping(answer.json, "metadata").get("continue"), 10_000))
+        items = [(text(mapping(item, "metadata").get("uid"), 100), build(mapping(item))) for item in _items(answer)]
+        rows = {uid: row for uid, row in items if row is not None}
+        more = text(mapping(answer.json, "metadata").get("continue"), 10_000)
+        return Page(rows, more, sum(row is None for _, row in items))
 
     name = path.rpartition("/")[2]
     try:
@@ -151,6 +149,14 @@ async def _list(
             raise
         # The snapshot behind the token is gone (after 5 to 15 minutes, or a compaction): begin anew.
         return await walk(state, name, fetch, budget)
+
+
+def _items(answer: Answer) -> list[Any]:
+    """What a list holds; an answer without ``items`` is no empty list."""
+    items = mapping(answer.json).get("items")
+    if not isinstance(items, list):
+        raise ScrapeError("garbage", "the answer is not a Kubernetes list")
+    return items
 
 
 def _says(error: ScrapeError, status: int) -> bool:
@@ -172,7 +178,7 @@ async def _quota(kube: httpx.AsyncClient, options: Mapping[str, str], limits: Li
         if error.kind in ("auth", "quota", "status"):
             return ()
         raise
-    statuses = [mapping(item, "status") for item in objects(mapping(answer.json).get("items"))]
+    statuses = [mapping(item, "status") for item in _items(answer)]
     return tuple(sample for name in _RESOURCES for sample in _tightest(name, statuses))
 
 

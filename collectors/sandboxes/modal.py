@@ -66,7 +66,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
             live=(False,), ended=(True,), fetch=fetch, row=partial(_row, options.get("run_label", "run"), tally)
         )
         swept = await sweep(source, state, limits, begun)
-    return tally.reading(PROVIDER, (one.sandbox for one in swept.rows), listed=swept.listed)
+    return tally.reading(PROVIDER, (one.sandbox for one in swept.rows), swept.extent)
 
 
 def _row(run_label: str, tally: Tally, info: Any) -> Row | None:

@@ -235,16 +235,20 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
             of_team = {"teamId": team} if team else {}
             who = await _account.ask(client, f"{root}/user/whoami", of_team, limits, rows.tally)
             state["limits"] = _limits(mapping(who, "data", "account_limits"), mapping(who, "data", "key_limits"))
-            samples += await _money(client, root, of_team, limits, rows.tally)
+            state["money"] = await _money(client, root, of_team, limits, rows.tally)
+        # As the limits: what was read last holds until it is asked again, however fast polls follow each other.
+        samples += state.get("money", [])
         swept = await sweep(
             _source(client, root, {"team_id": team} if team else {}, rows, limits), state, limits, begun
         )
     if swept.done:
-        samples += _quota(state.get("limits", {}), _usage(swept))
+        quotas = _quota(state.get("limits", {}), _usage(swept))
+        # What is granted is told; what is used is counted, and a part of it is no count.
+        samples += [one for one in quotas if swept.extent.listed or one.metric != "sandbox_quota_used"]
         listed = {row.sandbox.id for row in swept.rows}
         state["built"] = {key: None for key in rows.built if key in listed}
     found = (row.sandbox for row in swept.rows)
-    return rows.tally.reading(PROVIDER, found, listed=swept.listed, samples=samples)
+    return rows.tally.reading(PROVIDER, found, swept.extent, samples)
 
 
 COLLECTOR = Collector(

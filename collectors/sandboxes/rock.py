@@ -62,7 +62,7 @@ async def poll(client: httpx.AsyncClient, state: Memory, limits: Limits) -> Read
         finish(state, "rock")
         rows = found.rows if found.pages == 1 else _with_shifted(found.rows, state)
         state["last"] = rows
-    return tally.reading(PROVIDER, rows.values(), listed=found.done)
+    return tally.reading(PROVIDER, rows.values(), found.extent())
 
 
 def _with_shifted(rows: Mapping[str, Sandbox], state: Memory) -> dict[str, Sandbox]:
@@ -84,11 +84,11 @@ async def _sandboxes(
         items = result.get("items")
         if not isinstance(items, list):
             raise ScrapeError("garbage", "the answer holds no list of sandboxes")
-        built = (row(item, label, tally) for item in objects(items))
+        built = [row(item, label, tally) for item in map(mapping, items)]
         rows = {one.id: one for one in built if one is not None}
         more = result.get("has_more")
         more = more if isinstance(more, bool) else len(items) >= state["page_size"]
-        return Page(rows, str(page + 1) if more and items else "")
+        return Page(rows, str(page + 1) if more and items else "", sum(one is None for one in built))
 
     return await walk(state, "rock", fetch, Budget(limits))
 

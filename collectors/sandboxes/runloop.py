@@ -181,12 +181,12 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         if _account.due(state, begun):
             samples += await _suspended(client, limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
-    if swept.done:
+    if swept.extent.listed:
         # Suspended ones hold a disk and no machine.
         running = sum(row.sandbox.state != "paused" for row in swept.live())
         samples += _account.quota("concurrent", float(running), None)
     found = (row.sandbox for row in swept.rows)
-    return rows.tally.reading(PROVIDER, found, listed=swept.listed, samples=samples)
+    return rows.tally.reading(PROVIDER, found, swept.extent, samples)
 
 
 COLLECTOR = Collector(

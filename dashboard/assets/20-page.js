@@ -84,6 +84,14 @@
     return picked.slice(0, 3);
   }
 
+  // Words where a screen reader hears them, with the focus: for when what had it is about to go.
+  RS.say = function (id, words) {
+    const el = by(id);
+    el.textContent = words;
+    el.tabIndex = -1;
+    el.focus();
+  };
+
   RS.cellOf = cellOf;
   function cellOf(label, ...children) {
     const td = make("td");

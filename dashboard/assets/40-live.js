@@ -8,6 +8,7 @@
 
   // The server's clock: a demo's may run apart from the browser's.
   RS.ticks = () => ticks;
+  RS.busy = () => RS.view["pf.busy"] === 1;
   RS.now = () => RS.boot.now + since(heardAt) / 1000;
 
   const touch = () => matchMedia("(pointer: coarse)").matches;
@@ -128,7 +129,8 @@
     // A tick while a call is pending is skipped, so a slow server never sees a storm. Dash does not tell
     // when a call failed: after a while it counts as lost, and a server that came back is asked again.
     if ((pulledAt && since(pulledAt) < GIVE_UP) || !RS.chartsReady()) return none();
-    if (RS.boot.over && !RS.boot.all && ticks % IDLE_TICKS) return none();
+    // What is over changes no more, but for a pre-flight that was begun: its end is news.
+    if (RS.boot.over && !RS.boot.all && !RS.busy() && ticks % IDLE_TICKS) return none();
     return request();
   }
 

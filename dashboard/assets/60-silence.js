@@ -104,9 +104,10 @@
     button.focus();
   }
 
-  // The page says so where a screen reader hears it, and looks at once; the row moves when the server has it muted.
+  // The page says so where a screen reader hears it, and looks at once; the row moves when the server has it muted,
+  // and takes the button that was pressed along: the focus goes to the words, which stay.
   function done(words) {
-    by("alerts-said").textContent = words;
+    RS.say("alerts-said", words);
     RS.poke();
   }
 
@@ -129,9 +130,9 @@
       await call("POST", "", body);
     } catch (error) {
       wrong.textContent = "Not silenced: " + words(error);
-      return;
-    } finally {
       button.disabled = false;
+      // A disabled button has lost it.
+      return button.focus();
     }
     then();
   }
@@ -143,8 +144,8 @@
       done("The silence has ended.");
     } catch (error) {
       by("alerts-said").textContent = "Not ended: " + words(error);
-    } finally {
       button.disabled = false;
+      button.focus();
     }
   };
 })(window.RS);

@@ -136,14 +136,17 @@
 
   // ---- funnel
 
-  const FADE = { requested: 1, started: 0.85, ready: 0.7 };
+  const FADE = { requested: 1, started: 0.85, ready: 0.7, "first exec": 0.55 };
 
   function funnel() {
     const where = box("funnel"), rows = RS.view["sb.funnel"] || [];
-    if (!where || !shown() || !where.clientWidth) return;
+    if (!where || !shown()) return;
+    // First, for what is hidden has no width, and would stay hidden when rows come.
     where.hidden = !rows.length;
     if (!rows.length) return where.replaceChildren();
+    if (!where.clientWidth) return;
     const number = (count) => (count === null ? "not told" : count.toLocaleString("en"));
+    where.classList.toggle("tight", where.clientWidth / rows.length < 62);
     const el = canvas(where, 236, rows.map(([stage, count]) => `${stage} ${number(count)}`).join(", "));
     const wide = where.clientWidth / rows.length, bar = Math.min(64, wide * 0.62), middle = 132, tall = 144;
     const left = (i) => wide * i + (wide - bar) / 2, high = (share) => Math.max(share > 0 ? 2 : 0, Math.min(1, share) * tall);
@@ -155,10 +158,10 @@
     });
     rows.forEach(([stage, count, share], i) => {
       const centre = wide * (i + 0.5), size = high(share);
-      el.append(svg("rect", { class: stage, x: left(i), y: middle - size / 2, width: bar, height: size, rx: Math.min(3, size / 2), "fill-opacity": FADE[stage] || 1 }));
+      el.append(svg("rect", { class: count === null ? "silent" : stage.replace(" ", "-"), x: left(i), y: middle - size / 2, width: bar, height: size, rx: Math.min(3, size / 2), "fill-opacity": FADE[stage] || 1 }));
       el.append(svg("text", { x: centre, y: 14, "text-anchor": "middle" }, stage));
-      el.append(svg("text", { x: centre, y: 34, "text-anchor": "middle", class: count === null ? "none" : "count " + stage }, number(count)));
-      if (i && count !== null) el.append(svg("text", { x: centre, y: 226, "text-anchor": "middle" }, RS.format.text(share, "ratio")));
+      el.append(svg("text", { x: centre, y: 34, "text-anchor": "middle", class: count === null ? "none" : "count " + stage.replace(" ", "-") }, number(count)));
+      if (i && count !== null && RS.view["sb.funnel.shares"]) el.append(svg("text", { x: centre, y: 226, "text-anchor": "middle" }, RS.format.text(share, "ratio")));
     });
   }
 
@@ -179,6 +182,7 @@
     if (at) {
       const note = make("span", "newest, ", "note");
       note.append(RS.aged(at, ""), words ? ": " + words : "");
+      if (words.length > 48) (note.title = words), note.classList.add("long");
       li.append(note);
     }
     return li;
@@ -193,23 +197,41 @@
     return el;
   }
 
+  // What others named: two lines of it, and the whole in the tip.
+  function word(text, name) {
+    const el = make("span", text, name);
+    if (String(text).length > 48) (el.title = text), el.classList.add("long");
+    return el;
+  }
+
   function named(id, more) {
     const th = make("th");
     th.scope = "row";
-    th.append(make("span", id), make("span", more, "note"));
+    th.append(word(id), word(more, "note"));
     return th;
   }
 
   function pending([id, name, image, built, at, state, said, provider]) {
     const tr = make("tr");
-    tr.append(named(id, [name === id ? "" : name, provider].filter(Boolean).join(" · ")), cellOf("Image", make("span", image), make("span", built, "note")),
-      cellOf("Waiting for", waited(at)), cellOf("State", make("span", state), make("span", said, "note")));
+    tr.append(named(id, [name === id ? "" : name, provider].filter(Boolean).join(" · ")), cellOf("Image", word(image), make("span", built, "note")),
+      cellOf("Waiting for", waited(at)), cellOf("State", make("span", state), word(said, "note")));
     return tr;
   }
 
-  function dangling([id, run, at, provider, state]) {
+  function dangling([id, run, at, provider, state, name]) {
     const tr = make("tr");
-    tr.append(named(id, state), cellOf("Belongs to", make("span", run || "not told")), cellOf("Age", waited(at)), cellOf("Provider", make("span", provider)));
+    tr.append(named(id, [name === id ? "" : name, state].filter(Boolean).join(" · ")), cellOf("Belongs to", word(run || "not told")), cellOf("Age", waited(at)), cellOf("Provider", word(provider)));
+    return tr;
+  }
+
+  const OK = { running: "ok", failed: "critical", terminated: "ended" };
+  RS.failure = failure;
+  function failure([id, name, state, cause, words, at, provider]) {
+    const tr = make("tr"), what = make("span", cause ? cause.replace("_", " ") : state, "pill"), when = make("span");
+    what.dataset.state = OK[state] || "unknown";
+    if (at) (when.dataset.at = at), (when.title = new Date(at * 1000).toLocaleString());
+    tr.append(named(id, [name === id ? "" : name, provider].filter(Boolean).join(" · ")),
+      cellOf("What happened", what, word(words, "note")), cellOf("When", when));
     return tr;
   }
 
@@ -222,18 +244,26 @@
   }
 
   const TABLES = [["sb.src.", "box-sources", source], ["sb.f.", "box-causes", cause], ["sb.q.", "box-quota", quota],
-    ["sb.p.", "box-pending", pending], ["sb.d.", "box-dangling", dangling]];
+    ["sb.p.", "box-pending", pending], ["sb.d.", "box-dangling", dangling], ["sb.x.", "box-failures", failure]];
+  RS.newestFailures = () => RS.list("sb.x.").map(failure);
 
   function rows(cells) {
     for (const [prefix, where, draw] of TABLES) {
       const el = document.querySelector(`[data-rows=${where}]`);
-      if (!el || !RS.touched(cells, prefix)) continue;
+      // What was looked for stays until the field is empty again.
+      if (!el || el.dataset.found || !("sb.mode" in cells || RS.touched(cells, prefix))) continue;
       const found = RS.list(prefix);
       el.replaceChildren(...found.map(draw));
       // A head without rows says nothing.
       const table = el.closest("table");
       if (table) table.hidden = !found.length;
     }
+  }
+
+  // Under the name by which this browser reached us: the trainer's machine most likely does, too.
+  function recipe() {
+    const address = location.origin + RS.by("app").dataset.base.replace(/\/$/, "");
+    document.querySelector("[data-code=recipe]").textContent = (RS.view["sb.recipe"] || "").replace("@here@", address);
   }
 
   let seer = null;
@@ -264,7 +294,8 @@
     if (!("sb.mode" in RS.view)) return;
     rows(cells);
     watch();
-    if ("sb.funnel" in cells || "sb.mode" in cells) funnel();
+    if ("sb.recipe" in cells) recipe();
+    if ("sb.funnel" in cells || "sb.funnel.shares" in cells || "sb.mode" in cells) funnel();
     if (Object.keys(cells).some((key) => key.startsWith("h."))) heat();
   });
   RS.painters.push(heat);

@@ -12,9 +12,10 @@ from server.query.types import Delta, Status
 
 def tree(figures: Json) -> list[Any]:
     """The page's elements; which of them are seen depends on ``sb.mode``."""
-    cards = html.Div([card_of(card) for card in CARDS], className="cards seven")
-    charts = [_heat(), _funnel(), panel_of(PANELS[0], figures.get("boxes")), _causes(), _quota()]
-    known = html.Div([cards, html.Div([*charts, _pending(), _dangling()], className="boxgrid")], className="known")
+    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
+    charts = [_heat(), _funnel(), panel_of(PANELS[0], figures.get("boxes")), _infra(figures)]
+    lists = [_causes(), _quota(), _failures(), _pending(), _dangling()]
+    known = html.Div([cards, html.Div([*charts, *lists], className="boxgrid")], className="known")
     return [html.Div([_head(), _needs_none(), _how(), known], className="boxes", **{"data-s": "sb.mode"})]
 
 
@@ -60,10 +61,10 @@ def _how() -> Any:
     recipe = [
         html.H2("Or wrap create()"),
         html.P(
-            "It never stops the run. Where Rollscope has a token, send it as a Bearer header.",
+            "It never stops the run: what goes wrong is told on stderr.",
             className="note",
         ),
-        html.Pre(html.Code(**{"data-t": "sb.recipe"})),
+        html.Pre(html.Code(**{"data-code": "recipe"})),
     ]
     sides = [html.Div(provider, className="way"), html.Div(recipe, className="way", id="recipe")]
     return html.Section(sides, className="card how-to", **{"aria-label": "How to read sandboxes"})
@@ -93,10 +94,28 @@ def _heat() -> Any:
 
 
 def _funnel() -> Any:
-    head = html.Div([html.H2("Funnel"), html.Span("since the run began", className="unit")], className="row")
+    head = html.Div([html.H2("Funnel"), html.Span("since Rollscope watches", className="unit")], className="row")
     drawn = html.Div(className="funnel", **{"data-draw": "funnel"})
     notes = [t(html.P, "sb.funnel.n", "note"), t(html.P, "sb.funnel.none", "note")]
     return html.Section([head, drawn, *notes], className="card panel w4", id="box-funnel")
+
+
+def _infra(figures: Json) -> Any:
+    panel = panel_of(PANELS[1], figures.get("infra"))
+    panel.children.append(t(html.P, "sb.infra", "note"))
+    return panel
+
+
+def _failures() -> Any:
+    """The newest ones, and a field (`assets/75-find.js`) to find any sandbox by, whatever became of it."""
+    names = ("Sandbox", "What happened", "When")
+    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
+    table = html.Table([head, html.Tbody(**{"data-rows": "box-failures"})])
+    title = html.Div(
+        [html.H2("Failures, newest first", id="box-found"), html.Div(id="box-find", className="find")], className="row"
+    )
+    said = html.P(id="box-said", role="status", className="note")
+    return html.Section([title, said, table, t(html.P, "sb.x.none", "note")], className="card grid w6", id="box-failed")
 
 
 def _list(title: str, rows: str, *notes: str) -> Any:
@@ -130,7 +149,9 @@ def _dangling() -> Any:
         [
             "They live on although the run they belong to is over or unknown, and hold quota. ",
             html.B("Rollscope deletes nothing"),
-            ": `rollscope preflight` names each with the provider's own command.",
+            ": ",
+            html.A("Preflight", href="preflight", **{"data-goto": "preflight"}),
+            " names each with the provider's own command.",
         ],
         className="note",
     )

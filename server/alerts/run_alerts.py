@@ -41,6 +41,7 @@ class RunAlerts:
     def __init__(self, store: AlertStore, run: str, settings: AlertSettings, since: float) -> None:
         self._store, self._run, self._settings = store, run, settings
         self._evaluator = Evaluator(settings.rules, run)
+        self._rules = {rule.name: rule for rule in settings.rules}
         stored = store.active(run, round((since - RESOLVED_SECONDS) * 1000))
         self._evaluator.restore(_alert(row) for row in stored)
         self._groups: dict[tuple[str, str], GroupRow] = {
@@ -111,7 +112,8 @@ class RunAlerts:
         batch.outbox += outbox
 
     def _link(self, alert: Alert) -> str:
-        return self._settings.external_url + links.moment(self._run, alert.active_at, alert.resolved_at)
+        rule = self._rules.get(alert.rule)
+        return self._settings.external_url + links.moment(self._run, rule, alert.active_at, alert.resolved_at)
 
     # ---- surviving a restart
 

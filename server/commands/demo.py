@@ -32,6 +32,7 @@ log = logging.getLogger("rollscope.demo")
 HISTORY_SECONDS = 3600.0
 PREFIX = "rollscope-demo-"
 SANDBOX_COLLECTOR = "prime_sandboxes"
+MODAL_COLLECTOR = "modal"
 # A listing of 1,000 sandboxes is ten pages: asked for as often as one would ask a provider that counts requests.
 SANDBOX_SECONDS = 60.0
 
@@ -51,6 +52,8 @@ class Cluster(AbstractContextManager["Cluster"]):
             self._args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
         self.ready = self._answer()
+        if "missing" in self.ready:
+            log.info("%s", self.ready["missing"])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,16 +98,22 @@ class Cluster(AbstractContextManager["Cluster"]):
             TargetSettings(url, name=f"engine-{number}", collector="vllm")
             for number, url in enumerate(self.ready["engines"])
         ]
-        trainer = TargetSettings(self.ready["run_dir"], name="trainer")
+        trainer = TargetSettings(self.ready["run_dir"], name="trainer", collector="prime_rl")
         return RunSettings(self.ready["run"], (*engines, trainer, *self._sandboxes()))
 
     def _sandboxes(self) -> Iterator[TargetSettings]:
-        """The provider's account, where the scenario has one and there is a collector that reads it."""
+        """The providers' accounts, where the scenario has them and there are collectors that read them."""
         api = self.ready.get("sandbox_api")
         if api is not None and SANDBOX_COLLECTOR in collectors.load():
             yield TargetSettings(
                 api["url"], "sandboxes", SANDBOX_COLLECTOR, interval_seconds=SANDBOX_SECONDS, bearer=Secret(api["key"])
             )
+        modal = self.ready.get("modal_api")
+        if modal is not None and MODAL_COLLECTOR in collectors.load():
+            yield TargetSettings(
+                modal["url"], "judges", MODAL_COLLECTOR, interval_seconds=SANDBOX_SECONDS,
+                bearer=Secret(f"{modal['token_id']}:{modal['token_secret']}"), options=(("app", modal["app"]),),
+            )  # fmt: skip
 
 
 def begin(now: float) -> float:

@@ -4,16 +4,13 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from server.alerts.text import parse_duration
-from server.clock import Clock
-from server.config import RunSettings
-from server.preflight.checks import judge, outcome
-from server.preflight.model import Check, Plan, Status, worst
-from server.preflight.probe import probe
-from server.problems import ConfigError
+from server.preflight.model import Check, Plan, Status
+from server.preflight.report import run
+
+__all__ = ["arguments", "dump", "failed", "plan", "run", "text"]
 
 _WORDS: Mapping[Status, str] = {
     "not_applicable": "n/a",
@@ -51,48 +48,6 @@ def plan(args: argparse.Namespace) -> Plan:
         run_length=args.run_length,
         images=tuple(args.image),
     )
-
-
-def chosen(runs: Sequence[tuple[RunSettings, Plan]], names: Sequence[str]) -> list[str]:
-    """The names to report on: all of them unless some were named.
-
-    Raises:
-        ConfigError: a name that is not configured.
-    """
-    known = [run.name for run, _ in runs]
-    strange = [name for name in names if name not in known]
-    if strange:
-        told = ", ".join(known) or "none; name them in the configuration (-c FILE)"
-        raise ConfigError([f"preflight: no run is named {name!r}; known: {told}" for name in strange])
-    return [name for name in known if not names or name in names]
-
-
-def run(
-    runs: Sequence[tuple[RunSettings, Plan]], over: Plan, clock: Clock, names: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The report, JSON-able. Other runs than those named are read too: what belongs to them does not dangle.
-
-    Args:
-        runs: everything configured, each with its file's plan.
-        over: the command line's plan.
-
-    Raises:
-        ConfigError: a run that is not configured.
-    """
-    wanted = chosen(runs, names)
-    # Without a configuration nothing can be read, which is an answer too.
-    planned = [(one, over.over(own)) for one, own in runs] or [(RunSettings("(no run is configured)"), over)]
-    found = [(one, judge(one)) for one in probe(planned, clock) if not wanted or one.run in wanted]
-    reports = [
-        {
-            "run": one.run,
-            "outcome": outcome(checks),
-            "plan": _finite(asdict(one.plan)),
-            "checks": [_finite(asdict(check)) for check in checks],
-        }
-        for one, checks in found
-    ]
-    return {"outcome": worst(outcome(checks) for _, checks in found), "now": clock.now(), "runs": reports}
 
 
 def failed(report: Mapping[str, Any]) -> bool:
@@ -136,15 +91,6 @@ def _check(check: Check) -> list[str]:
 def _plain(text: str) -> str:
     """Names come from strangers: nothing of them may steer a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity; "unlimited" is how the configuration says it."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return "unlimited" if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # ---- arguments

@@ -12,6 +12,7 @@ from random import Random
 
 from server.demo.engine import BLOCK_TOKENS, Engine
 from server.demo.events import Agenda
+from server.demo.judges import Judges
 from server.demo.provider import Provider, Sandbox
 from server.demo.rollouts import Group, Rollout, Turn
 from server.demo.scenarios import Scenario
@@ -24,6 +25,9 @@ class Harness:
         assert scenario.sandboxes is not None
         self.plan = scenario.sandboxes
         self.provider = Provider(self.plan, scenario.run, seed, agenda)
+        self.judges = (
+            Judges(self.plan.judges, scenario.run, self.plan.dangling_run, seed, agenda) if self.plan.judges else None
+        )
         self.engines: list[Engine] = []
         self.booting = 0
         self.in_tool = 0
@@ -111,6 +115,8 @@ class Harness:
         del self._turns[rollout]
         rollout.finished = now
         self.assigned[rollout.group.engine] -= 1
+        if self.judges:
+            self.judges.consider(trace_id(self._seed, rollout), now)
         self._done(rollout, now)
 
     def _call_tool(self, rollout: Rollout, turn: Turn, now: float) -> None:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from server.demo.cluster import Cluster
 from server.demo.engine_stats import MAX_MODEL_LEN
+from server.demo.grpc_server import GrpcServer
 from server.demo.http_server import NOT_FOUND, Reply, serve, url_of
+from server.demo.modal_api import ModalApi
 from server.demo.prime_api import PrimeApi
 from server.demo.prime_run import PrimeRun
 from server.demo.sandbox_truth import SandboxTruth
@@ -26,7 +28,11 @@ from server.demo.vllm_page import Page
 
 # Four times a second is promised; a little more often leaves room for a busy machine.
 _FOLLOW_SECONDS = 0.2
+_NO_MODAL = "the run's sandboxes on Modal are not served: that needs pip install 'rollscope[modal]'"
 _CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Demo:
         self._lock = threading.Lock()
         self._servers = [_serve_engine(self, index) for index in range(len(self.pages))]
         self.api = self._serve_sandboxes(seed)
+        self._modal: GrpcServer | None = None
         self.ready = self._write_files(seed, folder)
         self._advance(start)
 
@@ -65,14 +72,30 @@ class Demo:
         self._servers.append(serve("sandbox-api", lambda path, headers: self._ask(api, path, headers)))
         return api
 
+    def _serve_modal(self, seed: int) -> dict[str, object]:
+        """Serve the second account, where there is one; answers what the ready line says of it.
+
+        Its messages come with an extra: without it, everything else runs all the same.
+        """
+        harness = self.cluster.orchestrator.harness
+        if harness is None or harness.judges is None:
+            return {}
+        try:
+            api = ModalApi(harness.judges, seed, self.start, self._look)
+            self._modal = GrpcServer("modal-api", api.calls)
+        except ImportError:
+            return {"missing": _NO_MODAL}
+        keys = {"token_id": api.token_id, "token_secret": api.token_secret}
+        return {"modal_api": {"url": self._modal.url, "app": api.app, **keys}}
+
     def _write_files(self, seed: int, folder: Path) -> dict[str, object]:
         scenario, orchestrator = self.cluster.scenario, self.cluster.orchestrator
         urls = [url_of(server) for server in self._servers[: len(self.pages)]]
         run_dir = folder / "run"
         run_dir.mkdir(parents=True)
-        provider = orchestrator.harness.provider if orchestrator.harness else None
+        harness = orchestrator.harness
         run = PrimeRun(scenario, seed, orchestrator, run_dir, self.start, urls)
-        self.cluster.observers += [run, Truth(scenario, seed, folder, self.start, provider)]
+        self.cluster.observers += [run, Truth(scenario, seed, folder, self.start, harness)]
         ready = {
             "ready": True,
             "engines": urls,
@@ -83,10 +106,11 @@ class Demo:
             "seed": seed,
             "start": self.start,
         }
-        if provider is not None and self.api is not None:
-            self.cluster.observers.append(SandboxTruth(orchestrator, provider, folder, self.start))
+        if harness is not None and self.api is not None:
+            self.cluster.observers.append(SandboxTruth(orchestrator, harness, folder, self.start))
             ready["sandbox_api"] = {"url": url_of(self._servers[-1]), "key": self.api.key}
             ready["truth_sandboxes"] = str(folder / "truth_sandboxes.jsonl")
+            ready |= self._serve_modal(seed)
         return ready
 
     def advance(self, until: float) -> float:
@@ -112,14 +136,15 @@ class Demo:
             time.sleep(_FOLLOW_SECONDS)
 
     def page(self, index: int) -> bytes:
-        with self._lock:
-            self._catch_up()
-            return self.pages[index].render(self.cluster.now)
+        return self._look(lambda: self.pages[index].render(self.cluster.now))
 
     def _ask(self, api: PrimeApi, path: str, headers: Mapping[str, str]) -> Reply:
+        return self._look(lambda: api.respond(path, headers, self.cluster.now))
+
+    def _look(self, answer: Callable[[], T]) -> T:
         with self._lock:
             self._catch_up()
-            return api.respond(path, headers, self.cluster.now)
+            return answer()
 
     def _catch_up(self) -> None:
         if self.pace is not None:
@@ -131,6 +156,8 @@ class Demo:
         for server in self._servers:
             server.shutdown()
             server.server_close()
+        if self._modal is not None:
+            self._modal.close()
         for observer in self.cluster.observers:
             observer.close()
 

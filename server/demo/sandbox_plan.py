@@ -9,6 +9,32 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class JudgePlan:
+    """A second account, on Modal: a judge for some rollouts, in a sandbox of its own that lives half a minute."""
+
+    # The Modal App in which they are.
+    app: str
+    # Share of the rollouts that are judged.
+    share: float = 0.25
+    # Until the scheduler has it, and until its container runs: nothing is built, nothing is full.
+    place_seconds: tuple[float, float] = (0.05, 0.3)
+    start_seconds_median: float = 2.8
+    start_sigma: float = 0.5
+    slow_share: float = 0.01
+    slow_seconds: tuple[float, float] = (20.0, 90.0)
+    work_seconds_median: float = 22.0
+    work_sigma: float = 0.4
+    # Set by the one who creates it, and what ends one that hangs.
+    timeout_seconds: int = 300
+    # Shares that do not end as they should.
+    init_failed: float = 0.006
+    oom_killed: float = 0.004
+    hung: float = 0.003
+    # Left over from the same older run as at the first provider.
+    dangling: int = 2
+
+
+@dataclass(frozen=True)
 class SandboxPlan:
     """Parameters of the provider's account and of the rollouts that live in its sandboxes."""
 
@@ -69,6 +95,9 @@ class SandboxPlan:
     # Waits before a failed sandbox is asked for again; doubling, as verifiers' retries do.
     retry_seconds: float = 5.0
     retry_seconds_max: float = 60.0
+
+    # None: no rollout is judged, and there is no second account.
+    judges: JudgePlan | None = None
 
     def in_flight_cap(self, now: float) -> int:
         """Rollouts that may be in flight `now` seconds into the run."""

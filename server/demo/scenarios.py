@@ -6,7 +6,7 @@ Times in seconds, lengths in tokens, speeds in tokens per second.
 import math
 from dataclasses import dataclass
 
-from server.demo.sandbox_plan import SandboxPlan
+from server.demo.sandbox_plan import JudgePlan, SandboxPlan
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,7 @@ _ROWS = (
             # Old enough that at the end of the first hour one has been pending for more than an hour.
             age_seconds=1_200.0,
             concurrency=((0.0, 96), (1_500.0, 96), (3_300.0, 960)),
+            judges=JudgePlan(app="swe-judges"),
         ),
     ),
 )

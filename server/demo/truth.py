@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
+from server.demo.harness import Harness
 from server.demo.prime_run import AppendFile
-from server.demo.provider import Provider
 from server.demo.records import Batch, Observer, Step
 from server.demo.sandbox_truth import sandbox_state
 from server.demo.scenarios import Scenario
@@ -16,10 +16,10 @@ class Truth(Observer):
     """Writes `truth.jsonl`, one line a trainer step, and `truth.json`, the parameters. Epoch times."""
 
     def __init__(
-        self, scenario: Scenario, seed: int, folder: Path, start: float, provider: Provider | None = None
+        self, scenario: Scenario, seed: int, folder: Path, start: float, harness: Harness | None = None
     ) -> None:
         self._start = start
-        self._provider = provider
+        self._harness = harness
         self._file = AppendFile(folder / "truth.jsonl", start)
         about = {
             "scenario": scenario.name,
@@ -32,8 +32,8 @@ class Truth(Observer):
 
     def stepped(self, step: Step) -> None:
         line: dict[str, object] = {**self._times(step), **_samples(step.batch), **_state(step)}
-        if self._provider:
-            line["sandboxes"] = sandbox_state(self._provider, step.end)
+        if self._harness:
+            line["sandboxes"] = sandbox_state(self._harness, step.end)
         self._file.line(json.dumps(line), self._start + step.end)
 
     def flush(self) -> None:

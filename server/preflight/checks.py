@@ -75,7 +75,9 @@ def reachability(inputs: Inputs) -> Check:
 
 def _answer(one: Seen) -> tuple[Status, str]:
     if one.error is None:
-        return "ok", f"answered in {number(one.seconds)} s"
+        unseen = one.unseen().removeprefix(f"{one.name}: ")
+        answered = f"answered in {number(one.seconds)} s"
+        return ("warn", f"{answered}, not in full: {unseen}") if unseen else ("ok", answered)
     if one.error.kind == "throttled":
         wait = f"; asks to wait {span(one.error.retry_after)}" if one.error.retry_after else ""
         return "warn", f"{one.error}{wait}"

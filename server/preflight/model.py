@@ -125,6 +125,14 @@ class Seen:
         """Does the reading hold every live sandbox?"""
         return bool(self.reading and self.reading.listed)
 
+    def unseen(self) -> str:
+        """What of this account's sandboxes could not be read, in a line with its name; "" when nothing is known of."""
+        if self.reading is None:
+            return ""
+        dropped = f"{self.reading.dropped} rows dropped: {self.reading.why_dropped}" if self.reading.dropped else ""
+        words = "; ".join(one for one in (dropped, self.reading.partial) if one)
+        return f"{self.name}: {words}" if words else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -154,6 +162,10 @@ class Inputs:
         """Every record met, live or not."""
         for one in self.seen:
             yield from one.reading.sandboxes if one.reading else ()
+
+    def unseen(self) -> tuple[str, ...]:
+        """`Seen.unseen` of every account where there is something to say."""
+        return tuple(words for one in self.accounts() if (words := one.unseen()))
 
     def needs_none(self) -> bool:
         return self.facts.get("has_sandbox") == 0

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 # Nobody waits for the next tick here, and a listing of 10,000 sandboxes should end within one reading.
 LIMITS = Limits(timeout_seconds=20.0)
+# How long a listing of many pages may go on: beyond it, its account is known in part.
+LISTING_SECONDS = 60.0
 AT_ONCE = 16
 # Chunks of a trainer's history: what says how a run ended is at its end.
 CHUNKS_MAX = 50
@@ -203,7 +206,9 @@ async def _read(seen: Seen, clock: Clock) -> Seen:
 
 
 async def _to_the_end(reader: TargetReader, reading: Reading, clock: Clock) -> Reading:
-    """A file is read in chunks: facts of all of them, the rest of the last."""
+    """A file is read in chunks: facts of all of them, the rest of the last. A listing: everything of every poll."""
+    if not reader.target.path:
+        return await _listing(reader, reading, clock)
     facts, cursor = dict(reading.facts), reading.cursor
     for _ in range(CHUNKS_MAX):
         if not reading.more or cursor is None:
@@ -215,6 +220,30 @@ async def _to_the_end(reader: TargetReader, reading: Reading, clock: Clock) -> R
         reading, cursor = outcome.reading, outcome.reading.cursor
         facts.update(reading.facts)
     return replace(reading, facts=facts)
+
+
+async def _listing(reader: TargetReader, reading: Reading, clock: Clock) -> Reading:
+    """Poll on until the listing is whole, a poll fails or the time is over; what was read until then is kept."""
+    until = time.monotonic() + LISTING_SECONDS
+    while reading.more and time.monotonic() < until:
+        outcome = await reader.read(clock.now())
+        if outcome.reading is None:
+            return replace(reading, partial=f"listing incomplete: {outcome.error}")
+        reading = _joined(reading, outcome.reading)
+    if reading.more:
+        return replace(reading, partial=f"listing incomplete: {len(reading.sandboxes)} so far")
+    return reading
+
+
+def _joined(first: Reading, then: Reading) -> Reading:
+    """Two polls of one listing: the newest word on each sandbox and number. Limits and money come with some only."""
+    sandboxes = {(one.provider, one.id): one for one in (*first.sandboxes, *then.sandboxes)}
+    samples = {(one.metric, one.labels): one for one in (*first.samples, *then.samples)}
+    return replace(
+        then, samples=tuple(samples.values()), sandboxes=tuple(sandboxes.values()),
+        facts={**first.facts, **then.facts}, dropped=first.dropped + then.dropped,
+        why_dropped=first.why_dropped or then.why_dropped, gaps=tuple(dict.fromkeys((*first.gaps, *then.gaps))),
+    )  # fmt: skip
 
 
 def _newest(reading: Reading) -> float | None:

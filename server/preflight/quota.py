@@ -30,15 +30,30 @@ class Room:
         limit: None where an account does not tell it and the configuration does not either.
         used: at least this much.
         exact: `used` is all of it.
+        known: some account told what is in use; else `used` is zero because nobody could look.
     """
 
     limit: float | None
     used: float
     exact: bool
+    known: bool = True
 
     @property
     def free(self) -> float | None:
         return None if self.limit is None else self.limit - self.used
+
+    def taken(self, what: str) -> str:
+        """How many are ``what`` ("in use"), as far as anybody knows."""
+        if not self.known:
+            return f"how many are {what} is not known"
+        return f"{'' if self.exact else 'at least '}{number(self.used)} {what}"
+
+    def left(self, what: str, word: str) -> str:
+        """The subtraction, for a room whose limit is told: "3 free: limit 10 - 7 in use"."""
+        free, limit = number(self.free or 0.0), number(self.limit or 0.0)
+        if not self.known:
+            return f"at most {free} {word}: limit {limit}, {self.taken(what)}"
+        return f"{free} {word}: limit {limit} - {self.taken(what)}"
 
 
 def room(inputs: Inputs, resource: str) -> Room:
@@ -53,6 +68,7 @@ def room(inputs: Inputs, resource: str) -> Room:
         limit=min(caps, default=None),
         used=sum(used or 0.0 for used, _ in uses),
         exact=bool(uses) and all(exact for _, exact in uses),
+        known=any(used is not None for used, _ in uses),
     )
 
 
@@ -98,7 +114,7 @@ def quota(inputs: Inputs) -> Check:
     return Check(
         "quota", status, _seats_words(seats, planned), _quota_fix(status, seats, planned),
         value=planned, limit=seats.free, unit="sandboxes",
-        details=(*refused, *(answer.words for answer in resources)),
+        details=(*refused, *(answer.words for answer in resources), *inputs.unseen()),
     )  # fmt: skip
 
 
@@ -116,9 +132,8 @@ def _fits(need: float | None, free: float, spare: float, exact: bool) -> Status:
 def _seats_words(seats: Room, planned: int | None) -> str:
     plan = f"{planned} planned" if planned is not None else "no concurrency planned (--concurrency)"
     if seats.limit is None:
-        return f"{plan}, {number(seats.used)} in use; the limit is not told"
-    least = "" if seats.exact else "at least "
-    return f"{plan}, {number(seats.free or 0.0)} free: limit {number(seats.limit)} - {least}{number(seats.used)} in use"
+        return f"{plan}, {seats.taken('in use')}; the limit is not told"
+    return f"{plan}, {seats.left('in use', 'free')}"
 
 
 def _quota_fix(status: Status, seats: Room, planned: int | None) -> str:
@@ -258,7 +273,7 @@ def _starting_words(here: Room, took: Spinup | None, rate: float | None, need: f
         parts.append(f"{number(rate)}/s x {span(took.seconds)} = {number(math.ceil(need))} starting at once")
     free = "how many may start at once is not told"
     if here.limit is not None:
-        free = f"{number(here.free or 0.0)} may: limit {number(here.limit)} - {number(here.used)} starting now"
+        free = here.left("starting now", "may")
     return "; ".join([*parts, free])
 
 

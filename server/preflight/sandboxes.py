@@ -77,7 +77,7 @@ def dangling(inputs: Inputs) -> Check:
     return Check(
         "dangling", status, _dangling_words(inputs, [one for _, one in found], complete), _dangling_fix(status),
         value=float(len(found)) if found or complete else None, limit=float(inputs.plan.max_dangling),
-        unit="sandboxes", details=(*_owners(inputs, (one for _, one in found)), *left),
+        unit="sandboxes", details=(*_owners(inputs, (one for _, one in found)), *left, *inputs.unseen()),
         ids=tuple(one.id for _, one in shown),
         commands=tuple(command for seen, one in shown if (command := removal(seen, one))),
     )  # fmt: skip
@@ -164,7 +164,11 @@ def credit(inputs: Inputs) -> Check:
         if len(told) < len(accounts):
             # One whose credit is not told may pay for the rest, or may be what runs out.
             status = "warn" if status == "fail" else "unknown"
-    gaps = [f"{one.name}: {one.reading.why_dropped}" for one in accounts if one.reading and one.reading.why_dropped]
+        short = [found for one in accounts if len(accounts) > 1 and (found := _burns_out(inputs, one)) is not None]
+        if short:
+            # No other account pays for what lives in this one.
+            status, words, (have, need) = "fail", "; ".join(said for said, _ in short), short[0][1]
+    gaps = [f"{one.name}: {gap}" for one in accounts if one.reading for gap in one.reading.gaps]
     return Check(
         "credit", status, words, _credit_fix(status, have, price(inputs.plan, accounts), inputs.plan),
         value=have, limit=need, unit="USD", details=(*broke, *gaps),
@@ -187,12 +191,11 @@ def price(plan: Plan, accounts: Iterable[Seen]) -> float | None:
 def _enough(inputs: Inputs, accounts: list[Seen], have: float) -> tuple[Status, str, float | None]:
     """(status, arithmetic, USD needed). What is assumed may fail a plan, but never pass one."""
     plan, alive = inputs.plan, sum(len(seen.held()) for seen in accounts)
-    seconds = plan.run_length if plan.run_length is not None else ASSUMED_SECONDS
+    seconds, assumed = _length(plan)
     each = price(plan, accounts)
     rate = each if each is not None else FLOOR_USD
-    burns = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts) or alive * rate
+    burns = _burns(accounts, rate)
     need = ((plan.concurrency or 0) * rate + burns) * seconds / 3600.0
-    assumed = "" if plan.run_length is not None else " (assumed)"
     words = (
         f"{number(have)} USD left; ({plan.concurrency or 0} planned x {number(rate)} USD/h + {number(burns)} USD/h of "
         f"{alive} alive) x {span(seconds)}{assumed} = {number(need)} USD"
@@ -207,6 +210,34 @@ def _enough(inputs: Inputs, accounts: list[Seen], have: float) -> tuple[Status, 
         return "warn", words, need
     known = each is not None and plan.concurrency is not None and plan.run_length is not None
     return ("ok" if known else "unknown"), words, need
+
+
+def _length(plan: Plan) -> tuple[float, str]:
+    return (plan.run_length, "") if plan.run_length is not None else (ASSUMED_SECONDS, " (assumed)")
+
+
+def _burns(accounts: Iterable[Seen], rate: float) -> float:
+    """USD per hour that goes already: as told, else of those alive at ``rate``."""
+    accounts = list(accounts)
+    told = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts)
+    return told or rate * sum(len(seen.held()) for seen in accounts)
+
+
+def _burns_out(inputs: Inputs, one: Seen) -> tuple[str, tuple[float, float]] | None:
+    """(arithmetic, (USD left, USD needed)) of an account that what lives in it empties before the run's end."""
+    have, each = one.gauge("sandbox_credit_usd"), price(inputs.plan, [one])
+    seconds, assumed = _length(inputs.plan)
+    burns = _burns([one], each if each is not None else FLOOR_USD)
+    need = burns * seconds / 3600.0
+    if have is None or have >= need:
+        return None
+    words = (
+        f"{one.name}: {number(have)} USD left; {number(burns)} USD/h of {len(one.held())} alive x {span(seconds)}"
+        f"{assumed} = {number(need)} USD"
+    )
+    if each is None:
+        words += f"; no price is known, {number(FLOOR_USD)} USD/h is below any"
+    return words, (have, need)
 
 
 def _credit_fix(status: Status, have: float | None, each: float | None, plan: Plan) -> str:

@@ -1,5 +1,6 @@
 """The only door for readers: the dashboard, the API, `/metrics` and the command line read through it."""
 
+from server.query.preflight import CheckInfo, PreflightInfo
 from server.query.reader import StoreReader
 from server.query.types import (
     AlertInfo,
@@ -20,8 +21,10 @@ from server.query.types import (
 
 __all__ = [
     "AlertInfo",
+    "CheckInfo",
     "DeliveryInfo",
     "Delta",
+    "PreflightInfo",
     "Reader",
     "RuleInfo",
     "RunInfo",

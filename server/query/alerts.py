@@ -57,7 +57,7 @@ class AlertReader:
             unit=text.unit_of(rule.condition) if rule else "", signal=rule.condition.name if rule else "",
             active_at=row.active_at / 1000, fired_at=_seconds(row.fired_at), resolved_at=resolved,
             fingerprint=row.fingerprint, muted=row.muted if resolved is None else "", reason=row.reason,
-            held=row.held_since is not None, url=links.moment(run, row.active_at / 1000, resolved),
+            held=row.held_since is not None, url=links.moment(run, rule, row.active_at / 1000, resolved),
             replayed=row.replayed,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """`Reader` over the store. Thread-safe: every call uses its own read connection, nothing is kept but constants."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from collectors.model import Labels
 from server import signals
@@ -10,6 +10,7 @@ from server.clock import Clock
 from server.query import shape
 from server.query.alerts import AlertReader
 from server.query.names import format_name, parse_name
+from server.query.preflight import PreflightInfo
 from server.query.sandboxes import SandboxReader
 from server.query.types import (
     AlertInfo,
@@ -41,6 +42,10 @@ _CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
 _ITEMS: Mapping[str, Signal | Counter] = {item.name: item for item in signals.load()}
 
 
+def _not_configured(run: str) -> PreflightInfo:
+    return PreflightInfo("not_configured")
+
+
 def _info(item: Signal | Counter) -> SignalInfo:
     if isinstance(item, Counter):
         hint = f"counts {item.metric}, which nobody reports yet"
@@ -52,8 +57,12 @@ def _info(item: Signal | Counter) -> SignalInfo:
 class StoreReader:
     """See `server.query.types.Reader`."""
 
-    def __init__(self, store: Store, clock: Clock, alerts: AlertSettings | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, alerts: AlertSettings | None = None,
+        preflight: Callable[[str], PreflightInfo] | None = None,
+    ) -> None:  # fmt: skip
         self._store, self._clock = store, clock
+        self._preflight = preflight or _not_configured
         self._alerts = AlertReader(store, clock, alerts or AlertSettings())
         self._sandboxes = SandboxReader(store, clock)
 
@@ -131,16 +140,19 @@ class StoreReader:
     # ---- sandboxes
 
     def sandboxes(
-        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, limit: int = 100,
+        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
         before: str | None = None,
     ) -> list[SandboxInfo]:  # fmt: skip
-        return self._sandboxes.page(self._run(run).name, states, dangling, limit, before)
+        return self._sandboxes.page(self._run(run).name, states, dangling, find, limit, before)
 
-    def sandbox_funnel(self, run: str) -> Mapping[str, int]:
+    def sandbox_funnel(self, run: str) -> Mapping[str, int | None]:
         return self._sandboxes.funnel(self._run(run).name)
 
     def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
         return self._sandboxes.spinups(self._run(run).name, start, end, buckets)
+
+    def preflight(self, run: str) -> PreflightInfo:
+        return self._preflight(self._run(run).name)
 
     # ---- alerts
 

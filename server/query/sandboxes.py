@@ -18,16 +18,16 @@ class SandboxReader:
         self._store, self._clock = store, clock
 
     def page(
-        self, run: str, states: Sequence[str], dangling: bool | None, limit: int, before: str | None
+        self, run: str, states: Sequence[str], dangling: bool | None, find: str, limit: int, before: str | None
     ) -> list[SandboxInfo]:
         found = self._store.sandboxes
         last = found.first_seen(run, before) if before is not None else None
         place = (last, before) if last is not None and before is not None else None
         now = self._clock.now()
-        rows = found.page(run, states=states, dangling=dangling, limit=limit, before=place)
+        rows = found.page(run, states=states, dangling=dangling, find=find, limit=limit, before=place)
         return [_info(row, now) for row in rows]
 
-    def funnel(self, run: str) -> Mapping[str, int]:
+    def funnel(self, run: str) -> Mapping[str, int | None]:
         return self._store.sandboxes.funnel(run)
 
     def spinups(self, run: str, start: float, end: float, buckets: int) -> list[tuple[float, Mapping[str, int]]]:
@@ -50,7 +50,7 @@ def _info(row: SandboxRow, now: float) -> SandboxInfo:
         provider=record.provider, id=record.id, name=record.name, target=row.target, run_key=record.run_key,
         own=row.own, dangling=row.dangling, state=record.state, provider_state=record.provider_state,
         requested_at=record.requested_at, started_at=record.started_at, ready_at=record.ready_at,
-        ended_at=record.ended_at, spinup_seconds=spinup(record),
+        first_exec_at=record.first_exec_at, ended_at=record.ended_at, spinup_seconds=spinup(record),
         pending_seconds=max(0.0, now - (record.requested_at or now)) if waits else None,
         image=record.image, image_cached=record.image_cached, latency_source=record.latency_source or "",
         cause=record.cause or "", detail=record.detail, unreachable=record.unreachable, seen_at=row.seen_at / 1000,

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from server.query.preflight import PreflightInfo
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
@@ -131,3 +132,8 @@ def delivery(found: DeliveryInfo) -> dict[str, Any]:
 def sandbox(found: SandboxInfo) -> dict[str, Any]:
     """A row of `/api/v1/runs/{run}/sandboxes`."""
     return asdict(found)
+
+
+def preflight(run: str, found: PreflightInfo) -> dict[str, Any]:
+    """The last pre-flight of a run; each check as `rollscope preflight --json` has it."""
+    return {"run": run} | asdict(found) | {"plan": dict(found.plan)}

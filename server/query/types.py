@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from server.query.preflight import PreflightInfo
+
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
 
@@ -216,7 +218,9 @@ class SandboxInfo:
     """One sandbox as last heard. Times are epoch seconds; None: not known.
 
     Attributes:
+        name: what its maker called it; harnesses name it by the rollout's trace.
         own: of this run; else of another one in an account that it shares.
+        first_exec_at: first command in it; few sources tell.
         spinup_seconds: requested to ready, where both are known; `latency_source` says by whose clock.
         pending_seconds: how long it has been waited for, while it is not ready.
     """
@@ -233,6 +237,7 @@ class SandboxInfo:
     requested_at: float | None
     started_at: float | None
     ready_at: float | None
+    first_exec_at: float | None
     ended_at: float | None
     spinup_seconds: float | None
     pending_seconds: float | None
@@ -276,16 +281,26 @@ class Reader(Protocol):
         """Health of the targets of one run, or of all."""
 
     def sandboxes(
-        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, limit: int = 100,
+        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
         before: str | None = None,
     ) -> list[SandboxInfo]:  # fmt: skip
-        """Sandboxes met by a run's providers, newest first. ``before``: id of the last one of the page before."""
+        """Sandboxes met by a run's providers, newest first. ``before``: id of the last one of the page before.
 
-    def sandbox_funnel(self, run: str) -> Mapping[str, int]:
-        """How many of the run's own got how far: requested, started, ready, ended, failed."""
+        ``find``: part of an id or a name, whatever its case.
+        """
+
+    def sandbox_funnel(self, run: str) -> Mapping[str, int | None]:
+        """How many of the run's own got how far: requested, started, ready, first_exec, ended, failed.
+
+        ``first_exec`` counts among the ``first_exec_of`` whose source tells it, and is None where no source does;
+        ``met_ended`` had ended before their source was watched, and spoil a share of failures.
+        """
 
     def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
         """(bucket's start, {upper edge in seconds: how many became ready}) for a heat map; empty buckets left out."""
+
+    def preflight(self, run: str) -> PreflightInfo:
+        """The run's last pre-flight, as far as this process began one."""
 
     def alerts(self, run: str | None = None) -> list[AlertInfo]:
         """Pending and firing alerts of one run or of all: firing first, the gravest first, then the oldest."""

@@ -10,9 +10,15 @@ NO_SOURCE = (
 NEEDS_NONE = "this task uses no sandbox"
 
 
-def missing(view: View) -> Answer | None:
-    """Not applicable where the task needs none, unknown where nobody speaks; None: there is something to say."""
+def missing(view: View, *, told: bool = False) -> Answer | None:
+    """Not applicable where the task needs none, unknown where nobody speaks; None: there is something to say.
+
+    ``told``: it is in files that the run writes. They say nothing of live sandboxes, and what they do say stands
+    without a provider; where one is read, its silence counts.
+    """
     if view.facts.get("has_sandbox") == 0:
         return NotApplicable(NEEDS_NONE)
     why = view.sandboxes.silent(view.now)
-    return Unknown(NO_SOURCE if why == NEVER else why) if why else None
+    if why == NEVER:
+        return None if told else Unknown(NO_SOURCE)
+    return Unknown(why) if why else None

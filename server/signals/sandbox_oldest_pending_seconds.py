@@ -8,9 +8,8 @@ def _compute(view: View) -> Answer:
     gap = missing(view)
     if gap is not None:
         return gap
-    asked = [record.requested_at for record in view.sandboxes.pending() if record.requested_at is not None]
     # None pending is a zero that is known: nobody waits.
-    return [Value(max(0.0, view.now - min(asked)) if asked else 0.0)]
+    return [Value(max(view.sandboxes.waiting(view.now), default=0.0))]
 
 
 SIGNAL = Signal(

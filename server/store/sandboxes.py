@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, false, func, or_, select, tuple_
 
 from collectors.model import Sandbox
 from server.store.bulk import clean, upsert
@@ -12,7 +12,7 @@ from server.store.engine import Engines
 from server.store.tables import runs, sandboxes
 from server.store.types import SandboxRow
 
-_TIMES = ("requested_at", "started_at", "ready_at", "ended_at", "expires_at")
+_TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at", "expires_at")
 _RECORD = tuple(field.name for field in fields(Sandbox))
 _OURS = ("target", "own", "dangling", "first_seen", "seen_at", "ready_seen", "failed_seen")
 _COLUMNS = (*_RECORD, *_OURS)
@@ -53,16 +53,25 @@ class SandboxStore:
 
     def page(
         self, run: str, *, states: Collection[str] = (), own: bool | None = None, dangling: bool | None = None,
-        limit: int = 100, before: tuple[int, str] | None = None,
+        find: str = "", limit: int = 100, before: tuple[int, str] | None = None,
     ) -> list[SandboxRow]:  # fmt: skip
-        """The newest by request first; ``before``: (first_seen, id) of the last row of the page before."""
+        """The newest met first.
+
+        Args:
+            find: part of an id or a name (which is a trace's, where one names it), in capitals or not; as it stands.
+            before: (first_seen, id) of the last row of the page before.
+        """
         c = sandboxes.c
         wanted: list[ColumnElement[bool]] = [c.state.in_(sorted(states))] if states else []
         wanted += [c.own == own] if own is not None else []
         wanted += [c.dangling == dangling] if dangling is not None else []
+        if find:
+            wanted.append(
+                or_(c.id.icontains(clean(find), autoescape=True), c.name.icontains(clean(find), autoescape=True))
+            )
         if before is not None:
-            wanted.append(or_(c.first_seen < before[0], (c.first_seen == before[0]) & (c.id > before[1])))
-        return self._rows(run, *wanted, order=(c.first_seen.desc(), c.id), limit=limit)
+            wanted.append(tuple_(c.first_seen, c.id) < before)
+        return self._rows(run, *wanted, order=(c.first_seen.desc(), c.id.desc()), limit=limit)
 
     def first_seen(self, run: str, identity: str) -> int | None:
         """When a sandbox was met first; None for one nobody knows."""
@@ -97,23 +106,45 @@ class SandboxStore:
         with self._engines.read.begin() as connection:
             return [(ready / 1000, (ready - asked) / 1000) for ready, asked in connection.execute(query)]
 
-    def funnel(self, run: str) -> dict[str, int]:
-        """How many of a run's own sandboxes got how far: requested, started, ready, ended, failed."""
+    def funnel(self, run: str) -> dict[str, int | None]:
+        """How many of a run's own sandboxes got how far: requested, started, ready, first_exec, ended, failed.
+
+        Few sources tell of a first command: ``first_exec`` is of the ``first_exec_of`` requested ones whose source
+        (a provider, as read by a target) told of any, and None where none did. ``met_ended`` had begun before their
+        source was first heard, and had ended when they were met: what failed among them is no share of anything, for
+        a provider may list failures for longer than what went well.
+        """
         c = sandboxes.c
         counts = (
             func.count(), func.count(c.started_at), func.count(c.ready_at), func.count(c.ended_at),
-            func.count(func.nullif(c.cause, "")),
+            func.count(func.nullif(c.cause, "")), func.count(c.first_exec_at),
         )  # fmt: skip
-        query = select(*counts).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.own)
+        mine = (runs.c.name == run, c.own)
+        query = (
+            select(*counts, func.min(c.first_seen), c.target, c.provider).join(runs, runs.c.id == c.run).where(*mine)
+        )
         with self._engines.read.begin() as connection:
-            found = connection.execute(query).one()
-        return dict(zip(("requested", "started", "ready", "ended", "failed"), map(int, found), strict=True))
+            rows = connection.execute(query.group_by(c.target, c.provider)).all()
+            begun = func.coalesce(c.requested_at, c.started_at, c.ended_at)
+            before = [and_(c.target == row[-2], c.provider == row[-1], begun <= row[-3]) for row in rows]
+            late = select(func.count()).join(runs, runs.c.id == c.run)
+            late = late.where(*mine, c.ended_at <= c.first_seen, or_(false(), *before))
+            met_ended = int(connection.execute(late).scalar_one())
+        sources = [tuple(map(int, row[:6])) for row in rows]
+        requested, started, ready, ended, failed, ran = (sum(column) for column in zip(*sources, (0,) * 6, strict=True))
+        told = sum(source[0] for source in sources if source[-1])
+        return {
+            "requested": requested, "started": started, "ready": ready, "first_exec": ran if told else None,
+            "first_exec_of": told, "ended": ended, "failed": failed, "met_ended": met_ended,
+        }  # fmt: skip
 
     def _rows(
         self, run: str, *where: ColumnElement[bool], order: Sequence[Any] = (), limit: int | None = None
     ) -> list[SandboxRow]:
         columns = [sandboxes.c[name] for name in _COLUMNS]
-        query = select(*columns).join(runs, runs.c.id == sandboxes.c.run).where(runs.c.name == run, *where)
+        # Not a join: PostgreSQL would not see that one run's rows come sorted from an index.
+        of_run = sandboxes.c.run == select(runs.c.id).where(runs.c.name == run).scalar_subquery()
+        query = select(*columns).where(of_run, *where)
         with self._engines.read.begin() as connection:
             return [_row(values) for values in connection.execute(query.order_by(*order).limit(limit))]
 

@@ -13,6 +13,7 @@ from collectors.model import Event
 from server.store import histograms, partitions, ranges, read, rollup, series, write
 from server.store.alerts import AlertStore
 from server.store.engine import Engines, StoreError, explained, open_engines
+from server.store.pushes import PushStore
 from server.store.sandboxes import SandboxStore
 from server.store.schema.migrate import check, migrate
 from server.store.types import Batch, Bucket, HistogramDelta, LatestRow, RunRow, SeriesKey, StepRow, TargetRow
@@ -29,6 +30,7 @@ class Store:
 
     Attributes:
         alerts: alerts, silences, the outbox and heartbeats.
+        sandboxes, pushes: records of sandboxes; what was pushed and who pushes.
     """
 
     def __init__(self, url: str, engines: Engines) -> None:
@@ -37,6 +39,7 @@ class Store:
         self._engines = engines
         self.alerts = AlertStore(engines)
         self.sandboxes = SandboxStore(engines)
+        self.pushes = PushStore(engines)
         self._guard = threading.Lock()
         self._ids: dict[str, dict[SeriesKey, int]] = defaultdict(dict)
         # Writes of this process take turns: the layouts of an open transaction must not be used by another.

@@ -382,6 +382,34 @@ heartbeats = Table(
     PrimaryKeyConstraint("run", "name", name="pk_heartbeats"),
 )
 
+pushers = Table(
+    "pushers",
+    common,
+    # By name: a push may come before anything else is known of its run.
+    Column("run", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("interval_seconds", Double, nullable=False),
+    Column("last_ts", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run", "target", name="pk_pushers"),
+    Index("ix_pushers_last", "last_ts"),
+)
+
+inbox = Table(
+    "inbox",
+    common,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("run", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("interval_seconds", Double, nullable=False),
+    Column("received_at", BigInteger, nullable=False),
+    # How many samples it holds: what the bound of the whole is counted in.
+    Column("rows", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("ix_inbox_run", "run", "id"),
+)
+
 _PENDING = text("ready_at IS NULL AND ended_at IS NULL")
 
 sandboxes = Table(
@@ -414,9 +442,13 @@ sandboxes = Table(
     Column("seen_at", BigInteger, nullable=False),
     Column("ready_seen", BigInteger),
     Column("failed_seen", BigInteger),
+    # Of the record, like the times above; a column that comes later stands last.
+    Column("first_exec_at", BigInteger),
     PrimaryKeyConstraint("run", "provider", "id", name="pk_sandboxes"),
     # The oldest pending one is asked at every tick, and is one of few among a run's hundred thousand.
     Index("ix_sandboxes_pending", "run", "requested_at", sqlite_where=_PENDING, postgresql_where=_PENDING),
     Index("ix_sandboxes_seen", "run", "seen_at"),
     Index("ix_sandboxes_ended", "run", "ended_at"),
+    # In the order of a page, so that the newest hundred are read without sorting all.
+    Index("ix_sandboxes_page", "run", "first_seen", "id"),
 )

@@ -174,6 +174,36 @@ class SandboxRow:
     failed_seen: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What was pushed for one target at once, as it waits to be collected. ``received_at``: epoch ms.
+
+    Attributes:
+        rows: samples and histograms in it.
+        body: as `server.push_body` writes it; the store does not look inside.
+        id: given by the store; 0 before.
+    """
+
+    run: str
+    target: str
+    actor: str
+    interval_seconds: float
+    received_at: int
+    rows: int
+    body: bytes
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pusher:
+    """Who pushes into a run, and when it last did (epoch ms)."""
+
+    target: str
+    actor: str
+    interval_seconds: float
+    last_ts: int
+
+
 @dataclass(slots=True)
 class Batch:
     """Everything in here is committed in one transaction, or not at all.
@@ -199,6 +229,7 @@ class Batch:
     groups: list[GroupRow] = field(default_factory=list)
     outbox: list[OutboxRow] = field(default_factory=list)
     sandboxes: list[SandboxRow] = field(default_factory=list)
+    taken: list[int] = field(default_factory=list)  # ids of pushes that this batch is the outcome of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, literal, or_, update
+from sqlalchemy import ColumnElement, Connection, case, delete, literal, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from server.store import alerts, histograms, sandboxes
@@ -23,6 +23,7 @@ from server.store.tables import (
     cursors,
     dirty,
     events,
+    inbox,
     incarnations,
     latest,
     points,
@@ -71,6 +72,8 @@ def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, 
     _targets(connection, batch, run)
     alerts.write(connection, batch, run)
     sandboxes.write(connection, batch.sandboxes, run)
+    if batch.taken:
+        connection.execute(delete(inbox).where(inbox.c.id.in_(batch.taken)))
     return seq
 
 

@@ -27,7 +27,7 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 _LISTS = (
     "samples", "steps", "step_values", "histograms", "events", "targets", "points", "latest", "alerts", "groups",
-    "outbox", "sandboxes",
+    "outbox", "sandboxes", "taken",
 )  # fmt: skip
 _DICTS = ("facts", "cursors", "states", "counters", "run_fields")
 

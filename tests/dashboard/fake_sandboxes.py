@@ -14,10 +14,12 @@ NOW, WALL, MATH, BARE = fake.NOW, "gb300-sandbox-wall", "math-sync", "no-provide
 STRAGGLER = 3720.0
 EVERY = 1.6
 NOT_READ = 'no sandbox provider is read: add it as a target (collector = "prime_sandboxes", ...)'
+NO_EXEC = "no source times commands in sandboxes (agent-sandbox's router does; so can a push)"
 INFOS = (
     SignalInfo("sandbox_oldest_pending_seconds", "Oldest pending", "seconds", "", NOT_READ, "sandbox", 180.0, 600.0),
     SignalInfo("sandbox_spinup_latency_seconds", "Spin-up", "seconds", "", NOT_READ, "sandbox", 60.0, 120.0),
     SignalInfo("sandbox_quota_used_ratio", "Quota", "ratio", "", "no provider tells its quota", "sandbox", 0.8, 0.9),
+    SignalInfo("sandbox_exec_seconds", "Commands", "seconds", "", NO_EXEC, "sandbox"),
     SignalInfo("sandboxes", "Sandboxes", "sandboxes", "", NOT_READ, "sandbox"),
     SignalInfo("sandboxes_dangling", "Dangling", "sandboxes", "", NOT_READ, "sandbox", 1.0),
     SignalInfo("sandbox_credit_hours", "Credit lasts", "hours", "", "no provider tells its credit", "sandbox", 48.0,
@@ -31,8 +33,9 @@ def box(number: int, state: str, asked: float, **more: object) -> SandboxInfo:
     made = SandboxInfo(
         provider="prime", id=f"sbx-{number:05d}", name=f"trace-{number:06x}", target="prime", run_key=WALL, own=True,
         dangling=False, state=state, provider_state=state.upper(), requested_at=NOW - asked, started_at=None,
-        ready_at=None, ended_at=None, spinup_seconds=None, pending_seconds=None, image=IMAGES[number % 4],
-        image_cached=None, latency_source="", cause="", detail="", unreachable=False, seen_at=NOW - 2,
+        ready_at=None, first_exec_at=None, ended_at=None, spinup_seconds=None, pending_seconds=None,
+        image=IMAGES[number % 4], image_cached=None, latency_source="", cause="", detail="", unreachable=False,
+        seen_at=NOW - 2,
     )  # fmt: skip
     return replace(made, **more)  # type: ignore[arg-type]
 
@@ -147,10 +150,35 @@ def _curves() -> tuple[tuple[SignalNow, Curve], ...]:
         (signal_of("sandbox_quota_used_ratio", "ratio", "critical", resource="starting"), lambda t: _starting(t) / 128),
         (signal_of("sandbox_quota_used_ratio", "ratio", "critical", resource="concurrent"), lambda t: _ramp(t) / 1000),
         (signal_of("sandbox_quota_used_ratio", "ratio", resource="cpu"), lambda t: 0.62),
+        *((of_quota("limit", what, who), level(value)) for what, who, _, value in QUOTAS),
+        *((of_quota("used", what, who), level(value)) for what, who, value, _ in QUOTAS),
+        (signal_of("sandbox_failure_ratio", "ratio"), _broken),
+        (signal_of("zero_advantage_ratio", "ratio", "watch", basis="completed"), lambda t: 0.31 + 0.9 * _broken(t)),
         (signal_of("sandbox_credit_hours", "hours", "critical"), lambda t: 6.2),
         (signal_of("sandbox_credit_usd", "usd"), lambda t: 476.16),
         (signal_of("sandbox_cost_usd_per_hour", "usd/h"), lambda t: 76.8),
     )
+
+
+# (resource, account, used, limit), as the account's own numbers are.
+QUOTAS = (
+    ("starting", "prime", 128.0, 128.0),
+    ("concurrent", "prime", 960.0, 1000.0),
+    ("cpu", "prime", 1240.0, 2000.0),
+)
+
+
+def of_quota(which: str, resource: str, target: str) -> SignalNow:
+    return signal_of(f"sandbox_quota_{which}", "quota", resource=resource, target=target)
+
+
+def level(value: float) -> Curve:
+    return lambda t: value
+
+
+def _broken(t: float) -> float:
+    """Rises once the wall is reached."""
+    return 0.02 + 0.09 / (1 + math.exp(-(t - NOW + 1200) / 120)) + 0.004 * noise(t, 8) if NOW - t > 5 else 0.11
 
 
 def signal_of(name: str, unit: str, health: SignalState = "ok", **labels: str) -> SignalNow:

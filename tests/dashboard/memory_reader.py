@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from server.query.preflight import PreflightInfo
 from server.query.sandboxes import edge_of
 from server.query.types import (
     AlertInfo,
@@ -56,6 +57,9 @@ class MemoryReader:
         self.silence_rows: list[tuple[SilenceInfo, Mapping[str, str]]] = []
         # In the order in which they were met.
         self.boxes: dict[str, list[SandboxInfo]] = {}
+        self.preflights: dict[str, PreflightInfo] = {}
+        # Of the boxes, how many had ended before anybody watched.
+        self.met_ended = 0
 
     # Verbs of the test.
 
@@ -140,7 +144,7 @@ class MemoryReader:
     # The protocol.
 
     def sandboxes(
-        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, limit: int = 100,
+        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
         before: str | None = None,
     ) -> list[SandboxInfo]:  # fmt: skip
         with self._lock:
@@ -149,6 +153,7 @@ class MemoryReader:
             found = list(reversed(self.boxes.get(run, ())))
         if before is not None:
             found = found[1 + next((i for i, box in enumerate(found) if box.id == before), -1) :]
+        found = [box for box in found if find.lower() in f"{box.id}\n{box.name}".lower()]
         wanted = (box for box in found if (not states or box.state in states) and dangling in (None, box.dangling))
         return [self._aged(box) for box in wanted][:limit]
 
@@ -156,13 +161,22 @@ class MemoryReader:
         waits = box.ready_at is None and box.state not in ("terminated", "failed") and box.requested_at is not None
         return replace(box, pending_seconds=self.clock - (box.requested_at or 0) if waits else None)
 
-    def sandbox_funnel(self, run: str) -> Mapping[str, int]:
+    def preflight(self, run: str) -> PreflightInfo:
+        with self._lock:
+            self._run(run)
+            return self.preflights.get(run, PreflightInfo("not_configured"))
+
+    def sandbox_funnel(self, run: str) -> Mapping[str, int | None]:
         with self._lock:
             self._run(run)
             own = [box for box in self.boxes.get(run, ()) if box.own]
         times = {"started": "started_at", "ready": "ready_at", "ended": "ended_at"}
         counts = {stage: sum(getattr(box, name) is not None for box in own) for stage, name in times.items()}
-        return {"requested": len(own), **counts, "failed": sum(bool(box.cause) for box in own)}
+        tells = {box.provider for box in own if box.first_exec_at is not None}
+        ran = sum(box.first_exec_at is not None for box in own) if tells else None
+        told = {"first_exec": ran, "first_exec_of": sum(box.provider in tells for box in own)}
+        failed = sum(bool(box.cause) for box in own)
+        return {"requested": len(own), **counts, **told, "failed": failed, "met_ended": self.met_ended}
 
     def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
         with self._lock:

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from playwright.sync_api import Page
 
 from dashboard.app import attach, csp
+from server.query import shape
 from server.query.types import Reader
 from tests.dashboard.memory_reader import MemoryReader
 
@@ -24,6 +26,8 @@ def application(reader: Reader, receivers: Sequence[str] | None = None) -> FastA
     api = FastAPI()
     if isinstance(reader, MemoryReader):
         _silences(api, reader)
+        _preflight(api, reader)
+        _sandboxes(api, reader)
     policy = csp(attach(api, reader, version="0.0.0", receivers=receivers))
 
     @api.middleware("http")
@@ -56,6 +60,26 @@ def _silences(api: FastAPI, reader: MemoryReader) -> None:
         if not reader.end_silence(name):
             raise HTTPException(404, "no silence of this id is active")
         return {}
+
+
+def _preflight(api: FastAPI, reader: MemoryReader) -> None:
+    """Begins one by the rules of the real route; a test ends it."""
+
+    @api.post("/api/v1/runs/{run}/preflight", status_code=202)
+    async def begin(run: str) -> dict[str, str]:
+        found = reader.preflights[run]
+        if found.state == "running":
+            raise HTTPException(409, "the last one has not ended yet")
+        if found.retry_at is not None and found.retry_at > reader.now():
+            raise HTTPException(429, "it was begun a moment ago")
+        reader.preflights[run] = replace(found, state="running", started_at=reader.now())
+        return {"state": "running"}
+
+
+def _sandboxes(api: FastAPI, reader: MemoryReader) -> None:
+    @api.get("/api/v1/runs/{run}/sandboxes")
+    def sandboxes(run: str, find: str = "", limit: int = 100) -> dict[str, Any]:
+        return {"sandboxes": [shape.sandbox(row) for row in reader.sandboxes(run, find=find, limit=limit)]}
 
 
 class Serving:

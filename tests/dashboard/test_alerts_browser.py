@@ -18,6 +18,7 @@ from tests.dashboard.serving import Serving, application, until
 pytestmark = pytest.mark.browser
 
 Open = Callable[..., Page]
+FOCUSED = "() => document.activeElement.id || document.activeElement.textContent"
 TITLES = "list => Array.from(document.querySelectorAll(`[data-alerts=${list}] h3`)).map(h => h.textContent)"
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -112,6 +113,8 @@ def test_silence_takes_two_clicks(open_page: Open, api: FastAPI, reader: MemoryR
     # By the server's clock, which a demo runs apart from the browser's.
     assert abs(starts - reader.clock) < 60
     assert page.locator("#alerts-said").inner_text() == "Trainer starved: silenced for 1 h."
+    # The row has taken its button along: whoever goes by keyboard is at the words, not at the page's beginning.
+    assert page.evaluate(FOCUSED) == "alerts-said"
     assert page.title().startswith("(1) ")
 
 
@@ -180,6 +183,7 @@ def test_refusal_is_told_in_words(open_page: Open) -> None:
     form.get_by_role("button", name="Silence for 1 h").click()
     until(page, "() => document.querySelector('form.silence .error').textContent")
     assert form.locator(".error").inner_text() == "Not silenced: <i>no</i> silences today"
+    assert page.evaluate(FOCUSED) == "Silence for 1 h"
     # The form stays as it was filled in, also over the ticks.
     ticks = page.evaluate("RS.ticks()")
     until(page, "ticks => RS.ticks() > ticks + 1", ticks)
@@ -207,6 +211,7 @@ def test_end_of_a_silence(open_page: Open, reader: MemoryReader) -> None:
     assert card(page, fake_alerts.STALE).get_by_role("button", name="End silence").count() == 0
     down.get_by_role("button", name="End silence").click()
     until(page, f"list => ({TITLES})(list).includes('Target down')", "firing")
+    assert page.evaluate(FOCUSED) == "alerts-said"
     assert reader.silences() == []
     assert page.locator("#silences").inner_text().split() == ["Silences", "No", "silences."]
     assert page.title().startswith("(3) ")
@@ -333,6 +338,8 @@ def test_keyboard_alone(open_page: Open, api: FastAPI) -> None:
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
     wait_in(page, lambda: api.state.asked)
+    until(page, f"list => ({TITLES})(list).includes('Trainer starved')", "muted")
+    assert page.evaluate(FOCUSED) == "alerts-said"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

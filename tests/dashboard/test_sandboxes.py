@@ -1,20 +1,16 @@
 """Sandboxes as cells: numbers, order, words, and what is unknown."""
 
 import json
-import threading
-import tomllib
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
-from dashboard import sandbox_records, sandboxes
+from dashboard import sandbox_records
 from dashboard.page import Scope
 from dashboard.page import cells as of_page
 from dashboard.pages import by_key
 from dashboard.urlstate import Span
-from server.sandbox_push import parse
 from tests.dashboard import fake
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
@@ -58,6 +54,8 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
         "sb.text": "Spin-up p95 of the completed is 38 s: one that is pending is in no spin-up time until it ends. "
         "960 live",
         "k.sb_running.v": "780",
+        # No band judges how many run: "OK" would say that one does.
+        "k.sb_running.p": "",
         "k.sb_starting.v": "128",
         "k.sb_starting.n": "100 % of the limit · 8 building image · 44 queued",
         "k.sb_starting.s": "critical",
@@ -85,10 +83,22 @@ def test_funnel_has_exact_numbers(reader: MemoryReader) -> None:
         ["requested", 2574, 1.0],
         ["started", 2343, 0.9103],
         ["ready", 2343, 0.9103],
+        ["first exec", None, 0.0],
         ["ended", 1614, 0.627],
         ["failed", 51, 0.0198],
     ]
-    assert (found["sb.funnel.n"], found["sb.funnel.none"]) == ("", "")
+    assert (found["sb.funnel.n"], found["sb.funnel.none"]) == ("First exec: not told by this provider.", "")
+
+
+def test_first_commands_are_a_share_of_those_whose_source_tells() -> None:
+    """Ten in all; of the four that traces tell of, three ran something."""
+    made = empty()
+    told = [wall.ready(n, 60, 20, provider="traces", first_exec_at=wall.NOW - 30) for n in (1, 2, 3)]
+    made.put_boxes(wall.WALL, *told, wall.box(4, "starting", 60, provider="traces"))
+    made.put_boxes(wall.WALL, *(wall.ready(n, 60, 20) for n in range(5, 11)))
+    found = cells(made)
+    assert found["sb.funnel"][3] == ["first exec", 3, 0.75]
+    assert found["sb.funnel.n"] == "First exec: 3 of the 4 whose source tells it."
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,7 @@ def test_a_time_that_no_provider_tells_is_no_loss(started: float | None, count: 
     made.put_boxes(wall.WALL, quiet, replace(wall.ready(2, 60, 20), started_at=started))
     found = cells(made)
     assert found["sb.funnel"][:3] == [["requested", 2, 1.0], ["started", count, (count or 0) / 2], ["ready", 2, 1.0]]
-    assert found["sb.funnel.n"] == note
+    assert found["sb.funnel.n"] == f"{note} First exec: not told by this provider."
 
 
 def test_failures_by_cause_with_the_newest_words(reader: MemoryReader) -> None:
@@ -130,11 +140,76 @@ def test_a_failure_of_another_run_is_not_ours(reader: MemoryReader) -> None:
 def test_quota_fullest_first(reader: MemoryReader) -> None:
     found = cells(reader)
     assert rows(found, "sb.q.") == [
-        ["starting at once", "100 %", 100.0, "critical"],
-        ["concurrent", "96 %", 96.0, "critical"],
-        ["CPU", "62 %", 62.0, "ok"],
+        ["starting at once", "128 of 128 · 100 %", 100.0, "critical"],
+        ["concurrent", "960 of 1,000 · 96 %", 96.0, "critical"],
+        ["CPU", "1,240 of 2,000 · 62 %", 62.0, "ok"],
     ]
     assert (found["sb.q.none"], found["sb.q.limits"]) == ("", "watch ≥ 80 % · critical ≥ 90 %")
+
+
+def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> None:
+    for which, what, who, value in (
+        ("used", "starting", "modal", 14.0),
+        ("limit", "starting", "modal", 128.0),
+        ("limit", "gpu", "modal", 0.0),
+        ("used", "gpu", "modal", 0.0),
+        ("used", "memory_gb", "modal", 96.0),
+        ("limit", "disk_gb", "modal", 500.0),
+    ):
+        reader.append(wall.WALL, wall.of_quota(which, what, who), [(wall.NOW, value)])
+    table = {row[0]: row[1:] for row in rows(cells(reader), "sb.q.")}
+    assert table["starting at once · prime"] == ["128 of 128 · 100 %", 100.0, "critical"]
+    assert table["starting at once · modal"] == ["14 of 128 · 11 %", 10.9, "ok"]
+    assert table["memory · modal"] == ["96, limit not told", 0.0, "unknown"]
+    assert table["disk · modal"] == ["limit 500, use not told", 0.0, "unknown"]
+    assert table["GPU · modal"] == ["0 of 0", 0.0, "unknown"]
+
+
+def test_commands_say_why_when_nobody_times_them(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert (found["k.sb_exec.v"], found["k.sb_exec.p"]) == ("–", "Unknown")
+    assert found["k.sb_exec.n"].startswith("no source times commands in sandboxes")
+    for stat, value in (("p50", 0.8), ("p95", 12.5)):
+        reader.append(wall.WALL, wall.signal_of("sandbox_exec_seconds", "seconds", stat=stat), [(wall.NOW, value)])
+    found = cells(reader)
+    assert (found["k.sb_exec.v"], found["k.sb_exec.u"], found["k.sb_exec.n"]) == ("12.5", "s", "p50 0.8 s")
+    assert (found["k.sb_exec.p"], found["k.sb_exec.s"]) == ("", "ok")
+
+
+def test_starting_without_a_limit_is_not_judged() -> None:
+    made = empty()
+    for state, value in (("running", 3.0), ("starting", 400.0)):
+        made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state=state), [(wall.NOW, value)])
+    found = cells(made)
+    assert (found["k.sb_starting.v"], found["k.sb_starting.p"]) == ("400", "")
+    assert found["k.sb_starting.n"] == "limit not told"
+
+
+def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> None:
+    found = cells(reader)
+    values = {found[f"p.infra.{i}.l"]: found[f"p.infra.{i}.v"] for i in range(3)}
+    assert values == {
+        "rollouts lost to their sandbox": "",
+        "sandboxes failed": "11 %",
+        "groups without gradient": "41 %",
+    }
+    assert found["sb.infra"].startswith("Nobody tells which rollouts were lost")
+    lost = wall.signal_of("sandbox_failed_rollout_ratio", "ratio")
+    reader.append(wall.WALL, lost, [(wall.NOW, 0.07)])
+    found = cells(reader)
+    assert found["p.infra.0.v"] == "7 %" and "no honest zero" in found["sb.infra"]
+
+
+def test_failures_name_sandbox_and_trace(reader: MemoryReader) -> None:
+    table = rows(cells(reader), "sb.x.")
+    assert table[0] == [
+        "sbx-02365", "trace-00093d", "failed", "timeout", "Sandbox failed to become ready within 115 s",
+        round(wall.NOW - 102), "prime",
+    ]  # fmt: skip
+    assert len(table) == 5 and [row[5] for row in table] == sorted((row[5] for row in table), reverse=True)
+    made = empty()
+    made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
+    assert cells(made)["sb.x.none"] == "No sandbox has failed."
 
 
 def test_oldest_pending_first_whatever_was_met_last(reader: MemoryReader) -> None:
@@ -176,7 +251,7 @@ def test_the_oldest_is_found_behind_a_thousand_younger(monkeypatch: pytest.Monke
 def test_dangling_name_their_run(reader: MemoryReader) -> None:
     found = cells(reader)
     table = rows(found, "sb.d.")
-    assert table[0] == ["sbx-09004", "eval-tuesday", round(wall.NOW - 99_800), "prime", "running"]
+    assert table[0] == ["sbx-09004", "eval-tuesday", round(wall.NOW - 99_800), "prime", "running", ""]
     assert [row[1] for row in table].count("") == 1
     assert (len(table), found["sb.d.more"], found["sb.d.none"]) == (5, "", "")
     more = (wall.box(9100 + i, "running", 50, own=False, dangling=True) for i in range(25))
@@ -225,105 +300,3 @@ def test_whose_clock_it_was(sources: tuple[str, ...], words: str) -> None:
     made.put_boxes(wall.WALL, *(wall.ready(i, 60, 20, latency_source=name) for i, name in enumerate(sources)))
     made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="running"), [(wall.NOW, 3.0)])
     assert cells(made)["sb.clock"] == words
-
-
-# Unknown and not applicable.
-
-
-def test_a_run_that_needs_none(reader: MemoryReader) -> None:
-    found = cells(reader, wall.MATH)
-    assert (found["sb.mode"], found["sb.head"]) == ("na", "This run needs no sandbox")
-    assert found["sb.text"] == "Not applicable: this task uses no sandbox."
-    assert not [key for key in found if key.startswith(("k.", "h.", "sb.p.", "sb.funnel"))]
-
-
-def test_nobody_tells_of_any(reader: MemoryReader) -> None:
-    found = cells(reader, wall.BARE)
-    assert (found["sb.mode"], found["sb.head"]) == ("none", "No sandbox provider is read")
-    assert found["sb.toml"].startswith("[[run.no-provider.target]]\ncollector = ")
-
-
-@pytest.mark.parametrize(
-    ("run", "line"),
-    [("a.b", '[[run."a.b".target]]'), ('say "x"', '[[run."say \\"x\\"".target]]'), ("né", '[[run."né".target]]')],
-)
-def test_snippet_is_toml_whatever_a_run_is_called(run: str, line: str) -> None:
-    assert sandboxes.snippet(run).splitlines()[0] == line
-    found = tomllib.loads(sandboxes.snippet(run))["run"][run]["target"][0]
-    assert found == {"collector": "prime_sandboxes", "key_env": "PRIME_API_KEY"}
-
-
-def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
-    made = empty()
-    made.silence(wall.WALL, fake.signal("sandboxes", state="unknown", why="no provider has answered for 310 s"))
-    made.set_targets(wall.WALL, fake.target("prime", "sandbox", "prime_sandboxes", up=False, error="401"))
-    found = cells(made)
-    assert (found["sb.mode"], found["sb.head"], found["sb.s"]) == (
-        "ok",
-        "No provider has answered for 310 s",
-        "unknown",
-    )
-    # Absent is never zero.
-    assert (found["k.sb_failed.v"], found["k.sb_failed.s"]) == ("–", "unknown")
-    none = {key: found[key] for key in ("sb.p.none", "sb.d.none", "sb.f.none", "sb.funnel.none")}
-    assert none == {
-        "sb.p.none": "Nothing is known of pending sandboxes.",
-        "sb.d.none": "Nothing is known of dangling sandboxes.",
-        "sb.f.none": "Nothing is known of failures.",
-        "sb.funnel.none": "No sandbox of this run is known yet.",
-    }
-
-
-def test_known_zeros_are_zeros() -> None:
-    made = empty()
-    made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
-    made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="running"), [(wall.NOW, 1.0)])
-    made.append(wall.WALL, wall.signal_of("sandboxes_dangling", "sandboxes"), [(wall.NOW, 0.0)])
-    found = cells(made)
-    assert (found["k.sb_failed.v"], found["k.sb_dangling.v"]) == ("0", "0")
-    assert (found["sb.f.none"], found["sb.d.none"], found["sb.p.none"]) == (
-        "No sandbox has failed.", "None.", "Nothing is pending.",
-    )  # fmt: skip
-
-
-def test_of_a_run_that_is_over(reader: MemoryReader) -> None:
-    reader.change(wall.WALL, lifecycle="finished")
-    found = cells(reader)
-    assert found["sb.num"] + found["sb.tail"] == "780 sandboxes were running at its end"
-
-
-# The recipe.
-
-
-def test_recipe_works_and_never_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run as it is shown, against a server that takes it as ours does."""
-    bodies: list[tuple[str, bytes]] = []
-
-    class Takes(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    class Sandbox:
-        id = "sbx-1"
-        create = classmethod(lambda cls: cls())
-
-    server = HTTPServer(("127.0.0.1", 0), Takes)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setattr(sandboxes, "_ADDRESS", f"http://127.0.0.1:{server.server_port}")
-    code = sandboxes.recipe("my run/1")
-    exec(code, {"Sandbox": Sandbox})
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    exec(code, {"Sandbox": Sandbox})
-    ((path, body),) = bodies
-    assert path == "/api/v1/runs/my%20run%2F1/sandboxes"
-    (record,) = parse(body).records
-    assert (record.id, record.provider, record.state, record.latency_source) == ("sbx-1", "e2b", "running", "client")
-    assert len([line for line in code.splitlines() if line]) <= 10

@@ -75,7 +75,7 @@ def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
 
 def numbers(page: Page) -> list[str]:
     words = "all => all.map(el => `${el.querySelector('h2').innerText} ${el.querySelector('.big').innerText}`)"
-    return [" ".join(text.split()) for text in page.locator(".seven .kpi").evaluate_all(words)]
+    return [" ".join(text.split()) for text in page.locator(".eight .kpi").evaluate_all(words)]
 
 
 @pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
@@ -89,6 +89,7 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
         "Starting 128",
         "Oldest pending 62 min",
         "Spin-up p95 38 s",
+        "Commands p95 –",
         "Failures 51",
         "Dangling 5",
         "Credit lasts 6.2 hours",
@@ -98,12 +99,15 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
         "Spin-up over time",
         "Funnel",
         "States over time",
+        "Infra failures beside zero advantage",
         "Failures by cause",
         "Quota",
+        "Failures, newest first",
         "Oldest pending",
         "Dangling",
     ]
     assert page.locator("#panel-boxes").get_attribute("data-state") == "data"
+    assert page.locator("#panel-infra").get_attribute("data-state") == "data"
     assert page.title() == f"Sandboxes · {wall.WALL} · Rollscope"
     # Whose clock it was stands wherever a spin-up does.
     assert "timed by the provider's clock" in page.locator("#panel-spinups .legend").inner_text()
@@ -146,10 +150,21 @@ def test_funnel_has_exact_numbers(open_page: Open) -> None:
     page = open_page()
     assert page.locator(".funnel .count").all_text_contents() == ["2,574", "2,343", "2,343", "1,614", "51"]
     assert page.locator(".funnel svg").get_attribute("aria-label") == (
-        "requested 2,574, started 2,343, ready 2,343, ended 1,614, failed 51"
+        "requested 2,574, started 2,343, ready 2,343, first exec not told, ended 1,614, failed 51"
     )
+    assert page.locator("#box-funnel .note").first.inner_text() == "First exec: not told by this provider."
     high = page.locator(".funnel rect").evaluate_all("all => all.map(el => +el.getAttribute('height') / 144)")
-    assert high == pytest.approx([1, 0.9103, 0.9103, 0.627, 0.0198], abs=0.001)
+    assert high == pytest.approx([1, 0.9103, 0.9103, 0, 0.627, 0.0198], abs=0.001)
+
+
+def test_funnel_has_no_shares_where_ends_came_before_us(open_page: Open, reader: MemoryReader) -> None:
+    share = "() => RS.all('.funnel text').filter(el => el.textContent.endsWith('%')).length"
+    page = open_page()
+    assert page.evaluate(share) == 4
+    reader.met_ended = 812
+    until(page, f"() => ({share})() === 0")
+    assert page.locator(".funnel .count").all_text_contents()[-1] == "51"
+    assert page.locator("#box-funnel .row .unit").inner_text() == "since Rollscope watches"
 
 
 def test_bars_and_tables(open_page: Open) -> None:
@@ -159,7 +174,7 @@ def test_bars_and_tables(open_page: Open) -> None:
     assert "IMAGE_PULL_FAILED: manifest for swe-bench/sympy:1.9 not found" in causes.nth(1).inner_text()
     quota = page.locator("[data-rows=box-quota] li")
     assert [" ".join(text.split()) for text in quota.all_inner_texts()] == [
-        "starting at once 100 %", "concurrent 96 %", "CPU 62 %",
+        "starting at once 128 of 128 · 100 %", "concurrent 960 of 1,000 · 96 %", "CPU 1,240 of 2,000 · 62 %",
     ]  # fmt: skip
     first = page.locator("[data-rows=box-pending] tr").first
     assert [" ".join(text.split()) for text in first.locator("th, td").all_inner_texts()] == [
@@ -172,6 +187,30 @@ def test_bars_and_tables(open_page: Open) -> None:
     assert left.first.locator("td").all_inner_texts() == ["eval-tuesday", "27 h 43 min", "prime"]
     assert left.count() == 5
     assert "Rollscope deletes nothing" in page.locator("#box-dangling").inner_text()
+
+
+def test_any_sandbox_is_found_by_its_trace(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page()
+    names = "document.querySelectorAll('[data-rows=box-failures] th span:first-child')"
+    shown = f"() => Array.from({names}, el => el.textContent)"
+    newest = page.evaluate(shown)
+    assert newest == ["sbx-02365", "sbx-02318", "sbx-02271", "sbx-02224", "sbx-02177"]
+    field = page.get_by_label("Find a sandbox by id, name or trace")
+    # Asked for an hour ago and over since: on no list of the page.
+    field.fill("TRACE-00000a")
+    until(page, f"() => ({shown})().join() === 'sbx-00010'")
+    assert page.locator("#box-said").inner_text() == "1 sandbox with “TRACE-00000a” in id or name."
+    assert page.locator("#box-found").inner_text() == "Found"
+    # News does not take the answer away.
+    reader.put_boxes(wall.WALL, wall.box(8100, "failed", 9, cause="oom", ended_at=reader.clock + 1))
+    until(page, "() => RS.view['sb.x.0'][0] === 'sbx-08100'")
+    assert page.evaluate(shown) == ["sbx-00010"]
+    field.fill("nobody's")
+    until(page, "() => document.querySelector('#box-said').textContent.startsWith('No sandboxes with')")
+    assert page.locator("#box-failed table").is_hidden()
+    field.fill("")
+    until(page, f"() => ({shown})()[0] === 'sbx-08100'")
+    assert page.locator("#box-said").inner_text() == ""
 
 
 def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
@@ -246,14 +285,16 @@ def test_a_run_that_needs_none(open_page: Open) -> None:
     assert page.locator(".known, .how-to").evaluate_all("all => all.filter(el => el.offsetParent).length") == 0
 
 
-def test_without_a_provider_it_says_how_to_add_one(open_page: Open, reader: MemoryReader) -> None:
+def test_without_a_provider_it_says_how_to_add_one(open_page: Open, reader: MemoryReader, serving: Serving) -> None:
     page = open_page(wall.BARE)
     assert page.locator("h1:visible").inner_text() == "No sandbox provider is read"
     assert page.locator(".way pre").first.inner_text().startswith("[[run.no-provider.target]]")
     link = page.get_by_role("link", name="Tell it from where you call create()")
     link.click()
     assert page.evaluate("document.querySelector(':target').id") == "recipe"
-    assert "def tell(**box):" in page.locator("#recipe pre").inner_text()
+    code = page.locator("#recipe pre").inner_text()
+    # Under the name by which the browser came here.
+    assert "\ndef tell(box, **more):" in code and f'URL = "{serving.url}api/v1/runs/no-provider/sandboxes"' in code
     # The first provider turns the page into what it is for, without a reload by hand.
     reader.put_boxes(wall.BARE, wall.ready(1, 60, 12))
     for state, value in (("running", 1.0), ("starting", 0.0)):
@@ -264,6 +305,35 @@ def test_without_a_provider_it_says_how_to_add_one(open_page: Open, reader: Memo
     until(page, f"() => ({CELLS})() === 1 && document.querySelector('.funnel .count')?.textContent === '1'")
     until(page, "() => { const g = document.querySelector('#graph-boxes'); return Math.abs("
           "g.querySelector('.js-plotly-plot')._fullLayout.width - g.clientWidth) < 2 }")  # fmt: skip
+
+
+@pytest.mark.parametrize("wide", [1280, 1440])
+def test_where_nothing_is_known_nothing_sticks_out_and_no_table_is_a_head(
+    open_page: Open, reader: MemoryReader, wide: int
+) -> None:
+    """A provider that has not answered yet: each card says "Unknown"."""
+    dead = replace(fake.target("prime_sandboxes", "sandbox", "prime_sandboxes", up=False, error="ConnectError"),
+                   age_seconds=None)  # fmt: skip
+    reader.set_targets(wall.BARE, dead)
+    page = open_page(wall.BARE, size=(wide, 900))
+    assert page.locator("h1:visible").inner_text() == "prime_sandboxes has not answered yet"
+    assert page.locator(".eight .pill").all_inner_texts() == ["Unknown"] * 8
+    out = """() => RS.all('.eight .kpi').filter(el => { const right = el.getBoundingClientRect().right;
+      return RS.all('h2, .pill, .note', el).some(part => part.scrollWidth > part.clientWidth + 1
+        || part.getBoundingClientRect().right > right - 8); }).length"""
+    assert page.evaluate(out) == 0
+    assert page.locator(".known table:visible").count() == 0
+    assert page.locator(".known table").count() == 3
+
+
+def test_names_of_five_hundred_letters_are_cut_and_told_whole(open_page: Open, reader: MemoryReader) -> None:
+    long = "A" * 500
+    reader.put_boxes(wall.WALL, wall.box(8100, "starting", 9000, id=long, name=long, image=long, provider_state=long))
+    page = open_page()
+    first = page.locator("[data-rows=box-pending] tr").first
+    assert first.locator("th span").first.get_attribute("title") == long
+    area, usual = first.bounding_box(), page.locator("[data-rows=box-pending] tr").nth(1).bounding_box()
+    assert area is not None and usual is not None and area["height"] < 3 * usual["height"]
 
 
 def test_run_switch_leaves_nothing_behind(open_page: Open) -> None:
@@ -299,7 +369,8 @@ def test_markup_in_names_stays_text(open_page: Open, reader: MemoryReader) -> No
     reader.put_boxes(wall.WALL, *(replace(box, id=f"{i}{EVIL}") for i, box in enumerate((evil, left, failed))), clock)
     counted = wall.signal_of("sandbox_failures_total", "sandboxes", cause=EVIL)
     reader.append(wall.WALL, counted, [(reader.clock, 99.0)])
-    reader.append(wall.WALL, wall.signal_of("sandbox_quota_used_ratio", "ratio", resource=EVIL), [(reader.clock, 3.0)])
+    for which, value in (("used", 3.0), ("limit", 1.0)):
+        reader.append(wall.WALL, wall.of_quota(which, EVIL, EVIL), [(reader.clock, value)])
     reader.set_targets(wall.WALL, fake.target(EVIL, "sandbox", EVIL, up=False, error=EVIL))
     page = open_page()
     row = page.locator("[data-rows=box-pending] tr").first
@@ -307,6 +378,10 @@ def test_markup_in_names_stays_text(open_page: Open, reader: MemoryReader) -> No
     assert page.locator("[data-rows=box-causes] li .row span").first.inner_text() == EVIL
     assert page.locator("[data-rows=box-quota] li .row").first.inner_text().startswith(EVIL)
     assert page.locator("[data-rows=box-sources] .error").inner_text() == EVIL
+    assert page.locator("[data-rows=box-failures] tr th span").first.inner_text() == "2" + EVIL
+    page.get_by_label("Find a sandbox by id, name or trace").fill("onerror")
+    until(page, "() => document.querySelector('#box-found').textContent === 'Found'")
+    assert page.locator("#box-said").inner_text() == "3 sandboxes with “onerror” in id or name."
     assert page.locator("main img, main script").count() == 0
     assert page.title() == f"Sandboxes · {wall.WALL} · Rollscope"
     assert page.evaluate("document.documentElement.scrollWidth") == 1440

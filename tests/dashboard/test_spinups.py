@@ -138,7 +138,7 @@ def test_new_points_come_by_slot(reader: MemoryReader) -> None:
 def test_first_load_brings_chart_lines_and_columns(reader: MemoryReader) -> None:
     wanted = {"path": "sandboxes", "search": f"?run={wall.WALL}", "have": [], "n": 1}
     boot = callbacks.build(look(reader), Views(), wanted)[0]
-    assert (boot["timed"], boot["drawn"]) == (True, ["boxes.0", "boxes.1", "boxes.2", "boxes.3"])
+    assert (boot["timed"], boot["drawn"]) == (True, [*(f"boxes.{n}" for n in range(4)), "infra.1", "infra.2"])
     assert set(boot["sparks"]) == {"k.sb_running", "k.sb_starting", "k.sb_oldest", "k.sb_p95", "k.sb_dangling"}
     # The highest of its bucket, not the mean: a straggler's age at its end.
     assert boot["sparks"]["k.sb_oldest"][1][-1] == 3720.0

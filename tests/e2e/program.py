@@ -57,10 +57,10 @@ class Program:
         return httpx.get(self.url + path, timeout=30, trust_env=False, **kwargs)
 
     def until(self, path: str, good: Any) -> Any:
-        """The JSON of `path` once `good` accepts it; polls as a script would, for a minute at most."""
+        """The JSON of `path` once `good` accepts it; polls as a script would, for three minutes at most."""
         import time  # noqa: PLC0415
 
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         last: Any = None
         while time.monotonic() < deadline:
             answer = self.get(path)

@@ -129,6 +129,42 @@ def test_a_wallet_this_key_may_not_see_is_unknown_and_says_so(url: str, world: W
 
 
 @needs_prime
+def test_a_second_account_makes_nothing_better(url: str, world: World) -> None:
+    """30 dangling and 2 USD: one run, with an account beside it that tells no credit, fails by both."""
+    world.sandboxes, world.balance = [prime_row(number, labels=("old",)) for number in range(30)], 2.0
+    second = TargetSettings("http://127.0.0.1:1", "second", "e2b", key=Secret("e2b-key-0123456789"))
+    by_name = checks(report(prime(url), second))
+    assert (by_name["dangling"]["status"], by_name["credit"]["status"]) == ("fail", "fail")
+    assert "prime: 2 USD left" in by_name["credit"]["summary"] and by_name["dangling"]["value"] == 30.0
+
+
+@needs_prime
+def test_ten_thousand_sandboxes_of_a_slow_account_come_by_many_polls(
+    url: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each poll gives up after its first page."""
+    monkeypatch.setattr("collectors.sandboxes._sweep.SHARE", 0.0)
+    world.sandboxes = [prime_row(number, labels=("old",)) for number in range(10_000)]
+    by_name = checks(report(prime(url)))
+    assert by_name["dangling"]["value"] == 10_000.0
+    assert (by_name["quota"]["status"], by_name["quota"]["limit"]) == ("fail", -9000.0)
+    assert by_name["credit"]["value"] == 500.0, "what only the first poll told is kept"
+
+
+@needs_prime
+def test_a_listing_that_takes_too_long_is_known_in_part(
+    url: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.sandboxes._sweep.SHARE", 0.0)
+    monkeypatch.setattr("server.preflight.probe.LISTING_SECONDS", 0.0)
+    world.sandboxes = [prime_row(number, labels=("old",)) for number in range(250)]
+    by_name = checks(report(prime(url)))
+    assert by_name["reachability"]["details"][0].endswith("not in full: listing incomplete: 100 so far")
+    assert "prime: listing incomplete: 100 so far" in by_name["dangling"]["details"]
+    assert by_name["dangling"]["summary"].startswith("at least 100 sandboxes")
+
+
+@needs_prime
 def test_a_thousand_sandboxes_come_by_pages(url: str, world: World) -> None:
     world.sandboxes = [prime_row(number, labels=("old",)) for number in range(1000)]
     by_name = checks(report(prime(url)))

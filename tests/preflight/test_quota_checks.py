@@ -48,6 +48,24 @@ def test_what_lives_is_counted_where_the_provider_does_not() -> None:
     assert check("quota", account(limits, records=many(21), listed=False), plan=plan).status == "fail"
 
 
+def test_nobody_says_how_many_are_in_use_where_nobody_could_look() -> None:
+    plan = Plan(concurrency=96, limits={"concurrent": 100.0, "starting": 10.0}, create_rate=1.0, spinup=5.0)
+    down = refused("unreachable", "no answer")
+    assert check("quota", down, plan=Plan(concurrency=96)).summary == (
+        "96 planned, how many are in use is not known; the limit is not told"
+    )
+    assert check("quota", down, plan=plan).summary == (
+        "96 planned, at most 100 free: limit 100, how many are in use is not known"
+    )
+    assert check("starting_limit", down, plan=plan).summary.endswith(
+        "at most 10 may: limit 10, how many are starting now is not known"
+    )
+    part = check("quota", account(records=many(7), listed=False), down, plan=plan)
+    assert part.summary == "96 planned, 93 free: limit 100 - at least 7 in use"
+    untold = check("quota", account(records=many(7), listed=False), plan=Plan(concurrency=96))
+    assert untold.summary == "96 planned, at least 7 in use; the limit is not told"
+
+
 def test_quotas_of_two_accounts_add_up_and_one_that_is_silent_leaves_it_open() -> None:
     one, plan = account({"concurrent": 60.0}, {"concurrent": 0.0}), Plan(concurrency=96)
     two = account({"concurrent": 60.0}, {"concurrent": 10.0}, name="second")

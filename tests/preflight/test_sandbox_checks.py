@@ -1,6 +1,7 @@
 """Leftovers, credit, life times and images: every number by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -191,10 +192,40 @@ def test_own_machines_need_no_credit() -> None:
 def test_why_a_wallet_is_silent_is_shown() -> None:
     seen = account()
     assert seen.reading is not None
-    from dataclasses import replace  # noqa: PLC0415
+    told = replace(seen, reading=replace(seen.reading, gaps=("wallet: HTTP 403: not yours", "whoami: HTTP 404")))
+    assert check("credit", told).details == ("prime: wallet: HTTP 403: not yours", "prime: whoami: HTTP 404")
 
-    told = replace(seen, reading=replace(seen.reading, why_dropped="wallet: HTTP 403: not yours"))
-    assert check("credit", told).details == ("prime: wallet: HTTP 403: not yours",)
+
+def test_sandboxes_nobody_could_read_are_no_matter_of_money() -> None:
+    seen = account({"concurrent": 100.0}, records=many(3, run_key="old"), listed=False)
+    assert seen.reading is not None
+    doubts = {"dropped": 2, "why_dropped": "a sandbox without an id", "partial": "listing incomplete: 3 so far"}
+    seen = replace(seen, reading=replace(seen.reading, **doubts))  # type: ignore[arg-type]
+    words = "2 rows dropped: a sandbox without an id; listing incomplete: 3 so far"
+    plan = Plan(concurrency=10)
+    assert check("credit", seen, plan=plan).details == ()
+    assert f"prime: {words}" in check("dangling", seen, plan=plan).details
+    assert f"prime: {words}" in check("quota", seen, plan=plan).details
+    reach = check("reachability", seen, plan=plan)
+    assert (reach.status, reach.details) == ("warn", (f"prime: answered in 0.12 s, not in full: {words}",))
+
+
+def test_what_lives_in_an_account_is_paid_by_it_alone() -> None:
+    """30 at 0.01 USD/h for the 24 h that are assumed: 7.2 USD. Whatever a second account tells."""
+    poor = account(gauges={"sandbox_credit_usd": 2.0}, records=many(30))
+    for other in (
+        account(name="second", collector="e2b"),
+        account(name="second", gauges={"sandbox_credit_usd": 1000.0}),
+        refused("unreachable", name="second"),
+    ):
+        found = check("credit", poor, other)
+        assert (found.status, found.value, found.limit) == ("fail", 2.0, pytest.approx(7.2))
+        assert found.summary.startswith("prime: 2 USD left; 0.3 USD/h of 30 alive x 24 h (assumed) = 7.2 USD")
+    told = account(gauges={"sandbox_credit_usd": 7.0, "sandbox_cost_usd_per_hour": 3.0}, records=many(30))
+    plan = Plan(run_length=2 * 3600.0)
+    assert check("credit", told, account(name="second", collector="e2b"), plan=plan).status == "unknown"
+    plan = Plan(run_length=3 * 3600.0)
+    assert check("credit", told, account(name="second", collector="e2b"), plan=plan).limit == pytest.approx(9.0)
 
 
 # ---- life time

@@ -191,7 +191,7 @@ def test_usage_that_says_nothing(fake: FakeDaytona, usage: Any) -> None:
 
 def test_an_organization_that_may_not_be_read_is_told(fake: FakeDaytona) -> None:
     reading = Poller(fake, "daytona", organization="other").poll()
-    assert (reading.dropped, reading.why_dropped) == (2, "other: HTTP 404: not found")
+    assert (reading.dropped, reading.gaps) == (0, ("other: HTTP 404: not found", "usage: HTTP 404: not found"))
     assert reading.listed == ("daytona",)
 
 

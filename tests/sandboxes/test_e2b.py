@@ -91,7 +91,7 @@ def test_metrics_that_say_nothing(fake: FakeE2B, points: Any) -> None:
 
 def test_a_team_that_may_not_be_read_is_told(fake: FakeE2B) -> None:
     reading = Poller(fake, "e2b", team="other").poll()
-    assert reading.why_dropped == "metrics: HTTP 404: no such route"
+    assert (reading.dropped, reading.gaps) == (0, ("metrics: HTTP 404: no such route",))
     assert reading.listed == ("e2b",)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from collectors.model import Limits, Reading, Sandbox
 from collectors.sandboxes import _walk
-from tests.sandboxes.fake_engines import T0, FakeKubernetes, condition, pod, stamp, waiting
+from tests.sandboxes.fake_engines import T0, FakeKubernetes, condition, pod, resource, stamp, waiting
 from tests.sandboxes.fake_http import Poller, Reply
 
 
@@ -263,7 +263,28 @@ def test_hostile_values() -> None:
     assert (rows["odd"].state, len(rows["odd"].name), rows["odd"].requested_at) == ("unknown", 253, None)
     assert rows["twice"].state == "terminated"
     assert rows["future"].ready_at is None  # ready before it was asked for
-    assert (reading.dropped, reading.why_dropped) == (1, "a pod without a uid")
+    assert (reading.dropped, reading.why_dropped) == (4, "a pod without a uid")
+    assert (reading.listed, reading.partial) == ((), "listing incomplete: 4 rows could not be read")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/namespaces/rl/pods", "/api/v1/namespaces/rl/resourcequotas"])
+@pytest.mark.parametrize("body", [{}, {"items": None}, {"kind": "PodList", "metadata": {}}])
+def test_an_answer_without_items_is_no_empty_list(path: str, body: Any) -> None:
+    fake = FakeKubernetes([pod("a")])
+    fake.fault = lambda request: Reply(body) if request.path == path else None
+    with fake.serve():
+        error = Poller(fake, "kubernetes", namespace="rl").error()
+    assert (error.kind, str(error)) == ("garbage", "the answer is not a Kubernetes list")
+
+
+def test_an_unreadable_page_of_resources_is_garbage_and_an_unreadable_row_leaves_both_lists_open() -> None:
+    fake = FakeKubernetes([pod("p")], [{"metadata": {"name": "no uid", "labels": {}}}])
+    with fake.serve():
+        poller = Poller(fake, "kubernetes", kind="both")
+        assert poller.error().kind == "garbage"
+        fake.resources = [*(fake.resources or []), resource("r")]
+        reading = poller.poll()
+    assert ({row.id for row in reading.sandboxes}, reading.listed, reading.dropped) == ({"p", "r"}, (), 1)
 
 
 def test_secrets_in_a_message_do_not_travel() -> None:

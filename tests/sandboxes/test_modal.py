@@ -1,11 +1,9 @@
 """The Modal collector: rows from messages, the message without the SDK, and the contract with the real SDK.
 
-The contract tests need `modal`, `httpx` and `prometheus_client` in a virtual environment of their own, for Modal's
-dependencies are not this project's: ROLLSCOPE_TEST_SDKS names it.
+The contract tests run in the environment that has the runtime's packages and the extra (`tests/support_sdks.py`).
 """
 
 import asyncio
-import importlib.util
 import json
 import os
 import socket
@@ -24,13 +22,9 @@ from collectors.sandboxes import modal
 from collectors.sandboxes._modal_rows import row
 from collectors.sandboxes._shape import Tally
 from tests.sandboxes.fake_modal import KEY, T0
+from tests.support_sdks import python_with
 
 ROOT = Path(__file__).parents[2]
-VENV = os.environ.get("ROLLSCOPE_TEST_SDKS", "")
-HERE = importlib.util.find_spec("modal") is not None
-needs_sdk = pytest.mark.skipif(
-    not (VENV or HERE), reason="the Modal SDK is not importable and ROLLSCOPE_TEST_SDKS names no venv that has it"
-)
 
 
 def message(**fields: Any) -> Any:
@@ -119,8 +113,9 @@ def test_hostile_values() -> None:
     assert row(message(id=""), "run", tally) is None and tally.dropped == 1
 
 
-@pytest.mark.skipif(HERE, reason="the Modal SDK is installed here")
-def test_without_the_sdk_the_message_says_what_to_install() -> None:
+def test_without_the_sdk_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "modal.exception", None)  # also where somebody has installed the extra
+
     async def run() -> None:
         async with httpx.AsyncClient(base_url=modal.DEFAULT_URL) as client:
             await modal.poll(client, {}, Limits())
@@ -134,7 +129,6 @@ def test_without_the_sdk_the_message_says_what_to_install() -> None:
 @cache
 def scenario(name: str) -> Any:
     """What a scenario of fake_modal.py prints, run by the interpreter that has the SDK."""
-    python = str(Path(VENV) / "bin/python") if VENV else sys.executable
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -142,7 +136,7 @@ def scenario(name: str) -> Any:
         "PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
         "MODAL_SERVER_URL": f"http://127.0.0.1:{port}", "MODAL_TOKEN_ID": "ak-1", "MODAL_TOKEN_SECRET": "as-1",
     }  # fmt: skip
-    command = [python, "-m", "tests.sandboxes.fake_modal", name, str(port)]
+    command = [python_with("modal"), "-m", "tests.sandboxes.fake_modal", name, str(port)]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "fedcba9876543210" not in done.stdout
@@ -151,12 +145,10 @@ def scenario(name: str) -> Any:
     return told
 
 
-@needs_sdk
 def test_the_real_sdk_reads_the_fake() -> None:
     assert scenario("sdk")["found"] == ["sb-booting", "sb-probed", "sb-run", "sb-pending"]
 
 
-@needs_sdk
 def test_rows_over_the_real_sdk() -> None:
     told = scenario("rows")
     first, second = told["found"]
@@ -176,18 +168,15 @@ def test_rows_over_the_real_sdk() -> None:
     assert told["token"] and told["calls"]["AuthTokenGet"] == told["calls"]["AppGetOrCreate"] == 1
 
 
-@needs_sdk
 def test_the_sdks_own_credentials_and_environment() -> None:
     assert len(scenario("environment")["found"][0]["rows"]) == 7
 
 
-@needs_sdk
 def test_ten_thousand_with_equal_times_across_page_edges() -> None:
     *_, last = scenario("thousands")["found"]
     assert len(last["rows"]) == 10_000 and last["listed"] == ["modal"]
 
 
-@needs_sdk
 @pytest.mark.parametrize(
     ("name", "kind", "wait"),
     [

@@ -1,6 +1,6 @@
 """Prime: rows by hand, causes, labels, limits and wallet, and a page-numbered listing that moves while it is read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -32,8 +32,8 @@ def test_rows(fake: FakePrime) -> None:
     reading = Poller(fake, "prime_sandboxes").poll()
     assert sorted(reading.sandboxes, key=lambda one: one.id) == [
         Sandbox(
-            "prime", "a", "running", "trace-a", "run-a", "RUNNING", T0 - 100, T0 - 80, T0 - 80, None,
-            "python:3.11-slim", None, "server", expires_at=T0 - 80 + 3600,
+            "prime", "a", "running", "trace-a", "run-a", "RUNNING", T0 - 100, T0 - 80, T0 - 80,
+            image="python:3.11-slim", latency_source="server", expires_at=T0 - 80 + 3600,
         ),
         Sandbox(
             "prime", "b", "building_image", "trace-b", "run-a", "PENDING", T0 - 4000, image="python:3.11-slim",
@@ -45,8 +45,9 @@ def test_rows(fake: FakePrime) -> None:
             cause="image", detail="IMAGE_PULL_FAILED: no such manifest",
         ),
         Sandbox(
-            "prime", "e", "terminated", "trace-e", "run-a", "TERMINATED", T0 - 900, T0 - 880, T0 - 880, T0 - 60,
-            "python:3.11-slim", None, "server", detail="user request", expires_at=T0 - 880 + 3600,
+            "prime", "e", "terminated", "trace-e", "run-a", "TERMINATED", T0 - 900, T0 - 880, T0 - 880,
+            ended_at=T0 - 60, image="python:3.11-slim", latency_source="server", detail="user request",
+            expires_at=T0 - 880 + 3600,
         ),
     ]  # fmt: skip
     assert reading.listed == ("prime",)
@@ -191,7 +192,16 @@ def test_a_wallet_that_cannot_be_read_costs_nothing_else(fake: FakePrime, reply:
     poller.limits = type(poller.limits)(timeout_seconds=1.0)
     reading = poller.poll()
     assert "sandbox_credit_usd" not in values(reading)
-    assert (len(reading.sandboxes), reading.why_dropped) == (1, told)
+    assert (len(reading.sandboxes), reading.gaps) == (1, (told,) if told else ())
+    assert (reading.dropped, reading.listed) == (0, ("prime",))
+
+
+def test_polls_that_follow_fast_repeat_the_credit_until_it_is_asked_again(fake: FakePrime) -> None:
+    """A replayed hour passes in seconds: what is asked every 30 s must not be gone for most of it."""
+    poller = Poller(fake, "prime_sandboxes")
+    poller.poll()
+    assert values(poller.poll())["sandbox_credit_usd"] == 12.5
+    assert len([request for request in fake.requests if request.path.endswith("/wallet")]) == 1
 
 
 def test_a_throttled_wallet_is_told_to_wait(fake: FakePrime) -> None:
@@ -295,10 +305,36 @@ def test_new_ones_between_two_pages_come_once(fake: FakePrime) -> None:
     assert len(ids) == len(set(ids)) == 250
 
 
+def always_more(rows: Callable[[int], list[dict[str, Any]]]) -> Callable[[Request], Reply | None]:
+    def fault(request: Request) -> Reply | None:
+        number = int(request.one("page", "1"))
+        answer = {"sandboxes": rows(number), "total": 1, "page": number, "perPage": 100, "hasNext": True}
+        return Reply(answer) if request.path == "/api/v1/sandbox" else None
+
+    return fault
+
+
 def test_a_server_that_always_says_more_ends(fake: FakePrime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collectors.sandboxes._sweep.PAGES_MAX", 7)
-    answer = {"sandboxes": [prime_row("a")], "total": 1, "page": 1, "perPage": 100, "hasNext": True}
-    fake.fault = lambda request: Reply(answer) if request.path == "/api/v1/sandbox" else None
+    fake.fault = always_more(lambda number: [prime_row(f"sb-{number}")])
     reading = Poller(fake, "prime_sandboxes").poll()
     assert len([request for request in fake.requests if request.one("is_active")]) == 7
-    assert ([one.id for one in reading.sandboxes], reading.listed) == (["a"], ())
+    assert {f"sb-{number}" for number in range(1, 8)} <= {one.id for one in reading.sandboxes}
+    assert (reading.listed, reading.more) == ((), False)
+    assert reading.partial.startswith("listing incomplete: it goes on after")
+
+
+def test_a_server_that_gives_the_same_page_for_ever_is_garbage(fake: FakePrime) -> None:
+    fake.fault = always_more(lambda number: [prime_row("a"), prime_row("b")])
+    error = Poller(fake, "prime_sandboxes").error()
+    assert (error.kind, len([one for one in fake.requests if one.one("is_active")])) == ("garbage", 3)
+    assert str(error) == "the listing runs in circles: the same page comes again and again"
+
+
+def test_what_is_used_is_not_counted_from_a_part(fake: FakePrime) -> None:
+    fake.key = {"max_concurrent_sandboxes": 10, "max_sandbox_cpu_cores": 64}
+    fake.rows = [prime_row("a"), prime_row("b") | {"id": None}]
+    reading = Poller(fake, "prime_sandboxes").poll()
+    told = {name: value for name, value in values(reading).items() if "quota" in name}
+    assert told == {"sandbox_quota_limit{concurrent}": 10.0, "sandbox_quota_limit{cpu}": 64.0}
+    assert (reading.listed, reading.dropped) == ((), 1)

@@ -212,4 +212,5 @@ def test_hostile_values() -> None:
     assert (rows["odd"].state, rows["odd"].requested_at, len(rows["odd"].image)) == ("unknown", None, 300)
     assert (rows["early"].ready_at, rows["early"].latency_source) == (None, None)
     assert rows["twice"].state == "terminated"
-    assert (reading.dropped, reading.why_dropped) == (1, "a sandbox without an id")
+    assert (reading.dropped, reading.why_dropped) == (3, "a sandbox without an id")
+    assert (reading.listed, reading.partial) == ((), "listing incomplete: 3 rows could not be read")

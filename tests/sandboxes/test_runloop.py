@@ -40,10 +40,10 @@ def test_rows(fake: FakeRunloop) -> None:
     assert sorted(reading.sandboxes, key=lambda one: one.id) == [
         Sandbox("runloop", "a", "running", "name-a", "run-a", "running", T0 - 100, T0 - 91, T0 - 88.5, **common),
         Sandbox("runloop", "b", "queued", "name-b", "", "queued", T0 - 3700, image="bpt-1", expires_at=T0 - 100),
-        Sandbox("runloop", "c", "failed", "name-c", "run-a", "failure", T0 - 100, T0 - 91, T0 - 88.5, T0,
-                cause="oom", detail="out_of_memory", **common),
-        Sandbox("runloop", "d", "terminated", "", "run-a", "shutdown", T0 - 100, T0 - 91, T0 - 88.5, T0 - 0.5,
-                detail="ttl_expired", **common),
+        Sandbox("runloop", "c", "failed", "name-c", "run-a", "failure", T0 - 100, T0 - 91, T0 - 88.5,
+                    ended_at=T0, cause="oom", detail="out_of_memory", **common),
+        Sandbox("runloop", "d", "terminated", "", "run-a", "shutdown", T0 - 100, T0 - 91, T0 - 88.5,
+                    ended_at=T0 - 0.5, detail="ttl_expired", **common),
     ]  # fmt: skip
     assert reading.listed == ("runloop",)
 

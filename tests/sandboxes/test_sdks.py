@@ -1,20 +1,15 @@
 """The fakes are proven by the providers' own SDKs, which then see what our collectors see.
 
-The SDKs are no dependency of ours and some exclude each other, so they live in virtual environments of their own:
-ROLLSCOPE_TEST_SDKS names them (several, joined by ``:``). Checked with prime-sandboxes 0.5.1, prime 0.18.0,
-e2b 2.63.0, daytona 0.226.1, runloop-api-client 3.0.0.
+The SDKs are no dependency of ours and some exclude each other, so they live in virtual environments of their own
+(`tests/support_sdks.py`); `requirements/sdks.in` and `sdks-apart.in` say which versions.
 """
 
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.sandboxes.fake_apis import (
     T0,
@@ -28,16 +23,7 @@ from tests.sandboxes.fake_apis import (
     runloop_row,
 )
 from tests.sandboxes.fake_http import KEY, Fake, Poller, values
-
-
-def python_with(module: str) -> str:
-    """An interpreter that can import this SDK; skips the test where there is none."""
-    for venv in filter(None, os.environ.get("ROLLSCOPE_TEST_SDKS", "").split(":")):
-        if any(Path(venv).glob(f"lib/python*/site-packages/{module}/__init__.py")):
-            return f"{venv}/bin/python"
-    if find_spec(module) is None:
-        pytest.skip(f"{module} is not importable and ROLLSCOPE_TEST_SDKS names no environment that has it")
-    return sys.executable
+from tests.support_sdks import python_with
 
 
 def run(module: str, script: str, home: Path, env: Mapping[str, str]) -> Any:

@@ -35,6 +35,7 @@ class Bench:
             facts or {},
             alerts,
         )
+        self.ingest.met(self.driver.recovered)
 
     def _submit(self, batch):  # type: ignore[no-untyped-def]
         future = self.writer.submit(batch, block=True)

@@ -12,7 +12,9 @@ import collectors
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, State, Target
 from server.clock import ScaledClock
 from server.collect import RunLoop
+from server.ingest import Ingest
 from server.query import StoreReader
+from server.scrape import TargetReader
 from server.store import Store, Writer
 from server.store.types import SeriesKey
 
@@ -174,3 +176,40 @@ def test_history_in_chunks_with_one_restart_has_one_restart(store: Store, monkey
     for axis in ("trainer", "orchestrator"):
         assert [row.step for row in store.steps("run", axis=axis, incarnation=0)] == list(range(60))
         assert [row.step for row in store.steps("run", axis=axis, incarnation=1)] == list(range(40, 90))
+
+
+def test_a_listing_that_never_ends_holds_nobody_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked once a tick, beside a file with history to read; what is derived goes on to now."""
+    polls: list[float] = []
+
+    async def listing(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+        polls.append(clock.now())
+        return Reading(more=True, partial="listing incomplete: 100 so far", samples_scraped=100)
+
+    def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+        n = int(cursor.get("n", 0))
+        return Reading(samples=(Sample("queue_samples", 1.0, ts=T0 - 100 + n),), cursor={"n": n + 1}, more=n < 3)
+
+    clock, writer = ScaledClock(T0), Writer(store)
+    loop = loop_with(monkeypatch, store, writer, clock, tail)
+    account = Target("account", "run", "account", "sandbox", url="http://x", interval_seconds=30.0)
+    loop.readers.append(TargetReader(account, Collector("account", "sandbox", "", "", poll=listing)))
+    drive(loop, clock, [T0 + 5 * n for n in range(4)])
+    writer.close()
+    assert polls == [T0, T0 + 5, T0 + 10, T0 + 15]
+    assert running(store) == [0.0, 5.0, 10.0, 15.0]
+    trust = {target.target: (target.up, target.error) for target in StoreReader(store, clock).targets("run")}
+    assert trust["account"] == (True, "listing incomplete: 100 so far")
+
+
+def test_everything_that_is_missing_from_an_answer_is_told(store: Store) -> None:
+    account = Target("account", "run", "account", "sandbox", url="http://x")
+    reading = Reading(
+        dropped=2, why_dropped="a pod without a uid", partial="listing incomplete: 2 rows could not be read",
+        gaps=("wallet: HTTP 403", "whoami: HTTP 404"),
+    )  # fmt: skip
+    batch, _ = Ingest(store, "run", T0).reading(account, reading, T0, 0.1)
+    assert [(row.up, row.dropped, row.error) for row in batch.targets] == [
+        (True, 2, "dropped 2: a pod without a uid; listing incomplete: 2 rows could not be read; wallet: HTTP 403; "
+         "whoami: HTTP 404"),
+    ]  # fmt: skip

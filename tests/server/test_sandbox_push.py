@@ -68,8 +68,26 @@ def test_a_recipes_lines_become_the_signals_of_a_provider(run: Bench) -> None:
     look(run, 15)
     assert run.value("sandboxes_created_total") == 2.0
     found = web("GET", "/api/v1/runs/run/sandboxes").json()
-    assert found["funnel"] == {"requested": 2, "started": 0, "ready": 1, "ended": 1, "failed": 1}
+    assert found["funnel"] == {
+        "requested": 2, "started": 0, "ready": 1, "first_exec": None, "first_exec_of": 0, "ended": 1, "failed": 1,
+        "met_ended": 0,
+    }  # fmt: skip
     assert {row["id"]: row["latency_source"] for row in found["sandboxes"]} == {"a": "client", "b": ""}
+
+
+def test_a_pushed_first_command_is_told_and_the_sandbox_is_found_by_its_trace(run: Bench) -> None:
+    web = Web(run)
+    run.clock.set(T0 + 9)
+    body = [
+        {"id": "a", "name": "trace-7f", "requested_at": T0, "ready_at": T0 + 3, "first_exec_at": T0 + 4.5},
+        {"id": "b", "name": "trace-80", "requested_at": T0},
+    ]
+    assert web("POST", "/api/v1/runs/run/sandboxes", json=body).status_code == 200
+    found = web("GET", "/api/v1/runs/run/sandboxes?find=TRACE-7").json()
+    assert [(row["id"], row["first_exec_at"]) for row in found["sandboxes"]] == [("a", T0 + 4.5)]
+    assert (found["funnel"]["first_exec"], found["funnel"]["first_exec_of"]) == (1, 2)
+    bad = web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": "c", "first_exec_at": "soon"}])
+    assert bad.json()["refused"][0]["detail"] == "first_exec_at must be a number of epoch seconds"
 
 
 def test_pushing_again_changes_nothing(run: Bench) -> None:
@@ -91,9 +109,24 @@ def test_a_restart_counts_what_was_pushed_meanwhile_once(store: Store) -> None:
         Web(run)("POST", "/api/v1/runs/run/sandboxes", json=[{"id": "a", "requested_at": T0}])
     with bench(store) as run:
         run.ingest = Ingest(store, "run", T0 + 3)
+        run.ingest.met(run.driver.recovered)
         look(run, 5)
         assert run.value("sandboxes_created_total") == 1.0
         assert run.value('sandboxes{state="starting"}') == 1.0
+
+
+def test_a_push_that_is_committed_while_its_run_is_adopted_counts(store: Store) -> None:
+    """4,000 records take seconds to write: their stamps are older than the look that found nothing."""
+    with bench(store) as run:
+        run.ingest = Ingest(store, "run", T0)
+        run.clock.set(T0 - 4)
+        done = {"ready_at": T0 - 5}
+        many = [{"id": f"{n}", "requested_at": T0 - 9, **(done if n % 2 else {})} for n in range(10)]
+        Web(run)("POST", "/api/v1/runs/run/sandboxes", json=many)
+        look(run, 5)
+        look(run, 10)
+        assert run.value("sandboxes_created_total") == 10.0
+        assert run.value("sandbox_spinup_count_total") == 5.0
 
 
 def test_bad_lines_are_named_and_the_rest_is_taken(run: Bench) -> None:

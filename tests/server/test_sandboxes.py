@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.model import Reading, Sample, Sandbox, Target
+from collectors.model import Histogram, Reading, Sample, Sandbox, Target
 from server.alerts.config import AlertSettings, load_rules
 from server.exposition import render
 from server.problems import Problems
@@ -71,6 +71,28 @@ def test_the_wall_is_seen_in_the_oldest_pending_while_the_p95_looks_fine(store: 
         assert "SandboxPendingLong" in firing and "SandboxSpinupSlow" not in firing
 
 
+@pytest.mark.parametrize("asked", [None, 6 * 3600.0])
+def test_who_tells_no_time_waits_at_least_since_we_met_him(store: Store, asked: float | None) -> None:
+    """No creation time, or one six hours ahead: a straggler must not look like nobody waiting."""
+    stuck = replace(box(1, "queued"), requested_at=None if asked is None else T0 + asked)
+    with bench(store) as run:
+        poll(run, 0, stuck)
+        poll(run, 700, stuck)
+        assert run.value("sandbox_oldest_pending_seconds") == 700.0
+    with bench(store) as run:
+        poll(run, 715, stuck)
+        assert run.value("sandbox_oldest_pending_seconds") == 715.0
+
+
+def test_a_run_of_which_only_its_sandboxes_are_read_runs_and_warns(store: Store) -> None:
+    problems = Problems()
+    with bench(store, AlertSettings(load_rules({}, problems))) as run:
+        for at in range(0, 1300, 60):
+            poll(run, at, box(1, "queued", asked=0))
+        assert run.reader.status("run").lifecycle == "running"
+        assert "SandboxPendingLong" in {alert.name for alert in run.reader.alerts("run") if alert.state == "firing"}
+
+
 def test_spinup_is_split_by_image(store: Store) -> None:
     with bench(store) as run:
         poll(run, 50, box(1, asked=0, ready=5, image_cached=True), box(2, asked=0, ready=45, image_cached=False))
@@ -90,7 +112,11 @@ def test_each_failure_is_counted_once_by_cause_and_survives_restarts(store: Stor
         }
         assert found == {"image": 1.0, "quota": 2.0, "unknown": 1.0}
         assert run.value("sandboxes_created_total") == 4.0
-        assert store.sandboxes.funnel("run") == {"requested": 4, "started": 0, "ready": 0, "ended": 4, "failed": 4}
+        told = store.sandboxes.funnel("run")
+        assert {stage: told[stage] for stage in ("requested", "started", "ready", "ended", "failed")} == {
+            "requested": 4, "started": 0, "ready": 0, "ended": 4, "failed": 4,
+        }  # fmt: skip
+        assert run.value("sandbox_failure_ratio") == 1.0  # also after the restart
 
 
 def test_what_failed_stays_failed_when_its_provider_has_cleaned_up(store: Store) -> None:
@@ -140,9 +166,55 @@ def test_what_a_whole_listing_leaves_out_has_ended(store: Store) -> None:
         run.advance(T0 + 15)
         assert states(run) == {"running": 2.0}  # a part of a listing says nothing of the rest
         poll(run, 30, box(1))
+        assert states(run) == {"running": 2.0}  # one short answer may be a slip
+        poll(run, 45, box(1))
         assert states(run) == {"running": 1.0}
         (gone,) = store.sandboxes.page("run", states=("terminated",))
         assert (gone.record.id, gone.record.ended_at) == ("sb-2", T0 + 30)
+
+
+def test_who_was_left_out_by_mistake_lives_again(store: Store) -> None:
+    with bench(store) as run:
+        poll(run, 0, box(1, ready=5.0), box(2, "starting"))
+        poll(run, 15)
+        poll(run, 30)
+        assert states(run) == {}
+        poll(run, 45, box(1, ready=5.0), box(2, "starting"))
+        assert states(run) == {"running": 1.0, "starting": 1.0}
+        assert run.value("sandbox_oldest_pending_seconds") == 45.0
+        assert [run.value(name) for name in ("sandboxes_created_total", "sandbox_spinup_count_total")] == [2.0, 1.0]
+        assert {row.record.ended_at for row in store.sandboxes.page("run")} == {None}
+
+
+def test_one_empty_answer_ends_nobody(store: Store) -> None:
+    with bench(store) as run:
+        for at, boxes in ((0, 3), (15, 0), (30, 3), (45, 0), (60, 3)):
+            poll(run, at, *(box(n) for n in range(boxes)))
+            assert states(run) == {"running": 3.0}
+
+
+def test_a_container_that_is_started_once_more_lives(store: Store) -> None:
+    with bench(store) as run:
+        poll(run, 0, box(1, ready=5.0, started_at=T0 + 3))
+        poll(run, 60, box(1, "failed", ready=5.0, started_at=T0 + 3, ended_at=T0 + 50, cause="oom"))
+        poll(run, 75, box(1, ready=5.0, started_at=T0 + 70))
+        assert states(run) == {"running": 1.0}
+        assert run.value('sandbox_failures_total{cause="oom"}') == 1.0
+        (row,) = store.sandboxes.page("run")
+        assert (row.record.state, row.record.cause, row.record.ended_at) == ("running", None, None)
+
+
+def test_an_end_before_the_run_is_history(store: Store) -> None:
+    """A provider keeps some ends for days and others for an hour: their shares say nothing of the run."""
+    old = [box(f"o{n}", "failed", asked=-9_000, ended_at=T0 - 8_000 + n, cause="image") for n in range(40)]
+    with bench(store) as run:
+        for at in (0, 15):
+            poll(run, at, box(1), *old, box(2, "failed", ended_at=T0 + 2.0, cause="oom"))
+    with bench(store) as run:
+        poll(run, 30, box(1), *old)
+        assert run.value("sandboxes_created_total") == 2.0
+        assert run.value('sandbox_failures_total{cause="oom"}') == 1.0
+        assert store.sandboxes.funnel("run")["requested"] == 2
 
 
 def test_a_provider_without_times_gives_an_upper_bound(store: Store) -> None:
@@ -193,8 +265,27 @@ def test_quota_and_credit(store: Store) -> None:
             run.commit(PRIME, Reading(samples=samples, listed=("prime",)), T0 + at)
             run.advance(T0 + at, live=True)
         assert run.value('sandbox_quota_used_ratio{resource="concurrent"}') == 0.9
+        assert run.value('sandbox_quota_used{resource="concurrent",target="prime"}') == 45.0
+        assert run.value('sandbox_quota_limit{resource="concurrent",target="prime"}') == 50.0
         assert run.value("sandbox_credit_usd") == 98.25
         assert run.value("sandbox_credit_hours") == pytest.approx(98.25 / 60)  # a dollar a minute
+
+
+def test_commands_are_timed_by_the_sources_own_histogram(store: Store) -> None:
+    """Ten commands between two polls, all of them in the bucket from 0.5 to 2 s."""
+    router = Target("router", "run", "agent_sandbox_metrics", "sandbox", url="http://r", interval_seconds=15.0)
+    with bench(store) as run:
+        for at, count in ((0, 7.0), (15, 17.0)):
+            read = Histogram("sandbox_exec_seconds", (0.5, 2.0), (7.0, count, count), count)
+            run.commit(router, Reading(histograms=(read,), samples_scraped=3), T0 + at)
+            run.advance(T0 + at, live=True)
+        assert run.value('sandbox_exec_seconds{stat="p50"}') == 1.25
+        assert run.value('sandbox_exec_seconds{stat="p95"}') == pytest.approx(1.925)
+        assert "router" in next(
+            s.source for s in run.reader.status("run").signals if s.signal == "sandbox_exec_seconds"
+        )
+        run.advance(T0 + 75, live=True)
+        assert run.state('sandbox_exec_seconds{stat="p50"}') == "unknown"  # the router is silent
 
 
 def test_the_histogram_on_the_wire_adds_up_and_outlives_restarts(store: Store) -> None:
@@ -233,7 +324,22 @@ def test_an_end_is_final_and_first_times_are_kept() -> None:
     take(ingest, box(1, asked=0, ready=5))
     (ended,) = take(ingest, box(1, "terminated", asked=3, ready=9), at=20)
     assert (ended.row.record.requested_at, ended.row.record.ready_at) == (T0, T0 + 5)
+    # A page that was on its way while it ended; who is live twice in a row is live.
     assert take(ingest, box(1, asked=0, ready=5), at=21) == []
+    assert take(ingest, box(1, "terminated", asked=0, ready=5), at=22) == []
+    assert take(ingest, box(1, asked=0, ready=5), at=23) == []
+    (again,) = take(ingest, box(1, asked=0, ready=5), at=24)
+    assert (again.row.record.state, again.created, again.became_ready) == ("running", False, False)
+
+
+def test_the_first_command_is_the_first_one_heard_of() -> None:
+    ingest = SandboxIngest([], {"run"})
+    take(ingest, box(1, ready=5))
+    (ran,) = take(ingest, box(1, ready=5, first_exec_at=T0 + 7), at=15)
+    assert (ran.row.record.first_exec_at, ran.created, ran.became_ready) == (T0 + 7, False, False)
+    assert (
+        take(ingest, box(1, ready=5), at=30) == [] and take(ingest, box(1, ready=5, first_exec_at=T0 + 9), at=45) == []
+    )
 
 
 def test_hostile_texts_are_cut_and_an_empty_id_is_nobody() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -99,3 +100,13 @@ def test_the_cursor_moves_only_when_the_rows_are_committed() -> None:
     assert reader.cursor == {}
     reader.committed(outcome)
     assert reader.cursor == {"at": 1} and reader.due == 7.0, "more to read: again at once"
+
+
+@pytest.mark.parametrize(("interval", "due"), [(30.0, 12.0), (2.0, 9.0)])
+def test_a_listing_that_goes_on_is_asked_for_again_soon_and_holds_nothing_back(interval: float, due: float) -> None:
+    async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+        return Reading(more=True)
+
+    reader = TargetReader(replace(TARGET, interval_seconds=interval), collector(poll))
+    once(reader, 7.0)
+    assert (reader.due, reader.lagging) == (due, False)

@@ -1,0 +1,33 @@
+"""HTTP: the pre-flight of a run, begun on demand and read afterwards."""
+
+import math
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+
+from server.preflight.live import Busy, NotConfigured, Preflights, TooSoon
+from server.query import Reader, shape
+
+
+def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
+    """Routes below `/api/v1/runs/{run}/preflight`. Who may write is the gate's business, as for every POST."""
+
+    @api.get("/api/v1/runs/{run}/preflight", tags=["preflight"])
+    def last(run: str) -> dict[str, Any]:
+        """The last pre-flight. `state`: never, running, done, failed or not_configured; `checks` as last found."""
+        return shape.preflight(run, reader.preflight(run))
+
+    # Not async: what it does (a lock, a thread's start) is done on a thread, and the reading on one of its own.
+    @api.post("/api/v1/runs/{run}/preflight", status_code=202, tags=["preflight"])
+    def begin(run: str) -> dict[str, Any]:
+        """Read every configured target of the run once, now. Only reads. One at a time, at most every 30 seconds."""
+        reader.preflight(run)
+        try:
+            return shape.preflight(run, preflights.begin(run))
+        except NotConfigured:
+            words = "this server's configuration has no such run: `rollscope preflight -c FILE RUN` where it is"
+            raise HTTPException(409, words) from None
+        except Busy:
+            raise HTTPException(409, "the last one has not ended yet") from None
+        except TooSoon as soon:
+            raise HTTPException(429, str(soon), {"retry-after": str(math.ceil(soon.seconds))}) from None

@@ -1,0 +1,222 @@
+"""HTTP: metrics that are pushed, as exposition text or OpenTelemetry's OTLP.
+
+What is checked goes into the store's inbox and is acknowledged; whoever collects, this process or another, derives
+from it. Bodies are read and parsed on threads, two at a time: a browser must not feel a large one.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, get_args
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+
+from collectors.catalog import METRICS
+from collectors.model import Lifecycle, Mode, ScrapeError
+from server import otlp, push_names, push_text
+from server.adopt import TOO_MANY
+from server.attach import check_name
+from server.clock import Clock
+from server.ingest import PUSHED
+from server.problems import ConfigError
+from server.push_body import Body, pack
+from server.pushes import KIND
+from server.security import PUSH_BYTES
+from server.store import Store
+from server.store.pushes import InboxFull
+from server.store.types import Push
+
+INTERVAL, INTERVAL_MIN, INTERVAL_MAX = 60.0, 5.0, 86_400.0
+TARGET_LENGTH, TARGETS = 100, 100
+PARSING, WAITING = 2, 32
+RETRY = {"retry-after": "5"}
+_QUERY = ("run", "target", "step", "axis", "interval", "framework", "mode", "lifecycle")
+_WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
+
+Admitted = Callable[[str], bool]
+
+
+def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted) -> None:
+    """`POST /api/v1/write` and `POST /v1/metrics`. ``admitted``: may a push name this run?"""
+    door = _Door(store, clock, admitted)
+    parsing = asyncio.Semaphore(PARSING)
+    waiting = 0
+
+    async def taken(take: Callable[[Request, bytes], Response], request: Request) -> Response:
+        nonlocal waiting
+        body = await request.body()
+        if waiting >= WAITING:
+            raise HTTPException(429, "too many pushes at once; try again in a moment", RETRY)
+        waiting += 1
+        try:
+            async with parsing:
+                return await asyncio.to_thread(take, request, body)
+        finally:
+            waiting -= 1
+
+    documented = {
+        "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        "parameters": [
+            {"name": name, "in": "query", "required": name == "run", "schema": {"type": "string"}} for name in _QUERY
+        ],
+    }
+
+    @api.post("/api/v1/write", tags=["pushes"], openapi_extra=documented)
+    async def write(request: Request) -> Response:
+        """Metrics in exposition text, by canonical name; a bad line is answered with its number, the rest is taken."""
+        return await taken(door.text, request)
+
+    @api.get("/api/v1/metrics", tags=["pushes"])
+    def vocabulary() -> list[dict[str, str]]:
+        """Every metric that can be pushed: its name, unit, kind, what one value covers, and whose it is."""
+        return [asdict(metric) for metric in METRICS.values()]
+
+    @api.post("/v1/metrics", tags=["pushes"])
+    async def metrics(request: Request) -> Response:
+        """Metrics of an OpenTelemetry SDK or collector: OTLP/HTTP, protobuf or JSON."""
+        return await taken(door.otlp, request)
+
+
+class _Door:
+    """Both formats, from a request to the inbox. Thread-safe."""
+
+    def __init__(self, store: Store, clock: Clock, admitted: Admitted) -> None:
+        self._store, self._clock, self._admitted = store, clock, admitted
+
+    def text(self, request: Request, body: bytes) -> Response:
+        """A body of exposition text."""
+        query, now = request.query_params, self._clock.now()
+        try:
+            _known(query)
+            run, target = _run(query.get("run", "")), _target(query.get("target") or KIND)
+            interval, facts = _interval(query), _facts(query)
+            step = push_names.step_of(query["step"]) if query.get("step") else None
+            axis = push_names.axis_of(query.get("axis") or "trainer")
+            plain = _plain(body, request.headers.get("content-encoding", ""))
+            # An end may be said without a number.
+            read = push_text.Taken() if facts and not plain.strip() else push_text.parse(plain, run, now, step, axis)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        except ScrapeError as error:
+            raise HTTPException(413 if error.kind == "too_large" else 400, str(error)) from None
+        found = read.body.stated(facts)
+        if not found.empty:
+            self._keep({(run, target): found}, interval, now)
+        refused = [{"line": number, "detail": why} for number, why in read.refused]
+        count = len(found.reading.samples) + len(found.reading.histograms)
+        return JSONResponse({"taken": count, "refused": refused, "refused_count": read.lost}, 207 if read.lost else 200)
+
+    def otlp(self, request: Request, body: bytes) -> Response:
+        """A body of OTLP."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in (otlp.PROTOBUF, otlp.JSON):
+            raise HTTPException(415, f"content-type must be {otlp.PROTOBUF} or {otlp.JSON} (OTLP over HTTP)")
+        query, now = request.query_params, self._clock.now()
+        try:
+            interval = _interval(query)
+            named = request.headers.get("x-rollscope-run") or query.get("run", "")
+            message = otlp.decode(_plain(body, request.headers.get("content-encoding", "")), kind)
+            read = otlp.read(message, named, now)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        if read.runless and not read.parts:
+            raise HTTPException(400, otlp.NO_RUN)
+        bodies: dict[tuple[str, str], Body] = {}
+        for (run, target), part in read.parts.items():
+            try:
+                bodies[_run(run), _target(target)] = part.body()
+            except ValueError as error:
+                read.refuse(str(error), part.points)
+        self._keep({key: found for key, found in bodies.items() if not found.empty}, interval, now)
+        return Response(otlp.answer(read, kind), media_type=kind)
+
+    def _keep(self, bodies: Mapping[tuple[str, str], Body], interval: float, now: float) -> None:
+        """Into the inbox, all or none."""
+        for run in {run for run, _ in bodies}:
+            if not self._admitted(run):
+                raise HTTPException(429, TOO_MANY, RETRY)
+            self._check_targets(run, [target for of, target in bodies if of == run])
+        pushes = [
+            Push(run, target, body.actor(), interval, round(now * 1000), body.rows, pack(body))
+            for (run, target), body in bodies.items()
+        ]
+        if not pushes:
+            return
+        try:
+            self._store.pushes.offer(pushes)
+        except InboxFull as error:
+            raise HTTPException(429, str(error), RETRY) from None
+
+    def _check_targets(self, run: str, names: Sequence[str]) -> None:
+        read = {row.name for _, row in self._store.targets(run) if row.collector != KIND}
+        if taken := read.intersection(names):
+            raise HTTPException(409, f"target {min(taken)} of this run is read by Rollscope: choose another ?target=")
+        known = {one.target for one in self._store.pushes.pushers(run)}
+        if len(known | set(names)) > TARGETS and not known.issuperset(names):
+            raise HTTPException(429, f"{TARGETS} targets push into this run already; push as one of them", RETRY)
+
+
+def _known(query: Mapping[str, str]) -> None:
+    unknown = set(query) - set(_QUERY)
+    if unknown:
+        raise ValueError(f"unknown parameter {min(unknown)[:40]!r}; known: {', '.join(_QUERY)}")
+
+
+def _run(name: str) -> str:
+    if not name:
+        raise ValueError("which run is this? Add ?run=NAME")
+    try:
+        check_name(name)
+    except ConfigError as error:
+        raise ValueError(error.problems[0]) from None
+    return name
+
+
+def _target(name: str) -> str:
+    if not (name.isprintable() and 0 < len(name) <= TARGET_LENGTH) or name == PUSHED:
+        raise ValueError(f"target {ascii(name)[:80]}: 1 to {TARGET_LENGTH} printable characters, and not {PUSHED!r}")
+    return name
+
+
+def _interval(query: Mapping[str, str]) -> float:
+    text = query.get("interval", "")
+    try:
+        seconds = float(text) if text else INTERVAL
+    except ValueError:
+        seconds = 0.0
+    if not INTERVAL_MIN <= seconds <= INTERVAL_MAX:
+        raise ValueError(
+            f"interval must be {INTERVAL_MIN:g} to {INTERVAL_MAX:g} seconds: the longest silence to expect"
+        )
+    return seconds
+
+
+def _facts(query: Mapping[str, str]) -> dict[str, str | float]:
+    found: dict[str, str | float] = {}
+    for name in ("framework", "mode", "lifecycle"):
+        value = query.get(name, "")
+        if value and name in _WORDS and value not in _WORDS[name]:
+            raise ValueError(f"{name} must be one of {', '.join(_WORDS[name])}")
+        if value:
+            found[name] = _target(value)
+    return found
+
+
+def _plain(body: bytes, encoding: str) -> bytes:
+    """The body unpacked, as far as it may go."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding != "gzip":
+        raise HTTPException(415, "content-encoding must be gzip or identity")
+    try:
+        unpacker: Any = zlib.decompressobj(31)
+        found: bytes = unpacker.decompress(body, PUSH_BYTES)
+    except zlib.error:
+        raise ValueError("the body is not gzip") from None
+    if unpacker.unconsumed_tail:
+        raise HTTPException(413, f"a push may hold {PUSH_BYTES} bytes, unpacked")
+    if not unpacker.eof:
+        raise ValueError("the gzip body was cut")
+    return found

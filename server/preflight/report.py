@@ -1,0 +1,75 @@
+"""A pre-flight as plain data, for the command line and the page alike: what was planned, and every check's answer."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from server.clock import Clock
+from server.config import RunSettings
+from server.preflight.checks import judge, outcome
+from server.preflight.model import Inputs, Plan, worst
+from server.preflight.probe import probe
+from server.problems import ConfigError
+
+
+def chosen(runs: Sequence[tuple[RunSettings, Plan]], names: Sequence[str]) -> list[str]:
+    """The names to report on: all of them unless some were named.
+
+    Raises:
+        ConfigError: a name that is not configured.
+    """
+    known = [run.name for run, _ in runs]
+    strange = [name for name in names if name not in known]
+    if strange:
+        told = ", ".join(known) or "none; name them in the configuration (-c FILE)"
+        raise ConfigError([f"preflight: no run is named {name!r}; known: {told}" for name in strange])
+    return [name for name in known if not names or name in names]
+
+
+def run(
+    runs: Sequence[tuple[RunSettings, Plan]],
+    over: Plan,
+    clock: Clock,
+    names: Sequence[str] = (),
+    living: Collection[str] = (),
+) -> dict[str, Any]:
+    """The report, JSON-able. Other runs than those named are read too: what belongs to them does not dangle.
+
+    Args:
+        runs: everything configured, each with its file's plan.
+        over: the command line's plan.
+        living: names of runs known to go on, these or others: what belongs to them is in use.
+
+    Raises:
+        ConfigError: a run that is not configured.
+    """
+    wanted = chosen(runs, names)
+    # Without a configuration nothing can be read, which is an answer too.
+    planned = [(one, over.over(own)) for one, own in runs] or [(RunSettings("(no run is configured)"), over)]
+    inputs = [_alive(one, frozenset(living)) for one in probe(planned, clock)]
+    found = [(one, judge(one)) for one in inputs if not wanted or one.run in wanted]
+    reports = [
+        {
+            "run": one.run,
+            "outcome": outcome(checks),
+            "plan": finite(asdict(one.plan)),
+            "checks": [finite(asdict(check)) for check in checks],
+        }
+        for one, checks in found
+    ]
+    return {"outcome": worst(outcome(checks) for _, checks in found), "now": clock.now(), "runs": reports}
+
+
+def _alive(one: Inputs, living: frozenset[str]) -> Inputs:
+    running = one.running or not one.keys.isdisjoint(living)
+    return replace(one, running=running, alive=(one.alive | living) - one.keys)
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity; "unlimited" is how the configuration says it."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return "unlimited" if isinstance(value, float) and not math.isfinite(value) else value

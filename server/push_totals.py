@@ -1,0 +1,137 @@
+"""Counters and histograms that several processes push for one run, added up into one. Pure: state in, state out.
+
+What each process counted last is remembered, so that a push that comes twice adds nothing, a process that begins
+again loses nothing, and one that comes later only adds what it counted since. Both of OTLP's temporalities.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from collectors.model import Histogram, Sample
+from server.push_body import Grown
+
+# Two thousand rollout workers; the state is written with every push of the target.
+STREAMS, SERIES = 2_000, 1_000
+# A process that began so shortly before its first push counted everything in what is "now".
+RECENT_SECONDS = 300.0
+# The store's resolution: two values of one series need two instants.
+TICK = 0.001
+EDGES_MOVED = "{}: other buckets than those it is added up in"
+TOO_MANY = f"more than {SERIES} series to add up"
+
+
+@dataclass(slots=True)
+class Totals:
+    """Running totals of one target.
+
+    Attributes:
+        since: shortly before its first push (epoch s): a process that began later was counted whole. None: no push yet.
+        at: time of the newest total given out.
+        streams: process -> [its newest time, *what it counted then].
+        sums: series -> what was added up, numbers in the order of `_numbers`.
+        why: the first reason why something was left out, of `dropped` values.
+    """
+
+    since: float | None = None
+    at: float = 0.0
+    streams: dict[str, list[float]] = field(default_factory=dict)
+    sums: dict[str, list[float]] = field(default_factory=dict)
+    dropped: int = 0
+    why: str = ""
+
+    @classmethod
+    def of(cls, cursor: Mapping[str, Any]) -> "Totals":
+        """From what `cursor` gave."""
+        return cls(cursor.get("since"), cursor.get("at", 0.0), cursor.get("streams", {}), cursor.get("sums", {}))
+
+    def cursor(self) -> dict[str, Any]:
+        """JSON-able, to be stored with what was given out."""
+        if self.since is None:
+            return {}
+        if len(self.streams) > STREAMS:
+            newest = sorted(self.streams.items(), key=lambda item: item[1][0])[-STREAMS:]
+            self.streams = dict(newest)
+        return {"since": self.since, "at": self.at, "streams": self.streams, "sums": self.sums}
+
+    def add(self, grown: Sequence[Grown], now: float) -> tuple[list[Sample], list[Histogram]]:
+        """Totals that changed, at `now`; a series that begins with growth is given its zero before it."""
+        if not grown:
+            return [], []
+        first, self.since = self.since is None, now - RECENT_SECONDS if self.since is None else self.since
+        self.at = max(now, self.at + 2 * TICK)
+        changed: dict[str, Sample | Histogram] = {}
+        begun: list[Sample | Histogram] = []
+        for one in grown:
+            key = _key(one.value)
+            amount = self._growth(one, now, first)
+            if amount is None or not self._fits(key, one.value):
+                continue
+            if key not in self.sums:
+                self.sums[key] = [0.0] * len(amount)
+                if self._fresh(one):
+                    begun.append(_made(one.value, self.sums[key], self.at - TICK))
+            self.sums[key] = [a + b for a, b in zip(self.sums[key], amount, strict=True)]
+            changed[key] = _made(one.value, self.sums[key], self.at)
+        values = [*begun, *changed.values()]
+        return [v for v in values if isinstance(v, Sample)], [v for v in values if isinstance(v, Histogram)]
+
+    def _growth(self, one: Grown, now: float, first: bool) -> list[float] | None:
+        """What a process counted since its last push; None: it said this before."""
+        value, ts = _numbers(one.value), one.value.ts if one.value.ts is not None else now
+        before = self.streams.get(one.stream)
+        if before is not None and ts <= before[0]:
+            return None
+        self.streams[one.stream] = [ts, *value]
+        if one.delta:
+            return value
+        if before is None:
+            # Of a process that is older than we know it, nobody knows when it counted what: it is where we begin.
+            return value if first or self._fresh(one) else [0.0] * len(value)
+        last = before[1:]
+        if len(last) != len(value) or _fell(last[1:] or last, value[1:] or value):
+            return value  # the process began again
+        return [new - old for new, old in zip(value, last, strict=True)]
+
+    def _fresh(self, one: Grown) -> bool:
+        """Did it count all of it since we listen?"""
+        return one.delta or one.start >= (self.since or 0.0)
+
+    def _fits(self, key: str, value: Sample | Histogram) -> bool:
+        known = self.sums.get(key)
+        if known is None and len(self.sums) < SERIES:
+            same = isinstance(value, Histogram) and any(other.startswith(_family(key)) for other in self.sums)
+            why = EDGES_MOVED.format(value.metric) if same else ""
+        else:
+            why = "" if known is not None else TOO_MANY
+        if why:
+            self.dropped, self.why = self.dropped + 1, self.why or why
+        return not why
+
+
+def _fell(last: Sequence[float], value: Sequence[float]) -> bool:
+    """Did a count fall? (The sum of a histogram may: what is observed can be below zero.)"""
+    return any(new < old for new, old in zip(value, last, strict=True))
+
+
+def _key(value: Sample | Histogram) -> str:
+    edges = value.edges if isinstance(value, Histogram) else ()
+    return json.dumps([value.metric, value.labels, edges])
+
+
+def _family(key: str) -> str:
+    """The key without the edges."""
+    metric, labels, _ = json.loads(key)
+    return json.dumps([metric, labels])[:-1] + ", ["
+
+
+def _numbers(value: Sample | Histogram) -> list[float]:
+    """What can be added: a counter's value; a histogram's sum, then its cumulative counts."""
+    return [value.value] if isinstance(value, Sample) else [value.total, *value.counts]
+
+
+def _made(like: Sample | Histogram, numbers: Sequence[float], ts: float) -> Sample | Histogram:
+    if isinstance(like, Sample):
+        return replace(like, value=numbers[0], ts=ts)
+    return replace(like, total=numbers[0], counts=tuple(numbers[1:]), ts=ts)

@@ -1,0 +1,193 @@
+"""What was pushed into one run, as its loop collects it: bodies out of the inbox, health, and the life of a run that
+nobody configured.
+
+A pushed target is up while it is heard within its interval, like a heartbeat. A run that is known by its pushes only
+runs while they come; when they end nobody says why, so it is paused (which pages nobody) and, after a day, over.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
+from typing import get_args
+
+from collectors.model import Actor, Cursor, Reading, Sample, ScrapeError, Target
+from server.ingest import PUSHED, Arrivals, Ingest
+from server.push_body import Body, unpack
+from server.push_totals import Totals
+from server.store import Store
+from server.store.types import Batch, Push, Pusher, SeriesKey
+
+log = logging.getLogger("rollscope.pushes")
+
+KIND = "push"
+# A body is at most 50,000 rows: what is behind these waits for the next step, 5 s later.
+AT_ONCE = 100
+# Every label that nobody saw before is a series for ever: a target that invents them must not fill the store.
+SERIES = 10_000
+# No trainer's step and no straggling sandbox takes longer without anybody else of the run saying a word.
+QUIET_SECONDS, OVER_SECONDS = 3600.0, 86_400.0
+# A target that stays silent is said to be so again, or it would look as if nobody listened any more.
+REPEATED_SECONDS = 30.0
+# Fact: who said that the run is over, "pusher" or "pushes" (that they ended).
+FROM = "lifecycle_from"
+_OVER = ("finished", "crashed")
+
+
+class Pushes:
+    """Pushed targets of one run. Not thread-safe: one run, one loop.
+
+    Args:
+        targets: name -> (target, seconds between its reports), of the loop; pushed ones are added as they are met.
+        adopted: nobody configured the run: its life is that of its pushes.
+        since: when we began to listen: while we were away nobody could be heard.
+    """
+
+    def __init__(
+        self, store: Store, run: str, targets: MutableMapping[str, tuple[Target, float]], adopted: bool, since: float
+    ) -> None:
+        self._store, self._run, self._targets, self._adopted, self._since = store, run, targets, adopted, since
+        self._configured = frozenset(targets)
+        self._cursors = store.cursors(run)
+        self._series: dict[str, set[SeriesKey]] = {}
+        self._down: dict[str, float] = {}
+        # Not heard since we listen, and not yet due.
+        self._waited: set[str] = set()
+        facts = store.facts(run)
+        said, source = facts.get("lifecycle", ""), facts.get(FROM)
+        # What its own trainer or whoever pushes said of its end stands; that pushes ended is ours to take back.
+        self._ended = said in _OVER and source != "pushes"
+        self._life = ""
+        self._taken_over = not adopted and source == "pushes" and said != "running"
+        self._pushers = {one.target: one for one in store.pushes.pushers(run)}
+        for one in self._pushers.values():
+            self._meet(one.target, one.actor, one.interval_seconds)
+
+    # ---- bodies
+
+    def take(self, ingest: Ingest) -> Iterator[tuple[Batch, Arrivals]]:
+        """The oldest bodies, each as a batch that takes it out of the inbox."""
+        for push in self._store.pushes.waiting(self._run, AT_ONCE):
+            yield self._one(ingest, push)
+
+    def _one(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
+        at = push.received_at / 1000
+        if push.target in self._configured:
+            log.warning("run %s: a push for %s is dropped: that target is configured", self._run, push.target)
+            return Batch(self._run, taken=[push.id]), Arrivals()
+        target = self._meet(push.target, push.actor, push.interval_seconds)
+        reading = self._reading(ingest, target, unpack(push.body), at)
+        batch, arrivals = ingest.reading(target, reading, at, 0.0)
+        batch.taken.append(push.id)
+        # A fact that is said is committed with what it was said with, and so is who said it.
+        if "lifecycle" in reading.facts:
+            batch.facts[FROM] = "pusher"
+            self._ended = reading.facts["lifecycle"] in _OVER
+        elif arrivals.steps:
+            self._ended = False
+        self._cursors[target.name] = json.dumps(reading.cursor)
+        self._down.pop(target.name, None)
+        self._waited.add(target.name)
+        return batch, arrivals
+
+    def _reading(self, ingest: Ingest, target: Target, body: Body, at: float) -> Reading:
+        totals = Totals.of(json.loads(self._cursors.get(target.name, "{}")))
+        samples, histograms = totals.add(body.grown, at)
+        given = body.reading
+        found = (*ingest.settled(given.samples), *samples)
+        kept = tuple(self._bounded(target, found))
+        lost = len(found) - len(kept) + totals.dropped
+        why = given.why_dropped or totals.why or (f"more than {SERIES} series of one target" if lost else "")
+        return replace(
+            given, samples=kept, histograms=(*given.histograms, *histograms), cursor=_cursor(totals),
+            dropped=given.dropped + lost, why_dropped=why,
+        )  # fmt: skip
+
+    def _bounded(self, target: Target, samples: tuple[Sample, ...]) -> Iterator[Sample]:
+        known = self._series.get(target.name)
+        if known is None:
+            known = self._series[target.name] = {key for _, key in self._store.series(self._run, target.name)}
+        for sample in samples:
+            key = SeriesKey(target.name, sample.metric, sample.labels, sample.axis)
+            if key in known or len(known) < SERIES:
+                known.add(key)
+                yield sample
+
+    def _meet(self, name: str, actor: str, interval: float) -> Target:
+        known: Actor = actor if actor in get_args(Actor) else "trainer"  # type: ignore[assignment]
+        target = Target(name, self._run, KIND, known, interval_seconds=interval)
+        if name != PUSHED and name not in self._configured:
+            self._targets[name] = (target, interval)
+        return target
+
+    def discard(self, ingest: Ingest, batch: Batch, error: Exception, now: float) -> tuple[Batch, Arrivals]:
+        """What is left of a body that no database takes: a word on its target, and an inbox without it."""
+        (row, *_) = batch.targets
+        target = self._targets[row.name][0]
+        self._cursors = self._store.cursors(self._run)
+        cause = type(getattr(error, "orig", None) or error).__name__
+        refusal = ScrapeError("refused", f"pushed, but the store did not take it: {cause}")
+        left, arrivals = ingest.failure(target, refusal, now, 0.0)
+        left.taken += batch.taken
+        return left, arrivals
+
+    # ---- health and life
+
+    def look(self, ingest: Ingest, now: float) -> Iterator[tuple[Batch, Arrivals]]:
+        """Who has fallen silent, and what that says of the run."""
+        self._pushers = {one.target: one for one in self._store.pushes.pushers(self._run)}
+        for one in self._pushers.values():
+            # Records come when something happens: that nothing does is no fault.
+            if one.target != PUSHED and one.target not in self._configured:
+                yield from self._looked(ingest, one, now)
+        yield from self._lived(now)
+
+    def _looked(self, ingest: Ingest, one: Pusher, now: float) -> Iterator[tuple[Batch, Arrivals]]:
+        target = self._meet(one.target, one.actor, one.interval_seconds)
+        last = one.last_ts / 1000
+        if now - max(last, self._since) <= one.interval_seconds:
+            if last < self._since and one.target not in self._waited:
+                self._waited.add(one.target)
+                yield ingest.heard(target, last, now)
+        elif now - self._down.get(one.target, 0.0) >= REPEATED_SECONDS:
+            self._down[one.target] = now
+            said = f"nothing pushed for {now - last:.0f} s; expected every {one.interval_seconds:.0f} s"
+            yield ingest.failure(target, ScrapeError("silent", said), now, 0.0)
+
+    def _lived(self, now: float) -> Iterator[tuple[Batch, Arrivals]]:
+        if self._taken_over:
+            self._taken_over = False
+            yield self._say({"lifecycle": "running", "lifecycle_why": "", FROM: "configuration"})
+        if not self._adopted or self._ended or not self._pushers:
+            return
+        silent = self.silent(now)
+        life = "running" if silent <= self._quiet() else "paused" if silent <= OVER_SECONDS else "crashed"
+        if life != self._life:
+            self._life = life
+            why = "" if life == "running" else f"nothing was pushed for {silent / 3600:.0f} h"
+            yield self._say({"lifecycle": life, "lifecycle_why": why, FROM: "pushes"})
+
+    def _say(self, facts: dict[str, str | float]) -> tuple[Batch, Arrivals]:
+        return Batch(self._run, facts=dict(facts)), Arrivals(facts=dict(facts))
+
+    def _quiet(self) -> float:
+        return max(QUIET_SECONDS, *(3 * one.interval_seconds for one in self._pushers.values()))
+
+    def heard(self) -> Arrivals:
+        """That records were pushed before a start: what they said of sandboxes still holds."""
+        one = self._pushers.get(PUSHED)
+        return Arrivals(heard={PUSHED: (one.last_ts / 1000, math.inf)} if one else {})
+
+    def over(self, now: float) -> bool:
+        """Has the end of the run been said, by silence, so that nobody need follow it?"""
+        return self._life == "crashed" or (self._ended and self.silent(now) > OVER_SECONDS)
+
+    def silent(self, now: float) -> float:
+        """Seconds since anybody pushed into the run."""
+        return now - max((one.last_ts / 1000 for one in self._pushers.values()), default=self._since)
+
+
+def _cursor(totals: Totals) -> Cursor:
+    # Never None: what nobody maps is counted over all pushes, as for a source that is read on and on.
+    return totals.cursor()

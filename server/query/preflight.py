@@ -1,0 +1,53 @@
+"""What a reader is told of a run's pre-flight. Plain data; the checks themselves are `server.preflight`'s."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+PreflightState = Literal["not_configured", "never", "running", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInfo:
+    """One check's answer, as of `server.preflight.model.Check`.
+
+    Attributes:
+        status: ok, warn, fail, unknown or not_applicable.
+        value, limit: the number it turns on and what it is held against, in ``unit``; None: not known. Either may be
+            the word "unlimited".
+        commands: the provider's own commands that remove what ``ids`` names.
+    """
+
+    name: str
+    status: str
+    summary: str
+    fix: str = ""
+    value: float | str | None = None
+    limit: float | str | None = None
+    unit: str = ""
+    details: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightInfo:
+    """The last pre-flight of a run. Times are epoch seconds.
+
+    Attributes:
+        state: ``not_configured`` where this process has no configuration of the run, so nothing to read it with;
+            ``failed`` when it could not be brought to an end. What was found before stays until there is news.
+        started_at: of the newest try; `finished_at`: of the one whose checks these are.
+        retry_at: before this it is not begun again.
+        plan: what the configuration says of the run (keys of ``[run.NAME.preflight]``); None: not said.
+        outcome: the worst status; "" before the first answer.
+    """
+
+    state: PreflightState
+    started_at: float | None = None
+    finished_at: float | None = None
+    retry_at: float | None = None
+    error: str = ""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    outcome: str = ""
+    checks: tuple[CheckInfo, ...] = ()

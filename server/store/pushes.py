@@ -1,0 +1,99 @@
+"""Pushes in the store: the inbox that joins who takes them with who collects, and who pushes into which run.
+
+A push is acknowledged once it is in the inbox; it leaves in the transaction that holds what became of it. Whatever
+dies in between, it is collected exactly once. Times are epoch ms.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, case, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from server.store.engine import Engines, StoreError
+from server.store.tables import inbox, pushers
+from server.store.types import Push, Pusher
+from server.store.write import ensure_run
+
+# About 15 s of what a store takes, as for the writer's queue: longer than a fail-over, small enough on disk.
+INBOX_ROWS = 200_000
+# One run that pushes faster than it can be collected must not take the room of the others.
+INBOX_PUSHES = 1_000
+
+_PUSH = ("run", "target", "actor", "interval_seconds", "received_at", "rows", "body")
+_PUSHER = ("target", "actor", "interval_seconds", "last_ts")
+
+
+class InboxFull(Exception):
+    """Nobody collects, or not as fast as it is pushed: to be tried again later."""
+
+
+class PushStore:
+    """Reached as `Store.pushes`; safe to share between threads and processes."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def offer(self, pushes: Sequence[Push]) -> None:
+        """Keep pushes until they are collected, all or none; their runs and who sent them are known from now on.
+
+        Raises:
+            InboxFull: there is no room.
+            StoreError: the store was opened read-only.
+        """
+        if self._engines.write is None:
+            raise StoreError("the store was opened read-only")
+        with self._engines.write.begin() as connection:
+            _check_room(connection, pushes)
+            for push in pushes:
+                ensure_run(connection, push.run)
+                _note(connection, push.run, Pusher(push.target, push.actor, push.interval_seconds, push.received_at))
+            connection.execute(inbox.insert(), [{name: getattr(push, name) for name in _PUSH} for push in pushes])
+
+    def note(self, run: str, pusher: Pusher) -> None:
+        """Note who pushed what the inbox does not hold (records of sandboxes)."""
+        if self._engines.write is None:
+            raise StoreError("the store was opened read-only")
+        with self._engines.write.begin() as connection:
+            _note(connection, run, pusher)
+
+    def waiting(self, run: str, limit: int) -> list[Push]:
+        """The oldest pushes of a run that are not yet collected."""
+        columns = [inbox.c[name] for name in (*_PUSH, "id")]
+        query = select(*columns).where(inbox.c.run == run).order_by(inbox.c.id).limit(limit)
+        with self._engines.read.begin() as connection:
+            return [Push(**row._mapping) for row in connection.execute(query)]
+
+    def pushers(self, run: str) -> list[Pusher]:
+        """Who ever pushed into a run, by name."""
+        c = pushers.c
+        query = select(*(c[name] for name in _PUSHER)).where(c.run == run).order_by(c.target)
+        with self._engines.read.begin() as connection:
+            return [Pusher(**row._mapping) for row in connection.execute(query)]
+
+    def active(self, since_ms: int) -> dict[str, int]:
+        """Run -> when it was last pushed into, of those at or after ``since_ms``; the newest first."""
+        c = pushers.c
+        last = func.max(c.last_ts)
+        query = select(c.run, last).where(c.last_ts >= since_ms).group_by(c.run).order_by(last.desc(), c.run)
+        with self._engines.read.begin() as connection:
+            return {run: ts for run, ts in connection.execute(query)}
+
+
+def _check_room(connection: Connection, pushes: Sequence[Push]) -> None:
+    held = connection.execute(select(func.coalesce(func.sum(inbox.c.rows), 0))).scalar_one()
+    # One that is larger than the inbox gets in when it is empty, or it never would.
+    if held and held + sum(push.rows for push in pushes) > INBOX_ROWS:
+        raise InboxFull(f"{held} pushed samples wait to be collected; try again in a moment")
+    for run in {push.run for push in pushes}:
+        count = connection.execute(select(func.count()).where(inbox.c.run == run)).scalar_one()
+        if count >= INBOX_PUSHES:
+            raise InboxFull(f"{count} pushes of this run wait to be collected; try again in a moment")
+
+
+def _note(connection: Connection, run: str, pusher: Pusher) -> None:
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = make(pushers).values(run=run, **{name: getattr(pusher, name) for name in _PUSHER})
+    old, new = pushers.c, statement.excluded
+    newest = case((new.last_ts > old.last_ts, new.last_ts), else_=old.last_ts)
+    changes = {"actor": new.actor, "interval_seconds": new.interval_seconds, "last_ts": newest}
+    connection.execute(statement.on_conflict_do_update(index_elements=["run", "target"], set_=changes))

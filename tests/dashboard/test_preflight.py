@@ -1,0 +1,193 @@
+"""The Preflight page's cells: numbers by hand, what was not said, and names that are nobody's markup or TOML."""
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboard import preflight
+from dashboard.facts import View
+from dashboard.page import Scope
+from server.query.preflight import CheckInfo, PreflightInfo
+from tests.dashboard import fake_preflight as fakes
+from tests.dashboard import fake_sandboxes as wall
+from tests.dashboard.memory_reader import MemoryReader
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return fakes.reader()
+
+
+def cells(reader: MemoryReader, run: str = wall.WALL) -> View:
+    return preflight.cells(Scope(reader, run))
+
+
+def rows(found: View, status: str) -> list[Any]:
+    prefix = f"pf.{status}."
+    return [found[key] for key in sorted(found, key=lambda key: (len(key), key)) if key.startswith(prefix)]
+
+
+def test_the_gravest_first_with_number_and_fix(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert (found["pf.head"], found["pf.s"], found["pf.mode"]) == ("It will not fit", "critical", "ok")
+    assert found["pf.text"] == "1 fails · 3 warns · 2 unknown · 6 ok"
+    assert found["pf.at"] == fakes.NOW - 60
+    assert [found[f"pf.{status}"] for status in preflight.GROUPS] == [
+        "Will not fit · 1", "Look again · 3", "Not known · 2", "Fits · 6", "",
+    ]  # fmt: skip
+    (bad,) = rows(found, "fail")
+    assert (bad["title"], bad["word"], bad["number"], bad["unit"], bad["limit"]) == (
+        "Starting at once", "Fails", "152", "sandboxes", "against 128",
+    )  # fmt: skip
+    assert bad["fix"] == "lower the create rate to 2.7 per second, or ask prime for a higher starting limit"
+    assert [row["title"] for row in rows(found, "warn")] == ["Quota", "Credit", "Left behind"]
+
+
+@pytest.mark.parametrize(
+    ("check", "figure"),
+    [
+        (CheckInfo("quota", "ok", "", value=999.0, limit=1000.0, unit="sandboxes"),
+         ("999", "sandboxes", "against 1,000")),
+        (CheckInfo("credit", "warn", "", value=476.16, limit=2073.6, unit="USD"),
+         ("476.16", "USD", "against 2,073.60")),
+        (CheckInfo("sandbox_ttl", "ok", "", value=7200.0, limit=1980.0, unit="seconds"), ("2", "h", "against 33 min")),
+        (CheckInfo("sandbox_ttl", "ok", "", value="unlimited", limit=1980.0, unit="seconds"),
+         ("unlimited", "", "against 33 min")),
+        (CheckInfo("engines", "ok", "", value=3.0, limit=4.0, unit="engines"), ("3", "engines", "of 4")),
+        (CheckInfo("create_rate", "unknown", "", value=4.0, unit="sandboxes/s"), ("4", "sandboxes/s", "")),
+        (CheckInfo("images", "unknown", "", limit=5.0), ("", "", "")),
+        (CheckInfo("dangling", "ok", "", value=0.0, limit=10.0, unit="sandboxes"), ("0", "sandboxes", "against 10")),
+    ],
+)  # fmt: skip
+def test_numbers(reader: MemoryReader, check: CheckInfo, figure: tuple[str, str, str]) -> None:
+    reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=(check,), outcome=check.status)
+    (row,) = rows(cells(reader), check.status)
+    assert (row["number"], row["unit"], row["limit"]) == figure
+
+
+def test_leftovers_have_their_commands_and_the_rest_is_counted(reader: MemoryReader) -> None:
+    left = rows(cells(reader), "warn")[2]
+    assert (len(left["commands"]), left["commands"][0]) == (20, "prime sandbox delete sbx-09000")
+    assert (left["ids"], left["more"]) == ([], "and 3 more")
+    # A provider without a command: then the ids stand for themselves.
+    bare = replace(fakes.CHECKS[6], commands=())
+    reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=(bare,), outcome="warn")
+    (left,) = rows(cells(reader), "warn")
+    assert (left["commands"], left["ids"]) == ([], list(fakes.IDS))
+
+
+def test_a_math_run_needs_no_sandbox(reader: MemoryReader) -> None:
+    found = cells(reader, wall.MATH)
+    assert (found["pf.head"], found["pf.s"]) == ("It fits", "ok")
+    assert found["pf.not_applicable"] == "Does not apply · 9"
+    assert {row["summary"] for row in rows(found, "not_applicable")} == {"this run needs no sandbox"}
+    reader.preflights[wall.MATH] = PreflightInfo("never", plan=fakes.EMPTY)
+    assert cells(reader, wall.MATH)["pf.text"].startswith(
+        "This run needs no sandbox: quota, credit and leftovers do not"
+    )
+
+
+def test_what_was_never_begun_claims_nothing(reader: MemoryReader) -> None:
+    found = cells(reader, fakes.NEW)
+    assert (found["pf.mode"], found["pf.head"], found["pf.s"], found["pf.at"]) == (
+        "none", "Not checked yet", "unknown", None,
+    )  # fmt: skip
+    assert (found["pf.btn"], found["pf.busy"]) == ("Run preflight", 0)
+    assert not any(found[f"pf.{status}"] for status in preflight.GROUPS)
+    assert found["pf.plan.0"] == ["concurrency", "Sandboxes alive at once", "not said", 0]
+
+
+def test_a_run_that_is_not_configured_here(reader: MemoryReader) -> None:
+    found = cells(reader, wall.BARE)
+    assert (found["pf.mode"], found["pf.head"]) == ("nc", "Not configured here")
+    assert not [key for key in found if key.startswith("pf.plan")]
+
+
+def test_while_it_reads_the_last_answer_stays(reader: MemoryReader) -> None:
+    reader.preflights[wall.WALL] = replace(fakes.FOUND, state="running", started_at=fakes.NOW - 3)
+    found = cells(reader)
+    assert (found["pf.btn"], found["pf.busy"], found["pf.since"]) == ("Reading …", 1, fakes.NOW - 3)
+    assert found["pf.head"] == "It will not fit"
+    broken = PreflightInfo("failed", fakes.NOW, error="it did not end: OSError", plan=fakes.EMPTY)
+    reader.preflights[wall.WALL] = broken
+    found = cells(reader)
+    assert (found["pf.head"], found["pf.btn"]) == ("Not checked yet", "Run again")
+    assert found["pf.text"].endswith("· it did not end: OSError")
+
+
+def test_the_plan_in_words(reader: MemoryReader) -> None:
+    found = cells(reader)
+    plan = {row[0]: row[2] for key in found if key.startswith("pf.plan.") and (row := found[key])}  # type: ignore[index]
+    assert plan == {
+        "concurrency": "960", "create_rate": "4", "rollout_deadline": "30 min", "run_length": "24 h",
+        "sandbox_ttl": "unlimited", "spinup": "not said", "price": "0.09 USD per sandbox-hour", "size": "not said",
+        "limits": "starting 128", "images": "not said", "known_runs": "alice-*", "max_dangling": "10",
+        "min_credit": "10 USD", "engines_later": "no",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("run", ["math", "a.b", 'say "x"', "né"])
+def test_the_example_is_toml_that_the_configuration_takes(run: str) -> None:
+    from server.preflight.config import parse  # noqa: PLC0415  what the page shows, the server must take
+    from server.problems import Problems  # noqa: PLC0415
+
+    table = tomllib.loads(preflight.snippet(run, fakes.EMPTY))["run"][run]["preflight"]
+    problems = Problems()
+    plan = parse(table, problems, "run.x.preflight")
+    assert problems.found == []
+    assert (plan.concurrency, plan.rollout_deadline, plan.limits) == (
+        960,
+        1800.0,
+        {"concurrent": 1000.0, "starting": 128.0},
+    )
+
+
+def test_examples_of_what_is_missing_only() -> None:
+    assert (
+        preflight.snippet("math", {**fakes.EMPTY, **fakes.PLAN, "price": None})
+        == "[run.math.preflight]\nprice = 0.12\n"
+    )
+    assert preflight.snippet("math", fakes.PLAN) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("plan a --create-rate", "say create_rate = 4 under [run.gb300-sandbox-wall.preflight]"),
+        (
+            "plan --concurrency and --run-length",
+            'say concurrency = 960 and say run_length = "24h" under [run.gb300-sandbox-wall.preflight]',
+        ),
+        (
+            "name what sandboxes start from: --image NAME",
+            "name what sandboxes start from: say "
+            'images = ["ghcr.io/me/env:3"] under [run.gb300-sandbox-wall.preflight]',
+        ),
+        ("state spinup under [run.NAME.preflight]", "state spinup under [run.gb300-sandbox-wall.preflight]"),
+        ("add a [[run.NAME.target]] for each engine", "add a [[run.gb300-sandbox-wall.target]] for each engine"),
+        ("no concurrency planned (--concurrency), 0 in use", "no concurrency planned, 0 in use"),
+        ("docker rm --force x (--volumes)", "docker rm --force x (--volumes)"),
+    ],
+)
+def test_the_page_speaks_of_the_file_and_names_the_run(reader: MemoryReader, said: str, shown: str) -> None:
+    bad = CheckInfo("quota", "unknown", said, said, details=(said,))
+    reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=(bad,), outcome="unknown")
+    (row,) = rows(cells(reader), "unknown")
+    assert (row["summary"], row["fix"], row["details"]) == (shown, shown, [shown])
+
+
+def test_no_fix_of_the_program_speaks_the_command_line_here() -> None:
+    """Whatever the checks come to say: every option the command has is a key of the plan's."""
+    checks = ("checks", "quota", "sandboxes")
+    source = "".join((ROOT / f"server/preflight/{name}.py").read_text("utf-8") for name in checks)
+    options = set(re.findall(r"[( \"]--([a-z]+(?:-[a-z]+)*)", source)) - {"force", "namespace"}
+    assert {"concurrency", "create-rate", "image"} <= options
+    for option in options:
+        assert "--" not in preflight.here(f"plan a --{option}", "r"), option
+    assert preflight.here("run.NAME.target", 'a "b"') == 'run."a \\"b\\"".target'

@@ -1,0 +1,228 @@
+"""The Preflight page in a real Chromium: what stands first, the button by mouse and by keyboard, and copying."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from dashboard import shell
+from server.query.preflight import CheckInfo
+from tests import browser_support
+from tests.dashboard import fake_alerts
+from tests.dashboard import fake_preflight as fakes
+from tests.dashboard import fake_sandboxes as wall
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.serving import Serving, application, until
+
+pytestmark = pytest.mark.browser
+
+Open = Callable[..., Page]
+EVIL = "<img src=x onerror=\"document.title='owned'\">"
+SAID = "words => document.querySelector('#pf-said').textContent === words"
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return fakes.reader()
+
+
+@pytest.fixture
+def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    with Serving(lambda: application(reader)) as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
+    """Opens the page of a run; the test fails when it logs an error."""
+    contexts, errors = [], list[str]()
+
+    def opened(run: str = wall.WALL, theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, color_scheme=theme,  # type: ignore[arg-type]
+            permissions=["clipboard-read", "clipboard-write"],
+        )  # fmt: skip
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{serving.url}preflight?run={run}")
+        page.wait_for_selector("[data-page=ok]")
+        until(page, "() => document.querySelector('#pf-run').hasAttribute('aria-disabled')")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    # The browser and Dash themselves log that nobody answered.
+    away = ("ERR_CONNECTION_REFUSED", "the server did not respond")
+    assert [error for error in errors if not any(words in error for words in away)] == []
+
+
+def titles(page: Page, status: str) -> list[str]:
+    return page.locator(f"[data-checks={status}] h3").all_inner_texts()
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) -> None:
+    page = open_page(theme=theme, size=size)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert page.locator("h1:visible").inner_text() == "It will not fit"
+    assert page.locator(".checks h2:visible").all_inner_texts() == [
+        "Will not fit · 1", "Look again · 3", "Not known · 2", "Fits · 6",
+    ]  # fmt: skip
+    assert titles(page, "fail") == ["Starting at once"]
+    first = page.locator("[data-checks=fail] .check")
+    assert " ".join(first.locator(".figure").inner_text().split()) == "152 sandboxes against 128"
+    assert first.locator(".pill").inner_text() == "Fails"
+    assert first.locator(".fix").inner_text().startswith("Fix: lower the create rate")
+    assert page.locator("[data-rows=pf-plan] li").first.inner_text().split() == [
+        "Sandboxes", "alive", "at", "once", "concurrency", "960",
+    ]  # fmt: skip
+    assert page.title() == f"Preflight · {wall.WALL} · Rollscope"
+    assert page.locator("#ranges").is_hidden()
+
+
+def test_the_button_begins_one_and_keeps_the_focus(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(fakes.NEW)
+    assert page.locator("h1:visible").inner_text() == "Not checked yet"
+    assert page.locator(".checks section:visible").count() == 0
+    page.locator("#pf-run").focus()
+    page.keyboard.press("Enter")
+    until(page, "() => document.querySelector('#pf-run').textContent === 'Reading …'")
+    assert page.locator("#pf-run").get_attribute("aria-disabled") == "true"
+    assert page.evaluate("document.activeElement.id") == "pf-run"
+    page.keyboard.press("Enter")
+    until(page, SAID, "It is reading already.")
+    done = replace(fakes.FOUND, retry_at=reader.clock + 29, finished_at=reader.clock)
+    reader.preflights[fakes.NEW] = done
+    until(page, SAID, "Done: It will not fit.")
+    assert titles(page, "warn") == ["Quota", "Credit", "Left behind"]
+    until(page, "() => /^again in \\d+ s$/.test(document.querySelector('#pf-wait').textContent)")
+    assert page.evaluate("document.activeElement.id") == "pf-run"
+    assert reader.preflights[fakes.NEW] is done
+
+
+@pytest.mark.parametrize("lifecycle", ["finished", "crashed"])
+def test_of_a_run_that_is_over_the_answer_is_not_waited_for(
+    browser: Browser, reader: MemoryReader, lifecycle: str
+) -> None:
+    """As slow as the program's own clock: what is over is looked at once a minute, and a pre-flight's end at once."""
+    reader.change(fakes.NEW, lifecycle=lifecycle)
+    with Serving(lambda: application(reader)) as serving:
+        page = browser.new_page()
+        page.goto(f"{serving.url}preflight?run={fakes.NEW}")
+        until(page, "() => window.RS && RS.boot && RS.boot.over")
+        page.locator("#pf-run").click()
+        until(page, SAID, "Begun.")
+        until(page, "() => document.querySelector('#pf-run').textContent === 'Reading …'")
+        reader.preflights[fakes.NEW] = replace(fakes.FOUND, retry_at=reader.clock + 1, finished_at=reader.clock)
+        until(page, SAID, "Done: It will not fit.")
+        page.close()
+
+
+def test_a_press_too_early_says_so_until_it_is_not(open_page: Open, reader: MemoryReader) -> None:
+    reader.preflights[wall.WALL] = replace(fakes.FOUND, retry_at=reader.clock + 2000)
+    page = open_page()
+    page.locator("#pf-run").focus()
+    page.keyboard.press("Enter")
+    until(page, SAID, "It was read a moment ago.")
+    reader.clock += 2001
+    until(page, SAID, "")
+
+
+def test_before_the_first_check_nothing_is_blank(open_page: Open) -> None:
+    page = open_page(fakes.NEW)
+    main, plan = page.locator("main").bounding_box(), page.locator("#plan").bounding_box()
+    assert main is not None and plan is not None
+    # At the left margin, and no wider than half of the page: what follows is beside it.
+    assert plan["x"] - main["x"] < 40 and plan["width"] < main["width"] / 2
+    how = page.locator(".how-plan").bounding_box()
+    assert how is not None and how["y"] == plan["y"] and how["x"] > plan["x"]
+
+
+@pytest.mark.parametrize("firing", [0, 128])
+def test_every_page_is_seen_in_the_navigation_of_a_phone(open_page: Open, reader: MemoryReader, firing: int) -> None:
+    reader.set_alerts(
+        *(fake_alerts.alert("TrainerStarved", 0.5, "ratio", 60 + n, run=wall.WALL) for n in range(firing))
+    )
+    page = open_page(size=(390, 844))
+    ends = page.locator("#pages a").evaluate_all("all => all.map(el => el.getBoundingClientRect().right)")
+    assert len(ends) == 4 and max(ends) <= 390
+    assert page.evaluate("document.querySelector('#pages').scrollWidth <= document.querySelector('#pages').clientWidth")
+
+
+def test_commands_are_copied_whole(open_page: Open) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Copy 20 commands: Left behind").click()
+    until(page, SAID, "Copied.")
+    lines = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert (len(lines), lines[0], lines[-1]) == (20, "prime sandbox delete sbx-09000", "prime sandbox delete sbx-09019")
+    assert page.locator(".commands .note").inner_text() == "The provider's own commands, and 3 more"
+
+
+def test_copies_where_the_browser_has_no_clipboard(open_page: Open) -> None:
+    """As over plain http from another machine."""
+    page = open_page()
+    page.evaluate("() => Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.evaluate(
+        "() => document.addEventListener('copy', () => (window.copied = String(document.activeElement.value)))"
+    )
+    page.get_by_role("button", name="Copy 20 commands: Left behind").click()
+    until(page, SAID, "Copied.")
+    assert page.evaluate("window.copied").startswith("prime sandbox delete sbx-09000\n")
+    assert page.evaluate("document.activeElement.textContent").startswith("Cop")
+    assert page.locator("textarea").count() == 0
+
+
+def test_focus_in_a_row_that_goes_is_not_lost(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Copy 20 commands: Left behind").focus()
+    reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=fakes.CHECKS[:1], outcome="ok")
+    until(page, "() => document.querySelector('h1 span').textContent === 'It fits'")
+    assert page.evaluate("document.activeElement.id") == "pf-said"
+
+
+def test_a_run_that_needs_none_and_one_not_configured(open_page: Open) -> None:
+    page = open_page(wall.MATH)
+    assert page.locator("h1:visible").inner_text() == "It fits"
+    assert len(titles(page, "not_applicable")) == 9 and titles(page, "fail") == []
+    page = open_page(wall.BARE)
+    assert page.locator("h1:visible").inner_text() == "Not configured here"
+    assert page.locator("#pf-run").is_hidden() and page.locator("#plan").is_hidden()
+    assert page.locator(".how-plan code").last.inner_text().startswith("rollscope preflight no-provider -c")
+
+
+def test_a_server_that_is_away_is_told_in_words(open_page: Open, serving: Serving) -> None:
+    page = open_page()
+    serving.stop()
+    page.locator("#pf-run").click()
+    until(page, SAID, "Not begun: The server cannot be reached.")
+    serving.start()
+
+
+def test_markup_in_answers_stays_text(open_page: Open, reader: MemoryReader) -> None:
+    evil = CheckInfo(EVIL, "fail", EVIL, EVIL, 1.0, 2.0, EVIL, (EVIL,), (EVIL,), (EVIL,))
+    plan = {**fakes.PLAN, "images": [EVIL]}
+    reader.preflights[wall.WALL] = replace(
+        fakes.FOUND, checks=(evil, replace(evil, commands=())), error=EVIL, plan=plan
+    )
+    page = open_page()
+    assert titles(page, "fail") == [EVIL, EVIL]
+    assert page.locator(".commands code").inner_text() == EVIL
+    assert page.locator("main img, main script").count() == 0
+    assert page.title() == f"Preflight · {wall.WALL} · Rollscope"
+    assert page.evaluate("document.documentElement.scrollWidth") == 1440
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("run", [wall.WALL, wall.MATH, wall.BARE, fakes.NEW])
+def test_accessibility(open_page: Open, theme: str, run: str) -> None:
+    page = open_page(run, theme=theme)
+    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []

@@ -1,0 +1,164 @@
+"""Sandboxes as cells where something is missing: unknown, not applicable, never answered, watched too late."""
+
+import json
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from dashboard import sandboxes
+from server.query.types import TargetTrust
+from tests.dashboard import fake
+from tests.dashboard import fake_sandboxes as wall
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.test_sandboxes import cells, empty
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return wall.reader(600)
+
+
+def test_a_run_that_needs_none(reader: MemoryReader) -> None:
+    found = cells(reader, wall.MATH)
+    assert (found["sb.mode"], found["sb.head"]) == ("na", "This run needs no sandbox")
+    assert found["sb.text"] == "Not applicable: this task uses no sandbox."
+    assert not [key for key in found if key.startswith(("k.", "h.", "sb.p.", "sb.funnel"))]
+
+
+def test_nobody_tells_of_any(reader: MemoryReader) -> None:
+    found = cells(reader, wall.BARE)
+    assert (found["sb.mode"], found["sb.head"]) == ("none", "No sandbox provider is read")
+    assert found["sb.toml"].startswith("[[run.no-provider.target]]\ncollector = ")
+
+
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [("a.b", '[[run."a.b".target]]'), ('say "x"', '[[run."say \\"x\\"".target]]'), ("né", '[[run."né".target]]')],
+)
+def test_snippet_is_toml_whatever_a_run_is_called(run: str, line: str) -> None:
+    assert sandboxes.snippet(run).splitlines()[0] == line
+    found = tomllib.loads(sandboxes.snippet(run))["run"][run]["target"][0]
+    assert found == {"collector": "prime_sandboxes", "key_env": "PRIME_API_KEY"}
+
+
+def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
+    made = empty()
+    made.silence(wall.WALL, fake.signal("sandboxes", state="unknown", why="no provider has answered for 310 s"))
+    made.set_targets(wall.WALL, fake.target("prime", "sandbox", "prime_sandboxes", up=False, error="401"))
+    found = cells(made)
+    assert (found["sb.mode"], found["sb.head"], found["sb.s"]) == (
+        "ok",
+        "No provider has answered for 310 s",
+        "unknown",
+    )
+    # Absent is never zero.
+    assert (found["k.sb_failed.v"], found["k.sb_failed.s"]) == ("–", "unknown")
+    none = {key: found[key] for key in ("sb.p.none", "sb.d.none", "sb.f.none", "sb.funnel.none")}
+    assert none == {
+        "sb.p.none": "Nothing is known of pending sandboxes.",
+        "sb.d.none": "Nothing is known of dangling sandboxes.",
+        "sb.f.none": "Nothing is known of failures.",
+        "sb.funnel.none": "No sandbox of this run is known yet.",
+    }
+
+
+NEVER = replace(fake.target("prime_sandboxes", "sandbox", "prime_sandboxes", up=False), age_seconds=None)
+COUNTS = "counts sandbox_failed, which nobody reports yet"
+
+
+@pytest.mark.parametrize(
+    ("targets", "lifecycle", "head"),
+    [
+        ((replace(NEVER, error="ConnectError"),), "running", "prime_sandboxes has not answered yet"),
+        ((replace(NEVER, error="ConnectError"),), "crashed", "prime_sandboxes never answered"),
+        (
+            (replace(NEVER, error="ConnectError"), replace(NEVER, target="e2b")),
+            "running",
+            "None of 2 sandbox targets has answered yet",
+        ),
+    ],
+)
+def test_a_provider_that_is_configured_is_no_missing_one(
+    targets: tuple[TargetTrust, ...], lifecycle: str, head: str
+) -> None:
+    made = empty(lifecycle)
+    made.silence(wall.WALL, fake.signal("sandboxes", state="unknown", why=wall.NOT_READ))
+    made.silence(wall.WALL, fake.signal("sandbox_failures_total", state="unknown", why=COUNTS))
+    made.set_targets(wall.WALL, *targets)
+    found = cells(made)
+    # Nothing was known last.
+    assert (found["sb.head"], found["sb.text"], found["sb.mode"]) == (head, "ConnectError", "ok")
+    notes = {found[f"k.{card.key}.n"] for card in sandboxes.CARDS}
+    tips = {found[f"k.{card.key}.tip"] for card in sandboxes.CARDS}
+    assert (notes, tips, found["p.boxes.w"]) == ({head}, {f"{head}: ConnectError"}, f"{head}: ConnectError")
+    assert "provider is read" not in json.dumps(found) and COUNTS not in json.dumps(found)
+    assert found["sb.q.none"] == f"{head}."
+
+
+def test_one_that_answered_once_speaks_for_itself() -> None:
+    made = empty()
+    made.silence(wall.WALL, fake.signal("sandboxes", state="unknown", why="no provider has answered for 310 s"))
+    made.silence(wall.WALL, fake.signal("sandbox_failures_total", state="unknown", why=COUNTS))
+    made.set_targets(
+        wall.WALL, replace(NEVER, error="401"), fake.target("e2b", "sandbox", "e2b", up=False, error="503")
+    )
+    found = cells(made)
+    assert (found["sb.head"], found["sb.text"]) == ("No provider has answered for 310 s", "")
+    # Names of our own tables help nobody.
+    assert COUNTS not in json.dumps(found)
+    assert found["k.sb_failed.n"] == found["k.sb_failed.tip"] == "no sandbox of this run is known yet"
+    made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
+    assert cells(made)["sb.text"] == "What was known last is below."
+
+
+def test_no_share_of_what_had_ended_before_anybody_watched(reader: MemoryReader) -> None:
+    assert cells(reader)["sb.funnel.shares"] == 1
+    reader.met_ended = 812
+    found = cells(reader)
+    assert (found["k.sb_failed.v"], found["sb.funnel.shares"]) == ("51", 0)
+    assert found["k.sb_failed.n"] == "no share: 812 had ended before Rollscope watched"
+    assert found["sb.funnel.n"].startswith("812 had ended before Rollscope watched, and others may be listed no more")
+
+
+def test_nobody_told_a_start() -> None:
+    made = empty()
+    made.put_boxes(wall.WALL, wall.box(1, "queued", 60), wall.box(2, "queued", 60))
+    found = cells(made)
+    assert found["sb.funnel"][:3] == [["requested", 2, 1.0], ["started", None, 0.0], ["ready", 0, 0.0]]
+    assert found["sb.funnel.n"] == "No start is told yet. First exec: not told by this provider."
+
+
+def test_a_line_that_is_missing_says_why(reader: MemoryReader) -> None:
+    assert "without gradient" not in cells(reader)["sb.infra"]
+    made = wall.reader(600)
+    why = "no step for 3 h: look at the trainer"
+    made.silence(wall.WALL, replace(wall.signal_of("zero_advantage_ratio", "ratio", "unknown", basis="completed"),
+                                    value=None, why=why))  # fmt: skip
+    assert cells(made)["sb.infra"].endswith(" Groups without gradient: no step for 3 h.")
+
+
+def test_advice_for_the_command_line_is_not_for_the_page() -> None:
+    made = empty()
+    made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
+    why = "no provider tells its quota: state limits with `rollscope preflight`"
+    made.silence(wall.WALL, fake.signal("sandbox_quota_used_ratio", state="unknown", why=why))
+    assert cells(made)["sb.q.none"] == "No provider tells its quota."
+
+
+def test_known_zeros_are_zeros() -> None:
+    made = empty()
+    made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
+    made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="running"), [(wall.NOW, 1.0)])
+    made.append(wall.WALL, wall.signal_of("sandboxes_dangling", "sandboxes"), [(wall.NOW, 0.0)])
+    found = cells(made)
+    assert (found["k.sb_failed.v"], found["k.sb_dangling.v"]) == ("0", "0")
+    assert (found["sb.f.none"], found["sb.d.none"], found["sb.p.none"]) == (
+        "No sandbox has failed.", "None.", "Nothing is pending.",
+    )  # fmt: skip
+
+
+def test_of_a_run_that_is_over(reader: MemoryReader) -> None:
+    reader.change(wall.WALL, lifecycle="finished")
+    found = cells(reader)
+    assert found["sb.num"] + found["sb.tail"] == "780 sandboxes were running at its end"
