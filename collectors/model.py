@@ -257,7 +257,8 @@ class Collector:
         parse: bytes of one page or file -> Reading. Pure but for its per-target `State` (caches).
         tail: a path and a cursor -> what was appended since, oldest first. Read-only. ``now`` (epoch seconds)
             dates rows whose source gives no time.
-        poll: an HTTP client bound to one target (base URL and headers set) -> Reading.
+        poll: an HTTP client bound to one target (base URL and headers set) -> Reading. ``state["now"]`` is the event
+            time of the poll, ``state["options"]`` the target's own settings.
         matches_page: does this body look like mine? For `rollscope watch URL`.
         matches_path: does this file or directory look like mine? The reason, or None.
         report_seconds: how often the source reports its gauges; a gauge missing for 3 of these is stale.

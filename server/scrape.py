@@ -87,6 +87,7 @@ class TargetReader:
         if self.target.path:
             return await self._tail(now)
         assert self.collector.poll is not None
+        self._state["now"] = now
         return await self.collector.poll(self._http(), self._state, self.limits)
 
     async def _tail(self, now: float) -> Reading:

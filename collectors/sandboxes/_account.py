@@ -15,11 +15,15 @@ ACCOUNT_SECONDS = 30.0
 
 
 def due(state: State, begun: float) -> bool:
-    """Is it time to ask again? ``begun``: monotonic seconds. Asking counts, whatever the answer."""
-    last = state.get("account_read")
-    if last is not None and begun - last < ACCOUNT_SECONDS:
+    """Is it time to ask again? ``begun``: seconds, where the poll has no event time. Asking counts, answered or not.
+
+    Event time (``state["now"]``), for a replayed hour passes in seconds: a balance that is asked once in it would be
+    unknown for most of it, and repeated it would seem not to fall.
+    """
+    now, last = state.get("now", begun), state.get("account_read")
+    if last is not None and 0 <= now - last < ACCOUNT_SECONDS:
         return False
-    state["account_read"] = begun
+    state["account_read"] = now
     return True
 
 

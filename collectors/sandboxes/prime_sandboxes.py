@@ -235,9 +235,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
             of_team = {"teamId": team} if team else {}
             who = await _account.ask(client, f"{root}/user/whoami", of_team, limits, rows.tally)
             state["limits"] = _limits(mapping(who, "data", "account_limits"), mapping(who, "data", "key_limits"))
-            state["money"] = await _money(client, root, of_team, limits, rows.tally)
-        # As the limits: what was read last holds until it is asked again, however fast polls follow each other.
-        samples += state.get("money", [])
+            samples += await _money(client, root, of_team, limits, rows.tally)
         swept = await sweep(
             _source(client, root, {"team_id": team} if team else {}, rows, limits), state, limits, begun
         )
