@@ -235,11 +235,13 @@ from urllib.request import Request, urlopen
 URL = "{address}/api/v1/runs/{quote(run, safe="")}/sandboxes"
 HEADERS = {{}}  # {{"authorization": "Bearer TOKEN"}} where Rollscope has a token
 
+
 def tell(box, **more):  # takes a second at most and never raises
     try:
         urlopen(Request(URL, json.dumps({{**box, **more}}).encode(), HEADERS), timeout=1).close()
     except Exception as error:
         print("rollscope:", error, file=sys.stderr)
+
 
 box = {{"id": uuid.uuid4().hex, "provider": "e2b", "requested_at": time.time()}}
 tell(box)  # pending from here on
