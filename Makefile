@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 # The providers' SDKs, for the tests alone: they exclude each other, so there are two environments beside ours.
 SDKS := .venv-sdks
 SDKS_READY := $(SDKS)/sdks/.ready $(SDKS)/sdks-apart/.ready
+# The real writers of the logs we read (wandb, TensorBoard, ...), for the tests alone: an environment beside ours.
+WRITERS := .venv-writers
 # The installer of the lock file is itself locked. A package index that has no uv is no obstacle: pip does it too.
 # $(1): the environment, $(2): what to install there.
 INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/python $(2); } \
@@ -23,7 +25,7 @@ setup: $(VENV)/.runtime ## make .venv with the console script rollscope
 demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:8050
 	@$(BIN)/rollscope demo $(ARGS)
 
-test: $(VENV)/.dev $(SDKS_READY) node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
+test: $(VENV)/.dev $(SDKS_READY) $(WRITERS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
@@ -32,19 +34,19 @@ check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
-bench: $(VENV)/.dev ## speed, each figure beside its reference measured in the same run (JSON lines); bench-alerts is apart
-	@for part in parse store server; do $(BIN)/python -m bench.$$part || exit 1; done
+bench: $(VENV)/.dev $(WRITERS)/.ready ## speed, each figure beside its reference measured in the same run (JSON lines); bench-alerts is apart
+	@for part in parse tail store server; do $(BIN)/python -m bench.$$part || exit 1; done
 
 bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook beside Prometheus + Alertmanager (4 minutes)
 	@$(BIN)/python -m bench.alerts $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
-	@for name in runtime dev bootstrap sdks sdks-apart; do $(BIN)/uv pip compile -q --universal --generate-hashes \
+	@for name in runtime dev bootstrap sdks sdks-apart writers; do $(BIN)/uv pip compile -q --universal --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --python-version 3.11 requirements/$$name.in \
 	  -o requirements/$$name.txt || exit 1; done
 
 clean: ## remove everything the other commands made
-	rm -rf $(VENV) $(SDKS) node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(SDKS) $(WRITERS) node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Rollscope needs Python 3.11 or newer; set PYTHON=/path/to/it")'
@@ -64,6 +66,11 @@ $(VENV)/.dev: requirements/dev.txt | $(VENV)/.runtime
 $(SDKS)/%/.ready: requirements/%.txt | $(VENV)/.runtime
 	@echo "setting up $(SDKS)/$* (once)"; $(BIN)/python -m venv --clear --without-pip $(SDKS)/$*
 	@$(call INSTALL,$(SDKS)/$*,--require-hashes -r $<)
+	@touch $@
+
+$(WRITERS)/.ready: requirements/writers.txt | $(VENV)/.runtime
+	@echo "setting up $(WRITERS) (once)"; $(BIN)/python -m venv --clear --without-pip $(WRITERS)
+	@$(call INSTALL,$(WRITERS),--require-hashes -r $<)
 	@touch $@
 
 node_modules/.ready: package-lock.json

@@ -16,6 +16,7 @@ Labels = tuple[tuple[str, str], ...]
 
 Actor = Literal["trainer", "generator", "sandbox"]
 Mode = Literal["sync_colocated", "sync_split", "one_step", "async", "async_colocated"]
+Basis = Literal["native", "derived"]
 Lifecycle = Literal["starting", "running", "paused", "finished", "crashed"]
 
 Cursor = Mapping[str, Any]
@@ -157,6 +158,8 @@ class Reading:
         listed: the providers of which ``sandboxes`` holds every live one: what it leaves out has ended.
         partial: in what way a listing is not whole, where that needs to be told; "" else.
         gaps: what was asked beside the records (limits, money) and not answered: "wallet: HTTP 403".
+        origins: metric -> the raw keys it was read from (the first few), or in words how it came about.
+        reader: what was read of the path given: the kind of log and its name.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -173,6 +176,8 @@ class Reading:
     listed: tuple[str, ...] = ()
     partial: str = ""
     gaps: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    reader: str = ""
 
 
 FACTS: Mapping[str, str] = {
@@ -185,6 +190,7 @@ FACTS: Mapping[str, str] = {
     "batch_samples": "trainer samples per step",
     "max_staleness_versions": "the run's own staleness bound, in versions",
     "max_steps": "steps the run is configured for",
+    "logging_steps": "most steps one logged row stands for",
     "max_reward": "largest possible reward of a rollout, when known: lets all_solved be told from equal",
     "max_in_flight": "cap on rollouts in flight",
     "max_response_tokens": "response length cap",
@@ -261,11 +267,18 @@ class Collector:
             time of the poll, ``state["options"]`` the target's own settings.
         matches_page: does this body look like mine? For `rollscope watch URL`.
         matches_path: does this file or directory look like mine? The reason, or None.
+        matches_server: does such a system answer behind this client? Asked when a URL has no page; never with a key.
         report_seconds: how often the source reports its gauges; a gauge missing for 3 of these is stale.
         default_url: where the provider's API is, for targets without a URL.
         key_variable: environment variable that usually holds the key (``PRIME_API_KEY``); it goes into `key_header`,
             as ``Bearer KEY`` when that is ``authorization``.
         options: keys of the target's configuration that reach `poll` through ``state["options"]``.
+        configured: options -> the collector of one target, where they change what it is.
+        looks_for: what `matches_path` looks for, in words, for "nothing found".
+        gives: every series it can report of a run of which everything is logged: under a key of its own
+            (``native``), or worked out from several (``derived``). Empty: not declared.
+        hints: metric -> what to set in the framework so that it is reported.
+        records: its numbers are counted from records of single rollouts: they are believed before any metric.
     """
 
     name: str
@@ -277,8 +290,14 @@ class Collector:
     poll: Callable[[httpx.AsyncClient, State, Limits], Awaitable[Reading]] | None = None
     matches_page: Callable[[bytes], bool] | None = None
     matches_path: Callable[[Path], str | None] | None = None
+    matches_server: Callable[[httpx.AsyncClient, Limits], Awaitable[bool]] | None = None
     report_seconds: float = 5.0
     default_url: str = ""
     key_variable: str = ""
     key_header: str = "authorization"
     options: tuple[str, ...] = ()
+    configured: Callable[[Mapping[str, str]], "Collector"] | None = None
+    looks_for: tuple[str, ...] = ()
+    gives: Mapping[tuple[str, Labels], Basis] = field(default_factory=dict)
+    hints: Mapping[str, str] = field(default_factory=dict)
+    records: bool = False

@@ -87,8 +87,17 @@ class Facts:
         Only values, living or last: our counters and our "unknown" are as young as the server's last tick, also
         hours after the run has gone silent.
         """
-        told = (s for s in self.signals if s.value is not None or LAST in s.why)
-        return max((s.ts for s in told if s.ts is not None and not s.signal.endswith("_total")), default=None)
+        told = (s for s in self.signals if s.ts is not None and (s.value is not None or LAST in s.why))
+        return max((s.ts for s in told if s.ts is not None and not self._always(s.signal)), default=None)
+
+    def _always(self, signal: str) -> bool:
+        """Has it a value at every tick, whatever was last measured?"""
+        by_mode = signal == "staleness_versions" and self.status.mode.startswith("sync")
+        return by_mode or signal in EVERY_TICK or signal.endswith("_total")
+
+
+# What our own tick says of a run that says nothing any more.
+EVERY_TICK = frozenset({"trusted_targets_ratio", "trainer_stall_ratio"})
 
 
 def _honest(signal: SignalNow, dead_engines: str) -> SignalNow:

@@ -40,22 +40,7 @@ Admitted = Callable[[str], bool]
 
 def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted) -> None:
     """`POST /api/v1/write` and `POST /v1/metrics`. ``admitted``: may a push name this run?"""
-    door = _Door(store, clock, admitted)
-    parsing = asyncio.Semaphore(PARSING)
-    waiting = 0
-
-    async def taken(take: Callable[[Request, bytes], Response], request: Request) -> Response:
-        nonlocal waiting
-        body = await request.body()
-        if waiting >= WAITING:
-            raise HTTPException(429, "too many pushes at once; try again in a moment", RETRY)
-        waiting += 1
-        try:
-            async with parsing:
-                return await asyncio.to_thread(take, request, body)
-        finally:
-            waiting -= 1
-
+    door, taken = _Door(store, clock, admitted), Turns().taken
     documented = {
         "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}},
         "parameters": [
@@ -79,6 +64,25 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted) -> 
         return await taken(door.otlp, request)
 
 
+class Turns:
+    """Bodies are parsed on threads, a few at a time; of those that wait, no more than a bound are held."""
+
+    def __init__(self) -> None:
+        self._parsing, self._waiting = asyncio.Semaphore(PARSING), 0
+
+    async def taken(self, take: Callable[[Request, bytes], Response], request: Request) -> Response:
+        """What `take` makes of a request, when it is its turn."""
+        body = await request.body()
+        if self._waiting >= WAITING:
+            raise HTTPException(429, "too many pushes at once; try again in a moment", RETRY)
+        self._waiting += 1
+        try:
+            async with self._parsing:
+                return await asyncio.to_thread(take, request, body)
+        finally:
+            self._waiting -= 1
+
+
 class _Door:
     """Both formats, from a request to the inbox. Thread-safe."""
 
@@ -90,11 +94,11 @@ class _Door:
         query, now = request.query_params, self._clock.now()
         try:
             _known(query)
-            run, target = _run(query.get("run", "")), _target(query.get("target") or KIND)
-            interval, facts = _interval(query), _facts(query)
+            run, target = run_of(query.get("run", "")), target_of(query.get("target") or KIND)
+            interval, facts = interval_of(query), _facts(query)
             step = push_names.step_of(query["step"]) if query.get("step") else None
             axis = push_names.axis_of(query.get("axis") or "trainer")
-            plain = _plain(body, request.headers.get("content-encoding", ""))
+            plain = plain_of(body, request.headers.get("content-encoding", ""))
             # An end may be said without a number.
             read = push_text.Taken() if facts and not plain.strip() else push_text.parse(plain, run, now, step, axis)
         except ValueError as error:
@@ -115,9 +119,9 @@ class _Door:
             raise HTTPException(415, f"content-type must be {otlp.PROTOBUF} or {otlp.JSON} (OTLP over HTTP)")
         query, now = request.query_params, self._clock.now()
         try:
-            interval = _interval(query)
+            interval = interval_of(query)
             named = request.headers.get("x-rollscope-run") or query.get("run", "")
-            message = otlp.decode(_plain(body, request.headers.get("content-encoding", "")), kind)
+            message = otlp.decode(plain_of(body, request.headers.get("content-encoding", "")), kind)
             read = otlp.read(message, named, now)
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
@@ -126,7 +130,7 @@ class _Door:
         bodies: dict[tuple[str, str], Body] = {}
         for (run, target), part in read.parts.items():
             try:
-                bodies[_run(run), _target(target)] = part.body()
+                bodies[run_of(run), target_of(target)] = part.body()
             except ValueError as error:
                 read.refuse(str(error), part.points)
         self._keep({key: found for key, found in bodies.items() if not found.empty}, interval, now)
@@ -164,7 +168,12 @@ def _known(query: Mapping[str, str]) -> None:
         raise ValueError(f"unknown parameter {min(unknown)[:40]!r}; known: {', '.join(_QUERY)}")
 
 
-def _run(name: str) -> str:
+def run_of(name: str) -> str:
+    """A run's name as a request may carry it.
+
+    Raises:
+        ValueError: none, or one that nothing could show.
+    """
     if not name:
         raise ValueError("which run is this? Add ?run=NAME")
     try:
@@ -174,13 +183,15 @@ def _run(name: str) -> str:
     return name
 
 
-def _target(name: str) -> str:
+def target_of(name: str) -> str:
+    """A target's name as a request may carry it; ValueError with the rule."""
     if not (name.isprintable() and 0 < len(name) <= TARGET_LENGTH) or name == PUSHED:
         raise ValueError(f"target {ascii(name)[:80]}: 1 to {TARGET_LENGTH} printable characters, and not {PUSHED!r}")
     return name
 
 
-def _interval(query: Mapping[str, str]) -> float:
+def interval_of(query: Mapping[str, str]) -> float:
+    """The longest silence to expect, in seconds; ValueError with the bounds."""
     text = query.get("interval", "")
     try:
         seconds = float(text) if text else INTERVAL
@@ -200,11 +211,11 @@ def _facts(query: Mapping[str, str]) -> dict[str, str | float]:
         if value and name in _WORDS and value not in _WORDS[name]:
             raise ValueError(f"{name} must be one of {', '.join(_WORDS[name])}")
         if value:
-            found[name] = _target(value)
+            found[name] = target_of(value)
     return found
 
 
-def _plain(body: bytes, encoding: str) -> bytes:
+def plain_of(body: bytes, encoding: str) -> bytes:
     """The body unpacked, as far as it may go."""
     if encoding in ("", "identity"):
         return body

@@ -22,6 +22,13 @@ from server.security import refuse_target
 COMMON_NAMES = frozenset({"output", "outputs", "run", "runs", "results", "checkpoints", "trainer", "logs", "trackio"})
 
 
+class Ambiguous(ConfigError):
+    """A source of which only its user can say how it is to be read; waiting does not help."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(list(problems))
+
+
 @dataclass(frozen=True, slots=True)
 class Attached:
     """A run with targets ready to read."""
@@ -31,6 +38,15 @@ class Attached:
     facts: Mapping[str, str | float]
     named: bool = True
     heartbeats: tuple[HeartbeatSettings, ...] = ()
+
+
+def source_of(text: str) -> TargetSettings:
+    """A source of the command line: a path, a URL, or either behind ``COLLECTOR=`` where nothing is to be guessed."""
+    name, equals, source = text.partition("=")
+    # Folders named lr=1e-6 are common; one named like a collector and a setting is taken for the folder it is.
+    if equals and source and name in collectors.load() and not Path(text).exists():
+        return TargetSettings(source, collector=name)
+    return TargetSettings(text)
 
 
 def run_name(sources: Iterable[str]) -> str:
@@ -78,14 +94,19 @@ def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
     """
     check_name(settings.name)
     problems: list[str] = []
+    unclear: list[str] = []
     targets: list[Target] = []
     for target in settings.targets:
         try:
             targets += _resolve(settings.name, target, limits or Limits())
         except ScrapeError as error:
-            problems.append(f"{_shown(target)}: {error}")
+            problems.append(f"{_shown(target)}: {error} (--wait waits for it)")
+        except Ambiguous as error:
+            unclear += error.problems
+    if unclear:
+        raise Ambiguous(*unclear, *problems)
     if problems:
-        raise ConfigError([f"{problem} (--wait waits for it)" for problem in problems])
+        raise ConfigError(problems)
     return Attached(settings.name, tuple(_unique(targets)), settings.facts, heartbeats=settings.heartbeats)
 
 
@@ -103,29 +124,41 @@ def _resolve(run: str, target: TargetSettings, limits: Limits) -> list[Target]:
 def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
     path, known = Path(settings.source).expanduser(), collectors.load()
     if settings.collector:
-        names = [settings.collector]
+        if known[settings.collector].tail is None:
+            raise Ambiguous(f"{settings.source}: collector {settings.collector} reads a URL, not a path")
+        found = [(settings.collector, "named")]
     elif not path.exists():
         raise ScrapeError("missing", "no such file or directory")
     else:
-        names = [name for name, _ in detect_path(path)]
-    if not names:
+        found = detect_path(path)
+    if not found:
         asked = ", ".join(sorted(name for name, c in known.items() if c.tail))
         raise ScrapeError("not_a_run", f"nothing here that a collector knows ({asked} were asked)")
-    found = _one_framework([known[name] for name in names])
+    _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
+    # Trainer first: the target named like the run is its.
+    ordered = sorted((known[name] for name, _ in found), key=lambda collector: collector.actor != "trainer")
     base = settings.name or path.resolve().name
     return [
         Target(
-            base if collector is found[0] else f"{base}-{collector.name}", run, collector.name, collector.actor,
+            base if collector is ordered[0] else f"{base}-{collector.name}", run, collector.name, collector.actor,
             path=str(path), interval_seconds=settings.interval_seconds, options=settings.options,
         )
-        for collector in found
+        for collector in ordered
     ]  # fmt: skip
 
 
-def _one_framework(found: Sequence[Collector]) -> list[Collector]:
-    """A directory is one run of one framework: its trainer (the first that matches), and whatever else writes there."""
-    trainers = [collector for collector in found if collector.actor == "trainer"]
-    return trainers[:1] + [collector for collector in found if collector.actor != "trainer"]
+def _one_framework(source: str, trainers: Sequence[tuple[str, str]]) -> None:
+    """A directory is one run of one framework (and whatever else writes there): two that know it are not chosen from.
+
+    Raises:
+        Ambiguous: with the candidates and how to name one.
+    """
+    if len(trainers) > 1:
+        candidates = ", ".join(f"{name} ({reason})" for name, reason in trainers)
+        raise Ambiguous(
+            f"{source}: more than one framework's: {candidates}; name one: {trainers[0][0]}={source}, "
+            f'or collector = "{trainers[0][0]}" in the configuration'
+        )
 
 
 def _resolve_url(run: str, settings: TargetSettings, limits: Limits) -> list[Target]:
@@ -135,6 +168,8 @@ def _resolve_url(run: str, settings: TargetSettings, limits: Limits) -> list[Tar
     bearer = (("authorization", f"Bearer {settings.bearer}"),) if settings.bearer else ()
     name = settings.collector or _detect_url(settings.source, bearer, limits)
     collector = collectors.load()[name]
+    if collector.poll is None:
+        raise Ambiguous(f"{_shown(settings)}: collector {name} reads a run directory or a log, not a URL")
     headers = (*bearer, *_key_header(collector, settings))
     named = settings.name or f"{collector.name}-{_clean(_place(settings.source))}"
     return [
@@ -159,6 +194,8 @@ def _detect_url(url: str, headers: Sequence[tuple[str, str]], limits: Limits) ->
     try:
         body = asyncio.run(_fetch(url, headers, limits))
     except ScrapeError as error:
+        if error.kind == "status" and (server := asyncio.run(_server(url, limits))) is not None:
+            return server
         # A proxy answers 502 or 503 while the model loads.
         if error.kind in ("unreachable", "timeout", "status") and len(pollers) == 1:
             return pollers[0]
@@ -172,6 +209,15 @@ def _detect_url(url: str, headers: Sequence[tuple[str, str]], limits: Limits) ->
 async def _fetch(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> bytes:
     async with httpx.AsyncClient(headers=dict(headers), follow_redirects=False, trust_env=False) as client:
         return await get(client, metrics_url(url), limits)
+
+
+async def _server(url: str, limits: Limits) -> str | None:
+    """The collector that knows the server itself, which has no page of metrics. Asked without anybody's key."""
+    async with httpx.AsyncClient(base_url=url, follow_redirects=False, trust_env=False) as client:
+        for name, collector in collectors.load().items():
+            if collector.matches_server is not None and await collector.matches_server(client, limits):
+                return name
+    return None
 
 
 def metrics_url(url: str) -> str:

@@ -19,6 +19,7 @@ from collectors.model import Limits, ScrapeError, Target
 from server.alerts.config import AlertSettings
 from server.clock import Clock
 from server.config import HeartbeatSettings
+from server.disagree import Trust
 from server.drive import TICK_SECONDS, RunDriver, carry_of
 from server.heartbeats import Watch
 from server.ingest import Arrivals, Ingest
@@ -59,13 +60,14 @@ class RunLoop:
         self._carry, self._facts = carry_of(carried), facts or {}
         begun = clock.now()
         self._alerts, self._beats = alerts, Watch(store, run, heartbeats, begun)
-        self.pushes = Pushes(store, run, carried, adopted, begun)
+        self._trust = Trust.of(targets, known)
+        self.pushes = Pushes(store, run, carried, adopted, begun, self._met)
         # The driver looks into both while they grow: a pushed target is met with its first push.
         self._carried, self._names = carried, {*carried, *self._beats.names}
         self.on_outbox: Callable[[], None] = lambda: None
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = False
-        self._ingest = Ingest(store, run, begun)
+        self._ingest = Ingest(store, run, begun, self._trust.complaint)
         self._ingest.met(self.driver.recovered)
         self.on_step: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
@@ -79,10 +81,17 @@ class RunLoop:
         self._pending: dict[str, asyncio.Task[Outcome]] = {}
         self._rolled = -math.inf
 
+    def _met(self, name: str, kind: str) -> None:
+        """A target that another machine reads: its word counts by the rules for its collector."""
+        collector = collectors.load().get(kind)
+        if collector is not None:
+            self._trust.meet(name, collector)
+
     def _new_driver(self) -> RunDriver:
         driver = RunDriver(
-            self._store, self._commit, self.run, self._carry, self._facts, self._alerts, targets=self._names
-        )
+            self._store, self._commit, self.run, self._carry, self._facts, self._alerts,
+            targets=self._names, trust=self._trust,
+        )  # fmt: skip
         driver.on_outbox = lambda: self.on_outbox()
         driver.feed(self.pushes.heard())
         return driver
@@ -104,15 +113,15 @@ class RunLoop:
             # A driver that could not write knows more than the store: what it derived is derived again.
             self.driver = await asyncio.to_thread(self._new_driver)
             self._broken = False
-        horizon = t
+        lagging: list[float] = []
         while not self._stopping:
             lagging = await self._round(t, patient)
-            # History still to read: derive only up to where every stream is known, in order.
-            horizon = min([t, *lagging])
             if not lagging or (not patient and self._clock.now() >= t + SHARE * TICK_SECONDS):
                 break  # live, engines are not kept waiting: the rest of the history is for the next step
-            await self._advance(horizon)
+            # History still to read: derive only up to where every stream is known, in order.
+            await self._advance(min([t, *lagging, self.pushes.horizon(t)]))
         await asyncio.to_thread(self._listen, t)
+        horizon = min([t, *lagging, self.pushes.horizon(t)])
         await self._advance(horizon, live=not patient and horizon == t)
         self.on_step()
         if t - self._rolled >= ROLLUP_SECONDS:

@@ -4,6 +4,7 @@ Secrets come from the environment or from files, never from the TOML itself wher
 are never echoed: not in an error, not in a log, not in the API.
 """
 
+import json
 import math
 import os
 import re
@@ -15,6 +16,8 @@ from typing import Any, get_args
 
 import collectors
 from collectors.model import FACTS, Collector, Lifecycle, Mode
+from collectors.trainers import custom
+from collectors.trainers._maps import check as check_maps
 from server.alerts import config as alerts_config
 from server.alerts import rule_table
 from server.alerts.config import AlertSettings
@@ -31,7 +34,7 @@ WORD_FACTS = frozenset(
     {"framework", "framework_version", "lifecycle_why", "gpu_type", "model", "run_name", "source_path"}
 )
 TARGET_KEYS = {
-    "url", "path", "name", "collector", "interval", "bearer_env", "key_env", "key_file", "options",
+    "url", "path", "name", "collector", "interval", "bearer_env", "key_env", "key_file", "options", "map",
 }  # fmt: skip
 # It is part of a URL that a trainer is given, and the only thing that guards it.
 HEARTBEAT_TOKEN = r"[A-Za-z0-9_-]{16,128}"
@@ -307,8 +310,21 @@ def _target(problems: Problems, where: str, table: Any, env: Mapping[str, str]) 
         interval_seconds=_interval(problems, table, where, _usual_interval(collector)),
         bearer=_bearer(problems, table, env, where),
         key=_key(problems, table, env, collector, where),
-        options=_options(problems, table, collector, where),
+        options=(*_options(problems, table, collector, where), *_map(problems, table, name, where)),
     )
+
+
+def _map(problems: Problems, table: Mapping[str, Any], collector: str, where: str) -> tuple[tuple[str, str], ...]:
+    """`[[run.NAME.target.map]]`: the user's own table, checked here and carried as text."""
+    rows = table.get("map")
+    if rows is None:
+        if collector == custom.COLLECTOR.name:
+            problems.add(f"{where}.map", f"is missing: collector {collector} reads what [[run.NAME.target.map]] names")
+        return ()
+    if collector != custom.COLLECTOR.name:
+        problems.add(f"{where}.map", f'needs collector = "{custom.COLLECTOR.name}"')
+    check_maps(rows, lambda at, words: problems.add(f"{where}.map{at}", words))
+    return (("map", json.dumps(rows, default=str)),)
 
 
 def _source(problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str) -> str:
@@ -343,12 +359,14 @@ def _options(
     problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str
 ) -> tuple[tuple[str, str], ...]:
     found = problems.take(table, "options", dict, {}, where)
-    known = {"run_key", *(collector.options if collector else ())}
+    known = {"run_key", *(collector.options if collector else ())} - {"map"}
     for key, value in found.items():
         if key not in known:
             problems.add(f"{where}.options.{key}", f"unknown; this collector knows {', '.join(sorted(known))}")
         elif not isinstance(value, str):
             problems.add(f"{where}.options.{key}", "must be a string")
+        elif collector is custom.COLLECTOR and key == "format" and value not in custom.FORMATS:
+            problems.add(f"{where}.options.{key}", f"must be one of {', '.join(custom.FORMATS)}")
     return tuple(sorted((str(key), str(value)) for key, value in found.items()))
 
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from collectors.model import Labels
+from server.disagree import Trust
 from server.sandbox_ingest import SandboxArrival
 from server.signals import Counter, Signal
 from server.signals._model import HEARTBEAT, Answer, TargetHealth, Unknown, Value, View
 from server.signals._sandbox_book import SandboxBook, spinup
 from server.signals._spinup import PARTS as SPINUP
-from server.signals._window import TRAINER, Gauge, StepBook, StepKey
+from server.signals._window import TRAINER, Gauge, Step, StepBook, StepKey
 
 Emission = tuple[str, float, Answer]
 """(signal name, event time in seconds, answer)."""
@@ -48,12 +49,14 @@ class Deriver:
     Args:
         carry: target name -> seconds its gauges are held without a new sample.
         watched: further metrics whose series are kept: those that alert rules name.
+        trust: whose word counts where several targets tell the same.
     """
 
     def __init__(
-        self, items: Iterable[Signal | Counter], carry: Callable[[str], float], watched: Iterable[str] = ()
-    ) -> None:
-        self._carry = carry
+        self, items: Iterable[Signal | Counter], carry: Callable[[str], float], watched: Iterable[str] = (),
+        trust: Trust | None = None,
+    ) -> None:  # fmt: skip
+        self._carry, self._trust = carry, trust or Trust()
         items = tuple(items)
         signals = [item for item in items if isinstance(item, Signal)]
         self._ticks = [signal for signal in signals if signal.cadence == "tick"]
@@ -145,10 +148,11 @@ class Deriver:
     ) -> list[Emission]:
         """Values of one step: answers of every step signal that reads one of them, at the step's time."""
         kept = self.book.get(axis, incarnation, number)
-        if kept is not None and kept.values.items() >= values.items():
-            return []  # an old row read again says nothing new
-        self._count_step(axis, incarnation, number, values)
-        self.recall(axis, incarnation, number, ts, target, values)
+        told = self._counted(Step(axis, incarnation, number, ts, dict(values)), target)
+        if kept is not None and kept.values.items() >= told.items():
+            return []  # an old row read again says nothing new, nor does one of less weight
+        self._count_step(axis, incarnation, number, told)
+        self._remember(axis, incarnation, number, ts, target, told)
         if self.lifecycle == "starting":
             self.begin(ts)
         if incarnation > self.life:
@@ -158,7 +162,7 @@ class Deriver:
         if self.book.get(axis, incarnation, number) is None:
             return []  # older than every window
         self.done[axis] = max(self.done.get(axis, (-1, -1)), (incarnation, number))
-        metrics = {metric for metric, _ in values}
+        metrics = {metric for metric, _ in told}
         trained = self.book.newest(TRAINER)
         if axis == TRAINER or trained is None:
             return self._answers(ts if kept is None else kept.ts, self._step_metrics if axis == TRAINER else metrics)
@@ -169,7 +173,17 @@ class Deriver:
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
     ) -> None:
         """Remember a step for the windows of later ones, without an answer."""
-        self.book.put(axis, incarnation, number, ts, values)
+        told = self._counted(Step(axis, incarnation, number, ts, dict(values)), target)
+        self._remember(axis, incarnation, number, ts, target, told)
+
+    def _counted(self, step: Step, target: str) -> dict[StepKey, float]:
+        step.tellers = dict.fromkeys(step.values, target)
+        return self._trust.counted(self.book.get(step.axis, step.incarnation, step.number), step)
+
+    def _remember(
+        self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
+    ) -> None:
+        self.book.put(axis, incarnation, number, ts, values).tellers.update(dict.fromkeys(values, target))
         for metric, _ in values:
             self._step_metrics.add(metric)
             if target:
@@ -189,13 +203,19 @@ class Deriver:
             state = self.counters[counter.name]
             last = state.seen.get(axis, [-1.0, -1.0])
             if (incarnation, number) > (last[0], last[1]):
-                state.add((), amount)
+                before = int(last[1]) if last[0] == incarnation else 0
+                state.add((), amount * self._stands_for(axis, number - before))
                 state.seen[axis] = [float(incarnation), float(number)]
+
+    def _stands_for(self, axis: str, since: int) -> float:
+        """Steps a trainer's row is logged for, as its configuration says, at most those since the row before it."""
+        window = self.facts.get("logging_steps")
+        return max(1.0, min(window, float(since))) if axis == TRAINER and isinstance(window, (int, float)) else 1.0
 
     # ---- asking
 
     def view(self, now: float) -> View:
-        gauges = {metric: series.values() for metric, series in self.gauges.items()}
+        gauges = {metric: self._trust.told(metric, series.values(), now) for metric, series in self.gauges.items()}
         targets = tuple(self.health.values())
         return View(
             now, self.mode, self.lifecycle, self.facts, gauges, self.book, targets, self.sandboxes,

@@ -8,9 +8,10 @@ is therefore always the result of the data up to the watermark, whatever died in
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
+from operator import attrgetter, itemgetter
 
 from collectors.model import Target
 from server import signals
@@ -18,6 +19,7 @@ from server.alerts.config import AlertSettings
 from server.alerts.run_alerts import RunAlerts
 from server.answers import Answers
 from server.derive import Deriver, is_gap
+from server.disagree import Trust
 from server.ingest import Arrivals, SampleArrival, StepArrival, health, reads_files
 from server.sandbox_ingest import SandboxArrival
 from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
@@ -52,12 +54,13 @@ class RunDriver:
         stated: facts from the configuration: they win over what collectors find.
         alerts: rules and receivers (default: none, so that what is derived can be looked at alone).
         targets: names of the run's targets now; the health of others is history.
+        trust: whose word counts where several tell the same (default: the later one).
     """
 
     def __init__(
         self, store: Store, submit: Submit, run: str, carry: Callable[[str], float],
         stated: Mapping[str, str | float] | None = None, alerts: AlertSettings | None = None,
-        targets: Collection[str] | None = None,
+        targets: Collection[str] | None = None, trust: Trust | None = None,
     ) -> None:  # fmt: skip
         self._store, self._submit, self.run = store, submit, run
         self._stated = stated or {}
@@ -66,7 +69,7 @@ class RunDriver:
         self.on_outbox: Callable[[], None] = lambda: None
         row = store.ensure_run(run)
         self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), (row.watermark or 0) / 1000)
-        self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics)
+        self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics, trust)
         self._answers = Answers(store, run, self._items, self.deriver)
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
@@ -155,10 +158,9 @@ class RunDriver:
         for life in range(newest, -1, -1):
             rows = self._steps_back_to(life, done)
             fresh = [row for row in rows if _is_new(row, done)]
-            for row in rows if life == newest else ():
-                if not _is_new(row, done):
-                    self.deriver.recall(row.axis, row.incarnation, row.step, row.ts / 1000, "", row.values)
-            self._steps += [StepArrival(r.axis, r.incarnation, r.step, r.ts / 1000, "", r.values) for r in fresh]
+            for one in _words(row for row in rows if life == newest and not _is_new(row, done)):
+                self.deriver.recall(one.axis, one.incarnation, one.number, one.ts, one.target, one.values)
+            self._steps += _words(fresh)
             if len(fresh) < len(rows):
                 return
 
@@ -184,7 +186,9 @@ class RunDriver:
         facts = {**arrivals.facts, **self._stated}
         self.deriver.facts.update(facts)
         self.deriver.mode = str(facts.get("mode", self.deriver.mode))
-        if arrivals.steps and "lifecycle" not in facts and self._lifecycle in ("finished", "crashed"):
+        # Steps we know already come again from every further log of the same run.
+        fresh = any((s.incarnation, s.number) > self.deriver.done.get(s.axis, (-1, -1)) for s in arrivals.steps)
+        if fresh and "lifecycle" not in facts and self._lifecycle in ("finished", "crashed"):
             self._lifecycle = self._revived = "running"  # steps after the end: the run was resumed
         self._lifecycle = str(facts.get("lifecycle", self._lifecycle))
 
@@ -240,15 +244,8 @@ class RunDriver:
             self._alerts.tell(t, batch)
             self._give_up(t)
         self.deriver.forget(t)
-        if (
-            self.deriver.alive(t)
-            or batch.points
-            or batch.latest
-            or batch.alerts
-            or batch.groups
-            or waits
-            or self._changed()
-        ):
+        said = batch.points or batch.latest or batch.alerts or batch.groups
+        if said or waits or self.deriver.alive(t) or self._changed():
             waits.append(self._send(batch))
         for wait in waits:
             wait.result()
@@ -376,12 +373,14 @@ def _is_new(row: StepRow, done: Mapping[str, tuple[int, int]]) -> bool:
     return (row.incarnation, row.step) > done.get(row.axis, (-1, -1))
 
 
-def _sample_time(sample: SampleArrival) -> float:
-    return sample[0]
+def _words(rows: Iterable[StepRow]) -> Iterator[StepArrival]:
+    """Stored steps as they arrived: each target's word by itself."""
+    for row in rows:
+        for target, values in row.told.items():
+            yield StepArrival(row.axis, row.incarnation, row.step, row.ts / 1000, target, values)
 
 
-def _step_time(step: StepArrival) -> float:
-    return step.ts
+_sample_time, _step_time = itemgetter(0), attrgetter("ts")
 
 
 def carry_of(targets: Mapping[str, tuple[Target, float]]) -> Callable[[str], float]:

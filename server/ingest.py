@@ -6,15 +6,16 @@ follows from it is said by the signals.
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import collectors
 from collectors.catalog import METRICS
 from collectors.model import Event, Labels, Reading, Sample, Sandbox, ScrapeError, Target
+from server.plausible import ahead, complaint, plausible
 from server.sandbox_ingest import REMEMBERED_SECONDS, SandboxArrival, SandboxIngest
 from server.signals._buckets import WINDOWED, as_counters
-from server.signals._model import SKEW_SECONDS, TargetHealth
+from server.signals._model import TargetHealth
 from server.signals._window import StepKey
 from server.store import Store
 from server.store.types import Batch, SandboxRow, SeriesKey, StepStamp, TargetRow
@@ -23,11 +24,13 @@ from server.store.types import Batch, SandboxRow, SeriesKey, StepStamp, TargetRo
 HEALTH = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 # Unmapped keys are shown, not hoarded: a target that invents keys without end must not fill the store.
 UNMAPPED_KEPT = 200
-# 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
-FIRST_TIME, AHEAD_SECONDS = 946_684_800.0, 86_400.0
-LAST_STEP = 10**12
 # Name of the source of pushed sandboxes, where a target's name would be.
 PUSHED, OVERLAP_MS = "pushed", 10_000
+
+# Two logs of one run date a step by this much apart (a flush, a clock read twice); no restart is over as soon.
+SAME_STEP_SECONDS = 5.0
+# A target that fell this many steps behind another that tells the same gauge has gone quiet.
+QUIET_STEPS = 3
 
 SampleArrival = tuple[float, str, str, Labels, float]
 """(event time in seconds, target, metric, labels, value)."""
@@ -43,6 +46,15 @@ class StepArrival:
     ts: float
     target: str
     values: Mapping[StepKey, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How far an axis was told: the trainer's life, the step and its time."""
+
+    incarnation: int
+    number: int
+    ts: float
 
 
 @dataclass(slots=True)
@@ -68,15 +80,24 @@ class Arrivals:
 
 
 class Ingest:
-    """Turns readings of one run's targets into batches. Not thread-safe: one run, one loop."""
+    """Turns readings of one run's targets into batches. Not thread-safe: one run, one loop.
 
-    def __init__(self, store: Store, run: str, since: float | None = None) -> None:
-        self._store = store
+    Args:
+        complaint: target name -> what else speaks against its numbers, or "".
+    """
+
+    def __init__(
+        self, store: Store, run: str, since: float | None = None, complaint: Callable[[str], str] = lambda _: ""
+    ) -> None:
+        self._store, self._complaint = store, complaint
         self.run = run
         self.incarnation = store.incarnation(run)
         newest = store.steps(run, last=1, incarnation=self.incarnation)
-        self._axis_last = {row.axis: (row.step, row.ts / 1000) for row in newest}
+        # Where each axis stood when we began, and where each target has come to on it since.
+        self._base = {row.axis: _Place(self.incarnation, row.step, row.ts / 1000) for row in newest}
+        self._places: dict[tuple[str, str], _Place] = {}
         self._life_start = -math.inf
+        self._tellers: dict[tuple[str, str, Labels], tuple[str, int]] = {}
         self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
         own = str(store.facts(run).get("run_name", run))
         row = store.run(run) or store.ensure_run(run)
@@ -89,7 +110,7 @@ class Ingest:
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A successful scrape. `now` stamps what has no time of its own; `seconds` is how long it took."""
         batch, arrivals = Batch(run=self.run), Arrivals(facts=dict(reading.facts))
-        reading = _plausible(reading, now)
+        reading = plausible(reading, now)
         self._samples(target, [s for s in reading.samples if s.step is None], now, batch, arrivals)
         self._steps(target, [s for s in reading.samples if s.step is not None], now, batch, arrivals)
         keys = [SeriesKey(target.name, item.metric, item.labels) for item in reading.histograms]
@@ -156,7 +177,7 @@ class Ingest:
 
     def renewed(self) -> "Ingest":
         """Another of the same run, of what the store holds: this one counted what was never stored."""
-        found = Ingest(self._store, self.run)
+        found = Ingest(self._store, self.run, complaint=self._complaint)
         found._pushed, found._seen = self._pushed, self._seen
         return found
 
@@ -164,7 +185,7 @@ class Ingest:
         """Pushed rows that the driver has read itself: `pushed` tells only what they become."""
         self._seen.update({(row.record.provider, row.record.id): row for row in rows if row.target == PUSHED})
 
-    def settled(self, samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    def settled(self, target: str, samples: Iterable[Sample]) -> tuple[Sample, ...]:
         """Pushed samples in the order of their steps, without those of a step that say again what is stored.
 
         Who pushes repeats what was not acknowledged, and sends a step in parts. That is no restart: further values of
@@ -178,18 +199,18 @@ class Ingest:
             else:
                 steps.setdefault((sample.axis, sample.step), []).append(sample)
         for (axis, number), values in sorted(steps.items()):
-            found += self._settled(axis, number, values)
+            found += self._settled(target, axis, number, values)
         return tuple(found)
 
-    def _settled(self, axis: str, number: int, values: list[Sample]) -> list[Sample]:
-        last, last_ts = self._axis_last.get(axis, (number, 0.0))
-        if number >= last:
+    def _settled(self, target: str, axis: str, number: int, values: list[Sample]) -> list[Sample]:
+        place = self._places.get((target, axis)) or self._base.get(axis)
+        if place is None or number >= place.number:
             return values
         stored = self._store.steps(self.run, axis, last=1, before=number + 1, incarnation=self.incarnation)
         if not stored:
             return values  # before everything of this life: it began anew
         if stored[0].step < number:
-            return [replace(one, ts=last_ts) if one.ts is None else one for one in values]
+            return [replace(one, ts=place.ts) if one.ts is None else one for one in values]
         known = stored[0].values
         if any(known.get((one.metric, one.labels), one.value) != one.value for one in values):
             return values
@@ -245,7 +266,7 @@ class Ingest:
         for series, sample in zip(ids, samples, strict=True):
             number = int(sample.step or 0)
             ts = sample.ts if sample.ts is not None else now
-            incarnation = self._incarnation_of(sample.axis, number, ts, batch)
+            incarnation = self._incarnation_of(target.name, sample.axis, number, ts, batch)
             key = (sample.axis, incarnation, number)
             row = rows.setdefault(key, StepArrival(*key, ts, target.name, {}))
             row.values[(sample.metric, sample.labels)] = sample.value  # type: ignore[index]
@@ -254,29 +275,49 @@ class Ingest:
             batch.steps.append(StepStamp(row.axis, row.incarnation, row.number, _ms(row.ts)))
         arrivals.steps += rows.values()
         # A gauge that is only reported with a step (TRL async's queue) is still a gauge of that moment.
-        moments = [s for s in samples if METRICS[s.metric].reduction == "instant"]
+        moments = [s for s in samples if METRICS[s.metric].reduction == "instant" and self._tells(target.name, s)]
         self._samples(target, moments, now, batch, arrivals)
 
-    def _incarnation_of(self, axis: str, number: int, ts: float, batch: Batch) -> int:
+    def _incarnation_of(self, target: str, axis: str, number: int, ts: float, batch: Batch) -> int:
         """The trainer's life a row belongs to: a step that goes back while time goes on begins a new one.
 
         A step that goes back *in time* too is an old row read again (a rotated or copied file), not a restart.
-        All axes rewind at one restart, each at its own row: only the first begins a life, the others join it.
+        All axes rewind at one restart, in each log at its own row: only the first begins a life, the others join it.
+        One run may be read from several logs, which are not equally far: each is held against itself.
         """
-        if ts < self._life_start:
-            return self.incarnation - 1  # read after its life had ended: another axis' chunk came first
-        last, last_ts = self._axis_last.get(axis, (number, ts))
-        if number < last and ts <= last_ts:
-            return self.incarnation
-        if number < last:
-            self.incarnation += 1
-            self._axis_last = {}
-            self._life_start = ts
-            batch.run_fields["incarnation"] = self.incarnation
-            detail = f"{axis} step went back from {last} to {number}"
-            batch.events.append((_ms(ts), Event("restart", f"restart-{self.incarnation}", ts, detail)))
-        self._axis_last[axis] = (number, ts)
-        return self.incarnation
+        own = self._places.get((target, axis))
+        before = own or self._base.get(axis)
+        if before is None:
+            # Read after its life had ended: another axis' chunk, or another log, came first.
+            life = self.incarnation - 1 if ts < self._life_start else self.incarnation
+        elif number < before.number and ts <= before.ts + (0.0 if own else SAME_STEP_SECONDS):
+            return before.incarnation
+        elif number < before.number:
+            if before.incarnation == self.incarnation:
+                self._begin_life(f"{axis} step went back from {before.number} to {number}", ts, batch)
+            life = self.incarnation
+        else:
+            life = before.incarnation if ts < self._life_start else self.incarnation
+        self._places[(target, axis)] = _Place(life, number, ts)
+        return life
+
+    def _begin_life(self, detail: str, ts: float, batch: Batch) -> None:
+        self.incarnation += 1
+        self._life_start = ts
+        batch.run_fields["incarnation"] = self.incarnation
+        batch.events.append((_ms(ts), Event("restart", f"restart-{self.incarnation}", ts, detail)))
+
+    def _tells(self, target: str, sample: Sample) -> bool:
+        """Does this target's word count for a gauge that came with a step? Of several logs of one run, one's does.
+
+        Gauges of different targets are added up (engines), and a queue told by four logs is one queue.
+        """
+        key, step = (sample.axis, sample.metric, sample.labels), int(sample.step or 0)
+        teller, told = self._tellers.get(key, (target, step))
+        if teller != target and step - told < QUIET_STEPS:
+            return False
+        self._tellers[key] = (target, step)
+        return True
 
     def _health_ok(self, target: Target, reading: Reading, now: float, seconds: float, batch: Batch) -> TargetRow:
         before = self._health.get(target.name)
@@ -284,7 +325,7 @@ class Ingest:
         for key, count in reading.unmapped.items():
             if key in unmapped or len(unmapped) < UNMAPPED_KEPT:
                 unmapped[key] = unmapped.get(key, 0) + count
-        why = _complaint(reading) or _ahead(reading, now)
+        why = complaint(reading) or ahead(reading, now) or self._complaint(target.name)
         row = TargetRow(
             name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
             last_ok_ts=_ms(now), error=why, scrape_seconds=seconds, samples=reading.samples_scraped,
@@ -315,45 +356,6 @@ def health(row: TargetRow) -> TargetHealth:
     return TargetHealth(
         row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete
     )
-
-
-def _plausible(reading: Reading, now: float) -> Reading:
-    """Without samples and events whose time or step nobody can mean: milliseconds as seconds, a corrupted digit.
-
-    One such number would open a partition of its own, or be refused by the database with all its neighbours.
-    """
-    samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
-    events = tuple(event for event in reading.events if _in_time(event.ts, now))
-    histograms = tuple(item for item in reading.histograms if _in_time(item.ts, now))
-    refused = len(reading.samples) - len(samples) + len(reading.events) - len(events)
-    refused += len(reading.histograms) - len(histograms)
-    if not refused:
-        return reading
-    why = reading.why_dropped or "a time before 2000 or more than a day ahead, or a step beyond 10^12"
-    return replace(
-        reading,
-        samples=samples,
-        events=events,
-        histograms=histograms,
-        dropped=reading.dropped + refused,
-        why_dropped=why,
-    )
-
-
-def _complaint(reading: Reading) -> str:
-    """What is missing from an answer, in a line; "" when nothing is."""
-    dropped = f"dropped {reading.dropped}: {reading.why_dropped}" if reading.dropped else ""
-    return "; ".join(words for words in (dropped, reading.partial, *reading.gaps) if words)
-
-
-def _ahead(reading: Reading, now: float) -> str:
-    """A word on a clock that runs ahead of ours: its numbers show only when we get there."""
-    newest = max((sample.ts for sample in reading.samples if sample.ts is not None), default=now)
-    return f"its clock is {newest - now:.0f} s ahead of this machine's" if newest - now > SKEW_SECONDS else ""
-
-
-def _in_time(ts: float | None, now: float) -> bool:
-    return ts is None or FIRST_TIME <= ts <= now + AHEAD_SECONDS
 
 
 def _ms(seconds: float) -> int:

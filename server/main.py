@@ -23,11 +23,12 @@ import server
 from dashboard.app import attach as attach_dashboard
 from dashboard.app import csp
 from server.alerts import config as alerts_config
-from server.attach import Attached, attach, run_name
+from server.attach import Ambiguous, Attached, attach, run_name, source_of
 from server.clock import ScaledClock, WallClock
 from server.collect import RunLoop
-from server.commands import alerts_replay, alerts_send, alerts_test, check, demo, export, preflight, status
-from server.config import RunSettings, Settings, TargetSettings, default_store, load, read, store_of
+from server.commands import alerts_replay, alerts_send, alerts_test, check, demo, export, forward, preflight, status
+from server.commands._look import introduce
+from server.config import RunSettings, Settings, default_store, load, read, store_of
 from server.config import check as check_settings
 from server.demo.scenarios import SCENARIOS
 from server.problems import ConfigError
@@ -40,6 +41,7 @@ OK, FAILED, BAD_USAGE = 0, 1, 2
 # A simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up.
 MAX_SPEED = 100.0
 WAIT_SECONDS = 5.0
+SOURCE = "a URL of an engine, a run directory or log; COLLECTOR=SOURCE where what it is cannot be told"
 
 
 def guard_names() -> str | None:
@@ -89,16 +91,16 @@ def _parser() -> argparse.ArgumentParser:
         _command(commands, "watch", _watch, "attach to a run and serve it",
                  "rollscope watch http://127.0.0.1:8000 ./outputs/my-run")
     )  # fmt: skip
-    watch.add_argument(
-        "sources", nargs="+", metavar="SOURCE", help="URLs of engines, run directories, trackio databases"
-    )
+    watch.add_argument("sources", nargs="+", metavar="SOURCE", help=SOURCE)
     watch.add_argument("--run", default=None, help="the run's name (default: the directory's)")
     watch.add_argument("--wait", action="store_true", help="wait for sources that are not there yet")
+    forward.arguments(watch)
     checking = _common(
         _command(commands, "check", _check, "validate the configuration and probe each target once",
                  "rollscope check http://127.0.0.1:8000 ./outputs/my-run")
     )  # fmt: skip
-    checking.add_argument("sources", nargs="*", metavar="SOURCE")
+    checking.add_argument("sources", nargs="*", metavar="SOURCE", help=SOURCE)
+    checking.add_argument("--json", action="store_true", help="what was found, as JSON")
     preflight.arguments(
         _common(
             _command(commands, "preflight", _preflight, "will the run fit: quota, credit, leftovers, engines, clocks",
@@ -194,13 +196,19 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _watch(args: argparse.Namespace) -> int:
+    forward.check(args)
     settings = _settings(args)
-    run = RunSettings(args.run or run_name(args.sources), tuple(TargetSettings(source) for source in args.sources))
+    sources = tuple(map(source_of, args.sources))
+    run = RunSettings(args.run or run_name(one.source for one in sources), sources)
     attached = _wait_for(run) if args.wait else attach(run)
     # A name nobody chose must not join two runs: `./a/out` and `./b/out` are told apart by what was read before.
     place = next((target.path for target in attached.targets if target.path), None)
     facts = {"source_path": str(Path(place).resolve())} if place else {}
     settings = replace(settings, runs=(run,))
+    for line in introduce(attached.targets, WallClock().now()):
+        print(line, flush=True)
+    if args.push is not None:
+        return forward.run(args, attached, partial(print, flush=True))
     return _serve(args, settings, [replace(attached, named=args.run is not None or not facts, facts=facts)])
 
 
@@ -210,6 +218,8 @@ def _wait_for(run: RunSettings) -> Attached:
     while True:
         try:
             return attach(run)
+        except Ambiguous:
+            raise
         except ConfigError as error:
             if error.problems != told:
                 told = error.problems
@@ -278,10 +288,11 @@ def _check(args: argparse.Namespace) -> int:
     settings = _settings(args)
     runs = list(settings.runs)
     if args.sources:
-        runs.append(RunSettings(run_name(args.sources), tuple(TargetSettings(source) for source in args.sources)))
-    report, fine = check.probe(runs, settings.alerts)
-    print(report)
-    return OK if fine else FAILED
+        sources = tuple(map(source_of, args.sources))
+        runs.append(RunSettings(run_name(one.source for one in sources), sources))
+    found = check.probe(runs, settings.alerts)
+    print(check.dump(found) if args.json else check.text(found))
+    return OK if found.fine else FAILED
 
 
 def _status(args: argparse.Namespace) -> int:

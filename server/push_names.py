@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from collectors.catalog import METRICS, Metric
 from collectors.model import Histogram, Labels, Sample
-from server.ingest import AHEAD_SECONDS, FIRST_TIME, LAST_STEP
+from server.plausible import AHEAD_SECONDS, FIRST_TIME, LAST_STEP
 
 PREFIX = "rollscope_"
 # A label that grows without end (an id of a rollout) makes a series each: what is one value of a kind is short.

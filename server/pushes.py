@@ -8,11 +8,13 @@ runs while they come; when they end nobody says why, so it is paused (which page
 import json
 import logging
 import math
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
 from typing import get_args
 
 from collectors.model import Actor, Cursor, Reading, Sample, ScrapeError, Target
+from server import readings
+from server.forwarded import Forwards, patience, with_skew
 from server.ingest import PUSHED, Arrivals, Ingest
 from server.push_body import Body, unpack
 from server.push_totals import Totals
@@ -42,11 +44,13 @@ class Pushes:
         targets: name -> (target, seconds between its reports), of the loop; pushed ones are added as they are met.
         adopted: nobody configured the run: its life is that of its pushes.
         since: when we began to listen: while we were away nobody could be heard.
+        on_forwarded: told the name and the collector's name of each target that is read on another machine.
     """
 
     def __init__(
-        self, store: Store, run: str, targets: MutableMapping[str, tuple[Target, float]], adopted: bool, since: float
-    ) -> None:
+        self, store: Store, run: str, targets: MutableMapping[str, tuple[Target, float]], adopted: bool, since: float,
+        on_forwarded: Callable[[str, str], None] = lambda name, kind: None,
+    ) -> None:  # fmt: skip
         self._store, self._run, self._targets, self._adopted, self._since = store, run, targets, adopted, since
         self._configured = frozenset(targets)
         self._cursors = store.cursors(run)
@@ -60,6 +64,7 @@ class Pushes:
         self._ended = said in _OVER and source != "pushes"
         self._life = ""
         self._taken_over = not adopted and source == "pushes" and said != "running"
+        self._forwards, self._on_forwarded = Forwards.of(store, run, since), on_forwarded
         self._pushers = {one.target: one for one in store.pushes.pushers(run)}
         for one in self._pushers.values():
             self._meet(one.target, one.actor, one.interval_seconds)
@@ -76,26 +81,51 @@ class Pushes:
         if push.target in self._configured:
             log.warning("run %s: a push for %s is dropped: that target is configured", self._run, push.target)
             return Batch(self._run, taken=[push.id]), Arrivals()
-        target = self._meet(push.target, push.actor, push.interval_seconds)
-        reading = self._reading(ingest, target, unpack(push.body), at)
-        batch, arrivals = ingest.reading(target, reading, at, 0.0)
+        if readings.packed(push.body):
+            batch, arrivals = self._forwarded(ingest, push)
+        else:
+            target = self._meet(push.target, push.actor, push.interval_seconds)
+            reading = self._reading(ingest, target, unpack(push.body), at)
+            batch, arrivals = ingest.reading(target, reading, at, 0.0)
+            self._cursors[target.name] = json.dumps(reading.cursor)
         batch.taken.append(push.id)
         # A fact that is said is committed with what it was said with, and so is who said it.
-        if "lifecycle" in reading.facts:
+        if "lifecycle" in arrivals.facts:
             batch.facts[FROM] = "pusher"
-            self._ended = reading.facts["lifecycle"] in _OVER
+            self._ended = arrivals.facts["lifecycle"] in _OVER
         elif arrivals.steps:
             self._ended = False
-        self._cursors[target.name] = json.dumps(reading.cursor)
-        self._down.pop(target.name, None)
-        self._waited.add(target.name)
+        self._down.pop(push.target, None)
+        self._waited.add(push.target)
         return batch, arrivals
+
+    def _forwarded(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
+        """A reading of another machine: as if its collector had read it here, when it was read there."""
+        found = readings.unpack(push.body)
+        self._forwards.kinds[push.target] = found.kind
+        target, outcome = self._meet(push.target, push.actor, push.interval_seconds), found.outcome
+        if outcome.reading is None:
+            assert outcome.error is not None
+            batch, arrivals = ingest.failure(target, outcome.error, outcome.started, outcome.seconds)
+        else:
+            given = with_skew(outcome.reading, found.skew)
+            kept = tuple(self._bounded(target, given.samples))
+            if lost := len(given.samples) - len(kept):
+                why = given.why_dropped or f"more than {SERIES} series of one target"
+                given = replace(given, samples=kept, dropped=given.dropped + lost, why_dropped=why)
+            batch, arrivals = ingest.reading(target, given, outcome.started, outcome.seconds)
+        self._forwards.took(push.target, found, arrivals, push.received_at / 1000)
+        return batch, arrivals
+
+    def horizon(self, now: float) -> float:
+        """Event time up to which everything forwarded is known; infinity where nothing is on its way."""
+        return self._forwards.horizon(now)
 
     def _reading(self, ingest: Ingest, target: Target, body: Body, at: float) -> Reading:
         totals = Totals.of(json.loads(self._cursors.get(target.name, "{}")))
         samples, histograms = totals.add(body.grown, at)
         given = body.reading
-        found = (*ingest.settled(given.samples), *samples)
+        found = (*ingest.settled(target.name, given.samples), *samples)
         kept = tuple(self._bounded(target, found))
         lost = len(found) - len(kept) + totals.dropped
         why = given.why_dropped or totals.why or (f"more than {SERIES} series of one target" if lost else "")
@@ -116,9 +146,12 @@ class Pushes:
 
     def _meet(self, name: str, actor: str, interval: float) -> Target:
         known: Actor = actor if actor in get_args(Actor) else "trainer"  # type: ignore[assignment]
-        target = Target(name, self._run, KIND, known, interval_seconds=interval)
+        kind = self._forwards.kinds.get(name, KIND)
+        target = Target(name, self._run, kind, known, interval_seconds=interval)
         if name != PUSHED and name not in self._configured:
-            self._targets[name] = (target, interval)
+            self._targets[name] = (target, max(interval, self._forwards.report_seconds(name)))
+            if kind != KIND:
+                self._on_forwarded(name, kind)
         return target
 
     def discard(self, ingest: Ingest, batch: Batch, error: Exception, now: float) -> tuple[Batch, Arrivals]:
@@ -145,14 +178,17 @@ class Pushes:
 
     def _looked(self, ingest: Ingest, one: Pusher, now: float) -> Iterator[tuple[Batch, Arrivals]]:
         target = self._meet(one.target, one.actor, one.interval_seconds)
-        last = one.last_ts / 1000
-        if now - max(last, self._since) <= one.interval_seconds:
-            if last < self._since and one.target not in self._waited:
+        last, forwarded = one.last_ts / 1000, target.collector != KIND
+        allowed = patience(one.interval_seconds) if forwarded else one.interval_seconds
+        if now - max(last, self._since) <= allowed:
+            # What a machine said of its target, up or down, stands until it goes on.
+            if not forwarded and last < self._since and one.target not in self._waited:
                 self._waited.add(one.target)
                 yield ingest.heard(target, last, now)
         elif now - self._down.get(one.target, 0.0) >= REPEATED_SECONDS:
             self._down[one.target] = now
-            said = f"nothing pushed for {now - last:.0f} s; expected every {one.interval_seconds:.0f} s"
+            how = "forwarded" if forwarded else "pushed"
+            said = f"nothing {how} for {now - last:.0f} s; expected every {one.interval_seconds:.0f} s"
             yield ingest.failure(target, ScrapeError("silent", said), now, 0.0)
 
     def _lived(self, now: float) -> Iterator[tuple[Batch, Arrivals]]:

@@ -43,7 +43,7 @@ def parse(body: bytes) -> Pushed:
     found = Pushed()
     for number, item in enumerate(_items(body), 1):
         try:
-            found.records.append(_record(item))
+            found.records.append(record(item))
         except ValueError as error:
             found.refused.append((number, str(error)))
     if not found.records and not found.refused:
@@ -76,7 +76,8 @@ def _parsed(line: str) -> object:
         return None
 
 
-def _record(item: object) -> Sandbox:
+def record(item: object) -> Sandbox:
+    """One record of JSON, each field checked; ValueError in words for who sent it."""
     if not isinstance(item, dict):
         raise ValueError("not a JSON object")
     unknown = item.keys() - set(FIELDS)

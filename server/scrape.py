@@ -66,6 +66,8 @@ class TargetReader:
     def __post_init__(self) -> None:
         self.lagging = bool(self.target.path)
         self._state["options"] = dict(self.target.options)
+        if self.collector.configured is not None:
+            self.collector = self.collector.configured(self._state["options"])
 
     async def read(self, now: float) -> Outcome:
         """One bounded attempt. Never raises; `now` (event time) dates what has no time of its own."""

@@ -28,6 +28,7 @@ from server.api import close_api, create_api
 from server.api_alerts import add_alerts
 from server.api_preflight import add_preflight
 from server.api_push import add_pushes
+from server.api_readings import add_readings
 from server.api_sandboxes import add_sandboxes
 from server.attach import Attached
 from server.clock import Clock
@@ -208,6 +209,7 @@ def _app(
     admitted = partial(admits, store, configured=configured, clock=clock)
     add_sandboxes(api, reader, store, clock, admitted)
     add_pushes(api, store, clock, admitted)
+    add_readings(api, store, clock, admitted)
     add_preflight(api, reader, preflights)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)

@@ -54,9 +54,11 @@ ROWS = (
     # Live state.
     _g.gauge("queue_samples", "samples", "Rollouts ready for the trainer, in the trainer's samples."),
     _g.gauge("queue_capacity_samples", "samples", "Samples the queue can hold."),
+    _g.gauge("queue_groups", "groups", "Groups ready for the trainer, where the number of samples is not known."),
+    _g.gauge("queue_capacity_groups", "groups", "Groups the queue can hold, where that in samples is not known."),
     _g.gauge("queue_age_seconds", "seconds", "Time a consumed sample had spent in the queue, mean."),
     _g.gauge("score_queue_groups", "groups", "Groups generated and waiting for their reward."),
-    _g.gauge("in_flight_rollouts", "rollouts", "Rollouts under way; label state (generating, eval)."),
+    _g.gauge("in_flight_rollouts", "rollouts", "Rollouts under way; label state (generating, suspended, eval)."),
     _g.gauge("in_flight_capacity_rollouts", "rollouts", "Cap on rollouts under way."),
     _g.gauge(
         "rollout_tokens_per_second", "tokens/s", "Tokens generated per second, as the rollout workers count them."

@@ -26,6 +26,11 @@ ROWS = (
     _t.step("weight_sync_pause_seconds", "seconds", "Part of weight sync during which generators were held."),
     _t.step("weight_sync_barrier_seconds", "seconds", "Part of weight sync spent waiting for the other ranks."),
     _t.step("weight_sync_transfer_seconds", "seconds", "Part of weight sync spent moving bytes."),
+    _t.gauge(
+        "trainer_phase_active",
+        "",
+        "1 while the trainer says it is in the phase (wait, compute, weight_sync, checkpoint, eval); label phase.",
+    ),
     # How much work, how well.
     _t.step("trainer_samples", "samples", "Samples the step consumed."),
     _t.step("trainer_groups", "groups", "Groups the step consumed."),
@@ -54,6 +59,7 @@ ROWS = (
         "mismatch_logprob_difference_max", "nats", "Largest absolute log-prob difference, trainer against generator."
     ),
     _t.step("importance_ratio_mean", "", "Mean importance-sampling ratio, trainer over generator."),
+    _t.step("effective_sample_ratio", "ratio", "Effective sample size of the importance weights, as a share of all."),
     _t.step("reference_kl_mean", "nats", "KL to the frozen reference policy."),
     _t.step("policy_version", "versions", "Version of the weights as published to the generators."),
     # Freshness of what was trained.

@@ -1,14 +1,18 @@
 """What was appended to a growing file since last time, as whole lines: the part all file tails share.
 
 Polling only (inotify does not see a write on another host of a cluster file system). The cursor is
-``{inode, offset, skipping, head, tail}`` (the last two are hashes): a new inode, a shrunk file, or other bytes where
+``{inode, offset, skipping, head, tail}`` (the last two are hashes): a shrunk file, or other bytes where
 we have read (copy-truncate, a log rewritten on resume) starts the file over; a line without its end waits for the
 next call. Reads at most ``limits.tail_bytes`` and one line per call.
+
+Files of records instead of lines (TensorBoard, wandb) share the part below the lines: `unchanged` and `appended`.
 """
 
 import hashlib
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,33 +41,79 @@ class Lines:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An open file and where reading goes on in it.
+
+    Attributes:
+        offset: the first byte not read yet; 0 when the file is not the one the cursor was about (``restarted``).
+    """
+
+    file: BinaryIO
+    status: os.stat_result
+    offset: int
+    restarted: bool
+
+    def window(self, size: int, offset: int | None = None) -> bytes:
+        """At most so many bytes from ``offset`` on (else from where reading goes on)."""
+        self.file.seek(self.offset if offset is None else offset)
+        return self.file.read(size)
+
+    def cursor(self, offset: int, *, whole: bool) -> dict[str, Any]:
+        """The cursor to go on at ``offset``; ``whole``: all there was has been looked at, see `unchanged`."""
+        found = {"inode": self.status.st_ino, "offset": offset, **_marks(self.file, offset)}
+        return {**found, "seen": [self.status.st_size, self.status.st_mtime_ns]} if whole else found
+
+
+def unchanged(status: os.stat_result, cursor: Cursor) -> bool:
+    """Nothing was written since all there was had been looked at: the file need not be opened."""
+    return cursor.get("inode") == status.st_ino and cursor.get("seen") == [status.st_size, status.st_mtime_ns]
+
+
+@contextmanager
+def appended(path: Path, cursor: Cursor) -> Iterator[Appended]:
+    """The file, open, with the place to go on at.
+
+    Raises:
+        ScrapeError: ``missing`` when the file is not there or may not be read, also for what the block meets.
+    """
+    try:
+        with open(path, "rb", opener=_opened) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ScrapeError("missing", f"{path.name} is no regular file")
+            # By what was read, not by its inode: rsync and mv put a grown copy in its place.
+            same = bool(cursor) and _is_continued(file, cursor, status.st_size)
+            yield Appended(file, status, int(cursor["offset"]) if same else 0, bool(cursor) and not same)
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+
+
+def _opened(path: str, flags: int) -> int:
+    """A pipe without a writer must not hold the reader."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read(path: Path, cursor: Cursor, limits: Limits) -> Lines:
     """Lines appended since ``cursor``.
 
     Raises:
         ScrapeError: ``missing`` when the file is not there or may not be read.
     """
-    try:
-        with path.open("rb") as file:
-            return _read(file, cursor, limits)
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    with appended(path, cursor) as new:
+        return _read(new, cursor, limits)
 
 
-def _read(file: BinaryIO, cursor: Cursor, limits: Limits) -> Lines:
-    status = os.fstat(file.fileno())
-    found = Lines()
-    same = bool(cursor) and cursor.get("inode") == status.st_ino and _is_continued(file, cursor, status.st_size)
-    found.restarted = bool(cursor) and not same
-    offset = int(cursor["offset"]) if same else 0
-    skipping = bool(cursor.get("skipping")) if same else False
-    file.seek(offset)
+def _read(new: Appended, cursor: Cursor, limits: Limits) -> Lines:
+    found = Lines(restarted=new.restarted)
+    offset, size = new.offset, new.status.st_size
+    skipping = bool(cursor.get("skipping")) and not new.restarted
     # One byte more than a line may have, so that a line too long is seen as such and not as unfinished.
-    window = file.read(max(limits.tail_bytes, limits.line_bytes + 1))
+    window = new.window(max(limits.tail_bytes, limits.line_bytes + 1))
     used, skipping = _split(window, offset, skipping, limits, found)
     offset += used
-    found.more = found.more or offset + len(window) - used < status.st_size
-    found.cursor = {"inode": status.st_ino, "offset": offset, "skipping": skipping, **_marks(file, offset)}
+    found.more = found.more or offset + len(window) - used < size
+    found.cursor = {**new.cursor(offset, whole=False), "skipping": skipping}
     return found
 
 

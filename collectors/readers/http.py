@@ -94,3 +94,14 @@ def _inflater(encoding: str) -> Callable[[bytes, int], bytes]:
 
 def _too_large(limits: Limits) -> ScrapeError:
     return ScrapeError("too_large", f"the answer is larger than {limits.body_bytes} bytes")
+
+
+async def metrics_page(client: httpx.AsyncClient, limits: Limits) -> bytes:
+    """GET a metrics page: the client's base URL when that names one (`.../metrics`), else /metrics under it.
+
+    Raises:
+        ScrapeError: as `get`.
+    """
+    path = client.base_url.path.rstrip("/")
+    url: httpx.URL | str = client.base_url.copy_with(path=path) if path.endswith("metrics") else "/metrics"
+    return await get(client, url, limits)

@@ -93,9 +93,22 @@ async def get_json(client: httpx.AsyncClient, path: str, params: Params, limits:
         ScrapeError: ``auth``, ``credit``, ``quota``, ``throttled`` (with `retry_after` in seconds where told),
             ``status``, ``too_large``, ``garbage``, ``timeout`` or ``unreachable``; a `Refusal` when a status says so.
     """
+    return await _ask(client, "GET", path, limits, params=params)
+
+
+async def search_json(client: httpx.AsyncClient, path: str, query: Mapping[str, Any], limits: Limits) -> Answer:
+    """POST ``query`` to a search that takes it in the body. Only for endpoints that change nothing.
+
+    Raises:
+        ScrapeError: as `get_json`.
+    """
+    return await _ask(client, "POST", path, limits, json=query)
+
+
+async def _ask(client: httpx.AsyncClient, method: str, path: str, limits: Limits, **request: Any) -> Answer:
     try:
         async with asyncio.timeout(limits.timeout_seconds):
-            async with client.stream("GET", path, params=params, headers=_HEADERS, follow_redirects=False) as response:
+            async with client.stream(method, path, headers=_HEADERS, follow_redirects=False, **request) as response:
                 if response.status_code != 200:
                     raise await _refusal(client, response, limits)
                 body = await http.body(response, limits)

@@ -2,28 +2,25 @@
 
 Table `metrics` is followed by id. trackio's own `step` column is not the training step, and several rows share one
 flush time, so both are handed on as they are. Rows whose text is large and holds a trackio table or trace are
-skipped unparsed. Never writes: a WAL database nobody has open is read with ``immutable`` (a plain read-only
-connection would leave `-wal` and `-shm` behind), any other one with ``mode=ro``.
+skipped unparsed. Never writes (`collectors.readers.sqlite`).
 """
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from collectors.model import Cursor, Limits, ScrapeError
-from collectors.readers import jsonl
+from collectors.readers import jsonl, sqlite
 
 # A row of scalars is 2 kB; a completions table begins at 9 kB and reaches megabytes.
 SMALL_ROW_BYTES = 64 << 10
 # trackio's writer holds its lock for milliseconds; waiting longer would hold a scraper thread.
 BUSY_SECONDS = 1.0
-# trackio opens and closes the database every 0.5 s; three tries in a row that each meet a write are bad luck enough.
-QUIET_TRIES = 3
+
+# Runs of a database taken up again are few: a sweep's agents at most.
+KEPT_RUNS = 20
 
 _MARKS = (b'"trackio.table"', b'"trackio.trace"', b'"trackio.image"', b'"trackio.histogram"')
 
@@ -59,8 +56,7 @@ def is_trackio(path: Path) -> bool:
         ScrapeError: ``locked``: it may be one, and saying no would hide the run.
     """
     try:
-        with _open(path, "mode=ro" if _quiet(path) is None else "mode=ro&immutable=1") as database:
-            columns = {row[1] for row in database.execute("PRAGMA table_info(metrics)")}
+        columns = sqlite.reading(path, lambda database: sqlite.columns(database, "metrics"), "trackio", BUSY_SECONDS)
     except ScrapeError as error:
         if error.kind == "locked":
             raise
@@ -69,41 +65,37 @@ def is_trackio(path: Path) -> bool:
 
 
 def read(path: Path, cursor: Cursor, limits: Limits) -> Rows:
-    """Rows of the newest run logged since ``cursor``; another run or another file starts over.
+    """Rows of the newest run logged since ``cursor``; another file starts over, another run where it was left.
 
     Raises:
         ScrapeError: ``missing``, ``locked``, ``garbage`` (no SQLite file, or not trackio's).
     """
-    for _ in range(QUIET_TRIES):
-        before = _quiet(path)
-        if before is None:
-            break
-        try:
-            found = _read(path, "mode=ro&immutable=1", cursor, limits)
-        except ScrapeError as error:
-            if error.kind != "garbage" or _quiet(path) == before:
-                raise
-            continue
-        # Immutable takes no lock: what was read counts only if nobody wrote meanwhile.
-        if _quiet(path) == before:
-            return found
-    return _read(path, "mode=ro", cursor, limits)
+    return sqlite.reading(path, lambda database: _read(database, path, cursor, limits), "trackio", BUSY_SECONDS)
 
 
-def _read(path: Path, mode: str, cursor: Cursor, limits: Limits) -> Rows:
-    with _open(path, mode) as database:
-        found = Rows()
-        run_id, found.run_name = _newest_run(database)
-        if not run_id:
-            return found
-        inode = path.stat().st_ino
-        last = int(cursor.get("id", 0))
-        same = (cursor.get("inode"), cursor.get("run_id")) == (inode, run_id) and last <= _last_id(database)
-        found.restarted = bool(cursor) and not same
-        found.config = _config(database, run_id, limits)
-        found.cursor = {"inode": inode, "run_id": run_id, "id": last if same else 0}
-        _collect(database, run_id, limits, found)
+def _read(database: sqlite3.Connection, path: Path, cursor: Cursor, limits: Limits) -> Rows:
+    found = Rows()
+    run_id, found.run_name = _newest_run(database)
+    if not run_id:
         return found
+    inode = path.stat().st_ino
+    last = int(cursor.get("id", 0))
+    known = cursor.get("inode") == inode and last <= _last_id(database)
+    found.restarted = bool(cursor) and not (known and cursor.get("run_id") == run_id)
+    found.config = _config(database, run_id, limits)
+    left = _left(cursor) if known else {}
+    found.cursor = {"inode": inode, "run_id": run_id, "id": left.pop(run_id, 0), "left": left}
+    _collect(database, run_id, limits, found)
+    return found
+
+
+def _left(cursor: Cursor) -> dict[str, int]:
+    """Run id -> its last row read, of the runs left, the newest last: one taken up again goes on behind that row."""
+    left = {str(run): int(row) for run, row in cursor.get("left", {}).items()}
+    if "run_id" in cursor:
+        left.pop(cursor["run_id"], None)
+        left[cursor["run_id"]] = int(cursor.get("id", 0))
+    return dict(list(left.items())[-KEPT_RUNS:])
 
 
 def _collect(database: sqlite3.Connection, run_id: str, limits: Limits, found: Rows) -> None:
@@ -136,7 +128,7 @@ def _is_table(text: bytes) -> bool:
 
 def _newest_run(database: sqlite3.Connection) -> tuple[str, str]:
     """Run id and name: the run configured last, else (no config logged) the one that logged last."""
-    for table in ("configs", "metrics"):
+    for table in ("configs", "metrics") if _has_configs(database) else ("metrics",):
         row = database.execute(f"SELECT run_id, run_name FROM {table} ORDER BY id DESC LIMIT 1").fetchone()
         if row is not None:
             return str(row[0]), str(row[1])
@@ -148,10 +140,18 @@ def _last_id(database: sqlite3.Connection) -> int:
 
 
 def _config(database: sqlite3.Connection, run_id: str, limits: Limits) -> dict[str, Any]:
+    if not _has_configs(database):
+        return {}
     row = database.execute(
         "SELECT config FROM configs WHERE run_id = ? AND length(config) <= ?", (run_id, limits.line_bytes)
     ).fetchone()
     return (jsonl.parse(row[0]) if row is not None and isinstance(row[0], str | bytes) else None) or {}
+
+
+def _has_configs(database: sqlite3.Connection) -> bool:
+    """trackio makes its tables one by one, and may be met between two of them."""
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'configs'"
+    return database.execute(query).fetchone() is not None
 
 
 def _epoch(stamp: object) -> float | None:
@@ -161,47 +161,3 @@ def _epoch(stamp: object) -> float | None:
     except ValueError:
         return None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-@contextmanager
-def _open(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    """A read-only connection inside one read transaction.
-
-    Raises:
-        ScrapeError: also for what goes wrong inside the block.
-    """
-    try:
-        uri = f"file:{quote(str(path.absolute()))}?{mode}"
-        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as database:
-            database.execute("BEGIN")  # rows, config and last id of one moment
-            yield database
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
-    except sqlite3.Error as error:
-        raise _translate(path, error) from None
-
-
-def _quiet(path: Path) -> tuple[int, int] | None:
-    """Size and age of a WAL database that nobody has open; None for any other, which is read with locks.
-
-    Raises:
-        ScrapeError: ``missing``.
-    """
-    try:
-        with path.open("rb") as file:
-            header = file.read(20)
-        status = path.stat()
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
-    if len(header) < 20 or header[18] != 2 or path.with_name(path.name + "-wal").exists():
-        return None
-    return status.st_size, status.st_mtime_ns
-
-
-def _translate(path: Path, error: sqlite3.Error) -> ScrapeError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return ScrapeError("locked", f"{path.name} is locked by another process")
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR):
-        return ScrapeError("missing", f"{path.name} cannot be opened")
-    return ScrapeError("garbage", f"{path.name} is no trackio database")

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from collectors.model import Labels, Sample
+from collectors.model import Basis, Labels, Sample
 from collectors.readers.jsonl import Row, number
 
 Target = tuple[str, Labels, float]
@@ -31,6 +31,12 @@ TRAINER: Mapping[str, Target] = {
     "loss/mean": ("loss_mean", (), 1),
     "entropy/all/mean": ("entropy_mean", (), 1),
     "mismatch_kl/all/mean": ("mismatch_kl_mean", (), 1),
+    # Tokens outside the trust region take no part in the policy gradient: what others reach by clipping (rl/loss.py).
+    "is_masked/all/mean": ("clip_ratio", (), 1),
+    # Before statistics were split by environment there was no level `all`; a version writes one or the other.
+    "entropy/mean": ("entropy_mean", (), 1),
+    "mismatch_kl/mean": ("mismatch_kl_mean", (), 1),
+    "is_masked/mean": ("clip_ratio", (), 1),
 }
 
 ORCHESTRATOR: Mapping[str, Target] = {
@@ -91,9 +97,14 @@ _SKIPPED = re.compile(
     + r")/(?:mean|max|min|p10|p90)|train/agg/effective/(?:[^/]+/)?(?:solved_(?:none|all|some)|error/[^/]+)"
     + r"|eval/.*|batch/.*|curriculum/.*|system/.*|progress/(?:input_tokens|total_[a-z_]+)"
     + r"|time/save_ckpt|perf/throughput_per_gpu"
+    # Statistics of the loss: per environment, and extremes of what is read over all.
+    + r"|(?:ref_kl/)?(?:entropy|mismatch_kl|(?:un)?masked_mismatch_kl|is_masked(?:_low|_high)?"
+    + r"|masked_advantage_(?:positive|negative)|trainer_probs|inference_probs)/(?:[^/]+/)?(?:mean|max|min|std|median)"
 )
 
-_TRAINER_HINT = re.compile(r"time/(?:forward_backward|wait_for_batch)|(?:perf|optim|loss|entropy|mismatch_kl|system)/")
+_TRAINER_HINT = re.compile(
+    r"time/(?:forward_backward|wait_for_batch)|(?:perf|optim|loss|entropy|mismatch_kl|is_masked|system)/"
+)
 _ORCHESTRATOR_HINT = re.compile(r"(?:progress|off_policy|train|batch|curriculum)/|time/(?:wait_for_policy|pack)")
 
 
@@ -175,3 +186,24 @@ def _other(row: Row, ts: float, step: int) -> Iterator[Sample]:
     phases = ("time/wait_for_batch", "time/forward_backward", "time/broadcast_weights", "time/save_ckpt")
     rest = whole - sum(number(row.get(phase)) or 0.0 for phase in phases)
     yield Sample("trainer_other_seconds", max(0.0, rest), (), ts, step, "trainer")
+
+
+def _named() -> Iterator[tuple[str, Labels, str]]:
+    """(metric, labels, key) of everything that has a key of its own."""
+    for key, (metric, labels, _) in (*TRAINER.items(), *ORCHESTRATOR.items()):
+        yield metric, labels, key
+    for statistic, (metric, population) in AGGREGATES.items():
+        yield metric, (), f"train/agg/{population}/{statistic}"
+
+
+_OTHERS = {
+    "trainer_other_seconds": "of several keys",
+    "gradient_nonfinite": "optim/grad_norm",
+    "rollout_errors": "train/agg/all/error/*",
+    "queue_samples": "the orchestrator's log",
+    "in_flight_rollouts": "the orchestrator's log",
+}
+# Of keys that were renamed, the newest name.
+ORIGINS: Mapping[str, str] = {metric: key for metric, _, key in reversed(tuple(_named()))} | _OTHERS
+GIVES: dict[tuple[str, Labels], Basis] = {(metric, ()): "derived" for metric in _OTHERS}
+GIVES.update({(metric, labels): "native" for metric, labels, _ in _named()})

@@ -1,5 +1,6 @@
 """Facts of a TRL run from its configuration, which trackio keeps whole (HF's TrainingArguments and the model's)."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,9 @@ def facts(config: Mapping[str, Any]) -> dict[str, str | float]:
         value = number(config.get(key))
         if value is not None and value > 0:
             found[fact] = value
+    window = _logging_steps(config)
+    if window is not None:
+        found["logging_steps"] = window
     batch = _batch(config)
     if batch is not None:
         found["batch_samples"] = batch
@@ -38,6 +42,16 @@ def _mode(config: Mapping[str, Any]) -> str:
         return "async"
     split = config.get("use_vllm") is True and config.get("vllm_mode") == "server"
     return "sync_split" if split else "sync_colocated"
+
+
+def _logging_steps(config: Mapping[str, Any]) -> float | None:
+    """Steps a row stands for. Less than one is a share of all steps, as HF counts it (TrainerState.compute_steps)."""
+    every, most = number(config.get("logging_steps")), number(config.get("max_steps"))
+    if every is None or every <= 0 or config.get("logging_strategy", "steps") != "steps":
+        return None
+    if every >= 1:
+        return every
+    return float(math.ceil(every * most)) if most is not None and most > 0 else None
 
 
 def _batch(config: Mapping[str, Any]) -> float | None:

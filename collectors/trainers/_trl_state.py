@@ -1,30 +1,37 @@
-"""HF's trainer_state.json: the whole log history, rewritten at every checkpoint and at the end, without times."""
+"""HF's trainer_state.json as a sink: the whole log history, rewritten at every checkpoint and at the end, no times.
+
+Its steps are dated backwards from the file's own age.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from collectors.model import Limits, ScrapeError
+from collectors.model import Cursor, Limits, ScrapeError
 from collectors.readers import jsonl
 from collectors.readers.jsonl import number
-from collectors.trainers import _trl_keys
+from collectors.readers.rows import Logged, Logs, Sink
 
 NAME = "trainer_state.json"
 # For rows that do not say how long a step took: any guess keeps the order, and one second does not look precise.
 UNKNOWN_STEP_SECONDS = 1.0
+
+# Not a setting of TRL's: the history has rewards in it, so it is no supervised fine-tuning.
+REWARDED = "rewards in the history"
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})")
 
 
 @dataclass(slots=True)
 class State:
-    """``rows``: finite numbers per logged step, ascending; ``finished``: the evidence, or empty."""
+    """``rows``: what was logged per step, ascending; ``finished``: the evidence, or empty."""
 
     step: int
     modified: float
     facts: dict[str, str | float] = field(default_factory=dict)
-    rows: list[dict[str, float]] = field(default_factory=list)
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
     finished: str = ""
     dropped: int = 0
     why: str = ""
@@ -69,21 +76,24 @@ def read(path: Path, limits: Limits) -> State:
         state.facts["max_steps"] = most
         if state.step >= most:
             state.finished = f"{NAME} says step {state.step} of {most:.0f}"
+    # Beside a strategy other than steps it is still the default, 500: no row stands for more steps than lie before it.
+    every = number(document.get("logging_steps"))
+    if every is not None and every >= 1:
+        state.facts["logging_steps"] = every
     for entry in document["log_history"]:
         _entry(entry, state)
     return state
 
 
 def _entry(entry: object, state: State) -> None:
-    row = _trl_keys.canonical(entry) if isinstance(entry, dict) else {}
-    if "step" not in row:
+    if not isinstance(entry, dict) or number(entry.get("step")) is None:
         state.dropped += 1
         state.why = state.why or f"an entry of {NAME} without a step"
-    elif "train_runtime" in row:
+    elif "train_runtime" in entry:
         state.finished = state.finished or f"{NAME} has the closing row"
     # Evaluation rows repeat a training step's number and would overwrite it.
-    elif not any(key.startswith("eval_") for key in row):
-        state.rows.append(row)
+    elif not any(key.startswith("eval_") for key in entry):
+        state.rows.append(entry)
 
 
 def is_reinforcement(state: State) -> bool:
@@ -91,7 +101,7 @@ def is_reinforcement(state: State) -> bool:
     return any({"reward", "completions/mean_length"} <= row.keys() for row in state.rows[:20])
 
 
-def dated(state: State) -> Iterator[tuple[float, dict[str, float]]]:
+def dated(state: State) -> Iterator[tuple[float, Mapping[str, Any]]]:
     """Rows with estimated epoch seconds, oldest first: the last one at the file's age, the others step time back."""
     ts = state.modified
     stamps = []
@@ -99,6 +109,40 @@ def dated(state: State) -> Iterator[tuple[float, dict[str, float]]]:
         row = state.rows[index]
         stamps.append(ts)
         before = state.rows[index - 1]["step"] if index else row["step"] - 1
-        seconds = row.get("step_time", row.get("perf/step_s", UNKNOWN_STEP_SECONDS))
-        ts -= max(0.0, seconds) * max(1.0, row["step"] - before)
+        ts -= max(0.0, _seconds(row)) * max(1.0, row["step"] - before)
     return zip(reversed(stamps), state.rows, strict=True)
+
+
+def _seconds(row: Mapping[str, Any]) -> float:
+    known = (number(row.get(key)) for key in ("step_time", "perf/step_s"))
+    return next((seconds for seconds in known if seconds is not None), UNKNOWN_STEP_SECONDS)
+
+
+def _find(path: Path) -> list[Path]:
+    """The folder, not the file in it: the next checkpoint's is the same history, further on."""
+    found = find(path)
+    return [] if found is None else [path]
+
+
+def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    """Steps beyond the cursor's ``{step}``; a history that was rewound goes on from where it ends now.
+
+    Raises:
+        ScrapeError: ``missing``, ``too_large``, ``garbage``, ``empty``.
+    """
+    found = find(path)
+    if found is None:
+        raise ScrapeError("missing", f"{NAME} is gone")
+    state = read(found, limits)
+    done = min(int(cursor.get("step", 0)), state.step)
+    new = [Logged(dict(row), int(row["step"]), ts) for ts, row in dated(state) if row["step"] > done]
+    rows = new[: limits.tail_rows]
+    config: dict[str, Any] = dict(state.facts)
+    if any("reward" in row for row in state.rows):
+        config[REWARDED] = True
+    logs = Logs(rows, {"step": int(rows[-1].step or 0) if rows else done}, len(new) > len(rows))
+    logs.dropped, logs.why, logs.config, logs.finished = state.dropped, state.why, config, state.finished
+    return logs
+
+
+SINK = Sink(NAME, f"a {NAME} (also under checkpoint-*/)", _find, _read)

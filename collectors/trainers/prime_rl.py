@@ -2,7 +2,8 @@
 
 Everything read is on by default in prime-rl (559b4477, 2026-08); the run needs no change. Axes: ``trainer`` and
 ``orchestrator`` count their own steps (the orchestrator's begin at 1) and are kept apart; eval lines become events.
-Queue depth and rollouts in flight come from the orchestrator's log line of every 10 s.
+Queue depth and rollouts in flight come from the orchestrator's log line of every 10 s. The trainer's own metrics page
+(`collectors.trainers._prime_page`) is read from a URL.
 
 Does not know: what only goes to W&B (dispatcher/*, watcher/*, inference/*), so no policy version of the engines
 and no concurrency cap; sandbox boot times, which are in traces.jsonl and not aggregated.
@@ -16,7 +17,7 @@ from typing import Any
 from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
 from collectors.readers import jsonl, textlog
 from collectors.readers.jsonl import Row, number
-from collectors.trainers import _prime_config, _prime_keys, _prime_log
+from collectors.trainers import _prime_config, _prime_keys, _prime_log, _prime_page
 
 # File -> the axis its rows belong to when they do not say so themselves.
 METRICS = {"metrics.jsonl": "", "trainer/metrics.jsonl": "trainer", "orchestrator/metrics.jsonl": "orchestrator"}
@@ -96,6 +97,8 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         dropped=run.dropped,
         why_dropped=run.why,
         samples_scraped=run.rows,
+        origins={s.metric: _prime_keys.ORIGINS[s.metric] for s in run.samples if s.metric in _prime_keys.ORIGINS},
+        reader=", ".join([*files, *([log] if log else [])]),
     )
 
 
@@ -226,9 +229,18 @@ def _is_prime(path: Path, file_axis: str) -> bool:
 COLLECTOR = Collector(
     name="prime_rl",
     actor="trainer",
-    reads="prime-rl run directories (metrics.jsonl, orchestrator log, configs)",
+    reads="prime-rl run directories (metrics.jsonl, orchestrator log, configs) and the trainer's /metrics page",
     versions="559b4477 (2026-08) by source and recorded files",
+    parse=_prime_page.parse,
     tail=tail,
+    poll=_prime_page.poll,
+    matches_page=_prime_page.matches_page,
     matches_path=matches_path,
     report_seconds=10.0,
+    looks_for=(LOOKED_FOR,),
+    gives=_prime_keys.GIVES,
+    hints={
+        "queue_samples": "give the run directory with its logs/: the orchestrator prints the queue every 10 s",
+        "in_flight_rollouts": "give the run directory with its logs/: the orchestrator prints them every 10 s",
+    },
 )

@@ -1,8 +1,10 @@
-"""TRL's GRPOTrainer and AsyncGRPOTrainer, through trackio's database or trainer_state.json (TRL 1.16.0).
+"""TRL's GRPOTrainer and AsyncGRPOTrainer, through whatever they report to (TRL 1.16.0).
 
-trackio (``report_to="trackio"``) is live, 0.6 s behind, and carries the profiling rows; trainer_state.json is
-rewritten at checkpoints only and has no times, so its steps are dated backwards from the file's own age (fact
-``times_estimated``). Where both are there trackio gives the steps and the state file facts and the end.
+trackio, MLflow and wandb carry the configuration and the profiling rows, which tell the phases of a synchronous step;
+TensorBoard and trainer_state.json do not, so there the phases and (without a batch size) the samples are unknown.
+HF puts `train/` before every key but for MLflow and the state file. The counters of wandb and trackio count their own
+rows: the step is `train/global_step`. Of a run directory with several logs the best is read, and beside it the state
+file for facts and the end.
 
 Does not know: solved and unsolved groups apart, turns of the synchronous trainer, MFU of it, waiting (there is none
 in a synchronous step); the policy version of single rollouts. Rollout records (completions/*.parquet, trackio
@@ -10,219 +12,192 @@ traces) are not read.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
-from collectors.readers import trackio
+from collectors.model import Event, Limits, ScrapeError
+from collectors.readers import mlflow_db, tensorboard, trackio_log, wandb_log
+from collectors.readers.jsonl import parse
+from collectors.readers.rows import Logged
 from collectors.trainers import _trl_config, _trl_keys, _trl_state
+from collectors.trainers._framework import TRAINER, Context, Framework, Piece, collector_of
 
-LOOKED_FOR = "a trackio *.db (also under trackio/) or a trainer_state.json (also under checkpoint-*/)"
-# More databases than this in one folder is a shared trackio directory: the newest ones are the candidates.
-CANDIDATES = 20
-# Two rows of one flush share its time; a series needs times of its own.
-TICK_SECONDS = 0.001
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """What one call gathers. ``memory`` is the cursor of the next."""
-
-    memory: dict[str, Any]
-    samples: list[Sample] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    facts: dict[str, str | float] = field(default_factory=dict)
-    unmapped: dict[str, int] = field(default_factory=dict)
-    finished: str = ""
-
-    def date(self, ts: float) -> float:
-        """The time, or just after the step before when they share it."""
-        last = self.memory.get("ts")
-        ts = ts if last is None or ts > last else last + TICK_SECONDS
-        self.memory["ts"] = ts
-        return ts
+# A state file this much older than the newest step tells of an earlier run in the same folder.
+STATE_LAG_SECONDS = 60.0
+# Profiling rows without a step of their own belong to the step that is logged next.
+NEXT = "-1"
+# HF's TensorBoard callback writes the arguments as a text.
+ARGUMENTS = "args/text_summary"
 
 
-def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Steps, facts and events since ``cursor``, oldest first.
-
-    Args:
-        path: an output directory, a trackio directory, or one trackio ``.db`` file.
-
-    Raises:
-        ScrapeError: ``missing``, ``not_a_run``, ``locked``, ``garbage``, ``too_large``.
-    """
-    try:
-        return _tail(path, cursor, limits, now)
-    except OSError as error:
-        # A folder that may not be entered, or a checkpoint rotated away between two looks at it.
-        raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
-
-
-def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    database = path if path.is_file() and path.name != _trl_state.NAME else _database(path)
-    state_path = _trl_state.find(path)
-    if database is None and state_path is None:
-        if not path.exists():
-            raise ScrapeError("missing", f"{path.name} does not exist")
-        raise ScrapeError("not_a_run", f"no TRL run in {path.name}: looked for {LOOKED_FOR}")
-    run = _Gathered(dict(cursor))
-    if database is None:
-        assert state_path is not None
-        return _from_state(state_path, run, limits)
-    return _from_trackio(database, state_path, run, limits, now)
+def _seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
+    if context.restarted:
+        context.restarted = False
+        context.own.clear()
+        context.events.append(Event("restart", f"restart:{row.ts or 0:.0f}", row.ts, "a new run in the log"))
+    if context.sink == _trl_state.NAME:
+        context.facts["times_estimated"] = 1.0
+    text = row.values.get(ARGUMENTS)
+    if isinstance(text, str) and (arguments := parse(text)) is not None:
+        context.facts.update(_trl_config.facts(arguments))
+    if context.facts.get("mode") == "async" or any(mark in values for mark in _trl_keys.ASYNC_MARKS):
+        context.own["async"] = True
+        context.facts["mode"] = "async"
 
 
-def _database(folder: Path) -> Path | None:
-    """The trackio database written last, in the folder or its ``trackio/``."""
-    found = [file for pattern in ("*.db", "trackio/*.db") for file in folder.glob(pattern) if file.is_file()]
-    found.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-    return next((file for file in found[:CANDIDATES] if trackio.is_trackio(file)), None)
-
-
-def _from_trackio(database: Path, state_path: Path | None, run: _Gathered, limits: Limits, now: float) -> Reading:
-    # Another database (a second project in the folder) has ids of its own.
-    known = run.memory if run.memory.get("db") == database.name else {}
-    read = trackio.read(database, known.get("trackio", {}), limits)
-    if read.restarted or not known:
-        run.memory = {"db": database.name}
-    if read.restarted:
-        run.events.append(Event("restart", f"restart:{read.cursor.get('run_id', '')}", None, read.run_name))
-    run.memory["trackio"] = read.cursor
-    run.facts |= _trl_config.facts(read.config) | ({"run_name": read.run_name} if read.run_name else {})
-    rows = [(row, _trl_keys.canonical(row.metrics)) for row in read.rows]
-    if "max_staleness" in read.config or any(mark in row for _, row in rows for mark in _trl_keys.ASYNC_MARKS):
-        run.memory["async"] = True
-    for logged, row in rows:
-        _row(logged, row, run, now)
-    if state_path is not None:
-        _add_state(state_path, run, limits)
-    return _reading(run, read.more, read.dropped, read.why, len(read.rows))
-
-
-def _row(logged: trackio.Logged, row: dict[str, float], run: _Gathered, now: float) -> None:
-    """One trackio row: profiling (kept for the step it belongs to), a step, an evaluation, or the closing one."""
-    step = row.pop("global_step", None)
-    if step is None:
-        pending = run.memory["pending"] = dict(run.memory.get("pending", {}))
-        for phase, seconds in _trl_keys.profiled(logged.metrics):
-            pending[phase] = pending.get(phase, 0.0) + seconds
+def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
+    """One row: profiling (kept for the step it belongs to), a step, an evaluation, the closing one, or several."""
+    profiling = {key: value for key, value in values.items() if key.startswith(_trl_keys.PROFILING)}
+    if profiling:
+        _keep(profiling, row, context)
+    step = values["global_step"] if "global_step" in values else _own_step(row, context.sink)
+    if step is None or row.ts is None:
         return
-    number, ts = int(step), logged.ts or now
-    if any(key.startswith(("eval/", "eval_")) for key in row):
-        run.events.append(Event("eval", f"eval:{number}:{ts:.0f}", ts))
-    elif row.keys() <= {"epoch"} or "train_runtime" in row:
-        # HF takes the summary's numbers out of its last row and leaves epoch and step (integration_utils.py).
-        run.finished = f"the trainer's closing row at step {number}"
+    number, ts = int(step), row.ts
+    logged = {key: value for key, value in values.items() if key not in profiling}
+    if any(_trl_keys.EVALUATION.fullmatch(key) for key in logged):
+        context.events.append(Event("eval", f"eval:{number}:{ts:.0f}", ts))
+    step_values = {key: value for key, value in logged.items() if not _is_bookkeeping(key)}
+    if step_values:
+        context.finished = ""
+        yield _step(row, step_values, number, context)
+    # HF takes the summary's numbers out of its last row for wandb and trackio and leaves epoch and step.
+    if "train_runtime" in logged or {key for key in logged if not key.startswith("_")} == {"epoch", "global_step"}:
+        context.finished = f"the trainer's closing row at step {number}"
+
+
+def _is_bookkeeping(key: str) -> bool:
+    return (_trl_keys.BOOKKEEPING.fullmatch(key) or _trl_keys.EVALUATION.fullmatch(key)) is not None
+
+
+def _own_step(row: Logged, sink: str) -> int | None:
+    """The sink's own step where that is the trainer's."""
+    return None if sink in (trackio_log.SINK.name, wandb_log.SINK.name) else row.step
+
+
+def _keep(profiling: Mapping[str, float], row: Logged, context: Context) -> None:
+    # MLflow writes steps asynchronously and profiling at once: only the step (of those done so far) tells whose it is.
+    at = str(row.step) if context.sink == mlflow_db.SINK.name and row.step is not None else NEXT
+    pending = context.own.setdefault("pending", {}).setdefault(at, {})
+    for phase, seconds in _trl_keys.profiled(profiling):
+        pending[phase] = pending.get(phase, 0.0) + seconds
+
+
+def _step(row: Logged, values: dict[str, float], number: int, context: Context) -> Piece:
+    own = context.own
+    values |= _trl_keys.nonfinite(row.values)
+    steps = _stands_for(number, context)
+    phases = _phases(number, steps, own)
+    assert row.ts is not None
+    if own.get("async"):
+        values = {_trl_keys.ASYNC_NAMES.get(key, key): value for key, value in _per_step(values, steps).items()}
+        if "perf/weight_sync_s" in values:
+            context.events.append(
+                Event("weights_published", f"weights:{number}:{row.ts:.0f}", row.ts, f"step {number}")
+            )
     else:
-        _step(row, number, run.date(ts), run)
+        values |= phases
+    own["step"], own["ts"] = number, row.ts
+    return Piece(TRAINER, number, row.ts, values)
 
 
-def _step(row: Mapping[str, float], step: int, ts: float, run: _Gathered) -> None:
-    memory = run.memory
-    is_async = bool(memory.get("async"))
-    run.samples += _trl_keys.samples(row, is_async, ts, step, run.unmapped)
-    # With logging_steps > 1 a row is a mean over several steps and the profiling rows are those of all of them.
-    steps = max(1, step - memory.get("step", step - 1))
-    phases = {phase: seconds / steps for phase, seconds in memory.pop("pending", {}).items()}
-    if is_async:
-        if "perf/weight_sync_s" in row:
-            run.events.append(Event("weights_published", f"weights:{step}:{ts:.0f}", ts, f"step {step}"))
-    else:
-        run.samples += _sync_only(row, phases, ts, step, run.facts)
-    memory["step"] = step
+def _stands_for(number: int, context: Context) -> float | None:
+    """Steps the row of this step is logged for: `logging_steps`, fewer at the start; None when nothing tells."""
+    own, window = context.own, context.facts.get("logging_steps")
+    last: int | None = own.get("step")
+    if number != last:  # a later part of a step's row stands for what the first part stood for
+        since = max(1, number if last is None or number < last else number - last)
+        if isinstance(window, float):
+            own["stands_for"] = min(window, float(since))
+        else:
+            # A first row may be of a resumed run: without the setting only that of step 1 tells its window.
+            own["stands_for"] = None if since == number > 1 else float(since)
+    found: float | None = own.get("stands_for")
+    return found
 
 
-def _sync_only(
-    row: Mapping[str, float], phases: Mapping[str, float], ts: float, step: int, facts: Mapping[str, str | float]
-) -> Iterator[Sample]:
-    whole = row.get("step_time")
-    if whole is not None:
-        yield from _trl_keys.sync_phases(whole, phases, ts, step)
-    batch, length = facts.get("batch_samples"), row.get("completions/mean_length")
-    if isinstance(batch, float) and whole is not None:
-        yield Sample("trainer_samples", batch, (), ts, step, "trainer")
-        if length is not None:
-            # Every completion token is in the loss; with mask_truncated_completions this is an upper bound.
-            yield Sample("trained_tokens", batch * length, (), ts, step, "trainer")
+def _per_step(values: Mapping[str, float], steps: float | None) -> dict[str, float]:
+    """Sums over the logging window as amounts of one step, or left out where the window is not known."""
+    sums = _trl_keys.WINDOW_SUMS & values.keys()
+    kept = {key: value for key, value in values.items() if key not in sums}
+    return kept | ({key: values[key] / steps for key in sums} if steps is not None else {})
 
 
-def _add_state(path: Path, run: _Gathered, limits: Limits) -> None:
-    """Facts and the end from a state file beside trackio, unless it is older than what trackio tells."""
+def _phases(number: int, steps: float | None, own: dict[str, Any]) -> dict[str, float]:
+    """Seconds per step of the phases profiled for this step.
+
+    With logging_steps > 1 a row is a mean over several steps and the profiling rows are those of all of them.
+    """
+    pending = own.get("pending", {})
+    found: dict[str, float] = {}
+    for at in [at for at in pending if int(at) < number]:
+        for phase, seconds in pending.pop(at).items():
+            found[phase] = found.get(phase, 0.0) + seconds / (steps or 1.0)
+    return found if steps is not None else {}
+
+
+def _beside(folder: Path, context: Context) -> None:
+    """Facts and the end from a state file beside the log, unless it is older than what the log tells."""
+    path = _trl_state.find(folder)
+    if path is None or context.sink == _trl_state.NAME:
+        return
     try:
-        state = _trl_state.read(path, limits)
+        state = _trl_state.read(path, Limits())
     except ScrapeError:
-        return  # half written, or gone with a rotated checkpoint: trackio is the source here
-    if state.step >= run.memory.get("step", 0) and state.modified >= run.memory.get("ts", 0.0) - 60:
-        run.facts = {**state.facts, **run.facts}
-        run.finished = run.finished or state.finished
+        return  # half written, or gone with a rotated checkpoint: the log is the source here
+    own = context.own
+    if state.step >= own.get("step", 0) and state.modified >= own.get("ts", 0.0) - STATE_LAG_SECONDS:
+        for fact, value in state.facts.items():
+            context.facts.setdefault(fact, value)
+        context.finished = context.finished or state.finished
 
 
-def _from_state(path: Path, run: _Gathered, limits: Limits) -> Reading:
-    state = _trl_state.read(path, limits)
-    run.facts |= {**state.facts, "times_estimated": 1.0}
-    run.memory["async"] = any(mark in row for row in state.rows for mark in _trl_keys.ASYNC_MARKS)
-    if state.step < run.memory.get("step", 0):
-        run.memory["step"] = state.step  # the history was rewound: a resume from an earlier checkpoint
-    done = run.memory.get("step", 0)
-    new = [(ts, int(row["step"]), row) for ts, row in _trl_state.dated(state) if row["step"] > done]
-    for ts, step, row in new[: limits.tail_rows]:
-        _step(row, step, run.date(ts), run)
-    run.finished = state.finished
-    return _reading(run, len(new) > limits.tail_rows, state.dropped, state.why, len(new))
-
-
-def _reading(run: _Gathered, more: bool, dropped: int, why: str, rows: int) -> Reading:
-    memory, facts = run.memory, run.facts
-    most, last = facts.get("max_steps"), memory.get("step", 0)
-    if not run.finished and isinstance(most, float) and last >= most:
-        run.finished = f"step {last} is the last of {most:.0f}"
-    if run.finished:
-        facts |= {"lifecycle": "finished", "lifecycle_why": run.finished}
-        memory["finished"] = True
-    elif run.samples and memory.pop("finished", False):
-        facts |= {"lifecycle": "running", "lifecycle_why": "new rows after the end"}
-    mode = "async" if memory.get("async") else facts.get("mode", "sync_colocated")
-    return Reading(
-        samples=tuple(run.samples),
-        events=tuple(run.events),
-        facts={**facts, "framework": "trl", "mode": mode},
-        unmapped=run.unmapped,
-        cursor=memory,
-        more=more,
-        dropped=dropped,
-        why_dropped=why,
-        samples_scraped=rows,
-    )
-
-
-def matches_path(path: Path) -> str | None:
-    """What gives a TRL run away. Other trainers use trackio and HF's state file too, so their content is asked."""
-    try:
-        state_path = _trl_state.find(path)
-        if state_path is not None and _trl_state.is_reinforcement(_trl_state.read(state_path, Limits())):
-            return f"{state_path.name} with GRPO's keys"
-        database = path if path.is_file() and path.suffix == ".db" else _database(path)
-        if database is not None and _is_trl(database):
-            return f"trackio database {database.name} with TRL's keys"
-    except (ScrapeError, OSError):
+def _state_path(path: Path) -> str | None:
+    state = _trl_state.find(path)
+    if state is None:
         return None
-    return None
+    try:
+        known = _trl_state.is_reinforcement(_trl_state.read(state, Limits()))
+    except ScrapeError:
+        return None
+    return f"{state.name} with GRPO's keys" if known else None
 
 
-def _is_trl(database: Path) -> bool:
-    read = trackio.read(database, {}, Limits(tail_rows=100))
-    if "num_generations" in read.config:
-        return True
-    return any("train/global_step" in row.metrics and "train/reward" in row.metrics for row in read.rows)
-
-
-COLLECTOR = Collector(
+FRAMEWORK = Framework(
     name="trl",
-    actor="trainer",
-    reads="TRL GRPO and AsyncGRPO runs (trackio database, trainer_state.json)",
+    reads="TRL GRPO and AsyncGRPO runs (trackio, MLflow, wandb, TensorBoard, trainer_state.json)",
     versions="1.16.0 by source and recorded runs",
-    tail=tail,
-    matches_path=matches_path,
+    sinks=(trackio_log.SINK, mlflow_db.SINK, wandb_log.SINK, tensorboard.SINK, _trl_state.SINK),
+    keys=_trl_keys.KEYS,
+    patterns=_trl_keys.PATTERNS,
+    ignored=_trl_keys.IGNORED,
+    marks=(
+        "frac_reward_zero_std",
+        *_trl_keys.ASYNC_MARKS,
+        r"profiling/Time taken: \w*Trainer\..*",
+        # HF's integrations add the one, GRPO the other: other trainers log them apart.
+        ("step_time", "global_step"),
+    ),
+    config_marks=("num_generations", "max_staleness", "vllm_mode", "steps_per_generation", _trl_state.REWARDED),
+    strip=("train/",),
+    split=_split,
+    needs=_trl_keys.NEEDS,
+    derive=_trl_keys.derive,
+    facts=_trl_config.facts,
+    seen=_seen,
+    beside=_beside,
+    seconds=("step_time", "perf/step_s"),
+    extra_path=_state_path,
+    derives=(
+        "reward_component_mean",
+        "trainer_compute_seconds",
+        "trainer_other_seconds",
+    ),
+    hints={
+        "generation_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
+        "trainer_compute_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
+        "trainer_samples": "`report_to` trackio, wandb or mlflow, which keep the configuration",
+    },
 )
+
+COLLECTOR = collector_of(FRAMEWORK)

@@ -1,11 +1,19 @@
-"""`rollscope check`: validates the configuration and reads every target once. Nothing is stored."""
+"""`rollscope check`: validates the configuration and reads every target once. Nothing is stored.
 
-import asyncio
+For each target it says what it is taken for and from which log; for each signal its value with the raw key behind it
+and its age, or why there is none and what would turn it on.
+"""
+
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import collectors
-from collectors.model import Limits, Reading, Target
+from collectors.catalog import METRICS
+from collectors.detect import detect_path
+from collectors.model import Target
 from server import signals
 from server.alerts.config import AlertSettings
 from server.alerts.frame import TARGET_UP
@@ -13,32 +21,83 @@ from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Condition, Rule
 from server.attach import Attached, attach
 from server.clock import WallClock
+from server.commands._look import Seen, look, words
 from server.config import RunSettings
-from server.derive import Deriver, is_gap, why
+from server.coverage import TRAINED, inputs
+from server.derive import Deriver, why
+from server.disagree import Trust
 from server.problems import ConfigError
 from server.query.alerts import missing
 from server.query.names import format_name
-from server.scrape import TargetReader
 from server.signals._model import Answer, NotApplicable, TargetHealth, Unknown
 from server.signals._window import StepKey
 
+KEYS_SHOWN = 3
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
-def probe(runs: Sequence[RunSettings], alerts: AlertSettings) -> tuple[str, bool]:
-    """A report for the terminal and whether everything answered."""
-    lines, fine = _alerting(alerts), True
-    if not runs:
-        return "\n".join(["the configuration is valid; it names no run", *lines]), True
-    for run in runs:
-        try:
-            found = attach(run)
-        except ConfigError as error:
-            lines += [f"{run.name}: {problem}" for problem in error.problems]
-            fine = False
-            continue
-        text, good = _run(found, alerts.rules)
-        lines += text
-        fine = fine and good
-    return "\n".join(lines), fine
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A signal: its value with unit, the raw keys behind it and its age (seconds), or why there is none."""
+
+    name: str
+    state: str
+    value: float | None = None
+    unit: str = ""
+    keys: str = ""
+    age: float | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What was found of one run."""
+
+    name: str
+    problems: list[str] = field(default_factory=list)
+    looked_for: list[str] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    disputes: list[str] = field(default_factory=list)
+    able: list[str] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fine(self) -> bool:
+        return not self.problems and all(one.up for one in self.seen)
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything `check` found."""
+
+    alerting: list[str]
+    runs: list[RunReport]
+
+    @property
+    def fine(self) -> bool:
+        return all(run.fine for run in self.runs)
+
+
+def probe(runs: Sequence[RunSettings], alerts: AlertSettings) -> Report:
+    """Attach to every run and read it once."""
+    return Report(_alerting(alerts), [_probe(run, alerts.rules) for run in runs])
+
+
+def _probe(run: RunSettings, rules: Sequence[Rule]) -> RunReport:
+    try:
+        return _run(attach(run), rules)
+    except ConfigError as error:
+        return RunReport(run.name, list(error.problems), _looked_for(run))
+
+
+def _looked_for(run: RunSettings) -> list[str]:
+    """What every collector of files looks for, when a path holds nothing any of them knows."""
+    paths = [Path(one.source).expanduser() for one in run.targets if not one.is_url and not one.collector]
+    if not any(path.exists() and not detect_path(path) for path in paths):
+        return []
+    known = [one for _, one in sorted(collectors.load().items()) if one.looks_for]
+    return [f"{one.name}: {', '.join(dict.fromkeys(one.looks_for))}" for one in known]
 
 
 def _alerting(alerts: AlertSettings) -> list[str]:
@@ -56,78 +115,139 @@ def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
     return all(one.matches(fixed) for one in matchers if one.name in ("alertname", "severity", "class"))
 
 
-def _run(run: Attached, rules: Sequence[Rule]) -> tuple[list[str], bool]:
-    lines, fine = [f"run {run.name}"], True
+# ---- a run
+
+
+def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     now = WallClock().now()
     named = {one.name for rule in rules for one in rule.conditions if one.source == "metric"}
-    deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named)
-    for target in run.targets:
-        reading, words = asyncio.run(_read(target, now))
-        lines.append(f"  {target.name} ({target.collector}): {words}")
-        fine = fine and reading is not None
-        deriver.health[target.name] = TargetHealth(
-            target.name, target.collector, target.actor, reading is not None, now, now, target.interval_seconds
-        )
-        if reading is not None:
-            lines += [f"    fact {name} = {value}" for name, value in sorted(reading.facts.items())]
-            _feed(deriver, target, reading, now)
+    trust = Trust.of(run.targets, collectors.load())
+    deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, trust=trust)
+    report = RunReport(run.name, seen=look(run.targets, now))
+    for seen in report.seen:
+        deriver.health[seen.target.name] = _health(seen, now)
+        _feed(deriver, seen.target, seen, now)
     deriver.facts.update(run.facts)
-    return lines + _coverage(deriver, now) + _firing(deriver, now, rules), fine
-
-
-def _feed(deriver: Deriver, target: Target, reading: Reading, now: float) -> None:
-    deriver.facts.update(reading.facts)
     deriver.mode = str(deriver.facts.get("mode", deriver.mode))
-    steps: dict[tuple[str, int], tuple[float, dict[StepKey, float]]] = {}
-    for sample in reading.samples:
+    # As `collect` would: of a run that says it is over nothing is late.
+    deriver.lifecycle = str(deriver.facts.get("lifecycle", deriver.lifecycle))
+    answers = deriver.steps_now(now) + deriver.tick(now)
+    for name, _, answer in answers:
+        report.lines += _lines(name, answer, deriver, report.seen, now)
+    told = ((seen.target.name, trust.complaint(seen.target.name)) for seen in report.seen)
+    report.disputes = [f"{name} {text}" for name, text in told if text]
+    _firing(report, deriver, {name: answer for name, _, answer in answers}, rules)
+    return report
+
+
+def _health(seen: Seen, now: float) -> TargetHealth:
+    target, heard = seen.target, now if seen.up else None
+    return TargetHealth(target.name, target.collector, target.actor, seen.up, now, heard, target.interval_seconds)
+
+
+def _feed(deriver: Deriver, target: Target, seen: Seen, now: float) -> None:
+    deriver.facts.update(seen.facts)
+    deriver.mode = str(deriver.facts.get("mode", deriver.mode))
+    steps: dict[tuple[str, int, int], tuple[float, dict[StepKey, float]]] = {}
+    lives = Lives()
+    for sample in seen.samples:
         ts = sample.ts if sample.ts is not None else now
-        if sample.step is None:
+        if sample.step is None or METRICS[sample.metric].reduction == "instant":
             deriver.sample(ts, target.name, sample.metric, sample.labels, sample.value)
-        else:
-            _, values = steps.setdefault((sample.axis, sample.step), (ts, {}))
+        if sample.step is not None:
+            life = lives.of(sample.axis, sample.step, ts)
+            _, values = steps.setdefault((sample.axis, life, sample.step), (ts, {}))
             values[(sample.metric, sample.labels)] = sample.value
-    for (axis, number), (ts, values) in steps.items():
-        deriver.recall(axis, 0, number, ts, target.name, values)
+    for (axis, life, number), (ts, values) in steps.items():
+        deriver.recall(axis, life, number, ts, target.name, values)
 
 
-async def _read(target: Target, now: float) -> tuple[Reading | None, str]:
-    reader = TargetReader(target, collectors.load()[target.collector], limits=Limits())
-    outcome = await reader.read(now)
-    await reader.close()
-    if outcome.reading is None:
-        return None, f"DOWN, {outcome.error}"
-    reading = outcome.reading
-    names = {sample.metric for sample in reading.samples}
-    more = ", more to read" if reading.more else ""
-    unmapped = f", {len(reading.unmapped)} unmapped keys" if reading.unmapped else ""
-    return (
-        reading,
-        f"up, {len(reading.samples)} samples of {len(names)} metrics{unmapped}{more}, {outcome.seconds:.2f} s",
-    )
+class Lives:
+    """The lives of one log: a step that goes back while time goes on begins a new one, as when it is stored."""
+
+    def __init__(self) -> None:
+        self._newest, self._began = 0, -math.inf
+        self._places: dict[str, tuple[int, int, float]] = {}
+
+    def of(self, axis: str, number: int, ts: float) -> int:
+        """The life of a row. The other axes go back later in the log, and join the life the first one began."""
+        life, last, at = self._places.get(axis, (self._newest, number, ts))
+        if number < last and ts <= at:
+            return life  # late for a step that is there
+        if number < last and life == self._newest:
+            self._newest, self._began = self._newest + 1, ts
+        if number < last or ts >= self._began:
+            life = self._newest
+        self._places[axis] = (life, number, ts)
+        return life
 
 
-def _coverage(deriver: Deriver, now: float) -> list[str]:
-    """What every signal would say from what was read: its values, or what it lacks."""
-    lines = []
-    for name, _, answer in deriver.steps_now(now) + deriver.tick(now):
-        if is_gap(answer):
-            lines.append(f"  {name}: none: {why(answer)}")
-        else:
-            values = ", ".join(f"{format_name(name, value.labels)} = {value.value:.4g}" for value in answer)  # type: ignore[union-attr]
-            lines.append(f"  {values}")
-    return lines
+# ---- its signals
 
 
-def _firing(deriver: Deriver, now: float, rules: Sequence[Rule]) -> list[str]:
+def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[Seen], now: float) -> Iterator[Line]:
+    item = next(one for one in signals.load() if one.name == name)
+    if isinstance(answer, (list, tuple)):
+        keys, age = _keys(item, seen), _age(item, deriver, now)
+        for value in answer:
+            yield Line(format_name(name, value.labels), "value", value.value, item.unit, keys, age)
+    elif isinstance(answer, NotApplicable):
+        yield Line(name, "not_applicable", why=answer.why)
+    else:
+        yield Line(name, "unknown", why=_lacking(item, why(answer), seen))
+
+
+def _keys(item: signals.Signal | signals.Counter, seen: Sequence[Seen]) -> str:
+    """The raw keys behind a signal, by target."""
+    found = []
+    for one in seen:
+        told = [one.origins.get(metric, "") for metric in inputs(item) if metric in one.metrics]
+        keys = list(dict.fromkeys(filter(None, told)))
+        more = f" and {len(keys) - KEYS_SHOWN} more" if len(keys) > KEYS_SHOWN else ""
+        if told:
+            found.append(f"{', '.join(keys[:KEYS_SHOWN])}{more} ({one.target.name})".strip())
+    return "; ".join(found)
+
+
+def _age(item: signals.Signal | signals.Counter, deriver: Deriver, now: float) -> float | None:
+    if not isinstance(item, signals.Signal):
+        return None
+    if item.cadence == "tick" and any(deriver.gauges.get(metric) for metric in item.inputs):
+        return now - deriver.data_time(item.name, now)
+    times = [step.ts for metric in item.inputs for _, step in deriver.book.newest_of(metric)]
+    newest = deriver.book.newest_of_all()
+    # By the mode or by when rows come, without a number of its own: as old as the newest step.
+    times += [newest.ts] if not times and newest is not None and not TRAINED.isdisjoint(item.inputs) else []
+    return now - max(times) if times else None
+
+
+def _lacking(item: signals.Signal | signals.Counter, words: str, seen: Sequence[Seen]) -> str:
+    """Why there is no value: by a framework that does not report it, what would turn it on."""
+    for one in seen:
+        collector = collectors.load()[one.target.collector]
+        absent = [metric for metric in inputs(item) if metric in TRAINED and metric not in one.metrics]
+        if collector.actor == "trainer" and absent:
+            name = one.facts.get("framework", collector.name)
+            how = next((collector.hints[metric] for metric in absent if metric in collector.hints), "")
+            if how:
+                return f"not reported by {name}: {how}"
+            if isinstance(item, signals.Signal) and words == item.hint:
+                return f"not reported by {name}; {words}"
+    return words
+
+
+# ---- its rules
+
+
+def _firing(report: RunReport, deriver: Deriver, answers: Mapping[str, Answer], rules: Sequence[Rule]) -> None:
     """Which rules can ever fire with what was read, and what the others lack."""
-    answers = {name: answer for name, _, answer in deriver.steps_now(now) + deriver.tick(now)}
-    lacking = {}
     for rule in rules:
         reasons = (_lacks(deriver, answers, condition) for condition in rule.conditions)
-        lacking[rule.name] = next(filter(None, reasons), "")
-    able = [name for name, why_not in lacking.items() if not why_not]
-    lines = [f"  rules that can fire: {len(able)} of {len(rules)}: {', '.join(able) or 'none'}"]
-    return lines + [f"  rule {name}: {why_not}" for name, why_not in lacking.items() if why_not]
+        lacks = next(filter(None, reasons), "")
+        if lacks:
+            report.lacking[rule.name] = lacks
+        else:
+            report.able.append(rule.name)
 
 
 def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition) -> str:
@@ -149,3 +269,98 @@ def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition
     hints = {item.name: item.hint for item in signals.load() if isinstance(item, signals.Signal)}
     # Other words than the hint are a matter of time: a rate needs two pages, a window three steps.
     return f"no source: {answer.why}" if isinstance(answer, Unknown) and answer.why == hints[condition.name] else ""
+
+
+# ---- as text and as JSON
+
+
+def text(report: Report) -> str:
+    """The report for the terminal: a table of signals per run, its columns in line."""
+    if not report.runs:
+        return "\n".join(["the configuration is valid; it names no run", *report.alerting])
+    return "\n".join([*report.alerting, *(line for run in report.runs for line in _run_text(run))])
+
+
+def _run_text(run: RunReport) -> Iterator[str]:
+    yield from (f"{run.name}: {problem}" for problem in run.problems)
+    if run.looked_for:
+        yield "  what was looked for:"
+        yield from (f"    {line}" for line in run.looked_for)
+    if run.problems:
+        return
+    yield f"run {run.name}"
+    for seen in run.seen:
+        yield from _target_text(seen)
+    yield from (f"  data trust: {line}" for line in run.disputes)
+    yield from _table([line for line in run.lines if line.state == "value"])
+    width = max((len(line.name) for line in run.lines if line.state != "value"), default=0)
+    for line in run.lines:
+        if line.state != "value":
+            state = "not applicable: " if line.state == "not_applicable" else ""
+            yield f"  {line.name:<{width}}  {state}{line.why}"
+    yield f"  rules that can fire: {len(run.able)} of {len(run.able) + len(run.lacking)}: {_listed(run.able)}"
+    yield from (f"  rule {name}: {lacks}" for name, lacks in run.lacking.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _target_text(seen: Seen) -> Iterator[str]:
+    head = f"  {seen.target.name} ({seen.target.collector})"
+    if not seen.up:
+        yield f"{head}: DOWN, {seen.error}"
+        return
+    more = ", more to read" if seen.more else ""
+    yield f"{head}: up, {seen.count} samples of {len(seen.metrics)} metrics{more}, {seen.seconds:.2f} s"
+    yield f"    {words(seen)}"
+    known = ("framework", "framework_version", "mode", "run_name")
+    yield from (f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in known)
+    if seen.unmapped:
+        yield f"    {len(seen.unmapped)} unmapped keys: {', '.join(sorted(seen.unmapped)[:20])}"
+
+
+def _table(lines: Sequence[Line]) -> Iterator[str]:
+    cells = [(line.name, f"{line.value:.4g} {line.unit}".rstrip(), age(line.age), line.keys) for line in lines]
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
+    for name, value, old, keys in cells:
+        yield f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {old:>{widths[2]}}  {keys}".rstrip()
+
+
+def age(seconds: float | None) -> str:
+    """``12 s``, ``5 min``, ``3 h``, ``9 d``."""
+    if seconds is None:
+        return ""
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def dump(report: Report) -> str:
+    """The same as JSON."""
+    runs = [_run_json(run) for run in report.runs]
+    return json.dumps({"fine": report.fine, "alerting": report.alerting, "runs": runs}, indent=2)
+
+
+def _run_json(run: RunReport) -> dict[str, object]:
+    targets = [
+        {
+            "target": seen.target.name, "collector": seen.target.collector, "up": seen.up, "error": seen.error,
+            **seen.identity(), "facts": seen.facts, "metrics": sorted(seen.metrics), "origins": seen.origins,
+            "unmapped": seen.unmapped, "more": seen.more,
+        }
+        for seen in run.seen
+    ]  # fmt: skip
+    lines = [
+        {
+            "signal": line.name, "state": line.state, "value": line.value, "unit": line.unit, "keys": line.keys,
+            "age_seconds": line.age, "why": line.why,
+        }
+        for line in run.lines
+    ]  # fmt: skip
+    return {
+        "run": run.name, "fine": run.fine, "problems": run.problems, "looked_for": run.looked_for,
+        "targets": targets, "signals": lines, "trust": run.disputes,
+        "rules": {"able": run.able, "lacking": run.lacking},
+    }  # fmt: skip

@@ -100,13 +100,14 @@ class Gauge:
 
 @dataclass(slots=True)
 class Step:
-    """One step of one axis with what was logged for it so far."""
+    """One step of one axis with what was logged for it so far. ``tellers``: which target said it, where known."""
 
     axis: str
     incarnation: int
     number: int
     ts: float
     values: dict[StepKey, float]
+    tellers: dict[StepKey, str] = field(default_factory=dict)
 
     def get(self, metric: str, labels: Labels = ()) -> float | None:
         return self.values.get((metric, labels))

@@ -1,6 +1,9 @@
 """Samples ready for the trainer: the buffer between generator and trainer, mean over 5 minutes of whole steps."""
 
+from functools import partial
+
 from server.signals._model import Answer, Signal, Unknown, Value, View
+from server.signals._queue import INPUTS, waiting
 from server.signals._steps import SYNC_HAS_NO_QUEUE, not_in_sync
 from server.signals._ticks import window_sum
 
@@ -11,8 +14,8 @@ HINT = (
 
 
 def _compute(view: View) -> Answer:
-    gauges = view.fresh("queue_samples")
-    return [Value(window_sum(view, gauges))] if gauges else Unknown(HINT)
+    samples = waiting(view, partial(window_sum, view))
+    return [Value(samples)] if samples is not None else Unknown(HINT)
 
 
 SIGNAL = Signal(
@@ -21,7 +24,7 @@ SIGNAL = Signal(
     unit="samples",
     actor="queue",
     help="Samples ready for the trainer and not yet taken; time-weighted mean over 5 minutes of whole steps.",
-    inputs=("queue_samples",),
+    inputs=INPUTS,
     cadence="tick",
     compute=not_in_sync(SYNC_HAS_NO_QUEUE, _compute),
     hint=HINT,

@@ -14,12 +14,16 @@ _HINT = (
 )
 _LEVEL = ("level", "trajectory")
 _reported = stats(_HINT, ("mean", "staleness_versions_mean", average), ("max", "staleness_versions_max", max))
+# PipelineRL and AReaL tell the largest alone.
+_largest = stats(_HINT, ("max", "staleness_versions_max", max))
 
 
 def _compute(view: View) -> Answer:
     if view.synchronous:
         return [Value(0.0, (_LEVEL, ("stat", "mean"))), Value(0.0, (_LEVEL, ("stat", "max")))]
     answer = _reported(view)
+    if not isinstance(answer, (list, tuple)):
+        answer = _largest(view)
     if not isinstance(answer, (list, tuple)):
         return answer
     return [Value(value.value, (_LEVEL, *value.labels)) for value in answer]

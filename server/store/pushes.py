@@ -6,18 +6,20 @@ dies in between, it is collected exactly once. Times are epoch ms.
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Connection, case, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from server.store.engine import Engines, StoreError
-from server.store.tables import inbox, pushers
-from server.store.types import Push, Pusher
+from server.store.tables import forwarders, inbox, pushers
+from server.store.types import Forwarder, Push, Pusher
 from server.store.write import ensure_run
 
 # About 15 s of what a store takes, as for the writer's queue: longer than a fail-over, small enough on disk.
 INBOX_ROWS = 200_000
 # One run that pushes faster than it can be collected must not take the room of the others.
 INBOX_PUSHES = 1_000
+# A container that loses its spool with every start is somebody new each time: the longest silent are forgotten.
+AGENTS = 20
 
 _PUSH = ("run", "target", "actor", "interval_seconds", "received_at", "rows", "body")
 _PUSHER = ("target", "actor", "interval_seconds", "last_ts")
@@ -43,11 +45,29 @@ class PushStore:
         if self._engines.write is None:
             raise StoreError("the store was opened read-only")
         with self._engines.write.begin() as connection:
-            _check_room(connection, pushes)
-            for push in pushes:
-                ensure_run(connection, push.run)
-                _note(connection, push.run, Pusher(push.target, push.actor, push.interval_seconds, push.received_at))
-            connection.execute(inbox.insert(), [{name: getattr(push, name) for name in _PUSH} for push in pushes])
+            _offer(connection, pushes)
+
+    def offer_once(self, push: Push, agent: str, seq: int) -> bool:
+        """Keep a forwarded reading; False when this or a later one of the same spool was kept before.
+
+        Raises:
+            InboxFull: there is no room.
+            StoreError: the store was opened read-only.
+        """
+        if self._engines.write is None:
+            raise StoreError("the store was opened read-only")
+        with self._engines.write.begin() as connection:
+            if not _claim(connection, push.run, Forwarder(push.target, agent, seq, push.received_at)):
+                return False
+            _offer(connection, [push])
+            return True
+
+    def forwarders(self, run: str) -> list[Forwarder]:
+        """Who ever forwarded what of a run, by target, the newest first."""
+        c = forwarders.c
+        query = select(c.target, c.agent, c.seq, c.last_ts).where(c.run == run).order_by(c.target, c.last_ts.desc())
+        with self._engines.read.begin() as connection:
+            return [Forwarder(**row._mapping) for row in connection.execute(query)]
 
     def note(self, run: str, pusher: Pusher) -> None:
         """Note who pushed what the inbox does not hold (records of sandboxes)."""
@@ -77,6 +97,41 @@ class PushStore:
         query = select(c.run, last).where(c.last_ts >= since_ms).group_by(c.run).order_by(last.desc(), c.run)
         with self._engines.read.begin() as connection:
             return {run: ts for run, ts in connection.execute(query)}
+
+
+def _offer(connection: Connection, pushes: Sequence[Push]) -> None:
+    _check_room(connection, pushes)
+    for push in pushes:
+        ensure_run(connection, push.run)
+        _note(connection, push.run, Pusher(push.target, push.actor, push.interval_seconds, push.received_at))
+    connection.execute(inbox.insert(), [{name: getattr(push, name) for name in _PUSH} for push in pushes])
+
+
+def _claim(connection: Connection, run: str, one: Forwarder) -> bool:
+    """Note a reading as taken, in one statement: two that send the same at once must not both be believed."""
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = make(forwarders).values(run=run, target=one.target, agent=one.agent, seq=one.seq, last_ts=one.last_ts)
+    old, new = forwarders.c, statement.excluded
+    claimed = connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["run", "target", "agent"],
+            set_={"seq": new.seq, "last_ts": new.last_ts},
+            where=old.seq < new.seq,
+        ).returning(old.seq)
+    ).first()
+    if claimed is not None:
+        _forget(connection, run, one)
+    return claimed is not None
+
+
+def _forget(connection: Connection, run: str, one: Forwarder) -> None:
+    c = forwarders.c
+    of = (c.run == run, c.target == one.target)
+    query = select(c.last_ts, c.agent).where(*of).order_by(c.last_ts.desc(), c.agent.desc())
+    last = connection.execute(query.offset(AGENTS).limit(1)).first()
+    if last is not None:
+        older = or_(c.last_ts < last.last_ts, (c.last_ts == last.last_ts) & (c.agent <= last.agent))
+        connection.execute(delete(forwarders).where(*of, older, c.agent != one.agent))
 
 
 def _check_room(connection: Connection, pushes: Sequence[Push]) -> None:

@@ -147,6 +147,9 @@ def points_since(
     return [tuple(row) for row in connection.execute(query)]
 
 
+_Told = dict[str, dict[tuple[str, Labels], float]]
+
+
 def run_steps(
     connection: Connection, run: RunRow, axis: str | None, last: int, before: int | None, incarnation: int
 ) -> list[StepRow]:
@@ -174,21 +177,25 @@ def _axis_steps(
         return []
     # All values of the range at once: a query per step would be a hundred.
     values = _step_values(connection, run, axis, incarnation, (found[-1][0], found[0][0]))
-    return [StepRow(axis, incarnation, step, ts, values[step]) for step, ts in found]
+    return [StepRow(axis, incarnation, step, ts, _merged(values[step]), values[step]) for step, ts in found]
+
+
+def _merged(told: _Told) -> dict[tuple[str, Labels], float]:
+    return {key: value for values in told.values() for key, value in values.items()}
 
 
 def _step_values(
     connection: Connection, run: int, axis: str, incarnation: int, between: tuple[int, int]
-) -> Mapping[int, Mapping[tuple[str, Labels], float]]:
-    """step -> (metric, labels) -> value. Two targets that report one thing: the series made later wins."""
+) -> Mapping[int, _Told]:
+    """step -> target -> (metric, labels) -> value. Of two targets the one whose series were made later is last."""
     query = (
-        select(step_values.c.step, series.c.metric, series.c.labels, step_values.c.v)
+        select(step_values.c.step, series.c.target, series.c.metric, series.c.labels, step_values.c.v)
         .join(series, series.c.id == step_values.c.series)
         .where(series.c.run == run, series.c.axis == axis, step_values.c.incarnation == incarnation)
         .where(step_values.c.step.between(*between))
         .order_by(series.c.id)
     )
-    values: dict[int, dict[tuple[str, Labels], float]] = defaultdict(dict)
-    for step, metric, labels, value in connection.execute(query):
-        values[step][metric, unpack_labels(labels)] = value
+    values: dict[int, _Told] = defaultdict(lambda: defaultdict(dict))
+    for step, target, metric, labels, value in connection.execute(query):
+        values[step][target][metric, unpack_labels(labels)] = value
     return values

@@ -410,6 +410,18 @@ inbox = Table(
     Index("ix_inbox_run", "run", "id"),
 )
 
+forwarders = Table(
+    "forwarders",
+    common,
+    Column("run", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    # A spool's name for itself: a new spool counts its readings anew.
+    Column("agent", Text, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("last_ts", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run", "target", "agent", name="pk_forwarders"),
+)
+
 _PENDING = text("ready_at IS NULL AND ended_at IS NULL")
 
 sandboxes = Table(

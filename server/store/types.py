@@ -204,6 +204,16 @@ class Pusher:
     last_ts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Forwarder:
+    """Who forwards a target from another machine: its spool's name, its newest reading taken, and when (epoch ms)."""
+
+    target: str
+    agent: str
+    seq: int
+    last_ts: int
+
+
 @dataclass(slots=True)
 class Batch:
     """Everything in here is committed in one transaction, or not at all.
@@ -250,13 +260,14 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One stored step with its values by (metric, labels)."""
+    """One stored step with its values by (metric, labels); ``told``: the same by the target that said them."""
 
     axis: str
     incarnation: int
     step: int
     ts: int
     values: Mapping[tuple[str, Labels], float]
+    told: Mapping[str, Mapping[tuple[str, Labels], float]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

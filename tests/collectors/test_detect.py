@@ -8,15 +8,16 @@ def test_runs() -> None:
     assert [name for name, _ in detect_path(TESTDATA / "prime_rl" / "driven")] == ["prime_rl"]
     for path in ("trl/sync", "trl/async", "trl/async/async-grpo.db", "trl/sync/trainer_state.json"):
         assert [name for name, _ in detect_path(TESTDATA / path)] == ["trl"]
-    for path in ("", "absent", "prime_rl/driven/truth.jsonl"):
+    for path in ("exposition", "absent", "prime_rl/driven/truth.jsonl"):
         assert detect_path(TESTDATA / path) == []
 
 
 def test_the_reason_names_what_was_found() -> None:
-    assert detect_path(TESTDATA / "trl" / "async")[0][1] == "trackio database async-grpo.db with TRL's keys"
+    assert detect_path(TESTDATA / "trl" / "async")[0][1] == "trackio async-grpo.db with perf/rollout_wait_s"
 
 
 def test_pages() -> None:
     assert detect_page((TESTDATA / "vllm" / "synthetic_2_engines.prom").read_bytes()) == "vllm"
     assert detect_page(b"<html>") is None
-    assert detect_page((TESTDATA / "exposition" / "skyrl.prom").read_bytes()) is None
+    assert detect_page((TESTDATA / "exposition" / "skyrl.prom").read_bytes()) == "skyrl"
+    assert detect_page((TESTDATA / "skyrl" / "without_gauges.txt").read_bytes()) is None

@@ -99,6 +99,15 @@ def test_the_real_writer_while_it_writes(tmp_path: Path) -> None:
     assert read.run_name == "first"
 
 
+def test_a_database_whose_tables_are_still_being_made_is_one_without_configuration(tmp_path: Path) -> None:
+    with closing(make(tmp_path / "new.db")) as writer:
+        log(writer, "a", {"x": 1})
+        writer.execute("DROP TABLE configs")
+        writer.commit()
+    read = trackio.read(tmp_path / "new.db", {}, Limits())
+    assert ([row.metrics for row in read.rows], read.config) == ([{"x": 1}], {})
+
+
 def test_a_live_wal_database_is_read_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "live.db"
     with closing(make(path, wal=True)) as writer:
@@ -172,6 +181,29 @@ def test_the_newest_of_two_runs(tmp_path: Path) -> None:
         read = trackio.read(path, first.cursor, Limits())
     assert (first.run_name, read.run_name, read.config, read.restarted) == ("A", "B", {"k": 1}, True)
     assert [row.metrics for row in read.rows] == [{"x": 2}]
+
+
+def test_a_run_taken_up_again_goes_on_behind_its_last_row(tmp_path: Path) -> None:
+    """Without configurations the run that logged last is read: two that take turns are never read twice."""
+    path, cursor, said = tmp_path / "turns.db", {}, []
+    with closing(make(path)) as writer:
+        for run, x in (("a", 1), ("b", 2), ("a", 3), ("b", 4), ("b", 5), ("a", 6)):
+            log(writer, run, {"x": x})
+            read = trackio.read(path, cursor, Limits())
+            cursor = json.loads(json.dumps(read.cursor))
+            said.append((read.run_name, [row.metrics["x"] for row in read.rows], read.restarted))
+    assert said == [
+        ("A", [1], False), ("B", [2], True), ("A", [3], True), ("B", [4], True), ("B", [5], False), ("A", [6], True),
+    ]  # fmt: skip
+
+
+def test_of_the_runs_left_the_newest_twenty_are_kept(tmp_path: Path) -> None:
+    path, cursor = tmp_path / "sweep.db", {}
+    with closing(make(path)) as writer:
+        for run in range(25):
+            log(writer, f"r{run}", {"x": run})
+            cursor = trackio.read(path, cursor, Limits()).cursor
+    assert list(cursor["left"].items()) == [(f"r{run}", run + 1) for run in range(4, 24)]
 
 
 def test_tables_are_passed_over_and_broken_rows_counted(tmp_path: Path) -> None:

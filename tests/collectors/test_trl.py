@@ -20,7 +20,7 @@ SYNC, ASYNC = TESTDATA / "trl" / "sync", TESTDATA / "trl" / "async"
 
 
 def tail(path: Path, cursor: dict | None = None, **limits: int) -> Reading:
-    return trl.tail(path, json.loads(json.dumps(cursor or {})), Limits(**limits), 1_000.0)
+    return trl.COLLECTOR.tail(path, json.loads(json.dumps(cursor or {})), Limits(**limits), 1_000.0)
 
 
 def last_ten(reading: Reading, metric: str) -> float:
@@ -57,7 +57,8 @@ def test_profiling_rows_belong_to_the_step_that_follows() -> None:
     reading = tail(SYNC)
     assert by_step(reading.samples, "generation_seconds")[1] == 0.21757718099979684
     assert by_step(reading.samples, "reward_seconds")[1] == 0.015411565000022165
-    parts = [by_step(reading.samples, f"{part}_seconds") for part in ("generation", "reward", "trainer_compute")]
+    assert by_step(reading.samples, "trainer_other_seconds")[1] == 0.015411565000022165  # the rewards'
+    parts = [by_step(reading.samples, f"{part}_seconds") for part in ("generation", "trainer_other", "trainer_compute")]
     assert sum(part[1] for part in parts) == pytest.approx(by_step(reading.samples, "trainer_step_seconds")[1])
 
 
@@ -126,7 +127,7 @@ def test_the_database_itself_and_its_folder_are_sources(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "run" / "mlflow.db")) as foreign:
         foreign.execute("CREATE TABLE metrics (key TEXT, value REAL)")
     expected = tail(SYNC / "grpo-tiny.db").samples
-    assert len(expected) == 2070
+    assert len(expected) == 2160
     for path in (tmp_path / "run", tmp_path / "run" / "trackio"):
         assert tail(path).samples == expected
 
@@ -213,6 +214,8 @@ def test_profiling_over_a_logging_window_is_per_step(tmp_path: Path) -> None:
     reading = tail(tmp_path)
     assert by_step(reading.samples, "generation_seconds")[4] == 3.0
     assert by_step(reading.samples, "trainer_compute_seconds")[4] == 2.0
+    assert by_step(reading.samples, "trainer_other_seconds")[4] == 0.0  # profiled, and no reward among it
+    assert sorted(by_step(reading.samples, "generation_seconds")) == [4]  # the first row's window is in no setting
 
 
 def test_a_second_run_in_the_database_takes_over(tmp_path: Path) -> None:
@@ -278,6 +281,6 @@ def test_no_run_says_what_was_looked_for(tmp_path: Path) -> None:
 
 def test_supervised_fine_tuning_is_not_ours(tmp_path: Path) -> None:
     history(tmp_path / "trainer_state.json", [{"step": 1, "loss": 0.5, "mean_token_accuracy": 0.7}])
-    assert trl.matches_path(tmp_path) is None
+    assert trl.COLLECTOR.matches_path(tmp_path) is None
     history(tmp_path / "trainer_state.json", [{"step": 1, "reward": 0.5, "completions/mean_length": 7.0}])
-    assert trl.matches_path(tmp_path) == "trainer_state.json with GRPO's keys"
+    assert trl.COLLECTOR.matches_path(tmp_path) == "trainer_state.json with GRPO's keys"

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from collectors.model import Reading, Sample, ScrapeError, Target
 from server.alerts.config import AlertSettings
 from server.clock import ScaledClock
+from server.disagree import Trust
 from server.drive import RunDriver, carry_of
 from server.ingest import Ingest
 from server.query import StoreReader
@@ -21,12 +22,13 @@ class Bench:
 
     def __init__(
         self, store: Store, writer: Writer, facts: dict[str, str | float] | None = None,
-        alerts: AlertSettings | None = None,
+        alerts: AlertSettings | None = None, trust: Trust | None = None,
     ) -> None:  # fmt: skip
         self.store, self.writer = store, writer
+        trust = trust or Trust()
         self.clock = ScaledClock(T0)
         self.reader = StoreReader(store, self.clock, alerts)
-        self.ingest = Ingest(store, "run")
+        self.ingest = Ingest(store, "run", complaint=trust.complaint)
         self.driver = RunDriver(
             store,
             self._submit,
@@ -34,6 +36,7 @@ class Bench:
             carry_of({"engine-0": (ENGINE, 5.0), "trainer": (TRAINER, 5.0)}),
             facts or {},
             alerts,
+            trust=trust,
         )
         self.ingest.met(self.driver.recovered)
 
@@ -72,10 +75,12 @@ class Bench:
 
 
 @contextmanager
-def bench(store: Store, alerts: AlertSettings | None = None, **facts: str | float) -> Iterator[Bench]:
+def bench(
+    store: Store, alerts: AlertSettings | None = None, trust: Trust | None = None, **facts: str | float
+) -> Iterator[Bench]:
     writer = Writer(store)
     try:
-        yield Bench(store, writer, facts, alerts)
+        yield Bench(store, writer, facts, alerts, trust)
     finally:
         writer.close()
 

@@ -200,6 +200,35 @@ def test_counters_follow_resets_and_count_every_step_once(store: Store) -> None:
         assert run.value("trained_tokens_total") == 3000.0
 
 
+def windows(*numbers: int, **facts: str | float) -> Reading:
+    """Rows of several steps each: the mean of their tokens is 1000."""
+    samples = [Sample("trained_tokens", 1000.0, ts=T0 + n, step=n, axis="trainer") for n in numbers]
+    return Reading(samples=tuple(samples), facts={"framework": "trl", "mode": "async", **facts})
+
+
+def test_a_row_of_several_steps_counts_for_all_of_them(store: Store) -> None:
+    """Step 1 is logged alone (`logging_first_step`), then every tenth: 30 steps, and 10 behind a restart."""
+    with bench(store) as run:
+        run.commit(TRAINER, windows(1, 10, 20, 30, logging_steps=10.0), T0 + 31)
+        run.advance(T0 + 40)
+        assert run.value("trained_tokens_total") == 30_000.0
+    with bench(store) as run:
+        run.commit(TRAINER, windows(40), T0 + 41)  # the fact is in the store
+        run.advance(T0 + 50)
+        assert run.value("trained_tokens_total") == 40_000.0
+        run.commit(TRAINER, windows(60), T0 + 61)  # the row of step 50 was lost: its steps are not made up
+        run.advance(T0 + 70)
+        assert run.value("trained_tokens_total") == 50_000.0
+
+
+@pytest.mark.parametrize(("facts", "tokens"), [({}, 3000.0), ({"logging_steps": 1.0}, 3000.0)])
+def test_rows_apart_without_a_window_are_one_step_each(store: Store, facts: dict[str, float], tokens: float) -> None:
+    with bench(store) as run:
+        run.commit(TRAINER, windows(10, 20, 30, **facts), T0 + 31)
+        run.advance(T0 + 40)
+        assert run.value("trained_tokens_total") == tokens
+
+
 def test_a_step_going_back_begins_a_new_incarnation_once(store: Store) -> None:
     with bench(store) as run:
         run.commit(TRAINER, steps(1, 8), T0 + 250)

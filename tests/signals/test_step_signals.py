@@ -106,6 +106,11 @@ def test_staleness_mean_of_means_and_max_of_maxima() -> None:
     assert found == {(LEVEL, ("stat", "mean")): 3.0, (LEVEL, ("stat", "max")): 12.0}
 
 
+def test_the_largest_staleness_alone_is_told_alone() -> None:
+    rows = [{"staleness_versions_max": float(n)} for n in (1, 4, 2)]
+    assert values(STALENESS.compute(view(steps=book(rows)))) == {(LEVEL, ("stat", "max")): 4.0}
+
+
 def test_staleness_is_zero_by_definition_in_synchronous_runs() -> None:
     found = values(STALENESS.compute(view(mode="sync_colocated")))
     assert found == {(LEVEL, ("stat", "mean")): 0.0, (LEVEL, ("stat", "max")): 0.0}

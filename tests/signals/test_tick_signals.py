@@ -141,6 +141,16 @@ def test_queue_in_batches_knows_the_batch_from_facts() -> None:
     assert isinstance(BATCHES.compute(view(gauge("queue_samples", 500.0))), Unknown)
 
 
+def test_a_queue_counted_in_groups_needs_their_size() -> None:
+    groups = gauge("queue_groups", 5.0)
+    assert isinstance(QUEUE_NOW.compute(view(groups)), Unknown)
+    # The same queue in samples, from the log: it is not added.
+    both = view(groups, gauge("queue_samples", 24.0), group_size=8.0, batch_samples=80.0)
+    assert values(QUEUE_NOW.compute(both)) == values(QUEUE.compute(both)) == {(): 40.0}
+    assert values(BATCHES.compute(both)) == {(): 0.5}
+    assert values(QUEUE_NOW.compute(view(groups, gauge("queue_samples", 24.0)))) == {(): 24.0}
+
+
 def test_in_flight_by_state() -> None:
     found = view(
         gauge("in_flight_rollouts", 480, labels=(("state", "generating"),)),

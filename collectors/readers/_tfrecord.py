@@ -1,0 +1,116 @@
+"""TFRecord framing, as TensorBoard's event files have it (tensorboard 2.21.0, tensorboardX 2.6.5).
+
+A record is ``length (u64) | masked crc32c of the length (u32) | payload | masked crc32c of the payload (u32)``.
+"""
+
+import re
+import struct
+from array import array
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size
+_AROUND = HEADER_BYTES + _FOOTER.size
+_MASK = 0xA282EAD8
+_POLYNOMIAL = 0x82F63B78  # crc32c, Castagnoli, reflected
+
+# What may begin a record behind garbage: a length below 4 GiB that is no multiple of 64 KiB.
+_START = re.compile(rb"(?=(?:[^\0].|\0[^\0])..\0{4})", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Frames:
+    """Records of a window.
+
+    Attributes:
+        records: where each begins (in the window), its payload and the checksum that was written of it.
+        used: bytes done with; beyond the window when a long record is passed over.
+        needs: how long the record that waits at ``used`` is, when its header is there.
+        bad: (where, what is wrong) of what was passed over.
+        lost: the window ends amid garbage that is counted already.
+    """
+
+    records: list[tuple[int, bytes, int]] = field(default_factory=list)
+    used: int = 0
+    needs: int = 0
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    lost: bool = False
+
+
+def split(data: bytes, left: int, limit: int, *, lost: bool = False) -> Frames:
+    """Cut a window into records. A record without its end waits; behind garbage the next sound header goes on.
+
+    Args:
+        left: bytes of the file from the window's start on.
+        limit: the longest payload that is read.
+        lost: as the window before said.
+    """
+    found, at = Frames(), 0
+    while at + HEADER_BYTES <= len(data):
+        length, crc = _HEADER.unpack_from(data, at)
+        if crc != _length_crc(length):
+            if len(data) >= left and not any(data[at:]):
+                break  # a hole at the end, which a network file system has not filled yet
+            if not lost:
+                found.bad.append((at, "is no record"))
+            at, lost = _resync(data, at + 1, limit)
+            continue
+        lost = False
+        end = at + length + _AROUND
+        if length > limit and end <= left:
+            found.bad.append((at, f"is longer than {limit} bytes"))
+        elif end > len(data):
+            found.needs = end - at
+            break
+        else:
+            payload = data[at + HEADER_BYTES : end - _FOOTER.size]
+            found.records.append((at, payload, _FOOTER.unpack_from(data, end - _FOOTER.size)[0]))
+        at = end
+    found.used, found.lost = at, lost
+    return found
+
+
+def _resync(data: bytes, start: int, limit: int) -> tuple[int, bool]:
+    """Where the next sound header begins; where there is none, where one could still begin, and True."""
+    for match in _START.finditer(data, start, max(start, len(data) - 4)):
+        at = match.start()
+        if at + HEADER_BYTES > len(data):
+            break
+        length, crc = _HEADER.unpack_from(data, at)
+        if length <= limit and crc == _length_crc(length):
+            return at, False
+    return max(start, len(data) - HEADER_BYTES + 1), True
+
+
+@lru_cache(maxsize=4096)
+def _length_crc(length: int) -> int:
+    return masked_crc(struct.pack("<Q", length))
+
+
+def masked_crc(data: bytes) -> int:
+    """crc32c (RFC 3720), rotated and shifted as TFRecord has it. Python's library only has crc32."""
+    table, crc = _table(), 0xFFFF_FFFF
+    even = len(data) & ~1
+    # Two bytes a step: the loop is what it costs.
+    for pair in struct.unpack(f"<{even // 2}H", data[:even]):
+        crc = table[(crc ^ pair) & 0xFFFF] ^ (crc >> 16)
+    if even < len(data):
+        crc = _shifted(crc & 0xFF ^ data[-1]) ^ (crc >> 8)
+    crc ^= 0xFFFF_FFFF
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFF_FFFF
+
+
+@lru_cache(maxsize=1)
+def _table() -> "array[int]":
+    low = [_shifted(byte) for byte in range(256)]
+    # Of a pair the low byte is shifted out first; what is left of it meets the high byte.
+    halves = ((low[pair & 0xFF], pair >> 8) for pair in range(1 << 16))
+    return array("I", (low[(first ^ high) & 0xFF] ^ (first >> 8) for first, high in halves))
+
+
+def _shifted(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (_POLYNOMIAL if byte & 1 else 0)
+    return byte

@@ -1,0 +1,99 @@
+"""SQLite databases that another process writes, read-only: the part all readers of them share.
+
+Never writes and never waits long: a WAL database nobody has open is read with ``immutable`` (a plain read-only
+connection would leave `-wal` and `-shm` behind), any other one with ``mode=ro`` inside one short transaction.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from collectors.model import ScrapeError
+
+# Writers hold their lock for milliseconds; waiting longer would hold a scraper thread.
+BUSY_SECONDS = 1.0
+# trackio opens and closes its database every 0.5 s; three tries that each meet a write are bad luck enough.
+QUIET_TRIES = 3
+
+Found = TypeVar("Found")
+
+
+def reading(
+    path: Path, read: Callable[[sqlite3.Connection], Found], what: str, busy_seconds: float = BUSY_SECONDS
+) -> Found:
+    """The answer of `read`, given a connection at one moment of the database.
+
+    Args:
+        what: whose database is expected, for the message when it is another.
+
+    Raises:
+        ScrapeError: ``missing``, ``locked``, ``garbage`` (no SQLite file, or not of this kind).
+    """
+    for _ in range(QUIET_TRIES):
+        before = quiet(path)
+        if before is None:
+            break
+        try:
+            with connection(path, "mode=ro&immutable=1", what, busy_seconds) as database:
+                found = read(database)
+        except ScrapeError as error:
+            if error.kind != "garbage" or quiet(path) == before:
+                raise
+            continue
+        # Immutable takes no lock: what was read counts only if nobody wrote meanwhile.
+        if quiet(path) == before:
+            return found
+    with connection(path, "mode=ro", what, busy_seconds) as database:
+        return read(database)
+
+
+def columns(database: sqlite3.Connection, table: str) -> set[str]:
+    """Names of a table's columns; empty when there is no such table. ``table`` is a word of ours."""
+    return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
+
+
+@contextmanager
+def connection(path: Path, mode: str, what: str, busy_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
+    """A read-only connection inside one read transaction.
+
+    Raises:
+        ScrapeError: also for what goes wrong inside the block.
+    """
+    try:
+        uri = f"file:{quote(str(path.absolute()))}?{mode}"
+        with closing(sqlite3.connect(uri, uri=True, timeout=busy_seconds, isolation_level=None)) as database:
+            database.execute("BEGIN")  # rows, config and last id of one moment
+            yield database
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    except sqlite3.Error as error:
+        raise _translate(path, error, what) from None
+
+
+def quiet(path: Path) -> tuple[int, int] | None:
+    """Size and age of a WAL database that nobody has open; None for any other, which is read with locks.
+
+    Raises:
+        ScrapeError: ``missing``.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(20)
+        status = path.stat()
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    if len(header) < 20 or header[18] != 2 or path.with_name(path.name + "-wal").exists():
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _translate(path: Path, error: sqlite3.Error, what: str) -> ScrapeError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return ScrapeError("locked", f"{path.name} is locked by another process")
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR):
+        return ScrapeError("missing", f"{path.name} cannot be opened")
+    return ScrapeError("garbage", f"{path.name} is no {what} database")

@@ -1,0 +1,118 @@
+"""A user's own table "their key -> our metric", as configured: checked, and turned into `Key`s."""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collectors.catalog import METRICS, Metric
+from collectors.trainers._framework import Key
+
+# What a value times this is in the metric's own unit.
+UNITS: Mapping[str, Mapping[str, float]] = {
+    "seconds": {"s": 1, "seconds": 1, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60, "h": 3600},
+    "ratio": {"ratio": 1, "fraction": 1, "percent": 0.01, "%": 0.01},
+    "bytes": {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
+    "tokens": {"tokens": 1, "ktokens": 1e3, "Mtokens": 1e6},
+    "tokens/s": {"tokens/s": 1, "ktokens/s": 1e3},
+}
+REDUCTIONS = {"value": "value", "per_step": "value", "total": "total", "cumulative": "total"}
+FIELDS = ("key", "metric", "unit", "scale", "reduction", "labels", "axis", "ignore")
+# A pattern is the user's own, but it runs on every key of every row.
+PATTERN_LENGTH, MAX_MAPS = 300, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """One row of the table. ``ours`` None: the key is known and not wanted."""
+
+    pattern: re.Pattern[str]
+    ours: Key | None
+    axis: str = ""
+
+
+def parse(text: str) -> tuple[Map, ...]:
+    """Rows from their JSON, as `check` has passed them."""
+    problems: list[str] = []
+    return check(json.loads(text or "[]"), lambda where, words: problems.append(f"{where}: {words}"))
+
+
+def check(rows: Any, add: Callable[[str, str], None]) -> tuple[Map, ...]:
+    """Rows of `[[run.NAME.target.map]]`; what is wrong goes to ``add(where, words)``, all of it at once."""
+    if not isinstance(rows, list) or len(rows) > MAX_MAPS:
+        add("", f"must be a list of tables, {MAX_MAPS} at most: [[run.NAME.target.map]]")
+        return ()
+    found = (_row(row, lambda words, n=n: add(f"[{n}]", words)) for n, row in enumerate(rows))  # type: ignore[misc]
+    return tuple(one for one in found if one is not None)
+
+
+def _row(row: Any, add: Callable[[str], None]) -> Map | None:
+    if not isinstance(row, dict):
+        add("must be a table")
+        return None
+    for name in row.keys() - set(FIELDS):
+        add(f"{name}: unknown key; known: {', '.join(FIELDS)}")
+    pattern = _pattern(row.get("key"), add)
+    if row.get("ignore") is True:
+        return Map(pattern, None) if pattern is not None else None
+    metric = _metric(row.get("metric"), add)
+    axis = row.get("axis", "")
+    if not isinstance(axis, str) or len(axis) > 40:
+        add("axis: must be a word such as trainer")
+        return None
+    ours = _key(row, metric, add) if metric is not None else None
+    return Map(pattern, ours, axis) if pattern is not None and ours is not None else None
+
+
+def _pattern(given: Any, add: Callable[[str], None]) -> re.Pattern[str] | None:
+    if not isinstance(given, str) or not 0 < len(given) <= PATTERN_LENGTH:
+        add("key: is missing: a regular expression that matches the whole of their key")
+        return None
+    try:
+        return re.compile(given)
+    except re.error as error:
+        add(f"key: no regular expression: {error}")
+        return None
+
+
+def _metric(given: Any, add: Callable[[str], None]) -> Metric | None:
+    found = METRICS.get(given) if isinstance(given, str) else None
+    if found is not None and found.kind != "histogram":
+        return found
+    near = difflib.get_close_matches(str(given), [name for name, one in METRICS.items() if one.kind != "histogram"], 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/custom-logs.md says where they are listed"
+    add(f"metric: {given!r} is no metric{hint}" if given else "metric: is missing")
+    return None
+
+
+def _key(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> Key | None:
+    scale = _scale(row, metric, add)
+    reduction = REDUCTIONS.get(str(row.get("reduction", "value")))
+    if reduction is None:
+        add(f"reduction: must be one of {', '.join(REDUCTIONS)}")
+    labels = row.get("labels", {})
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        add('labels: must be a table of texts, such as { basis = "wall" }')
+        return None
+    if scale is None or reduction is None:
+        return None
+    total = reduction == "total" and metric.reduction == "per_step"
+    return Key(metric.name, scale, tuple(sorted(labels.items())), reduction="total" if total else "value")
+
+
+def _scale(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> float | None:
+    scale = row.get("scale", 1)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < abs(scale) < 1e15:
+        add("scale: must be a number that is not 0: our value = theirs * scale")
+        return None
+    unit = row.get("unit")
+    if unit is None or unit == metric.unit:
+        return float(scale)
+    known = UNITS.get(metric.unit, {})
+    if unit not in known:
+        words = ", ".join(known) or metric.unit or "none (a pure number)"
+        add(f"unit: {metric.name} is in {metric.unit or 'no unit'}; units that can be converted: {words}")
+        return None
+    return float(scale) * known[unit]

@@ -1,0 +1,160 @@
+"""Which signal can be had of which framework: worked out from the registries, and written into the documentation.
+
+Every signal is asked over a made-up window that holds all a collector says it can report: what it answers then is the
+cell. `python -m server.coverage` writes docs/coverage.md and the table in the README anew; a test compares them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import collectors
+from collectors.catalog import METRICS, rollout, trainer
+from collectors.model import Collector
+from server import signals
+from server.derive import is_gap
+from server.signals._model import STEP_WINDOW, NotApplicable, View
+from server.signals._window import TRAINER, Gauge, StepBook, StepKey
+
+Cell = Literal["native", "derived", "-", "n/a"]
+LETTERS: Mapping[Cell, str] = {"native": "N", "derived": "d", "-": "", "n/a": "/"}
+BEGIN, END = "<!-- coverage: made by python -m server.coverage -->", "<!-- coverage: end -->"
+
+# What a training loop's log is about, as against engines and sandboxes.
+TRAINED = frozenset(row.name for row in (*trainer.ROWS, *rollout.ROWS))
+NOW, STEP_SECONDS = 1_000_000.0, 30.0
+# A configuration in which everything is stated.
+FACTS: Mapping[str, str | float] = {
+    "group_size": 8.0,
+    "batch_samples": 64.0,
+    "max_staleness_versions": 4.0,
+    "max_reward": 1.0,
+    "max_in_flight": 64.0,
+}
+
+
+def frameworks() -> list[Collector]:
+    """The collectors of trainers whose keys are known here, by name."""
+    found = [one for one in collectors.load().values() if one.actor == "trainer" and one.gives]
+    return sorted(found, key=lambda collector: collector.name)
+
+
+def items() -> list[signals.Signal | signals.Counter]:
+    """The signals that come from trainers."""
+    return [item for item in signals.load() if not TRAINED.isdisjoint(inputs(item))]
+
+
+def inputs(item: signals.Signal | signals.Counter) -> Sequence[str]:
+    """The metrics an item reads."""
+    return item.inputs if isinstance(item, signals.Signal) else (item.metric,)
+
+
+@cache
+def cells(name: str) -> dict[str, Cell]:
+    """Signal -> cell of a collector; ``-``: unknown, ``n/a``: its runs have no such thing."""
+    collector = collectors.load()[name]
+    return {item.name: _cell(item, collector) for item in items()}
+
+
+def _cell(item: signals.Signal | signals.Counter, collector: Collector) -> Cell:
+    own = [key for key, basis in collector.gives.items() if basis == "native"]
+    if isinstance(item, signals.Counter):
+        known = (item.metric, ()) in collector.gives
+        return "-" if not known else collector.gives[item.metric, ()]
+    answers: list[Cell] = [_of_mode(item, mode, own, list(collector.gives)) for mode in modes(collector)]
+    order: tuple[Cell, ...] = ("native", "derived", "-", "n/a")
+    return min(answers, key=order.index)
+
+
+def modes(collector: Collector) -> list[str]:
+    """Modes its keys speak of: only synchronous steps hold their generation, only others wait."""
+    given = {metric for metric, _ in collector.gives}
+    synchronous = ["sync_colocated"] if "generation_seconds" in given else []
+    return synchronous + (["async"] if not synchronous or "trainer_wait_seconds" in given else [])
+
+
+def _of_mode(item: signals.Signal, mode: str, own: list[StepKey], every: list[StepKey]) -> Cell:
+    if isinstance(item.compute(_view(mode, every, FACTS)), NotApplicable):
+        return "n/a"
+    # What needs no number is known by the topology, not from a key.
+    told = is_gap(item.compute(_view(mode, [], {}))) and item.inputs[0] in {metric for metric, _ in own}
+    if told and not is_gap(item.compute(_view(mode, own, {}))):
+        return "native"
+    return "-" if is_gap(item.compute(_view(mode, every, FACTS))) else "derived"
+
+
+def _view(mode: str, keys: Sequence[StepKey], facts: Mapping[str, str | float]) -> View:
+    """A window of steps in which every one of ``keys`` was reported; gauges of the moment just now."""
+    book = StepBook()
+    moments = {key for key in keys if METRICS[key[0]].reduction in ("instant", "cumulative")}
+    values = {key: STEP_SECONDS if key[0] == "trainer_step_seconds" else 1.0 for key in keys if key not in moments}
+    for number in range(1, STEP_WINDOW + 3) if values else ():
+        book.put(TRAINER, 0, number, NOW - (STEP_WINDOW + 2 - number) * STEP_SECONDS, values)
+    gauges: dict[str, list[Gauge]] = {}
+    for metric, labels in sorted(moments):
+        gauge = Gauge("target", metric, labels, carry=60.0)
+        gauge.add(NOW - 5.0, 1.0)
+        gauges.setdefault(metric, []).append(gauge)
+    return View(NOW, mode, "running", facts, gauges, book)
+
+
+# ---- the documents
+
+
+def table() -> str:
+    """Signals by frameworks."""
+    columns = frameworks()
+    head = ["signal", *(f"`{collector.name}`" for collector in columns)]
+    lines = [head, ["---"] + [":-:"] * len(columns)]
+    for item in items():
+        lines.append([f"`{item.name}`", *(LETTERS[cells(collector.name)[item.name]] for collector in columns)])
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+
+
+def hints() -> Iterator[str]:
+    """What to set in each framework for what it does not report by itself."""
+    for collector in frameworks():
+        if collector.hints:
+            yield f"### {collector.name}\n"
+            for metric, how in sorted(collector.hints.items()):
+                wanted = ", ".join(f"`{item.name}`" for item in items() if metric in inputs(item))
+                yield f"- {wanted or f'`{metric}`'}: {how}"
+            yield ""
+
+
+def page() -> str:
+    """docs/coverage.md."""
+    return f"""# Which signal from which framework
+
+Made from the collectors' and signals' registries by `python -m server.coverage`; a test compares, and holds each cell
+against recorded runs. **N**: native, the framework logs its first input under a key of its own. **d**: derived, worked
+out from several keys, from the configuration, or from the mode (a synchronous run's staleness is 0). **/**: not
+applicable to its runs. Empty: unknown, and shown as that. A framework's several modes are taken together; `custom` and
+`mlflow` report whatever the run they read does. `rollscope check SOURCE` says the same of one run, with the key
+behind each value.
+
+{table()}
+
+## How to turn more on
+
+{chr(10).join(hints()).rstrip()}
+"""
+
+
+def readme(text: str) -> str:
+    """The README with its table made anew, between the two marks."""
+    before, rest = text.split(BEGIN, 1)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.split(END, 1)[1]}"
+
+
+def main() -> None:
+    """Write both documents of a checkout."""
+    root = Path(__file__).parent.parent
+    (root / "docs" / "coverage.md").write_text(page(), "utf-8")
+    path = root / "README.md"
+    path.write_text(readme(path.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The recorded runs of trainers in tests/testdata, and what `rollscope check` finds in them."""
+
+from functools import cache
+from pathlib import Path
+
+from server import coverage
+from server.alerts import config as alerts_config
+from server.commands import check
+from server.config import RunSettings, TargetSettings
+from server.signals import Counter
+from server.signals.trainer_stall_ratio import OVER
+
+TESTDATA = Path(__file__).parent / "testdata"
+
+
+def runs() -> list[Path]:
+    """Run directories below the folder of a framework that declares what it gives."""
+    folders = [TESTDATA / collector.name for collector in coverage.frameworks()]
+    return sorted(path for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir())
+
+
+@cache
+def report(path: Path) -> check.RunReport:
+    """What `rollscope check PATH` says."""
+    found = check.probe([RunSettings(path.name, (TargetSettings(str(path)),))], alerts_config.defaults())
+    return found.runs[0]
+
+
+def observed(framework: str) -> set[str]:
+    """Signals that had a value in at least one recorded run of a framework."""
+    names: set[str] = set()
+    for run in (report(path) for path in runs() if path.parent.name == framework):
+        metrics = {metric for seen in run.seen for metric in seen.metrics}
+        names |= {line.name.partition("{")[0] for line in run.lines if line.state == "value"}
+        # A recorded run that is over cannot stall any more: with steps, it could while it ran.
+        if any(sample.step is not None for seen in run.seen for sample in seen.samples):
+            names |= {line.name for line in run.lines if line.why in OVER.values()}
+        names |= {one.name for one in coverage.items() if isinstance(one, Counter) and one.metric in metrics}
+    return names & {item.name for item in coverage.items()}

@@ -1,0 +1,112 @@
+"""The table of signals by frameworks: it is the registries', and recorded runs bear it out."""
+
+import re
+
+import pytest
+
+from collectors.model import Collector
+from server import coverage
+from server.coverage import BEGIN, END, cells, frameworks, items
+from tests.recorded import observed, report, runs
+from tests.test_docs import README, ROOT
+
+# Claimed, and in none of the recorded runs. Why is in the comment; each is checked by the collector's own tests.
+NOT_RECORDED: dict[str, set[str]] = {
+    # From TensorBoard, which keeps no configuration with the bound; a recipe of one turn.
+    "areal": {"staleness_bound_ratio", "turns"},
+    # The queue is on the API server.
+    "atropos": {"queue_batches", "queue_samples", "queue_samples_now"},
+    # The dashboard's and the event log's runs: in flight is in the console only, turns behind an option.
+    "miles": {"in_flight_rollouts", "staleness_bound_ratio", "turns"},
+    # TensorBoard keeps no configuration (the group's size); the rest is the SingleController's.
+    "nemo_rl": {
+        "discarded_rollout_ratio", "failure_ratio", "in_flight_rollouts", "queue_batches", "queue_samples",
+        "queue_samples_now", "zero_advantage_group_ratio", "zero_advantage_ratio",
+    },
+    # The queues are on the status page; recorded is a run without tools.
+    "open_instruct": {"failure_ratio", "queue_batches", "queue_samples", "queue_samples_now", "tool_calls"},
+    # Of agentic runs; recorded is RLVR.
+    "roll": {"turns"},
+    # The printed log without a configuration; single-turn.
+    "oat": {"trainer_samples_per_second", "turns", "zero_advantage_group_ratio", "zero_advantage_ratio"},
+    # The bound is a fact of the user's: `finetune.max_lag` is in samples.
+    "pipeline_rl": {"staleness_bound_ratio"},
+    # The recorded folder is without the orchestrator's log and its aggregates.
+    "prime_rl": {
+        "failure_ratio", "in_flight_rollouts", "queue_batches", "queue_samples", "queue_samples_now", "response_tokens",
+        "staleness_bound_ratio", "truncation_ratio", "turns", "zero_advantage_group_ratio", "zero_advantage_ratio",
+    },
+    # The bound is in a configuration TensorBoard does not keep; tokens in newer versions only.
+    "skyrl": {"staleness_bound_ratio", "trained_tokens_total"},
+    "slime": {"turns"},
+    # Waiting is told only for steps that were watched.
+    "tinker_cookbook": {"capacity_samples_per_second", "trainer_wait_ratio", "trainer_wait_seconds_total"},
+    # The batch and the bound are in wandb's configuration; recorded is the console.
+    "torchforge": {"capacity_samples_per_second", "staleness_bound_ratio", "trainer_samples_per_second"},
+    # The recorded log has no configuration with the batch, and no `clip_ratio`.
+    "tunix": {"trainer_samples_per_second", "truncation_ratio"},
+    # A task without tools.
+    "trl": {"failure_ratio", "tool_calls"},
+    # Runs without filtered groups, tools that fail or a bound in the configuration.
+    "verl": {"failure_ratio", "staleness_bound_ratio", "zero_advantage_group_ratio", "zero_advantage_ratio"},
+    # A page, read over HTTP.
+    "verl_transfer_queue": {"queue_batches", "queue_samples", "queue_samples_now"},
+}  # fmt: skip
+
+
+def test_the_documents_are_made_anew() -> None:
+    """`python -m server.coverage` makes them."""
+    assert (ROOT / "docs" / "coverage.md").read_text("utf-8") == coverage.page()
+    assert coverage.readme(README) == README
+    assert README.count(BEGIN) == README.count(END) == 1
+
+
+@pytest.mark.parametrize("collector", frameworks(), ids=lambda one: one.name)
+def test_recorded_runs_bear_it_out(collector: Collector) -> None:
+    claimed = {name for name, cell in cells(collector.name).items() if cell in ("native", "derived")}
+    seen = observed(collector.name)
+    assert seen - claimed == set(), "a recorded run has a value that the table calls unknown"
+    assert claimed - seen == NOT_RECORDED.get(collector.name, set())
+
+
+@pytest.mark.parametrize("path", runs(), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_a_run_reports_nothing_its_collector_does_not_declare(path) -> None:  # type: ignore[no-untyped-def]
+    for seen in report(path).seen:
+        gives = next(one.gives for one in frameworks() if one.name == seen.target.collector)
+        assert seen.metrics - {metric for metric, _ in gives} == set()
+
+
+def test_cells_read_by_hand() -> None:
+    assert {name: cells("trl")[name] for name in ("trainer_wait_ratio", "queue_samples", "zero_advantage_ratio")} == {
+        "trainer_wait_ratio": "native",
+        "queue_samples": "native",
+        "zero_advantage_ratio": "native",
+    }
+    verl = cells("verl")
+    assert (verl["trainer_step_seconds"], verl["trainer_wait_ratio"], verl["trainer_mfu_ratio"]) == (
+        "native", "derived", "native",
+    )  # fmt: skip
+    # OpenRLHF logs neither queue nor staleness; a synchronous run's staleness is 0.
+    openrlhf = cells("openrlhf")
+    assert (openrlhf["queue_samples"], openrlhf["staleness_versions"], openrlhf["trainer_mfu_ratio"]) == (
+        "-", "derived", "-",
+    )  # fmt: skip
+    # OAT's rounds are never asynchronous as far as its log goes: there is no queue to know.
+    assert (cells("oat")["queue_samples"], cells("oat")["trainer_wait_ratio"]) == ("n/a", "n/a")
+    # Groups without the number of samples: the configuration is needed.
+    assert cells("skyrl")["queue_samples"] == "derived"
+    # Versions behind are said in wandb by other words only; the streams have them.
+    assert cells("pipeline_rl")["staleness_versions"] == "derived"
+
+
+def test_every_hint_is_of_a_metric_the_framework_can_give() -> None:
+    for collector in frameworks():
+        unknown = set(collector.hints) - {metric for metric, _ in collector.gives}
+        assert unknown == set(), collector.name
+        assert all(re.fullmatch(r"[^\n]{10,120}", how) for how in collector.hints.values())
+
+
+def test_every_framework_and_every_signal_is_in_the_table() -> None:
+    lines = coverage.table().splitlines()
+    assert lines[0].count("`") == 2 * len(frameworks())
+    assert [line.split("`")[1] for line in lines[2:]] == [item.name for item in items()]
