@@ -194,6 +194,7 @@ def test_waiting_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("waiting: ")
         shutil.copytree(DATA / "trl/sync", source)
+        assert process.stdout.readline().startswith("later (trl): trl ")
         assert process.stdout.readline().startswith("Rollscope is at ")
         process.terminate()
 
