@@ -39,11 +39,23 @@ async def drive(cluster: Cluster, loop: RunLoop, clock: ScaledClock) -> None:
     await loop.close()
 
 
+Watched = tuple[dict[str, float | None], Truth]
+# A run of 40 steps takes 10 s to watch: once a scenario and database, for every test here only looks at it.
+_RUNS: dict[tuple[str, str], Watched] = {}
+
+
 @pytest.fixture(params=["healthy", "generator-bound"])
-def watched(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> tuple[dict[str, float | None], Truth]:
+def watched(request: pytest.FixtureRequest, store: Store, tmp_path: Path, store_url: str) -> Watched:
     """(value by signal name, truth rows of every completed step)."""
+    key = (request.param, store_url.partition(":")[0])
+    if key not in _RUNS:
+        _RUNS[key] = _watch(request.param, store, tmp_path)
+    return _RUNS[key]
+
+
+def _watch(scenario: str, store: Store, tmp_path: Path) -> Watched:
     clock, writer = ScaledClock(START), Writer(store)
-    with Cluster(request.param, 5, tmp_path, START) as cluster:
+    with Cluster(scenario, 5, tmp_path, START) as cluster:
         run = attach(cluster.settings())
         loop = RunLoop(run.name, run.targets, store, writer, clock)
         asyncio.run(drive(cluster, loop, clock))
