@@ -1,12 +1,14 @@
 """Fixtures for every test: both databases, and a last line that says what the run really touched."""
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sqlalchemy import make_url
 
 from server.store import Store, migrate
 from tests import support_postgres
@@ -73,11 +75,34 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def store_url(empty_url: str) -> str:
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite database nobody writes to: copied in 1 ms, where migrating takes 80."""
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_database(postgres_server: str) -> Iterator[str]:
+    """Name of a migrated PostgreSQL database nobody is connected to: the template of the tests' own."""
+    with support_postgres.database(postgres_server) as url:
+        migrate(url)
+        yield make_url(url).database or ""
+
+
+@pytest.fixture(
+    params=[pytest.param("sqlite", marks=pytest.mark.sqlite), pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """URL of a migrated database of the test's own, once per kind of database."""
-    migrate(empty_url)
-    return empty_url
+    if request.param == "sqlite":
+        shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "store.db")
+        yield f"sqlite:///{tmp_path}/store.db"
+        return
+    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("migrated_database")
+    with support_postgres.database(server, template) as url:
+        yield url
 
 
 @pytest.fixture
@@ -89,10 +114,9 @@ def store(store_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def postgres_store(postgres_server: str) -> Iterator[Store]:
+def postgres_store(postgres_server: str, migrated_database: str) -> Iterator[Store]:
     """An open PostgreSQL store of the test's own."""
-    with support_postgres.database(postgres_server) as url:
-        migrate(url)
+    with support_postgres.database(postgres_server, migrated_database) as url:
         opened = Store.open(url)
         yield opened
         opened.close()

@@ -58,12 +58,12 @@ def _from_wheel(data: Path, runtime: Path) -> Iterator[str]:
 
 
 @contextmanager
-def database(server_url: str) -> Iterator[str]:
-    """URL of a new, empty database; dropped at the end, with whoever is still connected."""
+def database(server_url: str, template: str = "template1") -> Iterator[str]:
+    """URL of a new database like `template`; dropped at the end, with whoever is still connected."""
     name = f"rs_{uuid.uuid4().hex[:12]}"
     admin = make_url(server_url).set(drivername="postgresql")
     with psycopg.connect(admin.render_as_string(hide_password=False), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         try:
             yield admin.set(database=name).render_as_string(hide_password=False)
         finally:

@@ -1,13 +1,12 @@
 """The process that the delivery test kills: ticks that write notifications, then the real dispatcher.
 
-``FAULT`` is ``where:n``: at the n-th time that point is reached, the process kills itself. Every process goes on
+A fault is ``where:n``: at the n-th time that point is reached, the process kills itself. Every process goes on
 from the stored cursor, a minute of event time later than the one before it, when all leases have run out.
 """
 
 import asyncio
 import os
 import signal
-import sys
 from typing import Any
 
 from sqlalchemy import Connection
@@ -101,13 +100,9 @@ async def deliver(store: Store, hook: str, now: int, fault: Fault) -> None:
     await Dispatcher(faulty, [settings], ScaledClock(T0 + now), send=faulty.send).run(stop)
 
 
-def main(url: str, hook: str, now: int) -> None:
+def main(url: str, hook: str, now: int, where: str) -> None:
     store = Store.open(url)
-    fault = Fault(os.environ.get("FAULT", ""))
+    fault = Fault(where)
     tick(store, fault)
     asyncio.run(deliver(store, hook, now, fault))
     store.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

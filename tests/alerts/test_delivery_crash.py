@@ -1,29 +1,27 @@
 """kill -9 at every step from the tick to the log: none lost, and none sent again after its log entry."""
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from server.store import Store
+from tests.alerts import delivery_child
 from tests.alerts.delivery_child import TICKS, WHERE
 from tests.alerts.hook import hook
+from tests.killed import begin
 
-ROOT = Path(__file__).parents[2]
 SENT = "after-send-before-log"
 # Each step early and late, so that some die with a backlog and some with nearly none.
 FAULTS = [f"{where}:{n}" for n in (1, 3) for where in WHERE] + [f"{SENT}:5", "after-log:5"]
 
 
-def child(url: str, receiver: str, now: int, fault: str) -> int:
+def child(url: str, receiver: str, now: int, fault: str) -> int | None:
     """Run it to its end; the return code, negative for a signal."""
-    command = [sys.executable, "-m", "tests.alerts.delivery_child", url, receiver, str(now)]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "FAULT": fault}, timeout=120, check=False)
-    return done.returncode
+    process, said = begin(delivery_child.main, url, receiver, now, fault)
+    process.join(120)
+    said.close()
+    return process.exitcode
 
 
 def number(body: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """What Rollscope says of the demo against what the simulation knows: sockets, files, store and signals included.
 
-The truth file holds the simulation's own integrals; no collector reads it. Both scenarios, both databases.
+The truth file holds the simulation's own integrals; no collector reads it. Each scenario has its own kind of database.
 """
 
 import asyncio
@@ -40,17 +40,18 @@ async def drive(cluster: Cluster, loop: RunLoop, clock: ScaledClock) -> None:
 
 
 Watched = tuple[dict[str, float | None], Truth]
-# A run of 40 steps takes 10 s to watch: once a scenario and database, for every test here only looks at it.
-_RUNS: dict[tuple[str, str], Watched] = {}
+# A run of 40 steps takes 10 s to watch: once, for every test here only looks at it.
+_RUNS: dict[str, Watched] = {}
+SCENARIOS = {"sqlite": "healthy", "postgresql": "generator-bound"}
 
 
-@pytest.fixture(params=["healthy", "generator-bound"])
-def watched(request: pytest.FixtureRequest, store: Store, tmp_path: Path, store_url: str) -> Watched:
+@pytest.fixture
+def watched(store: Store, tmp_path: Path, store_url: str) -> Watched:
     """(value by signal name, truth rows of every completed step)."""
-    key = (request.param, store_url.partition(":")[0])
-    if key not in _RUNS:
-        _RUNS[key] = _watch(request.param, store, tmp_path)
-    return _RUNS[key]
+    scenario = SCENARIOS[store_url.partition(":")[0]]
+    if scenario not in _RUNS:
+        _RUNS[scenario] = _watch(scenario, store, tmp_path)
+    return _RUNS[scenario]
 
 
 def _watch(scenario: str, store: Store, tmp_path: Path) -> Watched:

@@ -1,5 +1,6 @@
 """The installed program as a user starts it: a process, its output, its signals."""
 
+import contextlib
 import os
 import re
 import signal
@@ -56,6 +57,11 @@ class Program:
     def get(self, path: str, **kwargs: Any) -> httpx.Response:
         return httpx.get(self.url + path, timeout=30, trust_env=False, **kwargs)
 
+    def breathe(self) -> None:
+        """Before asking again: without it the program would mostly answer us. One that ends is not waited for."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=0.05)
+
     def until(self, path: str, good: Any) -> Any:
         """The JSON of `path` once `good` accepts it; polls as a script would, for three minutes at most."""
         import time  # noqa: PLC0415
@@ -67,6 +73,7 @@ class Program:
             last = answer.json() if answer.status_code == 200 else answer.text
             if answer.status_code == 200 and good(last):
                 return last
+            self.breathe()
         raise AssertionError(f"{path} never became good; last: {str(last)[:2000]}")
 
 

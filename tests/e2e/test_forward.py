@@ -150,6 +150,7 @@ def test_nothing_is_lost_and_nothing_counts_twice_whoever_is_killed(tmp_path: Pa
         deadline = time.monotonic() + 60
         while not spooled(node):
             assert time.monotonic() < deadline
+            server.breathe()
         agent.end(signal.SIGKILL)
     write(trainer, 41, 60)
     with Agent(node, port, str(trainer)), Server(head, port) as server:
@@ -187,6 +188,7 @@ def test_a_token_is_shown_and_a_wrong_one_loses_nothing(tmp_path: Path, trainer:
             answer = server.get(RUN, headers=headers)
             while answer.status_code != 200 or tokens(answer.json()) != total(5):
                 assert time.monotonic() < deadline, answer.text
+                server.breathe()
                 answer = server.get(RUN, headers=headers)
 
 

@@ -4,8 +4,6 @@ Source row n becomes one sample, one point and one histogram reading, and the cu
 the database must agree with the cursor. Prints n after the commit was acknowledged.
 """
 
-import sys
-
 from collectors.model import Event, Histogram
 from server.store import Store, Writer
 from server.store.types import Batch, SeriesKey
@@ -42,7 +40,3 @@ def main(url: str) -> None:
             done.result()
             print(number, flush=True)
         n += IN_FLIGHT
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -2,33 +2,28 @@
 
 import random
 import sqlite3
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from server.store import Store
+from tests.killed import begin
+from tests.store import crash_child
 from tests.store.crash_child import KEYS, T0
 from tests.store.helpers import FOREVER
 
 KILLS = 20
-ROOT = Path(__file__).parents[2]
 
 
 def run_and_kill(url: str, lines: int, spin: int) -> list[str]:
     """Start the child, read ``lines`` acknowledgements, burn ``spin`` turns, kill it; all that it printed."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.store.crash_child", url], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    printed = [child.stdout.readline().strip() for _ in range(lines + 1)]
+    child, said = begin(crash_child.main, url)
+    printed = [said.readline().strip() for _ in range(lines + 1)]
     for _ in range(spin):
         pass  # a seeded moment later, somewhere inside a transaction
     child.kill()
-    rest = child.stdout.read().split("\n")[:-1]  # the last line may be torn
-    child.wait()
-    child.stdout.close()
+    rest = said.read().split("\n")[:-1]  # the last line may be torn
+    child.join()
+    said.close()
     return printed + rest
 
 
