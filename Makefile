@@ -15,7 +15,7 @@ INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/pyth
   || $(BIN)/python -m pip --python $(1)/bin/python install -q $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-alerts lock clean
+.PHONY: help setup demo test check bench bench-alerts bench-scrape lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:80
 	@$(BIN)/rollscope demo $(ARGS)
 
 test: $(VENV)/.dev $(SDKS_READY) $(WRITERS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/ruff check .
@@ -35,10 +35,13 @@ check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
 bench: $(VENV)/.dev $(WRITERS)/.ready ## speed, each figure beside its reference measured in the same run (JSON lines); bench-alerts is apart
-	@for part in parse tail store server; do $(BIN)/python -m bench.$$part || exit 1; done
+	@for part in parse tail store backfill steady server; do $(BIN)/python -m bench.$$part || exit 1; done
 
 bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook beside Prometheus + Alertmanager (4 minutes)
 	@$(BIN)/python -m bench.alerts $(ARGS)
+
+bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, memory, missed scrapes, beside Prometheus (8 minutes)
+	@$(BIN)/python -m bench.scrape $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
 	@for name in runtime dev bootstrap sdks sdks-apart writers; do $(BIN)/uv pip compile -q --universal --generate-hashes \

@@ -3,19 +3,33 @@
 from pathlib import Path
 
 from collectors import load
+from collectors.model import ScrapeError
+from collectors.readers import sqlite
 
 
 def detect_path(path: Path) -> list[tuple[str, str]]:
     """Collectors that know this file or directory, with the reason each gives; empty when none does.
 
     More than one may match (a folder with the logs of two systems): reading it with each is right then.
+
+    Raises:
+        ScrapeError: ``locked``: no trainer's collector knows it, but a database in it may not be read now.
     """
     # In name order, so that the same folder gives the same answer everywhere.
-    found = []
-    for _, collector in sorted(load().items()):
-        reason = collector.matches_path(path) if collector.matches_path is not None else None
-        if reason is not None:
-            found.append((collector.name, reason))
+    found: list[tuple[str, str]] = []
+    locked: ScrapeError | None = None
+    known = load()
+    with sqlite.one_look():
+        for name, collector in sorted(known.items()):
+            try:
+                reason = collector.matches_path(path) if collector.matches_path is not None else None
+            except ScrapeError as error:
+                locked, reason = error, None
+            if reason is not None:
+                found.append((name, reason))
+    # What else writes there is no reason to go on without the trainer.
+    if locked is not None and not any(known[name].actor == "trainer" for name, _ in found):
+        raise ScrapeError("locked", f"{locked}, so whose log it is cannot be told: try again when its writer is done")
     return found
 
 

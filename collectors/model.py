@@ -97,7 +97,9 @@ class Histogram:
 class Event:
     """Something that happened once. ``key`` makes it idempotent within a run."""
 
-    kind: Literal["weights_published", "restart", "resume", "checkpoint", "eval", "config_change", "lifecycle"]
+    kind: Literal[
+        "weights_published", "restart", "resume", "checkpoint", "eval", "config_change", "lifecycle", "hardware"
+    ]
     key: str
     ts: float | None = None
     detail: str = ""
@@ -184,6 +186,7 @@ FACTS: Mapping[str, str] = {
     "framework": "name of the trainer framework",
     "framework_version": "its version, as it says",
     "mode": "one of Mode: decides which signals apply",
+    "mode_assumed": "1 when nothing read so far tells the mode and the framework's usual one is taken",
     "lifecycle": "one of Lifecycle, only when there is evidence (a final row, an exit record)",
     "lifecycle_why": "that evidence in words",
     "group_size": "rollouts per group",

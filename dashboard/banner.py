@@ -46,7 +46,7 @@ def _life(facts: Facts) -> str:
 
 
 def _trainerless(facts: Facts) -> bool:
-    actors = {target.actor for target in facts.status.trust}
+    actors = {target.actor for target in facts.targets}
     return bool(actors) and "trainer" not in actors
 
 

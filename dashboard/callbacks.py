@@ -16,6 +16,7 @@ from dashboard.kept import Kept
 from dashboard.page import Json, Load, Page, Rules, Scope, cells
 from dashboard.pages import PAGES, by_path
 from dashboard.urlstate import Address, Span
+from server.query.names import mode_words
 from server.query.types import Reader, RunInfo, UnknownRun
 
 Looking = Callable[[str, bool], Scope]
@@ -130,7 +131,8 @@ def run_links(runs: Sequence[RunInfo], address: Address, current: str = "") -> l
 
 
 def _about(run: RunInfo) -> str:
-    return joined(run.lifecycle, *(word for word in (run.framework, run.mode) if word and word != "unknown"))
+    mode = mode_words(run.mode, run.facts) if run.mode else ""
+    return joined(run.lifecycle, *(word for word in (run.framework, mode) if word and word != "unknown"))
 
 
 def range_links(address: Address, run: RunInfo, tz: float = 0.0) -> list[Any]:

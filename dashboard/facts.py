@@ -8,7 +8,7 @@ from typing import Any
 from dashboard.format import text
 from dashboard.panels import Want
 from dashboard.urlstate import OVER
-from server.query.types import SignalNow, Status
+from server.query.types import SignalNow, Status, TargetTrust
 
 # A list or an object is a row, which a browser script draws.
 Cell = str | float | None | list[Any] | dict[str, Any]
@@ -57,9 +57,14 @@ class Facts:
         count, kind = self.number(f"{actor}_gpus"), str(self.status.facts.get("gpu_type", ""))
         return f"{count:.0f} × {kind or 'GPU'}" if count else kind
 
+    @property
+    def targets(self) -> list[TargetTrust]:
+        """Those that are missed when they do not answer: not what no list names any more."""
+        return [target for target in self.status.trust if target.gone_since is None]
+
     def kinds(self, actor: str) -> str:
         """The systems that play this actor, as the targets name them."""
-        return " + ".join(sorted({t.kind for t in self.status.trust if t.actor == actor}))
+        return " + ".join(sorted({t.kind for t in self.targets if t.actor == actor}))
 
     @property
     def over(self) -> bool:
@@ -71,14 +76,14 @@ class Facts:
 
     def down(self, actor: str) -> tuple[str, str]:
         """(state, words) when targets of an actor do not answer; a run that is over needs none of them."""
-        up = [target.up for target in self.status.trust if target.actor == actor]
+        up = [target.up for target in self.targets if target.actor == actor]
         if self.over or all(up):
             return "", ""
         return ("watch" if any(up) else "critical"), f"{up.count(False)} of {len(up)} down"
 
     def _dead_engines(self) -> str:
         state, words = self.down("generator")
-        error = next((t.error for t in self.status.trust if t.actor == "generator" and t.error), "")
+        error = next((t.error for t in self.targets if t.actor == "generator" and t.error), "")
         return f"no engine answers ({words}{': ' + error if error else ''})" if state == "critical" else ""
 
     def newest(self) -> float | None:
@@ -98,6 +103,8 @@ class Facts:
 
 # What our own tick says of a run that says nothing any more.
 EVERY_TICK = frozenset({"trusted_targets_ratio", "trainer_stall_ratio"})
+# How the names of signals begin that engines alone give.
+ENGINES = ("generator_", "kv_", "live_sequence_", "prefix_cache_", "time_to_first_", "inter_token_", "e2e_request_")
 
 
 def _honest(signal: SignalNow, dead_engines: str) -> SignalNow:
@@ -105,7 +112,7 @@ def _honest(signal: SignalNow, dead_engines: str) -> SignalNow:
     wrong advice for one that is a target and does not answer."""
     if signal.value is not None or signal.state == "not_applicable":
         return signal
-    of_engine = dead_engines and signal.signal.startswith(("generator_", "kv_"))
+    of_engine = dead_engines and signal.signal.startswith(ENGINES)
     return replace(signal, state="unknown", why=dead_engines if of_engine else signal.why)
 
 

@@ -1,8 +1,12 @@
 """The strip of actors: generator to queue to trainer, weights back, sandboxes beside."""
 
 from dashboard.banner import next_steps, split
-from dashboard.facts import Facts, View, joined, worst
+from dashboard.facts import Facts, View, first_clause, joined, worst
 from dashboard.format import STATE_WORDS, parts, text
+from server.query.names import mode_words
+
+# What of an engine's states somebody should see; those that are down are told with their number of targets.
+STANDING = ("hung", "silent", "paused", "asleep")
 
 
 def flow(facts: Facts) -> View:
@@ -48,14 +52,32 @@ def _generator(facts: Facts) -> View:
     )
     kv = facts.value("kv_cache_usage_ratio")
     gone, down = facts.down("generator")
-    states = (facts.state("kv_cache_usage_ratio"), facts.state("generator_requests"), gone)
-    sub = joined(facts.kinds("generator"), facts.gpus("generator"), down) or "no engine source"
+    standing = _standing(facts)
+    hung = "critical" if "hung" in standing else ""
+    states = (facts.state("kv_cache_usage_ratio"), facts.state("generator_requests"), gone, hung)
+    sub = joined(facts.kinds("generator"), facts.gpus("generator"), down, *standing.values()) or "no engine source"
     share = split(facts).get("wait")
     if facts.synchronous and not numbers and share is not None:
         # The trainer times the generation that it does itself or waits for.
         return _actor("generator", sub, worst(states), share, [(parts(share, "ratio")[0], "% of each step")])
     silence = facts.silence("kv_cache_usage_ratio") or facts.silence("generator_requests_now")
     return _actor("generator", joined(sub, "" if down else silence), worst(states), kv, numbers)
+
+
+def _standing(facts: Facts) -> dict[str, str]:
+    """Engines that answer and do not work, by state: ``1 hung (vllm-3)``."""
+    names: dict[str, list[str]] = {}
+    for one in facts.signals:
+        if one.signal == "generator_engine_state" and one.value is not None and not facts.over:
+            rank = one.labels.get("engine", "0")
+            name = one.labels["target"] + (f":{rank}" if rank != "0" else "")
+            names.setdefault(one.labels["state"], []).append(name)
+    found = {state: (facts.value("generator_engines", state=state), names.get(state, [])) for state in STANDING}
+    return {
+        state: f"{count:.0f} {state} ({', '.join(who[:2])}{', ...' if count > 2 else ''})"
+        for state, (count, who) in found.items()
+        if count and who
+    }
 
 
 def _queue(facts: Facts) -> View:
@@ -77,11 +99,30 @@ def _trainer(facts: Facts) -> View:
     version = facts.value("policy_version")
     numbers += [(f"v{version:,.0f}", "")] if version is not None else []
     gone, down = facts.down("trainer")
-    states = (facts.state("trainer_wait_ratio"), facts.state("trainer_step_seconds"), gone)
+    wait, step = facts.state("trainer_wait_ratio"), facts.state("trainer_step_seconds")
+    # That nobody waits in a synchronous run says nothing of a trainer that is silent.
+    states = (step if wait == "not_applicable" else wait, step, gone)
     framework = "" if facts.status.framework in ("", "unknown") else facts.status.framework
     names = framework or facts.kinds("trainer")
-    sub = joined(names, facts.gpus("trainer"), down or facts.silence("trainer_step_seconds")) or "no trainer source"
+    sub = joined(names, _mode(facts), facts.gpus("trainer"), down or _no_step(facts)) or "no trainer source"
     return _actor("trainer", sub, worst(states), split(facts).get("compute"), numbers)
+
+
+def _mode(facts: Facts) -> str:
+    """A mode that nobody told, as that; one that is told shows in what applies."""
+    if not facts.kinds("trainer"):
+        return ""
+    words = mode_words(facts.status.mode, facts.status.facts)
+    return f"mode {words}" if words.endswith(("(assumed)", "unknown")) else ""
+
+
+def _no_step(facts: Facts) -> str:
+    """Why a trainer that is watched shows no step: since when, or that there was none yet."""
+    silent = facts.silence("trainer_step_seconds")
+    found = facts.find("trainer_step_seconds")
+    if silent or facts.over or not facts.kinds("trainer") or found is None or found.value is not None:
+        return silent
+    return "no step yet" if facts.status.lifecycle == "starting" else first_clause(found.why)
 
 
 def _sandboxes(facts: Facts) -> View:

@@ -109,7 +109,6 @@ def want(signal: str, **labels: str) -> Want:
 _MEAN_STALENESS = want("staleness_versions", level="trajectory", stat="mean")
 _KV = want("kv_cache_usage_ratio")
 _RUNNING = want("generator_requests_now", state="running")
-_WAITING = want("generator_requests_now", state="waiting")
 
 
 def _cause(cause: str) -> Want:
@@ -143,7 +142,13 @@ CARDS: tuple[Card, ...] = (
         judge=want("truncation_ratio"),
         notes=(("p90", want("response_tokens", stat="p90")), ("truncated", want("truncation_ratio"))),
     ),
-    Card("kv", "KV cache", "orange", (_KV,), notes=(("", _RUNNING), ("waiting", _WAITING))),
+    Card(
+        "kv",
+        "KV cache",
+        "orange",
+        (_KV,),
+        notes=(("", _RUNNING), ("ceiling", want("kv_concurrency_limit"))),
+    ),
 )
 
 PANELS: tuple[Panel, ...] = (
@@ -213,6 +218,7 @@ PANELS: tuple[Panel, ...] = (
         (
             Line("running", want("generator_requests", state="running"), "orange", envelope=True),
             Line("waiting", want("generator_requests", state="waiting"), "grey"),
+            Line("KV ceiling", want("kv_concurrency_limit"), "orange", thin=True),
         ),
     ),
     Panel(
@@ -223,6 +229,27 @@ PANELS: tuple[Panel, ...] = (
         (Line("used", _KV, "orange", "zero", envelope=True),),
         limits="kv_cache_usage_ratio",
         ceiling=1,
+    ),
+    Panel(
+        "ttft",
+        "Time to first token",
+        "5 min quantiles",
+        "seconds",
+        (
+            Line("p50", want("time_to_first_token_seconds", stat="p50|mean"), "orange", named_by="stat"),
+            Line("p95", want("time_to_first_token_seconds", stat="p95"), "orange", "band", thin=True),
+        ),
+    ),
+    Panel(
+        "itl",
+        "Time between tokens",
+        "5 min quantiles",
+        "seconds",
+        (
+            # The mean is exact; fast decode has no quantile, for it is below the engines' first edge.
+            Line("mean", want("inter_token_latency_seconds", stat="mean"), "orange"),
+            Line("p95", want("inter_token_latency_seconds", stat="p95"), "orange", "band", thin=True),
+        ),
     ),
     Panel(
         "reward",

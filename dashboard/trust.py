@@ -1,5 +1,7 @@
 """Can these numbers be believed? One row per target, the worst first."""
 
+from datetime import UTC, datetime
+
 from dashboard.facts import Cell, View
 from server.query.types import Status, TargetTrust
 
@@ -12,20 +14,34 @@ def trust(status: Status) -> View:
     """Keys ``t.*``: a summary and rows ``t.0`` .. of plain cells, drawn by `assets/20-page.js`."""
     rows = sorted(status.trust, key=_badness)
     cells: View = {f"t.{i}": _row(target, status.now) for i, target in enumerate(rows[:MOST])}
-    up = sum(target.up for target in rows)
+    here = [target for target in rows if target.gone_since is None]
+    up, gone = sum(target.up for target in here), len(rows) - len(here)
     hidden = len(rows) - MOST
     # Engines of a kind report the same keys: one that is unknown is one, not one per engine.
     unmapped = len({(target.kind, key) for target in rows for key in target.unmapped})
-    cells["t.sum"] = f"{up} of {len(rows)} up" if rows else "no targets"
-    cells["t.s"] = "unknown" if not rows else "ok" if up == len(rows) else "critical" if up == 0 else "watch"
+    cells["t.sum"] = (f"{up} of {len(here)} up" if rows else "no targets") + (f", {gone} gone" if gone else "")
+    cells["t.s"] = "unknown" if not here else "ok" if up == len(here) else "critical" if up == 0 else "watch"
     cells["t.more"] = f"and {hidden} more, all healthier than these" if hidden > 0 else ""
     cells["t.keys"] = f"{unmapped} unmapped key{'s' if unmapped > 1 else ''}" if unmapped else ""
     cells["t.none"] = "" if rows else "No targets: this run is fed by pushes, or nothing watches it."
     return cells
 
 
-def _badness(target: TargetTrust) -> tuple[bool, bool, bool, str]:
-    return (target.up, not target.error, not target.dropped, target.target)
+def _badness(target: TargetTrust) -> tuple[bool, bool, bool, bool, str]:
+    gone = target.gone_since is not None
+    return (gone, target.up, not target.error, not target.dropped, target.target)
+
+
+def _kind(target: TargetTrust) -> str:
+    """``vllm (rollout, from engines)``: the job and the list that names it, where one does."""
+    found = ", ".join(filter(None, (target.job, target.source and f"from {target.source}")))
+    return f"{target.kind} ({found})" if found else target.kind
+
+
+def _error(target: TargetTrust) -> str:
+    if target.gone_since is None:
+        return target.error
+    return f"gone since {datetime.fromtimestamp(target.gone_since, UTC):%H:%M} UTC: {target.error}"
 
 
 def _row(target: TargetTrust, now: float) -> list[str | float | None]:
@@ -34,10 +50,11 @@ def _row(target: TargetTrust, now: float) -> list[str | float | None]:
     return [
         target.target,
         target.actor,
-        target.kind,
-        int(target.up),
+        _kind(target),
+        # 0 down, 1 up, 2 gone.
+        int(target.up) if target.gone_since is None else 2,
         seen,
-        target.error,
+        _error(target),
         f"{target.samples:,}",
         f"{target.dropped:,} dropped" if target.dropped else "",
         unmapped_words(target),

@@ -5,6 +5,7 @@ from it. Bodies are read and parsed on threads, two at a time: a browser must no
 """
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from server.adopt import TOO_MANY
 from server.attach import check_name
 from server.clock import Clock
 from server.ingest import PUSHED
+from server.otlp_map import Maps
 from server.problems import ConfigError
 from server.push_body import Body, pack
 from server.pushes import KIND
@@ -35,12 +37,16 @@ RETRY = {"retry-after": "5"}
 _QUERY = ("run", "target", "step", "axis", "interval", "framework", "mode", "lifecycle")
 _WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
 
+# HTTP's answers in gRPC's words (google.rpc.Code): what is not among them is UNKNOWN.
+_STATUS = {400: 3, 409: 9, 413: 3, 415: 3, 429: 8, 503: 14}
+
 Admitted = Callable[[str], bool]
+log = logging.getLogger("rollscope.pushes")
 
 
-def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted) -> None:
-    """`POST /api/v1/write` and `POST /v1/metrics`. ``admitted``: may a push name this run?"""
-    door, taken = _Door(store, clock, admitted), Turns().taken
+def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, maps: Maps | None = None) -> None:
+    """`POST /api/v1/write` and `POST /v1/metrics`. ``admitted``: may a push name this run? ``maps``: of `[[otlp]]`."""
+    door, taken = _Door(store, clock, admitted, maps or {}), Turns().taken
     documented = {
         "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}},
         "parameters": [
@@ -61,7 +67,14 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted) -> 
     @api.post("/v1/metrics", tags=["pushes"])
     async def metrics(request: Request) -> Response:
         """Metrics of an OpenTelemetry SDK or collector: OTLP/HTTP, protobuf or JSON."""
-        return await taken(door.otlp, request)
+        try:
+            return await taken(door.otlp, request)
+        except HTTPException as error:
+            return _otlp_refusal(error, _kind_of(request))
+        except Exception as error:  # whatever it is: exporters try again after a 503, and drop what a 500 answers
+            log.exception("an OTLP push was not kept")
+            busy = HTTPException(503, f"the store did not take it: {type(error).__name__}", RETRY)
+            return _otlp_refusal(busy, _kind_of(request))
 
 
 class Turns:
@@ -86,8 +99,8 @@ class Turns:
 class _Door:
     """Both formats, from a request to the inbox. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock, admitted: Admitted) -> None:
-        self._store, self._clock, self._admitted = store, clock, admitted
+    def __init__(self, store: Store, clock: Clock, admitted: Admitted, maps: Maps) -> None:
+        self._store, self._clock, self._admitted, self._maps = store, clock, admitted, maps
 
     def text(self, request: Request, body: bytes) -> Response:
         """A body of exposition text."""
@@ -114,7 +127,7 @@ class _Door:
 
     def otlp(self, request: Request, body: bytes) -> Response:
         """A body of OTLP."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = _kind_of(request)
         if kind not in (otlp.PROTOBUF, otlp.JSON):
             raise HTTPException(415, f"content-type must be {otlp.PROTOBUF} or {otlp.JSON} (OTLP over HTTP)")
         query, now = request.query_params, self._clock.now()
@@ -122,7 +135,7 @@ class _Door:
             interval = interval_of(query)
             named = request.headers.get("x-rollscope-run") or query.get("run", "")
             message = otlp.decode(plain_of(body, request.headers.get("content-encoding", "")), kind)
-            read = otlp.read(message, named, now)
+            read = otlp.read(message, named, now, self._maps)
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
         if read.runless and not read.parts:
@@ -160,6 +173,17 @@ class _Door:
         known = {one.target for one in self._store.pushes.pushers(run)}
         if len(known | set(names)) > TARGETS and not known.issuperset(names):
             raise HTTPException(429, f"{TARGETS} targets push into this run already; push as one of them", RETRY)
+
+
+def _kind_of(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _otlp_refusal(error: HTTPException, kind: str) -> Response:
+    """In the format of the request, as the specification asks; one in no format of ours is answered in JSON."""
+    kind = kind if kind == otlp.PROTOBUF else otlp.JSON
+    code = _STATUS.get(error.status_code, 2)
+    return Response(otlp.refusal(error.detail, kind, code), error.status_code, error.headers, kind)
 
 
 def _known(query: Mapping[str, str]) -> None:

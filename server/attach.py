@@ -1,8 +1,9 @@
 """From what the user named to targets: detects which collector reads a URL or a path, and names runs."""
 
 import asyncio
+import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -12,14 +13,25 @@ import httpx
 
 import collectors
 from collectors.detect import detect_page, detect_path
+from collectors.generators import ray_node
 from collectors.model import Collector, Limits, ScrapeError, Target
+from collectors.readers import unseen
 from collectors.readers.http import get
 from server.config import HeartbeatSettings, RunSettings, TargetSettings
+from server.discovery import sources
+from server.discovery.config import BY_URL, KINDS, DiscoverSettings
+from server.facts import as_option, stated
 from server.problems import ConfigError
 from server.security import refuse_target
 
 # Folders that every project has: two runs in them must not become one.
 COMMON_NAMES = frozenset({"output", "outputs", "run", "runs", "results", "checkpoints", "trainer", "logs", "trackio"})
+
+
+# An agent of Ray shows a gauge once per report (10 s), so that a page may lack whatever tells whose it is.
+RAY_LOOKS, RAY_PAUSE_SECONDS = 3, 4.0
+Pairs = tuple[tuple[str, str], ...]
+_RAY = re.compile(rb"^ray_", re.MULTILINE)
 
 
 class Ambiguous(ConfigError):
@@ -31,22 +43,40 @@ class Ambiguous(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A run with targets ready to read."""
+    """A run with targets ready to read, and lists that name more of them."""
 
     name: str
     targets: tuple[Target, ...]
     facts: Mapping[str, str | float]
     named: bool = True
     heartbeats: tuple[HeartbeatSettings, ...] = ()
+    discover: tuple[DiscoverSettings, ...] = ()
 
 
 def source_of(text: str) -> TargetSettings:
-    """A source of the command line: a path, a URL, or either behind ``COLLECTOR=`` where nothing is to be guessed."""
+    """A source of the command line: a path, a URL, or either behind ``COLLECTOR=`` where nothing is to be guessed.
+
+    Raises:
+        Ambiguous: it is empty, or names a collector there is none of.
+    """
+    if not text.strip():
+        raise Ambiguous('a source is empty ("", often a shell variable that is not set): name a run directory or a URL')
     name, equals, source = text.partition("=")
     # Folders named lr=1e-6 are common; one named like a collector and a setting is taken for the folder it is.
-    if equals and source and name in collectors.load() and not Path(text).exists():
+    if not (equals and source) or Path(text).exists():
+        return TargetSettings(text)
+    if name in collectors.load() or name in KINDS:
         return TargetSettings(source, collector=name)
+    # Behind the name stands what can only be a source.
+    if re.fullmatch(r"\w+", name) and re.match(r"/|~|\.\.?/|\w+://", source):
+        raise Ambiguous(f"{text}: {_no_collector(name)}; without {name}= it is found out what the source is")
     return TargetSettings(text)
+
+
+def _no_collector(name: str) -> str:
+    known = sorted((*collectors.load(), *KINDS))
+    near = difflib.get_close_matches(name, known, 1)
+    return f"no collector is named {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
 
 
 def run_name(sources: Iterable[str]) -> str:
@@ -96,9 +126,12 @@ def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
     problems: list[str] = []
     unclear: list[str] = []
     targets: list[Target] = []
+    lists = list(settings.discover)
     for target in settings.targets:
         try:
-            targets += _resolve(settings.name, target, limits or Limits())
+            found = _with_facts(settings, _resolve(settings.name, target, limits or Limits()))
+            targets += [one for one in found if isinstance(one, Target)]
+            lists += [one for one in found if isinstance(one, DiscoverSettings)]
         except ScrapeError as error:
             problems.append(f"{_shown(target)}: {error} (--wait waits for it)")
         except Ambiguous as error:
@@ -107,7 +140,19 @@ def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
         raise Ambiguous(*unclear, *problems)
     if problems:
         raise ConfigError(problems)
-    return Attached(settings.name, tuple(_unique(targets)), settings.facts, heartbeats=settings.heartbeats)
+    return Attached(
+        settings.name, tuple(_unique(targets)), stated(settings.facts), heartbeats=settings.heartbeats,
+        discover=sources.renamed(lists),
+    )  # fmt: skip
+
+
+def _with_facts(run: RunSettings, found: Sequence[Target | DiscoverSettings]) -> Sequence[Target | DiscoverSettings]:
+    """Trainers' collectors work with what is stated of the run (the batch's size, its mode), not only signals."""
+    given = as_option(run.facts)
+    return [
+        replace(one, options=(*one.options, *given)) if isinstance(one, Target) and one.actor == "trainer" else one
+        for one in found
+    ]
 
 
 def _shown(target: TargetSettings) -> str:
@@ -117,8 +162,31 @@ def _shown(target: TargetSettings) -> str:
     return f"{target.source.partition('://')[0]}://{_place(target.source).replace('-', ':')}"
 
 
-def _resolve(run: str, target: TargetSettings, limits: Limits) -> list[Target]:
-    return _resolve_url(run, target, limits) if target.is_url else _resolve_path(run, target)
+def _resolve(run: str, target: TargetSettings, limits: Limits) -> Sequence[Target | DiscoverSettings]:
+    """The targets that a source is, or the list of targets."""
+    if (listed := sources.listed(target)) is not None:
+        _may_be_asked(listed)
+        return [listed]
+    if not target.is_url:
+        return _resolve_path(run, target)
+    try:
+        return _resolve_url(run, target, limits)
+    except ScrapeError as error:
+        # A router answers, and has no page of its own (slime's), or has it on another port (sglang's).
+        known = error.kind in ("status", "garbage") and not target.collector
+        if known and (router := sources.routed(target)) is not None:
+            return [router]
+        raise
+
+
+def _may_be_asked(listed: DiscoverSettings) -> None:
+    """A list's address is checked like a target's; a file must be there, or `--wait` would have nothing to wait for."""
+    source = listed.sources[0]
+    if listed.kind in BY_URL:
+        if refusal := refuse_target(source):
+            raise ScrapeError("unreachable", refusal)
+    elif "*" not in source and not Path(source).expanduser().exists():
+        raise ScrapeError("missing", "no such file or directory")
 
 
 def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
@@ -127,13 +195,13 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
         if known[settings.collector].tail is None:
             raise Ambiguous(f"{settings.source}: collector {settings.collector} reads a URL, not a path")
         found = [(settings.collector, "named")]
-    elif not path.exists():
+    elif not _there(path):
         raise ScrapeError("missing", "no such file or directory")
     else:
         found = detect_path(path)
     if not found:
         asked = ", ".join(sorted(name for name, c in known.items() if c.tail))
-        raise ScrapeError("not_a_run", f"nothing here that a collector knows ({asked} were asked)")
+        raise ScrapeError("not_a_run", f"nothing here that a collector knows ({asked} were asked){unseen.words(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
     # Trainer first: the target named like the run is its.
     ordered = sorted((known[name] for name, _ in found), key=lambda collector: collector.actor != "trainer")
@@ -145,6 +213,14 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
         )
         for collector in ordered
     ]  # fmt: skip
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        # The folder it would be in may not be entered.
+        raise ScrapeError("missing", f"cannot be read: {unseen.reason(error)}") from None
 
 
 def _one_framework(source: str, trainers: Sequence[tuple[str, str]]) -> None:
@@ -166,18 +242,19 @@ def _resolve_url(run: str, settings: TargetSettings, limits: Limits) -> list[Tar
     if refusal:
         raise ScrapeError("unreachable", refusal)
     bearer = (("authorization", f"Bearer {settings.bearer}"),) if settings.bearer else ()
-    name = settings.collector or _detect_url(settings.source, bearer, limits)
-    collector = collectors.load()[name]
+    names = [settings.collector] if settings.collector else _detect_url(settings.source, bearer, limits)
+    return [_url_target(run, settings, collectors.load()[name], bearer, first=name == names[0]) for name in names]
+
+
+def _url_target(run: str, settings: TargetSettings, collector: Collector, bearer: Pairs, *, first: bool) -> Target:
     if collector.poll is None:
-        raise Ambiguous(f"{_shown(settings)}: collector {name} reads a run directory or a log, not a URL")
+        raise Ambiguous(f"{_shown(settings)}: collector {collector.name} reads a run directory or a log, not a URL")
     headers = (*bearer, *_key_header(collector, settings))
-    named = settings.name or f"{collector.name}-{_clean(_place(settings.source))}"
-    return [
-        Target(
-            named, run, collector.name, collector.actor,
-            url=settings.source, interval_seconds=settings.interval_seconds, headers=headers, options=settings.options,
-        )
-    ]  # fmt: skip
+    given = settings.name if first or not settings.name else f"{settings.name}-{collector.name}"
+    return Target(
+        given or f"{collector.name}-{_clean(_place(settings.source))}", run, collector.name, collector.actor,
+        url=settings.source, interval_seconds=settings.interval_seconds, headers=headers, options=settings.options,
+    )  # fmt: skip
 
 
 def _key_header(collector: Collector, settings: TargetSettings) -> tuple[tuple[str, str], ...]:
@@ -187,23 +264,69 @@ def _key_header(collector: Collector, settings: TargetSettings) -> tuple[tuple[s
     return ((collector.key_header, f"{prefix}{settings.key}"),)
 
 
-def _detect_url(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> str:
-    """Which collector reads this URL's page. Not answering is not an answer: vLLM is then assumed, and said so."""
-    # Providers are named, never guessed: asking a stranger with somebody's key would give the key away.
-    pollers = [name for name, collector in collectors.load().items() if collector.poll and collector.matches_page]
+def _detect_url(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> list[str]:
+    """As `detect_url`, and the node's collector where a trainer shares its page with the node's GPUs.
+
+    Not answering is no answer: where one collector alone reads URLs it is taken.
+    """
+    pollers = _pollers()
     try:
-        body = asyncio.run(_fetch(url, headers, limits))
+        return asyncio.run(_detect(url, headers, limits, collectors.load().keys()))
     except ScrapeError as error:
-        if error.kind == "status" and (server := asyncio.run(_server(url, limits))) is not None:
-            return server
         # A proxy answers 502 or 503 while the model loads.
         if error.kind in ("unreachable", "timeout", "status") and len(pollers) == 1:
-            return pollers[0]
+            return pollers[:1]
         raise
-    name = detect_page(body)
+
+
+def _pollers() -> list[str]:
+    # Providers are named, never guessed: asking a stranger with somebody's key would give the key away.
+    return [name for name, collector in collectors.load().items() if collector.poll and collector.matches_page]
+
+
+async def detect_listed(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> str:
+    """As `detect_url`, of a page that a list names: a Prometheus or an MLflow in it is no source of the run's."""
+    return await detect_url(url, headers, limits, _pollers())
+
+
+async def detect_url(
+    url: str, headers: Sequence[tuple[str, str]], limits: Limits, among: Collection[str] | None = None
+) -> str:
+    """Which collector (``among`` those named) reads the page at this URL.
+
+    Raises:
+        ScrapeError: ``garbage``: it belongs to none; else why it could not be asked.
+    """
+    return (await _detect(url, headers, limits, collectors.load().keys() if among is None else among))[0]
+
+
+async def _detect(url: str, headers: Sequence[tuple[str, str]], limits: Limits, among: Collection[str]) -> list[str]:
+    try:
+        body = await _whole(url, headers, limits)
+    except ScrapeError as error:
+        if error.kind == "status" and (server := await _server(url, limits, among)) is not None:
+            return [server]
+        raise
+    # trtllm-serve answers there too, with JSON: its page is elsewhere.
+    name = detect_page(body) or await _server(url, limits, among)
     if name is None:
-        raise ScrapeError("garbage", f"its /metrics page belongs to no known engine ({', '.join(pollers)} were asked)")
-    return name
+        raise ScrapeError("garbage", f"its page belongs to no known engine ({', '.join(_pollers())} were asked)")
+    shared = collectors.load()[name].actor == "trainer" and ray_node.has_own(body)
+    return [name, ray_node.COLLECTOR.name] if shared else [name]
+
+
+async def _whole(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> bytes:
+    """The page; of a Ray agent's that names no trainer and no engine, what several looks at it show together."""
+    body = await _fetch(url, headers, limits)
+    for _ in range(RAY_LOOKS - 1):
+        if not _RAY.search(body) or detect_page(body) not in (None, ray_node.COLLECTOR.name):
+            break
+        await asyncio.sleep(RAY_PAUSE_SECONDS)
+        try:
+            body += b"\n" + await _fetch(url, headers, limits)
+        except ScrapeError:
+            break  # what was seen before is still true
+    return body
 
 
 async def _fetch(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> bytes:
@@ -211,12 +334,14 @@ async def _fetch(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -
         return await get(client, metrics_url(url), limits)
 
 
-async def _server(url: str, limits: Limits) -> str | None:
+async def _server(url: str, limits: Limits, among: Collection[str]) -> str | None:
     """The collector that knows the server itself, which has no page of metrics. Asked without anybody's key."""
-    async with httpx.AsyncClient(base_url=url, follow_redirects=False, trust_env=False) as client:
-        for name, collector in collectors.load().items():
-            if collector.matches_server is not None and await collector.matches_server(client, limits):
-                return name
+    root = url.removesuffix("/metrics")
+    async with httpx.AsyncClient(base_url=root, follow_redirects=False, trust_env=False) as client:
+        for collector in collectors.load().values():
+            asks = collector.matches_server if collector.name in among else None
+            if asks is not None and await asks(client, limits):
+                return collector.name
     return None
 
 

@@ -11,15 +11,20 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import collectors
 from collectors.model import Limits, ScrapeError, Target
 from server.alerts.config import AlertSettings
+from server.attach import detect_listed
 from server.clock import Clock
 from server.config import HeartbeatSettings
 from server.disagree import Trust
+from server.discovery.config import DiscoverSettings
+from server.discovery.roster import Roster
+from server.discovery.told import Told
 from server.drive import TICK_SECONDS, RunDriver, carry_of
 from server.heartbeats import Watch
 from server.ingest import Arrivals, Ingest
@@ -27,14 +32,17 @@ from server.pushes import Pushes
 from server.scrape import BACKOFF_MAX_SECONDS, GUARD_SECONDS, Outcome, TargetReader
 from server.store import Store, Writer
 from server.store.types import Batch
-from server.store.writer import is_transient
+from server.store.writer import WriterClosed, is_transient
 
 log = logging.getLogger("rollscope.collect")
 
 # A tick does not wait for slow targets: what they bring is in the next one.
 PATIENCE_SECONDS = 1.0
-# Spread of the scrapes' starts: 200 targets a second is what one core parses with room to spare.
-TARGETS_PER_SECOND = 200.0
+# Spread of the scrapes' starts: half of what one core reads a second, so that no page waits long for its neighbours.
+# A thousand are begun within 2 s; with the patience and what is derived the tick is over before the next.
+TARGETS_PER_SECOND, SPREAD_SECONDS = 500.0, 2.0
+# A target's first answer costs ten times the later ones (its series get their numbers): so many begin in one tick.
+BEGUN_PER_TICK = 100
 ROLLUP_SECONDS = 60.0
 # What history may take of a live tick: less than all of it, or every second grid instant would be missed.
 SHARE = 0.8
@@ -53,6 +61,7 @@ class RunLoop:
         self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
         facts: Mapping[str, str | float] | None = None, limits: Limits | None = None,
         alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (), adopted: bool = False,
+        discover: Sequence[DiscoverSettings] = (),
     ) -> None:  # fmt: skip
         known = collectors.load()
         self.run, self._store, self._writer, self._clock = run, store, writer, clock
@@ -68,6 +77,7 @@ class RunLoop:
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = False
         self._ingest = Ingest(store, run, begun, self._trust.complaint)
+        self._ingest.facts.update(self._facts)
         self._ingest.met(self.driver.recovered)
         self.on_step: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
@@ -78,8 +88,17 @@ class RunLoop:
             )
             for target in targets
         ]
+        begin = max(BEGUN_PER_TICK, len(self.readers) // 10)
+        for number, reader in enumerate(self.readers[begin:], begin):
+            reader.due = begun + number // begin * TICK_SECONDS
         self._pending: dict[str, asyncio.Task[Outcome]] = {}
         self._rolled = -math.inf
+        self._limits = limits or Limits()
+        rows = [row for _, row in store.targets(run)] if discover else []
+        self._lists = Roster(
+            run, discover, detect_listed, by_hand=targets, rows=rows, taken=self._is_another, limits=self._limits
+        )
+        self._said, self._gone = Told(self._lists), set[str]()
 
     def _met(self, name: str, kind: str) -> None:
         """A target that another machine reads: its word counts by the rules for its collector."""
@@ -105,6 +124,48 @@ class RunLoop:
         """End long work soon; callable from any thread. What is committed stays, the rest is for the next start."""
         self._stopping = self.driver.stopped = True
 
+    # ---- targets that lists name
+
+    def _is_another(self, name: str) -> bool:
+        """Is it the name of a target that no list named?"""
+        return name in self._names and name not in self._lists.origins
+
+    async def _follow(self, t: float, patient: bool) -> None:
+        """Targets that lists name are read from now on; those they name no more end, and nobody misses them."""
+        if not self._lists.sources:
+            return
+        change = await self._lists.look(t, patient=patient)
+        self._gone |= set(change.gone)
+        await self._end({*change.gone, *change.come})
+        for one in change.come.values():
+            self._begin(one)
+        batch, arrivals = self._said.batch(self._ingest, sorted(self._gone), t)
+        if batch.targets:
+            await asyncio.wrap_future(await asyncio.to_thread(self._commit, batch))
+            self.driver.feed(arrivals)
+        self._gone.clear()
+
+    def _begin(self, target: Target) -> None:
+        collector = collectors.load()[target.collector]
+        if collector.actor == "trainer":
+            self._trust.meet(target.name, collector)
+        self._carried[target.name] = (target, collector.report_seconds)
+        self._names.add(target.name)
+        self._gone.discard(target.name)
+        self.readers.append(TargetReader(target, collector, limits=self._limits))
+
+    async def _end(self, names: set[str]) -> None:
+        """What is under way of them is not waited for."""
+        ended = [reader for reader in self.readers if reader.target.name in names] if names else []
+        self.readers = [reader for reader in self.readers if reader.target.name not in names]
+        for name in names:
+            self._names.discard(name)
+            self._carried.pop(name, None)
+            if (task := self._pending.pop(name, None)) is not None:
+                task.cancel()
+        for reader in ended:
+            await reader.close()
+
     # ---- one step of event time
 
     async def step(self, t: float, *, patient: bool = False) -> None:
@@ -113,24 +174,25 @@ class RunLoop:
             # A driver that could not write knows more than the store: what it derived is derived again.
             self.driver = await asyncio.to_thread(self._new_driver)
             self._broken = False
+        await self._follow(t, patient)
         lagging: list[float] = []
         while not self._stopping:
             lagging = await self._round(t, patient)
             if not lagging or (not patient and self._clock.now() >= t + SHARE * TICK_SECONDS):
                 break  # live, engines are not kept waiting: the rest of the history is for the next step
             # History still to read: derive only up to where every stream is known, in order.
-            await self._advance(min([t, *lagging, self.pushes.horizon(t)]))
+            await self._advance(min([t, *lagging, self.pushes.horizon(t)]), t)
         await asyncio.to_thread(self._listen, t)
         horizon = min([t, *lagging, self.pushes.horizon(t)])
-        await self._advance(horizon, live=not patient and horizon == t)
+        await self._advance(horizon, t, live=not patient and horizon == t)
         self.on_step()
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
             await asyncio.to_thread(self._store.rollup, self.run, round(t * 1000))
 
-    async def _advance(self, t: float, *, live: bool = False) -> None:
+    async def _advance(self, t: float, present: float, *, live: bool = False) -> None:
         if t > -math.inf:
-            await asyncio.to_thread(partial(self.driver.advance, t, live=live))
+            await asyncio.to_thread(partial(self.driver.advance, t, live=live, present=present))
 
     def _listen(self, t: float) -> None:
         """Heartbeats are targets that call us: what was heard is committed like a scrape."""
@@ -163,19 +225,25 @@ class RunLoop:
 
     async def _round(self, t: float, patient: bool) -> list[float]:
         """One scrape of every due target. Returns the newest known time of those that have more to read."""
+        # Who answered after its own tick was over is due again now.
+        late = await self._commit_done()
         for reader in self.readers:
             if reader.due > t + BACKOFF_MAX_SECONDS + reader.target.interval_seconds:
                 reader.due = t  # the clock went back: what was planned on it is void
             if reader.due <= t and reader.target.name not in self._pending:
                 self._pending[reader.target.name] = asyncio.create_task(self._delayed(reader, t, patient))
         if not self._pending:
-            return []
+            return late
         # Whoever is still reading history is waited for: a tick before it would be a tick without it.
         history = any(reader.lagging for reader in self.readers if reader.target.name in self._pending)
-        patience = None if patient else HISTORY_SECONDS if history else PATIENCE_SECONDS
+        patience = None if patient else HISTORY_SECONDS if history else PATIENCE_SECONDS + self._spread()
         await asyncio.wait(self._pending.values(), timeout=patience)
+        return sorted([*late, *await self._commit_done()])
+
+    async def _commit_done(self) -> list[float]:
         done = [reader for reader in self.readers if self._finished(reader.target.name)]
-        return await self._commit_all([(reader, self._pending.pop(reader.target.name).result()) for reader in done])
+        pairs = [(reader, self._pending.pop(reader.target.name).result()) for reader in done]
+        return await self._commit_all(pairs) if pairs else []
 
     def _finished(self, name: str) -> bool:
         task = self._pending.get(name)
@@ -183,10 +251,13 @@ class RunLoop:
 
     async def _delayed(self, reader: TargetReader, t: float, patient: bool) -> Outcome:
         """A stable place within the spread for each target, so that scrapes neither burst nor wander."""
-        spread = min(PATIENCE_SECONDS, len(self.readers) / TARGETS_PER_SECOND)
+        spread = self._spread()
         if not patient and spread > 0.05:
             await asyncio.sleep(spread * (zlib.crc32(reader.target.name.encode()) % 1000) / 1000)
         return await reader.read(t)
+
+    def _spread(self) -> float:
+        return min(SPREAD_SECONDS, len(self.readers) / TARGETS_PER_SECOND)
 
     async def _commit_all(self, done: list[tuple[TargetReader, Outcome]]) -> list[float]:
         """Commit what was read in one transaction, then acknowledge: cursor and rows live or die together."""
@@ -254,6 +325,11 @@ class RunLoop:
         await asyncio.gather(*self._pending.values(), return_exceptions=True)
         for reader in self.readers:
             await reader.close()
+        await self._lists.close()
+        rest = self._ingest.rest()
+        if rest.histograms and not self._broken:
+            with suppress(WriterClosed):
+                await asyncio.to_thread(self._commit, rest)
 
 
 def _not_stored(outcome: Outcome, error: Exception) -> Outcome:

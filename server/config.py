@@ -18,9 +18,11 @@ import collectors
 from collectors.model import FACTS, Collector, Lifecycle, Mode
 from collectors.trainers import custom
 from collectors.trainers._maps import check as check_maps
+from server import otlp_map
 from server.alerts import config as alerts_config
 from server.alerts import rule_table
 from server.alerts.config import AlertSettings
+from server.discovery import config as discovery
 from server.preflight.config import parse as parse_preflight
 from server.preflight.model import Plan
 from server.problems import ConfigError, Problems
@@ -77,6 +79,7 @@ class RunSettings:
     facts: Mapping[str, str | float] = field(default_factory=dict)
     heartbeats: tuple[HeartbeatSettings, ...] = ()
     preflight: Plan = field(default_factory=Plan)
+    discover: tuple[discovery.DiscoverSettings, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,10 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     store: Secret = NO_SECRET  # its URL may hold a password
     role: str = "all"
+    collect: str = "auto"
     runs: tuple[RunSettings, ...] = ()
     alerts: AlertSettings = field(default_factory=alerts_config.defaults)
+    otlp: otlp_map.Maps = field(default_factory=dict)
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
@@ -131,9 +136,9 @@ def read(path: Path | None) -> dict[str, Any]:
 def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     """Settings from parsed TOML; see `load`."""
     problems = Problems()
-    problems.unknown(raw, {"server", "store", "run", "alerts"}, "config")
+    problems.unknown(raw, {"server", "store", "run", "alerts", "otlp"}, "config")
     server = problems.take(raw, "server", dict, {}, "config")
-    problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role"}, "server")
+    problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role", "collect"}, "server")
     store = problems.take(raw, "store", dict, {}, "config")
     problems.unknown(store, {"url", "url_file"}, "store")
     runs = problems.take(raw, "run", dict, {}, "config")
@@ -143,9 +148,11 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         token=_secret(problems, server, "token_file", env, "ROLLSCOPE_TOKEN", "server"),
         allowed_hosts=_names(problems, server, env),
         store=_store(problems, store, env),
-        role=_role(problems, server, env),
+        role=_word(problems, server, "role", env.get("ROLLSCOPE_ROLE", "all"), ("all", "collect", "web")),
+        collect=_word(problems, server, "collect", "auto", ("inside", "apart", "auto")),
         runs=tuple(_run(problems, name, table, env) for name, table in runs.items()),
         alerts=alerts_config.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
+        otlp=otlp_map.check(raw.get("otlp", []), lambda where, words: problems.add(f"otlp{where}", words)),
     )
     _one_token_each(settings.runs, problems)
     if problems.found:
@@ -206,11 +213,11 @@ def _names(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str]
     return tuple(str(name) for name in names)
 
 
-def _role(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    role: str = problems.take(server, "role", str, env.get("ROLLSCOPE_ROLE", "all"), "server")
-    if role not in ("all", "collect", "web"):
-        problems.add("server.role", "must be all, collect or web")
-    return role
+def _word(problems: Problems, server: Mapping[str, Any], key: str, default: str, words: tuple[str, ...]) -> str:
+    word: str = problems.take(server, key, str, default, "server")
+    if word not in words:
+        problems.add(f"server.{key}", f"must be {', '.join(words[:-1])} or {words[-1]}")
+    return word
 
 
 def _secret(
@@ -250,7 +257,7 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [run.NAME]")
         return RunSettings(name)
-    problems.unknown(table, {"target", "facts", "heartbeat", "preflight"}, where)
+    problems.unknown(table, {"target", "discover", "facts", "heartbeat", "preflight"}, where)
     targets = problems.take(table, "target", list, [], where)
     facts = problems.take(table, "facts", dict, {}, where)
     for key, value in facts.items():
@@ -262,7 +269,8 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
     beats = problems.take(table, "heartbeat", list, [], where)
     kept = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
     plan = parse_preflight(table.get("preflight", {}), problems, f"{where}.preflight")
-    return RunSettings(name, found, facts, kept, plan)
+    lists = discovery.parse(problems, problems.take(table, "discover", list, [], where), where, env, _interval)
+    return RunSettings(name, found, facts, kept, plan, lists)
 
 
 def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str]) -> HeartbeatSettings:

@@ -4,7 +4,8 @@ Every signal is asked over a made-up window that holds all a collector says it c
 cell. `python -m server.coverage` writes docs/coverage.md and the table in the README anew; a test compares them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -48,6 +49,44 @@ def items() -> list[signals.Signal | signals.Counter]:
 def inputs(item: signals.Signal | signals.Counter) -> Sequence[str]:
     """The metrics an item reads."""
     return item.inputs if isinstance(item, signals.Signal) else (item.metric,)
+
+
+def lacking(item: signals.Signal, words: str, reports: Callable[[str], bool], kinds: Iterable[str]) -> str:
+    """Why a signal has no value: by the framework that does not report it, with what turns it on.
+
+    Args:
+        words: the signal's own; only where they say that its inputs are missing there is more to say.
+        reports: does any target of the run tell this metric?
+        kinds: the run's framework first, then the collectors of its targets.
+    """
+    absent = [metric for metric in inputs(item) if metric in TRAINED and not reports(metric)]
+    # Before the first row nothing is known to be left out.
+    if words != item.hint or not absent or not any(map(reports, TRAINED)):
+        return words
+    known = collectors.load()
+    trainers = [known[name] for name in dict.fromkeys(kinds) if name in known and known[name].actor == "trainer"]
+    for one in trainers:
+        # What turns one of its inputs on need not be enough for a signal: its own entry comes first.
+        if how := next((one.hints[name] for name in (item.name, *absent) if name in one.hints), ""):
+            return f"not reported by {one.name}: {how}"
+    if not trainers:
+        return words
+    # `custom` and `mlflow` are read for whatever framework there is: examples of others help there.
+    return f"not reported by {trainers[0].name}; {plain(words) if trainers[0].gives else words}"
+
+
+def plain(words: str) -> str:
+    """A signal's words without its examples from frameworks: another's keys are no advice."""
+    kept = re.sub(r" \(([^()]*)\)", lambda match: "" if _framework().search(match[1]) else match[0], words)
+    named = _framework().search(kept)
+    return kept if named is None else kept[: named.start()].rpartition(":")[0] or kept
+
+
+@cache
+def _framework() -> re.Pattern[str]:
+    """Any framework's name, as it is written in prose."""
+    names = "|".join(one.name.replace("_", "[-_ ]?") for one in frameworks())
+    return re.compile(rf"\b(?:{names})\b", re.IGNORECASE)
 
 
 @cache
@@ -118,7 +157,7 @@ def hints() -> Iterator[str]:
         if collector.hints:
             yield f"### {collector.name}\n"
             for metric, how in sorted(collector.hints.items()):
-                wanted = ", ".join(f"`{item.name}`" for item in items() if metric in inputs(item))
+                wanted = ", ".join(f"`{item.name}`" for item in items() if metric in (item.name, *inputs(item)))
                 yield f"- {wanted or f'`{metric}`'}: {how}"
             yield ""
 

@@ -8,11 +8,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from collectors.model import Labels
+from collectors.model import Histogram, Labels
 from server.disagree import Trust
 from server.sandbox_ingest import SandboxArrival
 from server.signals import Counter, Signal
 from server.signals._model import HEARTBEAT, Answer, TargetHealth, Unknown, Value, View
+from server.signals._observed import Histograms
 from server.signals._sandbox_book import SandboxBook, spinup
 from server.signals._spinup import PARTS as SPINUP
 from server.signals._window import TRAINER, Gauge, Step, StepBook, StepKey
@@ -67,6 +68,7 @@ class Deriver:
         read = frozenset(m for signal in self._ticks for m in signal.inputs)
         self.tick_metrics = read | self.counted_metrics | frozenset(watched)
         self.gauges: dict[str, dict[tuple[str, Labels], Gauge]] = {}
+        self.histograms = Histograms()
         # Grows when a series comes or goes: until then what was worked out of their labels holds.
         self.shape = 0
         self.health: dict[str, TargetHealth] = {}
@@ -81,26 +83,36 @@ class Deriver:
         self.mode = ""
         self.lifecycle = "starting"
         self.sources: dict[str, set[str]] = {}
+        self._said: dict[str, str] = {}
         self._step_metrics: set[str] = set()
+        self._met = 0
+        # What each target's steps have held so far, and the signals to be asked for every step of the trainer.
+        self._noted: dict[str, set[StepKey]] = {}
+        self._due: list[Signal] | None = None
+        self._by_tick = {signal.name: signal for signal in self._ticks}
         # The newest step of each axis that was answered: after a restart the driver goes on behind it.
         self.done: dict[str, tuple[int, int]] = {}
 
     # ---- feeding
 
     def sample(
-        self, ts: float, target: str, metric: str, labels: Labels, value: float, *, counted: bool = False
+        self, ts: float, target: str, metric: str, labels: Labels, value: float | Histogram, *, counted: bool = False
     ) -> None:
-        """One gauge or counter sample. Metrics no tick signal reads cost nothing here.
+        """One sample of a gauge, a counter or a histogram. Metrics no tick signal reads cost nothing here.
 
         ``counted``: seen before a restart, already in the stored totals; it is only the base of the next increase.
         """
         if metric not in self.tick_metrics:
             return
-        self.sources.setdefault(metric, set()).add(target)
-        for counter in self._counters:
-            if counter.metric == metric and counter.of == "counter":
-                self._count(counter, ts, target, labels, value, counted)
+        self._tells(metric, target)
         series = self.gauges.setdefault(metric, {})
+        if isinstance(value, Histogram):
+            self.histograms.read(ts, target, value, self._carry(target))
+            return
+        if metric in self.counted_metrics:
+            for counter in self._counters:
+                if counter.metric == metric and counter.of == "counter":
+                    self._count(counter, ts, target, labels, value, counted)
         gauge = series.get((target, labels))
         if gauge is None:
             gauge = series[(target, labels)] = Gauge(target, metric, labels, self._carry(target))
@@ -118,6 +130,20 @@ class Deriver:
         grown = 0.0 if before is None else value - before[1] if value >= before[1] else value
         state.add(kept, 0.0 if counted else grown)
         state.seen[key] = [ts, value]
+
+    def see(self, target: TargetHealth) -> None:
+        """How a target answered. Of one that is gone the series end; what was counted stays, for it may come back."""
+        if not target.gone:
+            self.health[target.name] = target
+            return
+        self.health.pop(target.name, None)
+        for pool in self.histograms.pools.values():
+            if ("target", target.name) in pool.labels:
+                pool.until = target.last_ts
+        for series in self.gauges.values():
+            for key in [key for key in series if key[0] == target.name]:
+                del series[key]
+                self.shape += 1
 
     def sandbox(self, arrival: SandboxArrival, *, counted: bool = False) -> None:
         """One change of a sandbox. ``counted``: known before a restart, already in the stored totals."""
@@ -184,15 +210,31 @@ class Deriver:
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
     ) -> None:
         self.book.put(axis, incarnation, number, ts, values).tellers.update(dict.fromkeys(values, target))
-        for metric, _ in values:
-            self._step_metrics.add(metric)
-            if target:
-                self.sources.setdefault(metric, set()).add(target)
+        noted = self._noted.setdefault(target, set())
+        if not noted.issuperset(values):
+            noted.update(values)
+            self._step_metrics.update(metric for metric, _ in values)
+            self._due = None
+            for metric, _ in values if target else ():
+                self._tells(metric, target)
+
+    def _tells(self, metric: str, target: str) -> None:
+        targets = self.sources.setdefault(metric, set())
+        if target not in targets:
+            targets.add(target)
+            self._said.clear()
 
     def _answers(self, now: float, metrics: set[str]) -> list[Emission]:
         view = self.view(now)
-        due = [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
-        return [(signal.name, now, signal.compute(view)) for signal in due]
+        return [(signal.name, now, signal.compute(view)) for signal in self._asked(metrics)]
+
+    def _asked(self, metrics: set[str]) -> list[Signal]:
+        """Step signals that read one of the metrics. Those of all that any step held are asked at every step."""
+        if metrics is not self._step_metrics:
+            return [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
+        if self._due is None:
+            self._due = [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
+        return self._due
 
     def _count_step(self, axis: str, incarnation: int, number: int, values: Mapping[StepKey, float]) -> None:
         """Each step is counted once, in order: a row re-read after a crash adds nothing."""
@@ -214,12 +256,26 @@ class Deriver:
 
     # ---- asking
 
+    def grown(self) -> bool:
+        """Was a metric met since this was asked last?"""
+        before, self._met = self._met, len(self._step_metrics) + len(self.gauges)
+        return self._met != before
+
+    def reports(self, metric: str) -> bool:
+        """Has any target told it?"""
+        return metric in self._step_metrics or metric in self.gauges
+
+    @property
+    def reported(self) -> tuple[int, int]:
+        """Another when `reports` may answer otherwise."""
+        return self.shape, len(self._step_metrics)
+
     def view(self, now: float) -> View:
         gauges = {metric: self._trust.told(metric, series.values(), now) for metric, series in self.gauges.items()}
         targets = tuple(self.health.values())
         return View(
             now, self.mode, self.lifecycle, self.facts, gauges, self.book, targets, self.sandboxes,
-            self.running_since, self.step_met,
+            self.running_since, self.step_met, self.histograms.by_metric(),
         )  # fmt: skip
 
     def tick(self, now: float) -> list[Emission]:
@@ -234,7 +290,8 @@ class Deriver:
 
     def alive(self, now: float) -> bool:
         """Does any series still report? If not, further ticks would say the same."""
-        return any(gauge.fresh(now) for series in self.gauges.values() for gauge in series.values())
+        gauges = (gauge.fresh(now) for series in self.gauges.values() for gauge in series.values())
+        return any(gauges) or self.histograms.fresh(now)
 
     def works(self, now: float) -> bool:
         """Is a run that says nothing of itself at work? A heartbeat says so, its sandboxes, and engines that generate.
@@ -261,6 +318,7 @@ class Deriver:
 
         Those of a target that is down stay: an alert on one of them holds until somebody knows better.
         """
+        self.histograms.forget(now)
         for series in self.gauges.values():
             old = [(key, gauge.target) for key, gauge in series.items() if now - gauge.last_ts > 10 * gauge.keep]
             for key in [key for key, target in old if target not in self.health or self.health[target].up]:
@@ -305,14 +363,21 @@ class Deriver:
 
     def data_time(self, name: str, now: float) -> float:
         """When the oldest sample behind a tick signal was taken: what "age" means. `now` for step signals."""
-        signal = next((item for item in self._ticks if item.name == name), None)
+        signal = self._by_tick.get(name)
         if signal is None:
             return now
         series = (gauge for metric in signal.inputs for gauge in self.gauges.get(metric, {}).values())
-        return min((gauge.last_ts for gauge in series if gauge.fresh(now)), default=now)
+        pools = (pool for pool in self.histograms.pools.values() if pool.metric in signal.inputs)
+        gauged = min((gauge.last_ts for gauge in series if gauge.fresh(now)), default=now)
+        return min((pool.last_ts for pool in pools if pool.fresh(now)), default=gauged)
 
     def source(self, signal: Signal | Counter) -> str:
         """The targets behind a signal's inputs, the first three by name."""
+        if signal.name not in self._said:
+            self._said[signal.name] = self._source(signal)
+        return self._said[signal.name]
+
+    def _source(self, signal: Signal | Counter) -> str:
         inputs = signal.inputs if isinstance(signal, Signal) else (signal.metric,)
         names = sorted({target for metric in inputs for target in self.sources.get(metric, ())})
         return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -14,7 +14,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 
 from collectors.model import Target
-from server import signals
+from server import recall, signals
 from server.alerts.config import AlertSettings
 from server.alerts.run_alerts import RunAlerts
 from server.answers import Answers
@@ -95,8 +95,6 @@ class RunDriver:
         self._lifecycle = said if said in ("finished", "crashed", "paused") else ""
         self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
         self._answers.recover(self._store.latest(self.run))
-        for _, target in self._store.targets(self.run):
-            self._see(health(target))
         if row.watermark is not None:
             self.watermark = row.watermark / 1000
             states = self._store.states(self.run)
@@ -104,24 +102,20 @@ class RunDriver:
             self._alerts.restore(states)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
+        for _, target in self._store.targets(self.run):
+            self._see(health(target))
         self._recover_sandboxes(row.watermark or 0)
         self._recover_steps()
 
     def _recover_windows(self, watermark: int) -> None:
         """What the windows held at the watermark, and everything committed after it as just arrived."""
         since = max(0, watermark - round((TICK_WINDOW_SECONDS + RECOVERY_SECONDS) * 1000))
-        recent = [
-            (ts / 1000, key.target, key.metric, key.labels, value)
-            for _, key, points in self._store.window(self.run, sorted(self.deriver.tick_metrics), since)
-            for ts, value in points
-            if key.target  # a signal of ours may have a metric's name
-        ]
+        recall.histograms(self._store, self.run, self.deriver, since)
         # An engine may have been silent for longer than the window: its counters go on from what they last showed.
         for _, key, ts, value in self._store.last_samples(self.run, self.deriver.counted_metrics):
             if ts < since:
                 self.deriver.sample(ts / 1000, key.target, key.metric, key.labels, value, counted=True)
-        recent.sort(key=_sample_time)
-        for sample in recent:
+        for sample in recall.samples(self._store, self.run, self.deriver, since):
             if sample[0] <= watermark / 1000:
                 self.deriver.sample(*sample, counted=True)
             else:
@@ -193,8 +187,8 @@ class RunDriver:
         self._lifecycle = str(facts.get("lifecycle", self._lifecycle))
 
     def _see(self, target: TargetHealth) -> None:
-        if self._targets is None or target.name in self._targets:
-            self.deriver.health[target.name] = target
+        if target.gone or self._targets is None or target.name in self._targets:
+            self.deriver.see(target)
 
     def _reach_the_present(self, tick: float) -> None:
         """A run is over only when everything it left was fed: its history was lived while it ran."""
@@ -211,11 +205,13 @@ class RunDriver:
 
     # ---- the driver
 
-    def advance(self, t: float, *, live: bool = False) -> None:
+    def advance(self, t: float, *, live: bool = False, present: float | None = None) -> None:
         """Bring the run to event time `t`. Idempotent; going back does nothing.
 
         ``live``: `t` is the present. Only then is anybody told of alerts; history is evaluated, and notifies nobody.
+        ``present``: what history is old by (default: `t`): a long one comes in pieces, whose ends are no present.
         """
+        self._present = max(t, present or t)
         self._samples = deque(sorted(self._samples, key=_sample_time))
         self._steps = deque(sorted(self._steps, key=_step_time))
         batch = Batch(run=self.run)
@@ -226,13 +222,12 @@ class RunDriver:
             self._reach_the_present(tick)
             over = self.deriver.lifecycle == "finished"
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
-            self._answers.write(
-                [answer for answer in self.deriver.tick(tick) if not (over and is_gap(answer[2]))], batch
-            )
+            said = self.deriver.tick(tick)
+            self._answers.write([answer for answer in said if not (over and is_gap(answer[2]))], batch)
             self.watermark = tick
             replayed = not live or t - tick > RECOVERY_SECONDS
             stale = partial(self._answers.stale, tick)
-            self._alerts.tick(tick, self.deriver, self._answers.now, stale, batch, replayed=replayed)
+            self._alerts.tick(tick, self.deriver, self._answers.now(), stale, batch, replayed=replayed)
             if len(batch.points) >= FLUSH_POINTS:
                 waits.append(self._send(batch))
                 batch = Batch(run=self.run)
@@ -244,8 +239,8 @@ class RunDriver:
             self._alerts.tell(t, batch)
             self._give_up(t)
         self.deriver.forget(t)
-        said = batch.points or batch.latest or batch.alerts or batch.groups
-        if said or waits or self.deriver.alive(t) or self._changed():
+        told = batch.points or self._answers.fresh or batch.alerts or batch.groups
+        if told or waits or self.deriver.alive(t) or self._changed():
             waits.append(self._send(batch))
         for wait in waits:
             wait.result()
@@ -286,7 +281,7 @@ class RunDriver:
 
     def _next_tick(self, tick: float, t: float) -> float:
         """The following grid instant; where nothing reports, straight to the next datum (a gap costs nothing)."""
-        grid = TICK_SECONDS if t - tick <= OLD_SECONDS else OLD_TICK_SECONDS
+        grid = TICK_SECONDS if self._present - tick <= OLD_SECONDS else OLD_TICK_SECONDS
         following = (math.floor(tick / grid) + 1) * grid
         if self.deriver.alive(tick):
             return following
@@ -318,15 +313,16 @@ class RunDriver:
     def _late(self, t: float, batch: Batch) -> None:
         """Steps that wait for a tick beyond `t` are shown at once: a step is an event, not a state."""
         self._feed_steps(t, batch)
-        # Words for what has no step yet: a signal without data says why from the first moment on.
-        silent = {
-            name for name, item in self._items.items() if isinstance(item, signals.Signal)
-        } - self._answers.known.keys()
+        # A signal without data says why from the first moment on, and anew with every metric that comes.
+        silent, lacking = self._answers.silent(), self._answers.lacking()
         stale_mode = self._mode_changed()
-        answers = self.deriver.steps_now(t) if silent or stale_mode else []
-        self._answers.write([a for a in answers if a[0] in silent or (stale_mode and is_gap(a[2]))], batch)
-        if not self.deriver.gauges:
-            self._answers.write([a for a in self.deriver.tick(t) if a[0] in silent or stale_mode], batch)
+        gaps = self._answers.known.keys() if stale_mode else lacking
+        answers = self.deriver.steps_now(t) if silent or gaps else []
+        self._answers.write([a for a in answers if a[0] in silent or (a[0] in gaps and is_gap(a[2]))], batch)
+        if not self.deriver.gauges and (silent or gaps):
+            whole = self._items.keys() if stale_mode else silent
+            answers = self.deriver.tick(t)
+            self._answers.write([a for a in answers if a[0] in whole or (a[0] in gaps and is_gap(a[2]))], batch)
 
     def _mode_changed(self) -> bool:
         return self.deriver.mode != self._written.get("mode")
@@ -342,7 +338,7 @@ class RunDriver:
             batch.run_fields["watermark"] = round(self.watermark * 1000)
         batch.run_fields.update(self._changed_fields())
         # History brings thousands of points per series; only the newest words matter.
-        batch.latest = list({row.series: row for row in batch.latest}.values())
+        self._answers.save(batch)
         batch.facts = dict(self._stated)
         if self._revived:
             batch.facts["lifecycle"], self._revived = self._revived, ""

@@ -37,6 +37,7 @@ class _Runs:
         yield _per_run("run_info", "The run's framework and mode.", statuses, ("framework", "mode"), _info)
         yield _per_run("run_state", "1 for the run's lifecycle state.", statuses, ("state",), _lifecycle)
         yield _per_run("target_up", "1 when the target's last scrape succeeded.", statuses, ("target", "kind"), _up)
+        yield _origins(statuses)
         ages = "Seconds since the data behind the signal."
         yield _per_run("signal_age_seconds", ages, statuses, ("signal",), _ages)
         yield _per_run("signal_state", "1 for the signal's state.", statuses, ("signal", "state"), _signal_states)
@@ -109,7 +110,21 @@ def _lifecycle(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
 
 def _up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
     for target in status.trust:
-        yield (target.target, target.kind), float(target.up)
+        # One that no list names any more is not down: its series ends.
+        if target.gone_since is None:
+            yield (target.target, target.kind), float(target.up)
+
+
+def _origins(statuses: Iterable[Status]) -> Metric:
+    """Each target has labels of its own: they are told apart from ours by a prefix, as kube-state-metrics does."""
+    family = GaugeMetricFamily(PREFIX + "target_info", "The list that names the target, its job and labels there.")
+    for status in statuses:
+        for target in status.trust:
+            if target.source and target.gone_since is None:
+                known = {"run": status.run, "target": target.target, "source": target.source, "job": target.job}
+                own = {f"label_{name}": value for name, value in target.labels.items()}
+                family.add_sample(PREFIX + "target_info", {**known, **own}, 1.0)
+    return family
 
 
 def _alerts(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -6,22 +6,27 @@ follows from it is said by the signals.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import collectors
 from collectors.catalog import METRICS
-from collectors.model import Event, Labels, Reading, Sample, Sandbox, ScrapeError, Target
+from collectors.model import Event, Histogram, Labels, Reading, Sample, Sandbox, ScrapeError, Target
+from server.arrivals import Arrivals as Arrivals
+from server.arrivals import SampleArrival as SampleArrival
+from server.arrivals import StepArrival as StepArrival
+from server.facts import believed
+from server.known import Known
+from server.minutes import Minutes
 from server.plausible import ahead, complaint, plausible
 from server.sandbox_ingest import REMEMBERED_SECONDS, SandboxArrival, SandboxIngest
-from server.signals._buckets import WINDOWED, as_counters
 from server.signals._model import TargetHealth
-from server.signals._window import StepKey
+from server.signals._observed import WINDOWED
 from server.store import Store
-from server.store.types import Batch, SandboxRow, SeriesKey, StepStamp, TargetRow
+from server.store.types import GONE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
 
 # Our own per-target series, in Prometheus' words.
-HEALTH = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
+HEALTH: Sequence[tuple[str, Labels]] = (("up", ()), ("scrape_duration_seconds", ()), ("scrape_samples_scraped", ()))
 # Unmapped keys are shown, not hoarded: a target that invents keys without end must not fill the store.
 UNMAPPED_KEPT = 200
 # Name of the source of pushed sandboxes, where a target's name would be.
@@ -32,21 +37,6 @@ SAME_STEP_SECONDS = 5.0
 # A target that fell this many steps behind another that tells the same gauge has gone quiet.
 QUIET_STEPS = 3
 
-SampleArrival = tuple[float, str, str, Labels, float]
-"""(event time in seconds, target, metric, labels, value)."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepArrival:
-    """What one reading brought for one step of one axis."""
-
-    axis: str
-    incarnation: int
-    number: int
-    ts: float
-    target: str
-    values: Mapping[StepKey, float]
-
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -55,28 +45,6 @@ class _Place:
     incarnation: int
     number: int
     ts: float
-
-
-@dataclass(slots=True)
-class Arrivals:
-    """What was just committed, for the driver: event times in seconds."""
-
-    samples: list[SampleArrival] = field(default_factory=list)
-    steps: list[StepArrival] = field(default_factory=list)
-    facts: dict[str, str | float] = field(default_factory=dict)
-    health: list[TargetHealth] = field(default_factory=list)
-    sandboxes: list[SandboxArrival] = field(default_factory=list)
-    # Targets that told all of their sandboxes: name -> (when, seconds it stays good).
-    heard: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-    def newest(self) -> float | None:
-        """The earliest of the newest times per stream: how far every stream is known."""
-        newest: dict[str, float] = {}
-        for ts, *_ in self.samples:
-            newest[""] = max(ts, newest.get("", ts))
-        for step in self.steps:
-            newest[step.axis] = max(step.ts, newest.get(step.axis, step.ts))
-        return min(newest.values(), default=None)
 
 
 class Ingest:
@@ -90,6 +58,7 @@ class Ingest:
         self, store: Store, run: str, since: float | None = None, complaint: Callable[[str], str] = lambda _: ""
     ) -> None:
         self._store, self._complaint = store, complaint
+        self._known, self._minutes = Known(store, run), Minutes()
         self.run = run
         self.incarnation = store.incarnation(run)
         newest = store.steps(run, last=1, incarnation=self.incarnation)
@@ -99,7 +68,11 @@ class Ingest:
         self._life_start = -math.inf
         self._tellers: dict[tuple[str, str, Labels], tuple[str, int]] = {}
         self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
-        own = str(store.facts(run).get("run_name", run))
+        # Of targets that a list named; see `server.discovery`.
+        self.origins: dict[str, Origin] = {}
+        # What is known of the run: a mode that a source assumes does not count beside one that is told.
+        self.facts = store.facts(run)
+        own = str(self.facts.get("run_name", run))
         row = store.run(run) or store.ensure_run(run)
         # Pushed rows are looked for from ``since`` on (default: the watermark); `met` tells what is no news among them.
         self._pushed = _ms(since) if since is not None else row.watermark or 0
@@ -109,19 +82,14 @@ class Ingest:
 
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A successful scrape. `now` stamps what has no time of its own; `seconds` is how long it took."""
-        batch, arrivals = Batch(run=self.run), Arrivals(facts=dict(reading.facts))
+        facts = believed(reading.facts, self.facts)
+        self.facts.update(facts)
+        batch, arrivals = Batch(run=self.run, facts=dict(facts)), Arrivals(facts=facts)
         reading = plausible(reading, now)
         self._samples(target, [s for s in reading.samples if s.step is None], now, batch, arrivals)
         self._steps(target, [s for s in reading.samples if s.step is not None], now, batch, arrivals)
-        keys = [SeriesKey(target.name, item.metric, item.labels) for item in reading.histograms]
-        for series, item in zip(self._intern(keys), reading.histograms, strict=True):
-            batch.histograms.append((series, _ms(item.ts if item.ts is not None else now), item))
-            arrivals.samples += [
-                (item.ts if item.ts is not None else now, target.name, item.metric, labels, count)
-                for labels, count in (as_counters(item) if item.metric in WINDOWED else ())
-            ]
+        self._histograms(target, reading.histograms, now, batch, arrivals)
         batch.events += [(_ms(event.ts if event.ts is not None else now), event) for event in reading.events]
-        batch.facts.update(reading.facts)
         if reading.cursor is not None:
             batch.cursors[target.name] = json.dumps(reading.cursor)
         if "run_name" in reading.facts:
@@ -178,7 +146,7 @@ class Ingest:
     def renewed(self) -> "Ingest":
         """Another of the same run, of what the store holds: this one counted what was never stored."""
         found = Ingest(self._store, self.run, complaint=self._complaint)
-        found._pushed, found._seen = self._pushed, self._seen
+        found._pushed, found._seen, found.origins = self._pushed, self._seen, self.origins
         return found
 
     def met(self, rows: Iterable[SandboxRow]) -> None:
@@ -224,7 +192,7 @@ class Ingest:
 
     def failure(self, target: Target, error: ScrapeError, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A failed scrape: `up` 0 with the cause; everything known so far stays."""
-        batch = Batch(run=self.run)
+        batch = Batch(run=self.run, histograms=self._minutes.rest(target.name))
         before = self._health.get(target.name)
         row = TargetRow(
             name=target.name, collector=target.collector, actor=target.actor, up=False, last_ts=_ms(now),
@@ -247,36 +215,82 @@ class Ingest:
         self._note_health(target, row, batch, now)
         return batch, Arrivals(health=[health(row)])
 
+    def gone(self, names: Iterable[str], now: float) -> tuple[Batch, Arrivals]:
+        """Targets that no list names any more; nothing of one that was never read."""
+        batch, arrivals = Batch(self.run), Arrivals()
+        for before in filter(None, map(self._health.get, names)):
+            said = f"{before.origin.source if before.origin else 'discovery'} does not list it any more"
+            row = replace(before, up=False, last_ts=_ms(now), error=said, error_kind=GONE)
+            batch.targets.append(self.noted(row))
+            batch.histograms += self._minutes.rest(row.name)
+            arrivals.health.append(health(row))
+        return batch, arrivals
+
+    def noted(self, row: TargetRow) -> TargetRow:
+        """Keep in mind a row that is made elsewhere."""
+        self._health[row.name] = row
+        return row
+
     # ---- parts
 
-    def _intern(self, keys: list[SeriesKey]) -> list[int]:
-        return self._store.intern(self.run, keys) if keys else []
+    def _histograms(
+        self, target: Target, items: Iterable[Histogram], now: float, batch: Batch, arrivals: Arrivals
+    ) -> None:
+        items = list(items)
+        ids = self._known.numbers(target.name, [(item.metric, item.labels) for item in items])
+        for series, item in zip(ids, items, strict=True):
+            ts = item.ts if item.ts is not None else now
+            # Who is asked tells it again; who pushes does not.
+            row = (series, _ms(ts), item)
+            batch.histograms += self._minutes.take(target.name, *row) if target.url else [row]
+            if item.metric in WINDOWED:
+                arrivals.samples.append((ts, target.name, item.metric, item.labels, item))
+
+    def rest(self) -> Batch:
+        """What is held back of histograms, when nothing more will be read."""
+        rows = [row for name in self._minutes.targets for row in self._minutes.rest(name)]
+        return Batch(run=self.run, histograms=rows)
 
     def _samples(self, target: Target, samples: Iterable[Sample], now: float, batch: Batch, arrivals: Arrivals) -> None:
         samples = list(samples)
-        ids = self._intern([SeriesKey(target.name, s.metric, s.labels) for s in samples])
+        ids = self._known.numbers(target.name, [(s.metric, s.labels) for s in samples])
         for series, sample in zip(ids, samples, strict=True):
             ts = sample.ts if sample.ts is not None else now
             batch.samples.append((series, _ms(ts), sample.value))
             arrivals.samples.append((ts, target.name, sample.metric, sample.labels, sample.value))
 
     def _steps(self, target: Target, samples: list[Sample], now: float, batch: Batch, arrivals: Arrivals) -> None:
-        ids = self._intern([SeriesKey(target.name, s.metric, s.labels, s.axis) for s in samples])
         rows: dict[tuple[str, int, int], StepArrival] = {}
-        for series, sample in zip(ids, samples, strict=True):
-            number = int(sample.step or 0)
+        ids, place, row = self._step_ids(target.name, samples), None, None
+        for sample in samples:
             ts = sample.ts if sample.ts is not None else now
-            incarnation = self._incarnation_of(target.name, sample.axis, number, ts, batch)
-            key = (sample.axis, incarnation, number)
-            row = rows.setdefault(key, StepArrival(*key, ts, target.name, {}))
+            # A row's samples come one after the other: whose life it is of is asked once.
+            if row is None or place != (sample.axis, sample.step, ts):
+                place = (sample.axis, sample.step, ts)
+                row = self._row(target.name, sample.axis, int(sample.step or 0), ts, rows, batch)
             row.values[(sample.metric, sample.labels)] = sample.value  # type: ignore[index]
-            batch.step_values.append((series, incarnation, number, sample.value))
+            series = ids[(sample.metric, sample.labels, sample.axis)]
+            batch.step_values.append((series, row.incarnation, row.number, sample.value))
         for row in rows.values():
             batch.steps.append(StepStamp(row.axis, row.incarnation, row.number, _ms(row.ts)))
         arrivals.steps += rows.values()
         # A gauge that is only reported with a step (TRL async's queue) is still a gauge of that moment.
         moments = [s for s in samples if METRICS[s.metric].reduction == "instant" and self._tells(target.name, s)]
         self._samples(target, moments, now, batch, arrivals)
+
+    def _step_ids(self, target: str, samples: list[Sample]) -> dict[tuple[str, Labels, str], int]:
+        keys = list(dict.fromkeys([(s.metric, s.labels, s.axis) for s in samples]))
+        return dict(zip(keys, self._known.intern([SeriesKey(target, *key) for key in keys]), strict=True))
+
+    def _row(
+        self, target: str, axis: str, number: int, ts: float, rows: dict[tuple[str, int, int], StepArrival],
+        batch: Batch,
+    ) -> StepArrival:  # fmt: skip
+        key = (axis, self._incarnation_of(target, axis, number, ts, batch), number)
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = StepArrival(*key, ts, target, {})
+        return row
 
     def _incarnation_of(self, target: str, axis: str, number: int, ts: float, batch: Batch) -> int:
         """The trainer's life a row belongs to: a step that goes back while time goes on begins a new one.
@@ -336,10 +350,9 @@ class Ingest:
         return row
 
     def _note_health(self, target: Target, row: TargetRow, batch: Batch, now: float) -> None:
-        self._health[target.name] = row
-        batch.targets.append(row)
+        batch.targets.append(self.noted(replace(row, origin=self.origins.get(target.name))))
         values = (float(row.up), row.scrape_seconds, float(row.samples))
-        for series, value in zip(self._intern([SeriesKey(target.name, name) for name in HEALTH]), values, strict=True):
+        for series, value in zip(self._known.numbers(target.name, HEALTH), values, strict=True):
             batch.samples.append((series, _ms(now), value))
 
 
@@ -354,7 +367,7 @@ def health(row: TargetRow) -> TargetHealth:
     ok = row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
     complete = row.up and not row.error
     return TargetHealth(
-        row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete
+        row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete, row.gone
     )
 
 

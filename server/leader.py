@@ -30,6 +30,11 @@ class Leader:
                 return False
             return True
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Files whose holders share the right, whoever of them dies first."""
+        return self._lease.descriptors
+
     def release(self) -> None:
         with suppress(Exception):  # a lease of a connection that is gone
             self._lease.release()

@@ -41,7 +41,10 @@ OK, FAILED, BAD_USAGE = 0, 1, 2
 # A simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up.
 MAX_SPEED = 100.0
 WAIT_SECONDS = 5.0
-SOURCE = "a URL of an engine, a run directory or log; COLLECTOR=SOURCE where what it is cannot be told"
+SOURCE = (
+    "a URL of an engine or router, a run directory or log, a list of targets (file_sd, prometheus.yml); "
+    "COLLECTOR=SOURCE where what it is cannot be told"
+)
 
 
 def guard_names() -> str | None:
@@ -201,11 +204,13 @@ def _watch(args: argparse.Namespace) -> int:
     sources = tuple(map(source_of, args.sources))
     run = RunSettings(args.run or run_name(one.source for one in sources), sources)
     attached = _wait_for(run) if args.wait else attach(run)
+    if args.push is not None and attached.discover:
+        raise ConfigError(["--push forwards sources that are named: let the server's configuration name the list"])
     # A name nobody chose must not join two runs: `./a/out` and `./b/out` are told apart by what was read before.
     place = next((target.path for target in attached.targets if target.path), None)
     facts = {"source_path": str(Path(place).resolve())} if place else {}
     settings = replace(settings, runs=(run,))
-    for line in introduce(attached.targets, WallClock().now()):
+    for line in introduce(attached, WallClock().now()):
         print(line, flush=True)
     if args.push is not None:
         return forward.run(args, attached, partial(print, flush=True))

@@ -8,7 +8,7 @@ their rule leaves labels away (a point per container), else the last wins.
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from collectors.catalog import METRICS, Metric
 from collectors.model import Histogram, Labels, Reading, Sample
-from server import push_names
-from server.otlp_names import QUOTAS, RULES, Rule
+from server import otlp_points, push_names
+from server.otlp_map import Maps
+from server.otlp_names import QUOTAS, RULES, Rule, factor_of, replica, vllm_rule
 from server.push_body import Body, Grown
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -35,8 +36,8 @@ NO_RUN = (
     "which run is this? Set the resource attribute rollscope.run (OTEL_RESOURCE_ATTRIBUTES=rollscope.run=NAME), the "
     "header x-rollscope-run or ?run=NAME; service.name is not taken for one"
 )
-_DELTA = 1
-_KINDS = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
+_UNSPECIFIED, _DELTA = 0, 1
+_MAKE = {"histogram": otlp_points.explicit, "exponential_histogram": otlp_points.exponential}
 
 Key = tuple[str, str]
 """(run, target)."""
@@ -49,7 +50,7 @@ class Part:
     samples: dict[tuple[str, Labels, int | None, str], Sample] = field(default_factory=dict)
     grown: list[Grown] = field(default_factory=list)
     unmapped: dict[str, int] = field(default_factory=dict)
-    quotas: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    quotas: dict[tuple[str, str], dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     points: int = 0
 
     def body(self) -> Body:
@@ -58,12 +59,23 @@ class Part:
         return Body(reading, tuple(self.grown))
 
     def _quotas(self) -> Iterator[Sample]:
-        for resource, found in self.quotas.items():
-            labels = (("resource", resource),)
+        """Per resource the fullest of the regions: a sum would hide the one that is full."""
+        regions: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+        for (resource, _), found in self.quotas.items():
             if "total" in found:
-                yield Sample("sandbox_quota_limit", found["total"], labels)
-            if "total" in found and "available" in found:
-                yield Sample("sandbox_quota_used", found["total"] - found["available"], labels)
+                regions[resource].append((found["total"], _used(found)))
+        for resource, pairs in regions.items():
+            total, used = max(pairs, key=lambda pair: (pair[1] or 0.0) / (pair[0] or 1.0))
+            yield Sample("sandbox_quota_limit", total, (("resource", resource),))
+            if used is not None:
+                yield Sample("sandbox_quota_used", used, (("resource", resource),))
+
+
+def _used(found: Mapping[str, float]) -> float | None:
+    """What is used of a quota: as told, or the rest of what is free."""
+    if "used" in found or "available" not in found:
+        return found.get("used")
+    return found["total"] - found["available"]
 
 
 @dataclass(slots=True)
@@ -100,6 +112,21 @@ def decode(body: bytes, kind: str) -> Any:
     return request
 
 
+def refusal(words: str, kind: str, code: int) -> bytes:
+    """A `google.rpc.Status`, which is what the specification has for every 4xx and 5xx.
+
+    Protobuf by hand (code is field 1, message field 2): its package would be a dependency for two fields.
+    """
+    if kind != PROTOBUF:
+        return json.dumps({"code": code, "message": words}).encode()
+    text, size = words.encode(errors="replace")[:4000], bytearray()
+    length = len(text)
+    while length > 127:
+        size.append(length & 127 | 128)
+        length >>= 7
+    return bytes((8, code, 18, *size, length)) + text
+
+
 def answer(read: Read, kind: str) -> bytes:
     """The response message: a partial success where something was refused."""
     response = ExportMetricsServiceResponse()
@@ -110,8 +137,12 @@ def answer(read: Read, kind: str) -> bytes:
     return found
 
 
-def read(request: Any, run: str, now: float) -> Read:
-    """Everything in a request. ``run``: of resources that name none ("": there is no such default).
+def read(request: Any, run: str, now: float, maps: Maps | None = None) -> Read:
+    """Everything in a request.
+
+    Args:
+        run: of resources that name none ("": there is no such default).
+        maps: the user's own names, before all others.
 
     Raises:
         ValueError: more points than are taken at once.
@@ -120,8 +151,8 @@ def read(request: Any, run: str, now: float) -> Read:
     total = 0
     for resource in request.resource_metrics:
         attributes = _attributes(resource.resource.attributes)
-        metrics = [metric for scope in resource.scope_metrics for metric in scope.metrics]
-        count = sum(_count(metric) for metric in metrics)
+        metrics = [(_scope(scope.scope), metric) for scope in resource.scope_metrics for metric in scope.metrics]
+        count = sum(_count(metric) for _, metric in metrics)
         total += count
         if total > POINTS:
             raise ValueError(f"at most {POINTS} points at once")
@@ -131,7 +162,7 @@ def read(request: Any, run: str, now: float) -> Read:
             found.refuse(NO_RUN, count)
             continue
         key = (name, attributes.get(TARGET) or attributes.get("service.name") or "otlp")
-        _resource(found, found.parts[key], name, attributes, metrics, now)
+        _Resource(found, found.parts[key], name, attributes, now, maps or {}).take(metrics)
     return found
 
 
@@ -140,30 +171,55 @@ def _count(metric: Any) -> int:
     return len(getattr(metric, kind).data_points) if kind else 0
 
 
-def _resource(
-    found: Read, part: Part, run: str, attributes: Mapping[str, str], metrics: Iterable[Any], now: float
-) -> None:
-    metrics = list(metrics)
-    best: dict[str, int] = {}
-    for metric in metrics:
-        if (rule := RULES.get(metric.name)) is not None:
-            best[rule.metric] = min(rule.rank, best.get(rule.metric, rule.rank))
-    process = json.dumps(sorted(attributes.items()))
-    # Sums of this request's gauges begin anew with every resource.
-    summed: set[tuple[str, Labels]] = set()
-    for metric in metrics:
-        part.points += _count(metric)
-        one = _Metric(found, part, run, process, metric, now, summed)
-        rule = RULES.get(metric.name)
-        if metric.name in QUOTAS:
-            one.quota(*QUOTAS[metric.name])
-        elif rule is not None:
-            if rule.rank == best[rule.metric]:
-                one.mapped(rule)
-        elif (canonical := _canonical(metric.name)) is not None:
+def _scope(scope: Any) -> str:
+    """Two libraries in one process may use one name: they are two streams."""
+    return f"{scope.name}@{scope.version}" if scope.name else ""
+
+
+@dataclass(slots=True)
+class _Resource:
+    """What one process sends in a request, on its way into a part. Sums of gauges begin anew with each."""
+
+    found: Read
+    part: Part
+    run: str
+    attributes: dict[str, str]
+    now: float
+    maps: Maps
+    summed: set[tuple[str, Labels]] = field(default_factory=set)
+    process: str = ""
+
+    def take(self, metrics: Sequence[tuple[str, Any]]) -> None:
+        self.process = json.dumps(sorted(self.attributes.items()))
+        rules = [self._rule(metric.name) for _, metric in metrics]
+        best: dict[str, int] = {}
+        for rule in rules:
+            if isinstance(rule, Rule):
+                best[rule.metric] = min(rule.rank, best.get(rule.metric, rule.rank))
+        for (scope, metric), rule in zip(metrics, rules, strict=True):
+            self.part.points += _count(metric)
+            one = _Metric(self, scope, metric)
+            if isinstance(rule, Rule):
+                if rule.rank == best[rule.metric]:
+                    one.mapped(rule)
+            elif rule is not None:
+                self._unruled(metric.name, one)
+
+    def _rule(self, name: str) -> Rule | str | None:
+        """The user's rule, else ours; "" where there is none; None: known and not wanted."""
+        for key in ((self.run, name), ("", name)):
+            if key in self.maps:
+                return self.maps[key]
+        return RULES.get(name) or vllm_rule(name) or ""
+
+    def _unruled(self, name: str, one: "_Metric") -> None:
+        unmapped = self.part.unmapped
+        if name in QUOTAS:
+            one.quota(*QUOTAS[name])
+        elif (canonical := _canonical(name)) is not None:
             one.plain(canonical)
-        elif metric.name in part.unmapped or len(part.unmapped) < 200:
-            part.unmapped[metric.name[:200]] = part.unmapped.get(metric.name[:200], 0) + 1
+        elif name in unmapped or len(unmapped) < 200:
+            unmapped[name[:200]] = unmapped.get(name[:200], 0) + 1
 
 
 def _canonical(name: str) -> Metric | None:
@@ -174,52 +230,66 @@ def _canonical(name: str) -> Metric | None:
 
 @dataclass(slots=True)
 class _Metric:
-    """One metric of a request on its way into a part."""
+    """One metric of a resource on its way into a part."""
 
-    found: Read
-    part: Part
-    run: str
-    process: str
+    of: _Resource
+    scope: str
     metric: Any
-    now: float
-    summed: set[tuple[str, Labels]]
 
     def mapped(self, rule: Rule) -> None:
         """A name of another system: its labels are the rule's."""
+        metric = METRICS[rule.metric]
+        factor = rule.factor or self._factor(metric)
         for point, attributes in self._points():
-            labels = rule.labels(attributes)
+            labels = rule.labels({**self.of.attributes, **attributes})
             failed = bool(rule.failures) and attributes.get("status") == "error"
-            if failed and self._kind() == "histogram":
+            if failed and self._kind() in _MAKE:
                 self._take(METRICS[rule.failures], (("cause", "unknown"),), point, attributes, value=float(point.count))
             else:
-                self._take(METRICS[rule.metric], labels, point, attributes, rule.factor, adds=True)
+                self._take(metric, labels, point, attributes, factor, adds=True)
 
     def plain(self, metric: Metric) -> None:
         """A canonical name: its attributes are its labels."""
-        factor = 1000.0 if self.metric.unit == "ms" and metric.unit == "seconds" else 1.0
+        factor = self._factor(metric)
         for point, attributes in self._points():
             try:
-                labels = push_names.labels_of(tuple(attributes.items()), self.run)
+                labels = push_names.labels_of(tuple(attributes.items()), self.of.run)
             except ValueError as error:
-                self.found.refuse(f"{self.metric.name}: {error}")
+                self._refuse(str(error))
                 continue
-            self._take(metric, labels, point, attributes, factor)
+            self._take(metric, self._told_apart(metric, labels), point, attributes, factor)
+
+    def _told_apart(self, metric: Metric, labels: Labels) -> Labels:
+        """Gauges of engines that share a service name: without a label of their own the last would be all."""
+        own = replica(self.of.attributes)
+        told = {"engine", "replica"} & dict(labels).keys()
+        if not own or told or (metric.actor, metric.kind) != ("generator", "gauge"):
+            return labels
+        return tuple(sorted((*labels, ("replica", own[: push_names.LABEL_LENGTH]))))
 
     def quota(self, resource: str, part: str) -> None:
-        for point, _ in self._points():
-            self.part.quotas[resource][part] = _number(point)
+        for point, attributes in self._points():
+            region = attributes.get("region.id") or self.of.attributes.get("region.id", "")
+            self.of.part.quotas[resource, region][part] = _number(point)
+
+    def _factor(self, metric: Metric) -> float:
+        return factor_of(self.metric.unit, metric.unit) or 1.0
 
     def _kind(self) -> str:
         return self.metric.WhichOneof("data") or ""
 
+    def _refuse(self, why: str, count: int = 1) -> None:
+        self.of.found.refuse(f"{self.metric.name[:200]}: {why}", count)
+
     def _points(self) -> Iterator[tuple[Any, dict[str, str]]]:
         kind = self._kind()
-        if kind in ("exponential_histogram", "summary"):
-            words = "exponential histograms have" if kind.startswith("exp") else "a summary has"
-            why = f"{self.metric.name}: {words} no buckets to add up: configure explicit buckets"
-            self.found.refuse(why, _count(self.metric))
+        data: Any = getattr(self.metric, kind) if kind else None
+        if kind == "summary":
+            self._refuse("a summary has no buckets to add up: send a histogram", _count(self.metric))
+        elif kind in ("sum", *_MAKE) and data.aggregation_temporality == _UNSPECIFIED:
+            self._refuse("its aggregation temporality is not said", _count(self.metric))
         elif kind:
-            for point in getattr(self.metric, kind).data_points:
+            for point in data.data_points:
                 if not point.flags & 1:  # "no recorded value": a series that has ended
                     yield point, _attributes(point.attributes)
 
@@ -227,25 +297,31 @@ class _Metric:
         self, metric: Metric, labels: Labels, point: Any, attributes: Mapping[str, str], factor: float = 1.0, *,
         value: float | None = None, adds: bool = False,
     ) -> None:  # fmt: skip
-        ts = point.time_unix_nano / 1e9 or None
+        ts, make = point.time_unix_nano / 1e9 or None, _MAKE.get(self._kind())
         try:
-            if self._kind() == "histogram" and value is None:
-                self._grow(_histogram(metric, point, labels, factor, ts, self.now), point, attributes)
+            if make is not None and value is None:
+                self._grow(make(metric, point, labels, factor, ts, self.of.now), point, attributes)
             elif metric.kind == "counter":
-                taken = _number(point) / factor if value is None else value
-                sample = push_names.sample(metric, taken, labels, ts, None, "", self.now)
+                taken = self._counted(metric, point) / factor if value is None else value
+                sample = push_names.sample(metric, taken, labels, ts, None, "", self.of.now)
                 self._grow(sample, point, attributes)
             else:
                 self._gauge(metric, labels, point, attributes, factor, ts, adds)
         except ValueError as error:
-            self.found.refuse(f"{self.metric.name}: {error}")
+            self._refuse(str(error))
+
+    def _counted(self, metric: Metric, point: Any) -> float:
+        if self._kind() == "sum" and not self.metric.sum.is_monotonic:
+            raise ValueError(f"{metric.name} is a counter, and a sum that may fall cannot be counted")
+        return _number(point)
 
     def _grow(self, value: Sample | Histogram, point: Any, attributes: Mapping[str, str]) -> None:
         data = getattr(self.metric, self._kind())
         delta = getattr(data, "aggregation_temporality", 0) == _DELTA
-        text = json.dumps([self.process, self.metric.name, sorted(attributes.items())])
+        named = [self.of.process, *filter(None, (self.scope,)), self.metric.name]
+        text = json.dumps([*named, sorted(attributes.items())])
         stream = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
-        self.part.grown.append(Grown(stream, delta, point.start_time_unix_nano / 1e9, value))
+        self.of.part.grown.append(Grown(stream, delta, point.start_time_unix_nano / 1e9, value))
 
     def _gauge(
         self, metric: Metric, labels: Labels, point: Any, attributes: Mapping[str, str], factor: float,
@@ -255,25 +331,12 @@ class _Metric:
             raise ValueError(f"{metric.name} is a value of the moment: a difference says nothing of it")
         step = push_names.step_of(attributes["step"]) if "step" in attributes else None
         axis = push_names.axis_of(attributes.get("axis", "trainer"))
-        sample = push_names.sample(metric, _number(point) / factor, labels, ts, step, axis, self.now)
-        key = (metric.name, labels, sample.step, sample.axis)
-        if adds and key[:2] in self.summed:
-            sample = Sample(metric.name, sample.value + self.part.samples[key].value, labels, ts)
-        self.summed.add(key[:2])
-        self.part.samples[key] = sample
-
-
-def _histogram(metric: Metric, point: Any, labels: Labels, factor: float, ts: float | None, now: float) -> Histogram:
-    if metric.kind != "histogram":
-        raise ValueError(f"{metric.name} is a {metric.kind}, not a histogram")
-    counts, total = [], 0.0
-    for count in point.bucket_counts:
-        total += count
-        counts.append(total)
-    if not counts:
-        raise ValueError("a histogram without buckets: configure explicit ones")
-    edges = [bound / factor for bound in point.explicit_bounds]
-    return push_names.histogram(metric, edges, counts, point.sum / factor, labels, ts, now)
+        sample = push_names.sample(metric, _number(point) / factor, labels, ts, step, axis, self.of.now)
+        key, samples = (metric.name, labels, sample.step, sample.axis), self.of.part.samples
+        if adds and key[:2] in self.of.summed:
+            sample = Sample(metric.name, sample.value + samples[key].value, labels, ts)
+        self.of.summed.add(key[:2])
+        samples[key] = sample
 
 
 def _number(point: Any) -> float:

@@ -87,8 +87,8 @@ class _Reader:
                 found.append(push_names.histogram(METRICS[key[0]], edges, counts, total, key[1], ts, self.now))
             except ValueError as error:
                 self.refuse(number, str(error))
-        for (name, _), (number, _) in self.first.items():
-            self.refuse(number, f'{name}: the histogram has no bucket le="+Inf", or no {name}_sum')
+        for key, (number, _) in self.first.items():
+            self.refuse(number, self.grouper.flaws.get(key, f"{key[0]}: the histogram has no buckets"))
         return self._taken(Reading(samples=tuple(self.samples), histograms=tuple(found)))
 
     def _taken(self, reading: Reading) -> Taken:

@@ -30,6 +30,7 @@ class Totals:
         since: shortly before its first push (epoch s): a process that began later was counted whole. None: no push yet.
         at: time of the newest total given out.
         streams: process -> [its newest time, *what it counted then].
+        starts: process -> when it says it began to count (epoch s), where it does.
         sums: series -> what was added up, numbers in the order of `_numbers`.
         why: the first reason why something was left out, of `dropped` values.
     """
@@ -37,6 +38,7 @@ class Totals:
     since: float | None = None
     at: float = 0.0
     streams: dict[str, list[float]] = field(default_factory=dict)
+    starts: dict[str, float] = field(default_factory=dict)
     sums: dict[str, list[float]] = field(default_factory=dict)
     dropped: int = 0
     why: str = ""
@@ -44,7 +46,8 @@ class Totals:
     @classmethod
     def of(cls, cursor: Mapping[str, Any]) -> "Totals":
         """From what `cursor` gave."""
-        return cls(cursor.get("since"), cursor.get("at", 0.0), cursor.get("streams", {}), cursor.get("sums", {}))
+        streams, starts = cursor.get("streams", {}), cursor.get("starts", {})
+        return cls(cursor.get("since"), cursor.get("at", 0.0), streams, starts, cursor.get("sums", {}))
 
     def cursor(self) -> dict[str, Any]:
         """JSON-able, to be stored with what was given out."""
@@ -53,7 +56,9 @@ class Totals:
         if len(self.streams) > STREAMS:
             newest = sorted(self.streams.items(), key=lambda item: item[1][0])[-STREAMS:]
             self.streams = dict(newest)
-        return {"since": self.since, "at": self.at, "streams": self.streams, "sums": self.sums}
+            self.starts = {stream: start for stream, start in self.starts.items() if stream in self.streams}
+        found = {"since": self.since, "at": self.at, "streams": self.streams, "sums": self.sums}
+        return found | {"starts": self.starts} if self.starts else found
 
     def add(self, grown: Sequence[Grown], now: float) -> tuple[list[Sample], list[Histogram]]:
         """Totals that changed, at `now`; a series that begins with growth is given its zero before it."""
@@ -86,11 +91,16 @@ class Totals:
         self.streams[one.stream] = [ts, *value]
         if one.delta:
             return value
+        # A process that began again may have counted more than before: only its start tells.
+        begun = self.starts.get(one.stream, one.start)
+        if one.start:
+            self.starts[one.stream] = one.start
         if before is None:
             # Of a process that is older than we know it, nobody knows when it counted what: it is where we begin.
             return value if first or self._fresh(one) else [0.0] * len(value)
         last = before[1:]
-        if len(last) != len(value) or _fell(last[1:] or last, value[1:] or value):
+        again = 0 < begun < one.start or len(last) != len(value)
+        if again or _fell(last[1:] or last, value[1:] or value):
             return value  # the process began again
         return [new - old for new, old in zip(value, last, strict=True)]
 

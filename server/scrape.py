@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, Target
+from collectors.readers.http import PageClient
 
 log = logging.getLogger("rollscope.scrape")
 
@@ -97,24 +98,30 @@ class TargetReader:
 
         A pool would run out of threads that never return, and the interpreter would wait for them at its end.
         """
-        if self._out is not None and not self._out.done():
+        if self._out is None or self._out.cancelled():
+            assert self.collector.tail is not None
+            self._out = Future()
+            call = partial(self.collector.tail, Path(self.target.path), self.cursor, self.limits, now)
+            name = f"tail {self.target.name}"
+            threading.Thread(target=_answer, args=(self._out, call), name=name, daemon=True).start()
+        elif not self._out.done():
             raise ScrapeError("timeout", "the last read has not returned yet: a file system that hangs?")
-        assert self.collector.tail is not None
-        self._out = Future()
-        call = partial(self.collector.tail, Path(self.target.path), self.cursor, self.limits, now)
-        threading.Thread(target=_answer, args=(self._out, call), name=f"tail {self.target.name}", daemon=True).start()
-        return await asyncio.wrap_future(self._out)
+        # One that came too late is as good: the cursor has not moved. Thrown away, a slow machine would read the same
+        # rows for ever.
+        try:
+            return await asyncio.wrap_future(self._out)
+        finally:
+            if self._out.done():
+                self._out = None
 
     def _http(self) -> httpx.AsyncClient:
-        """One client per target: a shared pool costs 4 to 6 ms of bookkeeping a page, this one 0.7 ms (perf.md 2b)."""
+        """One client per target: a shared pool costs 4 to 6 ms of bookkeeping a page (perf.md 2b)."""
         if self._client is None:
-            self._client = httpx.AsyncClient(
+            self._client = PageClient(
                 base_url=self.target.url,
                 headers=dict(self.target.headers),
                 timeout=self.limits.timeout_seconds,
                 limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
-                follow_redirects=False,
-                trust_env=False,
             )
         return self._client
 

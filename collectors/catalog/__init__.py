@@ -6,11 +6,11 @@ reported before, add a row to its actor's table; that is the whole change.
 
 from collections.abc import Mapping
 
-from collectors.catalog import generator, rollout, sandbox, trainer
+from collectors.catalog import generator, hardware, rollout, router, sandbox, trainer
 from collectors.catalog.row import Kind, Metric, Reduction
 
 __all__ = ["METRICS", "Kind", "Metric", "Reduction"]
 
-METRICS: Mapping[str, Metric] = {
-    metric.name: metric for table in (trainer.ROWS, rollout.ROWS, generator.ROWS, sandbox.ROWS) for metric in table
-}
+_TABLES = (trainer.ROWS, rollout.ROWS, generator.ROWS, router.ROWS, hardware.ROWS, sandbox.ROWS)
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for table in _TABLES for metric in table}

@@ -14,6 +14,8 @@ ROWS = (
     _g.gauge("generator_requests_waiting", "requests", "Requests waiting for a slot, all reasons together."),
     _g.gauge("generator_requests_waiting_by_reason", "requests", "Part of the waiting requests; label reason."),
     _g.gauge("generator_requests_paused", "requests", "Requests paused by a weight sync."),
+    _g.gauge("generator_request_limit", "requests", "Most requests the engine runs at once, by its configuration."),
+    _g.gauge("generator_paused", "", "1 while generation is paused: requests are held and no token comes."),
     _g.gauge("generator_asleep", "", "1 when the engine says it is not awake; 0 is no proof that it is."),
     _g.gauge("generator_token_throughput", "tokens/s", "Generated tokens per second, as the engine computes it."),
     # KV cache.
@@ -21,6 +23,7 @@ ROWS = (
     _g.gauge("kv_cache_capacity_tokens", "tokens", "Tokens the KV cache holds."),
     _g.gauge("kv_cache_used_tokens", "tokens", "Tokens in the KV cache."),
     _g.gauge("kv_concurrency_limit", "requests", "Full-length requests the KV cache holds, as the engine computes it."),
+    _g.gauge("generator_max_sequence_tokens", "tokens", "Longest sequence the engine takes, prompt and response."),
     _g.gauge("live_sequence_tokens", "tokens", "Sum of the lengths of running sequences."),
     _g.gauge(
         "prefix_cache_hit_ratio", "ratio", "Share of prompt tokens found in the prefix cache, over the engine's window."
@@ -48,6 +51,7 @@ ROWS = (
         "generator_control_requests_total", "requests", "Pause, resume and weight-update calls answered; label call."
     ),
     _g.counter("generator_control_seconds_total", "seconds", "Time those calls took; label call."),
+    _g.gauge("generator_control_requests_active", "requests", "Such calls that are under way; label call."),
     _g.histogram(
         "generator_weight_update_seconds", "seconds", "Duration of weight-update operations; label operation."
     ),
@@ -67,7 +71,18 @@ ROWS = (
     _g.histogram("request_time_per_token_seconds", "seconds", "Mean gap between tokens of a finished request."),
     _g.histogram("e2e_request_seconds", "seconds", "Arrival to last token."),
     _g.histogram("generator_queue_seconds", "seconds", "Time waiting for a slot."),
+    _g.gauge("generator_queue_seconds_mean", "seconds", "Mean time waiting for a slot, over the engine's window."),
     _g.histogram("generator_inference_seconds", "seconds", "Time in the running batch."),
     _g.histogram("generator_prefill_seconds", "seconds", "Time in prefill."),
     _g.histogram("generator_decode_seconds", "seconds", "Time in decode."),
+    # A frontend's own view of the requests it hands to engines: seen a second time, never added to the engines'.
+    _g.gauge("frontend_requests_in_flight", "requests", "Requests a frontend has handed on and not answered."),
+    _g.gauge("frontend_requests_queued", "requests", "Requests that wait in a frontend."),
+    _g.counter("frontend_requests_total", "requests", "Requests a frontend has answered; label status."),
+    _g.counter("frontend_tokens_total", "tokens", "Tokens a frontend has passed on."),
+    _g.histogram("frontend_response_tokens", "tokens", "Generated tokens per request, as a frontend counts them."),
+    _g.histogram("frontend_prompt_tokens", "tokens", "Prompt tokens per request, as a frontend counts them."),
+    _g.histogram("frontend_time_to_first_token_seconds", "seconds", "Arrival at a frontend to first token."),
+    _g.histogram("frontend_inter_token_latency_seconds", "seconds", "Gap between two tokens, at a frontend."),
+    _g.histogram("frontend_request_seconds", "seconds", "Arrival at a frontend to last token."),
 )

@@ -7,13 +7,17 @@ Does not know: any system's names. Those are in the collectors' tables.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from math import isfinite
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite, isinf, isnan
+from operator import add
 from typing import Literal
 
 import httpx
 
+from collectors.catalog import METRICS
+from collectors.generators._compiled import Program, compiled
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.readers import exposition, http
 from collectors.readers.exposition import Grouper, Page, Series
@@ -35,6 +39,8 @@ class Take:
         fold: what becomes of several series that end under the same metric and labels.
         scale: our unit = theirs x scale.
         only: label values a series must have, or it is not this thing.
+        put: labels of ours that every series of the row gets.
+        also: a further row for the same family, with an `only` of its own.
     """
 
     metric: str
@@ -43,11 +49,20 @@ class Take:
     fold: Fold = "first"
     scale: float = 1.0
     only: Labels = ()
+    put: Labels = ()
+    also: "Take | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do with one series: where its value goes. ``part`` and ``bound`` are a histogram's."""
+    """What to do with one series: where its value goes.
+
+    Attributes:
+        part, bound, group: a histogram's: which sample of it this is, and of which (family, labels on the page).
+        copy: labels that tell copies of one thing apart (tensor-parallel ranks): only the lowest is taken.
+        scope: ranks count among all series of the metric with this scope, whatever their labels; None: same labels.
+        also: where the value goes too.
+    """
 
     metric: str
     labels: Labels
@@ -56,6 +71,10 @@ class Plan:
     bound: float = 0.0
     fold: Fold = "first"
     scale: float = 1.0
+    group: tuple[str, Labels] = ("", ())
+    copy: Labels = ()
+    scope: Labels | None = None
+    also: "Plan | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +120,58 @@ class _Plans:
     proven: bool = False
 
 
+Key = tuple[str, Labels]
+Bucketed = tuple[Key, tuple[tuple[float, ...], tuple[float, ...], float]]
+_Held = tuple[Plan, float]
+
+
 def read(body: bytes, state: State, limits: Limits, words: Vocabulary) -> Reading:
     """One page. Values as the page has them; counters and histograms since the process behind it began.
 
     Raises:
         ScrapeError: as `exposition.parse`; ``garbage`` also for a page that was cut or is a stranger's.
     """
-    page = exposition.parse(body, state, limits)
-    exposition.check_whole(body)
-    plans = _plans(page, state, words)
-    if not plans.proven:
-        raise ScrapeError("garbage", words.stranger)
-    samples: dict[tuple[str, Labels], tuple[int, float]] = {}
-    grouper, ranks = Grouper(), dict[tuple[str, Labels], int]()
+    page = _page(body, state, limits)
+    layout = page.layout
+    if layout is None:
+        return _line_by_line(page, _proven(_plans(page, state, words), words))
+    program: Program | None = layout.made.get(words)
+    if program is None:
+        plans = _plans(page, state, words)
+        proven = any(map(words.proves, layout.series))
+        program = layout.made[words] = compiled(layout.series, plans.of, plans.other, proven)
+    if not program.proven:
+        return _line_by_line(page, _proven(_plans(page, state, words), words))
+    _note_proof(state, words, page)
+    return _at_once(page, program)
+
+
+def _note_proof(state: State, words: Vocabulary, page: Page) -> None:
+    """Later pages of the same families need none (Ray's lack the engine now and then)."""
+    plans: _Plans | None = state.get(words.name)
+    if plans is None or plans.types != page.types or plans.of:
+        # The plans of single series are of no use any more.
+        plans = state[words.name] = _Plans(types=page.types)
+    plans.proven = True
+
+
+def _at_once(page: Page, program: Program) -> Reading:
+    """A page by its layout."""
+    samples: dict[Key, _Held] = {}
+    values = [value for _, value in page.samples]
+    for at, plan in program.scalars:
+        value = values[at]
+        if 0.0 <= value < inf or _makes_sense(page, plan, value):
+            _offer(samples, plan, value)
+    groups = {family.group: family.plan for family in program.families}
+    found = _histograms(program.histograms(page, values), groups)
+    return _reading(page, samples, found, program.said, program.unmapped)
+
+
+def _line_by_line(page: Page, plans: _Plans) -> Reading:
+    """Any page."""
+    samples: dict[Key, _Held] = {}
+    grouper, groups = Grouper(), dict[tuple[str, Labels], Plan]()
     said: list[Sample] = []
     unmapped: set[str] = set()
     for series, value in page.samples:
@@ -125,41 +183,101 @@ def read(body: bytes, state: State, limits: Limits, words: Vocabulary) -> Readin
             elif other is not None:
                 unmapped.add(other.name)
         elif plan.part:
-            _bucket(grouper, ranks, plan, value)
-        elif isfinite(value):
+            groups[plan.group] = plan
+            grouper.add(plan.group, plan.part, plan.bound, value * plan.scale if plan.part == "sum" else value)
+        elif 0.0 <= value < inf or _makes_sense(page, plan, value):
             _offer(samples, plan, value)
+    found = _histograms(grouper.done(), groups)
+    page.drop_all(grouper.flaws.values())
+    # A family of 200 buckets is one thing to add, not 200.
+    return _reading(page, samples, found, said, dict.fromkeys(sorted(unmapped), 1))
+
+
+def _reading(
+    page: Page, samples: Mapping[Key, _Held], found: tuple[Histogram, ...], said: Iterable[Sample],
+    unmapped: Mapping[str, int],
+) -> Reading:  # fmt: skip
     return Reading(
-        samples=(*(Sample(metric, value, labels) for (metric, labels), (_, value) in samples.items()), *said),
-        histograms=tuple(
-            Histogram(metric, edges, counts, total, labels)
-            for (metric, labels), (edges, counts, total) in grouper.done()
-        ),
-        # A family of 200 buckets is one thing to add, not 200.
-        unmapped=dict.fromkeys(sorted(unmapped), 1),
+        samples=(*_settled(samples), *said),
+        histograms=found,
+        unmapped=unmapped,
+        dropped=page.dropped,
+        why_dropped=page.why,
         samples_scraped=len(page.samples),
     )
 
 
-def _bucket(grouper: Grouper, ranks: dict[tuple[str, Labels], int], plan: Plan, value: float) -> None:
-    """Only the newest name's buckets may reach a histogram, or everything counts twice where a page has both names."""
-    key = (plan.metric, plan.labels)
-    best = ranks.get(key, plan.rank)
-    if plan.rank > best:
-        return
-    if plan.rank < best:
-        grouper.drop(key)
-    ranks[key] = plan.rank
-    grouper.add(key, plan.part, plan.bound, value * plan.scale if plan.part == "sum" else value)
+def _makes_sense(page: Page, plan: Plan, value: float) -> bool:
+    """May a value be below zero or beyond all numbers? If not it is left out; a gauge of NaN only says nothing."""
+    row = METRICS.get(plan.metric)  # None: of no use by itself, worked into other metrics by its collector
+    counted = row is not None and row.kind == "counter"
+    if counted or isinf(value):
+        words = "a counter that is below zero" if isfinite(value) else "a value that is not finite"
+        page.drop(f"{plan.metric}: {words}")
+        return False
+    return not isnan(value)
 
 
-def _offer(samples: dict[tuple[str, Labels], tuple[int, float]], plan: Plan, value: float) -> None:
+def _page(body: bytes, state: State, limits: Limits) -> Page:
+    """The page, whole."""
+    if body[:64].lstrip()[:1] in (b"[", b"{"):
+        raise ScrapeError("garbage", "the page is JSON, not metrics text (trtllm-serve? then collector tensorrt_llm)")
+    page = exposition.parse(body, state, limits)
+    exposition.check_whole(body)
+    return page
+
+
+def _proven(plans: _Plans, words: Vocabulary) -> _Plans:
+    """The plans of a page of this system."""
+    if not plans.proven:
+        raise ScrapeError("garbage", words.stranger)
+    return plans
+
+
+def _offer(samples: dict[Key, _Held], plan: Plan, value: float) -> None:
+    """Keep a value where it is the first, or of a newer name or a lower copy than what is there."""
     key = (plan.metric, plan.labels)
     held = samples.get(key)
-    value *= plan.scale
-    if held is None or plan.rank < held[0]:
-        samples[key] = (plan.rank, value)
-    elif plan.rank == held[0] and plan.fold != "first":
-        samples[key] = (plan.rank, _folded(plan.fold, held[1], value))
+    scaled = value * plan.scale
+    if held is None or (plan.rank, plan.copy) < (held[0].rank, held[0].copy):
+        samples[key] = (plan, scaled)
+    elif plan.fold != "first" and (plan.rank, plan.copy) == (held[0].rank, held[0].copy):
+        samples[key] = (held[0], _folded(plan.fold, held[1], scaled))
+    if plan.also is not None:
+        _offer(samples, plan.also, value)
+
+
+def _settled(samples: Mapping[Key, _Held]) -> Iterator[Sample]:
+    """What was kept, without older names of what a newer one tells under other labels."""
+    best: dict[tuple[str, Labels], int] = {}
+    for plan, _ in samples.values():
+        if plan.scope is not None:
+            best[plan.metric, plan.scope] = min(plan.rank, best.get((plan.metric, plan.scope), plan.rank))
+    for (metric, labels), (plan, value) in samples.items():
+        if plan.scope is None or plan.rank == best[metric, plan.scope]:
+            yield Sample(metric, value, labels)
+
+
+def _histograms(done: Iterable[Bucketed], groups: Mapping[tuple[str, Labels], Plan]) -> tuple[Histogram, ...]:
+    """Whole histograms: one per metric and labels, of its newest name and lowest copy; parts of a sum added up."""
+    found: dict[Key, tuple[Plan, Histogram]] = {}
+    for group, (edges, counts, total) in done:
+        plan = groups[group]
+        key, new = (plan.metric, plan.labels), Histogram(plan.metric, edges, counts, total, plan.labels)
+        held = found.get(key)
+        if held is None or (plan.rank, plan.copy) < (held[0].rank, held[0].copy):
+            found[key] = (plan, new)
+        elif plan.fold == "sum" and (plan.rank, plan.copy) == (held[0].rank, held[0].copy):
+            found[key] = (plan, _added(held[1], new))
+    return tuple(histogram for _, histogram in found.values())
+
+
+def _added(one: Histogram, other: Histogram) -> Histogram:
+    # Series of one family share their edges; what does not cannot be added, and half of it is no truth either.
+    if one.edges != other.edges:
+        return one
+    counts = tuple(map(add, one.counts, other.counts))
+    return replace(one, counts=counts, total=one.total + other.total)
 
 
 def _folded(fold: Fold, one: float, other: float) -> float:
@@ -189,35 +307,65 @@ def value_of(take: Take, series: Series, own: Labels, rank: int = 0) -> Plan | N
 
     ``rank`` is added to the row's.
     """
-    if any(series.label(name) != value for name, value in take.only):
-        return None
-    return Plan(take.metric, with_split(own, series, take.split), take.rank + rank, "", 0.0, take.fold, take.scale)
+    also = value_of(take.also, series, own, rank) if take.also is not None else None
+    if not fits(take, series):
+        return also
+    labels = with_split(own, series, take.split, take.put)
+    return Plan(take.metric, labels, take.rank + rank, "", 0.0, take.fold, take.scale, also=also)
+
+
+def fits(take: Take, series: Series) -> bool:
+    """Has the series the label values that the row asks for?"""
+    return all(series.label(name) == value for name, value in take.only)
 
 
 def bucket_of(take: Take, series: Series, family: str, own: Labels) -> Plan | None:
-    """A histogram sample's plan under `own` labels; its `_count` is the last bucket and not needed."""
-    if any(series.label(name) != value for name, value in take.only):
+    """A histogram sample's plan under `own` labels; its `_count` must be that of the last bucket."""
+    part, bound, raw = exposition.split_bucket(series, family)
+    if part not in ("bucket", "sum", "count"):
         return None
-    part, bound, _ = exposition.split_bucket(series, family)
-    if part not in ("bucket", "sum"):
-        return None
+    if not fits(take, series):
+        return bucket_of(take.also, series, family, own) if take.also is not None else None
     # Edges are in the family's unit: a scaled histogram has scaled edges.
-    labels = with_split(own, series, take.split)
-    return Plan(take.metric, labels, take.rank, part, bound * take.scale, take.fold, take.scale)
+    labels = with_split(own, series, take.split, take.put)
+    return Plan(take.metric, labels, take.rank, part, bound * take.scale, take.fold, take.scale, (family, raw))
 
 
-def with_split(own: Labels, series: Series, split: str) -> Labels:
-    """`own` labels and the one a row splits by."""
-    if not split:
+def untyped_part(base: str, kind: str, histograms: Mapping[str, Take]) -> str:
+    """The suffix of a histogram's sample whose TYPE line is missing, or is not by its name; else "".
+
+    Federation drops the line; prometheus_client's OpenMetrics writes `a:b` there and `a_b` in the samples.
+    """
+    if kind != "untyped":
+        return ""
+    return next((s for s in ("_bucket", "_sum", "_count") if base.endswith(s) and base[: -len(s)] in histograms), "")
+
+
+def with_split(own: Labels, series: Series, split: str, put: Labels = ()) -> Labels:
+    """`own` labels, the one a row splits by and those it puts there itself."""
+    if not split and not put:
         return own
     source, _, target = split.partition(">")
-    return tuple(sorted((*own, (target or source, series.label(source)))))
+    by = ((target or source, series.label(source)),) if split else ()
+    return tuple(sorted((*own, *by, *put)))
 
 
 def labels_of(series: Series, kept: Mapping[str, str]) -> Labels:
     """The labels named in `kept` (theirs -> ours) that the series has, sorted."""
     found = {ours: value for theirs, ours in kept.items() if (value := series.label(theirs))}
     return tuple(sorted(found.items()))
+
+
+# Ray Serve, the Ray agent, sgl-router's /engine_metrics: several processes on one page.
+REPLICA_LABELS = ("ReplicaId", "replica", "WorkerId", "worker_addr")
+_ADDRESS = re.compile(r"^[a-z]+://(?:[^/@]*@)?([^/]*).*$")
+
+
+def replica_of(series: Series) -> Labels:
+    """The label ``replica`` of a series on a page that holds several processes."""
+    found = next((value for name in REPLICA_LABELS if (value := series.label(name))), "")
+    # A worker's address may be a URL with credentials; labels are shown.
+    return (("replica", _ADDRESS.sub(r"\1", found)),) if found else ()
 
 
 def number(text: str) -> float | None:

@@ -11,6 +11,7 @@ VALUES: Mapping[str, Take] = {
     "num_requests_running": Take("generator_requests_running"),
     "num_requests_waiting": Take("generator_requests_waiting"),
     "num_requests_waiting_by_reason": Take("generator_requests_waiting_by_reason", "reason"),
+    "num_requests_swapped": Take("generator_requests_waiting_by_reason", put=(("reason", "swapped"),)),  # V0 only
     "kv_cache_usage_perc": Take("kv_cache_usage_ratio"),  # 0..1 despite the name
     "gpu_cache_usage_perc": Take("kv_cache_usage_ratio", rank=2),  # to 0.10
     "prefix_cache_queries": Take("prefix_cache_queries_total"),
@@ -25,8 +26,11 @@ VALUES: Mapping[str, Take] = {
     "request_success": Take("generator_requests_finished_total", "finished_reason>reason"),
     "admission_rejections": Take("generator_requests_rejected_total", "reason"),
     "corrupted_requests": Take("generator_corrupted_requests_total"),
+    "rl_weight_update_operations_in_flight": Take("generator_control_requests_active", "operation>call"),  # 0.32
+    "sleep_mode_operations_in_flight": Take("generator_control_requests_active", "operation>call"),  # 0.32
     "spec_decode_num_draft_tokens": Take("speculative_draft_tokens_total"),
     "spec_decode_num_accepted_tokens": Take("speculative_accepted_tokens_total"),
+    "spec_decode_draft_acceptance_rate": Take("speculative_accept_ratio"),  # V0 only
     "estimated_flops_per_gpu": Take("generator_flops_total"),
 }
 
@@ -43,6 +47,7 @@ HISTOGRAMS: Mapping[str, Take] = {
     "request_time_per_output_token_seconds": Take("request_time_per_token_seconds"),
     "e2e_request_latency_seconds": Take("e2e_request_seconds"),
     "request_queue_time_seconds": Take("generator_queue_seconds"),
+    "time_in_queue_requests": Take("generator_queue_seconds", rank=1),  # V0 only
     "request_inference_time_seconds": Take("generator_inference_seconds"),
     "request_prefill_time_seconds": Take("generator_prefill_seconds"),
     "request_decode_time_seconds": Take("generator_decode_seconds"),
@@ -50,14 +55,19 @@ HISTOGRAMS: Mapping[str, Take] = {
     "sleep_mode_operation_duration_seconds": Take("generator_sleep_seconds", "operation"),  # 0.32
 }
 
-# Routes of vLLM's own RL API and of prime-rl's server around vLLM (src/prime_rl/inference/vllm/server.py).
+# Routes of vLLM's own RL API (entrypoints/serve/rlhf, since 0.32 entrypoints/rl/online), of prime-rl's server around
+# vLLM (src/prime_rl/inference/vllm/server.py), and those by which TRL and OpenRLHF bring weights in.
 CALLS: Mapping[str, str] = {
     "/pause": "pause",
     "/resume": "resume",
+    "/sleep": "sleep",
+    "/wake_up": "wake_up",
+    "/start_weight_update": "update_weights_begin",
     "/update_weights": "update_weights",
     "/finish_weight_update": "update_weights_finish",
+    "/update_weight_version": "update_weight_version",
+    "/collective_rpc": "collective_rpc",
+    "/reset_prefix_cache": "reset_prefix_cache",
     "/load_lora_adapter": "load_lora_adapter",
+    "/v1/load_lora_adapter": "load_lora_adapter",
 }
-
-# Ray Serve, the Ray agent, sgl-router's /engine_metrics: several processes on one page, each with an engine "0".
-REPLICA_LABELS = ("ReplicaId", "replica", "WorkerId", "worker_addr")

@@ -4,29 +4,33 @@ Reads names of 0.8 to 0.33 (tables below: newest name first), plain, behind Ray 
 `:` (sgl-router, Prometheus 2), data-parallel engines under the label ``engine``. Series of the production-stack
 router, which re-uses vLLM's names, are dropped: they count the engines' requests a second time.
 
-Does not know: whether generation is paused (`/pause` leaves no trace on the page, gauges freeze), which policy
-version is loaded (no metric), what a request was for (train, eval, judge). `generator_asleep` 0 is no proof: verl
-before 0.9 sleeps past the gauge. Request histograms and finish counters move only when a request finishes.
+Whether generation is paused and which weights are served no family says: the one is worked out of the calls that the
+HTTP server counts, both are asked beside the page where the server has the routes (dev mode).
+
+Does not know: pauses from Python without these routes (gauges freeze), what a request was for (train, eval, judge).
+`generator_asleep` 0 is no proof: verl before 0.9 sleeps past the gauge. Request histograms and finish counters move
+only when a request finishes.
 """
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 
-from collectors.generators import _pages
+from collectors.generators import _pages, _paused, _side
 from collectors.generators import _vllm_names as names
 from collectors.generators._pages import Decision, Plan, Said, Unmapped, Vocabulary
+from collectors.generators._side import Question, Told
 from collectors.model import Collector, Labels, Limits, Reading, Sample, State
 from collectors.readers.exposition import Series
 
 _FAMILY = re.compile(r"(?:ray_)?vllm[:_](.+)")
 _PAGE = re.compile(
     rb"^(?:ray_)?vllm[:_](?:num_requests_(?:running|waiting)|generation_tokens(?:_total)?|cache_config_info)"
-    rb"\{(?![^}\n]*\bserver=)",
+    rb"\{(?![^}\n]*\b(?:server|dynamo_component)=)",
     re.MULTILINE,
 )
-_ADDRESS = re.compile(r"^[a-z]+://(?:[^/@]*@)?([^/]*).*$")
 
 
 def decide(series: Series, family: str, kind: str) -> Decision:
@@ -37,17 +41,23 @@ def decide(series: Series, family: str, kind: str) -> Decision:
     # The production-stack router re-uses vLLM's names for what it sees of its servers.
     if (series.label("server") and not series.label("engine")) or own.group(1).endswith("_created"):
         return None
-    # Without a TYPE line (federation) the name is all there is.
-    base = own.group(1) if kind in ("histogram", "summary") else own.group(1).removesuffix("_total")
+    base = own.group(1)
+    if part := _pages.untyped_part(base, kind, names.HISTOGRAMS):
+        base, family, kind = base.removesuffix(part), family.removesuffix(part), "histogram"
+    if kind == "histogram":
+        take = names.HISTOGRAMS.get(base)
+        return _pages.bucket_of(take, series, family, labels(series)) if take is not None else Unmapped(base)
+    return _value(series, base if kind == "summary" else base.removesuffix("_total"))
+
+
+def _value(series: Series, base: str) -> Decision:
     if base == "cache_config_info":
         return Said(tuple(_cache_config(series)))
     if base == "engine_sleep_state":
         # Levels 1 and 2 both mean "not awake"; either one at 1 is certain.
         awake = series.label("sleep_state") == "awake"
         return None if awake else Plan("generator_asleep", labels(series), fold="max")
-    if kind == "histogram" and base in names.HISTOGRAMS:
-        return _pages.bucket_of(names.HISTOGRAMS[base], series, family, labels(series))
-    if kind != "histogram" and base in names.VALUES:
+    if base in names.VALUES:
         # Ray's older exporter writes every counter twice, the second time as a gauge without "_total".
         doubled = base in names.COUNTERS and not series.name.endswith("_total")
         return _pages.value_of(names.VALUES[base], series, labels(series), int(doubled))
@@ -55,35 +65,41 @@ def decide(series: Series, family: str, kind: str) -> Decision:
 
 
 def _of_the_server(series: Series) -> Plan | None:
-    """Families of the HTTP server around the engine: a weight update as prime-rl drives it shows only there."""
+    """Families of the HTTP server around the engine: a weight update as prime-rl drives it shows only there.
+
+    Our own questions (`SIDE`) are counted there too, as GET; only what was posted changed anything.
+    """
     if series.name == "process_start_time_seconds":
-        return Plan("generator_start_time_seconds", ())
+        return Plan("generator_start_time_seconds", _pages.replica_of(series))
     call = names.CALLS.get(series.label("handler"))
     if call is None or series.label("method") not in ("POST", ""):
         return None
-    own = (("call", call),)
+    own = (("call", call), *_pages.replica_of(series))
     if series.name == "http_requests_total" and series.label("status") == "2xx":
-        return Plan("generator_control_requests_total", own)
+        return Plan("generator_control_requests_total", own, fold="sum")
     if series.name == "http_request_duration_seconds_sum":
-        return Plan("generator_control_seconds_total", own)
+        return Plan("generator_control_seconds_total", own, fold="sum")
     return None
 
 
 def labels(series: Series) -> Labels:
     """The canonical labels: engine, and the replica where one page holds several processes."""
-    kept = {"engine": engine} if (engine := series.label("engine")) else {}
-    replica = next((value for name in names.REPLICA_LABELS if (value := series.label(name))), "")
-    if replica:
-        # A worker's address may be a URL with credentials; labels are shown.
-        kept["replica"] = _ADDRESS.sub(r"\1", replica)
-    return tuple(sorted(kept.items()))
+    engine = series.label("engine")
+    return ((("engine", engine),) if engine else ()) + _pages.replica_of(series)
 
 
 def _cache_config(series: Series) -> Iterator[Sample]:
+    """`cache_config_info`: 1, with the configuration in its labels.
+
+    Blocks times their size is right only without hybrid cache groups: the engine's own word (0.29 on) comes first.
+    """
     capacity = _pages.number(series.label("kv_cache_size_tokens"))
     if capacity is None:
-        blocks, size = _pages.number(series.label("num_gpu_blocks")), _pages.number(series.label("block_size"))
-        capacity = blocks * size if blocks is not None and size is not None else None
+        # The label of the blocks is not changed by an override (prime-rl saw it 4 times off).
+        blocks = _pages.number(series.label("num_gpu_blocks_override")) or _pages.number(series.label("num_gpu_blocks"))
+        size = _pages.number(series.label("block_size"))
+        # One block is the null block: it holds nothing, and usage is a share of the others (v1/core/block_pool.py).
+        capacity = (blocks - 1) * size if blocks and size else None
     if capacity is not None:
         yield Sample("kv_cache_capacity_tokens", capacity, labels(series))
     limit = _pages.number(series.label("kv_cache_max_concurrency"))
@@ -111,17 +127,34 @@ WORDS = Vocabulary(
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_pages.read`."""
-    return _pages.read(body, state, limits, WORDS)
+    """One page; see `_pages.read`. `generator_paused` is worked out of the calls that the HTTP server counts."""
+    return _paused.judged(_pages.read(body, state, limits, WORDS), state)
+
+
+def _is_paused(answer: Any) -> Told:
+    found = answer.get("is_paused") if isinstance(answer, dict) else None
+    return Told((Sample(_paused.METRIC, float(found)),) if isinstance(found, bool) else ())
+
+
+# /is_paused and /weight_info only with VLLM_SERVER_DEV_MODE=1; /v1/models with the key that the target has, if any.
+SIDE = (
+    Question(("/is_paused",), _side.OFTEN_SECONDS, _is_paused, holds=False),
+    Question(("/weight_info",), _side.OFTEN_SECONDS, _side.weights),  # 0.29 on
+    Question(("/v1/models",), _side.SELDOM_SECONDS, _side.sequence_limit),
+    Question(("/version",), _side.SELDOM_SECONDS, _side.version("vLLM")),
+)
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
     """GET the page: at the client's base URL when that names one (`.../engine_metrics`), else at /metrics under it.
 
+    Beside it, every 15 s at most: is generation paused, and which weights are served.
+
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    return await _pages.parsed(parse, await _pages.fetch(client, limits), state, limits)
+    page = await _pages.parsed(parse, await _pages.fetch(client, limits), state, limits)
+    return _paused.joined(page, await _side.ask(client, state, limits, SIDE), state)
 
 
 def matches_page(body: bytes) -> bool:

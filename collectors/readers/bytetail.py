@@ -2,8 +2,10 @@
 
 Polling only (inotify does not see a write on another host of a cluster file system). The cursor is
 ``{inode, offset, skipping, head, tail}`` (the last two are hashes): a shrunk file, or other bytes where
-we have read (copy-truncate, a log rewritten on resume) starts the file over; a line without its end waits for the
-next call. Reads at most ``limits.tail_bytes`` and one line per call.
+we have read (copy-truncate, a log rewritten on resume) starts the file over, and says so: what it held after the last
+look is lost. A file renamed to make room for a new one is finished first, where it is still beside it; one of several
+rotated away between two looks is not noticed. A line without its end waits for the next call. Reads at most
+``limits.tail_bytes`` and one line per call.
 
 Files of records instead of lines (TensorBoard, wandb) share the part below the lines: `unchanged` and `appended`.
 """
@@ -14,6 +16,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +25,12 @@ from collectors.model import Cursor, Limits, ScrapeError
 # Enough of the start to tell two logs apart (their first rows carry times), enough of the end to notice a rewrite.
 HEAD_BYTES = 256
 TAIL_BYTES = 64
+# Of a folder looked through for a renamed file.
+MAX_BESIDE = 20_000
+
+ROTATED = "rotated: the rest of the old file was not found"
+REWRITTEN = "truncated or rewritten: what was written after the last look and before that is lost"
+UNFINISHED = "rotated: the old file's last line has no end"
 
 
 @dataclass(slots=True)
@@ -30,7 +39,7 @@ class Lines:
 
     Attributes:
         restarted: the file is not the one the cursor was about: these lines begin at its start.
-        dropped: lines longer than the limit; ``why`` says the first one's offset.
+        dropped: lines longer than the limit (``why`` says the first one's offset), or 1 for what a rotation took away.
     """
 
     lines: list[tuple[int, bytes]] = field(default_factory=list)
@@ -95,13 +104,49 @@ def _opened(path: str, flags: int) -> int:
 
 
 def read(path: Path, cursor: Cursor, limits: Limits) -> Lines:
-    """Lines appended since ``cursor``.
+    """Lines appended since ``cursor``; those of a file renamed meanwhile before those of the new one (``more``).
 
     Raises:
         ScrapeError: ``missing`` when the file is not there or may not be read.
     """
     with appended(path, cursor) as new:
-        return _read(new, cursor, limits)
+        # Of an empty file any other looks like the continuation.
+        replaced = bool(cursor) and not new.offset and cursor.get("inode") != new.status.st_ino
+        if not new.restarted and not replaced:
+            return _read(new, cursor, limits)
+        rest, lost = _rest(path, cursor, limits) if replaced else (None, REWRITTEN)
+        if rest is not None:
+            return rest
+        found = _read(new, cursor, limits)
+        if lost and new.restarted:
+            found.dropped, found.why = found.dropped + 1, lost
+        return found
+
+
+def _rest(path: Path, cursor: Cursor, limits: Limits) -> tuple[Lines | None, str]:
+    """What the file that was renamed still holds, else what is lost of it, in words."""
+    old = _renamed(path.parent, cursor.get("inode"))
+    if old is None:
+        return None, ROTATED
+    try:
+        with appended(old, cursor) as was:
+            if was.restarted or was.status.st_ino != cursor.get("inode"):
+                return None, ROTATED
+            rest = _read(was, cursor, limits)
+    except ScrapeError:
+        return None, ROTATED
+    if rest.cursor["offset"] != was.offset:
+        rest.more = True
+        return rest, ""
+    return None, UNFINISHED if was.status.st_size > was.offset else ""
+
+
+def _renamed(folder: Path, inode: object) -> Path | None:
+    """The regular file of that inode; a rename within a folder keeps it."""
+    with os.scandir(folder) as found:
+        # The listing tells inodes, so that nothing but the one file is asked for more.
+        same = (entry for entry in islice(found, MAX_BESIDE) if entry.inode() == inode)
+        return next((folder / entry.name for entry in same if entry.is_file(follow_symlinks=False)), None)
 
 
 def _read(new: Appended, cursor: Cursor, limits: Limits) -> Lines:

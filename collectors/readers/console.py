@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatch
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collectors.model import Cursor, Limits
+from collectors.model import Cursor, Limits, ScrapeError
 from collectors.readers import bytetail, textlog
 from collectors.readers.jsonl import number
 from collectors.readers.rows import Logged, Logs, Sink, walk
@@ -28,6 +28,8 @@ FOREIGN = frozenset((".json", ".jsonl", ".db", ".html", ".gz", ".zip", ".png"))
 # A whole configuration is some hundred lines and 40 kB; beyond this a brace was simply never closed.
 BLOCK_LINES = 3_000
 BLOCK_CHARS = 1 << 20
+# What is looked at behind the beginning of a log to tell whose it is: its end, and so many places before that.
+END_BYTES, PLACE_BYTES, PLACES = 512 << 10, 64 << 10, 8
 # Of one call, however many of them say something.
 MAX_LINES = 50_000
 # Ray forwards a print in one go: so many lines of others within it mean that its end got lost.
@@ -111,7 +113,8 @@ class _Messages:
 def sink(parse: Parse, patterns: tuple[str, ...] = PATTERNS, name: str = "console", max_depth: int = 3) -> Sink:
     """A sink for text files whose names match one of ``patterns`` (as in a shell, names only)."""
     looks_for = " or ".join(patterns)
-    return Sink(name, looks_for, partial(_find, patterns, max_depth), partial(_read, parse), writers=True)
+    find, further = partial(_find, patterns, max_depth), partial(_further, parse)
+    return Sink(name, looks_for, find, partial(_read, parse), writers=True, further=further)
 
 
 def _find(patterns: tuple[str, ...], depth: int, path: Path) -> list[Path]:
@@ -148,6 +151,41 @@ def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
     offset = int(chunk.cursor["offset"])
     logs.modified, logs.ahead = status.st_mtime, max(0, status.st_size - offset) / max(offset - before, 1)
     return logs
+
+
+def _further(parse: Parse, path: Path, limits: Limits) -> Logs:
+    """What the end of a log says, and places between it and the first ``limits.tail_bytes``."""
+    logs, memory = Logs(), dict[str, Any]()
+    try:
+        status = path.stat()
+        for offset, size in _places(limits.tail_bytes, status.st_size):
+            for line in _lines(path, status.st_mtime_ns, offset, size):
+                _say(logs, parse(line, memory))
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    return logs
+
+
+def _places(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """(offset, bytes), ascending, not overlapping."""
+    tail = max(begin, end - END_BYTES)
+    gap = max(0, tail - begin) // (PLACES + 1)
+    if gap >= PLACE_BYTES:
+        yield from ((begin + gap * number, PLACE_BYTES) for number in range(1, PLACES + 1))
+    elif tail > begin:
+        yield begin, tail - begin
+    if end > tail:
+        yield tail, end - tail
+
+
+@lru_cache(maxsize=2 * PLACES)
+def _lines(path: Path, _modified: int, offset: int, size: int) -> list[Line]:
+    """Messages between two line ends, kept per state of the file: every framework asks the same."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        whole = file.read(size).split(b"\n")[1:-1]
+    messages = _messages(list(enumerate(whole)))
+    return [line for _, _, line in messages.found]
 
 
 def _say(logs: Logs, said: Said) -> None:

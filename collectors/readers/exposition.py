@@ -5,26 +5,36 @@ target's `State`; after that a line costs one dictionary look-up and one `float`
 timestamp, tabs, odd spacing, escapes, quoted names) go to prometheus_client's parser one by one, so what is read
 never differs from what it reads; it is just faster. Measured: `bench/parse.py`.
 
+What Prometheus itself would refuse as a whole is refused as a whole (`_grammar`); what it would leave out of a page it
+keeps, series that come twice and times that nobody can mean, is left out and counted.
+
 Does not know: OpenMetrics (prometheus_client >= 0.23.1 writes it with names that clash; ask for text), exemplars,
 timestamps (accepted and dropped: a scrape has one stamp). Sample names stay as on the wire, where
 prometheus_client adds `_total` to counters that lack it.
 """
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan
+from typing import NoReturn
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.model import Labels, Limits, ScrapeError, State
+from collectors.readers import _grammar, _layout
+from collectors.readers._buckets import Grouper as Grouper
 
 CONTENT_TYPE = "text/plain;version=0.0.4"
 
-# A key kept costs its text and about 500 bytes of objects (measured 860 B on vLLM pages); 32 MB a target is enough
-# for 8 engines ten times over and stops a page that invents labels from filling memory.
+# A key kept costs its text and 700 bytes (measured: 1,000 B a series of a vLLM page, comments included); enough for
+# 8 engines eight times over and stops a page that invents labels from filling memory.
 CACHE_BYTES = 32 << 20
-KEY_OVERHEAD = 500
+KEY_OVERHEAD = 700
+# 2000-01-01, and a day, in ms: a time on a line before the one, or the other ahead of now, is in another unit.
+FIRST_TIME, AHEAD = 946_684_800_000, 86_400_000
+TWICE = "a series that is on the page twice, with different values: the first is taken"
+UNTIMELY = "a time before 2000 or more than a day ahead (milliseconds since 1970 are meant)"
 
 # prometheus_client walks labels character by character, quadratic in escaped quotes: a page of such lines would hold
 # a core for minutes. No real line that needs it (a timestamp, odd spacing) comes near this length.
@@ -33,9 +43,8 @@ SLOW_LINE_CHARACTERS = 8192
 SLOW_PAGE_CHARACTERS = 1 << 20
 
 _PLAIN = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?", re.ASCII)
-# Spaces round "=", quoted names and reserved "__" names are prometheus_client's to judge.
-_LABEL = re.compile(r'((?!__)[a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"(?:,|$)', re.ASCII)
-_ESCAPE = re.compile(r'\\([\\n"])')
+_DIGITS = frozenset("0123456789")
+_BEGINS = _DIGITS | frozenset("+-.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,14 +61,34 @@ class Series:
 
 @dataclass(slots=True)
 class Page:
-    """One page. ``types`` maps family names as on the wire to Prometheus' type words.
+    """One page.
 
-    ``slow`` counts the characters that went to prometheus_client.
+    Attributes:
+        types: family names as on the wire -> Prometheus' type words.
+        slow: characters that went to prometheus_client.
+        dropped: lines left out of a page that is good else, with the first reason in ``why``.
+        open_metrics: it ends in `# EOF`: its grammar is another, which prometheus_client judges.
+        last_time: the latest time a line may carry, epoch ms.
+        layout: what it shares with other pages, where it does.
     """
 
     samples: list[tuple[Series, float]] = field(default_factory=list)
     types: dict[str, str] = field(default_factory=dict)
     slow: int = 0
+    dropped: int = 0
+    why: str = ""
+    open_metrics: bool = False
+    last_time: float = inf
+    layout: "_layout.Layout[Series] | None" = None
+
+    def drop(self, why: str) -> None:
+        """Count a line, or a histogram, that is left out."""
+        self.dropped, self.why = self.dropped + 1, self.why or why
+
+    def drop_all(self, flaws: Iterable[str]) -> None:
+        """Count each."""
+        for flaw in flaws:
+            self.drop(flaw)
 
     def rows(self) -> list[tuple[str, Labels, float]]:
         """Name, sorted labels, value: for pushes, where nobody scrapes twice."""
@@ -98,44 +127,101 @@ class Bucketed:
 
 @dataclass(slots=True)
 class _Cache:
+    """``series``: keys as on the wire; ``same``: one object for each series, in whatever order its labels come;
+    ``meta``: TYPE and HELP lines, with what the former say."""
+
     series: dict[str, Series] = field(default_factory=dict)
+    same: dict[tuple[str, Labels], Series] = field(default_factory=dict)
+    meta: dict[str, tuple[str, str] | None] = field(default_factory=dict)
     cost: int = 0
 
-    def keep(self, raw: str, series: Series) -> Series:
-        self.cost += len(raw) + KEY_OVERHEAD
+    def keep(self, raw: str, name: str, labels: Labels) -> Series:
+        """The series of a key as on the wire."""
+        self.pay(len(raw))
+        series = self.series[raw] = self.one(name, labels)
+        return series
+
+    def one(self, name: str, labels: Labels) -> Series:
+        """The one object of a series, however its labels are written."""
+        key = (name, labels)
+        series = self.same.get(key)
+        if series is None:
+            series = self.same[key] = Series(name, labels)
+        return series
+
+    def pay(self, size: int) -> None:
+        """Make room for something to be kept."""
+        self.cost += size + KEY_OVERHEAD
         if self.cost > CACHE_BYTES:
             self.series.clear()
-            self.cost = len(raw) + KEY_OVERHEAD
-        self.series[raw] = series
-        return series
+            self.same.clear()
+            self.meta.clear()
+            self.cost = size + KEY_OVERHEAD
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Page:
     """Read a page.
 
     Args:
-        state: the target's memory; the key cache lives in it under ``"exposition"``. Pass ``{}`` for a push.
+        state: the target's memory; the key cache lives in it under ``"exposition"``, and ``"now"`` (epoch s), where it
+            is given, bounds times on lines. Pass ``{}`` for a push.
 
     Raises:
         ScrapeError: ``too_large`` past a limit, ``empty`` without a sample or comment, ``garbage`` when a line is
             no exposition text. Never with text of the body.
     """
-    lines = _lines(body, limits)
+    lines, careful = _lines(body, limits), _grammar.odd(body)
+    open_metrics = body[-8:].rstrip().endswith(b"# EOF")
+    if careful or open_metrics:
+        return _read(lines, state, limits, careful, open_metrics)
+    memory: _layout.Memory[Series] = state.setdefault("layout", _layout.Memory())
+    if (known := _layout.known(memory, limits.labels, lines)) is not None:
+        if memory.met == _layout.SETTLED:
+            state.pop("exposition", None)
+        layout, values = known
+        return Page(list(zip(layout.series, values, strict=True)), layout.types, layout=layout)
+    page = _read(lines, state, limits, careful, open_metrics)
+    keys = state["exposition"].series
+    _layout.learn(memory, limits.labels, lines, keys, [one for one, _ in page.samples], page.types)
+    page.layout = memory.own if memory.own is not None and memory.own.types is page.types else None
+    return page
+
+
+def _read(lines: list[str], state: State, limits: Limits, careful: bool, open_metrics: bool) -> Page:
+    """The page line by line."""
     cache: _Cache = state.setdefault("exposition", _Cache())
-    page = Page()
+    page = Page(open_metrics=open_metrics)
+    page.last_time = state["now"] * 1000 + AHEAD if "now" in state else inf
     known, samples = cache.series, page.samples
     for number, line in enumerate(lines, 1):
         raw, _, text = line.rpartition(" ")
         series = known.get(raw)
-        # float() takes "1_0", which is no number in this format; all else it takes, prometheus_client takes too.
+        # float() takes "1_0", which is no number in this format.
         if series is not None and "_" not in text:
             try:
-                samples.append((series, float(text)))
+                value = float(text)
+                # The difference of what is not finite is not a number: what float() made of "-nan" or "1e400".
+                if careful or value - value:
+                    _check_number(text, number)
+                samples.append((series, value))
                 continue
             except ValueError:
                 pass  # "{...} 1.0<tab>170000": a timestamp behind a tab
         _other(line, number, page, cache, limits)
+    unique = dict(samples)
+    if len(unique) != len(samples):
+        _once(page)
     return page
+
+
+def _once(page: Page) -> None:
+    """Each series once, its first value, as Prometheus has it: what repeats that is no news, another is refused."""
+    first: dict[Series, float] = {}
+    for series, value in page.samples:
+        held = first.setdefault(series, value)
+        if held != value and not (isnan(held) and isnan(value)):
+            page.drop(TWICE)
+    page.samples = list(first.items())
 
 
 def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float, int | None] | ScrapeError]]:
@@ -152,34 +238,50 @@ def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float
         if not text or text[0] == "#":
             continue
         try:
-            text, stamp = _stamped(text)
-            series, value = _first_sight(text, number, page, cache, limits)
+            text, stamp = _grammar.stamped(text)
+            series, value, _ = _first_sight(text, number, page, cache, limits)
         except ScrapeError as error:
             yield number, error
         else:
             yield number, (series, value, stamp)
 
 
-def _stamped(line: str) -> tuple[str, int | None]:
-    """A line without its time, and the time. Behind the labels (or the name) stand a value and perhaps a time."""
-    rest = line[line.rfind("}") + 1 :] if "}" in line else line.partition(" ")[2]
-    parts = rest.split()
-    if len(parts) != 2 or not parts[1].removeprefix("-").isdecimal() or len(parts[1]) > 18:
-        return line, None
-    return line.rstrip()[: -len(parts[1])].rstrip(), int(parts[1])
-
-
 def _other(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> None:
     """A comment, a blank line, or a key not met before."""
-    if line.startswith("# HELP "):
+    if line in cache.meta:
+        told = cache.meta[line]
+    elif (stripped := line.lstrip(" \t")).startswith("#"):
+        told = _meta(stripped, number, page)
+        # A comment may say something else each time: those are not kept.
+        if told is not None or stripped.startswith("# HELP "):
+            cache.pay(len(line))
+            cache.meta[line] = told
+    else:
+        if stripped:
+            series, value, stamp = _first_sight(line, number, page, cache, limits)
+            if stamp is None or FIRST_TIME <= stamp <= page.last_time:
+                page.samples.append((series, value))
+            else:
+                page.drop(UNTIMELY)
         return
-    stripped = line.strip()
-    if stripped.startswith("#"):
-        parts = stripped.split()
-        if len(parts) >= 4 and parts[:2] == ["#", "TYPE"]:
-            page.types[parts[2].strip('"')] = parts[3]
-    elif stripped:
-        page.samples.append(_first_sight(stripped, number, page, cache, limits))
+    if told is not None:
+        page.types[told[0]] = told[1]
+
+
+def _meta(line: str, number: int, page: Page) -> tuple[str, str] | None:
+    try:
+        return _grammar.meta(line, page.open_metrics)
+    except ValueError as error:
+        _refuse(number, str(error))
+
+
+def _refuse(number: int, why: str) -> NoReturn:
+    raise ScrapeError("garbage", f"line {number} is not Prometheus text: {why}")
+
+
+def _check_number(text: str, number: int) -> None:
+    if flaw := _grammar.number_flaw(text):
+        _refuse(number, flaw)
 
 
 def _lines(body: bytes, limits: Limits) -> list[str]:
@@ -201,62 +303,58 @@ def _lines(body: bytes, limits: Limits) -> list[str]:
     return lines
 
 
-def _first_sight(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> tuple[Series, float]:
+def _first_sight(
+    line: str, number: int, page: Page, cache: _Cache, limits: Limits
+) -> tuple[Series, float, int | None]:  # fmt: skip
+    """Series, value and the line's own time (ms)."""
     raw, _, text = line.rpartition(" ")
-    if text.isascii() and text.isdecimal() and raw[-1:] not in ("}", " ") and " " in raw:
+    stamp = None
+    if text.isascii() and text.isdecimal() and len(text) < 19 and raw[-1:] not in ("}", " ") and " " in raw:
         # `name{...} 1.5 1700000000000`: federation and cAdvisor stamp every line, too many for the careful parser.
+        stamp = int(text)
         raw, _, text = raw.rpartition(" ")
     series = cache.series.get(raw) or _plain_series(raw, number, cache, limits)
     if series is None or "_" in text:
-        return _slow(line, number, page, limits)
+        return _slow(line, number, page, cache, limits)
     try:
-        return series, float(text)
+        value = float(text)
     except ValueError:
-        return _slow(line, number, page, limits)
+        return _slow(line, number, page, cache, limits)
+    # What begins and ends as a number does is one, where it is finite: most of them need no closer look.
+    if value - value or not (text[:1] in _BEGINS and text[-1:] in _DIGITS and text.isascii()):
+        _check_number(text, number)
+    return series, value, stamp
 
 
 def _plain_series(raw: str, number: int, cache: _Cache, limits: Limits) -> Series | None:
     """The key parsed and kept, or None when it needs the careful parser."""
     plain = _PLAIN.fullmatch(raw)
-    labels = _plain_labels(plain.group(2) or "") if plain else None
+    labels = _grammar.plain_labels(plain.group(2) or "") if plain else None
     if plain is None or labels is None:
         return None
     _check_labels(len(labels), number, limits)
-    return cache.keep(raw, Series(plain.group(1), labels))
+    return cache.keep(raw, plain.group(1), labels)
 
 
-def _plain_labels(text: str) -> Labels | None:
-    """Sorted labels, or None when the text needs the careful parser."""
-    found: dict[str, str] = {}
-    position = count = 0
-    while position < len(text):
-        match = _LABEL.match(text, position)
-        if match is None:
-            return None
-        found[match.group(1)] = _unescape(match.group(2))
-        position, count = match.end(), count + 1
-    # A label given twice is an error, and which error is prometheus_client's to say.
-    return tuple(sorted(found.items())) if len(found) == count else None
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    return _ESCAPE.sub(lambda match: "\n" if match.group(1) == "n" else match.group(1), text)
-
-
-def _slow(line: str, number: int, page: Page, limits: Limits) -> tuple[Series, float]:
+def _slow(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> tuple[Series, float, int | None]:
     page.slow += len(line)
     if len(line) > SLOW_LINE_CHARACTERS or page.slow > SLOW_PAGE_CHARACTERS:
         raise ScrapeError("too_large", f"line {number}: more oddly written text than is worth parsing")
+    # It reads what Prometheus does not. Quoted names are for it alone, and OpenMetrics.
+    flaw = "" if page.open_metrics or '{"' in line else _grammar.line_flaw(line)
+    if flaw:
+        _refuse(number, flaw)
     try:
         families = list(text_string_to_metric_families(line))
         sample = families[0].samples[0]
         value = float(sample.value)
     except (ValueError, IndexError, KeyError, OverflowError):
-        raise ScrapeError("garbage", f"line {number} is not Prometheus text") from None
+        _refuse(number, "its labels or its value cannot be read")
     _check_labels(len(sample.labels), number, limits)
-    return Series(sample.name, tuple(sorted(sample.labels.items()))), value
+    # The client's times are seconds.
+    stamp = None if sample.timestamp is None or page.open_metrics else round(float(sample.timestamp) * 1000)
+    cache.pay(len(line))
+    return cache.one(sample.name, tuple(sorted(sample.labels.items()))), value, stamp
 
 
 def _check_labels(count: int, number: int, limits: Limits) -> None:
@@ -275,7 +373,7 @@ def check_whole(body: bytes) -> None:
 
 
 def histograms(page: Page) -> Iterator[Bucketed]:
-    """Histograms of a page, each with its own edges; incomplete ones (no +Inf, no sum) are left out.
+    """Histograms of a page, each with its own edges; broken ones are left out and counted with what was dropped.
 
     A gauge that carries an `le` label (SGLang's routing keys) is no histogram: the TYPE line decides.
     """
@@ -287,6 +385,7 @@ def histograms(page: Page) -> Iterator[Bucketed]:
             grouper.add((family, labels), part, bound, value)
     for (family, labels), (edges, counts, total) in grouper.done():
         yield Bucketed(family, labels, edges, counts, total)
+    page.drop_all(grouper.flaws.values())
 
 
 def split_bucket(series: Series, family: str) -> tuple[str, float, Labels]:
@@ -299,35 +398,3 @@ def split_bucket(series: Series, family: str) -> tuple[str, float, Labels]:
     except ValueError:
         return "", inf, series.labels  # a bucket without a bound says nothing
     return part, bound, tuple(pair for pair in series.labels if pair[0] != "le")
-
-
-class Grouper:
-    """Collects buckets and sums of histograms by whatever key the caller uses."""
-
-    def __init__(self) -> None:
-        self._buckets: MutableMapping[tuple[str, Labels], dict[float, float]] = {}
-        self._sums: MutableMapping[tuple[str, Labels], float] = {}
-
-    def add(self, key: tuple[str, Labels], part: str, bound: float, value: float) -> None:
-        """One sample. Two with the same key and bound are two processes' shares: the last wins, as in Prometheus."""
-        if part == "bucket":
-            bounds = self._buckets.get(key)
-            if bounds is None:
-                bounds = self._buckets[key] = {}
-            bounds[bound] = value
-        elif part == "sum":
-            self._sums[key] = value
-
-    def drop(self, key: tuple[str, Labels]) -> None:
-        """Forget what was collected for a key."""
-        self._buckets.pop(key, None)
-        self._sums.pop(key, None)
-
-    def done(self) -> Iterator[tuple[tuple[str, Labels], tuple[tuple[float, ...], tuple[float, ...], float]]]:
-        """Key and (finite edges, cumulative counts, sum) of every complete histogram."""
-        for key, bounds in self._buckets.items():
-            total = self._sums.get(key)
-            edges = sorted(bounds)
-            if total is None or not edges or edges[-1] != inf or any(map(isnan, edges)) or isnan(total):
-                continue
-            yield key, (tuple(edges[:-1]), tuple(bounds[edge] for edge in edges), total)

@@ -105,6 +105,15 @@ async def search_json(client: httpx.AsyncClient, path: str, query: Mapping[str, 
     return await _ask(client, "POST", path, limits, json=query)
 
 
+async def form_json(client: httpx.AsyncClient, path: str, form: Mapping[str, str], limits: Limits) -> Answer:
+    """POST ``form`` to a query too long for a URL (PromQL). Only for endpoints that change nothing.
+
+    Raises:
+        ScrapeError: as `get_json`.
+    """
+    return await _ask(client, "POST", path, limits, data=form)
+
+
 async def _ask(client: httpx.AsyncClient, method: str, path: str, limits: Limits, **request: Any) -> Answer:
     try:
         async with asyncio.timeout(limits.timeout_seconds):

@@ -80,6 +80,8 @@ class Sink:
         read: one of those paths and a cursor -> rows. Raises `ScrapeError`: ``missing``, ``garbage``, ``locked``.
         writers: several processes may write into one log at once, so that rows of one step may come late.
         lag_seconds: how long the sink itself holds a row back.
+        further: places of a log behind its first ``limits.tail_bytes``, its end among them: what is said there, for
+            logs in which others print megabytes before the trainer does. Bounded, with gaps; not for numbers.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Sink:
     read: Callable[[Path, Cursor, Limits], Logs]
     writers: bool = False
     lag_seconds: float = 0.0
+    further: Callable[[Path, Limits], Logs] | None = None
 
 
 def walk(folder: Path, wanted: Callable[[Path], bool], depth: int = MAX_DEPTH) -> list[Path]:
@@ -118,19 +121,24 @@ def newest(paths: Iterable[Path]) -> list[Path]:
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
     """(folders, others) in it by name; empty when it may not be read."""
     try:
-        return _listed(folder, folder.stat().st_mtime_ns)
+        return entries(folder)[:2]
     except OSError:
         return [], []
 
 
+def entries(folder: Path) -> tuple[list[str], list[str], int]:
+    """(folders, others, how many others were left out) in it by name. Raises `OSError`."""
+    return _listed(folder, folder.stat().st_mtime_ns)
+
+
 @lru_cache(maxsize=256)
-def _listed(folder: Path, modified: int) -> tuple[list[str], list[str]]:
+def _listed(folder: Path, modified: int) -> tuple[list[str], list[str], int]:
     """Kept per state of the folder: every sink of every framework asks the same."""
-    with os.scandir(folder) as entries:
+    with os.scandir(folder) as found:
         # Sorted, so that the same folder gives the same answer everywhere.
-        named = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(entries, MAX_LISTED))
+        named = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(found, MAX_LISTED))
     others = [name for name, is_folder in named if not is_folder]
-    return [name for name, is_folder in named if is_folder], others[:MAX_ENTRIES]
+    return [name for name, is_folder in named if is_folder], others[:MAX_ENTRIES], max(0, len(others) - MAX_ENTRIES)
 
 
 def _modified(path: Path) -> float:

@@ -7,6 +7,7 @@ connection would leave `-wal` and `-shm` behind), any other one with ``mode=ro``
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -20,11 +21,23 @@ QUIET_TRIES = 3
 
 Found = TypeVar("Found")
 
+_held: ContextVar[set[Path] | None] = ContextVar("_held", default=None)
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Within it a database that was found locked is waited for once, however many readers ask for it."""
+    token = _held.set(set())
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
 
 def reading(
     path: Path, read: Callable[[sqlite3.Connection], Found], what: str, busy_seconds: float = BUSY_SECONDS
 ) -> Found:
-    """The answer of `read`, given a connection at one moment of the database.
+    """The answer of `read`, given a connection at one moment of the database; see also `one_look`.
 
     Args:
         what: whose database is expected, for the message when it is another.
@@ -32,6 +45,18 @@ def reading(
     Raises:
         ScrapeError: ``missing``, ``locked``, ``garbage`` (no SQLite file, or not of this kind).
     """
+    held = _held.get()
+    if held is not None and path in held:
+        raise _locked(path)
+    try:
+        return _reading(path, read, what, busy_seconds)
+    except ScrapeError as error:
+        if held is not None and error.kind == "locked":
+            held.add(path)
+        raise
+
+
+def _reading(path: Path, read: Callable[[sqlite3.Connection], Found], what: str, busy_seconds: float) -> Found:
     for _ in range(QUIET_TRIES):
         before = quiet(path)
         if before is None:
@@ -90,10 +115,14 @@ def quiet(path: Path) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
+def _locked(path: Path) -> ScrapeError:
+    return ScrapeError("locked", f"{path.name} is locked by another process")
+
+
 def _translate(path: Path, error: sqlite3.Error, what: str) -> ScrapeError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return ScrapeError("locked", f"{path.name} is locked by another process")
+        return _locked(path)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR):
         return ScrapeError("missing", f"{path.name} cannot be opened")
     return ScrapeError("garbage", f"{path.name} is no {what} database")

@@ -63,6 +63,8 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
         samples=tuple(_samples(page)),
         histograms=histograms,
         unmapped=dict.fromkeys(sorted(ours - known | odd), 1),
+        dropped=page.dropped,
+        why_dropped=page.why,
         samples_scraped=len(page.samples),
     )
 

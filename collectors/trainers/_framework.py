@@ -1,145 +1,35 @@
-"""One trainer framework as data: its keys, what they mean, and how its steps are told; and the tail that reads it.
+"""The tail that reads any trainer framework by its `_model.Framework`.
 
 A framework module holds a `Framework` and makes its `Collector` of it with `collector_of`. Everything that is the
 same for all of them is here: which sink is read, rows of one step that come apart, totals since the start of the
 process, times where the sink has none, resumed runs.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from collectors.model import Actor, Basis, Collector, Cursor, Event, Labels, Limits, Mode, Reading, Sample, ScrapeError
+from collectors.model import Collector, Cursor, Limits, Reading, Sample, ScrapeError
 from collectors.readers.jsonl import number
-from collectors.readers.rows import Logged, Logs, Sink
+from collectors.readers.rows import Logged, Logs
 from collectors.trainers import _dating, _sources
+from collectors.trainers._folds import Folds
 from collectors.trainers._memory import Memory, Origins, copied, mark, whole_steps
+from collectors.trainers._model import TRAINER, Context, Framework, Key, Piece, gives
 
-TRAINER = "trainer"
 # A late row of a step is told from a rewind by what was logged for it before; older ones than this are not kept.
 KEPT_STEPS = 4
 UNMAPPED_LENGTH = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What one key of theirs is for us: value * scale + offset, in the catalogue's unit.
-
-    Attributes:
-        reduction: ``value``: the step's own; ``total``: since the process began, so the step gets the difference.
-    """
-
-    metric: str
-    scale: float = 1.0
-    labels: Labels = ()
-    offset: float = 0.0
-    reduction: Literal["value", "total"] = "value"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one row says of one step of one axis. ``values``: finite numbers by key, prefixes taken off."""
-
-    axis: str
-    step: int
-    ts: float
-    values: Mapping[str, float]
-
-
-Out = tuple[str, Labels, float]
-"""(metric, labels, value) of a step, in the catalogue's unit."""
-
-
-@dataclass(slots=True)
-class Context:
-    """What the functions of a framework may look at and keep.
-
-    Attributes:
-        own: JSON-able memory of theirs.
-        restarted: the rows of this call begin a log (or a run in it) other than the one read before.
-        finished: theirs to set: the evidence among the rows that the run is over, in words.
-    """
-
-    facts: dict[str, str | float]
-    own: Memory
-    sink: str
-    events: list[Event] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    restarted: bool = False
-    finished: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Framework:
-    """A trainer framework.
-
-    Attributes:
-        name, reads, versions: as of `Collector`.
-        sinks: what it can be read from, the best first (live, with times, complete).
-        keys: their key -> ours; several ours for one of theirs are allowed.
-        patterns: for families of keys; the first that matches wholly answers, None: known and not used.
-        ignored: keys known and not used (bookkeeping, extremes of what is read anyway, evaluation).
-        marks: keys that only it logs; one is enough to know it, of several in a tuple all. Patterns match wholly.
-        not_marks: keys that speak against it (a sibling with the same keys and more).
-        config_marks: (flat) configuration keys that only it has, for sinks with a configuration.
-        strip: prefixes taken off every key, the first that fits.
-        split: a row -> pieces; the default is one piece of axis `trainer` at the sink's step.
-        needs: keys of which `derive` sees what was logged for the step so far, in this row or an earlier one.
-        derive: (piece with the values of `needs`, context) -> what follows from several keys together.
-        facts: a configuration (nested or flat, as the sink has it) -> facts.
-        folder_facts: facts from other files of the run directory (configs on disk).
-        seen: every row, before it is split: for events, and for gauges of the moment (`context.samples`).
-        beside: after the rows: what other files of the run directory say now (facts, `context.finished`).
-        seconds: keys that tell how long a step took, for rows without a time.
-        mode: where neither facts nor rows say it.
-        first_step: the number of a run's first step on axis `trainer`: with fact `max_steps` it tells the last one.
-        extra_path: does this path give it away by something else than a log? The reason, or None.
-        derives: metrics that `patterns`, `derive`, `seen` and `beside` can give beside those of `keys`.
-        hints: metric -> what to set in the framework so that it is logged.
-    """
-
-    name: str
-    reads: str
-    versions: str
-    sinks: tuple[Sink, ...]
-    keys: Mapping[str, Key | tuple[Key, ...]]
-    patterns: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Key | None]], ...] = ()
-    ignored: re.Pattern[str] | None = None
-    marks: tuple[str | tuple[str, ...], ...] = ()
-    not_marks: tuple[str, ...] = ()
-    config_marks: tuple[str, ...] = ()
-    strip: tuple[str, ...] = ()
-    split: Callable[[Logged, Mapping[str, float], Context], Iterable[Piece]] | None = None
-    needs: frozenset[str] = frozenset()
-    derive: Callable[[Piece, Context], Iterable[Out]] | None = None
-    facts: Callable[[Mapping[str, Any]], Mapping[str, str | float]] | None = None
-    folder_facts: Callable[[Path], Mapping[str, str | float]] | None = None
-    seen: Callable[[Logged, Mapping[str, float], Context], None] | None = None
-    beside: Callable[[Path, Context], None] | None = None
-    seconds: tuple[str, ...] = ()
-    mode: Mode = "sync_colocated"
-    first_step: int = 1
-    extra_path: Callable[[Path], str | None] | None = None
-    actor: Actor = "trainer"
-    report_seconds: float = 10.0
-    derives: tuple[str, ...] = ()
-    hints: Mapping[str, str] = field(default_factory=dict)
-
-
-def gives(framework: Framework) -> dict[tuple[str, Labels], Basis]:
-    """Every series the framework can report, as `Collector.gives`."""
-    found: dict[tuple[str, Labels], Basis] = {(metric, ()): "derived" for metric in framework.derives}
-    for ours in framework.keys.values():
-        found |= {(key.metric, key.labels): "native" for key in (ours if isinstance(ours, tuple) else (ours,))}
-    return found
 
 
 def collector_of(framework: Framework, **more: Any) -> Collector:
     """The collector that tails a framework's runs; ``more``: further fields of `Collector`."""
     return Collector(
         name=framework.name,
+        configured=lambda options: collector_of(replace(framework, stated=stated_facts(options)), **more),
         actor=framework.actor,
         reads=framework.reads,
         versions=framework.versions,
@@ -153,14 +43,28 @@ def collector_of(framework: Framework, **more: Any) -> Collector:
     )
 
 
+def stated_facts(options: Mapping[str, str]) -> dict[str, str | float]:
+    """Facts of the configuration, as they come with a target's options; numbers as those that logs tell."""
+    facts: dict[str, str | int | float] = json.loads(options.get("facts", "{}"))
+    return {name: value if isinstance(value, str) else float(value) for name, value in facts.items()}
+
+
 def matches(framework: Framework, path: Path) -> str | None:
-    """Why this file or directory is one of the framework's runs, or None."""
+    """Why this file or directory is one of the framework's runs, or None.
+
+    Raises:
+        ScrapeError: ``locked``: there is a log, and nobody can tell whose.
+    """
     try:
         said = framework.extra_path(path) if framework.extra_path is not None else None
         if said is not None:
             return said
         found = _sources.choose(framework.sinks, path, lambda peek: recognised(framework, peek) is not None)
-    except (ScrapeError, OSError):
+    except ScrapeError as error:
+        if error.kind == "locked":
+            raise
+        return None
+    except OSError:
         return None
     if found is None:
         return None
@@ -204,11 +108,17 @@ class _Tail:
         self.memory: Memory = copied(cursor)
         self.samples: list[Sample] = []
         self.unmapped: dict[str, int] = {}
-        self.origins = Origins()
+        self.origins, self.folds = Origins(), Folds()
         self.source = _sources.follow(framework.sinks, path, self.memory.get("source", {}), self._known)
-        self.context = Context(
-            {**self.memory.get("facts", {})}, self.memory.setdefault("own", {}), self.source.sink.name
-        )
+        self.context = self._context()
+
+    def _context(self) -> Context:
+        known, stated = {**self.memory.get("facts", {})}, self.framework.stated
+        if "mode" in stated and known.pop("mode_assumed", None):
+            del known["mode"]
+        found = {name: known[name] for name in stated if name in known}
+        own = self.memory.setdefault("own", {})
+        return Context({**known, **stated}, own, self.source.sink.name, stated=stated, found=found)
 
     def _known(self, peek: _sources.Peek) -> bool:
         return recognised(self.framework, peek) is not None
@@ -232,7 +142,9 @@ class _Tail:
         if self.framework.beside is not None and self.path.is_dir():
             self.framework.beside(self.path, context)
         self._lifecycle(logs)
-        memory["facts"] = {key: value for key, value in context.facts.items() if not key.startswith("lifecycle")}
+        told = {key: value for key, value in context.facts.items() if key not in context.stated} | context.found
+        memory["facts"] = {key: value for key, value in told.items() if not key.startswith("lifecycle")}
+        context.facts |= context.stated
         return self._reading(logs)
 
     def _new_file(self) -> None:
@@ -243,11 +155,12 @@ class _Tail:
     def _facts(self, logs: Logs) -> None:
         facts, framework = self.context.facts, self.framework
         facts["framework"] = framework.name
-        facts.setdefault("mode", framework.mode)
+        if "mode" not in facts:
+            facts |= {"mode": framework.mode} | ({} if framework.only_mode else {"mode_assumed": 1.0})
         if framework.folder_facts is not None and self.path.is_dir():
-            facts.update(framework.folder_facts(self.path))
+            self.context.take(framework.folder_facts(self.path))
         if framework.facts is not None and logs.config:
-            facts.update(framework.facts(logs.config))
+            self.context.take(framework.facts(logs.config))
         if logs.run_name:
             facts["run_name"] = logs.run_name
 
@@ -301,11 +214,14 @@ class _Tail:
         for key, value in piece.values.items():
             found = self._mapped(key)
             for ours in found or ():
-                self._sample(ours, key, value, *step)
-                self.origins.add(ours.metric, key)
+                self._sample(ours, key, value, known, step)
             if found is None:
                 name = key[:UNMAPPED_LENGTH]
                 self.unmapped[name] = self.unmapped.get(name, 0) + 1
+        for ours, keys, value in self.folds.told():
+            self.samples.append(Sample(ours.metric, value, ours.labels, *step))
+            for key in keys:
+                self.origins.add(ours.metric, key)
         if self.framework.derive is not None:
             merged, told = replace(piece, values=known["values"]), known.setdefault("told", {})
             for metric, labels, value in self.framework.derive(merged, self.context):
@@ -315,13 +231,14 @@ class _Tail:
                     self.origins.add(metric, "of several keys")
                 told[told_as] = value
 
-    def _sample(self, ours: Key, key: str, value: float, ts: float, step: int, axis: str) -> None:
-        if ours.reduction == "total":
-            delta = self._delta(key, value, axis)
-            if delta is None:
-                return
-            value = delta
-        self.samples.append(Sample(ours.metric, value * ours.scale + ours.offset, ours.labels, ts, step, axis))
+    def _sample(self, ours: Key, key: str, value: float, known: Memory, step: tuple[float, int, str]) -> None:
+        told = self._delta(key, value, step[-1]) if ours.reduction == "total" else value
+        if told is not None and ours.fold:
+            self.folds.add(known, ours, key, told * ours.scale + ours.offset)
+            return
+        if told is not None:
+            self.samples.append(Sample(ours.metric, told * ours.scale + ours.offset, ours.labels, *step))
+        self.origins.add(ours.metric, key)
 
     def _delta(self, key: str, value: float, axis: str) -> float | None:
         """What a total grew by since the row before. None for the first one met: when that was counted is not known."""
@@ -340,6 +257,8 @@ class _Tail:
         found = framework.keys.get(key)
         if found is not None:
             return found if isinstance(found, tuple) else (found,)
+        if framework.find is not None and (answer := framework.find(key)) is not None:
+            return answer
         for pattern, make in framework.patterns:
             if (match := pattern.fullmatch(key)) is not None:
                 ours = make(match)
@@ -373,8 +292,8 @@ class _Tail:
             unmapped=self.unmapped,
             cursor=self.memory,
             more=logs.more,
-            dropped=logs.dropped,
-            why_dropped=logs.why,
+            dropped=logs.dropped + self.folds.dropped,
+            why_dropped=logs.why or self.folds.why,
             samples_scraped=len(logs.rows),
             origins=self.origins.said(),
             reader=self.source.seen_from(self.path),

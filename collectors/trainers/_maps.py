@@ -3,12 +3,15 @@
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from collectors.catalog import METRICS, Metric
-from collectors.trainers._framework import Key
+from collectors.catalog import METRICS, Metric, trainer
+from collectors.trainers._folds import FOLDS, ONLY
+from collectors.trainers._model import Key
+from collectors.trainers._patterns import KEY_LENGTH, hangs
 
 # What a value times this is in the metric's own unit.
 UNITS: Mapping[str, Mapping[str, float]] = {
@@ -19,9 +22,12 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "tokens/s": {"tokens/s": 1, "ktokens/s": 1e3},
 }
 REDUCTIONS = {"value": "value", "per_step": "value", "total": "total", "cumulative": "total"}
-FIELDS = ("key", "metric", "unit", "scale", "reduction", "labels", "axis", "ignore")
-# A pattern is the user's own, but it runs on every key of every row.
+FIELDS = ("key", "metric", "unit", "scale", "reduction", "fold", "labels", "axis", "ignore")
+# Parts of a step: two waits are one longer wait. The step itself is no part.
+PHASES = frozenset(row.name for row in trainer.ROWS if row.unit == "seconds") - {"trainer_step_seconds"}
+# A pattern is the user's own, but it runs on every key there is: on each once, whatever it costs.
 PATTERN_LENGTH, MAX_MAPS = 300, 500
+KEPT_KEYS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,18 @@ class Map:
     pattern: re.Pattern[str]
     ours: Key | None
     axis: str = ""
+
+
+def lookup(maps: tuple[Map, ...]) -> Callable[[str], Map | None]:
+    """Their key -> the first row that matches the whole of it. A key longer than `KEY_LENGTH` is nobody's."""
+
+    @lru_cache(maxsize=KEPT_KEYS)
+    def found(key: str) -> Map | None:
+        if len(key) > KEY_LENGTH:
+            return None
+        return next((one for one in maps if one.pattern.fullmatch(key)), None)
+
+    return found
 
 
 def parse(text: str) -> tuple[Map, ...]:
@@ -44,8 +62,19 @@ def check(rows: Any, add: Callable[[str, str], None]) -> tuple[Map, ...]:
     if not isinstance(rows, list) or len(rows) > MAX_MAPS:
         add("", f"must be a list of tables, {MAX_MAPS} at most: [[run.NAME.target.map]]")
         return ()
-    found = (_row(row, lambda words, n=n: add(f"[{n}]", words)) for n, row in enumerate(rows))  # type: ignore[misc]
+    found = [_row(row, lambda words, n=n: add(f"[{n}]", words)) for n, row in enumerate(rows)]  # type: ignore[misc]
+    _one_fold(found, add)
     return tuple(one for one in found if one is not None)
+
+
+def _one_fold(maps: Sequence[Map | None], add: Callable[[str, str], None]) -> None:
+    """Rows of one metric are folded together, so they must say the same of it."""
+    said: dict[tuple[object, ...], str] = {}
+    for n, one in enumerate(maps):
+        if one is None or (ours := one.ours) is None:
+            continue
+        if said.setdefault((ours.metric, ours.labels, one.axis), ours.fold) != ours.fold:
+            add(f"[{n}]", f"fold: another row of {ours.metric} says otherwise: write the same fold in both")
 
 
 def _row(row: Any, add: Callable[[str], None]) -> Map | None:
@@ -71,10 +100,14 @@ def _pattern(given: Any, add: Callable[[str], None]) -> re.Pattern[str] | None:
         add("key: is missing: a regular expression that matches the whole of their key")
         return None
     try:
-        return re.compile(given)
-    except re.error as error:
+        pattern = re.compile(given)
+    except (re.error, OverflowError, RecursionError) as error:
         add(f"key: no regular expression: {error}")
         return None
+    if problem := hangs(pattern):
+        add(f"key: {given!r}: {problem}")
+        return None
+    return pattern
 
 
 def _metric(given: Any, add: Callable[[str], None]) -> Metric | None:
@@ -92,6 +125,10 @@ def _key(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> 
     reduction = REDUCTIONS.get(str(row.get("reduction", "value")))
     if reduction is None:
         add(f"reduction: must be one of {', '.join(REDUCTIONS)}")
+    fold = row.get("fold", "sum" if metric.name in PHASES else ONLY)
+    if fold not in FOLDS and fold != ONLY:
+        add(f"fold: must be one of {', '.join(FOLDS)}")
+        return None
     labels = row.get("labels", {})
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
         add('labels: must be a table of texts, such as { basis = "wall" }')
@@ -99,7 +136,7 @@ def _key(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> 
     if scale is None or reduction is None:
         return None
     total = reduction == "total" and metric.reduction == "per_step"
-    return Key(metric.name, scale, tuple(sorted(labels.items())), reduction="total" if total else "value")
+    return Key(metric.name, scale, tuple(sorted(labels.items())), reduction="total" if total else "value", fold=fold)
 
 
 def _scale(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> float | None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from collectors.trainers import _slime_keys
-from collectors.trainers._framework import Context, Key, Out, Piece
+from collectors.trainers._model import Context, Key, Out, Piece
 from collectors.trainers._slime_keys import BUSY, DROPPED, GRADED, ZERO, groups
 
 _BUFFER = "rollout/fully_async/"

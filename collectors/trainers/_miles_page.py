@@ -14,7 +14,7 @@ from typing import Any
 from collectors.model import Limits, Reading, Sample, ScrapeError, State
 from collectors.readers import exposition
 from collectors.trainers import _miles_keys
-from collectors.trainers._framework import TRAINER, Context, Framework, Key, Piece
+from collectors.trainers._model import TRAINER, Context, Framework, Key, Piece
 from collectors.trainers._slime_keys import GENERATED, NONFINITE, NORM, ROLLOUT_STEP, counted
 
 PREFIX = "miles_metric_"
@@ -45,8 +45,12 @@ def parse(framework: Framework, body: bytes, state: State, limits: Limits) -> Re
     context = Context({"framework": framework.name, **_options(state)}, own.setdefault("own", {}), "page")
     unmapped: dict[str, int] = {}
     samples = tuple(_samples(framework, _changed(raw, own), raw.get(ROLLOUT_STEP), context, unmapped))
-    facts = {**context.facts, "mode": context.facts.get("mode", framework.mode)}
-    return Reading(samples=samples, facts=facts, unmapped=unmapped, samples_scraped=len(raw))
+    if "mode" not in context.facts:
+        context.facts |= {"mode": framework.mode, "mode_assumed": 1.0}
+    return Reading(
+        samples=samples, facts=context.facts, unmapped=unmapped, dropped=page.dropped, why_dropped=page.why,
+        samples_scraped=len(raw),
+    )  # fmt: skip
 
 
 def matches(body: bytes) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from collectors.model import Labels, Sample
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Key, Out, Piece
+from collectors.trainers._model import TRAINER, Context, Key, Out, Piece
 
 T = "timing/train/"
 STEP, WAIT, GENERATION, SYNC = f"{T}total_step_time", f"{T}exposed_generation", f"{T}generation", f"{T}weight_sync"
@@ -144,10 +144,10 @@ def _counters(values: Mapping[str, float], size: float | None) -> Iterator[tuple
 def _mode(values: Mapping[str, float], context: Context) -> None:
     """Timers tell the loop where no configuration does; where the generators run they do not tell."""
     mode = str(context.facts["mode"])
-    if WAIT in values and mode.startswith("sync"):
-        context.facts["mode"] = "async"
+    if WAIT in values:
+        context.take({"mode": "async" if mode.startswith("sync") else mode})
     elif GENERATION in values and not mode.startswith("sync"):
-        context.facts["mode"] = "sync_colocated"
+        context.take({"mode": "sync_colocated"})
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:

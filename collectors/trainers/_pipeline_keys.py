@@ -12,7 +12,7 @@ from collectors.model import Sample
 from collectors.readers.jsonl import number
 from collectors.readers.rows import Logged
 from collectors.trainers import _pipeline_streams as streams
-from collectors.trainers._framework import TRAINER, Context, Key, Out, Piece
+from collectors.trainers._model import TRAINER, Context, Key, Out, Piece
 from collectors.trainers._settings import Facts, Settings, facts_of, product
 
 ACTOR = "orchestrator"

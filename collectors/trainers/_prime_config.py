@@ -62,11 +62,16 @@ def read(folder: Path) -> Config:
             document |= found
         elif found is not None:
             document.setdefault(name, found)
+    batches_tokens = dig(document, "orchestrator.token_batch_size") is not None
+    return Config(facts_of(document), min(times, default=0.0), batches_tokens)
+
+
+def facts_of(document: dict[str, Any]) -> dict[str, str | float]:
+    """Facts of a configuration laid out as configs/rl.json is."""
     facts: dict[str, str | float] = {}
     facts |= {fact: value for fact, paths in _NUMBERS.items() if (value := _first_number(document, paths)) is not None}
     facts |= {fact: name for fact, paths in _NAMES.items() if (name := _first_name(document, paths))}
-    facts |= _nodes(document)
-    return Config(facts, min(times, default=0.0), dig(document, "orchestrator.token_batch_size") is not None)
+    return facts | _nodes(document)
 
 
 def dig(document: object, path: str) -> Any:

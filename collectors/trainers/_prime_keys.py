@@ -165,6 +165,24 @@ def _file_aggregate(
         aggregates[metric, labels][int(population != wanted), agent] = value
 
 
+def origins(row: Row, axis: str) -> dict[str, str]:
+    """Metric -> the key it was truly read from in a row: the wanted population's, else the one there is."""
+    table = TRAINER if axis == "trainer" else ORCHESTRATOR
+    found: dict[str, tuple[int, str]] = {}
+    for key, raw in row.items():
+        if number(raw) is None:
+            continue
+        metric, rank = table[key][0] if key in table else "", 0
+        if (match := _AGGREGATE.fullmatch(key)) is not None and match.group(3) in AGGREGATES:
+            metric, wanted = AGGREGATES[match.group(3)]
+            rank = 2 * int(match.group(1) != wanted) + int(match.group(2) is not None)
+            # A count of groups over the other population is never read.
+            metric = metric if match.group(1) == wanted or wanted == "effective" else ""
+        if metric and (metric not in found or rank < found[metric][0]):
+            found[metric] = rank, key
+    return {metric: key for metric, (_, key) in found.items()}
+
+
 def _best(
     metric: str, labels: Labels, found: Mapping[tuple[int, str], float], ts: float, step: int, axis: str
 ) -> Iterator[Sample]:
@@ -201,7 +219,9 @@ _OTHERS = {
     "gradient_nonfinite": "optim/grad_norm",
     "rollout_errors": "train/agg/all/error/*",
     "queue_samples": "the orchestrator's log",
-    "in_flight_rollouts": "the orchestrator's log",
+    "in_flight_rollouts": "the orchestrator's log, or dispatcher/inflight/*",
+    "in_flight_capacity_rollouts": "concurrency/max_inflight",
+    "generator_policy_version": "watcher/policy_version",
 }
 # Of keys that were renamed, the newest name.
 ORIGINS: Mapping[str, str] = {metric: key for metric, _, key in reversed(tuple(_named()))} | _OTHERS

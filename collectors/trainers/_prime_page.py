@@ -47,6 +47,8 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
         samples=tuple(_samples(values)),
         facts={"framework": "prime_rl", "mode": "async"},
         unmapped={name: 1 for name in sorted(values) if name.startswith("trainer_") and not _is_known(name)},
+        dropped=page.dropped,
+        why_dropped=page.why,
         samples_scraped=len(page.samples),
     )
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Key, Out, Piece
+from collectors.trainers._model import TRAINER, Context, Key, Out, Piece
 from collectors.trainers._settings import Facts, Settings, facts_of, product
 
 STEP, UPDATE, TRAIN = "time/step_total", "time/step_model_update", "time/step_train"
@@ -147,7 +147,7 @@ def _replayed(values: Mapping[str, float], passed: float) -> bool:
 def _told(piece: Piece, context: Context) -> Iterator[Piece]:
     values = {**piece.values, **_domains(_gathered(piece, context.own))}
     if values.get(STALENESS, 0.0) > 0 and str(context.facts["mode"]).startswith("sync"):
-        context.facts["mode"] = "async"
+        context.take({"mode": "async"})
     if context.own.setdefault("rlvr", GENERATE in values) and (whole := values.pop(STEP, 0.0)) > 0 and piece.step > 0:
         # RLVR's is the step before's; 0 stands for none (rlvr_pipeline.py:476).
         yield replace(piece, step=piece.step - 1, values={STEP: whole})

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Key, Out, Piece
+from collectors.trainers._model import TRAINER, Context, Key, Out, Piece
 from collectors.trainers._settings import Facts, Settings, facts_of, product
 
 # Only the fully asynchronous trainer has these timers.
@@ -135,7 +135,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
         return
     context.own.setdefault("evaluated_before", -1)
     if any(mark in values for mark in ASYNC_MARKS):
-        context.facts["mode"] = "async"
+        context.take({"mode": "async"})
     for key in values:
         if (match := _PASS.fullmatch(key)) is not None:
             context.facts.setdefault("group_size", float(match.group(1)))

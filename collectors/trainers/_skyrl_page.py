@@ -56,6 +56,8 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
         samples=tuple(Sample(metric, value, labels) for (metric, labels), value in values.items()),
         facts={"framework": "skyrl", "mode": "async"} if own else {},
         unmapped=unmapped,
+        dropped=page.dropped,
+        why_dropped=page.why,
         samples_scraped=len(own),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from collectors.model import Event
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Key, Out, Piece
+from collectors.trainers._model import TRAINER, Context, Key, Out, Piece
 
 SYNC = ("sync_colocated", "sync_split")
 ROLLOUT_STEP, TRAIN_STEP = "rollout/step", "train/step"
@@ -229,7 +229,7 @@ def _learn_mode(values: Mapping[str, float], context: Context) -> None:
     if context.facts.get("mode") in SYNC and values.get(ROLLOUT, 0.0) > values.get(WAIT, float("inf")):
         context.own["mode"] = "one_step"
     if "mode" in context.own:
-        context.facts["mode"] = context.own["mode"]
+        context.take({"mode": context.own["mode"]})
 
 
 def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:

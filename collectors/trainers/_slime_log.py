@@ -9,7 +9,7 @@ from typing import Any
 from collectors.model import Sample
 from collectors.readers.console import Config, Line, Said, literal
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import Context
+from collectors.trainers._model import Context
 from collectors.trainers._slime_config import from_command
 from collectors.trainers._slime_keys import groups
 
@@ -49,7 +49,8 @@ def live(row: Logged, values: Mapping[str, float], context: Context) -> None:
     if row.origin == LIVE and row.step is None:
         if "ready" in values:
             # Only the fully asynchronous rollout has this queue, whatever was (not) printed of the arguments.
-            context.own["mode"] = context.facts["mode"] = "async"
+            context.own["mode"] = "async"
+            context.take({"mode": "async"})
         context.samples += _state(values, row.ts, context)
     elif row.origin == TIMER and row.step is None:
         context.samples += _phase(values, row.ts, context)

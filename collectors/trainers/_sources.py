@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.model import Limits, ScrapeError
+from collectors.readers import unseen
 from collectors.readers.rows import Sink, flat
 
 # The first rows tell whose they are; config and keys are there from the first steps on.
@@ -53,8 +54,7 @@ def choose(sinks: Sequence[Sink], path: Path, known: Callable[[Peek], bool]) -> 
     """
     for sink in sinks:
         for candidate in sink.find(path)[:CANDIDATES]:
-            peek = _peek(sink, candidate)
-            if known(peek):
+            if (peek := _of_run(sink, candidate, known)) is not None:
                 return Source(sink, candidate, peek)
     return None
 
@@ -72,7 +72,7 @@ def follow(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: 
     if not path.exists():
         raise ScrapeError("missing", f"{path.name} does not exist")
     looked_for = ", ".join(sink.looks_for for sink in sinks)
-    raise ScrapeError("not_a_run", f"no run in {path.name}: looked for {looked_for}")
+    raise ScrapeError("not_a_run", f"no run in {path.name}: looked for {looked_for}{unseen.words(path)}")
 
 
 def remembered(source: Source, before: Mapping[str, Any], more: bool) -> dict[str, Any]:
@@ -92,7 +92,8 @@ def _kept(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: C
     if not (there and before.get("more")):
         newest = next((log for log in sink.find(path) if str(log) not in before.get("left", ())), None)
         # Never back to one that was left: two runs that grow side by side would be read by turns, each from its start.
-        if newest is not None and newest != old and _newer(newest, old) and known(peek := _peek(sink, newest)):
+        fresh = newest is not None and newest != old and _newer(newest, old)
+        if fresh and newest is not None and (peek := _of_run(sink, newest, known)) is not None:
             return Source(sink, newest, peek)
     return Source(sink, old, Peek(frozenset(), {})) if there else None
 
@@ -104,12 +105,20 @@ def _newer(path: Path, than: Path) -> bool:
         return False
 
 
-def _peek(sink: Sink, path: Path) -> Peek:
+def _of_run(sink: Sink, path: Path, known: Callable[[Peek], bool]) -> Peek | None:
+    """What a log holds, if that is known: by its first rows, and by what it says further on where it is long."""
     try:
         modified, size = _state(path)
     except OSError:
-        return Peek(frozenset(), {})
-    return _peeked(sink, path, modified, size)
+        return None
+    first = _peeked(sink, path, modified, size, further=False)
+    if known(first):
+        return first
+    if sink.further is None or size <= PEEK.tail_bytes:
+        return None
+    later = _peeked(sink, path, modified, size, further=True)
+    both = Peek(first.keys | later.keys, {**first.config, **later.config})
+    return both if known(both) else None
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -121,10 +130,10 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def _peeked(sink: Sink, path: Path, modified: int, size: int) -> Peek:
+def _peeked(sink: Sink, path: Path, modified: int, size: int, further: bool) -> Peek:
     """Kept per state of the file: eighteen frameworks ask the same of the same log."""
     try:
-        logs = sink.read(path, {}, PEEK)
+        logs = sink.further(path, PEEK) if further and sink.further is not None else sink.read(path, {}, PEEK)
     except ScrapeError as error:
         if error.kind == "locked":
             raise

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Key, Out, Piece
+from collectors.trainers._model import TRAINER, Context, Key, Out, Piece
 from collectors.trainers._settings import Facts, Settings, facts_of, product
 
 # Words of ours among a row's values: what the sink knows beside the row.
@@ -78,7 +78,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
         context.facts["max_steps"] = float(round((row.step + 1) / values[DONE]))
     kept = dict(values)
     if ASYNC_MARK in values:
-        context.facts["mode"] = "async"
+        context.take({"mode": "async"})
         kept |= _gap(row, values, context)
     yield Piece(TRAINER, row.step, row.ts, kept)
 

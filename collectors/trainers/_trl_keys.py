@@ -10,7 +10,7 @@ from typing import Any
 
 from collectors.model import Labels
 from collectors.readers.jsonl import number
-from collectors.trainers._framework import Context, Key, Out, Piece
+from collectors.trainers._model import Context, Key, Out, Piece
 
 _WALL: Labels = (("basis", "wall"),)
 _BUSY: Labels = (("basis", "busy"),)

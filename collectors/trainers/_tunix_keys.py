@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import KEPT_STEPS, TRAINER, Context, Key, Out, Piece
+from collectors.trainers._framework import KEPT_STEPS
 from collectors.trainers._memory import mark
+from collectors.trainers._model import TRAINER, Context, Key, Out, Piece
 
 # The trainer of the actor counts updates.
 UPDATES = "update"
@@ -86,7 +87,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
         rest = {key: value for key, value in rest.items() if key not in times}
     found.append(Piece(TRAINER, row.step, row.ts, rest))
     if FIRST in times:
-        context.facts["mode"] = "sync_split"
+        context.take({"mode": "sync_split"})
     for piece in found:
         kept = _first_told(piece, row.origin, context.own)
         if kept.values:

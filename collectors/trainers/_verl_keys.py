@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Key, Out, Piece
+from collectors.trainers._model import TRAINER, Context, Key, Out, Piece
 
 SYNC = ("sync_colocated", "sync_split")
 NORM = "actor/grad_norm"
@@ -144,7 +144,7 @@ def _learn_mode(values: Mapping[str, float], context: Context) -> None:
         # Of V1's three trainers the synchronous one alone never trains on an older policy.
         context.own["mode"] = "async"
     if "mode" in context.own:
-        context.facts["mode"] = context.own["mode"]
+        context.take({"mode": context.own["mode"]})
 
 
 def groups(count: float, samples: str, of_groups: str, context: Context) -> Out:

@@ -13,7 +13,8 @@ from typing import Any
 from collectors.readers import console, tensorboard, trackio_log, wandb_log
 from collectors.readers.rows import Logged
 from collectors.trainers import _areal_keys
-from collectors.trainers._framework import Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Framework
 
 # "(AReaL) 20260821-10:00:00.123 StatsLogger INFO: Epoch 1/3 Step 2/10 Train step 12/300 done."
 _DONE = re.compile(r".*\bTrain step (\d{1,12})/\d+ done\.")
@@ -82,6 +83,9 @@ FRAMEWORK = Framework(
         "trainer_wait_seconds",
     ),
     hints={
+        "trainer_mfu_ratio": "no key of its log tells FLOPs or MFU",
+        "in_flight_rollouts": "only its log lines tell running rollouts, and no key",
+        "queue_samples": "only its log lines tell accepted rollouts, and no key",
         "turns_mean": "a multi-turn workflow: only it logs `rollout/num_turns`",
     },
 )

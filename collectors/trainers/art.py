@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from collectors.readers import jsonl, jsonl_log
 from collectors.readers.jsonl import number
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Framework, Key, Out, Piece, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import TRAINER, Context, Framework, Key, Out, Piece
 
 STEP, IDLE, ACTOR, BUSY = (
     "time/step_wall_s",
@@ -78,7 +79,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     if row.step is None or row.ts is None or not any(key.startswith("train/") for key in values):
         return
     if any(mark in values for mark in PIPELINE_MARKS):
-        context.facts["mode"] = "async"
+        context.take({"mode": "async"})
     kept = {key: value for key, value in values.items() if key.partition("/")[0] not in ("val", "test", "discarded")}
     if NORM in row.values:
         kept[NONFINITE] = float(NORM not in values)

@@ -18,7 +18,8 @@ from collectors.readers import wandb_log
 from collectors.readers.jsonl import number
 from collectors.readers.rest import get_json, whole
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Framework, Key, Out, Piece, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.trainers._settings import Facts, Settings, facts_of, product
 
 # An environment logs with the server's step, which is not the trainer's.
@@ -155,5 +156,6 @@ FRAMEWORK = Framework(
     hints={"queue_groups": "give the URL of the API server (`run-api`, port 8000), and `group_size` as a fact"},
     seconds=(UPDATE,),
     mode="async",
+    only_mode=True,
 )
 COLLECTOR = collector_of(FRAMEWORK, poll=poll, matches_server=matches_server)

@@ -5,8 +5,10 @@ the other collectors read; what is not mapped is counted and shown as unmapped, 
 there are to map.
 """
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,12 +16,20 @@ from collectors.model import Collector, Cursor, Limits, Reading
 from collectors.readers import jsonl, jsonl_log, mlflow_db, tensorboard, trackio_log, wandb_log
 from collectors.readers.rows import Logged, Sink, flat
 from collectors.trainers import _maps
-from collectors.trainers._framework import TRAINER, Context, Framework, Piece, tail
+from collectors.trainers._framework import stated_facts, tail
+from collectors.trainers._model import TRAINER, Context, Framework, Key, Piece
 
 # Words that trainers use for the same thing, in the order of how sure they are.
 STEPS = ("train/global_step", "global_step", "training_step", "train_step", "step", "iteration", "_step")
 TIMES = ("ts", "time", "timestamp", "_timestamp", "wall_time")
 OPTIONS = ("map", "format", "step_key", "time_key")
+# A key that means this tells of a gradient that is none, too, as the frameworks' own tables do.
+NORM, NONFINITE = "gradient_norm", "gradient_nonfinite"
+# Not a key of theirs: made of the norm's.
+MADE = " is not finite"
+WORDS = frozenset({"nan", "inf", "infinity"})
+# Of logs that are not read a person needs a few names.
+SHOWN = 3
 
 
 def unpack(row: jsonl.Row, time_key: str = "") -> Logged:
@@ -58,44 +68,88 @@ FORMATS = tuple(sink.name for sink in _sinks({}))
 def configured(options: Mapping[str, str]) -> Collector:
     """The collector of one target. ``options``: `OPTIONS`, all texts; ``map`` is a JSON list (see `_maps.check`)."""
     maps = _maps.parse(options.get("map", ""))
-    step_key = options.get("step_key", "")
+    mapped = _maps.lookup(maps)
+    step_key, time_key = options.get("step_key", ""), options.get("time_key", "")
+    told = any(one.ours is not None and one.ours.metric == NONFINITE for one in maps)
 
     def split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
-        yield from _pieces(maps, step_key, row, values)
+        # Who logs it himself is believed.
+        made = {} if told else _nonfinite(mapped, row)
+        yield from _pieces(mapped, step_key, row, {**values, **made})
 
     framework = Framework(
         name="custom", reads=READS, versions=VERSIONS, sinks=_sinks(options), keys={},
-        patterns=tuple((one.pattern, lambda _, ours=one.ours: ours) for one in maps),  # type: ignore[misc]
-        ignored=re.compile("|".join(map(re.escape, (*STEPS, *TIMES, step_key or "step")))),
-        marks=(".*",), split=split, mode="async",
+        find=lambda key: _found(mapped, key),
+        ignored=re.compile("|".join(map(re.escape, (*STEPS, *TIMES, step_key or "step", time_key or "ts")))),
+        marks=(".*",), split=split, mode="async", stated=stated_facts(options),
     )  # fmt: skip
 
     def read(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-        return _own_words(tail(framework, path, cursor, limits, now))
+        return _own_words(framework, path, tail(framework, path, cursor, limits, now))
 
     return Collector(**{**_FIELDS, "tail": read})  # type: ignore[arg-type]
 
 
-def _pieces(maps: tuple[_maps.Map, ...], step_key: str, row: Logged, values: Mapping[str, float]) -> Iterator[Piece]:
+def _found(mapped: Callable[[str], _maps.Map | None], key: str) -> tuple[Key, ...] | None:
+    if key.endswith(MADE) and (norm := mapped(key.removesuffix(MADE))) is not None and _is_norm(norm):
+        return (Key(NONFINITE, fold="max"),)
+    one = mapped(key)
+    return None if one is None else (one.ours,) if one.ours is not None else ()
+
+
+def _is_norm(one: _maps.Map | None) -> bool:
+    return one is not None and one.ours is not None and one.ours.metric == NORM
+
+
+def _nonfinite(mapped: Callable[[str], _maps.Map | None], row: Logged) -> dict[str, float]:
+    """1 or 0 for each gradient norm of a row. What is no number in any way (null, a text) says nothing."""
+    norms = {key: _is_finite(value) for key, value in row.values.items() if _is_norm(mapped(key))}
+    return {f"{key}{MADE}": float(not finite) for key, finite in norms.items() if finite is not None}
+
+
+def _is_finite(value: object) -> bool | None:
+    """None: neither a number nor one of the words that loggers write in its place."""
+    if isinstance(value, str):
+        return False if value.strip().lower().lstrip("+-") in WORDS else None
+    if jsonl.number(value) is not None:
+        return True
+    return False if isinstance(value, float) and not math.isfinite(value) else None
+
+
+def _pieces(
+    mapped: Callable[[str], _maps.Map | None], step_key: str, row: Logged, values: Mapping[str, float]
+) -> Iterator[Piece]:
     names = (step_key,) if step_key else STEPS
     step = next((values[name] for name in names if name in values), row.step)
     if step is None or row.ts is None:
         return
     by_axis: dict[str, dict[str, float]] = {}
     for key, value in values.items():
-        axis = next((one.axis for one in maps if one.pattern.fullmatch(key)), "") or TRAINER
-        by_axis.setdefault(axis, {})[key] = value
+        one = mapped(key) or mapped(key.removesuffix(MADE))
+        axis = one.axis if one is not None else ""
+        by_axis.setdefault(axis or TRAINER, {})[key] = value
     for axis, found in by_axis.items():
         yield Piece(axis, int(step), row.ts, found)
 
 
-def _own_words(reading: Reading) -> Reading:
+def _own_words(framework: Framework, path: Path, reading: Reading) -> Reading:
     """Its mode and name are the user's to state: facts of the configuration."""
-    facts = {key: value for key, value in reading.facts.items() if key not in ("framework", "mode")}
-    return Reading(
-        reading.samples, reading.histograms, reading.events, facts, reading.unmapped, reading.cursor, reading.more,
-        reading.dropped, reading.why_dropped, reading.samples_scraped, origins=reading.origins, reader=reading.reader,
-    )  # fmt: skip
+    ours = {"framework", "mode", "mode_assumed"} - framework.stated.keys()
+    facts = {key: value for key, value in reading.facts.items() if key not in ours}
+    return replace(reading, facts=facts, reader=f"{reading.reader}{_beside(framework, path, reading.cursor or {})}")
+
+
+def _beside(framework: Framework, path: Path, cursor: Cursor) -> str:
+    """Logs of the same kind that are not read, in words: nobody knows whether they are the same run's."""
+    source = cursor["source"]
+    sink = next(one for one in framework.sinks if one.name == source["sink"])
+    read = {source["path"], *source["left"]}
+    others = [log for log in sink.find(path) if str(log) not in read]
+    if not others:
+        return ""
+    names = [str(log.relative_to(path)) for log in others[:SHOWN]]
+    more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    return f" (the newest; not read: {', '.join(names)}{more}: give the file itself as the path)"
 
 
 READS = "any log of the formats above, by a table of the user's own"

@@ -17,7 +17,8 @@ from collectors.model import Limits, Reading, State
 from collectors.readers import console, http, jsonl, jsonl_log, mlflow_db, tensorboard, wandb_log
 from collectors.readers.rows import Logged
 from collectors.trainers import _miles_events, _miles_keys, _miles_page, _slime_config, _slime_keys, _slime_log, slime
-from collectors.trainers._framework import Context, Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Context, Framework
 from collectors.trainers._settings import Facts
 
 META = ("dashboard/meta.json", "meta.json")

@@ -19,7 +19,8 @@ from collectors import trainers
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, State
 from collectors.readers import mlflow_rest
 from collectors.readers.rows import Logs, Sink, flat
-from collectors.trainers._framework import Framework, recognised, tail
+from collectors.trainers._framework import recognised, tail
+from collectors.trainers._model import Framework
 from collectors.trainers._sources import Peek
 
 # What a framework's tail is given for a path: it exists everywhere, and holds nothing.

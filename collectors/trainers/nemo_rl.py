@@ -9,7 +9,8 @@ SingleController (printed only), the engines' queues (logged as pictures).
 
 from collectors.readers import mlflow_db, tensorboard, wandb_log
 from collectors.trainers import _nemo_config, _nemo_keys
-from collectors.trainers._framework import Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Framework
 
 FRAMEWORK = Framework(
     name="nemo_rl",

@@ -12,7 +12,8 @@ from typing import Any
 
 from collectors.readers import console, wandb_log
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Framework, Key, Out, Piece, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.trainers._settings import Facts, Settings, facts_of
 
 STEP, ELAPSED, ROUND = "misc/policy_sgd_step", "misc/elapse", "train/learning_round"

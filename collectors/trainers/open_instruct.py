@@ -19,7 +19,8 @@ from collectors.readers import wandb_log
 from collectors.readers.jsonl import number
 from collectors.readers.rest import get_json, whole
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import TRAINER, Context, Framework, Key, Out, Piece, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.trainers._settings import Facts, Settings, facts_of, product
 
 STATUS = "/api/status"

@@ -20,7 +20,8 @@ from collectors.readers import console, tensorboard, wandb_log
 from collectors.readers.jsonl import number
 from collectors.readers.rows import Logged
 from collectors.trainers import _openrlhf_config
-from collectors.trainers._framework import TRAINER, Context, Framework, Key, Out, Piece, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import TRAINER, Context, Framework, Key, Out, Piece
 
 GENERATION, EXPERIENCE = "timing/generation", "timing/make_experience"
 TRAIN, BROADCAST, TOTAL = "timing/ppo_train", "timing/broadcast", "timing/step_total"
@@ -96,7 +97,7 @@ def _learn_mode(values: Mapping[str, float], context: Context) -> None:
     phases = [values[key] for key in (GENERATION, EXPERIENCE, TRAIN, BROADCAST) if key in values]
     total = values.get(TOTAL)
     if total is not None and len(phases) == 4 and abs(total - sum(phases)) > SUM_TOLERANCE * total:
-        context.facts["mode"] = "async"
+        context.take({"mode": "async"})
 
 
 def _derive(piece: Piece, context: Context) -> Iterator[Out]:

@@ -15,7 +15,8 @@ import yaml
 
 from collectors.readers import wandb_log
 from collectors.trainers import _pipeline_keys, _pipeline_streams
-from collectors.trainers._framework import Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Framework
 
 # Hydra's resolved configuration is 15 kB.
 CONFIG_BYTES = 1 << 20
@@ -46,6 +47,7 @@ FRAMEWORK = Framework(
     facts=_pipeline_keys.facts,
     folder_facts=_folder_facts,
     mode="async",
+    only_mode=True,
     derives=(
         "prompt_tokens_mean",
         "queue_samples",
@@ -62,6 +64,8 @@ FRAMEWORK = Framework(
         "turns_max",
     ),
     hints={
+        "tool_calls": "no key of its log counts tool calls",
+        "trainer_mfu_ratio": "no key of its log tells FLOPs or MFU",
         "staleness_versions_max": "give the run directory: wandb's trainer run does not tell what a version is",
         "queue_samples": "give the run directory: the queues are in its streams",
     },

@@ -5,8 +5,11 @@ Everything read is on by default in prime-rl (559b4477, 2026-08); the run needs 
 Queue depth and rollouts in flight come from the orchestrator's log line of every 10 s. The trainer's own metrics page
 (`collectors.trainers._prime_page`) is read from a URL.
 
-Does not know: what only goes to W&B (dispatcher/*, watcher/*, inference/*), so no policy version of the engines
-and no concurrency cap; sandbox boot times, which are in traces.jsonl and not aggregated.
+A run that logs to W&B is read from its files too (`_prime_wandb`): the concurrency cap and the engines' policy version
+are only there, and of a run without metrics.jsonl everything but the queue.
+
+Does not know: `inference/*` of W&B, for the engines' own pages say it first hand; sandbox boot times, which are in
+traces.jsonl and not aggregated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +20,8 @@ from typing import Any
 from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
 from collectors.readers import jsonl, textlog
 from collectors.readers.jsonl import Row, number
-from collectors.trainers import _prime_config, _prime_keys, _prime_log, _prime_page
+from collectors.readers.rows import Logs
+from collectors.trainers import _prime_config, _prime_keys, _prime_log, _prime_page, _prime_wandb
 
 # File -> the axis its rows belong to when they do not say so themselves.
 METRICS = {"metrics.jsonl": "", "trainer/metrics.jsonl": "trainer", "orchestrator/metrics.jsonl": "orchestrator"}
@@ -26,7 +30,10 @@ TRAINER_LOGS = ("logs/latest/trainer.log", "logs/trainer.log")
 # The closing words are among the last lines; reading more each call would buy nothing.
 CLOSING_BYTES = 16 << 10
 
-LOOKED_FOR = "metrics.jsonl (also under trainer/ and orchestrator/), logs/latest/orchestrator.log or configs/rl.json"
+LOOKED_FOR = (
+    "metrics.jsonl (also under trainer/ and orchestrator/), logs/latest/orchestrator.log, configs/rl.json "
+    "or wandb/run-*.wandb"
+)
 
 
 @dataclass(slots=True)
@@ -38,12 +45,13 @@ class _Gathered:
     events: list[Event] = field(default_factory=list)
     facts: dict[str, str | float] = field(default_factory=dict)
     unmapped: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
     more: bool = False
     dropped: int = 0
     why: str = ""
     rows: int = 0
 
-    def took(self, read: jsonl.Rows | textlog.Text, name: str) -> None:
+    def took(self, read: jsonl.Rows | textlog.Text | Logs, name: str) -> None:
         self.memory["files"][name] = read.cursor
         self.more = self.more or read.more
         self.dropped += read.dropped
@@ -68,13 +76,14 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     files = [name for name in METRICS if (path / name).is_file()]
     log = next((name for name in LOGS if (path / name).is_file()), "")
-    if not files and not log and not (path / "configs" / "rl.json").is_file():
+    wandb = _prime_wandb.find(path)
+    if not files and not log and not wandb and not (path / "configs" / "rl.json").is_file():
         _not_a_run(path)
-    share = max(1, len(files) + bool(log))
+    share = max(1, len(files) + len(wandb) + bool(log))
     # Each file gets its part, so that one long history cannot starve the others.
     part = replace(limits, tail_bytes=limits.tail_bytes // share, tail_rows=max(1, limits.tail_rows // share))
     memory = {"steps": {}, **cursor, "files": dict(cursor.get("files", {}))}
-    memory["steps"] = dict(memory["steps"])
+    memory["steps"], memory["ended"] = dict(memory["steps"]), dict(memory.get("ended", {}))
     run = _Gathered(memory)
     config = _prime_config.read(path / "configs")
     if config.modified != memory.get("configs"):
@@ -82,6 +91,10 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         memory["configs"] = config.modified
     for name in files:
         _read_metrics(path, name, part, now, run)
+    for one in reversed(wandb):
+        # A resumed run's file after the one before, to its end.
+        if _read_wandb(path, one, part, (not files, not log), run):
+            break
     if log:
         _read_log(path, log, part, config, run)
     _lifecycle(path, config.facts, run)
@@ -97,9 +110,15 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         dropped=run.dropped,
         why_dropped=run.why,
         samples_scraped=run.rows,
-        origins={s.metric: _prime_keys.ORIGINS[s.metric] for s in run.samples if s.metric in _prime_keys.ORIGINS},
-        reader=", ".join([*files, *([log] if log else [])]),
+        origins=_origins(run),
+        reader=", ".join([*files, *([log] if log else []), *(f"wandb {one.name}" for one in wandb)]),
     )
+
+
+def _origins(run: _Gathered) -> dict[str, str]:
+    """The keys read; of what has none in a row, the words for where it comes from."""
+    known = {**_prime_keys.ORIGINS, **run.origins}
+    return {sample.metric: known[sample.metric] for sample in run.samples if sample.metric in known}
 
 
 def _not_a_run(path: Path) -> None:
@@ -111,13 +130,49 @@ def _not_a_run(path: Path) -> None:
 def _read_metrics(path: Path, name: str, limits: Limits, now: float, run: _Gathered) -> None:
     read = jsonl.read(path / name, run.memory["files"].get(name, {}), limits)
     run.took(read, name)
-    run.rows += len(read.rows)
-    for axis, step, row in _steps(read.rows, METRICS[name], run):
+    _take_rows(read.rows, METRICS[name], now, run)
+
+
+def _read_wandb(path: Path, file: Path, limits: Limits, wanted: tuple[bool, bool], run: _Gathered) -> bool:
+    """Is there more? ``wanted``: are the steps, and is what is in flight, told by nothing but W&B?"""
+    name = str(file.relative_to(path)) if file != path else file.name
+    cursor = run.memory["files"].get(name, {})
+    try:
+        read = _prime_wandb.read(file, cursor, limits)
+    except ScrapeError as error:
+        # Once: the run's other files are fine without it.
+        run.dropped, run.why = run.dropped + ("bad" not in cursor), run.why or str(error)
+        run.memory["files"][name] = {"bad": 1}
+        return False
+    run.took(read.logs, name)
+    steps, flying = wanted
+    run.samples += (one for one in read.samples if flying or one.metric != _prime_wandb.IN_FLIGHT)
+    run.unmapped.update(read.unmapped)
+    if steps:
+        _take_facts(read, run)
+        _take_rows(read.rows, "", 0.0, run)
+        if read.logs.finished or name not in run.memory["ended"]:
+            run.memory["ended"][name] = [read.logs.finished, read.logs.failed]
+    return read.logs.more
+
+
+def _take_facts(read: _prime_wandb.Wandb, run: _Gathered) -> None:
+    name = {"run_name": read.logs.run_name} if read.logs.run_name else {}
+    run.facts = {**name, **_prime_config.facts_of(read.document), **run.facts}
+    # W&B tells its configuration once.
+    if "max_steps" in run.facts:
+        run.memory["max_steps"] = run.facts["max_steps"]
+
+
+def _take_rows(rows: list[Row], file_axis: str, now: float, run: _Gathered) -> None:
+    run.rows += len(rows)
+    for axis, step, row in _steps(rows, file_axis, run):
         ts = number(row.get("time")) or now
         if axis == "eval":
             run.events.append(Event("eval", f"eval:{step}:{ts:.0f}", ts))
             continue
         run.samples += _prime_keys.samples(row, axis, ts, step, run.unmapped)
+        run.origins |= _prime_keys.origins(row, axis)
         if axis == "trainer":
             run.events += _events(row, step, ts)
 
@@ -176,7 +231,8 @@ def _clock(path: Path, read: textlog.Text, config: _prime_config.Config, run: _G
 def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> None:
     why = _finished(path, facts, run)
     if why:
-        run.facts |= {"lifecycle": "finished", "lifecycle_why": why}
+        failed = any(why == words and bad for words, bad in run.memory["ended"].values())
+        run.facts |= {"lifecycle": "crashed" if failed else "finished", "lifecycle_why": why}
     elif run.memory.get("finished") and run.samples:
         # It was over and goes on: resumed with more steps.
         run.facts |= {"lifecycle": "running", "lifecycle_why": "new rows after the end"}
@@ -184,10 +240,14 @@ def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> 
 
 
 def _finished(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> str:
-    last, most = run.memory["steps"].get("trainer"), facts.get("max_steps")
+    last, most = run.memory["steps"].get("trainer"), facts.get("max_steps", run.memory.get("max_steps"))
     # Trainer steps count from 0: a run of 32 ends with step 31 (and would have none after it).
     if last is not None and isinstance(most, float) and last >= most - 1:
         return f"the trainer's step {last} is the last of {most:.0f}"
+    ended = list(run.memory["ended"].values())
+    if ended and all(why for why, _ in ended):
+        # The newest file's: of a resumed run the older ones have ended long ago.
+        return str(ended[-1][0])
     for name in TRAINER_LOGS:
         if any(map(_prime_log.says_finished, _closing_lines(path / name))):
             return f"{name} says the trainer finished"
@@ -208,11 +268,13 @@ def matches_path(path: Path) -> str | None:
     try:
         if (path / "configs" / "rl.json").is_file():
             return "configs/rl.json"
+        if path.is_file():
+            return _prime_wandb.matches(path)
         found = (name for name, axis in METRICS.items() if (path / name).is_file() and _is_prime(path / name, axis))
         name = next(found, "")
     except OSError:
         return None
-    return f"{name} with prime-rl's keys" if name else None
+    return f"{name} with prime-rl's keys" if name else _prime_wandb.matches(path)
 
 
 def _is_prime(path: Path, file_axis: str) -> bool:
@@ -229,7 +291,7 @@ def _is_prime(path: Path, file_axis: str) -> bool:
 COLLECTOR = Collector(
     name="prime_rl",
     actor="trainer",
-    reads="prime-rl run directories (metrics.jsonl, orchestrator log, configs) and the trainer's /metrics page",
+    reads="prime-rl run directories (metrics.jsonl, orchestrator log, configs, wandb) and the trainer's /metrics page",
     versions="559b4477 (2026-08) by source and recorded files",
     parse=_prime_page.parse,
     tail=tail,
@@ -240,6 +302,17 @@ COLLECTOR = Collector(
     looks_for=(LOOKED_FOR,),
     gives=_prime_keys.GIVES,
     hints={
+        "tool_calls": "no key of its log counts tool calls",
+        "response_tokens_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "turns_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "truncation_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "staleness_versions_max": "the orchestrator logs it as `off_policy/max`: give the run directory",
+        "groups_none_solved_ratio": "versions that have it log `train/agg/all/*/solved_*` in the "
+        "orchestrator's metrics.jsonl: give the run directory",
+        "trainable_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "rollout_error_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "reward_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "mismatch_kl_mean": "the trainer logs it as `mismatch_kl/all/mean`: give the run directory",
         "queue_samples": "give the run directory with its logs/: the orchestrator prints the queue every 10 s",
         "in_flight_rollouts": "give the run directory with its logs/: the orchestrator prints them every 10 s",
     },

@@ -10,7 +10,8 @@ from typing import Any
 from collectors.readers import console, tensorboard, trackio_log, wandb_log
 from collectors.readers.rows import Logged
 from collectors.trainers import _roll_keys
-from collectors.trainers._framework import Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Framework
 
 _TAG = "metrics_tag: "
 

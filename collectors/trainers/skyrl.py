@@ -12,7 +12,8 @@ from typing import Any
 from collectors.readers import console, mlflow_db, tensorboard, wandb_log
 from collectors.readers.rows import Logged
 from collectors.trainers import _skyrl_keys, _skyrl_page
-from collectors.trainers._framework import Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Framework
 
 # loguru: "2026-08-21 10:00:00.123 | INFO | ... - Step 12: " and the dict over the lines that follow.
 _STEP = re.compile(r"(?:.* - )?Step (\d{1,15}): *$")
@@ -70,6 +71,12 @@ FRAMEWORK = Framework(
         "trainer_tokens_per_second",
     ),
     hints={
+        "mismatch_kl": "it logs `policy/rollout_train_logprobs_abs_diff_mean`, which is no KL",
+        "tool_calls": "no key of its log counts tool calls",
+        "in_flight_rollouts": "its log and gauges tell the buffer, not what is being generated",
+        "trainer_mfu_ratio": "it logs `trainer/tokens_per_second_per_gpu` and no MFU",
+        "truncation_ratio": "no key of its log tells rollouts cut at the length limit",
+        "turns": "no key of its log counts turns (`generate/tokens_per_turn_mean` is tokens)",
         "queue_groups": "give the URL of a Ray metrics agent (SkyRL after 2026-07-24)",
         "trainer_phase_active": "give the URL of a Ray metrics agent (SkyRL after 2026-07-24)",
         "groups_zero_advantage_ratio": "log to wandb or MLflow, which keep the configuration: the group size is needed",

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from collectors.readers import console, tensorboard, wandb_log
 from collectors.readers.rows import Logged
 from collectors.trainers import _slime_config, _slime_keys, _slime_log
-from collectors.trainers._framework import Context, Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Context, Framework
 
 # What miles logs and slime does not.
 MILES = (
@@ -63,6 +64,12 @@ FRAMEWORK = Framework(
         "trainer_wait_seconds",
     ),
     hints={
+        "mismatch_kl": "it logs `train/train_rollout_logprob_abs_diff`, which is no KL",
+        "trainer_mfu_ratio": "it logs `perf/actor_train_tflops` and not the GPU's peak",
+        "tool_calls": "no key of its log counts tool calls",
+        "failure_ratio": "no key of its log counts failed rollouts or tool calls",
+        "staleness_bound_ratio": "its log has no versions of samples, so no staleness to compare",
+        "discarded_rollout_ratio": "its log counts no rollouts that were thrown away, only why groups were filtered",
         "turns_mean": "`--log-multi-turn`",
         "queue_samples": "give the job's printed log: the queue of a fully asynchronous run is only there",
         "groups_zero_advantage_ratio": "give wandb's run or the printed command, which have the batch size",

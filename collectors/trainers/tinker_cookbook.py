@@ -17,7 +17,8 @@ from collectors.readers import jsonl, jsonl_log
 from collectors.readers.jsonl import number
 from collectors.readers.rows import Logged, Logs
 from collectors.trainers import _tinker_keys
-from collectors.trainers._framework import Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Framework
 from collectors.trainers._settings import Settings
 
 # The largest recipe's is 10 kB.

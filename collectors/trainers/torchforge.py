@@ -12,7 +12,8 @@ from typing import Any
 
 from collectors.readers import console, wandb_log
 from collectors.readers.rows import Logged
-from collectors.trainers._framework import Context, Framework, Key, Out, Piece, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Context, Framework, Key, Out, Piece
 
 _TRAINING, _ROLLOUTS = "main_perf/continuous_training/", "main_perf/continuous_rollouts/"
 STEP = f"{_TRAINING}total_duration_avg_s"
@@ -102,6 +103,7 @@ FRAMEWORK = Framework(
     derive=derive,
     seconds=(STEP,),
     mode="async",
+    only_mode=True,
     derives=(
         "reward_component_mean",
         "rollout_tokens_per_second",

@@ -20,7 +20,8 @@ from collectors.readers import mlflow_db, tensorboard, trackio_log, wandb_log
 from collectors.readers.jsonl import parse
 from collectors.readers.rows import Logged
 from collectors.trainers import _trl_config, _trl_keys, _trl_state
-from collectors.trainers._framework import TRAINER, Context, Framework, Piece, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import TRAINER, Context, Framework, Piece
 
 # A state file this much older than the newest step tells of an earlier run in the same folder.
 STATE_LAG_SECONDS = 60.0
@@ -39,10 +40,10 @@ def _seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
         context.facts["times_estimated"] = 1.0
     text = row.values.get(ARGUMENTS)
     if isinstance(text, str) and (arguments := parse(text)) is not None:
-        context.facts.update(_trl_config.facts(arguments))
+        context.take(_trl_config.facts(arguments))
     if context.facts.get("mode") == "async" or any(mark in values for mark in _trl_keys.ASYNC_MARKS):
         context.own["async"] = True
-        context.facts["mode"] = "async"
+        context.take({"mode": "async"})
 
 
 def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
@@ -194,8 +195,14 @@ FRAMEWORK = Framework(
         "trainer_other_seconds",
     ),
     hints={
+        "trainer_mfu_ratio": "only the asynchronous trainer logs it, as `perf/mfu_wall_clock`",
+        "tool_calls_mean": "with tools only: it logs `tools/call_frequency`",
+        "tool_failure_ratio": "with tools only: it logs `tools/failure_frequency`",
+        "turns_mean": "only the asynchronous trainer logs it, as `rollout/turns_mean`",
+        "queue_samples": "only the asynchronous trainer has a queue, and logs its length",
         "generation_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
         "trainer_compute_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
+        "discarded_rollout_ratio": "the asynchronous trainer only: a synchronous one counts nothing it drops",
         "trainer_samples": "`report_to` trackio, wandb or mlflow, which keep the configuration",
     },
 )

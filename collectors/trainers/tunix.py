@@ -9,7 +9,8 @@ samples per step, groups of equal rewards (`advantage/nonzero_frac` is not by gr
 
 from collectors.readers import tensorboard, wandb_log
 from collectors.trainers import _tunix_keys
-from collectors.trainers._framework import Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Framework
 
 FRAMEWORK = Framework(
     name="tunix",

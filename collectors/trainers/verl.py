@@ -19,7 +19,8 @@ from collectors.readers import console, jsonl_log, mlflow_db, tensorboard, track
 from collectors.readers.jsonl import Row
 from collectors.readers.rows import Logged
 from collectors.trainers import _verl_config, _verl_keys, _verl_log
-from collectors.trainers._framework import Context, Framework, collector_of
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Context, Framework
 from collectors.trainers._settings import Facts
 
 CONSOLE = console.sink(_verl_log.parse)
@@ -120,10 +121,13 @@ FRAMEWORK = Framework(
         "trainer_weight_sync_seconds",
     ),
     hints={
+        "turns_mean": "with the agent loop only: it logs `num_turns/mean`",
+        "tool_calls_mean": "with tools only: it logs `tool_call_counts/mean`",
         "groups_zero_advantage_ratio": "`algorithm.filter_groups` on: without it no scalar tells equal rewards",
         "queue_samples": "give the printed log too, or TransferQueue's page (`transfer_queue.metrics.enabled=True`)",
         "mismatch_kl_mean": "`actor_rollout_ref.rollout.calculate_log_probs=True`, for `rollout_corr/*`",
-        "trainer_samples": "give the printed log or a sink with the configuration: the JSON lines hold none",
+        "discarded_rollout_ratio": "only asynchronous trainers count it; needs `actor_rollout_ref.rollout.n`",
+        "trainer_samples": "needs `data.train_batch_size`, not in what was read: wandb and MLflow keep it",
     },
 )
 

@@ -39,6 +39,8 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     return Reading(
         samples=tuple(_queue(page)),
         unmapped={name: 1 for name in sorted(names) if not _KNOWN.fullmatch(name)},
+        dropped=page.dropped,
+        why_dropped=page.why,
         samples_scraped=len(page.samples),
     )
 

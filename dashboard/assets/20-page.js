@@ -80,7 +80,7 @@
   // Rows come the worst first. What is down goes before; of the healthy, one per actor says more than three engines.
   function short(found) {
     const actors = new Set();
-    const picked = found.filter(([, actor, , up, , error]) => !up || error || (!actors.has(actor) && actors.add(actor)));
+    const picked = found.filter(([, actor, , up, , error]) => up < 2 && (!up || error || (!actors.has(actor) && actors.add(actor))));
     return picked.slice(0, 3);
   }
 
@@ -101,8 +101,8 @@
   }
 
   function status(up, error) {
-    const el = make("span", up ? "Up" : "Down", "pill");
-    el.dataset.state = up ? (error ? "watch" : "ok") : "critical";
+    const el = make("span", ["Down", "Up", "Gone"][up], "pill");
+    el.dataset.state = ["critical", error ? "watch" : "ok", "unknown"][up];
     return el;
   }
 

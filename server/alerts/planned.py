@@ -17,6 +17,5 @@ PLANNED: Mapping[str, tuple[str, str]] = {
     "cost_target_ratio": ("ratio", "costs are not derived yet"),
     "rollouts_total": ("rollouts", "rollout records are not collected yet"),
     "groups_total": ("groups", "rollout records are not collected yet"),
-    "kv_concurrency_limit": ("requests", "the KV ceiling is not derived yet"),
 }
 """Name -> (unit, what is missing)."""

@@ -1,16 +1,26 @@
 """One look at a target, for `check` and for the first lines of `watch`: what it is, and what it says."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import collectors
 from collectors.model import Limits, Reading, Sample, Target
+from server.attach import Attached, detect_listed
+from server.discovery.roster import Roster
+from server.facts import believed
+from server.query.names import mode_words
 from server.scrape import TargetReader
 
 # A history of months has more; its beginning says whose it is, and the newest step is what `watch` is for.
 MAX_CALLS = 40
 KEPT_SAMPLES = 200_000
+# A list may name thousands of engines, and each read holds a connection and a page.
+AT_ONCE = 64
+# Of a list's targets a person reads the first few.
+SHOWN = 3
+# A page of gauges that are shown once per report is blank in between: one look more before it is called empty.
+PAUSE_SECONDS = 3.0
 # The first lines of `watch` must not wait for a long history.
 FIRST = Limits(tail_bytes=1 << 20, tail_rows=400)
 
@@ -30,25 +40,30 @@ class Seen:
     samples: list[Sample] = field(default_factory=list)
     unmapped: dict[str, int] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    dropped: int = 0
+    why_dropped: str = ""
+    unseen: list[str] = field(default_factory=list)
 
     @property
     def up(self) -> bool:
         return not self.error
 
     def take(self, reading: Reading, seconds: float) -> None:
-        self.facts.update(reading.facts)
+        self.facts.update(believed(reading.facts, {}))
         self.count += len(reading.samples)
         self.metrics |= {sample.metric for sample in reading.samples}
         # Windows are over the last steps: of a long history only its end is kept.
         self.samples = [*self.samples, *reading.samples][-KEPT_SAMPLES:]
         self.unmapped.update(reading.unmapped)
+        self.dropped, self.why_dropped = self.dropped + reading.dropped, self.why_dropped or reading.why_dropped
         self.origins = {**reading.origins, **self.origins}
         self.reader, self.more, self.seconds = reading.reader or self.reader, reading.more, self.seconds + seconds
 
     def identity(self) -> dict[str, str]:
-        """Framework, version, mode, run and reader, as far as they are told."""
+        """Framework, version, mode, run and reader, as far as they are told; a trainer's mode also where it is not."""
         facts = {key: str(self.facts.get(key, "")) for key in ("framework", "framework_version", "mode", "run_name")}
-        told = {"framework": facts["framework"], "version": facts["framework_version"], "mode": facts["mode"]}
+        mode = facts["mode"] or ("unknown" if self.target.actor == "trainer" else "")
+        told = {"framework": facts["framework"], "version": facts["framework_version"], "mode": mode}
         told |= {"run": facts["run_name"], "reader": self.reader}
         return {key: value for key, value in told.items() if value}
 
@@ -59,13 +74,19 @@ def look(targets: Sequence[Target], now: float, limits: Limits | None = None, ca
 
 
 async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int) -> list[Seen]:
-    return list(await asyncio.gather(*(_look(target, now, limits, calls) for target in targets)))
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(target: Target) -> Seen:
+        async with room:
+            return await _look(target, now, limits, calls)
+
+    return list(await asyncio.gather(*map(one, targets)))
 
 
 async def _look(target: Target, now: float, limits: Limits, calls: int) -> Seen:
     seen = Seen(target)
     reader = TargetReader(target, collectors.load()[target.collector], limits=limits)
-    for _ in range(calls):
+    for call in range(calls):
         outcome = await reader.read(now)
         if outcome.reading is None:
             seen.error = str(outcome.error)
@@ -73,13 +94,73 @@ async def _look(target: Target, now: float, limits: Limits, calls: int) -> Seen:
         reader.committed(outcome)
         seen.take(outcome.reading, outcome.seconds)
         if not seen.more:
-            break
+            if call > 0 or calls == 1 or not _is_blank(seen):
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
     await reader.close()
     return seen
 
 
-def introduce(targets: Sequence[Target], now: float) -> Iterator[str]:
-    """A line for each target: what it was taken for, and by what log."""
+def _is_blank(seen: Seen) -> bool:
+    """A trainer's page without a number: between two reports, perhaps."""
+    return seen.count == 0 and bool(seen.target.url) and seen.target.actor == "trainer"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What one list gives. ``names``: of its targets; ``unknown``: name -> why it is not known what that is."""
+
+    name: str
+    kind: str
+    error: str
+    note: str
+    names: tuple[str, ...]
+    unknown: Mapping[str, str]
+
+    @property
+    def fine(self) -> bool:
+        return not self.error and not self.unknown
+
+    def words(self) -> str:
+        """In one line: ``discovery engines (file_sd): 12 targets``."""
+        count = f"{len(self.names)} target{'' if len(self.names) == 1 else 's'}"
+        silent = [f"{name}: {why}" for name, why in self.unknown.items()]
+        more = f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else ""
+        told = (self.error, self.note, f"not known what they are: {'; '.join(silent[:SHOWN])}{more}" if silent else "")
+        return ", ".join([f"discovery {self.name} ({self.kind}): {count}", *filter(None, told)])
+
+
+def listed(run: Attached, now: float, limits: Limits | None = None) -> tuple[list[Listed], list[Target]]:
+    """Ask every list of a run once, and each page what it is: what they give, and the targets that can be read."""
+    return asyncio.run(_listed(run, now, limits or Limits())) if run.discover else ([], [])
+
+
+async def _listed(run: Attached, now: float, limits: Limits) -> tuple[list[Listed], list[Target]]:
+    names = {target.name for target in run.targets}
+    roster = Roster(
+        run.name, run.discover, detect_listed, by_hand=run.targets, taken=names.__contains__, limits=limits
+    )  # fmt: skip
+    change = await roster.look(now, patient=True)
+    unknown = {held.name: (held.source, error) for held, _, error in roster.unknown()}
+    found = [
+        Listed(
+            source.name, source.settings.kind, roster.error(source), roster.note(source),
+            tuple(held.name for held in roster.held.values() if held.source is source),
+            {name: error for name, (of, error) in unknown.items() if of is source},
+        )
+        for source in roster.sources
+    ]  # fmt: skip
+    await roster.close()
+    return found, list(change.come.values())
+
+
+def introduce(run: Attached, now: float) -> Iterator[str]:
+    """A line for each list and target: what it gives, what it was taken for, and by what log."""
+    lists, more = listed(run, now)
+    yield from (one.words() for one in lists)
+    targets = [*run.targets, *more[:SHOWN]]
+    if len(more) > SHOWN:
+        yield f"{len(more) - SHOWN} of them are not shown here"
     for seen in look(targets, now, FIRST, calls=1):
         yield f"{seen.target.name} ({seen.target.collector}): {words(seen) if seen.up else f'DOWN, {seen.error}'}"
 
@@ -89,5 +170,7 @@ def words(seen: Seen) -> str:
     told = seen.identity()
     checked = f"(checked against {collectors.load()[seen.target.collector].versions})"
     name = f"{told.get('framework', seen.target.collector)} {told.get('version', checked)}"
+    if "mode" in told:
+        told["mode"] = mode_words(told["mode"], seen.facts)
     named = {"mode": "mode", "run": "run", "reader": "read from"}
     return ", ".join([name, *(f"{word} {told[key]}" for key, word in named.items() if key in told)])

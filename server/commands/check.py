@@ -13,7 +13,8 @@ from pathlib import Path
 import collectors
 from collectors.catalog import METRICS
 from collectors.detect import detect_path
-from collectors.model import Target
+from collectors.model import ScrapeError, Target
+from collectors.readers import unseen
 from server import signals
 from server.alerts.config import AlertSettings
 from server.alerts.frame import TARGET_UP
@@ -21,11 +22,13 @@ from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Condition, Rule
 from server.attach import Attached, attach
 from server.clock import WallClock
-from server.commands._look import Seen, look, words
+from server.commands._as_of import believe, by_mode, ticks
+from server.commands._look import Listed, Seen, listed, look, words
 from server.config import RunSettings
-from server.coverage import TRAINED, inputs
+from server.coverage import TRAINED, inputs, lacking
 from server.derive import Deriver, why
 from server.disagree import Trust
+from server.facts import believed
 from server.problems import ConfigError
 from server.query.alerts import missing
 from server.query.names import format_name
@@ -56,6 +59,7 @@ class RunReport:
     name: str
     problems: list[str] = field(default_factory=list)
     looked_for: list[str] = field(default_factory=list)
+    lists: list[Listed] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     disputes: list[str] = field(default_factory=list)
@@ -64,7 +68,7 @@ class RunReport:
 
     @property
     def fine(self) -> bool:
-        return not self.problems and all(one.up for one in self.seen)
+        return not self.problems and all(one.up for one in self.seen) and all(one.fine for one in self.lists)
 
 
 @dataclass(slots=True)
@@ -94,10 +98,17 @@ def _probe(run: RunSettings, rules: Sequence[Rule]) -> RunReport:
 def _looked_for(run: RunSettings) -> list[str]:
     """What every collector of files looks for, when a path holds nothing any of them knows."""
     paths = [Path(one.source).expanduser() for one in run.targets if not one.is_url and not one.collector]
-    if not any(path.exists() and not detect_path(path) for path in paths):
+    if not any(map(_unknown, paths)):
         return []
     known = [one for _, one in sorted(collectors.load().items()) if one.looks_for]
     return [f"{one.name}: {', '.join(dict.fromkeys(one.looks_for))}" for one in known]
+
+
+def _unknown(path: Path) -> bool:
+    try:
+        return path.exists() and not detect_path(path)
+    except (ScrapeError, OSError):
+        return False  # there is something, which may not be read
 
 
 def _alerting(alerts: AlertSettings) -> list[str]:
@@ -121,17 +132,21 @@ def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
 def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     now = WallClock().now()
     named = {one.name for rule in rules for one in rule.conditions if one.source == "metric"}
-    trust = Trust.of(run.targets, collectors.load())
+    lists, found = listed(run, now)
+    targets = [*run.targets, *found]
+    trust = Trust.of(targets, collectors.load())
     deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, trust=trust)
-    report = RunReport(run.name, seen=look(run.targets, now))
+    report = RunReport(run.name, lists=lists, seen=look(targets, now))
     for seen in report.seen:
+        believe(seen, run.facts)
+        seen.unseen = unseen.look(Path(seen.target.path)) if seen.target.path and seen.up else []
         deriver.health[seen.target.name] = _health(seen, now)
         _feed(deriver, seen.target, seen, now)
     deriver.facts.update(run.facts)
     deriver.mode = str(deriver.facts.get("mode", deriver.mode))
     # As `collect` would: of a run that says it is over nothing is late.
     deriver.lifecycle = str(deriver.facts.get("lifecycle", deriver.lifecycle))
-    answers = deriver.steps_now(now) + deriver.tick(now)
+    answers = deriver.steps_now(now) + ticks(deriver, now)
     for name, _, answer in answers:
         report.lines += _lines(name, answer, deriver, report.seen, now)
     told = ((seen.target.name, trust.complaint(seen.target.name)) for seen in report.seen)
@@ -146,7 +161,7 @@ def _health(seen: Seen, now: float) -> TargetHealth:
 
 
 def _feed(deriver: Deriver, target: Target, seen: Seen, now: float) -> None:
-    deriver.facts.update(seen.facts)
+    deriver.facts.update(believed(seen.facts, deriver.facts))
     deriver.mode = str(deriver.facts.get("mode", deriver.mode))
     steps: dict[tuple[str, int, int], tuple[float, dict[StepKey, float]]] = {}
     lives = Lives()
@@ -188,13 +203,19 @@ class Lives:
 def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[Seen], now: float) -> Iterator[Line]:
     item = next(one for one in signals.load() if one.name == name)
     if isinstance(answer, (list, tuple)):
-        keys, age = _keys(item, seen), _age(item, deriver, now)
+        keys, age = by_mode(item, deriver) or _keys(item, seen), _age(item, deriver, now)
         for value in answer:
             yield Line(format_name(name, value.labels), "value", value.value, item.unit, keys, age)
     elif isinstance(answer, NotApplicable):
         yield Line(name, "not_applicable", why=answer.why)
     else:
-        yield Line(name, "unknown", why=_lacking(item, why(answer), seen))
+        yield Line(name, "unknown", why=_lacking(item, why(answer), deriver, seen))
+
+
+def _lacking(item: signals.Signal | signals.Counter, words: str, deriver: Deriver, seen: Sequence[Seen]) -> str:
+    told = {metric for one in seen for metric in one.metrics}
+    kinds = (str(deriver.facts.get("framework", "")), *(one.target.collector for one in seen))
+    return lacking(item, words, told.__contains__, kinds) if isinstance(item, signals.Signal) else words
 
 
 def _keys(item: signals.Signal | signals.Counter, seen: Sequence[Seen]) -> str:
@@ -221,28 +242,13 @@ def _age(item: signals.Signal | signals.Counter, deriver: Deriver, now: float) -
     return now - max(times) if times else None
 
 
-def _lacking(item: signals.Signal | signals.Counter, words: str, seen: Sequence[Seen]) -> str:
-    """Why there is no value: by a framework that does not report it, what would turn it on."""
-    for one in seen:
-        collector = collectors.load()[one.target.collector]
-        absent = [metric for metric in inputs(item) if metric in TRAINED and metric not in one.metrics]
-        if collector.actor == "trainer" and absent:
-            name = one.facts.get("framework", collector.name)
-            how = next((collector.hints[metric] for metric in absent if metric in collector.hints), "")
-            if how:
-                return f"not reported by {name}: {how}"
-            if isinstance(item, signals.Signal) and words == item.hint:
-                return f"not reported by {name}; {words}"
-    return words
-
-
 # ---- its rules
 
 
 def _firing(report: RunReport, deriver: Deriver, answers: Mapping[str, Answer], rules: Sequence[Rule]) -> None:
     """Which rules can ever fire with what was read, and what the others lack."""
     for rule in rules:
-        reasons = (_lacks(deriver, answers, condition) for condition in rule.conditions)
+        reasons = (_lacks(deriver, answers, condition, report.seen) for condition in rule.conditions)
         lacks = next(filter(None, reasons), "")
         if lacks:
             report.lacking[rule.name] = lacks
@@ -250,7 +256,7 @@ def _firing(report: RunReport, deriver: Deriver, answers: Mapping[str, Answer], 
             report.able.append(rule.name)
 
 
-def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition) -> str:
+def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition, seen: Sequence[Seen]) -> str:
     """What is missing for a condition to be ever true; "" when nothing is."""
     if never := missing(condition, None, frozenset()):
         return never
@@ -266,9 +272,11 @@ def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition
         return f"no series of {condition.name} matches {wanted}; its labels: {', '.join(names) or 'none'}"
     if isinstance(answer, NotApplicable):
         return f"not applicable: {answer.why}"
-    hints = {item.name: item.hint for item in signals.load() if isinstance(item, signals.Signal)}
+    items = {item.name: item for item in signals.load() if isinstance(item, signals.Signal)}
     # Other words than the hint are a matter of time: a rate needs two pages, a window three steps.
-    return f"no source: {answer.why}" if isinstance(answer, Unknown) and answer.why == hints[condition.name] else ""
+    if not isinstance(answer, Unknown) or answer.why != items[condition.name].hint:
+        return ""
+    return f"no source: {_lacking(items[condition.name], answer.why, deriver, seen)}"
 
 
 # ---- as text and as JSON
@@ -289,6 +297,7 @@ def _run_text(run: RunReport) -> Iterator[str]:
     if run.problems:
         return
     yield f"run {run.name}"
+    yield from (f"  {one.words()}" for one in run.lists)
     for seen in run.seen:
         yield from _target_text(seen)
     yield from (f"  data trust: {line}" for line in run.disputes)
@@ -314,10 +323,13 @@ def _target_text(seen: Seen) -> Iterator[str]:
     more = ", more to read" if seen.more else ""
     yield f"{head}: up, {seen.count} samples of {len(seen.metrics)} metrics{more}, {seen.seconds:.2f} s"
     yield f"    {words(seen)}"
-    known = ("framework", "framework_version", "mode", "run_name")
+    known = ("framework", "framework_version", "mode", "mode_assumed", "run_name")
     yield from (f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in known)
     if seen.unmapped:
         yield f"    {len(seen.unmapped)} unmapped keys: {', '.join(sorted(seen.unmapped)[:20])}"
+    if seen.dropped:
+        yield f"    dropped {seen.dropped} ({seen.why_dropped or 'no reason told'})"
+    yield from (f"    not read: {line}" for line in seen.unseen)
 
 
 def _table(lines: Sequence[Line]) -> Iterator[str]:
@@ -347,8 +359,9 @@ def _run_json(run: RunReport) -> dict[str, object]:
     targets = [
         {
             "target": seen.target.name, "collector": seen.target.collector, "up": seen.up, "error": seen.error,
-            **seen.identity(), "facts": seen.facts, "metrics": sorted(seen.metrics), "origins": seen.origins,
-            "unmapped": seen.unmapped, "more": seen.more,
+            **seen.identity(), "mode_assumed": bool(seen.facts.get("mode_assumed")), "facts": seen.facts,
+            "metrics": sorted(seen.metrics), "origins": seen.origins, "unmapped": seen.unmapped, "more": seen.more,
+            "dropped": seen.dropped, "why_dropped": seen.why_dropped, "unseen": seen.unseen,
         }
         for seen in run.seen
     ]  # fmt: skip
@@ -359,8 +372,15 @@ def _run_json(run: RunReport) -> dict[str, object]:
         }
         for line in run.lines
     ]  # fmt: skip
+    lists = [
+        {
+            "list": one.name, "kind": one.kind, "error": one.error, "note": one.note, "targets": one.names,
+            "unknown": dict(one.unknown),
+        }
+        for one in run.lists
+    ]  # fmt: skip
     return {
         "run": run.name, "fine": run.fine, "problems": run.problems, "looked_for": run.looked_for,
-        "targets": targets, "signals": lines, "trust": run.disputes,
+        "lists": lists, "targets": targets, "signals": lines, "trust": run.disputes,
         "rules": {"able": run.able, "lacking": run.lacking},
     }  # fmt: skip

@@ -12,6 +12,8 @@ import httpx
 from server.clock import WallClock
 from server.problems import ConfigError
 from server.query import StoreReader, UnknownRun, shape
+from server.query.names import mode_words
+from server.signals._model import SYNC_MODES
 from server.store import Store, StoreError
 
 WAIT_SECONDS = 5.0
@@ -76,10 +78,11 @@ def _read(run: str | None, url: str) -> dict[str, Any]:
 
 def text(status: Mapping[str, Any]) -> str:
     """The status for a terminal: what is known first, then what is not and why."""
-    framework, mode = status["framework"] or "no trainer yet", status["mode"] or "mode unknown"
+    framework, mode = status["framework"] or "no trainer yet", mode_words(status["mode"], status["facts"])
+    mode = "mode unknown" if mode == "unknown" else mode
     head = f"{status['run']}: {framework}, {mode}, {status['lifecycle']}"
     signals = status["signals"].items()
-    rows = [_row(name, signal) for name, signal in signals if signal["value"] is not None]
+    rows = [_row(name, signal) + _by_mode(name, status) for name, signal in signals if signal["value"] is not None]
     gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
     trust = [_target(target) for target in status["trust"]]
     verdict = status["verdict"]["summary"]
@@ -89,6 +92,12 @@ def text(status: Mapping[str, Any]) -> str:
 def _row(name: str, signal: Mapping[str, Any]) -> str:
     mark = "" if signal["state"] == "ok" else signal["state"].upper()
     return f"  {name:<58} {_number(signal['value']):>10} {signal['unit']:<10} {mark}".rstrip()
+
+
+def _by_mode(name: str, status: Mapping[str, Any]) -> str:
+    """0 in a synchronous run follows from the mode alone: of an assumed one it is no fact."""
+    follows = name.startswith("staleness_versions") and status["mode"] in SYNC_MODES
+    return " (mode assumed)" if follows and status["facts"].get("mode_assumed") else ""
 
 
 def _gap(name: str, signal: Mapping[str, Any]) -> str:

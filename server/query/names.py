@@ -1,6 +1,7 @@
 """Series names as Prometheus writes them: ``staleness_versions{level="trajectory",stat="mean"}``."""
 
 import re
+from collections.abc import Mapping
 
 from collectors.model import Labels
 
@@ -32,3 +33,10 @@ def parse_name(text: str) -> tuple[str, Labels]:
 
 def _unescape(value: str) -> str:
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], value, flags=re.DOTALL)
+
+
+def mode_words(mode: str, facts: Mapping[str, str | float]) -> str:
+    """``async``, ``async (assumed)``, or ``unknown``."""
+    if not mode:
+        return "unknown"
+    return f"{mode} (assumed)" if facts.get("mode_assumed") else mode

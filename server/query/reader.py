@@ -31,10 +31,11 @@ from server.query.types import (
 from server.signals._model import Counter, Signal
 from server.signals._steps import stale_seconds
 from server.store import Store
-from server.store.types import LatestRow, PointState, RunRow, SeriesKey, TargetRow
+from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow
 
 # A tick's numbers are 5 s old; after a minute nobody ticks.
 TICK_STALE_SECONDS = 60.0
+GONE_SECONDS = 86_400.0
 # More than a browser tab that slept over night misses between two steps; beyond it a fresh range is cheaper.
 DELTA_ROWS = 20_000
 _CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
@@ -96,7 +97,7 @@ class StoreReader:
             verdict=None,
             signals=tuple(self._signals(row, now)),
             alerts=tuple(shape.alert_now(alert, now) for alert in self._alerts.active(run)),
-            trust=tuple(_trust(name, target, now) for name, target in self._store.targets(run)),
+            trust=tuple(self._targets(row.name, now)),
             facts=row.facts,
         )
 
@@ -133,9 +134,10 @@ class StoreReader:
         return sorted(found, key=lambda signal: signal.name)
 
     def targets(self, run: str | None = None) -> list[TargetTrust]:
-        name = self._run(run).name if run is not None else None
-        now = self._clock.now()
-        return [_trust(owner, target, now) for owner, target in self._store.targets(name)]
+        return self._targets(self._name(run), self._clock.now())
+
+    def _targets(self, run: str | None, now: float) -> list[TargetTrust]:
+        return [_trust(owner, target, now) for owner, target in self._store.targets(run) if _kept(target, now)]
 
     # ---- sandboxes
 
@@ -291,8 +293,17 @@ def _words(seconds: float) -> str:
 def _trust(run: str, row: TargetRow, now: float) -> TargetTrust:
     age = now - row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
     asked = now - row.last_ts / 1000
-    silent = asked > TICK_STALE_SECONDS + 3 * row.interval_seconds
+    silent = not row.gone and asked > TICK_STALE_SECONDS + 3 * row.interval_seconds
     error = f"not asked for {_words(asked)}: nobody collects this run now" if silent else row.error
     up = row.up and not silent
     health = (row.scrape_seconds, row.samples, row.dropped, row.unmapped)
-    return TargetTrust(row.name, run, row.collector, row.actor, up, age, error, *health)
+    origin = row.origin or Origin("")
+    return TargetTrust(
+        row.name, run, row.collector, row.actor, up, age, error, *health, origin.source, origin.job,
+        dict(origin.labels), row.last_ts / 1000 if row.gone else None,
+    )  # fmt: skip
+
+
+def _kept(row: TargetRow, now: float) -> bool:
+    """Targets that are gone are shown for a day: a fleet that is renewed every hour would be nothing else."""
+    return not row.gone or now - row.last_ts / 1000 <= GONE_SECONDS

@@ -42,7 +42,8 @@ def status(found: Status) -> dict[str, Any]:
         "verdict": dict(found.verdict) if found.verdict is not None else NO_VERDICT,
         "signals": {signal.name: _signal(signal) for signal in found.signals},
         "alerts": [dict(alert) for alert in found.alerts],
-        "trust": [_trust(target) for target in found.trust],
+        # What is gone on purpose is not down, and says nothing about today's numbers.
+        "trust": [_trust(target) for target in found.trust if target.gone_since is None],
         "facts": dict(found.facts),
     }
 
@@ -70,7 +71,7 @@ def _trust(target: TargetTrust) -> dict[str, Any]:
 
 def target(found: TargetTrust) -> dict[str, Any]:
     """A row of `/api/v1/targets`: everything about a target's health."""
-    return asdict(found) | {"unmapped": dict(found.unmapped)}
+    return asdict(found) | {"unmapped": dict(found.unmapped), "labels": dict(found.labels)}
 
 
 def run(found: RunInfo) -> dict[str, Any]:

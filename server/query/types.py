@@ -79,6 +79,12 @@ class TargetTrust:
     samples: int
     dropped: int
     unmapped: Mapping[str, int]
+    # Of one that a list names: the list, and what it says of the target.
+    source: str = ""
+    job: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    # Since when no list names it (epoch s): it is not down then, and nobody misses it.
+    gone_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

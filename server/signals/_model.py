@@ -6,9 +6,10 @@ It does not know where the numbers came from, nor what happens to its answer.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from collectors.model import Labels
+from server.signals._observed import Pool
 from server.signals._sandbox_book import SandboxBook
 from server.signals._window import Gauge, StepBook
 
@@ -60,6 +61,7 @@ class TargetHealth:
     Attributes:
         last_ts, last_ok_ts: event times of the last scrape and the last that succeeded (None: never).
         complete: nothing of the last answer was dropped at a limit, and its clock is not ahead of ours.
+        gone: no list names it any more since `last_ts`: its series end, and nobody misses it.
     """
 
     name: str
@@ -70,6 +72,7 @@ class TargetHealth:
     last_ok_ts: float | None
     interval_seconds: float
     complete: bool = True
+    gone: bool = False
 
     def known(self, now: float) -> bool:
         """Was it asked lately? Else nothing is known of it: we stood still, not it. Failed ones are asked rarely."""
@@ -100,10 +103,23 @@ class View:
     # When the run last began to run (or a new life of its trainer began), and when its newest step was met.
     running_since: float | None = None
     step_met: float | None = None
+    # Sources' own histograms, by metric: see `_observed`.
+    observed: Mapping[str, Collection[Pool]] = field(default_factory=dict)
+    _once: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def once(self, name: str, make: Callable[["View"], Any]) -> Any:
+        """What several signals work out of the same view: made when it is first asked for."""
+        if name not in self._once:
+            self._once[name] = make(self)
+        return self._once[name]
 
     @property
     def synchronous(self) -> bool:
         return self.mode in SYNC_MODES
+
+    def not_in_mode(self, why: str) -> NotApplicable:
+        """The mode has no such thing; where the mode itself is only assumed the words say so."""
+        return NotApplicable(f"{why} (mode assumed)" if self.facts.get("mode_assumed") else why)
 
     def fresh(self, metric: str) -> list[Gauge]:
         """Series of a metric that still report."""

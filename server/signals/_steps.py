@@ -1,11 +1,12 @@
 """What step signals share: windows over the last steps, means and ratios of sums."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 
 from collectors.model import Labels
-from server.signals._model import STEP_MINIMUM, STEP_WINDOW, Answer, NotApplicable, Unknown, Value, View
+from server.signals._model import STEP_MINIMUM, STEP_WINDOW, Answer, Unknown, Value, View
 from server.signals._window import Step, StepBook, StepKey
 
 # A step takes minutes to hours: its numbers stand until the open step is clearly longer than its elders
@@ -25,6 +26,10 @@ def row_limit(steps: StepBook) -> float:
     A row may stand for several steps (TRL's logging_steps): what counts is how often rows come, and where the first
     ones are too few to tell, what their steps took.
     """
+    return steps.once("row_limit", _row_limit)
+
+
+def _row_limit(steps: StepBook) -> float:
     rows = steps.last(STEP_WINDOW + 1)
     gaps = [max(_took(row, row.number - before.number), row.ts - before.ts) for before, row in pairwise(rows)]
     # A first row alone may stand for all steps up to it; ten is what loggers that skip usually skip.
@@ -44,8 +49,12 @@ SYNC_HAS_NO_QUEUE = "synchronous run: rollouts go straight into the step, there 
 
 def window(view: View, *metrics: str | StepKey) -> list[Step]:
     """The last 10 steps holding all the metrics, not later than the view's instant."""
-    keys = [(metric, ()) if isinstance(metric, str) else metric for metric in metrics]
-    return view.steps.rows(*keys, count=STEP_WINDOW, until=view.now)
+    return view.steps.rows(*_keys(metrics), count=STEP_WINDOW, until=view.now)
+
+
+@lru_cache(maxsize=1024)
+def _keys(metrics: tuple[str | StepKey, ...]) -> tuple[StepKey, ...]:
+    return tuple((metric, ()) if isinstance(metric, str) else metric for metric in metrics)
 
 
 def too_few(rows: Sequence[Step], what: str) -> Unknown | None:
@@ -59,7 +68,8 @@ def too_few(rows: Sequence[Step], what: str) -> Unknown | None:
 
 def total(rows: Sequence[Step], metric: str, labels: Labels = ()) -> float:
     """Sum over the steps that have the metric; steps without it add nothing."""
-    return sum(step.values.get((metric, labels), 0.0) for step in rows)
+    key = (metric, labels)
+    return sum([step.values.get(key, 0.0) for step in rows])
 
 
 def mean(rows: Sequence[Step], metric: str, labels: Labels = ()) -> float:
@@ -108,6 +118,6 @@ def not_in_sync(why: str, compute: Callable[[View], Answer]) -> Callable[[View],
     """Not applicable in synchronous modes, otherwise `compute`."""
 
     def guarded(view: View) -> Answer:
-        return NotApplicable(why) if view.synchronous else compute(view)
+        return view.not_in_mode(why) if view.synchronous else compute(view)
 
     return guarded

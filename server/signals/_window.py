@@ -5,17 +5,22 @@ Cost and size never grow with the run. What is here is a cache of what the store
 """
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 
 from collectors.model import Labels
 
 # More than STEP_WINDOW, so that late rows of an older step still find it.
 KEPT_STEPS = 64
 TRAINER = "trainer"
+
+# Rounding of a gauge's sums stays below 1e-14 of them for so many points dropped.
+RENEWED, LITTLE = 64, 1e-2
+# Seconds; clocks are told in milliseconds.
+TINY = 1e-6
 
 StepKey = tuple[str, Labels]
 
@@ -36,6 +41,10 @@ class Gauge:
     keep: float = 300.0
     points: deque[tuple[float, float]] = field(default_factory=deque)
     named: Labels = ()  # its labels with `target`, sorted: made once, for it is asked at every tick
+    # Of all intervals between the points: increase, seconds of it, area and seconds covered. Kept as points come and
+    # go: adding up sixty of them for every question of every tick was most of what a thousand engines cost.
+    _sums: list[float] = field(default_factory=lambda: [0.0] * 4)
+    _dropped: int = 0
 
     def __post_init__(self) -> None:
         self.named = tuple(sorted((*self.labels, ("target", self.target))))
@@ -44,10 +53,38 @@ class Gauge:
         """Append; a sample that is not newer than the last is late and stays out of the window."""
         if self.points and ts <= self.points[-1][0]:
             return
+        if self.points:
+            self._count(self.points[-1], (ts, value), 1.0)
         self.points.append((ts, value))
         # The sample before the window still holds at its start: keep exactly one.
         while len(self.points) > 1 and self.points[1][0] <= ts - self.keep:
-            self.points.popleft()
+            self._drop()
+
+    def _drop(self) -> None:
+        gone, self._dropped = self.points.popleft(), self._dropped + 1
+        grown, _, area, _ = self._between(gone, self.points[0])
+        self._count(gone, self.points[0], -1.0)
+        left = self._sums
+        # What is added and taken away again rounds, most where little is left; what was no number never goes away.
+        rounded = abs(left[0]) < LITTLE * abs(grown) or abs(left[2]) < LITTLE * abs(area)
+        if rounded or self._dropped >= RENEWED or not math.isfinite(sum(left)):
+            parts = [self._between(*pair) for pair in pairwise(self.points)]
+            self._sums, self._dropped = [math.fsum(column) for column in zip([0.0] * 4, *parts, strict=False)], 0
+
+    def _count(self, one: tuple[float, float], other: tuple[float, float], sign: float) -> None:
+        sums, (grown, gap, area, covered) = self._sums, self._between(one, other)
+        sums[0] += sign * grown
+        sums[1] += sign * gap
+        sums[2] += sign * area
+        sums[3] += sign * covered
+
+    def _between(self, one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float, float, float]:
+        """Increase, seconds of it, area and seconds covered between two neighbours."""
+        (before, old), (ts, new) = one, other
+        gap = ts - before
+        if gap > self.carry:
+            return 0.0, 0.0, old * self.carry, self.carry
+        return (new - old if new >= old else new), gap, old * gap, gap
 
     @property
     def last(self) -> float:
@@ -67,19 +104,33 @@ class Gauge:
         not 200 requests for an hour. The mean is over the time that is covered.
         """
         start = now - min(seconds or self.keep, self.keep)
-        area = covered = 0.0
-        for held_from, value, until in self._held(now):
-            span = min(until, held_from + self.carry) - max(held_from, start)
-            if span > 0:
-                area += value * span
-                covered += span
-        return area / covered if covered > 0 else self.last
+        area, covered = self._covered(start) if seconds is None else self._added_up(start)
+        ts, value = self.points[-1]
+        rest = min(now, ts + self.carry) - max(ts, start)
+        if rest > 0:
+            area, covered = area + value * rest, covered + rest
+        return area / covered if covered > TINY else self.last
 
-    def _held(self, now: float) -> Iterator[tuple[float, float, float]]:
-        """(time, value, time of the next sample or now) of every sample."""
-        ends = [ts for ts, _ in islice(self.points, 1, None)] + [now]
-        for (ts, value), end in zip(self.points, ends, strict=True):
-            yield ts, value, end
+    def _covered(self, start: float) -> tuple[float, float]:
+        """(area, seconds covered) from `start` to the last point: of all, without what lies before."""
+        area, covered = self._sums[2:]
+        for (before, value), (ts, _) in self._early(start):
+            out = min(ts, before + self.carry, start) - before
+            area, covered = area - value * out, covered - out
+        return area, covered
+
+    def _added_up(self, start: float) -> tuple[float, float]:
+        """The same of few points."""
+        area = covered = 0.0
+        for (before, value), (ts, _) in pairwise(self.points):
+            span = min(ts, before + self.carry) - max(before, start)
+            if span > 0:
+                area, covered = area + value * span, covered + span
+        return area, covered
+
+    def _early(self, start: float) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+        """Neighbours of which the first is older than `start`: one pair as a rule, for older ones are dropped."""
+        return takewhile(lambda pair: pair[0][0] < start, pairwise(self.points))
 
     def increase(self, now: float) -> tuple[float, float]:
         """(increase, seconds it took) of a cumulative counter; a decrease is a reset: delta = new value.
@@ -88,14 +139,13 @@ class Gauge:
         neither way: when in it the counter grew is unknown.
         """
         start = now - self.keep
-        total = seconds = 0.0
-        for (before, old), (ts, new) in pairwise(self.points):
-            span = ts - max(before, start)
-            if span <= 0 or ts - before > self.carry:
-                continue
-            total += (new - old if new >= old else new) * span / (ts - before)
-            seconds += span
-        return total, seconds
+        total, seconds = self._sums[:2]
+        for one, other in self._early(start):
+            grown, gap, _, _ = self._between(one, other)
+            out = min(other[0], start) - one[0]
+            if gap > 0:
+                total, seconds = total - grown * (out / gap), seconds - out
+        return (total, seconds) if seconds > TINY else (0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -115,19 +165,28 @@ class Step:
 
 def _holds(step: Step, keys: tuple[StepKey, ...]) -> bool:
     values = step.values
+    if len(keys) == 1:  # most windows ask for one
+        return keys[0] in values
     return all(key in values for key in keys)
 
 
 class _Axis:
-    """The last steps of one axis: by number, their order, and every key any of them ever had."""
+    """The last steps of one axis: by number, their order, and every key any of them ever had.
 
-    __slots__ = ("by_number", "incarnation", "keys", "order")
+    Attributes:
+        latest_ts: no step is later: a window up to here or beyond takes the axis as it stands.
+    """
+
+    __slots__ = ("_holding", "by_number", "incarnation", "keys", "latest_ts", "order")
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
         self.by_number: dict[int, Step] = {}
         self.order: list[int] = []
         self.keys: set[StepKey] = set()
+        self.latest_ts = -math.inf
+        # What was asked for -> the answer, and the newest number it was worked out for.
+        self._holding: dict[tuple[tuple[StepKey, ...], int], tuple[list[Step], float]] = {}
 
     @property
     def full(self) -> bool:
@@ -135,9 +194,21 @@ class _Axis:
 
     def add(self, step: Step) -> None:
         self.by_number[step.number] = step
-        insort(self.order, step.number)
+        self.latest_ts = max(self.latest_ts, step.ts)
+        if self.order and step.number < self.order[-1]:
+            insort(self.order, step.number)
+            self._holding.clear()
+        else:
+            self.order.append(step.number)
         if len(self.order) > KEPT_STEPS:
             del self.by_number[self.order.pop(0)]
+
+    def update(self, step: Step, values: Mapping[StepKey, float]) -> None:
+        """Add values to a step that is there; one that holds more than before may be of windows it was not of."""
+        before = len(step.values)
+        step.values.update(values)
+        if len(step.values) > before:
+            self._holding.clear()
 
     def newest_first(self, until: float) -> Iterator[Step]:
         """Steps not later than `until`."""
@@ -146,28 +217,57 @@ class _Axis:
             if step.ts <= until:
                 yield step
 
+    def holding(self, keys: tuple[StepKey, ...], count: int) -> list[Step]:
+        """The last `count` steps with every key, oldest first. Costs what was appended since it was asked last."""
+        rows, upto = self._holding.get((keys, count), _NONE)
+        newest, oldest = self.order[-1], self.order[0]
+        if upto == newest:
+            return rows
+        at = bisect_right(self.order, upto)
+        fresh = [step for number in self.order[at:] if _holds(step := self.by_number[number], keys)]
+        if fresh or (rows and rows[0].number < oldest):
+            rows = [step for step in (*rows, *fresh)[-count:] if step.number >= oldest]
+        self._holding[(keys, count)] = rows, newest
+        return rows
+
+
+_NONE: tuple[list[Step], float] = ([], -math.inf)
+
 
 class StepBook:
     """The last steps of every axis, of the newest incarnation only."""
 
     def __init__(self) -> None:
         self._axes: dict[str, _Axis] = {}
+        # Windows up to an instant, and what else follows from the book alone: many signals ask for the same.
+        self._windows: dict[tuple[tuple[StepKey, ...], int], list[Step]] = {}
+        self._until = math.nan
+        self._once: dict[str, float] = {}
 
     def put(self, axis: str, incarnation: int, number: int, ts: float, values: Mapping[StepKey, float]) -> Step:
         """Add values to a step; its first time wins. A newer incarnation empties the axis, an older one is not kept."""
+        self._until = math.nan
+        self._once.clear()
         book = self._axes.get(axis)
         if book is None or book.incarnation < incarnation:
             book = self._axes[axis] = _Axis(incarnation)
         if book.incarnation > incarnation:
             return Step(axis, incarnation, number, ts, dict(values))
         step = book.by_number.get(number)
-        if step is None:
-            step = Step(axis, incarnation, number, ts, {})
-            if not book.full or number > book.order[0]:
-                book.add(step)
-        step.values.update(values)
         book.keys.update(values)
+        if step is not None:
+            book.update(step, values)
+            return step
+        step = Step(axis, incarnation, number, ts, dict(values))
+        if not book.full or number > book.order[0]:
+            book.add(step)
         return step
+
+    def once(self, name: str, make: Callable[["StepBook"], float]) -> float:
+        """What follows from the steps alone: made again only when one came."""
+        if name not in self._once:
+            self._once[name] = make(self)
+        return self._once[name]
 
     def get(self, axis: str, incarnation: int, number: int) -> Step | None:
         """A step that is kept, or None."""
@@ -177,7 +277,9 @@ class StepBook:
     def newest(self, axis: str, until: float = math.inf) -> Step | None:
         """The last step of an axis not later than `until`."""
         book = self._axes.get(axis)
-        return next(book.newest_first(until), None) if book is not None else None
+        if book is None:
+            return None
+        return book.by_number[book.order[-1]] if book.latest_ts <= until else next(book.newest_first(until), None)
 
     def newest_of_all(self) -> Step | None:
         """The trainer's newest step; without a trainer axis the newest of any."""
@@ -207,8 +309,17 @@ class StepBook:
 
         An orchestrator logs a batch when it ships it, the trainer when it has trained it: windows end with what
         was consumed, so that all signals speak of the same steps. Without a trainer axis everything counts as
-        consumed. Oldest first.
+        consumed. Oldest first; not to be changed.
         """
+        if until != self._until:
+            self._until = until
+            self._windows.clear()
+        found = self._windows.get((keys, count))
+        if found is None:
+            found = self._windows[(keys, count)] = self._rows(keys, count, until)
+        return found
+
+    def _rows(self, keys: tuple[StepKey, ...], count: int, until: float) -> list[Step]:
         trained = self.newest(TRAINER, until)
         consumed = math.inf if trained is None else trained.number
         best: list[Step] = []
@@ -217,8 +328,13 @@ class StepBook:
             left = trained is not None and book.incarnation < trained.incarnation
             if left or not book.keys.issuperset(keys):
                 continue
-            holding = (s for s in book.newest_first(until) if s.number <= consumed and _holds(s, keys))
-            rows = list(islice(holding, count))
-            if rows and (not best or rows[0].ts > best[0].ts):
+            rows = self._of_axis(book, keys, count, until, consumed)
+            if rows and (not best or rows[-1].ts > best[-1].ts):
                 best = rows
-        return best[::-1]
+        return best
+
+    def _of_axis(self, book: _Axis, keys: tuple[StepKey, ...], count: int, until: float, consumed: float) -> list[Step]:
+        if book.latest_ts <= until and book.order[-1] <= consumed:
+            return book.holding(keys, count)
+        holding = (s for s in book.newest_first(until) if s.number <= consumed and _holds(s, keys))
+        return list(islice(holding, count))[::-1]

@@ -1,18 +1,14 @@
 """Preemptions per finished request: how often the KV cache threw running work out."""
 
 from server.signals._model import Answer, Signal, Unknown, Value, View
-from server.signals._ticks import last_sum
+from server.signals._ticks import grown, last_sum
 
 _HINT = "no engine reports preemptions and finished requests: add its /metrics as a target"
 
 
-def _grown(view: View, metric: str) -> float | None:
-    gauges = view.fresh(metric)
-    return sum(gauge.increase(view.now)[0] for gauge in gauges) if gauges else None
-
-
 def _compute(view: View) -> Answer:
-    preempted, finished = _grown(view, "generator_preemptions_total"), _grown(view, "generator_requests_finished_total")
+    preempted = grown(view, "generator_preemptions_total")
+    finished = grown(view, "generator_requests_finished_total")
     if preempted is None or finished is None:
         return Unknown(_HINT)
     if finished <= 0 and preempted > 0:

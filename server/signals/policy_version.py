@@ -1,8 +1,10 @@
 """The newest policy version. Where no framework counts versions apart, each step publishes one."""
 
 from server.signals._model import Answer, Signal, Unknown, Value, View
+from server.signals._window import TRAINER
 
 _HINT = "no policy version yet: it comes with the first trainer step"
+_NEITHER = "this trainer's steps tell neither a policy version nor how long they took: log one of the two"
 
 
 def _compute(view: View) -> Answer:
@@ -11,7 +13,7 @@ def _compute(view: View) -> Answer:
         if rows:
             version = rows[-1].values[(metric, ())] if metric == "policy_version" else float(rows[-1].number)
             return [Value(version)]
-    return Unknown(_HINT)
+    return Unknown(_HINT if view.steps.newest(TRAINER) is None else _NEITHER)
 
 
 SIGNAL = Signal(

@@ -1,6 +1,6 @@
 """Staleness against the run's own bound: 1 is the bound, above it the bound does not hold."""
 
-from server.signals._model import Answer, NotApplicable, Signal, Unknown, Value, View
+from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._steps import too_few, window
 
 _HINT = (
@@ -11,7 +11,7 @@ _HINT = (
 
 def _compute(view: View) -> Answer:
     if view.synchronous:
-        return NotApplicable("synchronous run: samples are trained on by the policy that made them")
+        return view.not_in_mode("synchronous run: samples are trained on by the policy that made them")
     bound = view.fact("max_staleness_versions")
     if bound is None or bound <= 0:
         return Unknown(_HINT)

@@ -101,6 +101,23 @@ def read(connection: Connection, series: int, start: int, end: int) -> list[Hist
     return merge(HistogramDelta(_floats(edges), _floats(deltas), total, n) for edges, deltas, total, n in rows)
 
 
+def since(connection: Connection, series: Sequence[int], start: int) -> Iterator[tuple[int, int, HistogramDelta]]:
+    """(series, minute in ms, what it added) of every minute that begins at ``start`` or later."""
+    for some in _chunks(sorted(series)):
+        rows = connection.execute(
+            select(hist.c.series, hist.c.minute, hist_layouts.c.edges, hist.c.deltas, hist.c.total, hist.c.n)
+            .join(hist_layouts, hist_layouts.c.id == hist.c.layout)
+            .where(hist.c.series.in_(some), hist.c.minute >= start)
+        )
+        for number, minute, edges, deltas, total, n in rows:
+            yield number, minute, HistogramDelta(_floats(edges), _floats(deltas), total, n)
+
+
+def newest(connection: Connection, series: Iterable[int]) -> dict[int, Total]:
+    """The last reading of each series."""
+    return _load_last(connection, set(series))
+
+
 def _sound(h: Histogram) -> bool:
     """One malformed histogram must not fail the batch (and with it the cursor) for ever: it is left out."""
     return len(h.counts) == len(h.edges) + 1 and all(map(math.isfinite, (*h.counts, *h.edges, h.total)))

@@ -37,7 +37,13 @@ class UnsafeFileSystem(StoreError):
 
 
 class Lease:
-    """Held until `release` or the end of the process, however it ends."""
+    """Held until `release` or the end of the process, however it ends.
+
+    Attributes:
+        descriptors: open files that hold it; a child that inherits them holds it too.
+    """
+
+    descriptors: tuple[int, ...] = ()
 
     def held(self) -> bool:
         """Is it still ours? A leader that lost its connection to PostgreSQL is no leader any more."""
@@ -143,6 +149,7 @@ class _FileLease(Lease):
             told = os.pread(self._file, 4096, 0).decode(errors="replace")
             self.release()
             raise _locked(str(path.with_suffix("")), told) from None
+        self.descriptors = (self._file,)
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, _holder(serving).encode(), 0)
 
@@ -153,7 +160,7 @@ class _FileLease(Lease):
         # The file stays: removing it would let two processes lock two files of one name.
         if self._file >= 0:
             os.close(self._file)
-            self._file = -1
+            self._file, self.descriptors = -1, ()
 
 
 class _AdvisoryLease(Lease):

@@ -23,7 +23,7 @@ from server.store.tables import (
     steps,
     targets,
 )
-from server.store.types import LatestRow, PointState, RunRow, SeriesKey, StepRow, TargetRow
+from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey, StepRow, TargetRow
 
 _RUN = (
     runs.c.id,
@@ -89,7 +89,14 @@ def run_targets(connection: Connection, name: str | None) -> list[tuple[str, Tar
 
 def _target(values: list[Any]) -> TargetRow:
     named: dict[str, Any] = dict(zip((column.name for column in _TARGET), values, strict=True))
-    return TargetRow(**{**named, "unmapped": json.loads(named["unmapped"])})
+    return TargetRow(**{**named, "unmapped": json.loads(named["unmapped"]), "origin": _origin(named["origin"])})
+
+
+def _origin(text: str) -> Origin | None:
+    if not text:
+        return None
+    source, job, labels, key = json.loads(text)
+    return Origin(source, job, tuple((name, value) for name, value in labels), key)
 
 
 def run_states(connection: Connection, name: str) -> dict[str, tuple[int, str]]:

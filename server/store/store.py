@@ -308,6 +308,15 @@ class Store:
         number = self.find(run, key)
         return [] if number is None else self._read(lambda c: histograms.read(c, number, start, end))
 
+    def histogram_windows(
+        self, run: str, metrics: Iterable[str], start: int
+    ) -> tuple[list[tuple[SeriesKey, int, HistogramDelta]], list[tuple[SeriesKey, histograms.Total]]]:
+        """What a restart goes on from: minutes (ms) from ``start`` on with what they added, and the last readings."""
+        keys = dict(self._of_metrics(run, metrics))
+        minutes = self._read(lambda c: list(histograms.since(c, list(keys), start)))
+        last = self._read(lambda c: histograms.newest(c, keys))
+        return [(keys[n], minute, delta) for n, minute, delta in minutes], [(keys[n], t) for n, t in last.items()]
+
     def _of_metrics(self, run: str, metrics: Iterable[str] | None) -> list[tuple[int, SeriesKey]]:
         wanted = None if metrics is None else frozenset(metrics)
         return [(number, key) for number, key in self.series(run) if wanted is None or key.metric in wanted]

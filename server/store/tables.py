@@ -94,6 +94,7 @@ targets = Table(
     Column("dropped", BigInteger, nullable=False),
     Column("interval_seconds", Double, nullable=False),
     Column("unmapped", Text, nullable=False),
+    Column("origin", Text, nullable=False, server_default=""),
     PrimaryKeyConstraint("run", "name", name="pk_targets"),
 )
 

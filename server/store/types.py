@@ -39,8 +39,28 @@ class StepStamp:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a target was found.
+
+    Attributes:
+        source: name of the list ([[run.NAME.discover]]).
+        job, labels: what the list says of it.
+        key: which address that was, as a digest: an address may hold a secret.
+    """
+
+    source: str
+    job: str = ""
+    labels: Labels = ()
+    key: str = ""
+
+
+GONE = "gone"
+"""`TargetRow.error_kind` of a target that no list names any more, since `last_ts`: not down, and not missed."""
+
+
+@dataclass(frozen=True, slots=True)
 class TargetRow:
-    """Health of a target after its last scrape."""
+    """Health of a target after its last scrape. ``origin``: None when it was configured by hand."""
 
     name: str
     collector: str
@@ -55,6 +75,11 @@ class TargetRow:
     dropped: int = 0
     interval_seconds: float = 5.0
     unmapped: Mapping[str, int] = field(default_factory=dict)
+    origin: Origin | None = None
+
+    @property
+    def gone(self) -> bool:
+        return self.error_kind == GONE
 
 
 @dataclass(frozen=True, slots=True)

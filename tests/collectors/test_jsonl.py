@@ -95,6 +95,52 @@ def test_a_new_file_in_its_place_starts_over(tmp_path: Path) -> None:
     assert (read.rows, read.restarted) == ([{"step": 3}], True)
 
 
+def numbered(first: int, last: int) -> bytes:
+    return b"".join(b'{"step": %d}\n' % number for number in range(first, last + 1))
+
+
+@pytest.mark.parametrize("read_before", [50, 0])
+def test_a_rotated_file_is_finished_first(tmp_path: Path, read_before: int) -> None:
+    """Rows 51 to 100 were appended and the file renamed between two looks; 101 to 150 are in a new one."""
+    path = tmp_path / "exp.jsonl"
+    path.write_bytes(numbered(1, read_before))
+    _, cursor, _ = drain(path, {}, Limits())
+    append(path, numbered(read_before + 1, 100))
+    path.rename(tmp_path / "exp.jsonl.1")
+    append(path, numbered(101, 150))
+    rows, cursor, dropped = drain(path, cursor, Limits(tail_rows=20))
+    assert ([row["step"] for row in rows], dropped) == (list(range(read_before + 1, 151)), 0)
+    append(path, numbered(151, 151))
+    assert drain(path, cursor, Limits())[0] == [{"step": 151}]
+
+
+def test_a_rotated_file_whose_last_line_has_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "exp.jsonl"
+    path.write_bytes(numbered(1, 2))
+    _, cursor, _ = drain(path, {}, Limits())
+    append(path, b'{"st')
+    path.rename(tmp_path / "exp.jsonl.1")
+    append(path, numbered(3, 3))
+    read = jsonl.read(path, cursor, Limits())
+    assert (read.rows, read.dropped, read.why) == ([{"step": 3}], 1, bytetail.UNFINISHED)
+
+
+def test_what_a_rotation_or_a_truncation_took_away_is_said(tmp_path: Path) -> None:
+    path, beside = tmp_path / "exp.jsonl", tmp_path / "other" / "exp.jsonl.1"
+    beside.parent.mkdir()
+    path.write_bytes(numbered(1, 5))
+    _, cursor, _ = drain(path, {}, Limits())
+    path.rename(beside)  # out of the folder: nobody knows what was appended to it
+    append(path, numbered(6, 9))
+    read = jsonl.read(path, cursor, Limits())
+    assert ([row["step"] for row in read.rows], read.dropped, read.why) == ([6, 7, 8, 9], 1, bytetail.ROTATED)
+    path.write_bytes(numbered(20, 40))  # truncated, and longer than before at the next look
+    read = jsonl.read(path, read.cursor, Limits())
+    assert ([row["step"] for row in read.rows], read.dropped) == (list(range(20, 41)), 1)
+    assert (read.why, read.restarted) == (bytetail.REWRITTEN, True)
+    assert jsonl.read(path, read.cursor, Limits()).dropped == 0
+
+
 @pytest.mark.parametrize(
     "after",
     [

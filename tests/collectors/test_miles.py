@@ -8,6 +8,7 @@ import pytest
 
 from collectors.model import Limits, Reading
 from collectors.trainers import miles, slime
+from tests.collectors import _slime
 from tests.collectors._frameworks import counts, in_parts, tail, values
 from tests.collectors._reading import TESTDATA
 from tests.support_writers import run_writer
@@ -15,34 +16,10 @@ from tests.support_writers import run_writer
 RUNS = TESTDATA / "miles"
 COLLECTOR = miles.COLLECTOR
 PAGE = (RUNS / "page.prom").read_bytes()
-# Rollout 3 by hand.
-THREE = {
-    "trainer_step_seconds": 80,
-    "trainer_wait_seconds": 30 - 5 - 6 - 1,
-    "trainer_compute_seconds": 50,
-    "trainer_weight_sync_seconds": 5,
-    "trainer_checkpoint_seconds": 6,
-    "trainer_data_load_seconds": 1,
-    "trainer_other_seconds": 1,
-    "trainer_logprob_seconds": 12,
-    'trainer_tokens_per_second{basis="busy"}': 1500,
+# Rollout 3 by hand: slime's, and what miles adds.
+THREE = _slime.THREE | {
     'trainer_mfu_ratio{basis="busy"}': 0.2,
-    "trainer_samples": 128,
-    "loss_mean": 1,
-    "gradient_norm": 1,
-    "gradient_nonfinite": 0,
-    "entropy_mean": 1.25,
-    "clip_ratio": 0.02,
-    "learning_rate": 1e-6,
     "mismatch_kl_mean": 0.001,
-    "mismatch_logprob_difference_mean": 0.015,
-    "reward_mean": 0.28,
-    "response_tokens_mean": 303,
-    "response_tokens_max": 1024,
-    "response_tokens_min": 10,
-    "prompt_tokens_mean": 120,
-    "truncation_ratio": 0.125,
-    "rollout_harness_seconds_mean": 2.5,
     "policy_version": 3,
     "mixed_version_ratio": 0.2,
     "staleness_versions_mean": 1.5,

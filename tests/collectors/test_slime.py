@@ -8,10 +8,12 @@ import pytest
 
 from collectors.readers.rows import Logged
 from collectors.trainers import _slime_keys, miles, slime
-from collectors.trainers._framework import Context, finite
+from collectors.trainers._framework import finite
+from collectors.trainers._model import Context
 from collectors.trainers._slime_config import facts, from_command
 from tests.collectors._frameworks import counts, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA
+from tests.collectors._slime import THREE
 from tests.support_writers import run_writer
 
 RUNS = TESTDATA / "slime"
@@ -77,37 +79,8 @@ def test_both_sinks_tell_the_same() -> None:
 def test_a_fully_asynchronous_rollout() -> None:
     """Rollout 3: two halves and two optimizer steps. Of the 30 s of `train_wait` 5 were weights, 6 saving, 1 data."""
     reading = tail(COLLECTOR, RUNS / "async")
-    assert values(reading, 3) == pytest.approx(
-        {
-            "trainer_step_seconds": 80,
-            "trainer_wait_seconds": 30 - 5 - 6 - 1,
-            "trainer_compute_seconds": 50,
-            "trainer_weight_sync_seconds": 5,
-            "trainer_checkpoint_seconds": 6,
-            "trainer_data_load_seconds": 1,
-            "trainer_other_seconds": 1,
-            "trainer_logprob_seconds": 8 + 4,
-            'trainer_tokens_per_second{basis="busy"}': 1500,
-            "trainer_samples": 64 + 64,
-            "loss_mean": (0.5 + 1.5) / 2,
-            "gradient_norm": (0.5 + 1.5) / 2,
-            "gradient_nonfinite": 0,
-            "entropy_mean": 1.25,
-            "clip_ratio": 0.02,
-            "learning_rate": 1e-6,
-            "mismatch_logprob_difference_mean": 0.015,
-            "reward_mean": 0.28,
-            "response_tokens_mean": 303,
-            "response_tokens_max": 1024,
-            "response_tokens_min": 10,
-            "prompt_tokens_mean": 120,
-            "truncation_ratio": 0.125,
-            "rollout_harness_seconds_mean": 2.5,
-            "rollout_tokens_per_second": 100 * 16,
-            "groups_zero_advantage_ratio": 0,
-            "filtered_groups": 0,
-        }
-    )
+    more = {"rollout_tokens_per_second": 100 * 16, "groups_zero_advantage_ratio": 0, "filtered_groups": 0}
+    assert values(reading, 3) == pytest.approx(THREE | more)
     expected = {
         "framework": "slime", "mode": "async", "group_size": 8, "batch_samples": 128, "max_steps": 100,
         "max_response_tokens": 1024, "trainer_gpus": 8, "generator_gpus": 16, "model": "Qwen3-4B",

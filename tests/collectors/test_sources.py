@@ -2,14 +2,19 @@
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.readers import bytetail, jsonl_log
+from collectors.readers import bytetail, console, jsonl_log
 from collectors.readers.rows import MAX_ENTRIES, Logged
-from collectors.trainers._framework import Framework, Key, collector_of
+from collectors.trainers import slime
+from collectors.trainers._framework import collector_of
+from collectors.trainers._model import Framework, Key
+from collectors.trainers._sources import PEEK
+from tests.collectors._reading import TESTDATA
 
 COLLECTOR = collector_of(
     Framework(
@@ -99,3 +104,33 @@ def test_a_folder_of_many_files_hides_no_log_beside_it(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     write(tmp_path / "b" / "x.log", 1, 1, 100)
     assert steps(read(tmp_path)) == [1]
+
+
+NOISE = "(SGLangEngine pid=7) [2026-11-21 08:00:00] INFO - loading weights, capturing graphs, and so on\n"
+
+
+@pytest.mark.parametrize(("before", "after"), [(5.0, 0.0), (5.0, 0.4), (0.0, 5.0)], ids=["end", "near the end", "head"])
+def test_a_log_behind_megabytes_of_others_text_is_known(tmp_path: Path, before: float, after: float) -> None:
+    said = (TESTDATA / "slime" / "sync_console" / "console.log").read_text()
+    parts = [NOISE * int(size * 1e6 / len(NOISE)) for size in (before, after)]
+    log = tmp_path / "train.log"
+    log.write_text(parts[0] + said + parts[1])
+    assert slime.COLLECTOR.matches_path is not None
+    assert slime.COLLECTOR.matches_path(log) == "console train.log with rollout/response_len/mean"
+
+
+def test_steps_between_megabytes_of_others_text_are_met(tmp_path: Path) -> None:
+    """A megabyte in the middle of nine: one of the places that are looked at lies in it."""
+    said = (TESTDATA / "slime" / "sync_console" / "console.log").read_text()
+    half = NOISE * int(4e6 / len(NOISE))
+    (tmp_path / "train.log").write_text(half + said * (1 + 1_000_000 // len(said)) + half)
+    assert slime.COLLECTOR.matches_path is not None
+    assert slime.COLLECTOR.matches_path(tmp_path) is not None
+
+
+def test_places_do_not_overlap_and_reach_the_end() -> None:
+    for size in (PEEK.tail_bytes + 1, PEEK.tail_bytes + console.END_BYTES + 9, 1 << 22, 1 << 31):
+        places = list(console._places(PEEK.tail_bytes, size))
+        assert places[0][0] >= PEEK.tail_bytes and sum(places[-1]) == size
+        assert all(sum(one) <= other[0] for one, other in pairwise(places))
+        assert sum(length for _, length in places) <= console.END_BYTES + console.PLACES * console.PLACE_BYTES * 1.2

@@ -1,72 +1,18 @@
 """verl runs: a recorded one from three sinks, its aggregated and its V1 trainers, and the traps of its keys."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from pprint import pformat
 from typing import Any
 
 import pytest
 
-from collectors.model import Limits, ScrapeError
-from collectors.trainers import verl, verl_transfer_queue
+from collectors.trainers import verl
 from tests.collectors._frameworks import counts, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, value
-from tests.support_writers import run_writer
+from tests.collectors._verl import STEP, SYNC_CONFIG, console, jsonl, lines, mode, printed
 
 RUNS = TESTDATA / "verl"
 COLLECTOR = verl.COLLECTOR
-SYNC_CONFIG: dict[str, Any] = {
-    "actor_rollout_ref": {
-        "hybrid_engine": True,
-        "model": {"path": "/models/Qwen3-4B"},
-        "rollout": {"n": 4, "nnodes": 0, "n_gpus_per_node": 8},
-    },
-    "data": {"train_batch_size": 16, "max_response_length": 512},
-    "trainer": {
-        "experiment_name": "exp",
-        "n_gpus_per_node": 8,
-        "nnodes": 2,
-        "total_training_steps": 3,
-        "use_v1": True,
-        "v1": {"sampler": {"max_off_policy_threshold": 8}, "trainer_mode": "sync"},
-    },
-}
-STEP = {"timing_s/step": 20.0, "timing_s/gen": 12.0, "timing_s/old_log_prob": 2.0, "timing_s/update_actor": 5.0}
-
-
-def mode(trainer: str) -> dict[str, Any]:
-    return {
-        **SYNC_CONFIG,
-        "trainer": {
-            **SYNC_CONFIG["trainer"],
-            "v1": {"trainer_mode": trainer, "sampler": {"max_off_policy_threshold": 8}},
-        },
-    }
-
-
-def lines(rows: dict[int, dict[str, Any]]) -> str:
-    """As the file logger writes them."""
-    return "".join(json.dumps({"step": step, "data": data}) + "\n" for step, data in rows.items())
-
-
-def jsonl(folder: Path, rows: dict[int, dict[str, Any]]) -> Path:
-    (folder / "exp.jsonl").write_text(lines(rows))
-    return folder
-
-
-def printed(config: dict[str, Any], rows: dict[int, dict[str, Any]]) -> Iterator[str]:
-    """As the console logger writes them, through Ray."""
-    for line in pformat(config).splitlines():
-        yield f"\x1b[36m(TaskRunner pid=12, ip=10.0.0.1)\x1b[0m {line}"
-    for step, data in rows.items():
-        said = " - ".join(f"{key}:{pformat(figure)}" for key, figure in data.items())
-        yield f"\x1b[36m(TaskRunner pid=12, ip=10.0.0.1)\x1b[0m step:{step} - {said}"
-
-
-def console(folder: Path, config: dict[str, Any], rows: dict[int, dict[str, Any]]) -> Path:
-    (folder / "console.log").write_text("\n".join(printed(config, rows)) + "\n")
-    return folder
 
 
 def test_the_recorded_synchronous_run() -> None:
@@ -106,7 +52,8 @@ def test_the_recorded_synchronous_run() -> None:
         },
         rel=1e-9,
     )
-    assert reading.facts == {"framework": "verl", "mode": "sync_colocated", "times_estimated": 1.0}
+    assumed = {"mode": "sync_colocated", "mode_assumed": 1.0}
+    assert reading.facts == {"framework": "verl", "times_estimated": 1.0} | assumed
     assert reading.unmapped == {}
 
 
@@ -371,62 +318,3 @@ def test_the_last_words_end_the_run(tmp_path: Path) -> None:
     with (path / "console.log").open("a") as file:
         file.write("(TaskRunner pid=12) \"Final validation metrics: {'val-core/x': 0.5}\"\n")
     assert tail(COLLECTOR, path).facts["lifecycle"] == "finished"
-
-
-WRITER = """
-import json, sys
-kind, folder, config, rows = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
-if kind == "wandb":
-    import wandb
-    run = wandb.init(project="p", name="exp", config=config, dir=folder, mode="offline")
-    for step, data in rows:
-        wandb.log(data, step=step)
-    run.finish()
-elif kind == "trackio":
-    import os
-    os.environ["TRACKIO_DIR"] = folder
-    import trackio
-    trackio.init(project="p", name="exp", config=config)
-    for step, data in rows:
-        trackio.log(data, step=step)
-    trackio.finish()
-else:
-    import mlflow
-    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlruns.db")
-    mlflow.set_experiment("p")
-    mlflow.start_run(run_name="exp")
-    flat = {}
-    def walk(value, prefix=""):
-        for key, item in value.items():
-            walk(item, f"{prefix}{key}/") if isinstance(item, dict) else flat.__setitem__(prefix + key, item)
-    walk(config)
-    mlflow.log_params(flat)
-    for step, data in rows:
-        mlflow.log_metrics({key.replace("@", "_at_"): value for key, value in data.items()}, step=step)
-    mlflow.end_run()
-"""
-
-
-@pytest.mark.parametrize("kind", ["wandb", "trackio", "mlflow"])
-def test_through_the_real_writers(kind: str, tmp_path: Path) -> None:
-    rows = [(step, {**STEP, "critic/score/mean": step / 4, "val-core/x/mean@1": 0.5}) for step in (1, 2, 3)]
-    run_writer(WRITER, kind, tmp_path, json.dumps(mode("separate_async")), json.dumps(rows))
-    reading = tail(COLLECTOR, tmp_path)
-    for step in (1, 2, 3):
-        found = values(reading, step)
-        assert (found["trainer_wait_seconds"], found["reward_mean"], found["trainer_samples"]) == (12, step / 4, 64)
-    assert (reading.facts["mode"], reading.facts["group_size"], reading.facts["batch_samples"]) == ("async", 4, 64)
-    assert "times_estimated" not in reading.facts
-    assert reading.unmapped == {}
-
-
-def test_transfer_queue_counts_the_samples_that_hold_data() -> None:
-    """512 keys of partition train, 64 of them prompts: 0.875 of them hold data. Partition val is evaluation."""
-    body = (TESTDATA / "verl_transfer_queue" / "page.prom").read_bytes()
-    reading = verl_transfer_queue.parse(body, {}, Limits())
-    assert [(s.metric, s.value) for s in reading.samples] == [("queue_samples", 448)]
-    assert reading.unmapped == {}
-    nothing = b"\n".join(line for line in body.splitlines() if b"production_progress" not in line) + b"\n"
-    assert verl_transfer_queue.parse(nothing, {}, Limits()).samples == ()
-    with pytest.raises(ScrapeError, match="no page of TransferQueue"):
-        verl_transfer_queue.parse(b"up 1\n", {}, Limits())

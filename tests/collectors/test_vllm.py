@@ -85,12 +85,14 @@ def test_both_sleep_levels_count(first: str, second: str) -> None:
     assert value(parse(text), "generator_asleep", ENGINE) == 1
 
 
-def test_paused_pages_are_just_frozen() -> None:
-    """/pause leaves no trace: nothing may be invented from it."""
-    first, second = [vllm.parse(p.read_bytes(), {}, Limits()) for p in sorted((PAGES / "pause").glob("*.prom"))]
+def test_a_pause_is_told_from_a_hang() -> None:
+    """The gauges freeze as in a hang; the HTTP server has counted one /pause more than /resume: 93 and 92."""
+    pages = [vllm.parse(p.read_bytes(), {}, Limits()) for p in sorted((PAGES / "pause").glob("*.prom"))]
+    assert [value(page, "generator_paused") for page in pages] == [0, 1, 1, 0, 0]  # load, paused twice, resumed, after
+    before, first, second, resumed, after = pages
     for metric in ("generator_requests_running", "generator_requests_waiting", "generator_tokens_total"):
-        assert value(first, metric, ENGINE) == value(second, metric, ENGINE)
-    assert value(first, "generator_requests_running", ENGINE) == 32
+        assert value(first, metric, ENGINE) == value(second, metric, ENGINE) == value(resumed, metric, ENGINE)
+    assert [value(page, "generator_requests_running", ENGINE) for page in (before, first, after)] == [32, 32, 0]
 
 
 def test_data_parallel_engines_stay_apart() -> None:
@@ -195,8 +197,10 @@ def test_a_ray_page_without_the_engine_is_no_error() -> None:
     ("labels", "capacity", "limit"),
     [
         ('block_size="128",num_gpu_blocks="40",kv_cache_size_tokens="5120",kv_cache_max_concurrency="5.0"', 5120, 5),
-        ('block_size="16",num_gpu_blocks="1000"', 16_000, None),  # before 0.29
-        ('block_size="16",num_gpu_blocks="1000",kv_cache_size_tokens="None"', 16_000, None),
+        ('block_size="16",num_gpu_blocks="1000"', 15_984, None),  # before 0.29; one is the null block
+        ('block_size="16",num_gpu_blocks="1000",kv_cache_size_tokens="None"', 15_984, None),
+        ('block_size="16",num_gpu_blocks="4000",num_gpu_blocks_override="1000"', 15_984, None),
+        ('block_size="16",num_gpu_blocks="1000",num_gpu_blocks_override="None"', 15_984, None),
         ('block_size="16",num_gpu_blocks="None"', None, None),
     ],
 )
@@ -260,11 +264,81 @@ def test_weight_updates_of_prime_rl_show_in_the_http_metrics() -> None:
         'http_requests_total{handler="/update_weights",method="POST",status="2xx"} 12\n'
         'http_requests_total{handler="/update_weights",method="POST",status="5xx"} 1\n'
         'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 99\n'
+        'http_requests_total{handler="/is_paused",method="GET",status="2xx"} 400\n'  # our own questions
+        'http_requests_total{handler="/weight_info",method="GET",status="2xx"} 400\n'
+        'http_requests_total{handler="/update_weights",method="GET",status="2xx"} 7\n'
         'http_request_duration_seconds_sum{handler="/update_weights",method="POST"} 30.5\n'
     )
     reading = parse(text)
+    assert [s.value for s in reading.samples if s.metric == "generator_control_requests_total"] == [12]
     assert value(reading, "generator_control_requests_total", (("call", "update_weights"),)) == 12
     assert value(reading, "generator_control_seconds_total", (("call", "update_weights"),)) == 30.5
+
+
+def test_calls_of_a_merged_pages_workers_stay_apart() -> None:
+    lines = [
+        f'http_requests_total{{handler="/pause",method="POST",status="2xx",worker_addr="http://{host}:8000"}} {n}\n'
+        for host, n in (("a", 3), ("b", 5))
+    ]
+    reading = parse('vllm_num_requests_running{engine="0",worker_addr="http://a:8000"} 1\n' + "".join(lines))
+    calls = [(s.labels, s.value) for s in reading.samples if s.metric == "generator_control_requests_total"]
+    assert calls == [
+        ((("call", "pause"), ("replica", "a:8000")), 3),
+        ((("call", "pause"), ("replica", "b:8000")), 5),
+    ]
+
+
+def test_v0_names() -> None:
+    """0.8 and 0.9 with VLLM_USE_V1=0; V1 knows no swapping."""
+    text = 'vllm:num_requests_swapped{model_name="m"} 2\nvllm:spec_decode_draft_acceptance_rate{model_name="m"} 0.7\n'
+    assert metrics(parse(text).samples) == {
+        ("generator_requests_waiting_by_reason", "reason=swapped"): 2,
+        ("speculative_accept_ratio",): 0.7,
+    }
+
+
+def test_a_constrained_cache() -> None:
+    """Waiting by reason are parts of waiting: all three stay themselves."""
+    text = (
+        'vllm:num_requests_waiting{engine="0"} 9\n'
+        'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 7\n'
+        'vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 2\n'
+        'vllm:num_preemptions_total{engine="0"} 31\nvllm:kv_cache_usage_perc{engine="0"} 0.9487179487179487\n'
+    )
+    assert metrics(parse(text).samples) == {
+        ("generator_requests_waiting", "engine=0"): 9,
+        ("generator_requests_waiting_by_reason", "engine=0", "reason=capacity"): 7,
+        ("generator_requests_waiting_by_reason", "engine=0", "reason=deferred"): 2,
+        ("generator_preemptions_total", "engine=0"): 31,
+        ("kv_cache_usage_ratio", "engine=0"): 0.9487179487179487,
+    }
+
+
+@pytest.mark.parametrize("line", ["# TYPE vllm:inter_token_latency_seconds histogram\n", ""])
+def test_histograms_without_a_type_line_by_their_name(line: str) -> None:
+    """Federation drops it; OpenMetrics of prometheus_client writes `vllm:` there and `vllm_` in the samples."""
+    text = token_gap("inter_token_latency_seconds", 90).split("\n", 1)[1].replace("vllm:", "vllm_")
+    text += (
+        'vllm_iteration_tokens_total_bucket{engine="0",le="+Inf"} 3\nvllm_iteration_tokens_total_sum{engine="0"} 5\n'
+    )
+    reading = parse(line + text)
+    assert {h.metric: h.counts[-1] for h in reading.histograms} == {
+        "inter_token_latency_seconds": 90,
+        "generator_iteration_tokens": 3,
+    }
+    assert reading.unmapped == {}
+
+
+def test_operations_that_are_under_way() -> None:
+    """0.32: a weight update in progress is a gauge, without the engine."""
+    text = 'vllm:num_requests_running{engine="0"} 1\nvllm:rl_weight_update_operations_in_flight{operation="update"} 1\n'
+    assert value(parse(text), "generator_control_requests_active", (("call", "update"),)) == 1
+
+
+def test_json_is_told_from_a_page() -> None:
+    """trtllm-serve answers /metrics with JSON."""
+    with pytest.raises(ScrapeError, match="JSON"):
+        vllm.parse(b'[{"iter": 1, "numActiveRequests": 3}]\n', {}, Limits())
 
 
 def test_a_workers_address_loses_its_credentials() -> None:
@@ -294,7 +368,11 @@ def test_poll_finds_the_page(base: str, asked: str) -> None:
     seen = []
 
     async def app(scope, receive, send) -> None:
-        seen.append((scope["path"], dict(scope["headers"])[b"accept"]))
+        if dict(scope["headers"])[b"accept"] != b"text/plain;version=0.0.4":
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        seen.append(scope["path"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b'vllm:num_requests_running{engine="0"} 1\n'})
 
@@ -303,7 +381,7 @@ def test_poll_finds_the_page(base: str, asked: str) -> None:
             return await vllm.poll(client, {}, Limits())
 
     assert value(asyncio.run(run()), "generator_requests_running", ENGINE) == 1
-    assert seen == [(asked, b"text/plain;version=0.0.4")]
+    assert seen == [asked]
 
 
 def test_matches_page() -> None:

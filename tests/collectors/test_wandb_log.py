@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.readers import _journal, bytetail, wandb_log
-from collectors.readers.rows import Logged, Logs
+from collectors.readers.rows import Logged
 from tests.collectors._reading import TESTDATA
+from tests.collectors._sinks import reads
+from tests.collectors._wandb import chunk, field, item, journal, row, write
 from tests.support_writers import live_writer, run_writer
 
 RECORDED = TESTDATA / "trl_sinks" / "run-rlq6wr5s.wandb.xz"
@@ -40,72 +42,7 @@ for line in sys.stdin:
 """
 
 
-def read(path: Path, cursor: Cursor, limits: Limits | None = None) -> Logs:
-    """One call; the cursor goes through JSON, as in the store."""
-    return wandb_log.SINK.read(path, json.loads(json.dumps(cursor)), limits or Limits())
-
-
-def drain(path: Path, cursor: Cursor, limits: Limits | None = None) -> tuple[list[Logged], Cursor, list[str]]:
-    rows: list[Logged] = []
-    why = []
-    for _ in range(2_000):
-        logs = read(path, cursor, limits)
-        rows += logs.rows
-        why += [logs.why] * logs.dropped
-        cursor = logs.cursor
-        if not logs.more:
-            return rows, cursor, why
-    raise AssertionError("it never ends")
-
-
-def chunk(kind: int, data: bytes) -> bytes:
-    body = bytes([kind]) + data
-    return struct.pack("<IH", zlib.crc32(body), len(data)) + body
-
-
-def journal(payloads: list[bytes]) -> bytes:
-    """A file as LevelDB's log format has it, by its description: no chunk over the end of a block."""
-    out = bytearray(_journal.MAGIC)
-    for payload in payloads:
-        rest, first = payload, True
-        while first or rest:
-            left = 32768 - len(out) % 32768
-            if left < 7:
-                out += b"\0" * left
-                continue
-            part, rest = rest[: left - 7], rest[left - 7 :]
-            out += chunk(
-                {(True, True): 1, (True, False): 2, (False, False): 3, (False, True): 4}[first, not rest], part
-            )
-            first = False
-    return bytes(out)
-
-
-def field(number: int, data: bytes) -> bytes:
-    """A length-delimited field."""
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value >= 0x80:
-        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
-    return out + bytes([value])
-
-
-def row(step: int, **values: object) -> bytes:
-    """A Record with a HistoryRecord."""
-    items = {**values, "_step": step, "_timestamp": 1795000000.5 + step}
-    return field(2, b"".join(item(key, value) for key, value in items.items()))
-
-
-def item(key: str, value: object) -> bytes:
-    return field(1, field(2, key.encode()) + field(16, json.dumps(value).encode()))
-
-
-def write(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    return path
+read, drain = reads(wandb_log.SINK)
 
 
 # --- the real client ------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ TICKS: tuple[tuple[SignalNow, Curve], ...] = (
     (signal("queue_batches", unit="batches", state="critical"), lambda t: _depth(t) / 64),
     (signal("kv_cache_usage_ratio", unit="ratio", state="critical"), _kv),
     (signal("generator_tokens_per_second", unit="tokens/s"), lambda t: 48200 + 900 * noise(t, 5)),
+    (signal("kv_concurrency_limit", unit="requests"), lambda t: 604 - 80 * _late(t)),
 )
 
 
@@ -82,6 +83,10 @@ def _labelled() -> tuple[tuple[SignalNow, Curve], ...]:
         (one("generator_requests_now", "requests", "state", "running"), lambda t: 430 + 82 * _late(t)),
         (one("generator_requests_now", "requests", "state", "waiting"), lambda t: 90 + 1100 * _late(t)),
         (one("in_flight_rollouts", "rollouts", "state", "generating"), lambda t: 1500 + 200 * _late(t)),
+        (one("time_to_first_token_seconds", "seconds", "stat", "p50"), lambda t: 0.8 + 9 * _late(t)),
+        (one("time_to_first_token_seconds", "seconds", "stat", "p95"), lambda t: 2.4 + 31 * _late(t) + noise(t, 15)),
+        (one("inter_token_latency_seconds", "seconds", "stat", "mean"), lambda t: 0.021 + 0.002 * noise(t, 16)),
+        (one("inter_token_latency_seconds", "seconds", "stat", "p95"), lambda t: 0.034 + 0.003 * noise(t, 17)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The installed program as a user starts it: a process, its output, its signals."""
+"""The program as a user starts it, of this very checkout: a process, its output, its signals."""
 
 import contextlib
 import os
@@ -12,20 +12,23 @@ from typing import Any, Self
 
 import httpx
 
-SCRIPT = Path(sys.executable).parent / "rollscope"
+ROOT = Path(__file__).parents[2]
+# Not the environment's own script: an editable install leads to the checkout it was made in, which may be another one.
+PROGRAM = (sys.executable, "-P", "-m", "server.main")
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Nothing of the developer's own settings."""
-    return {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONWARNINGS": "error::ResourceWarning"}
+def environment(home: Path, root: Path | None = ROOT) -> dict[str, str]:
+    """Nothing of the developer's own settings. ``root``: whose code runs; None: what is installed."""
+    own = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONWARNINGS": "error::ResourceWarning"}
+    return own | ({"PYTHONPATH": str(root)} if root is not None else {})
 
 
 class Program:
     """`rollscope ARGS --port 0`, up once it has said where it is."""
 
-    def __init__(self, home: Path, *args: str, script: Path = SCRIPT, **env: str) -> None:
-        self._args = [str(script), *args, "--port", "0", "--no-browser"]
-        self._env = {**environment(home), **env}
+    def __init__(self, home: Path, *args: str, script: Path | None = None, **env: str) -> None:
+        self._args = [*(PROGRAM if script is None else [str(script)]), *args, "--port", "0", "--no-browser"]
+        self._env = {**environment(home, ROOT if script is None else None), **env}
         self._home = home
         self.url = ""
 
@@ -80,6 +83,6 @@ class Program:
 def run(home: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself."""
     return subprocess.run(
-        [str(SCRIPT), *args], env={**environment(home), **env}, cwd=home, capture_output=True, text=True, timeout=120,
+        [*PROGRAM, *args], env={**environment(home), **env}, cwd=home, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip

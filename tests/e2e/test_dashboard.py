@@ -53,13 +53,13 @@ def test_the_overview_shows_what_the_api_says(page: Page, demo: Program) -> None
 
 def test_every_panel_holds_the_first_hour(page: Page) -> None:
     """An hour of points in each chart, as drawn, not as sent."""
-    until(page, "document.querySelectorAll('.js-plotly-plot').length >= 8")
+    until(page, "document.querySelectorAll('.js-plotly-plot').length >= 10")
     spans = page.evaluate(
         """Array.from(document.querySelectorAll('.js-plotly-plot')).map(gd => {
             const xs = gd.data.flatMap(t => t.x.filter((_, i) => t.y[i] !== null));
             return (Math.max(...xs) - Math.min(...xs)) / 60000; })"""
     )
-    assert len(spans) == 8 and min(spans) > 45, spans
+    assert len(spans) == 10 and min(spans) > 45, spans
 
 
 def test_new_ticks_reach_the_pixels_without_a_reload(page: Page) -> None:

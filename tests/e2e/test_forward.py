@@ -13,9 +13,8 @@ from typing import Any, Self
 
 import pytest
 
-from tests.e2e.program import SCRIPT, Program, environment, run
+from tests.e2e.program import PROGRAM, ROOT, Program, environment, run
 
-ROOT = Path(__file__).parent.parent.parent
 BEGUN = time.time() - 7200
 TOKEN = "a token of the test"
 RUN = "/api/v1/runs/job-1/status"
@@ -32,7 +31,7 @@ class Server(Program):
     """`rollscope up` on a port that stays its own over restarts."""
 
     def __init__(self, home: Path, port: int, token: str = "") -> None:
-        super().__init__(home, "up", PYTHONPATH=str(ROOT), ROLLSCOPE_TOKEN=token)
+        super().__init__(home, "up", ROLLSCOPE_TOKEN=token)
         at = self._args.index("--port")
         self._args[at + 1] = str(port)
 
@@ -42,8 +41,8 @@ class Agent:
 
     def __init__(self, home: Path, port: int, *args: str, **env: str) -> None:
         url = f"http://127.0.0.1:{port}"
-        self._args = [str(SCRIPT), "watch", *args, "--push", url, "--run", "job-1"]
-        self._env = {**environment(home), "PYTHONPATH": str(ROOT), **env}
+        self._args = [*PROGRAM, "watch", *args, "--push", url, "--run", "job-1"]
+        self._env = {**environment(home), **env}
         self._home = home
         self.said: list[str] = []
 
@@ -197,7 +196,7 @@ def test_two_agents_do_not_share_a_spool(tmp_path: Path, trainer: Path) -> None:
     port = free_port()
     with Agent(tmp_path, port, str(trainer)):
         args = ["watch", str(trainer), "--push", f"http://127.0.0.1:{port}", "--run", "job-1"]
-        second = run(tmp_path, *args, PYTHONPATH=str(ROOT))
+        second = run(tmp_path, *args)
     assert second.returncode == 2 and "another process forwards this run" in second.stderr
 
 
@@ -205,7 +204,7 @@ def test_the_printed_job_script_is_short_and_its_command_is_known(tmp_path: Path
     (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", (ROOT / "docs/off-host.md").read_text(), re.DOTALL)
     assert len(script.splitlines()) <= 10
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
-    helped = run(tmp_path, "watch", "--help", PYTHONPATH=str(ROOT)).stdout
+    helped = run(tmp_path, "watch", "--help").stdout
     assert set(re.findall(r"--[a-z-]+", re.findall(r"rollscope watch.*", script)[0])) <= set(
         re.findall(r"--[a-z-]+", helped)
     )

@@ -46,7 +46,7 @@ def test_a_clean_environment_migrates_and_serves(wheel: Path, tmp_path: Path) ->
     assert found.count(str(venv)) == 2
     url = f"sqlite:///{tmp_path}/fresh.db"
     command = [str(script), "migrate", "--store", url]
-    env = environment(tmp_path)
+    env = environment(tmp_path, root=None)
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     with Program(tmp_path, "up", "--store", url, script=script) as program:

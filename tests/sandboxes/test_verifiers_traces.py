@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from collectors.model import Limits, Reading, Sample, Sandbox, ScrapeError, Target
 from collectors.sandboxes import verifiers_traces
-from collectors.sandboxes._rollout_counts import NAMES_MAX, count
-from collectors.sandboxes._trace_rows import Rollout, parse, rollout
+from collectors.sandboxes._trace_rows import parse, rollout
 from server.attach import attach
 from server.config import RunSettings, TargetSettings
 from server.store import Store
@@ -259,40 +258,6 @@ def test_a_file_may_be_named_itself() -> None:
     assert len(read(file).sandboxes) == 2
     with pytest.raises(ScrapeError):
         read(DATA / "expected.json")
-
-
-# ---- counters in event time
-
-
-def ended(at: float | None, lost: bool = False, env: str = "swe", errors: tuple[str, ...] = ()) -> Rollout:
-    return Rollout(env, "", "train", at, True, lost, errors)
-
-
-def series(samples: list[Sample], metric: str) -> list[tuple[float, float]]:
-    return [(round(one.ts - NOW, 3), one.value) for one in samples if one.metric == metric and one.ts is not None]
-
-
-def test_a_pause_gets_a_sample_before_the_increase() -> None:
-    found = list(count({}, [ended(NOW - 100), ended(NOW - 98), ended(NOW - 40, lost=True)], NOW))
-    assert series(found, "rollouts_seen_total") == [
-        (-100.001, 0), (-100.0, 1), (-98.0, 2), (-40.001, 2), (-40.0, 3),
-    ]  # fmt: skip
-    assert [value for _, value in series(found, "rollouts_infra_failed_total")] == [0, 0, 0, 0, 1]
-
-
-def test_late_equal_and_impossible_times_still_go_forward() -> None:
-    counts: dict[str, Any] = {}
-    found = list(count(counts, [ended(NOW - 10), ended(NOW - 10), ended(None), ended(NOW + 9e6)], NOW))
-    found += count(counts, [ended(NOW - 60)], NOW)
-    times = [ts for ts, _ in series(found, "rollouts_seen_total")]
-    assert times == sorted(set(times)) and times[-1] == pytest.approx(0.004)
-    assert counts["swe"]["seen"] == 5
-
-
-def test_names_without_end_make_few_series() -> None:
-    counts: dict[str, Any] = {}
-    list(count(counts, [ended(NOW, env=f"e{n}", errors=(f"E{n}",)) for n in range(200)], NOW))
-    assert len(counts) == NAMES_MAX + 1 and counts["other"]["seen"] == 200 - NAMES_MAX
 
 
 # ---- through the server

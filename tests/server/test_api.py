@@ -83,7 +83,7 @@ def test_status_has_the_shape_of_the_contract(run: Bench) -> None:
         "source": "trainer", "why": "",
     }  # fmt: skip
     assert status["signals"]["queue_samples"]["state"] == "unknown"
-    assert "orchestrator log" in status["signals"]["queue_samples"]["why"]
+    assert "the orchestrator prints the queue" in status["signals"]["queue_samples"]["why"]
     assert [set(target) for target in status["trust"]] == [{"target", "kind", "up", "age_seconds", "error"}] * 2
 
 

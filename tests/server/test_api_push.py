@@ -12,14 +12,16 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from collectors.catalog import METRICS
-from server import api_push, otlp, push_text
+from server import api_push, otlp, otlp_map, push_text
 from server.adopt import TOO_MANY
 from server.api import close_api, create_api
 from server.api_push import add_pushes
 from server.api_sandboxes import add_sandboxes
 from server.clock import ScaledClock
+from server.push_body import unpack
 from server.query import StoreReader
 from server.security import PUSH_BYTES, Gate
 from server.store import Store, pushes
@@ -35,13 +37,14 @@ class Web:
     """The application over a store, without a socket."""
 
     def __init__(
-        self, store: Store, token: str | None = None, admitted: Callable[[str], bool] = lambda run: True
-    ) -> None:
+        self, store: Store, token: str | None = None, admitted: Callable[[str], bool] = lambda run: True,
+        maps: otlp_map.Maps | None = None,
+    ) -> None:  # fmt: skip
         clock = ScaledClock(NOW)
         self.store, reader = store, StoreReader(store, clock)
         api: FastAPI = create_api(reader, version="1", ready=lambda: None)
         add_sandboxes(api, reader, store, clock, admitted)
-        add_pushes(api, store, clock, admitted)
+        add_pushes(api, store, clock, admitted, maps)
         close_api(api)
         self.app = Gate(api, hosts=["test"], token=token)
 
@@ -161,9 +164,10 @@ def test_one_run_too_many_is_refused_by_every_door(store: Store) -> None:
     for answer in (
         web.write("queue_samples 1\n"),
         web("POST", "/api/v1/runs/r/sandboxes", json=[{"id": "a"}]),
-        web.otlp((DATA / "delta_0.pb.gz").read_bytes()),
     ):
         assert (answer.status_code, answer.json()["detail"]) == (429, TOO_MANY)
+    sent = web.otlp((DATA / "delta_0.pb.gz").read_bytes())
+    assert (sent.status_code, sent.headers["retry-after"]) == (429, "5") and TOO_MANY.encode() in sent.content
     assert store.runs() == []
     assert web.write("queue_samples 1\n", "run=known").status_code == 200
 
@@ -199,11 +203,42 @@ def test_a_request_without_a_run_says_what_to_set(web: Web) -> None:
     json = one_point("queue_samples")
     plain = {"content-type": otlp.JSON, "content-encoding": ""}
     answer = web.otlp(json, **plain)
-    assert (answer.status_code, answer.json()["detail"]) == (400, otlp.NO_RUN)
+    assert (answer.status_code, answer.json()) == (400, {"code": 3, "message": otlp.NO_RUN})
     assert web.otlp(json, **plain, **{"x-rollscope-run": "h"}).json() == {}
     assert web.otlp(json, "?run=q", **plain).status_code == 200
     assert sorted(run.name for run in web.store.runs()) == ["h", "q"]
     assert waiting(web, "h") == waiting(web, "q") == [("otlp", "generator", 60.0, 1)]
+
+
+def test_an_otlp_refusal_is_a_status_in_the_requests_format(web: Web) -> None:
+    """google.rpc.Status: code is field 1, message field 2. Read back by the protobuf library itself."""
+    answer = web.otlp(b"not gzip")
+    assert (answer.status_code, answer.headers["content-type"]) == (400, otlp.PROTOBUF)
+    # A message of another type with a string as field 2 and without field 1 reads the words.
+    found = AnyValue.FromString(b"\x0a" + answer.content[3:])
+    assert (answer.content[:3], found.string_value) == (b"\x08\x03\x12", "the body is not gzip")
+    long = otlp.refusal("x" * 300, otlp.PROTOBUF, 14)
+    assert AnyValue.FromString(b"\x0a" + long[3:]).string_value == "x" * 300
+
+
+def test_a_store_that_fails_asks_the_exporter_to_come_again(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("password=sekret")
+
+    monkeypatch.setattr(type(web.store.pushes), "offer", broken)
+    answer = web.otlp((DATA / "cumulative_0.pb.gz").read_bytes())
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert b"RuntimeError" in answer.content and b"sekret" not in answer.content
+
+
+def test_otlp_names_of_the_users_own(store: Store) -> None:
+    problems: list[str] = []
+    rows = [{"name": "acme.queue", "metric": "queue_samples"}]
+    web = Web(store, maps=otlp_map.check(rows, lambda where, words: problems.append(words)))
+    plain = {"content-type": otlp.JSON, "content-encoding": ""}
+    assert web.otlp(one_point("acme.queue"), "?run=r", **plain).json() == {}
+    (push,) = store.pushes.waiting("r", 10)
+    assert [sample.metric for sample in unpack(push.body).reading.samples] == ["queue_samples"]
 
 
 def test_otlp_of_another_kind_is_refused_in_words(web: Web) -> None:

@@ -1,13 +1,17 @@
 """What a source is taken for, and what happens when that cannot be told."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from collectors.readers import trackio
 from server.attach import Ambiguous, attach, source_of
 from server.config import RunSettings, TargetSettings
 from server.main import main
+from server.problems import ConfigError
 from tests.recorded import TESTDATA, runs
 
 
@@ -62,3 +66,65 @@ def test_folders_of_other_programs_keep_their_names(tmp_path: Path, monkeypatch:
 def test_waiting_does_not_help_against_two_frameworks(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(mixed), "--wait"]) == 2
     assert capsys.readouterr().err.startswith(f"rollscope: {mixed}: more than one framework's: trl (")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("", "a source is empty (\"\", often a shell variable that is not set): name a run directory or a URL"),
+        ("prime-rll=/x", None),
+        ("verll=/x", "verll=/x: no collector is named verll: did you mean verl?; without verll= it is found out"),
+        ("foo=http://x", "foo=http://x: no collector is named foo: known: agent_sandbox_metrics, areal, art, "),
+    ],
+)  # fmt: skip
+def test_a_source_that_cannot_be_one_is_one_sentence(
+    source: str, words: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`prime-rll` is no collector's name at all, so it is a path that is not there."""
+    assert main(["check", source]) == (1 if words is None else 2)
+    told = capsys.readouterr()
+    if words is None:
+        assert "prime-rll=/x: no such file or directory" in told.out
+    else:
+        assert told.err.startswith(f"rollscope: {words}") and told.err.count("\n") == 1
+
+
+def _alone(folder: Path) -> Path:
+    """A run directory with nothing but trackio's database."""
+    (recorded,) = (TESTDATA / "trl" / "sync").rglob("*.db")
+    folder.mkdir()
+    return Path(shutil.copy(recorded, folder))
+
+
+def test_a_locked_log_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Saying "nothing here" would send its user looking for what is in front of them."""
+    monkeypatch.setattr(trackio, "BUSY_SECONDS", 0.01)
+    database = _alone(tmp_path / "run")
+    with closing(sqlite3.connect(database, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = DELETE")
+        writer.execute("BEGIN EXCLUSIVE")
+        assert main(["check", str(tmp_path / "run")]) == 1
+        told = capsys.readouterr().out
+        assert f"{database.name} is locked by another process" in told
+        assert "try again when its writer is done (--wait waits for it)" in told
+        assert "what was looked for" not in told
+    assert attached(str(tmp_path / "run")) == [("run", "trl")]
+
+
+def test_a_lock_is_waited_for_once_however_many_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackio, "BUSY_SECONDS", 0.01)
+    database = _alone(tmp_path / "run")
+    opened: list[str] = []
+    real = sqlite3.connect
+
+    def connect(name: str, **more: object) -> sqlite3.Connection:
+        opened.append(name)
+        return real(name, **more)  # type: ignore[call-overload, no-any-return]
+
+    with closing(sqlite3.connect(database, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = DELETE")
+        writer.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(sqlite3, "connect", connect)
+        with pytest.raises(ConfigError, match="is locked"):
+            attached(str(tmp_path / "run"))
+    assert len(opened) == 1

@@ -153,3 +153,22 @@ def test_a_folder_of_two_frameworks_is_a_problem(capsys: pytest.CaptureFixture[s
 )
 def test_ages_in_words(seconds: float | None, words: str) -> None:
     assert age(seconds) == words
+
+
+def test_a_mode_that_nothing_tells_is_assumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of verl's JSON lines alone, which hold no configuration; and of a log with the user's own keys it is unknown."""
+    assert ", mode sync_colocated (assumed), " in checked(capsys, TESTDATA / "verl" / "sync_jsonl")[1]
+    assert main(["check", "--json", str(TESTDATA / "verl" / "sync_jsonl")]) == 0
+    (target,) = json.loads(capsys.readouterr().out)["runs"][0]["targets"]
+    assert (target["mode"], target["mode_assumed"]) == ("sync_colocated", True)
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "time": 1000, "loss": 2}\n')
+    assert ", mode unknown, " in checked(capsys, f"custom={tmp_path}")[1]
+
+
+def test_a_told_mode_wins_over_an_assumed_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Whichever is read first: verl's log says async, its JSON lines nothing."""
+    shutil.copytree(TESTDATA / "verl" / "fully_async_console", tmp_path / "told")
+    shutil.copytree(TESTDATA / "verl" / "sync_jsonl", tmp_path / "assumed")
+    for first, second in (("told", "assumed"), ("assumed", "told")):
+        lines = found(capsys, tmp_path / first, tmp_path / second)
+        assert lines["trainer_wait_ratio"]["state"] != "not_applicable"

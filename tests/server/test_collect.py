@@ -213,3 +213,39 @@ def test_everything_that_is_missing_from_an_answer_is_told(store: Store) -> None
         (True, 2, "dropped 2: a pod without a uid; listing incomplete: 2 rows could not be read; wallet: HTTP 403; "
          "whoami: HTTP 404"),
     ]  # fmt: skip
+
+
+def test_who_answers_after_its_tick_is_asked_again_in_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet too large for one tick: nobody's next scrape is missed for it."""
+    asked: list[float] = []
+
+    async def run() -> None:
+        answered = asyncio.Event()
+
+        async def late(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+            asked.append(state["now"] - T0)
+            await answered.wait()
+            return Reading(samples=(Sample("generator_requests_running", 1.0),))
+
+        clock, writer = ScaledClock(T0), Writer(store)
+        monkeypatch.setattr("server.collect.PATIENCE_SECONDS", 0.0)
+        loop = loop_with(monkeypatch, store, writer, clock, lambda *_: Reading(cursor={}))
+        (reader,) = loop.readers = [one for one in loop.readers if one.target is ENGINE]
+        reader.collector = Collector("engine", "generator", "", "", poll=late)
+        await loop.step(T0)
+        answered.set()
+        await asyncio.wait(loop._pending.values())
+        await loop.step(T0 + 5)
+        await loop.close()
+        writer.close()
+
+    asyncio.run(run())
+    assert asked == [0.0, 5.0]
+
+
+def test_a_large_fleet_begins_in_parts(store: Store) -> None:
+    clock, writer = ScaledClock(T0), Writer(store)
+    fleet = [Target(f"e{n}", "run", "vllm", "generator", url="http://x") for n in range(250)]
+    due = [reader.due for reader in RunLoop("run", fleet, store, writer, clock).readers]
+    writer.close()
+    assert due[:100] == [0.0] * 100 and due[100:] == [T0 + 5] * 100 + [T0 + 10] * 50

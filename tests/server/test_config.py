@@ -55,7 +55,7 @@ collector = "prime_rl"
 def test_every_error_at_once_with_its_key() -> None:
     found = problems(
         {
-            "server": {"port": "80", "role": "boss", "colour": 1},
+            "server": {"port": "80", "role": "boss", "collect": "never", "colour": 1},
             "store": {"url": "mysql://x"},
             "run": {
                 "a": {"facts": {"wings": 2}, "target": [{"url": "http://x", "path": "/y"}, {"url": "ftp://x"}, {}]}
@@ -65,7 +65,8 @@ def test_every_error_at_once_with_its_key() -> None:
     )
     keys = {line.split(":")[0] for line in found}
     assert keys == {
-        "server.port", "server.role", "server.colour", "store.url", "run.a.facts.wings", "run.a.target[0]",
+        "server.port", "server.role", "server.collect", "server.colour",
+        "store.url", "run.a.facts.wings", "run.a.target[0]",
         "run.a.target[1].url", "run.a.target[2]", "config.typo",
     }  # fmt: skip
 
@@ -154,3 +155,11 @@ def test_an_interval_nobody_could_keep_is_refused(interval: float) -> None:
 
 def test_a_table_nobody_reads_yet_is_not_swallowed() -> None:
     assert problems({"alert": {"group_wait": 30}})[0].startswith("config.alert: unknown key")
+
+
+def test_the_users_names_of_otlp_are_checked_with_the_rest() -> None:
+    found = build({"otlp": [{"name": "acme.queue", "metric": "queue_samples", "run": "r"}]}, {})
+    assert list(found.otlp) == [("r", "acme.queue")]
+    with pytest.raises(ConfigError) as caught:
+        build({"otlp": [{"name": "acme.queue", "metric": "queue_sample"}]}, {})
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["otlp[0].metric"]

@@ -37,6 +37,18 @@ def test_ticks_stand_on_the_grid_of_event_time(store: Store) -> None:
     assert [v for _, v, _ in points(store, "generator_requests_now", (("state", "running"),))] == [10, 11, 12, 13]
 
 
+def test_what_is_older_than_a_day_is_on_a_grid_of_a_minute_in_whatever_pieces_it_comes(store: Store) -> None:
+    """A piece's end is no present: a week in a hundred pieces would have its last day of each on the 5 s grid."""
+    now = T0 + 7 * 86_400
+    with bench(store) as run:
+        for n in range(24):
+            run.commit(ENGINE, page(10, 100 * n), T0 + 5 * n)
+            run.driver.advance(T0 + 5 * n, present=now)
+        run.driver.advance(T0 + 120, present=now)
+    found = points(store, "generator_requests_now", (("state", "running"),))
+    assert [ts / 1000 - T0 for ts, _, _ in found] == [0, 60, 120]
+
+
 def test_steps_are_points_at_their_own_time(store: Store) -> None:
     with bench(store) as run:
         run.commit(TRAINER, steps(1, 6), T0 + 200)

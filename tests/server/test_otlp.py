@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,52 +11,10 @@ from hypothesis import strategies as st
 
 from collectors.catalog import METRICS
 from collectors.model import Histogram, Sample
-from server import otlp
+from server import otlp, otlp_map
 from server.otlp_names import QUOTAS, RULES
-from server.push_body import Body
 from server.push_totals import Totals
-
-DATA = Path(__file__).parent.parent / "testdata/otlp"
-NOW = 1_795_300_870.0
-
-
-def recorded(name: str) -> Any:
-    return otlp.decode(gzip.decompress((DATA / f"{name}.pb.gz").read_bytes()), otlp.PROTOBUF)
-
-
-def body(request: Any, run: str = "") -> Body:
-    found = otlp.read(request, run, NOW)
-    assert found.refused == 0, found.words
-    (part,) = found.parts.values()
-    return part.body()
-
-
-def attributes(**values: str | int) -> list[dict[str, Any]]:
-    return [
-        {"key": key, "value": {"intValue": str(v)} if isinstance(v, int) else {"stringValue": v}}
-        for key, v in values.items()
-    ]
-
-
-def request(*metrics: dict[str, Any], **resource: str) -> Any:
-    given = attributes(**{key.replace("__", "."): value for key, value in resource.items()})
-    whole = {"resourceMetrics": [{"resource": {"attributes": given}, "scopeMetrics": [{"metrics": list(metrics)}]}]}
-    return otlp.decode(json.dumps(whole).encode(), otlp.JSON)
-
-
-def gauge(name: str, *points: tuple[float, dict[str, Any]]) -> dict[str, Any]:
-    rows = [{"asDouble": v, "timeUnixNano": str(int(NOW * 1e9)), "attributes": attributes(**a)} for v, a in points]
-    return {"name": name, "gauge": {"dataPoints": rows}}
-
-
-def histogram(
-    name: str, counts: list[int], bounds: list[float], total: float, temporality: int = 2, **labels: str
-) -> dict[str, Any]:
-    point = {
-        "timeUnixNano": str(int(NOW * 1e9)), "count": str(sum(counts)), "sum": total, "explicitBounds": bounds,
-        "bucketCounts": [str(count) for count in counts], "attributes": attributes(**labels),
-    }  # fmt: skip
-    return {"name": name, "histogram": {"aggregationTemporality": temporality, "dataPoints": [point]}}
+from tests.server._otlp import DATA, NOW, attributes, body, gauge, histogram, recorded, request
 
 
 @pytest.mark.parametrize("kind", ["cumulative", "delta"])
@@ -162,24 +119,233 @@ def test_a_canonical_duration_in_milliseconds_becomes_seconds() -> None:
     )  # fmt: skip
 
 
-def test_what_cannot_be_taken_is_counted_with_its_reason() -> None:
-    exponential = {
-        "name": "sandbox_exec_seconds",
-        "exponentialHistogram": {"dataPoints": [{"count": "1"}, {"count": "2"}]},
+def total(name: str, *points: dict[str, Any], monotonic: bool = True, temporality: int = 2) -> dict[str, Any]:
+    return {
+        "name": name,
+        "sum": {"aggregationTemporality": temporality, "isMonotonic": monotonic, "dataPoints": list(points)},
     }
-    summary = {"name": "sandbox_exec_seconds", "summary": {"dataPoints": [{"count": "1"}]}}
-    moved = {"name": "queue_samples", "sum": {"aggregationTemporality": 1, "dataPoints": [{"asDouble": 1}]}}
-    bare = histogram("sandbox_exec_seconds", [], [], 1.0)
-    whole = request(exponential, summary, moved, bare, gauge("reward_mean", (1, {})), gauge("queue_samples", (2, {})))
-    found = otlp.read(whole, "run", NOW)
-    assert found.refused == 6
-    assert [words.split(":")[0] for words in found.words] == [
-        "sandbox_exec_seconds", "sandbox_exec_seconds", "queue_samples", "sandbox_exec_seconds", "reward_mean",
+
+
+def exponential(scale: int, offset: int, counts: list[int], **more: Any) -> dict[str, Any]:
+    """Seconds of commands; `count` is that of the buckets and zeros where it is not given."""
+    given = (
+        sum(counts) + int(more.get("zeroCount", 0)) + sum(map(int, more.get("negative", {}).get("bucketCounts", [])))
+    )
+    point = {
+        "timeUnixNano": str(int(NOW * 1e9)), "count": str(given), "sum": 1.0, "scale": scale,
+        "positive": {"offset": offset, "bucketCounts": [str(count) for count in counts]}, **more,
+    }  # fmt: skip
+    return {
+        "name": "sandbox_exec_seconds", "exponentialHistogram": {"aggregationTemporality": 2, "dataPoints": [point]},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "why"),
+    [
+        ({"name": "sandbox_exec_seconds", "summary": {"dataPoints": [{"count": "1"}]}}, "a summary has no buckets"),
+        (total("queue_samples", {"asDouble": 1}, temporality=1), "a difference says nothing of it"),
+        (total("generator_tokens_total", {"asInt": "1"}, temporality=0), "aggregation temporality is not said"),
+        (total("generator_tokens_total", {"asInt": "1"}, monotonic=False), "a sum that may fall cannot be counted"),
+        (total("generator_tokens_total", {"asInt": "-1"}), "a counter is never below 0"),
+        (total("generator_tokens_total", {"asDouble": "NaN"}), "not a finite number"),
+        (histogram("sandbox_exec_seconds", [], [], 1.0), "configure explicit ones"),
+        # One bucket without an edge would make every quantile 0.
+        (histogram("sandbox_exec_seconds", [3], [], 1.0), "configure explicit ones"),
+        (histogram("sandbox_exec_seconds", [1, 2], [1.0, 2.0], 1.0), "not complete"),
+        (histogram("sandbox_exec_seconds", [1, 2, 3], [2.0, 1.0], 1.0), "edges must grow"),
+        (histogram("sandbox_exec_seconds", [1, 2], [1.0], "NaN"), "sum is not a finite number"),  # type: ignore[arg-type]
+        (histogram("queue_samples", [1, 2], [1.0], 1.0), "queue_samples is a gauge, not a histogram"),
+        (exponential(-1, 0, [1]), "wider than powers of two"),
+        (exponential(2, 0, [1], zeroThreshold=1.0), "takes more than 2^-14 for zero"),
+        (exponential(2, 0, [1], count="2"), "its buckets hold 1 observations, its count says 2"),
+        (gauge("reward_mean", (1, {})), "a value of one step"),
+    ],
+)
+def test_what_cannot_be_taken_is_counted_with_its_reason(metric: dict[str, Any], why: str) -> None:
+    found = otlp.read(request(metric, gauge("queue_samples", (2, {}))), "run", NOW)
+    assert found.refused == 1
+    (words,) = found.words
+    assert words.startswith(f"{metric['name']}: ") and why in words
+    kept = found.parts[("run", "otlp")].body()
+    assert ([s.value for s in kept.reading.samples], kept.grown) == ([2.0], ())
+    told = json.loads(otlp.answer(found, otlp.JSON))["partialSuccess"]
+    assert told == {"rejectedDataPoints": "1", "errorMessage": words}
+
+
+def test_a_histogram_that_leaves_its_sum_out_or_says_another_count_is_refused() -> None:
+    bare, other = (histogram("sandbox_exec_seconds", [1, 2], [1.0], 5.0) for _ in range(2))
+    del bare["histogram"]["dataPoints"][0]["sum"]
+    other["histogram"]["dataPoints"][0]["count"] = "4"
+    found = otlp.read(request(bare, other), "run", NOW)
+    assert found.refused == 2 and found.parts[("run", "otlp")].grown == []
+    assert "without a sum" in found.words[0] and "hold 3 observations, its count says 4" in found.words[1]
+
+
+def whole(metric: dict[str, Any]) -> dict[float, float]:
+    """An exponential histogram's buckets that hold something: upper edge -> observations."""
+    (one,) = body(request(metric), "run").grown
+    assert isinstance(one.value, Histogram)
+    edges, counts = (*one.value.edges, float("inf")), one.value.counts
+    return {
+        edge: now - before for edge, now, before in zip(edges, counts, (0.0, *counts), strict=False) if now > before
+    }
+
+
+def test_exponential_histograms_keep_their_counts_under_fixed_edges() -> None:
+    # Scale 2 is ours: bucket i ends at 2^((i+1)/4). Scale 4 is merged by fours, negative indices downwards.
+    assert whole(exponential(2, 3, [5, 0, 7])) == {2.0: 5.0, 2.0**1.5: 7.0}
+    assert whole(exponential(4, -2, [1, 2, 4, 8, 16])) == {1.0: 3.0, 2.0**0.25: 28.0}
+    # Scales 0 and 1 are coarser than that: under powers of two.
+    assert whole(exponential(1, 2, [1, 2, 4])) == {4.0: 3.0, 8.0: 4.0}
+    # Zeros and what is below zero are at most the first edge; what is beyond the last is only that.
+    assert whole(exponential(0, 28, [9], zeroCount="2", negative={"offset": 3, "bucketCounts": ["4"]})) == {
+        2.0**-14: 6.0,
+        float("inf"): 9.0,
+    }
+
+
+def test_exponential_histograms_add_up_while_their_scale_changes() -> None:
+    totals = Totals()
+    first, second = exponential(6, 0, [1, 1]), exponential(3, -2, [0, 1, 1, 2])
+    second["exponentialHistogram"]["dataPoints"][0]["timeUnixNano"] = str(int((NOW + 10) * 1e9))
+    totals.add(body(request(first), "run").grown, NOW)
+    _, (found,) = totals.add(body(request(second), "run").grown, NOW + 10)
+    assert (totals.dropped, found.counts[-1]) == (0, 4.0)
+
+
+def started(value: int, start: float, at: float) -> Any:
+    stamps = {"startTimeUnixNano": str(int(start * 1e9)), "timeUnixNano": str(int(at * 1e9))}
+    return request(total("generator_tokens_total", {"asInt": str(value), **stamps}))
+
+
+def test_a_process_that_began_again_is_known_by_its_start_alone() -> None:
+    totals = Totals()
+    values = [
+        [s.value for s in totals.add(body(started(value, NOW + start, NOW + at), "run").grown, NOW + at)[0]]
+        for value, start, at in [(100, 0, 1), (130, 0, 10), (150, 15, 20), (160, 15, 30)]
+    ]
+    # 150 is more than 130 and yet all of it is new: 130 + 150, then 10 more.
+    assert values == [[0.0, 100.0], [130.0], [280.0], [290.0]]
+    assert Totals.of(json.loads(json.dumps(totals.cursor()))).starts == totals.starts
+
+
+def test_two_libraries_of_one_process_may_use_one_name() -> None:
+    def scope(name: str, value: int) -> dict[str, Any]:
+        point = {"asInt": str(value), "timeUnixNano": str(int(NOW * 1e9)), "startTimeUnixNano": str(int(NOW * 1e9))}
+        return {"scope": {"name": name}, "metrics": [total("generator_tokens_total", point)]}
+
+    both = {"resourceMetrics": [{"scopeMetrics": [scope("a", 3), scope("b", 4)]}]}
+    samples, _ = Totals().add(body(otlp.decode(json.dumps(both).encode(), otlp.JSON), "run").grown, NOW)
+    assert [sample.value for sample in samples] == [0.0, 7.0]
+
+
+def test_torchtitans_engines_stay_apart() -> None:
+    def engine(rank: int, running: float) -> dict[str, Any]:
+        own = attributes(generator_name="gen", rank=rank, engine_index=0, service_name="x")
+        metrics = [
+            gauge("vllm.num_running_requests", (running, {})), gauge("vllm.kv_cache_usage", (0.5, {})),
+            total("vllm.generation_tokens", {"asInt": "10", "timeUnixNano": str(int(NOW * 1e9))}),
+            {**histogram("vllm.time_to_first_token", [1, 1], [250.0], 600.0), "unit": "ms"},
+            gauge("vllm.their_own", (1, {})),
+        ]  # fmt: skip
+        return {"resource": {"attributes": own}, "scopeMetrics": [{"metrics": metrics}]}
+
+    both = {"resourceMetrics": [engine(0, 3.0), engine(1, 5.0)]}
+    found = body(otlp.decode(json.dumps(both).encode(), otlp.JSON), "run")
+    first, second = ((("engine", "0"), ("replica", f"gen/{rank}")) for rank in (0, 1))
+    assert {(s.metric, s.labels): s.value for s in found.reading.samples} == {
+        ("generator_requests_running", first): 3.0, ("kv_cache_usage_ratio", first): 0.5,
+        ("generator_requests_running", second): 5.0, ("kv_cache_usage_ratio", second): 0.5,
+    }  # fmt: skip
+    assert [(one.value.metric, one.value.labels) for one in found.grown] == [
+        ("generator_tokens_total", first), ("time_to_first_token_seconds", first),
+        ("generator_tokens_total", second), ("time_to_first_token_seconds", second),
     ]  # fmt: skip
-    assert "exponential" in found.words[0] and "explicit buckets" in found.words[0]
-    assert [s.value for s in found.parts[("run", "otlp")].body().reading.samples] == [2.0]
-    answer = json.loads(otlp.answer(found, otlp.JSON))["partialSuccess"]
-    assert answer["rejectedDataPoints"] == "6" and "exponential" in answer["errorMessage"]
+    assert isinstance(found.grown[1].value, Histogram)
+    assert (found.grown[1].value.edges, found.grown[1].value.total) == ((0.25,), 0.6)
+    assert dict(found.reading.unmapped) == {"vllm.their_own": 2}
+
+
+def test_vllms_own_names_come_by_any_spelling() -> None:
+    metrics = [
+        gauge("vllm:num_requests_running", (4, {"engine": "1"})),
+        total("vllm.request_success", {"asInt": "2", "attributes": attributes(finished_reason="stop")}),
+    ]
+    found = body(request(*metrics), "run")
+    (running,), (finished,) = found.reading.samples, found.grown
+    assert (running.metric, running.labels, running.value) == ("generator_requests_running", (("engine", "1"),), 4.0)
+    assert (finished.value.metric, finished.value.labels) == (
+        "generator_requests_finished_total", (("reason", "stop"),),
+    )  # fmt: skip
+
+
+def test_gauges_of_engines_under_one_service_name_stay_apart() -> None:
+    named = {"service__name": "engines", "rollscope__run": "r"}
+    one, two = (request(gauge("kv_cache_usage_ratio", (0.5, {})), service__instance__id=n, **named) for n in "ab")
+    one.MergeFrom(two)
+    labels = [sample.labels for sample in body(one).reading.samples]
+    assert labels == [(("replica", "a"),), (("replica", "b"),)]
+
+
+def test_of_daytonas_regions_the_fullest_counts() -> None:
+    quota = {"total_cpu": (100, 50), "used_cpu": (20, 40), "total_ram": (64, 64), "used_ram": (8, 0)}
+    metrics = [
+        gauge(f"daytona.sandbox.{name}", *((value, {"region.id": region}) for value, region in zip(both, "ab")))  # noqa: B905
+        for name, both in quota.items()
+    ]
+    assert {(s.metric, s.labels[0][1]): s.value for s in body(request(*metrics), "run").reading.samples} == {
+        ("sandbox_quota_limit", "cpu"): 50.0, ("sandbox_quota_used", "cpu"): 40.0,
+        ("sandbox_quota_limit", "memory_gb"): 64.0, ("sandbox_quota_used", "memory_gb"): 8.0,
+    }  # fmt: skip
+
+
+def mapped(*rows: dict[str, Any]) -> otlp_map.Maps:
+    problems: list[str] = []
+    found = otlp_map.check(list(rows), lambda where, words: problems.append(f"{where}: {words}"))
+    assert problems == []
+    return found
+
+
+def test_a_users_own_names() -> None:
+    maps = mapped(
+        {"name": "acme.boot", "metric": "sandbox_spinup_seconds", "unit": "ms", "labels": {"image": "cached"}},
+        {"name": "acme.failed", "metric": "sandbox_failures_total", "keep": {"why": "cause"}},
+        {"name": "acme.queue", "metric": "queue_samples", "scale": 16, "run": "run"},
+        {"name": "acme.queue", "ignore": True},
+        # A row of the user's wins over ours.
+        {"name": "modal.container.running", "ignore": True},
+    )
+    whole = request(
+        histogram("acme.boot", [1, 1], [500.0], 900.0),
+        total("acme.failed", {"asInt": "3", "attributes": attributes(why="oom", pod="p")}),
+        gauge("acme.queue", (2, {})), gauge("modal.container.running", (1, {})), gauge("acme.other", (1, {})),
+    )  # fmt: skip
+    found = otlp.read(whole, "run", NOW, maps).parts[("run", "otlp")].body()
+    assert [(s.metric, s.value) for s in found.reading.samples] == [("queue_samples", 32.0)]
+    boot, failed = (one.value for one in found.grown)
+    assert isinstance(boot, Histogram) and isinstance(failed, Sample)
+    assert (boot.metric, boot.labels, boot.edges, boot.total) == (
+        "sandbox_spinup_seconds", (("image", "cached"),), (0.5,), 0.9,
+    )  # fmt: skip
+    assert (failed.labels, failed.value) == ((("cause", "oom"),), 3.0)
+    assert dict(found.reading.unmapped) == {"acme.other": 1}
+    elsewhere = otlp.read(whole, "another", NOW, maps).parts[("another", "otlp")].body()
+    assert elsewhere.reading.samples == () and dict(elsewhere.reading.unmapped) == {"acme.other": 1}
+
+
+def test_a_wrong_table_is_told_whole() -> None:
+    problems: dict[str, str] = {}
+    rows = [
+        {"name": "a", "metric": "queue_sample", "colour": 1}, {"metric": "queue_samples"}, 7,
+        {"name": "b", "metric": "queue_samples", "scale": -1}, {"name": "b", "metric": "queue_samples", "unit": "ms"},
+        {"name": "c", "metric": "queue_samples", "labels": {"x": 1}},
+    ]  # fmt: skip
+    otlp_map.check(rows, lambda where, words: problems.update({where: words}))
+    assert list(problems) == [
+        "[0].colour", "[0].metric", "[1].name", "[2]", "[3].scale", "[4].name", "[4].unit", "[5].labels",
+    ]  # fmt: skip
+    assert "did you mean queue_samples" in problems["[0].metric"]
 
 
 def test_too_many_points_are_refused_before_any_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_counts_of_a_histogram_must_be_cumulative() -> None:
         'sandbox_exec_seconds_bucket{le="1"} 3\nsandbox_exec_seconds_bucket{le="+Inf"} 2\nsandbox_exec_seconds_sum 1\n'
     )
     found = read(text)
-    assert found.refused == [(1, "sandbox_exec_seconds: edges must grow, and counts must be cumulative")]
+    assert found.refused == [(1, "sandbox_exec_seconds: the histogram's buckets are not cumulative")]
     assert found.body.reading.histograms == ()
 
 

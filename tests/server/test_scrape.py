@@ -78,6 +78,30 @@ def test_a_verb_that_forgets_its_limit_is_cut_off(monkeypatch: pytest.MonkeyPatc
     assert outcome.error is not None and outcome.error.kind == "timeout"
 
 
+def test_rows_that_came_too_late_are_taken_by_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine so slow that every read passes its limit must get on all the same: no row is read twice."""
+    may_return, begun = threading.Event(), []
+
+    def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+        begun.append(cursor)
+        may_return.wait()
+        return Reading(cursor={"at": len(begun)})
+
+    monkeypatch.setattr("server.scrape.GUARD_SECONDS", 0.0)
+    reader = TargetReader(FILE, collector(tail=tail), limits=FAST)
+    for _ in range(2):
+        late = asyncio.run(reader.read(0.0))
+        reader.committed(late)
+        assert late.error is not None and late.error.kind == "timeout"
+    (reading,) = (thread for thread in threading.enumerate() if thread.name == "tail t")
+    may_return.set()
+    reading.join()
+    reader.limits = Limits()
+    for _ in range(2):
+        once(reader, 10.0)
+    assert (begun, reader.cursor, reader.failures) == ([{}, {"at": 1}], {"at": 2}, 0)
+
+
 def test_files_are_read_off_the_event_loop() -> None:
     """A hung file system (NFS) must hold up its own target only."""
     threads: list[str] = []

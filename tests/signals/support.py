@@ -1,9 +1,10 @@
 """Views for signal tests, written as one would say them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from collectors.model import Labels
+from collectors.model import Histogram, Labels
 from server.signals._model import TargetHealth, View
+from server.signals._observed import Histograms
 from server.signals._window import Gauge, StepBook
 
 NOW = 1_000_000.0
@@ -32,6 +33,20 @@ def gauge(
     return made
 
 
+Reading = tuple[Sequence[float], float]
+"""(cumulative counts, sum) of one page."""
+
+
+def histogram(
+    histograms: Histograms, metric: str, edges: tuple[float, ...], *readings: Reading, target: str = "e0",
+    labels: Labels = (), every: float = 5.0, age: float = 0.0,
+) -> None:  # fmt: skip
+    """Feed one reading per page, `every` seconds apart, the newest `age` seconds old."""
+    for number, (counts, total) in enumerate(readings, 1):
+        ts = NOW - age - (len(readings) - number) * every
+        histograms.read(ts, target, Histogram(metric, edges, tuple(counts), total, labels), carry=15.0)
+
+
 def health(name: str, actor: str, ok_age: float | None, *, up: bool = True, complete: bool = True) -> TargetHealth:
     """A target asked every 5 s; ``ok_age``: seconds since its last good answer (None: never)."""
     last_ok = NOW - ok_age if ok_age is not None else None
@@ -40,9 +55,10 @@ def health(name: str, actor: str, ok_age: float | None, *, up: bool = True, comp
 
 def view(
     *gauges: Gauge, steps: StepBook | None = None, mode: str = "async", lifecycle: str = "running",
-    targets: tuple[TargetHealth, ...] = (), **facts: float | str,
+    targets: tuple[TargetHealth, ...] = (), histograms: Histograms | None = None, **facts: float | str,
 ) -> View:  # fmt: skip
     by_metric: dict[str, list[Gauge]] = {}
     for one in gauges:
         by_metric.setdefault(one.metric, []).append(one)
-    return View(NOW, mode, lifecycle, facts, by_metric, steps or StepBook(), targets)
+    observed = (histograms or Histograms()).by_metric()
+    return View(NOW, mode, lifecycle, facts, by_metric, steps or StepBook(), targets, observed=observed)

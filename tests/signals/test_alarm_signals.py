@@ -77,6 +77,8 @@ def test_idle_paused_and_young_engines_are_not_frozen() -> None:
     # Idle until 30 s ago: the counter stood still for want of work.
     assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=[0.0] * 20 + [4.0] * 6)))) == {E0: 0.0}
     assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY, generator_asleep=1.0)))) == {E0: 0.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY, generator_paused=1.0)))) == {E0: 0.0}
+    assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY, generator_paused=0.0)))) == {E0: 1.0}
     assert values(FROZEN.compute(view(*frozen("e0", tokens=[7.0] * 6, running=[4.0] * 6)))) == {E0: 0.0}
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.model import Histogram, Sandbox
+from collectors.model import Sandbox
 from server.signals import sandbox_exec_seconds, sandbox_failure_ratio, sandbox_quota_limit, sandbox_quota_used
-from server.signals._buckets import Bucket, as_counters, quantile
 from server.signals._model import Answer, NotApplicable, Unknown
+from server.signals._observed import Bucket, Histograms, quantile
 from server.signals._sandbox_book import SandboxBook
 from server.signals._window import Gauge
-from tests.signals.support import NOW, gauge, view
+from tests.signals.support import NOW, gauge, histogram, view
 
 EDGES = (0.1, 1.0, 5.0)
 
@@ -23,55 +23,52 @@ def values(answer: Answer) -> dict[tuple[str, ...], float]:
     return {tuple(value for _, value in one.labels): one.value for one in answer}
 
 
-def buckets(*readings: Sequence[float], target: str = "router", edges: tuple[float, ...] = EDGES) -> list[Gauge]:
-    """A histogram's series, one cumulative reading every 5 s."""
-    return [
-        gauge("sandbox_exec_seconds", *counts, target=target, labels=(("le", f"{edge:g}"),))
-        for edge, counts in zip((*edges, math.inf), zip(*readings, strict=True), strict=True)
-    ]
+Told = tuple[str, tuple[float, ...], tuple[Sequence[float], ...]]
 
 
-def commands(*gauges: Gauge, **facts: float) -> Answer:
-    return sandbox_exec_seconds.SIGNAL.compute(view(*gauges, **facts))
+def buckets(*readings: Sequence[float], target: str = "router", edges: tuple[float, ...] = EDGES) -> Told:
+    """A histogram's cumulative readings, one every 5 s."""
+    return target, edges, readings
+
+
+def commands(*told: Told, **facts: float) -> Answer:
+    found = Histograms()
+    for target, edges, readings in told:
+        histogram(found, "sandbox_exec_seconds", edges, *((counts, 0.0) for counts in readings), target=target)
+    return sandbox_exec_seconds.SIGNAL.compute(view(histograms=found, **facts))
 
 
 def test_quantiles_of_what_came_within_the_window() -> None:
     """100 commands came since the first reading: 40 up to 0.1 s, 50 up to 1 s, 10 up to 5 s."""
-    found = values(commands(*buckets((900, 900, 900, 900), (940, 990, 1000, 1000))))
+    found = values(commands(buckets((900, 900, 900, 900), (940, 990, 1000, 1000))))
     # The 50th is the 10th of 50 between 0.1 and 1 s; the 95th is the 5th of 10 between 1 and 5 s.
     assert found == {("p50",): pytest.approx(0.28), ("p95",): pytest.approx(3.0)}
 
 
 def test_a_restarted_source_counts_from_zero() -> None:
-    found = values(commands(*buckets((50, 90, 90, 90), (0, 10, 10, 10))))
+    found = values(commands(buckets((50, 90, 90, 90), (0, 10, 10, 10))))
     assert found[("p50",)] == pytest.approx(0.55)
 
 
 def test_beyond_the_last_edge_it_is_at_least_that() -> None:
-    assert values(commands(*buckets((0, 0, 0, 0), (0, 0, 1, 10))))[("p95",)] == 5.0
+    assert values(commands(buckets((0, 0, 0, 0), (0, 0, 1, 10))))[("p95",)] == 5.0
 
 
 def test_equal_layouts_add_up_and_the_fullest_layout_speaks() -> None:
-    both = buckets((0, 0, 0, 0), (10, 10, 10, 10)) + buckets((0, 0, 0, 0), (0, 0, 10, 10), target="router-2")
+    both = (
+        buckets((0, 0, 0, 0), (10, 10, 10, 10)),
+        buckets((0, 0, 0, 0), (0, 0, 10, 10), target="router-2"),
+    )
     assert values(commands(*both))[("p50",)] == pytest.approx(0.1)
     other = buckets((0, 0), (0, 30), target="edge", edges=(60.0,))
-    assert values(commands(*both, *other))[("p50",)] == 60.0
+    assert values(commands(*both, other))[("p50",)] == 60.0
 
 
 def test_no_command_is_unknown_and_no_sandbox_not_applicable() -> None:
     assert isinstance(commands(), Unknown) and "router" in commands().why  # type: ignore[union-attr]
-    assert commands(*buckets((5, 5, 5, 5))) == Unknown("no command ended in a sandbox within 5 minutes")
-    assert commands(*buckets((5, 5, 5, 5), (5, 5, 5, 5))) == Unknown("no command ended in a sandbox within 5 minutes")
+    assert commands(buckets((5, 5, 5, 5))) == Unknown("no command ended in a sandbox within 5 minutes")
+    assert commands(buckets((5, 5, 5, 5), (5, 5, 5, 5))) == Unknown("no command ended in a sandbox within 5 minutes")
     assert isinstance(commands(has_sandbox=0.0), NotApplicable)
-
-
-def test_a_histogram_becomes_one_counter_per_bucket() -> None:
-    read = Histogram("sandbox_exec_seconds", (0.1, 2.5), (1.0, 3.0, 4.0), 9.0, (("code", "200"),))
-    assert list(as_counters(read)) == [
-        ((("code", "200"), ("le", "0.1")), 1.0),
-        ((("code", "200"), ("le", "2.5")), 3.0),
-        ((("code", "200"), ("le", "inf")), 4.0),
-    ]
 
 
 @st.composite

@@ -1,0 +1,104 @@
+"""NVIDIA Dynamo: pages of its frontend and of its workers.
+
+A worker's page (where `DYN_SYSTEM_PORT` is set) passes the engine's own families through with labels of Dynamo's: they
+are read by the engine's vocabulary, and what Dynamo says of the same requests is left out. The frontend counts the
+engines' requests a second time; its numbers have names of their own (`frontend_...`), so that nothing adds them up.
+
+Does not know: engines whose workers have no page (`DYN_SYSTEM_PORT` is off by default): the frontend cannot tell how
+many run and wait in them. A prefix changed by DYN_METRICS_PREFIX.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from collectors.generators import _blocks, _pages, _plain, sglang, tensorrt_llm, vllm
+from collectors.generators._pages import Decision, Plan, Take, Unmapped, Vocabulary
+from collectors.model import Collector, Limits, Reading, State
+from collectors.readers.exposition import Series
+
+_FRONTEND, _COMPONENT = "dynamo_frontend_", "dynamo_component_"
+_ENGINE = re.compile(r"(vllm|sglang|trtllm)[:_].+")
+_PAGE = re.compile(
+    rb"^(?:dynamo_(?:frontend|component)_\w+|(?:vllm|sglang|trtllm)[:_]\w+\{[^}\n]*\bdynamo_component=)", re.M
+)
+
+ENGINES: Mapping[str, Callable[[Series, str, str], Decision]] = {
+    "vllm": vllm.decide,
+    "sglang": sglang.decide,
+    "trtllm": tensorrt_llm.decide,
+}
+
+# lib/runtime/src/metrics/prometheus_names.rs @04070c75; without prefix and without `_total`.
+VALUES: Mapping[str, Take] = {
+    "inflight_requests": Take("frontend_requests_in_flight", fold="sum"),
+    "queued_requests": Take("frontend_requests_queued", fold="sum"),
+    "requests": Take("frontend_requests_total", "status", fold="sum"),
+    "output_tokens": Take("frontend_tokens_total", fold="sum"),
+    "model_context_length": Take("generator_max_sequence_tokens", fold="max"),
+}
+HISTOGRAMS: Mapping[str, Take] = {
+    "output_sequence_tokens": Take("frontend_response_tokens", fold="sum"),
+    "input_sequence_tokens": Take("frontend_prompt_tokens", fold="sum"),
+    "time_to_first_token_seconds": Take("frontend_time_to_first_token_seconds", fold="sum"),
+    "inter_token_latency_seconds": Take("frontend_inter_token_latency_seconds", fold="sum"),
+    "request_duration_seconds": Take("frontend_request_seconds", fold="sum"),
+}
+# 0 to 1 in spite of its name; the engine's own number comes first.
+USAGE = Take("kv_cache_usage_ratio", rank=9)
+
+
+def decide(series: Series, family: str, kind: str) -> Decision:
+    """What to do with one series of a frontend's or a worker's page."""
+    if family.startswith(_FRONTEND):
+        return _frontend(series, family, kind)
+    engine = _ENGINE.fullmatch(family)
+    if engine is not None:
+        found = ENGINES[engine.group(1)](series, family, kind)
+        return _one_process(found) if isinstance(found, Plan) else found
+    if family == f"{_COMPONENT}gpu_cache_usage_percent":
+        plan = _pages.value_of(USAGE, series, ())
+        return _one_process(plan) if plan is not None else None
+    # Requests at a component's door, its uptime, the router's plans: the engines say it better.
+    return None
+
+
+def _one_process(plan: Plan) -> Plan:
+    """A worker's page is one engine's: older names yield to newer ones whatever their labels."""
+    return replace(plan, scope=(), also=_one_process(plan.also) if plan.also is not None else None)
+
+
+def _frontend(series: Series, family: str, kind: str) -> Decision:
+    base = family.removeprefix(_FRONTEND)
+    if base.endswith("_created"):
+        return None
+    if kind == "histogram":
+        take = HISTOGRAMS.get(base)
+        return _pages.bucket_of(take, series, family, ()) if take is not None else Unmapped(base)
+    base = base.removesuffix("_total")
+    return _pages.value_of(VALUES[base], series, ()) if base in VALUES else Unmapped(base)
+
+
+def _proves(series: Series) -> bool:
+    return series.name.startswith((_FRONTEND, _COMPONENT)) or bool(series.label("dynamo_component"))
+
+
+WORDS = Vocabulary(
+    name="dynamo", decide=decide, proves=_proves, stranger="a metrics page without dynamo_ series or labels"
+)
+
+
+def parse(body: bytes, state: State, limits: Limits) -> Reading:
+    """One page; see `_pages.read`."""
+    return _blocks.in_tokens(_pages.read(body, state, limits, WORDS))
+
+
+COLLECTOR = Collector(
+    name="dynamo",
+    actor="generator",
+    reads="NVIDIA Dynamo: its frontend's page, and its workers' with the engine's families",
+    versions="1.6.1 by source",
+    parse=parse,
+    poll=_plain.poll_of(parse),
+    matches_page=_plain.known_by(_PAGE),
+)

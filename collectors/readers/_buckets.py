@@ -1,0 +1,63 @@
+"""Histograms put together from a page's lines, and what is wrong with those that are broken. Pure."""
+
+from collections.abc import Iterator, MutableMapping
+from math import inf, isfinite, isnan
+
+from collectors.model import Labels
+
+
+class Grouper:
+    """Collects buckets, sums and counts of histograms by whatever key the caller uses.
+
+    ``flaws``: key -> what is wrong with the histogram, once `done` was asked.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: MutableMapping[tuple[str, Labels], dict[float, float]] = {}
+        self._sums: MutableMapping[tuple[str, Labels], float] = {}
+        self._counts: MutableMapping[tuple[str, Labels], float] = {}
+        self.flaws: dict[tuple[str, Labels], str] = {}
+
+    def add(self, key: tuple[str, Labels], part: str, bound: float, value: float) -> None:
+        """One sample. Two with the same key and bound are two processes' shares: the last wins, as in Prometheus."""
+        if part == "bucket":
+            bounds = self._buckets.get(key)
+            if bounds is None:
+                bounds = self._buckets[key] = {}
+            bounds[bound] = value
+        elif part == "sum":
+            self._sums[key] = value
+        elif part == "count":
+            self._counts[key] = value
+
+    def drop(self, key: tuple[str, Labels]) -> None:
+        """Forget what was collected for a key."""
+        self._buckets.pop(key, None)
+        self._sums.pop(key, None)
+        self._counts.pop(key, None)
+
+    def done(self) -> Iterator[tuple[tuple[str, Labels], tuple[tuple[float, ...], tuple[float, ...], float]]]:
+        """Key and (finite edges, cumulative counts, sum) of every sound histogram; `flaws` tells of the others."""
+        for key, bounds in self._buckets.items():
+            edges = sorted(bounds)
+            counts = tuple([bounds[edge] for edge in edges])
+            total = self._sums.get(key)
+            flaw = flaw_of(edges, counts, total, self._counts.get(key))
+            if flaw or total is None:
+                self.flaws[key] = f"{key[0]}: {flaw}"
+            else:
+                yield key, (tuple(edges[:-1]), counts, total)
+
+
+def flaw_of(edges: list[float], counts: tuple[float, ...], total: float | None, count: float | None) -> str:
+    """What is wrong with a histogram; "" when nothing is. ``count``: as told beside the buckets, if it was."""
+    if edges[-1] != inf or isnan(sum(edges[:-1])):
+        return 'the histogram has no bucket le="+Inf"'
+    if total is None:
+        return "the histogram has no sum"
+    # Sorting what is sorted costs next to nothing.
+    if counts[0] < 0 or not isfinite(sum(counts)) or list(counts) != sorted(counts):
+        return "the histogram's buckets are not cumulative"
+    if isnan(total):
+        return "the histogram's sum is not a number"
+    return "" if count is None or count == counts[-1] else "the histogram's count is not that of its last bucket"

@@ -1,0 +1,126 @@
+"""What a line of Prometheus' text format may be: the grammar of its own scrape parser, as regular expressions. Pure.
+
+By `model/textparse/promlex.l` and `promparse.go` of Prometheus 2.42, and held against the program itself: one line that
+it cannot read makes it refuse the whole page. Linear in the line's length. Stricter in one thing: labels need commas.
+
+Does not know: OpenMetrics, whose pages end in `# EOF`, and the quoted names of Prometheus 3.
+"""
+
+import re
+from math import isinf
+
+from collectors.model import Labels
+
+TYPES = frozenset({"counter", "gauge", "histogram", "summary", "untyped"})
+OPEN_METRICS_TYPES = TYPES | {"unknown", "info", "stateset", "gaugehistogram"}
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*"(?:[^"\\]|\\.)*"[ \t]*'
+_LABELS = rf"\{{[ \t]*(?:{_LABEL}(?:,[ \t]*{_LABEL})*(?:,[ \t]*)?)?\}}"
+_HEAD = re.compile(rf"{_NAME}(?:[ \t]*(?P<labels>\{{)|[ \t]|$)", re.ASCII)
+_KEY = re.compile(rf"{_NAME}(?:[ \t]*{_LABELS}[ \t]*|[ \t]+)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)", re.ASCII)
+_TIME = re.compile(r"\d+", re.ASCII)
+_META = re.compile(r"#[ \t]+(?:(?P<type>TYPE)|HELP)[ \t]+")
+_ABOUT = re.compile(rf"({_NAME})(?:[ \t](.*))?", re.ASCII | re.DOTALL)
+LAST_TIME = 2**63 - 1
+# Spaces round "=", quoted names and reserved "__" names are prometheus_client's to judge.
+_PLAIN_LABEL = re.compile(r'((?!__)[a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"(?:,|$)', re.ASCII)
+_ESCAPE = re.compile(r'\\([\\n"])')
+
+# float() strips and reads more than the format has: other blanks, other scripts' digits.
+_ODD = (b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x1f")
+
+
+def odd(body: bytes) -> bool:
+    """May a number of this page be written as only Python reads it?"""
+    return not body.isascii() or any(byte in body for byte in _ODD)
+
+
+def number_flaw(text: str) -> str:
+    """Why Go's parser would not take a number that float() has taken; "" when it would."""
+    plain = text.strip(" \t")
+    if plain.lower() == "nan":
+        return ""
+    if _NUMBER.fullmatch(plain) is None:
+        return "its value is no number"
+    if isinf(float(plain)) and plain.lstrip("+-")[0] not in "iI":
+        return "its value is out of range"
+    return ""
+
+
+def line_flaw(line: str) -> str:
+    """Why a sample's line is none; "" when it is one. A line that begins with a blank has a name that does."""
+    key = _KEY.match(line)
+    if key is None:
+        return _key_flaw(line)
+    value, *rest = line[key.end() :].replace("\t", " ").split(" ") or [""]
+    flaw = number_flaw(value)
+    rest = [word for word in rest if word]
+    if flaw or not rest:
+        return flaw
+    if len(rest) > 1 or _TIME.fullmatch(rest[0]) is None or len(rest[0]) > 19 or int(rest[0]) > LAST_TIME:
+        return "what follows its value is no time in whole milliseconds"
+    return ""
+
+
+def _key_flaw(line: str) -> str:
+    head = _HEAD.match(line)
+    if head is None:
+        return "its name is none, or not followed by labels or a value"
+    return 'its labels are not name="value" pairs' if head["labels"] else "it has no value"
+
+
+def meta(line: str, open_metrics: bool) -> tuple[str, str] | None:
+    """(name, type) of a TYPE line; None of every other comment.
+
+    Raises:
+        ValueError: a TYPE or HELP line that Prometheus refuses, with the reason.
+    """
+    found = _META.match(line)
+    if found is None:
+        return None
+    about = _ABOUT.fullmatch(line, found.end())
+    if about is None and not line[found.end() :].startswith('"'):
+        raise ValueError("the name after TYPE or HELP is none")
+    if not found["type"]:
+        return None
+    name, kind = about.groups() if about is not None else _quoted(line[found.end() :])
+    if kind not in (OPEN_METRICS_TYPES if open_metrics else TYPES):
+        raise ValueError("no such type of metric")
+    return name, kind
+
+
+def _quoted(text: str) -> tuple[str, str]:
+    """`"dotted.name" gauge`, as Prometheus 3 has it."""
+    name, _, kind = text[1:].partition('" ')
+    return name, kind
+
+
+def stamped(line: str) -> tuple[str, int | None]:
+    """A line without its time, and the time. Behind the labels (or the name) stand a value and perhaps a time."""
+    rest = line[line.rfind("}") + 1 :] if "}" in line else line.partition(" ")[2]
+    parts = rest.split()
+    if len(parts) != 2 or not parts[1].removeprefix("-").isdecimal() or len(parts[1]) > 18:
+        return line, None
+    return line.rstrip()[: -len(parts[1])].rstrip(), int(parts[1])
+
+
+def plain_labels(text: str) -> Labels | None:
+    """Sorted labels, or None when the text needs the careful parser."""
+    found: dict[str, str] = {}
+    position = count = 0
+    while position < len(text):
+        match = _PLAIN_LABEL.match(text, position)
+        if match is None:
+            return None
+        found[match.group(1)] = _unescape(match.group(2))
+        position, count = match.end(), count + 1
+    # A label given twice is an error, and which error is prometheus_client's to say.
+    return tuple(sorted(found.items())) if len(found) == count else None
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda match: "\n" if match.group(1) == "n" else match.group(1), text)

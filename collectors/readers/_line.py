@@ -1,0 +1,284 @@
+"""One kept HTTP/1.1 connection that carries one GET after the other: what a page costs beside its bytes.
+
+httpx takes 0.6 ms of CPU for an exchange (perf.md 2b), this 0.1: the request is laid out once, and the answer is read
+where it arrives. It knows what servers of metrics pages say (lengths, chunks, an answer that ends with its connection)
+and takes anything else for an error. Bounds are the caller's: bytes through `Sink`, time by cancelling.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+# As h11, which httpx reads with: no server's head comes near it.
+HEAD_BYTES = 100 << 10
+# A chunk's size in hex and an extension; a trailer's line.
+CHUNK_HEAD_BYTES = 4 << 10
+# As asyncio does by default for who is told of two addresses, of which one may lead nowhere.
+HAPPY_EYEBALLS_SECONDS = 0.25
+
+
+class Lost(OSError):
+    """The connection ended before its answer did, or what came is no HTTP."""
+
+
+class Stale(Lost):
+    """A kept connection ended without a byte of an answer: the server had closed it, and may be asked anew."""
+
+
+class Sink(Protocol):
+    """Takes an answer as it comes. What it raises ends the exchange, and with it the connection."""
+
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The status, and the headers by their names in lower case (of several the last)."""
+
+    def body(self, chunk: bytes) -> None:
+        """The next bytes of the body."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a connection leads."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(slots=True)
+class Line:
+    """The connection, made when it is first asked for. One exchange at a time."""
+
+    place: Place
+    _exchange: "_Exchange | None" = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def get(self, request: bytes, sink: Sink) -> None:
+        """Send a request as laid out; return when its answer is in the sink.
+
+        Raises:
+            OSError: no connection (`Lost`: one that broke).
+            Whatever the sink raised.
+        """
+        async with self._turn:
+            kept = self._exchange
+            if kept is not None and kept.open and kept.loop is asyncio.get_running_loop():
+                try:
+                    return await kept.run(request, sink)
+                except Stale:
+                    pass  # servers close what was idle for 5 s, which is when we ask again
+            self.close()
+            self._exchange = await self._connected()
+            await self._exchange.run(request, sink)
+
+    async def _connected(self) -> "_Exchange":
+        loop, place = asyncio.get_running_loop(), self.place
+        _, exchange = await loop.create_connection(
+            _Exchange, place.host, place.port, ssl=place.tls, server_hostname=place.host if place.tls else None,
+            happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
+        )  # fmt: skip
+        return exchange
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._exchange is not None:
+            self._exchange.end()
+            self._exchange = None
+
+
+class _Exchange(asyncio.Protocol):
+    """The connection's protocol. `open`: may be asked again."""
+
+    def __init__(self) -> None:
+        self.open = self._kept = self._began = False
+        self.loop = asyncio.get_running_loop()
+        self._held = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._done: asyncio.Future[None] | None = None
+        # What is read next: True when it took something and there may be more. None: nothing is awaited.
+        self._next: Callable[[], bool] | None = None
+        self._left, self._last = 0, False
+
+    async def run(self, request: bytes, sink: Sink) -> None:
+        """One exchange."""
+        assert self._transport is not None
+        self._sink, self._began, self._next = sink, False, self._head
+        self._done = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        try:
+            await self._done
+        except BaseException:
+            self.end()  # whatever still comes belongs to nobody
+            raise
+        self._kept = True
+
+    def end(self) -> None:
+        """Close it, now."""
+        self.open, self._next = False, None
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport, self.open = transport, True
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        try:
+            while self._held and self._next is not None and self._next():
+                pass
+        except Exception as error:  # noqa: BLE001  the sink's word on what came, or ours that it is no HTTP
+            self._finish(error)
+        if self._held and self._next is None:
+            self.end()  # more than was asked for: what follows would be taken for the next answer
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open = False
+        if exc is None and self._next == self._until_the_end:
+            self._finish(None)
+        elif self._kept and not self._began and not self._held:
+            self._finish(Stale("closed"))
+        else:
+            self._finish(Lost("broken"))
+
+    def _finish(self, error: Exception | None) -> None:
+        self._next = None
+        if self._done is None or self._done.done():
+            return
+        if error is None:
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(error)
+
+    # ---- the parts of an answer
+
+    def _head(self) -> bool:
+        found = _HEAD_END.search(self._held)
+        if found is None and len(self._held) <= HEAD_BYTES:
+            return False
+        if found is None:
+            raise Lost("no end of its head")
+        text = bytes(self._held[: found.start()])
+        del self._held[: found.end()]
+        version, status, headers = _parsed(text)
+        if status < 200:
+            if status == 101:
+                raise Lost("another protocol")
+            return True  # 100, 103: the answer itself follows
+        self._began = True
+        self._last = _closes(version, headers)
+        self._sink.head(status, headers)
+        self._begin_body(status, headers)
+        return True
+
+    def _begin_body(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
+        if coding is not None:
+            if coding.lower() != b"chunked":
+                raise Lost("a transfer coding nobody asked for")
+            self._next = self._chunk_head
+        elif length is not None:
+            if _NUMBER.fullmatch(length) is None:
+                raise Lost("no length")
+            self._left, self._next = int(length), self._counted
+            if self._left == 0:
+                self._complete()
+        else:
+            self._next = self._until_the_end
+
+    def _counted(self) -> bool:
+        self._take()
+        if self._left == 0:
+            self._complete()
+        return True
+
+    def _take(self) -> None:
+        chunk = bytes(self._held[: self._left])
+        del self._held[: self._left]
+        self._left -= len(chunk)
+        self._sink.body(chunk)
+
+    def _until_the_end(self) -> bool:
+        self._left = len(self._held)
+        self._take()
+        return True
+
+    def _chunk_head(self) -> bool:
+        line = self._line()
+        if line is None:
+            return False
+        size = _CHUNK.match(line)
+        if size is None:
+            raise Lost("no chunk")
+        self._left = int(size[1], 16)
+        self._next = self._chunk if self._left else self._trailer
+        return True
+
+    def _chunk(self) -> bool:
+        if self._left:
+            self._take()
+            return True
+        line = self._line()
+        if line is None:
+            return False
+        if line:
+            raise Lost("a chunk that is longer than it says")
+        self._next = self._chunk_head
+        return True
+
+    def _trailer(self) -> bool:
+        line = self._line()
+        if line == b"":
+            self._complete()
+        return line is not None
+
+    def _line(self) -> bytes | None:
+        """The next line of the framing, or None while it is not here."""
+        end = self._held.find(b"\n")
+        if end < 0 and len(self._held) <= CHUNK_HEAD_BYTES:
+            return None
+        if not 0 <= end <= CHUNK_HEAD_BYTES:
+            raise Lost("no end of a chunk's head")
+        line = bytes(self._held[:end]).rstrip(b"\r")
+        del self._held[: end + 1]
+        return line
+
+    def _complete(self) -> None:
+        self._finish(None)
+        if self._last:
+            self.end()
+
+
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: .*)?")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
+_NUMBER = re.compile(rb"\d{1,18}")
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?$")
+
+
+def _parsed(head: bytes) -> tuple[int, int, dict[bytes, bytes]]:
+    """Minor version, status, headers."""
+    first, *lines = head.replace(b"\r\n", b"\n").split(b"\n")
+    status = _STATUS.fullmatch(first)
+    if status is None:
+        raise Lost("no status line")
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise Lost("no header")
+        name, value = header[1].lower(), header[2]
+        # Two lengths, or codings, mean that two sides may not agree on where the answer ends.
+        if name in (b"content-length", b"transfer-encoding") and headers.get(name, value) != value:
+            raise Lost("two lengths")
+        headers[name] = value
+    return int(status[1]), int(status[2]), headers
+
+
+def _closes(version: int, headers: Mapping[bytes, bytes]) -> bool:
+    said = {word.strip() for word in headers.get(b"connection", b"").lower().split(b",")}
+    return b"close" in said or (version == 0 and b"keep-alive" not in said)

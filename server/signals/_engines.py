@@ -1,0 +1,159 @@
+"""The fleet, engine by engine: what each one says of itself, and the one state it is in.
+
+An engine is one label set of a target's page: data-parallel ranks and the replicas of a merged page are engines of
+their own. What a page says of its whole server (paused, the served version) holds for every engine on it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from collectors.model import Labels
+from server.signals._model import Answer, TargetHealth, Value, View
+from server.signals._ticks import step_mean
+from server.signals._window import Gauge
+
+# Longer than the longest prefill and than a usual weight update, short against an hour of idle GPUs.
+FROZEN_SECONDS = 60.0
+STATES = ("up", "down", "paused", "asleep", "hung", "silent")
+# Any of them moves in an engine that works. One is not enough: SGLang before 0.5.9 counts tokens when a request ends,
+# and a long prefill generates none.
+SIGNS = (
+    "generator_tokens_total", "generator_prompt_tokens_total", "kv_cache_usage_ratio", "kv_cache_used_tokens",
+    "live_sequence_tokens", "generator_token_throughput",
+)  # fmt: skip
+HELD = ("generator_asleep", "generator_paused", "generator_requests_paused")
+LOAD = ("generator_requests_running", "generator_tokens_total")
+INPUTS = (
+    "generator_requests_running", *SIGNS, *HELD, "generator_request_limit",
+    "kv_cache_capacity_tokens", "kv_concurrency_limit", "generator_max_sequence_tokens",
+)  # fmt: skip
+# Kinds of target that are nothing but engines: one that never answered is missed, where a router would not be.
+KINDS = frozenset({"vllm", "sglang", "tensorrt_llm", "triton"})
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine. ``series``: its newest series by metric, empty for one that says nothing now."""
+
+    target: str
+    labels: Labels
+    series: Mapping[str, Gauge]
+    state: str
+
+    @property
+    def named(self) -> Labels:
+        """What it is called in a label set: its target, and which of the target's engines it is."""
+        return tuple(sorted((("target", self.target), *self.labels)))
+
+    def mean(self, metric: str, view: View) -> float | None:
+        """Time-weighted mean over 5 minutes of whole steps, None where it does not tell it."""
+        gauge = self.series.get(metric)
+        return step_mean(view, gauge) if gauge is not None else None
+
+    def rate(self, metric: str, view: View) -> float | None:
+        """Increase per second of a counter over five minutes, None below two pages."""
+        gauge = self.series.get(metric)
+        grown, seconds = gauge.increase(view.now) if gauge is not None else (0.0, 0.0)
+        return grown / seconds if seconds > 0 else None
+
+
+def engines(view: View) -> list[Engine]:
+    """Every engine that is known, in the order of their names; those of targets that are down as last seen."""
+    found: list[Engine] = view.once("engines", _engines)
+    return found
+
+
+def awake(view: View) -> list[Engine]:
+    """Those that answer and do not sleep: paused and hung ones hold their requests, and count."""
+    return [one for one in engines(view) if one.state in ("up", "paused", "hung")]
+
+
+def spread(values: list[float]) -> Answer:
+    """The fleet's mean, and its tail: the idlest and the busiest engine."""
+    found = (("min", min(values)), ("mean", fmean(values)), ("max", max(values)))
+    return [Value(value, (("stat", stat),)) for stat, value in found]
+
+
+def _engines(view: View) -> list[Engine]:
+    pages = _pages(view)
+    health = {one.name: one for one in view.targets}
+    found = [_engine(view, key, pages, health.get(key[0])) for key in sorted(_keys(pages))]
+    told = {one.target for one in found}
+    lost = [one for one in view.targets if one.actor == "generator" and one.name not in told]
+    return found + [engine for one in lost for engine in _lost(view, one)]
+
+
+Pages = dict[tuple[str, Labels], dict[str, Gauge]]
+
+
+def _pages(view: View) -> Pages:
+    pages: Pages = {}
+    for metric in INPUTS:
+        for gauge in view.fresh(metric):
+            pages.setdefault((gauge.target, gauge.labels), {})[metric] = gauge
+    return pages
+
+
+def _keys(pages: Pages) -> list[tuple[str, Labels]]:
+    """Who runs requests is an engine; on a page that does not tell them, who counts tokens."""
+    running, counting = ([key for key, series in pages.items() if metric in series] for metric in LOAD)
+    told = {target for target, _ in running}
+    return running + [key for key in counting if key[0] not in told]
+
+
+def _engine(view: View, key: tuple[str, Labels], pages: Pages, health: TargetHealth | None) -> Engine:
+    target, labels = key
+    replica = tuple(pair for pair in labels if pair[0] == "replica")
+    # The nearest word wins: the engine's own, its replica's, the page's.
+    series = {**pages.get((target, ()), {}), **pages.get((target, replica), {}), **pages[key]}
+    if health is not None and not health.up:
+        return Engine(target, labels, {}, "down")
+    return Engine(target, labels, series, _state(series, view.now))
+
+
+def _state(series: Mapping[str, Gauge], now: float) -> str:
+    if _on(series, "generator_asleep"):
+        return "asleep"
+    if _on(series, "generator_paused") or _on(series, "generator_requests_paused"):
+        return "paused"
+    return "hung" if hung(series, now) else "up"
+
+
+def _on(series: Mapping[str, Gauge], metric: str) -> bool:
+    return metric in series and series[metric].last > 0
+
+
+def hung(series: Mapping[str, Gauge], now: float) -> bool:
+    """Did requests run for a minute in which no token was counted and no cache moved?"""
+    running, limit = series.get("generator_requests_running"), now - FROZEN_SECONDS
+    signs = [series[metric] for metric in SIGNS if metric in series]
+    if running is None or "generator_tokens_total" not in series:
+        return False
+    return max(_still_since(gauge) for gauge in signs) <= limit and _busy_since(running, limit)
+
+
+def _still_since(gauge: Gauge) -> float:
+    """When the series last moved, or its first page within the window."""
+    since = gauge.last_ts
+    for ts, value in reversed(gauge.points):
+        if value != gauge.last:
+            break
+        since = ts
+    return since
+
+
+def _busy_since(running: Gauge, since: float) -> bool:
+    """Did requests run in every page from `since` on?"""
+    counts = [value for ts, value in running.points if ts >= since]
+    return bool(counts) and min(counts) > 0
+
+
+def _lost(view: View, health: TargetHealth) -> Iterator[Engine]:
+    """Engines of a target of which nothing is fresh: down, or silent where it answers without its numbers."""
+    state = "silent" if health.up else "down"
+    kept = view.gauges.get("generator_requests_running", ())
+    last = sorted({gauge.labels for gauge in kept if gauge.target == health.name})
+    if not last and health.kind in KINDS and (state == "down" or health.last_ok_ts is not None):
+        last = [()]
+    return (Engine(health.name, labels, {}, state) for labels in last)

@@ -1,0 +1,29 @@
+"""Tokens an engine generates per second: by its counter, or by its own word where the counter moves in jumps."""
+
+from itertools import pairwise
+
+from server.signals._engines import Engine
+from server.signals._model import View
+
+# A live counter grows between any two pages with requests; one that counts at a request's end does between few.
+_LIVE_SHARE = 0.5
+
+
+def rate(engine: Engine, view: View) -> float | None:
+    """Tokens per second over five minutes; None below two pages.
+
+    SGLang before 0.5.9 counts tokens when a request ends: none for minutes, then all. It tells its throughput beside.
+    """
+    told = engine.series.get("generator_token_throughput")
+    if told is not None and engine.state == "up" and _in_jumps(engine):
+        return told.mean(view.now)
+    return engine.rate("generator_tokens_total", view)
+
+
+def _in_jumps(engine: Engine) -> bool:
+    tokens, running = engine.series.get("generator_tokens_total"), engine.series.get("generator_requests_running")
+    if tokens is None or running is None:
+        return tokens is None
+    busy = {ts for ts, value in running.points if value > 0}
+    grew = [new > old for (before, old), (ts, new) in pairwise(tokens.points) if before in busy and ts in busy]
+    return bool(grew) and sum(grew) < _LIVE_SHARE * len(grew)

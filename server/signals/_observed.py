@@ -1,0 +1,166 @@
+"""Sources' own histograms over five minutes: what was observed, by the minute, added up over the fleet.
+
+A reading is a total since the process began; what it adds to the one before is put into the minute of the reading, by
+the rules of the store (`server.store.histograms`), whose minutes fill it again after a restart. Memory is one reading
+per series, and six minutes per layout of edges: it does not grow with time, and hardly with the fleet.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collectors.model import Histogram, Labels
+
+MINUTE_SECONDS = 60.0
+WINDOW_SECONDS = 300.0
+KEPT_MINUTES = 6
+# What a source that was silent for longer has observed since is not of "now", whenever it was.
+REMEMBERED_SECONDS = 10 * WINDOW_SECONDS
+
+Bucket = tuple[float, float]
+"""(upper edge, observations at most that large)."""
+Edges = tuple[float, ...]
+
+# Labels that are kept; all others are added up. Only what is told of each engine costs a pool per engine.
+WINDOWED: Mapping[str, tuple[str, ...]] = {
+    "sandbox_exec_seconds": (),
+    "time_to_first_token_seconds": (),
+    "inter_token_latency_seconds": (),
+    "e2e_request_seconds": (),
+    "generator_queue_seconds": (),
+    "generator_weight_update_seconds": ("operation", "target"),
+}
+"""Histograms that a tick signal reads: the dozens of others go to the store only."""
+
+
+@dataclass(slots=True)
+class Pool:
+    """Observations of one metric under one label set and one layout of edges.
+
+    Attributes:
+        minutes: minute since the epoch -> cumulative counts (one per edge and one of all), then the sum.
+        last_ts, until: the newest reading, and until when its sources count as reporting.
+    """
+
+    metric: str
+    labels: Labels
+    edges: Edges
+    minutes: dict[int, list[float]] = field(default_factory=dict)
+    last_ts: float = -math.inf
+    until: float = -math.inf
+
+    def fresh(self, now: float) -> bool:
+        return now <= self.until
+
+    def add(self, minute: int, grown: Sequence[float]) -> None:
+        known = self.minutes.get(minute)
+        self.minutes[minute] = [*grown] if known is None else [a + b for a, b in zip(known, grown, strict=True)]
+        for old in [at for at in self.minutes if at <= minute - KEPT_MINUTES]:
+            del self.minutes[old]
+
+    def within(self, now: float) -> list[float]:
+        """As a minute, of the last five; the minute in which the window begins by its share within."""
+        found = [0.0] * (len(self.edges) + 2)
+        for minute, grown in self.minutes.items():
+            begin = minute * MINUTE_SECONDS
+            share = min(1.0, (begin + MINUTE_SECONDS - (now - WINDOW_SECONDS)) / MINUTE_SECONDS)
+            if share > 0 and begin <= now:
+                found = [a + share * b for a, b in zip(found, grown, strict=True)]
+        return found
+
+
+@dataclass(slots=True)
+class Histograms:
+    """All windowed histograms of one run: the last reading of every series, and the pools they go into."""
+
+    pools: dict[tuple[str, Labels, Edges], Pool] = field(default_factory=dict)
+    _last: dict[tuple[str, str, Labels], tuple[float, Histogram]] = field(default_factory=dict)
+
+    def read(self, ts: float, target: str, new: Histogram, carry: float) -> None:
+        """The next reading of a series. The first is the base; one that is not newer says nothing."""
+        before = self._last.get((target, new.metric, new.labels))
+        if before is not None and ts <= before[0]:
+            return
+        self._last[target, new.metric, new.labels] = (ts, new)
+        pool = self.pool(target, new.metric, new.labels, new.edges)
+        pool.last_ts, pool.until = max(pool.last_ts, ts), max(pool.until, ts + carry)
+        grown = _grown(before[1], new) if before is not None else None
+        if grown is not None:
+            pool.add(math.floor(ts / MINUTE_SECONDS), grown)
+
+    def pool(self, target: str, metric: str, labels: Labels, edges: Edges) -> Pool:
+        """Where observations of a series go."""
+        kept = WINDOWED.get(metric, ())
+        own = tuple(pair for pair in sorted((*labels, ("target", target))) if pair[0] in kept)
+        key = (metric, own, edges)
+        if key not in self.pools:
+            self.pools[key] = Pool(metric, own, edges)
+        return self.pools[key]
+
+    def by_metric(self) -> dict[str, list[Pool]]:
+        found: dict[str, list[Pool]] = {}
+        for pool in self.pools.values():
+            found.setdefault(pool.metric, []).append(pool)
+        return found
+
+    def fresh(self, now: float) -> bool:
+        """Does any source of one still report?"""
+        return any(pool.fresh(now) for pool in self.pools.values())
+
+    def forget(self, now: float) -> None:
+        """Drop what was silent for ten windows: engines come and go, memory must not follow."""
+        old = now - REMEMBERED_SECONDS
+        self._last = {key: at for key, at in self._last.items() if at[0] >= old}
+        self.pools = {key: pool for key, pool in self.pools.items() if pool.last_ts >= old}
+
+
+def _grown(old: Histogram, new: Histogram) -> list[float] | None:
+    """What came since the reading before; None when nothing did. Other edges or a fall: a new process."""
+    if old.counts == new.counts and old.edges == new.edges:
+        return None
+    if old.edges != new.edges or any(n < o for n, o in zip(new.counts, old.counts, strict=True)):
+        return [*new.counts, new.total] if new.counts[-1] else None
+    grown = [n - o for n, o in zip(new.counts, old.counts, strict=True)]
+    return [*grown, new.total - old.total] if grown[-1] else None
+
+
+# ---- what signals ask
+
+
+def observed(pools: Iterable[Pool], now: float) -> list[Bucket]:
+    """What was observed within five minutes, cumulative and ascending; empty when nothing was.
+
+    Sources with the same edges are added up. Other edges cannot be: the layout with most observations speaks.
+    """
+    layouts: dict[Edges, list[float]] = {}
+    for pool in pools:
+        grown = pool.within(now)[:-1]
+        known = layouts.get(pool.edges)
+        layouts[pool.edges] = grown if known is None else [a + b for a, b in zip(known, grown, strict=True)]
+    edges, counts = max(layouts.items(), key=lambda item: item[1][-1], default=((), [0.0]))
+    return list(zip((*edges, math.inf), counts, strict=True)) if counts[-1] > 0 else []
+
+
+def totals(pools: Iterable[Pool], now: float) -> tuple[float, float]:
+    """(observations, their sum) within five minutes, whatever the edges."""
+    found = [pool.within(now)[-2:] for pool in pools]
+    return sum(count for count, _ in found), sum(total for _, total in found)
+
+
+def quantile(buckets: Sequence[Bucket], q: float) -> float:
+    """Linear within its bucket from 0 on, as Prometheus has it; beyond the last edge that edge: it is at least that."""
+    rank = q * buckets[-1][1]
+    low = below = 0.0
+    for edge, count in buckets:
+        if count >= rank and count > below:
+            return low if math.isinf(edge) else low + (edge - low) * (rank - below) / (count - below)
+        low, below = edge, count
+    return low
+
+
+def quantiles(buckets: Sequence[Bucket], wanted: Iterable[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+    """(name, value) of those beyond the first bucket: within it nothing but "below the first edge" is known."""
+    for name, q in wanted:
+        value = quantile(buckets, q)
+        if value > buckets[0][0]:
+            yield name, value

@@ -1,0 +1,28 @@
+"""Generated tokens per second of single engines: the fleet's mean, its slowest and its fastest."""
+
+from server.signals._engines import INPUTS, awake, spread
+from server.signals._generated import rate
+from server.signals._model import Answer, Signal, Unknown, View
+
+_HINT = "no engine reports generated tokens: add its /metrics as a target"
+
+
+def _compute(view: View) -> Answer:
+    fleet = awake(view)
+    known = [found for engine in fleet if (found := rate(engine, view)) is not None]
+    if known:
+        return spread(known)
+    return Unknown("one page per engine so far; a rate needs two" if fleet else _HINT)
+
+
+SIGNAL = Signal(
+    name="generator_engine_tokens_per_second",
+    title="Tokens per engine",
+    unit="tokens/s",
+    actor="generator",
+    help="Tokens generated per second by the slowest, the mean and the fastest engine that is awake, over 5 minutes.",
+    inputs=INPUTS,
+    cadence="tick",
+    compute=_compute,
+    hint=_HINT,
+)

@@ -1,0 +1,28 @@
+"""What slime and its fork log of one and the same rollout, by hand: two halves, two optimizer steps (rollout 3)."""
+
+THREE = {
+    "trainer_step_seconds": 80,
+    "trainer_wait_seconds": 30 - 5 - 6 - 1,
+    "trainer_compute_seconds": 50,
+    "trainer_weight_sync_seconds": 5,
+    "trainer_checkpoint_seconds": 6,
+    "trainer_data_load_seconds": 1,
+    "trainer_other_seconds": 1,
+    "trainer_logprob_seconds": 8 + 4,
+    'trainer_tokens_per_second{basis="busy"}': 1500,
+    "trainer_samples": 64 + 64,
+    "loss_mean": (0.5 + 1.5) / 2,
+    "gradient_norm": (0.5 + 1.5) / 2,
+    "gradient_nonfinite": 0,
+    "entropy_mean": 1.25,
+    "clip_ratio": 0.02,
+    "learning_rate": 1e-6,
+    "mismatch_logprob_difference_mean": 0.015,
+    "reward_mean": 0.28,
+    "response_tokens_mean": 303,
+    "response_tokens_max": 1024,
+    "response_tokens_min": 10,
+    "prompt_tokens_mean": 120,
+    "truncation_ratio": 0.125,
+    "rollout_harness_seconds_mean": 2.5,
+}

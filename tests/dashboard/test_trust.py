@@ -1,0 +1,30 @@
+"""The list of targets: who is gone is not down."""
+
+from dataclasses import replace
+
+from dashboard.trust import trust
+from server.query.types import Status, TargetTrust
+
+NOW = 1_800_000_000.0
+ENGINE = TargetTrust("rollout/n:1", "run", "vllm", "generator", True, 3.0, "", 0.1, 9, 0, {}, "engines", "rollout")
+GONE = replace(ENGINE, target="rollout/n:2", up=False, error="engines does not list it any more", gone_since=NOW - 3600)
+DOWN = replace(ENGINE, target="mine", up=False, error="HTTP 500", source="", job="")
+
+
+def status(*targets: TargetTrust) -> Status:
+    return Status("run", "", "", "running", NOW, None, (), (), targets, {})
+
+
+def test_who_is_gone_comes_last_says_since_when_and_is_not_counted() -> None:
+    cells = trust(status(GONE, ENGINE, DOWN))
+    rows = [cells[f"t.{number}"] for number in range(3)]
+    assert [(row[0], row[2], row[3], row[5]) for row in rows] == [  # type: ignore[index]
+        ("mine", "vllm", 0, "HTTP 500"),
+        ("rollout/n:1", "vllm (rollout, from engines)", 1, ""),
+        (
+            "rollout/n:2", "vllm (rollout, from engines)", 2,
+            "gone since 07:00 UTC: engines does not list it any more",
+        ),
+    ]  # fmt: skip
+    assert (cells["t.sum"], cells["t.s"]) == ("1 of 2 up, 1 gone", "watch")
+    assert trust(status(GONE))["t.s"] == "unknown"
