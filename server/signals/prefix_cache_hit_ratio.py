@@ -13,7 +13,7 @@ def _compute(view: View) -> Answer:
     if queries and hits is not None:
         return [Value(hits / queries)]
     ratios = view.fresh("prefix_cache_hit_ratio")
-    if ratios and queries is None:
+    if ratios and not queries:
         # The engine's window is its own, and what it weighs by is not told: the plain mean is all there is.
         return [Value(fmean(gauge.mean(view.now) for gauge in ratios))]
     return Unknown(_HINT if queries is None or hits is None else "no prompt was looked up within 5 minutes")

@@ -245,7 +245,7 @@ def test_rules_say_what_they_lack(store: Store) -> None:
         why = {rule.name: rule.why for rule in run.reader.rules("run")}
     assert why["TrainerStarved"] == why["TargetDown"] == why["EngineFrozen"] == ""
     assert why["ResponseLengthDrift"].startswith("no source yet: drift")
-    assert why["ZeroAdvantageHigh"].startswith("no source: not reported by prime_rl; this trainer reports no")
+    assert why["ZeroAdvantageHigh"].startswith("no source: not reported by prime_rl: versions that have it log")
     assert why["AllZeroRewards"].startswith("no source: ")
 
 

@@ -92,6 +92,8 @@ def test_prefix_hits_are_a_ratio_of_sums_and_else_the_engines_own() -> None:
     assert ask(prefix_cache_hit_ratio.SIGNAL, *own) == {"": pytest.approx(0.3)}
     idle = gauge("prefix_cache_queries_total", 7, 7), gauge("prefix_cache_hits_total", 3, 3)
     assert "no prompt was looked up" in why(prefix_cache_hit_ratio.SIGNAL.compute(view(*idle)))
+    # Counters that never move (SGLang, driven) do not outvote the engine's own ratio.
+    assert ask(prefix_cache_hit_ratio.SIGNAL, *idle, *own) == {"": pytest.approx(0.3)}
 
 
 def at_the_end(target: str = "e0") -> Gauge:
@@ -152,6 +154,10 @@ def test_live_length_by_the_engines_sum_else_by_what_its_cache_holds() -> None:
     assert ask(live_sequence_length_tokens.SIGNAL, *told, *by_usage) == {"": 3000.0}  # 120,000 tokens of 40
     assert "no request ran" in why(
         live_sequence_length_tokens.SIGNAL.compute(view(*engine(running=0, usage=0.0, capacity=200_000)))
+    )
+    untold = engine(running=10, live_sequence_tokens=0, usage=0.5, capacity=200_000)
+    assert ask(live_sequence_length_tokens.SIGNAL, *untold) == {"": 10_000.0}, (
+        "running sequences of no tokens: not told"
     )
     assert "together with" in why(live_sequence_length_tokens.SIGNAL.compute(view(*engine(running=3))))
 
