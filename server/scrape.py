@@ -7,10 +7,7 @@ the log gets one line when a target goes down and one when it comes back.
 import asyncio
 import logging
 import random
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +17,7 @@ import httpx
 
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, Target
 from collectors.readers.http import PageClient
+from server.aside import Aside, StillReadingError
 
 log = logging.getLogger("rollscope.scrape")
 
@@ -60,7 +58,7 @@ class TargetReader:
     was_up: bool | None = None
     _state: dict[str, Any] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
-    _out: Future[Reading] | None = None
+    _aside: Aside[Reading] | None = None
     _down_since: float = 0.0
     _random: random.Random = field(default_factory=random.Random)
 
@@ -94,25 +92,16 @@ class TargetReader:
         return await self.collector.poll(self._http(), self._state, self.limits)
 
     async def _tail(self, now: float) -> Reading:
-        """Files may hang (NFS): each read has a daemon thread of its own, so that only this target waits.
-
-        A pool would run out of threads that never return, and the interpreter would wait for them at its end.
-        """
-        if self._out is None or self._out.cancelled():
-            assert self.collector.tail is not None
-            self._out = Future()
-            call = partial(self.collector.tail, Path(self.target.path), self.cursor, self.limits, now)
-            name = f"tail {self.target.name}"
-            threading.Thread(target=_answer, args=(self._out, call), name=name, daemon=True).start()
-        elif not self._out.done():
-            raise ScrapeError("timeout", "the last read has not returned yet: a file system that hangs?")
-        # One that came too late is as good: the cursor has not moved. Thrown away, a slow machine would read the same
-        # rows for ever.
+        """A read that may hang, or be late: its rows are taken then, for the cursor has not moved."""
+        assert self.collector.tail is not None
+        if self._aside is None:
+            self._aside = Aside(f"tail {self.target.name}")
         try:
-            return await asyncio.wrap_future(self._out)
-        finally:
-            if self._out.done():
-                self._out = None
+            return await self._aside.read(
+                partial(self.collector.tail, Path(self.target.path), self.cursor, self.limits, now)
+            )
+        except StillReadingError as error:
+            raise ScrapeError("timeout", str(error)) from None
 
     def _http(self) -> httpx.AsyncClient:
         """One client per target: a shared pool costs 4 to 6 ms of bookkeeping a page (perf.md 2b)."""
@@ -163,13 +152,3 @@ class TargetReader:
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
-
-
-def _answer(done: "Future[Reading]", call: Callable[[], Reading]) -> None:
-    """Run `call` and hand over what came of it; nobody may be listening any more."""
-    if not done.set_running_or_notify_cancel():
-        return
-    try:
-        done.set_result(call())
-    except BaseException as error:  # noqa: BLE001  whatever it is belongs to the caller, not to this thread
-        done.set_exception(error)

@@ -100,5 +100,7 @@ def _nodes(document: dict[str, Any]) -> dict[str, float]:
     serve = number(dig(document, "deployment.num_infer_nodes"))
     if per_node is None or train is None:
         return {}
+    trainer = {"trainer_gpus": train * per_node}
     replicas = number(dig(document, "deployment.num_infer_replicas")) or 1.0
-    return {"trainer_gpus": train * per_node, "generator_gpus": (serve or 0.0) * replicas * per_node}
+    # Engines that the deployment does not name may run elsewhere: how many is not told.
+    return trainer if serve is None else {**trainer, "generator_gpus": serve * replicas * per_node}

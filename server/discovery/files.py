@@ -4,15 +4,14 @@ Nobody can be made to write atomically: a file that cannot be read as a whole ke
 is gone, for a while. Read-only.
 """
 
-import asyncio
 import glob
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from server.aside import Aside, StillReadingError
 from server.discovery.model import BYTES, DiscoveryError
 
 # Whoever writes a file anew may take it away first; a scheduler that moved it needs minutes.
@@ -49,7 +48,7 @@ class Watched(Generic[T]):
     patterns: Sequence[str]
     parse: Callable[[bytes, Path], T]
     files: dict[str, Held[T]] = field(default_factory=dict)
-    _out: "Future[bool] | None" = None
+    _aside: Aside[bool] = field(default_factory=lambda: Aside("discovery"))
 
     async def look(self, now: float) -> bool:
         """Did any file change? One read at a time: a file system that hangs keeps a thread, not the event loop.
@@ -57,18 +56,10 @@ class Watched(Generic[T]):
         Raises:
             DiscoveryError: the last look has not returned.
         """
-        if self._out is not None and not self._out.done():
-            raise DiscoveryError("the last read has not returned yet: a file system that hangs?")
-        self._out = Future()
-        threading.Thread(target=self._run, args=(self._out, now), name="discovery", daemon=True).start()
-        return await asyncio.wrap_future(self._out)
-
-    def _run(self, out: "Future[bool]", now: float) -> None:
-        if out.set_running_or_notify_cancel():
-            try:
-                out.set_result(self.read(now))
-            except BaseException as error:  # noqa: BLE001  whatever it is belongs to the caller, not to this thread
-                out.set_exception(error)
+        try:
+            return await self._aside.read(partial(self.read, now))
+        except StillReadingError as error:
+            raise DiscoveryError(str(error)) from None
 
     def read(self, now: float) -> bool:
         """As `look`, here and now."""

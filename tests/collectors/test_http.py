@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import time
 import zlib
 from collections.abc import Awaitable, Callable
 
@@ -123,14 +122,12 @@ def test_an_endless_body_stops_at_the_limit() -> None:
 def test_an_endless_drip_ends_at_the_total_time_out() -> None:
     async def handler(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
-        while True:
+        for _ in range(500):  # it does end, so that a limit between two reads alone would show
             writer.write(b"#")
             await writer.drain()
             await asyncio.sleep(0.02)
 
-    start = time.monotonic()
     assert error_of(fetch(handler, Limits(timeout_seconds=0.3))).kind == "timeout"
-    assert time.monotonic() - start < 1.5
 
 
 def test_a_gzip_answer_nobody_asked_for_is_read_within_the_limit() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,29 @@ def test_a_file_system_that_hangs_is_told_and_costs_one_thread(tmp_path: Path) -
         True,
         Listing((), False, "the last read has not returned yet: a file system that hangs?"),
     )
+
+
+def test_a_list_that_nobody_waited_for_is_taken_by_the_next_look(tmp_path: Path) -> None:
+    """Its file is unchanged then: read anew it would say that nothing is new, and the targets would never come."""
+    pipe = tmp_path / "a.json"
+    os.mkfifo(pipe)
+    provider = FileSd([str(pipe)])
+
+    async def late() -> Listing:
+        first = asyncio.ensure_future(provider.targets(NOW))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        (reading,) = (thread for thread in threading.enumerate() if thread.name == "discovery")
+        with pipe.open("wb") as file:
+            file.write(WHOLE.encode())
+        reading.join()
+        return await asyncio.wait_for(provider.targets(NOW), 10)  # read again, the pipe would wait for ever
+
+    listing = asyncio.run(late())
+    path = tmp_path / "plain.json"
+    path.write_text(WHOLE)
+    assert listing.changed and listing.found == ask(FileSd([str(path)])).found != ()
 
 
 @given(st.binary(max_size=200), st.sampled_from([".json", ".yml"]))
