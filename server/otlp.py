@@ -52,10 +52,15 @@ class Part:
     unmapped: dict[str, int] = field(default_factory=dict)
     quotas: dict[tuple[str, str], dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     points: int = 0
+    refused: int = 0
+    why: str = ""
 
     def body(self) -> Body:
         samples = [*self.samples.values(), *self._quotas()]
-        reading = Reading(samples=tuple(samples), unmapped=self.unmapped, samples_scraped=self.points)
+        reading = Reading(
+            samples=tuple(samples), unmapped=self.unmapped, samples_scraped=self.points,
+            dropped=self.refused, why_dropped=self.why,
+        )  # fmt: skip
         return Body(reading, tuple(self.grown))
 
     def _quotas(self) -> Iterator[Sample]:
@@ -279,7 +284,10 @@ class _Metric:
         return self.metric.WhichOneof("data") or ""
 
     def _refuse(self, why: str, count: int = 1) -> None:
-        self.of.found.refuse(f"{self.metric.name[:200]}: {why}", count)
+        """Told to the sender, and shown at the target: who looks at a chart has not seen the answer."""
+        said, part = f"{self.metric.name[:200]}: {why}", self.of.part
+        self.of.found.refuse(said, count)
+        part.refused, part.why = part.refused + count, part.why or said
 
     def _points(self) -> Iterator[tuple[Any, dict[str, str]]]:
         kind = self._kind()
@@ -289,9 +297,22 @@ class _Metric:
         elif kind in ("sum", *_MAKE) and data.aggregation_temporality == _UNSPECIFIED:
             self._refuse("its aggregation temporality is not said", _count(self.metric))
         elif kind:
-            for point in data.data_points:
-                if not point.flags & 1:  # "no recorded value": a series that has ended
-                    yield point, _attributes(point.attributes)
+            yield from self._distinct(point for point in data.data_points if not point.flags & 1)
+
+    def _distinct(self, points: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
+        """One point per series and time; of a value of the moment the newest, or a sum would count a series twice."""
+        # Those that are flagged "no recorded value" are left out before: a series that has ended.
+        found: dict[tuple[tuple[str, str], ...], dict[int, tuple[Any, dict[str, str]]]] = {}
+        for point in points:
+            attributes = _attributes(point.attributes)
+            times = found.setdefault(tuple(sorted(attributes.items())), {})
+            if point.time_unix_nano in times:
+                self._refuse("two points of one series at one time")
+            else:
+                times[point.time_unix_nano] = (point, attributes)
+        of_the_moment = self._kind() == "gauge" or (self._kind() == "sum" and not self.metric.sum.is_monotonic)
+        for times in found.values():
+            yield from [times[max(times)]] if of_the_moment else times.values()
 
     def _take(
         self, metric: Metric, labels: Labels, point: Any, attributes: Mapping[str, str], factor: float = 1.0, *,

@@ -169,8 +169,24 @@ def test_what_cannot_be_taken_is_counted_with_its_reason(metric: dict[str, Any],
     assert words.startswith(f"{metric['name']}: ") and why in words
     kept = found.parts[("run", "otlp")].body()
     assert ([s.value for s in kept.reading.samples], kept.grown) == ([2.0], ())
+    # Shown at the target too: who looks at a chart has not seen the answer.
+    assert (kept.reading.dropped, kept.reading.why_dropped) == (1, words)
     told = json.loads(otlp.answer(found, otlp.JSON))["partialSuccess"]
     assert told == {"rejectedDataPoints": "1", "errorMessage": words}
+
+
+def test_of_two_points_of_one_series_one_counts() -> None:
+    """Containers are added up: one that is sent twice must not count twice, nor an older value beside a newer."""
+    one, other = {"container_id": "a"}, {"container_id": "b"}
+    metric = gauge("modal.container.running", (1, one), (1, one), (1, other))
+    found = otlp.read(request(metric), "run", NOW)
+    assert (found.refused, found.words) == (1, ["modal.container.running: two points of one series at one time"])
+    (sample,) = found.parts[("run", "otlp")].body().reading.samples
+    assert sample.value == 2.0
+
+    metric["gauge"]["dataPoints"][0]["timeUnixNano"] = str(int((NOW - 5) * 1e9))
+    (sample,) = body(request(metric), "run").reading.samples
+    assert sample.value == 2.0
 
 
 def test_a_histogram_that_leaves_its_sum_out_or_says_another_count_is_refused() -> None:
