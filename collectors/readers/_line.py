@@ -143,7 +143,7 @@ class _Exchange(asyncio.Protocol):
         elif self._kept and not self._began and not self._held:
             self._finish(Stale("closed"))
         else:
-            self._finish(Lost("broken"))
+            self._finish(Lost("the connection ended before the answer did"))
 
     def _finish(self, error: Exception | None) -> None:
         self._next = None
@@ -161,13 +161,13 @@ class _Exchange(asyncio.Protocol):
         if found is None and len(self._held) <= HEAD_BYTES:
             return False
         if found is None:
-            raise Lost("no end of its head")
+            raise Lost("no HTTP, for it has no end of its head")
         text = bytes(self._held[: found.start()])
         del self._held[: found.end()]
         version, status, headers = _parsed(text)
         if status < 200:
             if status == 101:
-                raise Lost("another protocol")
+                raise Lost("no HTTP, but another protocol")
             return True  # 100, 103: the answer itself follows
         self._began = True
         self._last = _closes(version, headers)
@@ -179,11 +179,11 @@ class _Exchange(asyncio.Protocol):
         coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
         if coding is not None:
             if coding.lower() != b"chunked":
-                raise Lost("a transfer coding nobody asked for")
+                raise Lost("no HTTP, but a transfer coding nobody asked for")
             self._next = self._chunk_head
         elif length is not None:
             if _NUMBER.fullmatch(length) is None:
-                raise Lost("no length")
+                raise Lost("no HTTP, for it has no length")
             self._left, self._next = int(length), self._counted
             if self._left == 0:
                 self._complete()
@@ -213,7 +213,7 @@ class _Exchange(asyncio.Protocol):
             return False
         size = _CHUNK.match(line)
         if size is None:
-            raise Lost("no chunk")
+            raise Lost("no HTTP, for it has no chunk")
         self._left = int(size[1], 16)
         self._next = self._chunk if self._left else self._trailer
         return True
@@ -226,7 +226,7 @@ class _Exchange(asyncio.Protocol):
         if line is None:
             return False
         if line:
-            raise Lost("a chunk that is longer than it says")
+            raise Lost("no HTTP, but a chunk that is longer than it says")
         self._next = self._chunk_head
         return True
 
@@ -242,7 +242,7 @@ class _Exchange(asyncio.Protocol):
         if end < 0 and len(self._held) <= CHUNK_HEAD_BYTES:
             return None
         if not 0 <= end <= CHUNK_HEAD_BYTES:
-            raise Lost("no end of a chunk's head")
+            raise Lost("no HTTP, for it has no end of a chunk's head")
         line = bytes(self._held[:end]).rstrip(b"\r")
         del self._held[: end + 1]
         return line
@@ -265,16 +265,16 @@ def _parsed(head: bytes) -> tuple[int, int, dict[bytes, bytes]]:
     first, *lines = head.replace(b"\r\n", b"\n").split(b"\n")
     status = _STATUS.fullmatch(first)
     if status is None:
-        raise Lost("no status line")
+        raise Lost("no HTTP, for it has no status line")
     headers: dict[bytes, bytes] = {}
     for line in lines:
         header = _HEADER.fullmatch(line)
         if header is None:
-            raise Lost("no header")
+            raise Lost("no HTTP, for it has no header")
         name, value = header[1].lower(), header[2]
         # Two lengths, or codings, mean that two sides may not agree on where the answer ends.
         if name in (b"content-length", b"transfer-encoding") and headers.get(name, value) != value:
-            raise Lost("two lengths")
+            raise Lost("no HTTP, for it has two lengths")
         headers[name] = value
     return int(status[1]), int(status[2]), headers
 

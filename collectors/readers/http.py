@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from collectors.model import Limits, ScrapeError
-from collectors.readers._line import Line, Place
+from collectors.readers._line import Line, Lost, Place
 from collectors.readers.exposition import CONTENT_TYPE
 
 _HEADERS = {
@@ -122,6 +122,8 @@ async def get(client: httpx.AsyncClient, url: httpx.URL | str, limits: Limits) -
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
         # The class says enough (ConnectError, RemoteProtocolError); the message would carry the URL.
         raise ScrapeError("unreachable", f"no answer: {type(error).__name__}") from None
+    except Lost as error:
+        raise ScrapeError("unreachable", f"no complete answer: {error}") from None
     except (OSError, UnicodeError) as error:
         raise ScrapeError("unreachable", f"no answer: {type(error).__name__}") from None
 

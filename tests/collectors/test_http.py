@@ -150,6 +150,8 @@ def test_what_cannot_be_inflated_is_garbage(encoding: str) -> None:
 def test_a_connection_cut_in_the_middle() -> None:
     result = fetch(reply("200 OK", b"a 1\n", "Content-Length: 400", length=False), Limits())
     assert error_of(result).kind == "unreachable"
+    if Client is http.PageClient:
+        assert str(error_of(result)) == "no complete answer: the connection ended before the answer did"
 
 
 def test_no_http_at_all() -> None:
