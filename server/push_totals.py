@@ -5,8 +5,10 @@ again loses nothing, and one that comes later only adds what it counted since. B
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from collectors.model import Histogram, Sample
@@ -16,6 +18,8 @@ from server.push_body import Grown
 STREAMS, SERIES = 2_000, 1_000
 # A process that began so shortly before its first push counted everything in what is "now".
 RECENT_SECONDS = 300.0
+# Between two pushes of the SDKs, by default: of one that does not say since when it counted.
+UNSAID_SECONDS = 60.0
 # The store's resolution: two values of one series need two instants.
 TICK = 0.001
 EDGES_MOVED = "{}: other buckets than those it is added up in"
@@ -65,7 +69,15 @@ class Totals:
         if not grown:
             return [], []
         first, self.since = self.since is None, now - RECENT_SECONDS if self.since is None else self.since
-        self.at = max(now, self.at + 2 * TICK)
+        found: list[Sample | Histogram] = []
+        # By their own times: what an exporter held back while it could not send is not of the moment it arrives.
+        for ts, of_then in groupby(sorted(grown, key=partial(_time, now=now)), key=partial(_time, now=now)):
+            found += self._add(of_then, ts, now, first)
+        return [v for v in found if isinstance(v, Sample)], [v for v in found if isinstance(v, Histogram)]
+
+    def _add(self, grown: Iterable[Grown], ts: float, now: float, first: bool) -> list[Sample | Histogram]:
+        """Totals that changed by what was counted until `ts`."""
+        at = max(ts, self.at + TICK)
         changed: dict[str, Sample | Histogram] = {}
         begun: list[Sample | Histogram] = []
         for one in grown:
@@ -76,11 +88,11 @@ class Totals:
             if key not in self.sums:
                 self.sums[key] = [0.0] * len(amount)
                 if self._fresh(one):
-                    begun.append(_made(one.value, self.sums[key], self.at - TICK))
+                    begun.append(_made(one.value, self.sums[key], _begun(one, at)))
             self.sums[key] = [a + b for a, b in zip(self.sums[key], amount, strict=True)]
-            changed[key] = _made(one.value, self.sums[key], self.at)
-        values = [*begun, *changed.values()]
-        return [v for v in values if isinstance(v, Sample)], [v for v in values if isinstance(v, Histogram)]
+            changed[key] = _made(one.value, self.sums[key], at)
+        self.at = at if changed else self.at
+        return [*begun, *changed.values()]
 
     def _growth(self, one: Grown, now: float, first: bool) -> list[float] | None:
         """What a process counted since its last push; None: it said this before."""
@@ -118,6 +130,17 @@ class Totals:
         if why:
             self.dropped, self.why = self.dropped + 1, self.why or why
         return not why
+
+
+def _time(one: Grown, now: float) -> float:
+    """When it was counted; one whose clock is ahead counted it now."""
+    return min(one.value.ts, now) if one.value.ts is not None else now
+
+
+def _begun(one: Grown, at: float) -> float:
+    """When a series was 0: when counting began. Dated later, what it counted would look like the work of a moment."""
+    said = max(one.start, at - RECENT_SECONDS) if one.start else at - UNSAID_SECONDS
+    return min(said, at - TICK)
 
 
 def _fell(last: Sequence[float], value: Sequence[float]) -> bool:

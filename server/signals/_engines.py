@@ -4,6 +4,7 @@ An engine is one label set of a target's page: data-parallel ranks and the repli
 their own. What a page says of its whole server (paused, the served version) holds for every engine on it.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -127,10 +128,17 @@ def _on(series: Mapping[str, Gauge], metric: str) -> bool:
 def hung(series: Mapping[str, Gauge], now: float) -> bool:
     """Did requests run for a minute in which no token was counted and no cache moved?"""
     running, limit = series.get("generator_requests_running"), now - FROZEN_SECONDS
-    signs = [series[metric] for metric in SIGNS if metric in series]
-    if running is None or "generator_tokens_total" not in series:
+    if running is None or "generator_tokens_total" not in series or _held_until(series) > limit:
         return False
-    return max(_still_since(gauge) for gauge in signs) <= limit and _busy_since(running, limit)
+    # One that moved is enough, and the first nearly always did.
+    signs = (series[metric] for metric in SIGNS if metric in series)
+    return all(_still_since(gauge) <= limit for gauge in signs) and _busy_since(running, limit)
+
+
+def _held_until(series: Mapping[str, Gauge]) -> float:
+    """The last page that said paused or asleep: until then nothing was to move."""
+    held = (gauge.points for metric in HELD if (gauge := series.get(metric)) is not None)
+    return max((ts for points in held for ts, value in points if value > 0), default=-math.inf)
 
 
 def _still_since(gauge: Gauge) -> float:

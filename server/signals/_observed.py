@@ -24,6 +24,7 @@ Edges = tuple[float, ...]
 # Labels that are kept; all others are added up. Only what is told of each engine costs a pool per engine.
 WINDOWED: Mapping[str, tuple[str, ...]] = {
     "sandbox_exec_seconds": (),
+    "sandbox_spinup_seconds": ("image",),
     "time_to_first_token_seconds": (),
     "inter_token_latency_seconds": (),
     "e2e_request_seconds": (),

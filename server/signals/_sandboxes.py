@@ -2,12 +2,18 @@
 
 from server.signals._model import Answer, NotApplicable, Unknown, View
 from server.signals._sandbox_book import NEVER
+from server.signals._window import Gauge
 
 NO_SOURCE = (
     'no sandbox provider is read: add it as a target (collector = "prime_sandboxes", ...) or post what create() does '
     "to /api/v1/runs/{run}/sandboxes"
 )
 NEEDS_NONE = "this task uses no sandbox"
+
+
+def metered(view: View, metric: str) -> list[Gauge]:
+    """A source's own count of sandboxes, where no record of a single one is read: records know more, and count once."""
+    return view.fresh(metric) if view.sandboxes.silent(view.now) == NEVER else []
 
 
 def missing(view: View, *, told: bool = False) -> Answer | None:

@@ -1,6 +1,10 @@
-"""How long sandboxes took from requested to ready, of those that became ready within five minutes."""
+"""How long sandboxes took from requested to ready, of those that became ready within five minutes.
+
+Where no record of a single sandbox is read, from the buckets of a source that times them (no maximum then).
+"""
 
 from server.signals._model import Answer, Signal, Unknown, Value, View
+from server.signals._observed import Pool, observed, quantiles
 from server.signals._sandboxes import NO_SOURCE, missing
 
 QUANTILES = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
@@ -20,7 +24,29 @@ def _stats(image: str, seconds: list[float]) -> list[Value]:
     return [*values, Value(ordered[-1], (("image", image), ("stat", "max")))]
 
 
+def _metered(view: View) -> list[Value]:
+    """From the buckets of a source that times sandboxes without telling of any single one."""
+    if view.sandboxes.heard or view.sandboxes.ready or view.facts.get("has_sandbox") == 0:
+        return []
+    pools: dict[str, list[Pool]] = {}
+    for pool in view.observed.get("sandbox_spinup_seconds", ()):
+        if pool.fresh(view.now):
+            pools.setdefault("all", []).append(pool)
+            image = dict(pool.labels).get("image", "")
+            if image in ("cached", "built"):
+                pools.setdefault(image, []).append(pool)
+    found = {image: observed(of, view.now) for image, of in pools.items()}
+    return [
+        Value(value, (("image", image), ("stat", name)))
+        for image, buckets in found.items()
+        if buckets
+        for name, value in quantiles(buckets, QUANTILES)
+    ]
+
+
 def _compute(view: View) -> Answer:
+    if metered := _metered(view):
+        return metered
     gap = missing(view, told=bool(view.sandboxes.ready))
     if gap is not None:
         return gap
@@ -41,7 +67,7 @@ SIGNAL = Signal(
     actor="sandbox",
     help="Requested to ready, of sandboxes that became ready within 5 minutes, by image cached or built; stragglers "
     "are not in it until they end.",
-    inputs=(),
+    inputs=("sandbox_spinup_seconds",),
     cadence="tick",
     compute=_compute,
     hint=NO_SOURCE,

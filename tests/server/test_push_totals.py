@@ -53,6 +53,27 @@ def test_differences_are_added_and_the_first_has_a_zero_before_it() -> None:
     assert values(again(totals), tokens("a", 2, 5, delta=True), at=5) == [42.0]
 
 
+def dated(totals: Totals, *grown: Grown, at: float) -> list[tuple[float, float]]:
+    return [(sample.value, round((sample.ts or 0) - T0, 3)) for sample in totals.add(grown, T0 + at)[0]]
+
+
+def test_what_was_counted_is_dated_by_when_it_was_counted() -> None:
+    """6,000 tokens in the minute before the first push are 100/s, not those of a millisecond."""
+    assert dated(Totals(), tokens("a", 6000, 0, start=T0 - 60), at=0) == [(0.0, -60.0), (6000.0, 0.0)]
+    # What does not say since when it counts: the SDKs' own interval.
+    assert dated(Totals(), tokens("a", 40, 0, delta=True), at=0) == [(0.0, -60.0), (40.0, 0.0)]
+    # A difference over hours, an exporter's clock that is ahead: bounded.
+    assert dated(Totals(), tokens("a", 40, 9, delta=True, start=1.0), at=0) == [(0.0, -300.0), (40.0, 0.0)]
+
+
+def test_points_that_an_exporter_held_back_keep_their_times() -> None:
+    totals = Totals()
+    held = [tokens("a", value, at, start=T0 - 30) for value, at in ((900, 0), (300, -20), (600, -10))]
+    assert dated(totals, *held, at=0) == [(0.0, -30.0), (300.0, -20.0), (600.0, -10.0), (900.0, 0.0)]
+    # Of another process, counted before what is told already: after it, for a total does not go back.
+    assert dated(totals, tokens("b", 5, -5, delta=True), at=1) == [(905.0, 0.001)]
+
+
 def test_a_push_that_comes_twice_adds_nothing() -> None:
     totals = Totals()
     values(totals, tokens("a", 40, 0, delta=True), at=0)

@@ -245,6 +245,17 @@ def test_whatever_moves_in_an_engine_proves_that_it_works(sign: str) -> None:
     assert ask(generator_frozen.SIGNAL, *stuck, moving) == {"e0": 0.0}
 
 
+@pytest.mark.parametrize("held", ["generator_paused", "generator_asleep", "generator_requests_paused"])
+def test_an_engine_that_was_held_is_given_its_minute_after_it(held: str) -> None:
+    """The counters stood still through the pause, as they should: the first page after it proves nothing."""
+    stuck = engine(running=4, tokens=200)
+    resumed = gauge(held, *[1.0] * (WINDOW - 1), 0.0)
+    assert states(*stuck, resumed) == {"up": 1.0}
+    assert ask(generator_frozen.SIGNAL, *stuck, resumed) == {"e0": 0.0}
+    long_ago = gauge(held, *[1.0] * (WINDOW - 14), *[0.0] * 14)  # held until 70 s ago
+    assert states(*stuck, long_ago) == {"hung": 1.0}
+
+
 def test_ranks_of_one_page_are_engines_of_their_own() -> None:
     first, second = (("engine", "0"),), (("engine", "1"),)
     works = gauge(TOKENS, *map(float, range(WINDOW)), labels=first)

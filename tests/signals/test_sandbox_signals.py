@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Sandbox
-from server.signals import sandbox_exec_seconds, sandbox_failure_ratio, sandbox_quota_limit, sandbox_quota_used
+from server.signals import (
+    sandbox_exec_seconds,
+    sandbox_failure_ratio,
+    sandbox_quota_limit,
+    sandbox_quota_used,
+    sandbox_spinup_latency_seconds,
+    sandboxes,
+)
 from server.signals._model import Answer, NotApplicable, Unknown
 from server.signals._observed import Bucket, Histograms, quantile
 from server.signals._sandbox_book import SandboxBook
@@ -69,6 +77,38 @@ def test_no_command_is_unknown_and_no_sandbox_not_applicable() -> None:
     assert commands(buckets((5, 5, 5, 5))) == Unknown("no command ended in a sandbox within 5 minutes")
     assert commands(buckets((5, 5, 5, 5), (5, 5, 5, 5))) == Unknown("no command ended in a sandbox within 5 minutes")
     assert isinstance(commands(has_sandbox=0.0), NotApplicable)
+
+
+# ---- what is counted without any record of a single sandbox (OTLP of Modal, ROCK, Daytona; agent-sandbox's pages)
+
+
+def test_containers_that_only_a_metric_counts() -> None:
+    told = (
+        gauge("sandboxes", 7.0, target="otlp", labels=(("state", "running"),)),
+        gauge("sandboxes", 2.0, target="gateway", labels=(("state", "running"),)),
+        gauge("sandboxes", 5.0, target="gateway", labels=(("state", "unknown"),)),
+    )
+    # Only what is told: nobody said that none is starting.
+    assert values(sandboxes.SIGNAL.compute(view(*told))) == {("running",): 9.0, ("unknown",): 5.0}
+    assert isinstance(sandboxes.SIGNAL.compute(view(*told, has_sandbox=0.0)), NotApplicable)
+    assert isinstance(sandboxes.SIGNAL.compute(view()), Unknown)
+    # Where records are read they count, and count once.
+    read = replace(view(*told), sandboxes=SandboxBook(heard={"prime": (NOW, 15.0)}))
+    assert values(sandboxes.SIGNAL.compute(read))[("running",)] == 0.0
+
+
+def test_spin_ups_that_only_a_histogram_times() -> None:
+    """10 took up to 5 s, 10 up to 60 s, of them 4 and 8 with a cached image: medians at the edge, and by share."""
+    found = Histograms()
+    for image, counts in (("cached", (4.0, 12.0, 12.0)), ("built", (6.0, 8.0, 8.0))):
+        readings = [([0.0, 0.0, 0.0], 0.0), (counts, 100.0)]
+        histogram(found, "sandbox_spinup_seconds", (5.0, 60.0), *readings, labels=(("image", image),))
+    told = values(sandbox_spinup_latency_seconds.SIGNAL.compute(view(histograms=found)))
+    # All: the 19th of 20 is the 9th of 10 between 5 and 60 s. Cached: the 6th of 12 is the 2nd of 8 there.
+    assert told[("all", "p95")] == pytest.approx(5 + 55 * 9 / 10)
+    assert told[("cached", "p50")] == pytest.approx(5 + 55 * 2 / 8)
+    assert ("built", "p50") not in told, "within the first bucket nothing but 'below 5 s' is known"
+    assert not any(stat == "max" for _, stat in told)
 
 
 @st.composite
