@@ -159,8 +159,18 @@ def rollscope(asked: httpx.Client, count: int, seconds: float, folder: Path) -> 
         for number in range(count)
     )
     (folder / "rollscope.toml").write_text(f'[store]\nurl = "{store}"\n{named}\n')
-    script = Path(sys.executable).parent / "rollscope"
-    command = [str(script), "up", "-c", f"{folder}/rollscope.toml", "--port", "0", "--no-browser"]
+    # Not the installed script: that may be of another tree than this one.
+    command = [
+        sys.executable,
+        "-m",
+        "server.main",
+        "up",
+        "-c",
+        f"{folder}/rollscope.toml",
+        "--port",
+        "0",
+        "--no-browser",
+    ]
     with ended(subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)) as process:
         found = watched(asked, lambda: [*children(process.pid), process.pid], count, seconds)
     with closing(Store.open(store, read_only=True)) as opened:

@@ -265,7 +265,8 @@ class RunLoop:
         horizons = []
         for (reader, outcome), (future, arrivals) in zip(done, taken, strict=True):
             try:
-                await asyncio.wrap_future(future)
+                # Flushed, so it is done: to wait for it would cost two turns of the loop for every target.
+                future.result() if future.done() else await asyncio.wrap_future(future)
             except Exception as error:  # the writer failed this batch alone; its neighbours are in the store
                 log.debug("target %s: not stored", reader.target.name, exc_info=True)
                 await asyncio.to_thread(self._refused, reader, _not_stored(outcome, error))

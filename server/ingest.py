@@ -6,7 +6,7 @@ follows from it is said by the signals.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import collectors
@@ -26,7 +26,7 @@ from server.store import Store
 from server.store.types import GONE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
 
 # Our own per-target series, in Prometheus' words.
-HEALTH: Sequence[tuple[str, Labels]] = (("up", ()), ("scrape_duration_seconds", ()), ("scrape_samples_scraped", ()))
+HEALTH: list[tuple[str, Labels]] = [("up", ()), ("scrape_duration_seconds", ()), ("scrape_samples_scraped", ())]
 # Unmapped keys are shown, not hoarded: a target that invents keys without end must not fill the store.
 UNMAPPED_KEPT = 200
 # Name of the source of pushed sandboxes, where a target's name would be.
@@ -236,15 +236,15 @@ class Ingest:
     def _histograms(
         self, target: Target, items: Iterable[Histogram], now: float, batch: Batch, arrivals: Arrivals
     ) -> None:
-        items = list(items)
-        ids = self._known.numbers(target.name, [(item.metric, item.labels) for item in items])
+        items, name = list(items), target.name
+        ids = self._known.numbers(name, [(item.metric, item.labels) for item in items])
         for series, item in zip(ids, items, strict=True):
             ts = item.ts if item.ts is not None else now
             # Who is asked tells it again; who pushes does not.
             row = (series, _ms(ts), item)
-            batch.histograms += self._minutes.take(target.name, *row) if target.url else [row]
+            batch.histograms += self._minutes.take(name, *row) if target.url else [row]
             if item.metric in WINDOWED:
-                arrivals.samples.append((ts, target.name, item.metric, item.labels, item))
+                arrivals.samples.append((ts, name, item.metric, item.labels, item))
 
     def rest(self) -> Batch:
         """What is held back of histograms, when nothing more will be read."""
@@ -252,12 +252,11 @@ class Ingest:
         return Batch(run=self.run, histograms=rows)
 
     def _samples(self, target: Target, samples: Iterable[Sample], now: float, batch: Batch, arrivals: Arrivals) -> None:
-        samples = list(samples)
-        ids = self._known.numbers(target.name, [(s.metric, s.labels) for s in samples])
-        for series, sample in zip(ids, samples, strict=True):
-            ts = sample.ts if sample.ts is not None else now
-            batch.samples.append((series, _ms(ts), sample.value))
-            arrivals.samples.append((ts, target.name, sample.metric, sample.labels, sample.value))
+        samples, name, stamp = list(samples), target.name, _ms(now)
+        ids = self._known.numbers(name, [(s.metric, s.labels) for s in samples])
+        pairs = zip(ids, samples, strict=True)
+        batch.samples += [(series, stamp if s.ts is None else _ms(s.ts), s.value) for series, s in pairs]
+        arrivals.samples += [(now if s.ts is None else s.ts, name, s.metric, s.labels, s.value) for s in samples]
 
     def _steps(self, target: Target, samples: list[Sample], now: float, batch: Batch, arrivals: Arrivals) -> None:
         rows: dict[tuple[str, int, int], StepArrival] = {}

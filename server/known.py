@@ -8,6 +8,8 @@ from server.store.types import SeriesKey
 
 # A target that invents labels is told anew now and then rather than remembered for ever.
 KEPT = 20_000
+# Questions remembered of a target, and how long each may be: 80 B a key.
+LENGTHS, LONGEST = 4, 2_000
 
 
 class Known:
@@ -16,9 +18,24 @@ class Known:
     def __init__(self, store: Store, run: str) -> None:
         self._store, self._run = store, run
         self._ids: dict[str, dict[tuple[str, Labels], int]] = {}
+        # What was asked for last, by target and length: a page's samples, its histograms, our own series of it.
+        self._last: dict[str, dict[int, tuple[list[tuple[str, Labels]], list[int]]]] = {}
 
-    def numbers(self, target: str, keys: Sequence[tuple[str, Labels]]) -> list[int]:
-        """One id per (metric, labels) of a target, made where new."""
+    def numbers(self, target: str, keys: list[tuple[str, Labels]]) -> list[int]:
+        """One id per (metric, labels) of a target, made where new. Neither list is to be changed."""
+        last = self._last.setdefault(target, {})
+        before = last.get(len(keys))
+        # Pages of one layout have the very same labels: comparing those is a tenth of hashing them.
+        if before is not None and before[0] == keys:
+            return before[1]
+        ids = self._numbers(target, keys)
+        if len(last) >= LENGTHS:
+            last.clear()
+        if len(keys) <= LONGEST:
+            last[len(keys)] = (keys, ids)
+        return ids
+
+    def _numbers(self, target: str, keys: Sequence[tuple[str, Labels]]) -> list[int]:
         known = self._ids.setdefault(target, {})
         try:
             return [known[key] for key in keys]

@@ -5,7 +5,6 @@ those before and after a restart. What is held here is lost to nobody when we di
 engine's next reading holds it too. Pure.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import lt
 
@@ -30,17 +29,21 @@ class Minutes:
     def __init__(self) -> None:
         self._held: dict[str, dict[int, _Held]] = {}
 
-    def take(self, target: str, series: int, ts: int, item: Histogram) -> Iterator[Row]:
+    def take(self, target: str, series: int, ts: int, item: Histogram) -> list[Row]:
         """Hold a reading; what must be written now."""
         held = self._held.setdefault(target, {})
         before = held.get(series)
-        anew = before is None or _began_anew(before.item, item)
-        if before is not None and not before.written and (anew or ts // MINUTE_MS != before.ts // MINUTE_MS):
-            yield series, before.ts, before.item
+        if before is None:
+            held[series] = _Held(ts, item, True)
+            return [(series, ts, item)]
+        anew, rows = _began_anew(before.item, item), []
+        if not before.written and (anew or ts // MINUTE_MS != before.ts // MINUTE_MS):
+            rows.append((series, before.ts, before.item))
         if anew:
             # Held back it might have grown beyond the old process' counts when the store sees it.
-            yield series, ts, item
-        held[series] = _Held(ts, item, anew)
+            rows.append((series, ts, item))
+        before.ts, before.item, before.written = ts, item, anew
+        return rows
 
     def rest(self, target: str) -> list[Row]:
         """Everything of a target that was not handed over yet: it fell silent, or we end."""

@@ -15,6 +15,8 @@ def plausible(reading: Reading, now: float) -> Reading:
 
     One such number would open a partition of its own, or be refused by the database with all its neighbours.
     """
+    if _says_no_time(reading):
+        return reading
     samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
     events = tuple(event for event in reading.events if _in_time(event.ts, now))
     histograms = tuple(item for item in reading.histograms if _in_time(item.ts, now))
@@ -31,6 +33,12 @@ def plausible(reading: Reading, now: float) -> Reading:
         dropped=reading.dropped + refused,
         why_dropped=why,
     )
+
+
+def _says_no_time(reading: Reading) -> bool:
+    """Nor a step: as nearly every page."""
+    told = any([s.ts is not None or s.step is not None for s in reading.samples])
+    return not (told or reading.events or any([item.ts is not None for item in reading.histograms]))
 
 
 def complaint(reading: Reading) -> str:

@@ -72,7 +72,9 @@ class TargetReader:
         """One bounded attempt. Never raises; `now` (event time) dates what has no time of its own."""
         begun = time.monotonic()
         try:
-            reading = await asyncio.wait_for(self._call(now), self.limits.timeout_seconds + GUARD_SECONDS)
+            # Not wait_for, which makes a task for each: a tenth of what fetching costs.
+            async with asyncio.timeout(self.limits.timeout_seconds + GUARD_SECONDS):
+                reading = await self._call(now)
         except ScrapeError as error:
             return Outcome(now, time.monotonic() - begun, error=error)
         except TimeoutError:

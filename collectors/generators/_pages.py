@@ -9,15 +9,14 @@ Does not know: any system's names. Those are in the collectors' tables.
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, isfinite, isinf, isnan
-from operator import add
 from typing import Literal
 
 import httpx
 
 from collectors.catalog import METRICS
-from collectors.generators._compiled import Program, compiled
+from collectors.generators._compiled import FOLDS, Program, apart, compiled, whole
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.readers import exposition, http
 from collectors.readers.exposition import Grouper, Page, Series
@@ -121,7 +120,6 @@ class _Plans:
 
 
 Key = tuple[str, Labels]
-Bucketed = tuple[Key, tuple[tuple[float, ...], tuple[float, ...], float]]
 _Held = tuple[Plan, float]
 
 
@@ -157,15 +155,18 @@ def _note_proof(state: State, words: Vocabulary, page: Page) -> None:
 
 def _at_once(page: Page, program: Program) -> Reading:
     """A page by its layout."""
-    samples: dict[Key, _Held] = {}
-    values = [value for _, value in page.samples]
-    for at, plan in program.scalars:
-        value = values[at]
-        if 0.0 <= value < inf or _makes_sense(page, plan, value):
-            _offer(samples, plan, value)
-    groups = {family.group: family.plan for family in program.families}
-    found = _histograms(program.histograms(page, values), groups)
-    return _reading(page, samples, found, program.said, program.unmapped)
+    values = page.values
+    samples: Iterable[Sample] | None = program.samples(values)
+    if samples is None:
+        held: dict[Key, _Held] = {}
+        for at, plan in program.scalars:
+            value = values[at]
+            if 0.0 <= value < inf or _makes_sense(page, plan, value):
+                _offer(held, plan, value)
+        samples = _settled(held)
+    done = program.histograms(page, values)
+    found = apart(done, program.groups) if program.apart else whole(done, program.groups)
+    return _reading(page, (*samples, *program.said), found, program.unmapped, len(values))
 
 
 def _line_by_line(page: Page, plans: _Plans) -> Reading:
@@ -187,23 +188,23 @@ def _line_by_line(page: Page, plans: _Plans) -> Reading:
             grouper.add(plan.group, plan.part, plan.bound, value * plan.scale if plan.part == "sum" else value)
         elif 0.0 <= value < inf or _makes_sense(page, plan, value):
             _offer(samples, plan, value)
-    found = _histograms(grouper.done(), groups)
+    found = whole(grouper.done(), groups)
     page.drop_all(grouper.flaws.values())
     # A family of 200 buckets is one thing to add, not 200.
-    return _reading(page, samples, found, said, dict.fromkeys(sorted(unmapped), 1))
+    told = (*_settled(samples), *said)
+    return _reading(page, told, found, dict.fromkeys(sorted(unmapped), 1), len(page.samples))
 
 
 def _reading(
-    page: Page, samples: Mapping[Key, _Held], found: tuple[Histogram, ...], said: Iterable[Sample],
-    unmapped: Mapping[str, int],
-) -> Reading:  # fmt: skip
+    page: Page, samples: tuple[Sample, ...], found: tuple[Histogram, ...], unmapped: Mapping[str, int], scraped: int
+) -> Reading:
     return Reading(
-        samples=(*_settled(samples), *said),
+        samples=samples,
         histograms=found,
         unmapped=unmapped,
         dropped=page.dropped,
         why_dropped=page.why,
-        samples_scraped=len(page.samples),
+        samples_scraped=scraped,
     )
 
 
@@ -242,7 +243,7 @@ def _offer(samples: dict[Key, _Held], plan: Plan, value: float) -> None:
     if held is None or (plan.rank, plan.copy) < (held[0].rank, held[0].copy):
         samples[key] = (plan, scaled)
     elif plan.fold != "first" and (plan.rank, plan.copy) == (held[0].rank, held[0].copy):
-        samples[key] = (held[0], _folded(plan.fold, held[1], scaled))
+        samples[key] = (held[0], FOLDS[plan.fold](held[1], scaled))
     if plan.also is not None:
         _offer(samples, plan.also, value)
 
@@ -256,32 +257,6 @@ def _settled(samples: Mapping[Key, _Held]) -> Iterator[Sample]:
     for (metric, labels), (plan, value) in samples.items():
         if plan.scope is None or plan.rank == best[metric, plan.scope]:
             yield Sample(metric, value, labels)
-
-
-def _histograms(done: Iterable[Bucketed], groups: Mapping[tuple[str, Labels], Plan]) -> tuple[Histogram, ...]:
-    """Whole histograms: one per metric and labels, of its newest name and lowest copy; parts of a sum added up."""
-    found: dict[Key, tuple[Plan, Histogram]] = {}
-    for group, (edges, counts, total) in done:
-        plan = groups[group]
-        key, new = (plan.metric, plan.labels), Histogram(plan.metric, edges, counts, total, plan.labels)
-        held = found.get(key)
-        if held is None or (plan.rank, plan.copy) < (held[0].rank, held[0].copy):
-            found[key] = (plan, new)
-        elif plan.fold == "sum" and (plan.rank, plan.copy) == (held[0].rank, held[0].copy):
-            found[key] = (plan, _added(held[1], new))
-    return tuple(histogram for _, histogram in found.values())
-
-
-def _added(one: Histogram, other: Histogram) -> Histogram:
-    # Series of one family share their edges; what does not cannot be added, and half of it is no truth either.
-    if one.edges != other.edges:
-        return one
-    counts = tuple(map(add, one.counts, other.counts))
-    return replace(one, counts=counts, total=one.total + other.total)
-
-
-def _folded(fold: Fold, one: float, other: float) -> float:
-    return one + other if fold == "sum" else max(one, other) if fold == "max" else min(one, other)
 
 
 def _plans(page: Page, state: State, words: Vocabulary) -> _Plans:

@@ -43,6 +43,8 @@ def judged(reading: Reading, state: State) -> Reading:
 
 def joined(page: Reading, side: Reading, state: State) -> Reading:
     """A judged page, and what was told beside it."""
+    if side is _side.NOTHING:
+        return page
     answers = [bool(sample.value) for sample in side.samples if sample.metric == METRIC]
     rest = replace(side, samples=tuple(sample for sample in side.samples if sample.metric != METRIC))
     return _side.joined(_answered(page, state, answers[0]) if answers else page, rest)
@@ -76,18 +78,23 @@ def _pages(reading: Reading) -> Iterator[tuple[Labels, _Seen]]:
     calls: dict[Labels, dict[str, float]] = {(): {}}
     tokens: dict[Labels, float] = {}
     for sample in reading.samples:
-        replica = tuple(pair for pair in sample.labels if pair[0] == "replica")
         if sample.metric == "generator_control_requests_total":
-            calls.setdefault(replica, {})[dict(sample.labels)["call"]] = sample.value
+            calls.setdefault(_replica(sample), {})[dict(sample.labels)["call"]] = sample.value
         elif sample.metric == "generator_tokens_total":
-            tokens[replica] = tokens.get(replica, 0.0) + sample.value
+            tokens[_replica(sample)] = tokens.get(_replica(sample), 0.0) + sample.value
     for replica, counts in calls.items():
         pauses, resumes = counts.get("pause", 0.0), counts.get("resume", 0.0)
         balance = pauses - resumes if {"pause", "resume"} & counts.keys() else None
         yield replica, _Seen(pauses, balance, tokens.get(replica, 0.0))
 
 
+def _replica(sample: Sample) -> Labels:
+    return tuple(pair for pair in sample.labels if pair[0] == "replica")
+
+
 def _with(reading: Reading, paused: dict[Labels, bool]) -> Reading:
+    if not paused:
+        return reading
     kept = tuple(s for s in reading.samples if s.metric != METRIC or s.labels not in paused)
     added = tuple(Sample(METRIC, float(value), labels) for labels, value in paused.items())
     return replace(reading, samples=kept + added)

@@ -22,6 +22,7 @@ SELDOM_SECONDS = 600.0
 BUDGET_SECONDS = 1.0
 BODY_BYTES = 1 << 20
 ABSENT = frozenset({400, 401, 403, 404, 405, 410, 501})
+NOTHING = Reading()
 # Names of weights are shown: as long as a path's last parts may be.
 NAME_CHARACTERS = 64
 
@@ -69,21 +70,27 @@ async def ask(client: httpx.AsyncClient, state: State, limits: Limits, questions
 
     ``state["now"]`` is the event time; without one each question is asked once.
     """
-    root = _root(client)
-    if root is None:
-        return Reading()
     now, known = float(state.get("now", 0.0)), state.setdefault("side", {})
-    bounds = replace(limits, body_bytes=BODY_BYTES, timeout_seconds=min(BUDGET_SECONDS, limits.timeout_seconds / 4.0))
-    found, failed = Reading(), False
+    found, failed, root = NOTHING, False, None
     for question in questions:
-        memory: _Memory = known.setdefault(question.paths[0], _Memory())
+        memory: _Memory | None = known.get(question.paths[0])
+        if memory is None:
+            memory = known[question.paths[0]] = _Memory()
         # One that does not answer speaks for the others: they wait for the next poll.
         if not failed and memory.due(now):
-            fresh = await _ask(client, root, question, memory, now, bounds)
+            # With two polls of three nothing is due: where it would be asked is worked out when something is.
+            root = root or _root(client)
+            if root is None:
+                return NOTHING
+            fresh = await _ask(client, root, question, memory, now, _bounds(limits))
             failed, found = memory.failing, joined(found, fresh)
-        elif question.holds:
+        elif question.holds and memory.told.samples:
             found = joined(found, Reading(samples=memory.told.samples))
     return found
+
+
+def _bounds(limits: Limits) -> Limits:
+    return replace(limits, body_bytes=BODY_BYTES, timeout_seconds=min(BUDGET_SECONDS, limits.timeout_seconds / 4.0))
 
 
 def _root(client: httpx.AsyncClient) -> httpx.URL | None:
@@ -127,6 +134,8 @@ async def _answer(client: httpx.AsyncClient, root: httpx.URL, path: str, limits:
 
 def joined(page: Reading, side: Reading) -> Reading:
     """The page's reading and what was told beside it; where both have a value the page's is newer."""
+    if not (side.samples or side.events or side.gaps):
+        return page
     have = {(sample.metric, sample.labels) for sample in page.samples}
     added = tuple(sample for sample in side.samples if (sample.metric, sample.labels) not in have)
     return replace(page, samples=page.samples + added, events=page.events + side.events, gaps=page.gaps + side.gaps)

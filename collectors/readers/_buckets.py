@@ -1,6 +1,6 @@
 """Histograms put together from a page's lines, and what is wrong with those that are broken. Pure."""
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from math import inf, isfinite, isnan
 
 from collectors.model import Labels
@@ -49,10 +49,18 @@ class Grouper:
                 yield key, (tuple(edges[:-1]), counts, total)
 
 
-def flaw_of(edges: list[float], counts: tuple[float, ...], total: float | None, count: float | None) -> str:
+def flaw_of(edges: Sequence[float], counts: tuple[float, ...], total: float | None, count: float | None) -> str:
     """What is wrong with a histogram; "" when nothing is. ``count``: as told beside the buckets, if it was."""
-    if edges[-1] != inf or isnan(sum(edges[:-1])):
-        return 'the histogram has no bucket le="+Inf"'
+    return edges_flaw(edges) or flaw_of_counts(counts, total, count)
+
+
+def edges_flaw(edges: Sequence[float]) -> str:
+    """The same of its edges alone: all, ascending."""
+    return 'the histogram has no bucket le="+Inf"' if edges[-1] != inf or isnan(sum(edges[:-1])) else ""
+
+
+def flaw_of_counts(counts: tuple[float, ...], total: float | None, count: float | None) -> str:
+    """The same of its numbers alone."""
     if total is None:
         return "the histogram has no sum"
     # Sorting what is sorted costs next to nothing.

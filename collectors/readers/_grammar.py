@@ -29,12 +29,12 @@ _PLAIN_LABEL = re.compile(r'((?!__)[a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]
 _ESCAPE = re.compile(r'\\([\\n"])')
 
 # float() strips and reads more than the format has: other blanks, other scripts' digits.
-_ODD = (b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x1f")
+ODD = (b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x1f")
 
 
 def odd(body: bytes) -> bool:
     """May a number of this page be written as only Python reads it?"""
-    return not body.isascii() or any(byte in body for byte in _ODD)
+    return not body.isascii() or any(byte in body for byte in ODD)
 
 
 def number_flaw(text: str) -> str:

@@ -10,6 +10,8 @@ from operator import itemgetter
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from collectors.readers import _grammar
+
 S = TypeVar("S")
 
 Words = tuple[str, ...]
@@ -29,7 +31,8 @@ class Layout(Generic[S]):
 
     Attributes:
         heads: of every line what is before its last blank.
-        starts, cuts: the same with that blank, and how long it is.
+        starts: the same with that blank.
+        length: characters of them all, and of what is said.
         said: of every line that is no sample what is behind it.
         series, types: the samples' series in order; families and their types.
         made: what others worked out of it, under a key of theirs.
@@ -37,7 +40,7 @@ class Layout(Generic[S]):
 
     heads: Words
     starts: list[str]
-    cuts: list[int]
+    length: int
     said: Words
     series: list[S]
     types: dict[str, str]
@@ -45,27 +48,36 @@ class Layout(Generic[S]):
     others: Callable[[Sequence[str]], Words]
     made: dict[Any, Any] = field(default_factory=dict)
 
-    def values(self, lines: Sequence[str]) -> list[float] | None:
-        """The samples' numbers; None where the page is another, or a number needs a closer look."""
-        if len(lines) != len(self.cuts):
-            return None
-        # Cut where the last blank was: a third of what looking for it costs, and no tuple per line to be collected.
-        if [line[:cut] for line, cut in zip(lines, self.cuts, strict=True)] != self.starts:
-            return None
-        tails = [line[cut:] for line, cut in zip(lines, self.cuts, strict=True)]
-        return self._numbers(self.samples(tails)) if self.others(tails) == self.said else None
+    def values(self, lines: Sequence[str], characters: int) -> list[float] | None:
+        """The samples' numbers; None where the page is another, or a number needs a closer look.
 
-    def _numbers(self, texts: Words) -> list[float] | None:
-        # float() takes "1_0" and " 1", which are no numbers in this format.
+        ``characters``: of all lines; -1 where there are others than ASCII's.
+        """
+        if len(lines) != len(self.starts):
+            return None
+        # Nothing is taken off a line that begins in another way: then what is left is longer than it should be. That
+        # is half of what it costs to look at every line's beginning and to cut it off.
+        tails = list(map(str.removeprefix, lines, self.starts))
+        if self.others(tails) != self.said:
+            return None
+        texts = self.samples(tails)
         joined = "".join(texts)
-        if "_" in joined or " " in joined:
-            return None
-        try:
-            values = list(map(float, texts))
-        except ValueError:
-            return None
-        total = sum(values)
-        return None if total - total else values
+        return _numbers(texts, joined) if len(joined) == characters - self.length else None
+
+
+def _numbers(texts: Words, joined: str) -> list[float] | None:
+    # float() takes more than the format has: "1_0", and blanks of all kinds round a number.
+    if any([one in joined for one in _NOT_IN_NUMBERS]):
+        return None
+    try:
+        values = list(map(float, texts))
+    except ValueError:
+        return None
+    total = sum(values)
+    return None if total - total else values
+
+
+_NOT_IN_NUMBERS = "_ " + "".join(map(bytes.decode, _grammar.ODD))
 
 
 @dataclass(slots=True)
@@ -81,13 +93,18 @@ _shared: MutableMapping[tuple[int, Words], Layout[Any]] = {}
 _guard = Lock()
 
 
-def known(memory: Memory[S], labels: int, lines: Sequence[str]) -> tuple[Layout[S], list[float]] | None:
-    """The layout of a page met before, by this target or another, and its numbers. ``labels``: how many may be."""
+def known(
+    memory: Memory[S], labels: int, lines: Sequence[str], characters: int
+) -> tuple[Layout[S], list[float]] | None:
+    """The layout of a page met before, by this target or another, and its numbers. ``labels``: how many may be.
+
+    ``characters``: see `Layout.values`.
+    """
     layout = memory.own
-    values = layout.values(lines) if layout is not None else None
+    values = layout.values(lines, characters) if layout is not None else None
     if values is None:
         layout = _shared.get((labels, tuple([line.rpartition(" ")[0] for line in lines])))
-        values = layout.values(lines) if layout is not None else None
+        values = layout.values(lines, characters) if layout is not None else None
     if layout is None or values is None:
         memory.met = 0
         return None
@@ -112,7 +129,8 @@ def learn(
     heads, starts = tuple([half[0] for half in halves]), [half[0] + half[1] for half in halves]
     pick, rest = itemgetter(*samples), itemgetter(*others)
     said = rest([half[2] for half in halves])
-    memory.own = Layout(heads, starts, [len(start) for start in starts], said, series, types, pick, rest)
+    length = sum(map(len, (*starts, *said)))
+    memory.own = Layout(heads, starts, length, said, series, types, pick, rest)
     _share(labels, memory.own)
 
 

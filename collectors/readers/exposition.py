@@ -14,7 +14,7 @@ prometheus_client adds `_total` to counters that lack it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf, isnan
 from typing import NoReturn
@@ -24,6 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from collectors.model import Labels, Limits, ScrapeError, State
 from collectors.readers import _grammar, _layout
 from collectors.readers._buckets import Grouper as Grouper
+from collectors.readers._page import Page as Page
+from collectors.readers._page import Series as Series
 
 CONTENT_TYPE = "text/plain;version=0.0.4"
 
@@ -45,73 +47,6 @@ SLOW_PAGE_CHARACTERS = 1 << 20
 _PLAIN = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?", re.ASCII)
 _DIGITS = frozenset("0123456789")
 _BEGINS = _DIGITS | frozenset("+-.")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """A parsed key. Compared by identity: a target's cache hands out the same object for the same text."""
-
-    name: str
-    labels: Labels
-
-    def label(self, name: str) -> str:
-        """A label's value, empty when it has none."""
-        return next((value for key, value in self.labels if key == name), "")
-
-
-@dataclass(slots=True)
-class Page:
-    """One page.
-
-    Attributes:
-        types: family names as on the wire -> Prometheus' type words.
-        slow: characters that went to prometheus_client.
-        dropped: lines left out of a page that is good else, with the first reason in ``why``.
-        open_metrics: it ends in `# EOF`: its grammar is another, which prometheus_client judges.
-        last_time: the latest time a line may carry, epoch ms.
-        layout: what it shares with other pages, where it does.
-    """
-
-    samples: list[tuple[Series, float]] = field(default_factory=list)
-    types: dict[str, str] = field(default_factory=dict)
-    slow: int = 0
-    dropped: int = 0
-    why: str = ""
-    open_metrics: bool = False
-    last_time: float = inf
-    layout: "_layout.Layout[Series] | None" = None
-
-    def drop(self, why: str) -> None:
-        """Count a line, or a histogram, that is left out."""
-        self.dropped, self.why = self.dropped + 1, self.why or why
-
-    def drop_all(self, flaws: Iterable[str]) -> None:
-        """Count each."""
-        for flaw in flaws:
-            self.drop(flaw)
-
-    def rows(self) -> list[tuple[str, Labels, float]]:
-        """Name, sorted labels, value: for pushes, where nobody scrapes twice."""
-        return [(series.name, series.labels, value) for series, value in self.samples]
-
-    def family(self, name: str) -> tuple[str, str]:
-        """The family a sample belongs to, with its type ("untyped" when the page does not say).
-
-        `iteration_tokens_total` is a histogram's family: its own type is asked before any suffix is taken off.
-        """
-        for suffix in ("", "_bucket", "_sum", "_count", "_total"):
-            base = name.removesuffix(suffix) if suffix else name
-            kind = self.types.get(base)
-            if kind is not None and suffix in _SUFFIXES.get(kind, ("",)):
-                return base, kind
-        return name, "untyped"
-
-
-_SUFFIXES: Mapping[str, tuple[str, ...]] = {
-    "histogram": ("_bucket", "_sum", "_count"),
-    "summary": ("", "_sum", "_count"),
-    "counter": ("", "_total"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +105,18 @@ def parse(body: bytes, state: State, limits: Limits) -> Page:
         ScrapeError: ``too_large`` past a limit, ``empty`` without a sample or comment, ``garbage`` when a line is
             no exposition text. Never with text of the body.
     """
-    lines, careful = _lines(body, limits), _grammar.odd(body)
-    open_metrics = body[-8:].rstrip().endswith(b"# EOF")
-    if careful or open_metrics:
-        return _read(lines, state, limits, careful, open_metrics)
+    lines = _lines(body, limits)
     memory: _layout.Memory[Series] = state.setdefault("layout", _layout.Memory())
-    if (known := _layout.known(memory, limits.labels, lines)) is not None:
+    # Line feeds are not of the lines.
+    characters = len(body) - len(lines) + 1 if body.isascii() else -1
+    if (known := _layout.known(memory, limits.labels, lines, characters)) is not None:
         if memory.met == _layout.SETTLED:
             state.pop("exposition", None)
-        layout, values = known
-        return Page(list(zip(layout.series, values, strict=True)), layout.types, layout=layout)
+        return Page.by(*known)
+    careful, open_metrics = _grammar.odd(body), body[-8:].rstrip().endswith(b"# EOF")
     page = _read(lines, state, limits, careful, open_metrics)
+    if careful or open_metrics:
+        return page
     keys = state["exposition"].series
     _layout.learn(memory, limits.labels, lines, keys, [one for one, _ in page.samples], page.types)
     page.layout = memory.own if memory.own is not None and memory.own.types is page.types else None
@@ -296,7 +232,7 @@ def _lines(body: bytes, limits: Limits) -> list[str]:
         lines = body.decode().split("\n")
     except UnicodeDecodeError:
         raise ScrapeError("garbage", "the page is no UTF-8 text") from None
-    if max(map(len, lines)) > limits.line_bytes:
+    if len(body) > limits.line_bytes and max(map(len, lines)) > limits.line_bytes:
         raise ScrapeError("too_large", f"a line is longer than {limits.line_bytes} bytes")
     if len(lines) > limits.samples and sum(1 for line in lines if line and line[0] != "#") > limits.samples:
         raise ScrapeError("too_large", f"more than {limits.samples} samples")

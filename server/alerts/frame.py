@@ -133,7 +133,7 @@ class RunFrame:
         skipped: list[int] = []
         # The plain case first: this is 10,000 series at every tick.
         for at, gauge in enumerate(series.values()):
-            fresh = self.now - gauge.points[-1][0] <= gauge.carry
+            fresh = self.now - gauge.last_ts <= gauge.carry
             value = _value(condition, gauge, self.now) if fresh else math.nan
             if not fresh and self._ended(gauge):
                 skipped.append(at)

@@ -128,11 +128,12 @@ def _on(series: Mapping[str, Gauge], metric: str) -> bool:
 def hung(series: Mapping[str, Gauge], now: float) -> bool:
     """Did requests run for a minute in which no token was counted and no cache moved?"""
     running, limit = series.get("generator_requests_running"), now - FROZEN_SECONDS
-    if running is None or "generator_tokens_total" not in series or _held_until(series) > limit:
+    if running is None or "generator_tokens_total" not in series:
         return False
     # One that moved is enough, and the first nearly always did.
     signs = (series[metric] for metric in SIGNS if metric in series)
-    return all(_still_since(gauge) <= limit for gauge in signs) and _busy_since(running, limit)
+    still = all(_still_since(gauge) <= limit for gauge in signs) and _busy_since(running, limit)
+    return still and _held_until(series) <= limit
 
 
 def _held_until(series: Mapping[str, Gauge]) -> float:

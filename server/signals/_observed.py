@@ -8,6 +8,7 @@ per series, and six minutes per layout of edges: it does not grow with time, and
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add, lt, sub
 
 from collectors.model import Histogram, Labels
 
@@ -55,7 +56,10 @@ class Pool:
 
     def add(self, minute: int, grown: Sequence[float]) -> None:
         known = self.minutes.get(minute)
-        self.minutes[minute] = [*grown] if known is None else [a + b for a, b in zip(known, grown, strict=True)]
+        if known is not None:
+            self.minutes[minute] = list(map(add, known, grown))
+            return
+        self.minutes[minute] = [*grown]
         for old in [at for at in self.minutes if at <= minute - KEPT_MINUTES]:
             del self.minutes[old]
 
@@ -75,15 +79,18 @@ class Histograms:
     """All windowed histograms of one run: the last reading of every series, and the pools they go into."""
 
     pools: dict[tuple[str, Labels, Edges], Pool] = field(default_factory=dict)
-    _last: dict[tuple[str, str, Labels], tuple[float, Histogram]] = field(default_factory=dict)
+    # The pool of the reading before is nearly always that of the next, and is kept as long as it.
+    _last: dict[tuple[str, str, Labels], tuple[float, Histogram, Pool]] = field(default_factory=dict)
 
     def read(self, ts: float, target: str, new: Histogram, carry: float) -> None:
         """The next reading of a series. The first is the base; one that is not newer says nothing."""
-        before = self._last.get((target, new.metric, new.labels))
+        key = (target, new.metric, new.labels)
+        before = self._last.get(key)
         if before is not None and ts <= before[0]:
             return
-        self._last[target, new.metric, new.labels] = (ts, new)
-        pool = self.pool(target, new.metric, new.labels, new.edges)
+        same = before is not None and before[1].edges == new.edges
+        pool = before[2] if before is not None and same else self.pool(target, new.metric, new.labels, new.edges)
+        self._last[key] = (ts, new, pool)
         pool.last_ts, pool.until = max(pool.last_ts, ts), max(pool.until, ts + carry)
         grown = _grown(before[1], new) if before is not None else None
         if grown is not None:
@@ -117,12 +124,11 @@ class Histograms:
 
 def _grown(old: Histogram, new: Histogram) -> list[float] | None:
     """What came since the reading before; None when nothing did. Other edges or a fall: a new process."""
-    if old.counts == new.counts and old.edges == new.edges:
-        return None
-    if old.edges != new.edges or any(n < o for n, o in zip(new.counts, old.counts, strict=True)):
+    if old.edges != new.edges or any(map(lt, new.counts, old.counts)):
         return [*new.counts, new.total] if new.counts[-1] else None
-    grown = [n - o for n, o in zip(new.counts, old.counts, strict=True)]
-    return [*grown, new.total - old.total] if grown[-1] else None
+    if old.counts[-1] == new.counts[-1]:
+        return None
+    return [*map(sub, new.counts, old.counts), new.total - old.total]
 
 
 # ---- what signals ask

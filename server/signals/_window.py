@@ -32,6 +32,7 @@ class Gauge:
     Attributes:
         carry: seconds a value is held without a new sample (Ray exports gauges only into every second page);
             after that the series is stale and its line breaks.
+        last, last_ts: the newest sample.
     """
 
     target: str
@@ -40,6 +41,8 @@ class Gauge:
     carry: float
     keep: float = 300.0
     points: deque[tuple[float, float]] = field(default_factory=deque)
+    last: float = math.nan
+    last_ts: float = -math.inf
     named: Labels = ()  # its labels with `target`, sorted: made once, for it is asked at every tick
     # Of all intervals between the points: increase, seconds of it, area and seconds covered. Kept as points come and
     # go: adding up sixty of them for every question of every tick was most of what a thousand engines cost.
@@ -51,32 +54,39 @@ class Gauge:
 
     def add(self, ts: float, value: float) -> None:
         """Append; a sample that is not newer than the last is late and stays out of the window."""
-        if self.points and ts <= self.points[-1][0]:
-            return
-        if self.points:
-            self._count(self.points[-1], (ts, value), 1.0)
-        self.points.append((ts, value))
+        points = self.points
+        if points:
+            if ts <= self.last_ts:
+                return
+            # As `_between`, without a call: a thousand engines bring sixteen thousand samples a tick.
+            sums, gap, old = self._sums, ts - self.last_ts, self.last
+            if gap > self.carry:
+                sums[2] += old * self.carry
+                sums[3] += self.carry
+            else:
+                sums[0] += value - old if value >= old else value
+                sums[1] += gap
+                sums[2] += old * gap
+                sums[3] += gap
+        points.append((ts, value))
+        self.last_ts, self.last = ts, value
         # The sample before the window still holds at its start: keep exactly one.
-        while len(self.points) > 1 and self.points[1][0] <= ts - self.keep:
+        begin = ts - self.keep
+        while len(points) > 1 and points[1][0] <= begin:
             self._drop()
 
     def _drop(self) -> None:
         gone, self._dropped = self.points.popleft(), self._dropped + 1
-        grown, _, area, _ = self._between(gone, self.points[0])
-        self._count(gone, self.points[0], -1.0)
-        left = self._sums
+        left, (grown, gap, area, covered) = self._sums, self._between(gone, self.points[0])
+        left[0] -= grown
+        left[1] -= gap
+        left[2] -= area
+        left[3] -= covered
         # What is added and taken away again rounds, most where little is left; what was no number never goes away.
         rounded = abs(left[0]) < LITTLE * abs(grown) or abs(left[2]) < LITTLE * abs(area)
-        if rounded or self._dropped >= RENEWED or not math.isfinite(sum(left)):
+        if rounded or self._dropped >= RENEWED or not math.isfinite(left[0] + left[1] + left[2] + left[3]):
             parts = [self._between(*pair) for pair in pairwise(self.points)]
             self._sums, self._dropped = [math.fsum(column) for column in zip([0.0] * 4, *parts, strict=False)], 0
-
-    def _count(self, one: tuple[float, float], other: tuple[float, float], sign: float) -> None:
-        sums, (grown, gap, area, covered) = self._sums, self._between(one, other)
-        sums[0] += sign * grown
-        sums[1] += sign * gap
-        sums[2] += sign * area
-        sums[3] += sign * covered
 
     def _between(self, one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float, float, float]:
         """Increase, seconds of it, area and seconds covered between two neighbours."""
@@ -86,16 +96,8 @@ class Gauge:
             return 0.0, 0.0, old * self.carry, self.carry
         return (new - old if new >= old else new), gap, old * gap, gap
 
-    @property
-    def last(self) -> float:
-        return self.points[-1][1]
-
-    @property
-    def last_ts(self) -> float:
-        return self.points[-1][0]
-
     def fresh(self, now: float) -> bool:
-        return bool(self.points) and now - self.last_ts <= self.carry
+        return now - self.last_ts <= self.carry
 
     def mean(self, now: float, seconds: float | None = None) -> float:
         """Time-weighted mean over the last `seconds` (default `keep`).
@@ -104,7 +106,7 @@ class Gauge:
         not 200 requests for an hour. The mean is over the time that is covered.
         """
         start = now - min(seconds or self.keep, self.keep)
-        area, covered = self._covered(start) if seconds is None else self._added_up(start)
+        area, covered = self._covered(start) if seconds is None or seconds >= self.keep else self._added_up(start)
         ts, value = self.points[-1]
         rest = min(now, ts + self.carry) - max(ts, start)
         if rest > 0:
@@ -122,10 +124,14 @@ class Gauge:
     def _added_up(self, start: float) -> tuple[float, float]:
         """The same of few points."""
         area = covered = 0.0
-        for (before, value), (ts, _) in pairwise(self.points):
-            span = min(ts, before + self.carry) - max(before, start)
-            if span > 0:
-                area, covered = area + value * span, covered + span
+        before, value = self.points[0]
+        for ts, new in islice(self.points, 1, None):
+            if ts > start:
+                end = before + self.carry
+                span = (ts if ts < end else end) - (before if before > start else start)
+                if span > 0:
+                    area, covered = area + value * span, covered + span
+            before, value = ts, new
         return area, covered
 
     def _early(self, start: float) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:

@@ -9,7 +9,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
+from operator import add, lt, sub
 from struct import pack, unpack
 from typing import TypeVar
 
@@ -50,9 +51,9 @@ def fold(last: Total | None, new: Total) -> tuple[Total, HistogramDelta | None]:
         return new, None
     if new.ts <= last.ts:
         return last, None
-    reset = new.edges != last.edges or any(n < old for n, old in zip(new.counts, last.counts, strict=True))
-    base = (0.0,) * len(new.counts) if reset else last.counts
-    grown = [n - old for n, old in zip(new.counts, base, strict=True)]
+    # Both are sound: of the same edges, as many counts.
+    reset = new.edges != last.edges or any(map(lt, new.counts, last.counts))
+    grown = new.counts if reset else tuple(map(sub, new.counts, last.counts))
     # The last count is of all: when it stands still nothing was observed, and idle engines store no rows.
     if grown[-1] == 0:
         return new, None
@@ -124,11 +125,11 @@ def _sound(h: Histogram) -> bool:
 
 
 def _per_bucket(cumulative: Sequence[float]) -> tuple[float, ...]:
-    return (cumulative[0], *(after - before for before, after in pairwise(cumulative)))
+    return (cumulative[0], *map(sub, cumulative[1:], cumulative))
 
 
 def _add(a: HistogramDelta, b: HistogramDelta) -> HistogramDelta:
-    counts = tuple(x + y for x, y in zip(a.counts, b.counts, strict=True))
+    counts = tuple(map(add, a.counts, b.counts))
     return HistogramDelta(a.edges, counts, a.total + b.total, a.n + b.n)
 
 
@@ -171,7 +172,7 @@ def _load_last(connection: Connection, series: set[int]) -> dict[int, Total]:
             .join(hist_layouts, hist_layouts.c.id == hist_last.c.layout)
             .where(hist_last.c.series.in_(some))
         )
-        found.update({number: Total(ts, _floats(e), _floats(c), total) for number, ts, e, c, total in rows})
+        found.update({number: Total(ts, _edges(e), _floats(c), total) for number, ts, e, c, total in rows})
     return found
 
 
@@ -203,6 +204,12 @@ def _chunks(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
 
 def _blob(values: Sequence[float]) -> bytes:
     return pack(f"<{len(values)}d", *values)
+
+
+@lru_cache(maxsize=256)
+def _edges(blob: bytes) -> Edges:
+    """The same object for the same edges, which are compared and looked up for every series."""
+    return _floats(blob)
 
 
 def _floats(blob: bytes) -> tuple[float, ...]:

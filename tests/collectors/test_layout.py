@@ -131,3 +131,35 @@ def test_a_layout_does_not_go_past_a_limit_of_labels() -> None:
     exposition.parse(body, {}, Limits())
     with pytest.raises(ScrapeError, match="labels"):
         exposition.parse(body, {}, Limits(labels=1))
+
+
+LINES = ["# TYPE a gauge", 'a{id="1"} 1', 'a{id="2"} 20', "b 300", "# TYPE c counter", "c 4", ""]
+changed = st.sampled_from(
+    ["", "1", "b", "b 1", "b  1", "c 5 ", " b 1", "a", '{id="1"} 1', 'a{id="1"}', 'a{id="1"} 7 1700000000000', "9 9",
+     "# TYPE a gauge", "# TYPE a counter", "# TYPE c counter x", "b\u00e9 1", "12345678901234", 'a{id="2"} 20\r'],
+) | st.text("ab{}=\"12 #_.e+\\", max_size=14)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.integers(0, len(LINES) - 2), changed, min_size=1, max_size=3))
+def test_whatever_becomes_of_lines_it_is_read_as_without_a_layout(changes: dict[int, str]) -> None:
+    other = [changes.get(at, line) for at, line in enumerate(LINES)]
+    bodies = ["\n".join(lines).encode() for lines in (LINES, LINES, other, LINES, other)]
+
+    def told(state: State) -> list[object]:
+        return [_rows(body, state) for body in bodies]
+
+    _layout.forget()
+    found = told({})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exposition._layout, "known", lambda *_: None)
+        patch.setattr(exposition._layout, "learn", lambda *_: None)
+        assert found == told({})
+
+
+def _rows(body: bytes, state: State) -> object:
+    try:
+        page = exposition.parse(body, state, Limits())
+    except ScrapeError as error:
+        return f"{error.kind}: {error}"
+    return page.rows(), page.types, page.dropped, page.why

@@ -19,11 +19,11 @@ def increase(gauge: Gauge, now: float) -> tuple[float, float]:
     return total, seconds
 
 
-def mean(gauge: Gauge, now: float) -> float:
+def mean(gauge: Gauge, now: float, seconds: float = 300.0) -> float:
     """By definition: each value until the next, at most for `carry`, over what is covered."""
     area = covered = 0.0
     for (ts, value), (end, _) in pairwise([*gauge.points, (now, 0.0)]):
-        span = min(end, ts + gauge.carry) - max(ts, now - gauge.keep)
+        span = min(end, ts + gauge.carry) - max(ts, now - seconds)
         if span > 0:
             area, covered = area + value * span, covered + span
     return area / covered if covered > 0 else gauge.last
@@ -40,6 +40,10 @@ def test_sums_are_those_of_the_points(seed: int) -> None:
         now = ts + chance.choice([0.0, 0.0, 2.5, 30.0, 299.0, 310.0])
         assert gauge.increase(now) == pytest.approx(increase(gauge, now), rel=1e-9, abs=1e-5)
         assert gauge.mean(now) == pytest.approx(mean(gauge, now), rel=1e-9, abs=1e-5)
+        assert gauge.mean(now, 300.0) == gauge.mean(now) == gauge.mean(now, 1000.0)
+        window = chance.choice([7.0, 60.0, 287.5])
+        assert gauge.mean(now, window) == pytest.approx(mean(gauge, now, window), rel=1e-9, abs=1e-5)
+        assert (gauge.last_ts, gauge.last) == gauge.points[-1]
 
 
 def test_what_is_no_number_leaves_with_its_points() -> None:
