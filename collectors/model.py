@@ -34,7 +34,7 @@ ErrorKind = Literal[
     "empty",  # the body or file holds nothing
     "garbage",  # bytes that are not the format
     "locked",  # a database another process holds
-    "refused",  # read, but the store did not take it
+    "refused",  # read, but the store did not take it; or an address that must not be asked
     "missing",  # the file or directory is not there, or may not be read
     "not_a_run",  # a directory without anything a collector knows
     "silent",  # a heartbeat that did not come in time

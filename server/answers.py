@@ -169,12 +169,18 @@ class Answers:
             series = _Series(self.series(name, labels), state, newest, value, *words)
             self.known[name][labels] = series
         series.state = state
-        if newest >= series.ts:  # a late step is a point of its own time; "now" does not go back
+        # A late step is a point of its own time: "now" does not go back. What a tick says is always the newest, though
+        # the source that reported last may be one that just fell silent.
+        if newest >= series.ts or self._ticks(name):
             # After a restart a step's target is known again with its next row; until then the stored word stands.
             told = words[1] or (series.source if state is PointState.VALUE else "")
             series.ts, series.value, series.why, series.source = newest, value, words[0], told
             self._unseen[(name, labels)] = self._unsaved[(name, labels)] = series
         return series.id
+
+    def _ticks(self, name: str) -> bool:
+        item = self._items.get(name)
+        return isinstance(item, Signal) and item.cadence == "tick"
 
     def stale(self, now: float, name: str, ts: float) -> str:
         """Why a step signal's newest answer is too old to be judged at `now`, or ""."""

@@ -58,7 +58,8 @@ def wanted(settings: Settings, runs: Sequence[Attached]) -> bool:
     """Is there enough to read for a process of its own? A list of targets may name any number."""
     if settings.collect != "auto":
         return settings.collect == "apart"
-    many = sum(1 for run in runs for target in run.targets if target.url) >= MANY_TARGETS
+    named = sum(1 for run in runs for target in run.targets if target.url)
+    many = named + sum(1 for run in runs for one in run.awaited if one.source.is_url) >= MANY_TARGETS
     return many or any(run.discover for run in runs)
 
 

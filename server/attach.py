@@ -17,6 +17,7 @@ from collectors.generators import ray_node
 from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.readers import unseen
 from collectors.readers.http import get
+from server.awaited import Awaited
 from server.config import HeartbeatSettings, RunSettings, TargetSettings
 from server.discovery import sources
 from server.discovery.config import BY_URL, KINDS, DiscoverSettings
@@ -34,6 +35,11 @@ Pairs = tuple[tuple[str, str], ...]
 _RAY = re.compile(rb"^ray_", re.MULTILINE)
 
 
+# What waiting helps against: neither a page of something else, nor an address that is not to be asked.
+AWAITED = frozenset({"unreachable", "timeout", "status", "auth", "missing", "not_a_run", "locked"})
+HINT = " (--wait waits for it)"
+
+
 class Ambiguous(ConfigError):
     """A source of which only its user can say how it is to be read; waiting does not help."""
 
@@ -43,7 +49,7 @@ class Ambiguous(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A run with targets ready to read, and lists that name more of them."""
+    """A run with targets ready to read, lists that name more of them, and what is still waited for."""
 
     name: str
     targets: tuple[Target, ...]
@@ -51,6 +57,7 @@ class Attached:
     named: bool = True
     heartbeats: tuple[HeartbeatSettings, ...] = ()
     discover: tuple[DiscoverSettings, ...] = ()
+    awaited: tuple[Awaited, ...] = ()
 
 
 def source_of(text: str) -> TargetSettings:
@@ -113,11 +120,17 @@ def _clean(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-")
 
 
-def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
+def attach(
+    settings: RunSettings, limits: Limits | None = None, *, wait: bool = False, hint: str = HINT
+) -> Attached:  # fmt: skip
     """Resolve every target of a run.
 
     A URL that does not answer yet is kept when its collector was named or is the only one that reads URLs:
     an engine may start after us.
+
+    Args:
+        wait: a source that is not there yet goes to `Attached.awaited` instead of being an error.
+        hint: what errors say of waiting.
 
     Raises:
         ConfigError: every source that cannot be read by anything, each with what was tried.
@@ -126,6 +139,7 @@ def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
     problems: list[str] = []
     unclear: list[str] = []
     targets: list[Target] = []
+    awaited: list[Awaited] = []
     lists = list(settings.discover)
     for target in settings.targets:
         try:
@@ -133,7 +147,12 @@ def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
             targets += [one for one in found if isinstance(one, Target)]
             lists += [one for one in found if isinstance(one, DiscoverSettings)]
         except ScrapeError as error:
-            problems.append(f"{_shown(target)}: {error} (--wait waits for it)")
+            words = f"{_shown(target)}: {error}"
+            if wait and error.kind in AWAITED:
+                alone = replace(settings, targets=(target,), discover=(), heartbeats=())
+                awaited.append(Awaited(alone, words, _name_of(target)))
+            else:
+                problems.append(words + hint * (error.kind in AWAITED))
         except Ambiguous as error:
             unclear += error.problems
     if unclear:
@@ -141,9 +160,15 @@ def attach(settings: RunSettings, limits: Limits | None = None) -> Attached:
     if problems:
         raise ConfigError(problems)
     return Attached(
-        settings.name, tuple(_unique(targets)), stated(settings.facts), heartbeats=settings.heartbeats,
-        discover=sources.renamed(lists),
+        settings.name, tuple(unique(targets, set())), stated(settings.facts), heartbeats=settings.heartbeats,
+        discover=sources.renamed(lists), awaited=tuple(awaited),
     )  # fmt: skip
+
+
+def _name_of(target: TargetSettings) -> str:
+    """What a source is called while nobody knows what it is."""
+    place = _clean(_place(target.source)) if target.is_url else Path(target.source).expanduser().resolve().name
+    return target.name or place or "target"
 
 
 def _with_facts(run: RunSettings, found: Sequence[Target | DiscoverSettings]) -> Sequence[Target | DiscoverSettings]:
@@ -184,7 +209,7 @@ def _may_be_asked(listed: DiscoverSettings) -> None:
     source = listed.sources[0]
     if listed.kind in BY_URL:
         if refusal := refuse_target(source):
-            raise ScrapeError("unreachable", refusal)
+            raise ScrapeError("refused", refusal)
     elif "*" not in source and not Path(source).expanduser().exists():
         raise ScrapeError("missing", "no such file or directory")
 
@@ -200,6 +225,8 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
     else:
         found = detect_path(path)
     if not found:
+        if why := sources.broken(path):
+            raise ScrapeError("not_a_run", why)
         asked = ", ".join(sorted(name for name, c in known.items() if c.tail))
         raise ScrapeError("not_a_run", f"nothing here that a collector knows ({asked} were asked){unseen.words(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
@@ -240,7 +267,7 @@ def _one_framework(source: str, trainers: Sequence[tuple[str, str]]) -> None:
 def _resolve_url(run: str, settings: TargetSettings, limits: Limits) -> list[Target]:
     refusal = refuse_target(settings.source)
     if refusal:
-        raise ScrapeError("unreachable", refusal)
+        raise ScrapeError("refused", refusal)
     bearer = (("authorization", f"Bearer {settings.bearer}"),) if settings.bearer else ()
     names = [settings.collector] if settings.collector else _detect_url(settings.source, bearer, limits)
     return [_url_target(run, settings, collectors.load()[name], bearer, first=name == names[0]) for name in names]
@@ -351,10 +378,9 @@ def metrics_url(url: str) -> str:
     return url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
 
 
-def _unique(targets: Iterable[Target]) -> list[Target]:
-    """Names must tell targets apart: they are what every label and error shows."""
+def unique(targets: Iterable[Target], taken: set[str]) -> list[Target]:
+    """Names must tell targets apart: they are what every label and error shows. Those given are added to ``taken``."""
     found: list[Target] = []
-    taken: set[str] = set()
     for target in targets:
         numbered = (f"{target.name}-{number}" for number in count(2))
         name = target.name if target.name not in taken else next(name for name in numbered if name not in taken)

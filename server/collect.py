@@ -18,18 +18,19 @@ from functools import partial
 import collectors
 from collectors.model import Limits, ScrapeError, Target
 from server.alerts.config import AlertSettings
-from server.attach import detect_listed
+from server.attach import attach, detect_listed
+from server.awaited import Awaited, Waiting
 from server.clock import Clock
 from server.config import HeartbeatSettings
 from server.disagree import Trust
 from server.discovery.config import DiscoverSettings
 from server.discovery.roster import Roster
-from server.discovery.told import Told
+from server.discovery.told import Told, name_of
 from server.drive import TICK_SECONDS, RunDriver, carry_of
 from server.heartbeats import Watch
 from server.ingest import Arrivals, Ingest
 from server.pushes import Pushes
-from server.scrape import BACKOFF_MAX_SECONDS, GUARD_SECONDS, Outcome, TargetReader
+from server.scrape import BACKOFF_MAX_SECONDS, GUARD_SECONDS, Outcome, TargetReader, collector_of
 from server.store import Store, Writer
 from server.store.types import Batch
 from server.store.writer import WriterClosed, is_transient
@@ -61,18 +62,24 @@ class RunLoop:
         self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
         facts: Mapping[str, str | float] | None = None, limits: Limits | None = None,
         alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (), adopted: bool = False,
-        discover: Sequence[DiscoverSettings] = (),
+        discover: Sequence[DiscoverSettings] = (), awaited: Sequence[Awaited] = (),
     ) -> None:  # fmt: skip
         known = collectors.load()
         self.run, self._store, self._writer, self._clock = run, store, writer, clock
-        carried = {target.name: (target, known[target.collector].report_seconds) for target in targets}
+        rows = [row for _, row in store.targets(run)] if discover or awaited else []
+        self._waiting = Waiting(
+            awaited, partial(attach, limits=limits, hint=""), rows, [target.name for target in targets]
+        )
+        targets = [*targets, *self._waiting.assumed]
+        carried = {target.name: (target, collector_of(target).report_seconds) for target in targets}
         self._carry, self._facts = carry_of(carried), facts or {}
         begun = clock.now()
         self._alerts, self._beats = alerts, Watch(store, run, heartbeats, begun)
         self._trust = Trust.of(targets, known)
         self.pushes = Pushes(store, run, carried, adopted, begun, self._met)
         # The driver looks into both while they grow: a pushed target is met with its first push.
-        self._carried, self._names = carried, {*carried, *self._beats.names}
+        waited = {row.name for row in self._waiting.rows(begun)}
+        self._carried, self._names = carried, {*carried, *self._beats.names, *waited}
         self.on_outbox: Callable[[], None] = lambda: None
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = False
@@ -94,11 +101,12 @@ class RunLoop:
         self._pending: dict[str, asyncio.Task[Outcome]] = {}
         self._rolled = -math.inf
         self._limits = limits or Limits()
-        rows = [row for _, row in store.targets(run)] if discover else []
         self._lists = Roster(
             run, discover, detect_listed, by_hand=targets, rows=rows, taken=self._is_another, limits=self._limits
         )
-        self._said, self._gone = Told(self._lists), set[str]()
+        self._lists.keep_off(self._waiting.urls)
+        self._names |= {name_of(one) for one in self._lists.sources}
+        self._said, self._gone = Told(self._lists, self._waiting), set[str]()
 
     def _met(self, name: str, kind: str) -> None:
         """A target that another machine reads: its word counts by the rules for its collector."""
@@ -132,12 +140,15 @@ class RunLoop:
 
     async def _follow(self, t: float, patient: bool) -> None:
         """Targets that lists name are read from now on; those they name no more end, and nobody misses them."""
-        if not self._lists.sources:
+        await self._await(t, patient)
+        if not (self._lists.sources or self._waiting or self._gone):
             return
         change = await self._lists.look(t, patient=patient)
         self._gone |= set(change.gone)
         await self._end({*change.gone, *change.come})
-        for one in change.come.values():
+        for number, one in enumerate(change.come.values()):
+            if number % BEGUN_PER_TICK == 0:
+                await asyncio.sleep(0)
             self._begin(one)
         batch, arrivals = self._said.batch(self._ingest, sorted(self._gone), t)
         if batch.targets:
@@ -145,8 +156,20 @@ class RunLoop:
             self.driver.feed(arrivals)
         self._gone.clear()
 
+    async def _await(self, t: float, patient: bool) -> None:
+        """Sources named by hand that were not there, as they come."""
+        if not self._waiting:
+            return
+        come = await self._waiting.look(t, self._names, patient=patient)
+        self._gone |= set(come.gone)
+        await self._end({*come.gone, *(one.name for one in come.targets)})
+        for one in come.targets:
+            self._begin(one)
+        self._lists.follow(come.lists)
+        self._names |= {name_of(one) for one in self._lists.sources}
+
     def _begin(self, target: Target) -> None:
-        collector = collectors.load()[target.collector]
+        collector = collector_of(target)
         if collector.actor == "trainer":
             self._trust.meet(target.name, collector)
         self._carried[target.name] = (target, collector.report_seconds)
@@ -327,6 +350,7 @@ class RunLoop:
         for reader in self.readers:
             await reader.close()
         await self._lists.close()
+        await self._waiting.close()
         rest = self._ingest.rest()
         if rest.histograms and not self._broken:
             with suppress(WriterClosed):

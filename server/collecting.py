@@ -142,6 +142,7 @@ class Collecting(AbstractContextManager[None]):
         loop = RunLoop(
             run.name, run.targets, self._store, self._writer, self._clock,
             facts=run.facts, alerts=self._alerts, heartbeats=run.heartbeats, adopted=adopted, discover=run.discover,
+            awaited=run.awaited,
         )  # fmt: skip
         self._turned(run.name)
         loop.on_outbox = wake

@@ -349,7 +349,10 @@ class Deriver:
                 self.counters[counter.name] = CounterState(totals, seen)
 
     def data_time(self, name: str, now: float) -> float:
-        """When the oldest sample behind a tick signal was taken: what "age" means. `now` for step signals."""
+        """When the newest sample behind a tick signal was taken: what "age" means. `now` for step signals.
+
+        Not the oldest: one engine that died, or one gauge that was pushed once, would age a fleet that reports.
+        """
         signal = self._by_tick.get(name)
         if signal is None:
             return now
@@ -357,8 +360,8 @@ class Deriver:
         pools = (pool for pool in self.histograms.pools.values() if pool.metric in signal.inputs)
         # As `Gauge.fresh`, without a call for each of ten thousand.
         times = [one.last_ts for gauges in series for one in gauges if now - one.last_ts <= one.carry]
-        gauged = min(times, default=now)
-        return min((pool.last_ts for pool in pools if pool.fresh(now)), default=gauged)
+        times += [pool.last_ts for pool in pools if pool.fresh(now)]
+        return max(times, default=now)
 
     def source(self, signal: Signal | Counter) -> str:
         """The targets behind a signal's inputs, the first three by name."""

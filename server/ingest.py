@@ -219,7 +219,8 @@ class Ingest:
         """Targets that no list names any more; nothing of one that was never read."""
         batch, arrivals = Batch(self.run), Arrivals()
         for before in filter(None, map(self._health.get, names)):
-            said = f"{before.origin.source if before.origin else 'discovery'} does not list it any more"
+            told = before.origin and f"{before.origin.source} does not list it any more"
+            said = told or "it has another name by now, for it said what it is"
             row = replace(before, up=False, last_ts=_ms(now), error=said, error_kind=GONE)
             batch.targets.append(self.noted(row))
             batch.histograms += self._minutes.rest(row.name)

@@ -234,7 +234,9 @@ def _wait_for(run: RunSettings) -> Attached:
 
 def _up(args: argparse.Namespace) -> int:
     settings = _settings(args)
-    runs = [] if settings.role == "web" else [attach(run) for run in settings.runs]
+    runs = [] if settings.role == "web" else [attach(run, wait=True) for run in settings.runs]
+    for one in (awaited for run in runs for awaited in run.awaited):
+        print(f"waiting: run {one.settings.name}: {one.error}", flush=True)
     return _serve(args, settings, runs)
 
 

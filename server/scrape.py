@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+import collectors
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, Target
 from collectors.readers.http import PageClient
 from server.aside import Aside, StillReadingError
@@ -31,6 +32,12 @@ RETRY_AFTER_MAX_SECONDS = 600.0
 MORE_SECONDS = 5.0
 # The verb's own time limit comes first and gives the better message; this one catches a verb that forgot.
 GUARD_SECONDS = 2.0
+
+
+def collector_of(target: Target) -> Collector:
+    """The collector of one target, as its options configure it."""
+    known = collectors.load()[target.collector]
+    return known.configured(dict(target.options)) if known.configured is not None else known
 
 
 @dataclass(slots=True)

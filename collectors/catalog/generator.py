@@ -16,6 +16,7 @@ ROWS = (
     _g.gauge("generator_requests_paused", "requests", "Requests paused by a weight sync."),
     _g.gauge("generator_request_limit", "requests", "Most requests the engine runs at once, by its configuration."),
     _g.gauge("generator_paused", "", "1 while generation is paused: requests are held and no token comes."),
+    _g.gauge("generator_up", "", "0 while who scrapes the engine for us gets no answer from it, 1 when it is back."),
     _g.gauge("generator_asleep", "", "1 when the engine says it is not awake; 0 is no proof that it is."),
     _g.gauge("generator_token_throughput", "tokens/s", "Generated tokens per second, as the engine computes it."),
     # KV cache.

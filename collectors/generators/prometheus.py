@@ -7,7 +7,8 @@ clock.
 
 A store answers for five minutes with what it last heard. An engine is left out when the store's `up` says that it does
 not answer or no longer is a target, and when its last sample is older than three scrapes (option ``scrape_seconds``,
-60 where nothing is said). Nothing is asked twice for one scrape.
+60 where nothing is said). A failed scrape ends an engine's series at once, so that `up` alone still tells of it: what
+was read before and does not answer is told as ``generator_up`` 0 until it does. Nothing is asked twice for one scrape.
 
 Does not know: native histograms; /is_paused, /weight_info and whatever else is asked of an engine itself.
 """
@@ -25,6 +26,7 @@ import httpx
 
 from collectors.generators import _promql, sglang, vllm
 from collectors.generators._routers import address
+from collectors.generators._silent import DOWN, OTHERS, Place, Scrape, silent
 from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.readers import rest
 
@@ -38,11 +40,6 @@ GAPS_MOST, GAP_CHARACTERS = 5, 120
 _ENGINE = re.compile(r"(?:ray_)?(vllm|sglang)[:_]")
 _TENANT = re.compile(r"[\w!.*'()|-]{1,150}", re.ASCII)
 _PARTS = ("_bucket", "_sum")
-
-Place = tuple[str, str]
-"""Cluster and instance: one engine's page."""
-Scrape = tuple[str, ...]
-"""Values of `TARGET` and `PAIR`: whose scrape of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +58,10 @@ class Row:
 
 @dataclass(slots=True)
 class _Engine:
-    """What is remembered of one engine: when it was last read, and its collectors' memories."""
+    """What is remembered of one engine: when it was last read, its collectors' memories, and whether it was down."""
 
     ts: float = float("-inf")
+    down: bool = False
     states: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
 
 
@@ -97,17 +95,32 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     if tenant := _tenant(options):
         client.headers["X-Scope-OrgID"] = tenant
     asked = _Asked(client, limits, inside, time.monotonic() + limits.timeout_seconds)
-    seen = await _seen(asked)
-    alive = _alive(asked, seen, await _up(asked), bound)
     engines: dict[Place, _Engine] = state.setdefault("prometheus", {})
-    _forget(engines, alive.keys(), asked, bound)
+    seen = await _seen(asked, engines)
+    up = await _up(asked)
+    alive = _alive(asked, seen, up, bound)
+    down = _silent(asked, seen, up, engines)
+    _forget(engines, {*alive, *down}, asked, bound)
     news = {place: one for place, one in alive.items() if one[1] > engines.setdefault(place, _Engine()).ts}
     rows = await _rows(asked) if news else []
     asked.rows += len(rows)
     now = float(state.get("now", asked.at or 0.0))
     if len(rows) > THREAD_ROWS:
-        return await asyncio.to_thread(_read, asked, rows, news, engines, now)
-    return _read(asked, rows, news, engines, now)
+        reading = await asyncio.to_thread(_read, asked, rows, news, engines, now)
+    else:
+        reading = _read(asked, rows, news, engines, now)
+    return replace(reading, samples=(*reading.samples, *_ups(engines, alive.keys(), down, asked.at or now, now)))
+
+
+def _ups(
+    engines: Mapping[Place, _Engine], alive: Collection[Place], down: Collection[Place], at: float, now: float
+) -> Iterator[Sample]:
+    """Who does not answer, and once who does again: of all others their numbers say so."""
+    for place, engine in engines.items():
+        if place in down or (engine.down and place in alive):
+            when = now if place in down else now - max(0.0, at - engine.ts)
+            yield Sample("generator_up", float(place not in down), (("replica", _name(place)),), when)
+        engine.down = place in down
 
 
 def _forget(engines: dict[Place, _Engine], alive: Collection[Place], asked: _Asked, bound: float) -> None:
@@ -204,12 +217,13 @@ def _texts(found: Any) -> Iterator[str]:
         yield rest.clean(text, GAP_CHARACTERS)
 
 
-async def _seen(asked: _Asked) -> Mapping[Scrape, float]:
+async def _seen(asked: _Asked, engines: Mapping[Place, _Engine]) -> Mapping[Scrape, float]:
     """When each engine was last scraped, by the store's clock."""
     rows = await _query(asked, _promql.seen(asked.inside))
     found = {row.scrape: when for row in rows if (when := rest.number(row.value)) is not None}
     if not found or asked.at is None:
-        raise ScrapeError("missing", "the store has no series of vLLM or SGLang now (option selector, tenant?)")
+        said = f"; {len(engines)} engines were read before, {_name(min(engines))} first" if engines else ""
+        raise ScrapeError("missing", f"the store has no series of vLLM or SGLang now (option selector, tenant?){said}")
     return found
 
 
@@ -258,6 +272,19 @@ def _alive(
         if missing := sorted(places - found.keys()):
             asked.tell(f"{len(missing)} of {len({one[:2] for one in seen})} engines {why} ({_name(missing[0])})")
     return found
+
+
+def _silent(
+    asked: _Asked, seen: Mapping[Scrape, float], up: Mapping[Scrape, bool], engines: Mapping[Place, _Engine]
+) -> set[Place]:
+    """Engines that were read and whose scrapes all fail; those and others of which nothing is seen are told of."""
+    found = silent(seen, up, {place: one.ts for place, one in engines.items()}, asked.at or 0.0)
+    for why, places in found.items():
+        if places:
+            count = len({one[:2] for one in seen} | engines.keys())
+            of = f"{len(places)} {why}" if why == OTHERS else f"{len(places)} of {count} engines {why}"
+            asked.tell(f"{of} ({_name(min(places))})")
+    return found[DOWN]
 
 
 def _of(labels: Mapping[str, str], names: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,10 @@ _HEADERS = {
     # A page is 80 kB and the engine has better uses for its cores; also there is no zip bomb in plain text.
     "Accept-Encoding": "identity",
 }
+
+WBITS = 47  # 32 + 15: gzip or zlib, told by the header
+# Each costs a microsecond and needs twenty bytes: a body of nothing else would take seconds.
+MEMBERS = 1_000
 
 
 @lru_cache(maxsize=1)
@@ -55,7 +59,7 @@ class PageClient(httpx.AsyncClient):
         line, request = self._requests[key]
         sink = _Body(limits)
         await line.get(request, sink)
-        return b"".join(sink.parts)
+        return sink.whole()
 
     def _laid_out(self, url: httpx.URL | str) -> tuple[Line, bytes]:
         request = self.build_request("GET", url, headers=_HEADERS)
@@ -85,20 +89,27 @@ class _Body:
 
     def __init__(self, limits: Limits, encoding: str = "identity") -> None:
         self.parts: list[bytes] = []
-        self._limits, self._wire, self._size, self._inflate = limits, 0, 0, _inflater(encoding)
+        self._limits, self._wire, self._size, self._stream = limits, 0, 0, _stream(encoding)
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a status that is no page, a length beyond the limit."""
         _check_head(status, headers.get(b"content-length", b"").decode("latin-1"), self._limits)
-        self._inflate = _inflater(headers.get(b"content-encoding", b"identity").decode("latin-1"))
+        self._stream = _stream(headers.get(b"content-encoding", b"identity").decode("latin-1"))
 
     def body(self, chunk: bytes) -> None:
         """Keep what came, inflated."""
-        plain = self._inflate(chunk, self._limits.body_bytes + 1 - self._size)
+        room = self._limits.body_bytes + 1 - self._size
+        plain = chunk if self._stream is None else self._stream.inflate(chunk, room)
         self._wire, self._size = self._wire + len(chunk), self._size + len(plain)
         if max(self._wire, self._size) > self._limits.body_bytes:
             raise _too_large(self._limits)
         self.parts.append(plain)
+
+    def whole(self) -> bytes:
+        """All of it, when nothing more comes."""
+        if self._stream is not None and not self._stream.ended:
+            raise ScrapeError("garbage", "no complete answer: what is compressed breaks off")
+        return b"".join(self.parts)
 
 
 async def get(client: httpx.AsyncClient, url: httpx.URL | str, limits: Limits) -> bytes:
@@ -148,24 +159,46 @@ async def body(response: httpx.Response, limits: Limits) -> bytes:
     sink = _Body(limits, response.headers.get("content-encoding", "identity"))
     async for chunk in response.aiter_raw():
         sink.body(chunk)
-    return b"".join(sink.parts)
+    return sink.whole()
 
 
-def _inflater(encoding: str) -> Callable[[bytes, int], bytes]:
-    """Decoder of one chunk that never hands out more than it was told to."""
-    if encoding.strip().lower() in ("", "identity"):
-        return lambda chunk, _room: chunk
-    if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
-        raise ScrapeError("garbage", "the answer is compressed in a way we did not ask for")
-    stream = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, told by the header
+class _Stream:
+    """Compressed bytes as they come: gzip (of any number of members, as a proxy may join them) or zlib."""
 
-    def inflate(chunk: bytes, room: int) -> bytes:
+    def __init__(self) -> None:
+        self._member, self._members = zlib.decompressobj(wbits=WBITS), 1
+
+    @property
+    def ended(self) -> bool:
+        """Did it end with a member? What is cut between two flushes inflates as well as what is whole."""
+        return self._member.eof
+
+    def inflate(self, chunk: bytes, room: int) -> bytes:
+        """What a chunk holds, and never more than `room` bytes of it."""
+        plain = b""
         try:
-            return stream.decompress(chunk, room)
+            while chunk and len(plain) < room:
+                if self._member.eof:
+                    self._begin()
+                plain += self._member.decompress(chunk, room - len(plain))
+                chunk = self._member.unused_data
         except zlib.error:
             raise ScrapeError("garbage", "the answer does not decompress") from None
+        return plain
 
-    return inflate
+    def _begin(self) -> None:
+        self._member, self._members = zlib.decompressobj(wbits=WBITS), self._members + 1
+        if self._members > MEMBERS:
+            raise ScrapeError("garbage", f"the answer is compressed in more than {MEMBERS} parts")
+
+
+def _stream(encoding: str) -> _Stream | None:
+    """How a body is read; None: as it comes."""
+    if encoding.strip().lower() in ("", "identity"):
+        return None
+    if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
+        raise ScrapeError("garbage", "the answer is compressed in a way we did not ask for")
+    return _Stream()
 
 
 def _too_large(limits: Limits) -> ScrapeError:

@@ -28,6 +28,7 @@ from server.config import RunSettings
 from server.coverage import TRAINED, inputs, lacking
 from server.derive import Deriver, why
 from server.disagree import Trust
+from server.discovery import sources
 from server.facts import believed
 from server.problems import ConfigError
 from server.query.alerts import missing
@@ -90,7 +91,7 @@ def probe(runs: Sequence[RunSettings], alerts: AlertSettings) -> Report:
 
 def _probe(run: RunSettings, rules: Sequence[Rule]) -> RunReport:
     try:
-        return _run(attach(run), rules)
+        return _run(attach(run, hint=" (`up` and `watch --wait` wait for it)"), rules)
     except ConfigError as error:
         return RunReport(run.name, list(error.problems), _looked_for(run))
 
@@ -106,7 +107,7 @@ def _looked_for(run: RunSettings) -> list[str]:
 
 def _unknown(path: Path) -> bool:
     try:
-        return path.exists() and not detect_path(path)
+        return path.exists() and not detect_path(path) and not sources.broken(path)
     except (ScrapeError, OSError):
         return False  # there is something, which may not be read
 

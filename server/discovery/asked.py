@@ -4,7 +4,7 @@ Follows no redirect and sends no credentials but those it was given: who may be 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,12 +70,12 @@ class Asked:
     _due: float = float("-inf")
     _last: tuple[Found, ...] = ()
     _error: str = ""
-    _problems: Sequence[str] = field(default_factory=list)
+    _left_out: str = ""
 
     async def targets(self, now: float) -> Listing:
         """See `Provider`. An error changes nothing; an empty list is one."""
         if now < self._due:
-            return Listing(self._last, error=self._error)
+            return Listing(self._last, error=self._error, left_out=self._left_out)
         self._due = now + self.interval_seconds
         before = self._last
         try:
@@ -88,8 +88,8 @@ class Asked:
             self._error = f"{self.name()}: {error}{kept}"
             return Listing(before, error=self._error)
         self._last = tuple(dict.fromkeys(parsed.found))
-        self._error = "; ".join(f"{self.name()}: {problem}" for problem in parsed.problems)
-        return Listing(self._last, self._last != before, self._error)
+        self._error, self._left_out = "", "; ".join(f"{self.name()}: {problem}" for problem in parsed.problems)
+        return Listing(self._last, self._last != before, left_out=self._left_out)
 
     def name(self) -> str:
         """What errors call it: never its URL, which may hold a secret."""

@@ -42,11 +42,11 @@ class FileSd:
 
     def listed(self) -> Listing:
         """What the files held when they were looked at last."""
-        found, errors = list[Found](), [self._files.error()]
+        found, left_out = list[Found](), list[str]()
         for name, held in self._files.files.items():
             if held.value is not None:
                 found += held.value.found
-                errors += [f"{name}: {problem}" for problem in held.value.problems]
+                left_out += [f"{name}: {problem}" for problem in held.value.problems]
         listed = tuple(dict.fromkeys(found))
         before, self._last = self._last, listed
-        return Listing(listed, listed != before, "; ".join(filter(None, errors)))
+        return Listing(listed, listed != before, self._files.error(), "; ".join(left_out))

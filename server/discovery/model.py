@@ -42,11 +42,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Every target known now. ``changed``: since the last call; ``error``: what is wrong, safe to show."""
+    """Every target known now.
+
+    Attributes:
+        changed: since the last call.
+        error: why the list cannot be read, as a whole or in part; safe to show, as the next.
+        left_out: entries that are refused, of a list that is read well.
+    """
 
     found: tuple[Found, ...] = ()
     changed: bool = False
     error: str = ""
+    left_out: str = ""
 
 
 class Provider(Protocol):

@@ -16,12 +16,15 @@ from server.discovery.model import Found
 # As long as a person can read and a label should be.
 LENGTH = 200
 _PORTS = {"http": 80, "https": 443}
+# One machine's own names for itself: whoever listens under one of them and not under the others is rare.
+_HERE = frozenset({"localhost", "::1"})
 
 
 def identity(url: str) -> str:
     """A page's address in the one spelling of many: two lists that name it name one target."""
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
+    host = "127.0.0.1" if host in _HERE else host
     port = parts.port or _PORTS.get(parts.scheme, 0)
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/') or '/metrics'}{query}"
@@ -61,7 +64,7 @@ def usual_name(found: Found, settings: DiscoverSettings) -> str:
 
 def clean(text: str) -> str:
     """Printable, and bounded."""
-    return "".join(char if char.isprintable() else "?" for char in text)[:LENGTH]
+    return (text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text))[:LENGTH]
 
 
 @dataclass(slots=True)

@@ -70,13 +70,13 @@ class PrimeRl:
         values = [one.value for one in held if one.value is not None]
         found = next((tuple(value.found) for value in values if value.found), ())
         before, self._last = self._last, found
-        return Listing(found, found != before, self._said(values))
+        left_out = [problem for value in values for problem in value.problems]
+        return Listing(found, found != before, self._said(values, left_out), "; ".join(left_out))
 
-    def _said(self, values: list[Parsed]) -> str:
+    def _said(self, values: list[Parsed], left_out: list[str]) -> str:
         """What is wrong; that one of the two files was never there is nothing."""
         held = self._files.files.values()
         errors = [one.error for one in held if one.error and (one.value or one.gone is None or not values)]
-        errors += [problem for value in values for problem in value.problems]
-        if not errors and not self._last:
+        if not errors and not left_out and not self._last:
             errors.append(f"{self.run_dir}: no admin_base_url in its configs: give the engines' URLs")
         return "; ".join(errors)

@@ -95,10 +95,13 @@ class PrometheusYml:
         held = self._file.files[self.path]
         plan = held.value if held.value is not None else Plan()
         self._nested = {key: self._nested.get(key) or FileSd(key[1], key[0]) for key in plan.files}
-        found, errors = list(plan.static.found), [held.error, *(f"{self.path}: {one}" for one in plan.static.problems)]
+        found, errors = list(plan.static.found), [held.error]
+        left_out = [f"{self.path}: {one}" for one in plan.static.problems]
         for one in self._nested.values():
             listing = await one.targets(now)
             found += listing.found
             errors.append(listing.error)
+            left_out.append(listing.left_out)
         before, self._last = self._last, tuple(dict.fromkeys(found))
-        return Listing(self._last, self._last != before, "; ".join(filter(None, errors)))
+        words = ("; ".join(filter(None, said)) for said in (errors, left_out))
+        return Listing(self._last, self._last != before, *words)

@@ -15,7 +15,7 @@ from server.discovery import naming
 from server.discovery.config import BY_URL, REFRESH_MOST, DiscoverSettings
 from server.discovery.detected import Ask, Detector
 from server.discovery.model import TARGETS, Found, Listing, Provider
-from server.discovery.sources import close, provider
+from server.discovery.sources import close, provider, renamed
 from server.store.types import Origin, TargetRow
 
 log = logging.getLogger("rollscope.discovery")
@@ -23,6 +23,8 @@ log = logging.getLogger("rollscope.discovery")
 # A list that does not answer is waited for no longer: what it says is in the next step.
 PATIENCE_SECONDS = 1.0
 BACKOFF_MOST_SECONDS = 300.0
+# So many targets are begun between two turns of the loop: some milliseconds.
+AT_ONCE = 100
 # Nobody reads more names in a line.
 SHOWN = 3
 
@@ -34,8 +36,8 @@ class Source:
     settings: DiscoverSettings
     reader: Provider
     listing: Listing = field(default_factory=Listing)
-    # Its targets by digest, filtered; of one address the first counts.
-    found: dict[str, Found] = field(default_factory=dict)
+    # Its targets by digest, filtered, with their usual names; of one address the first counts.
+    found: dict[str, tuple[Found, str]] = field(default_factory=dict)
     heard: bool = False
     failures: int = 0
     due: float = float("-inf")
@@ -98,13 +100,22 @@ class Roster:
         # Name -> where each was found, of those that are listed now.
         self.origins: dict[str, Origin] = {}
 
+    def keep_off(self, urls: Iterable[str]) -> None:
+        """Further targets that are configured by hand."""
+        self._by_hand |= {naming.digest(url) for url in urls}
+
+    def follow(self, settings: Sequence[DiscoverSettings]) -> None:
+        """Further lists, found while the run goes on."""
+        named = renamed([*(source.settings for source in self.sources), *settings])
+        self.sources += [Source(one, provider(one)) for one in named[len(self.sources) :]]
+
     # ---- one look
 
     async def look(self, now: float, *, patient: bool = False) -> Change:
         """Ask what is due, and say what changed. ``patient``: wait for every answer."""
         patience = None if patient else PATIENCE_SECONDS
         changed = await self._ask(now, patience)
-        change = self._reconciled(now) if changed else Change()
+        change = await self._reconciled(now) if changed else Change()
         if self._detector.unknown:
             found = await self._detector.look(now, patience)
             for key, collector in found.items():
@@ -121,9 +132,9 @@ class Roster:
         if begun:
             tasks = [source.task for source in begun if source.task is not None]
             await asyncio.wait(tasks, timeout=patience)
-        return any([self._heard(source, now) for source in self.sources if source.task and source.task.done()])
+        return any([await self._heard(source, now) for source in self.sources if source.task and source.task.done()])
 
-    def _heard(self, source: Source, now: float) -> bool:
+    async def _heard(self, source: Source, now: float) -> bool:
         """Take a list's answer; is it another than before?"""
         assert source.task is not None
         task, before, source.task = source.task, source.listing, None
@@ -141,32 +152,33 @@ class Roster:
         source.due = now + wait
         if error != before.error:
             log.warning("discovery %s: %s", source.name, error or "can be read again")
-        return self._filtered(source)
+        if (left_out := source.listing.left_out) and left_out != before.left_out:
+            log.warning("discovery %s: left out: %s", source.name, left_out)
+        return await self._filtered(source)
 
-    def _filtered(self, source: Source) -> bool:
+    async def _filtered(self, source: Source) -> bool:
         first = not source.heard and not (source.listing.error and not source.listing.found)
         source.heard = source.heard or first
         if not source.listing.changed and not first:
             return False
-        source.found = {}
-        for found in source.listing.found:
-            if naming.wanted(found, source.settings):
-                source.found.setdefault(naming.digest(found.url), found)
+        source.found = await asyncio.to_thread(_sifted, source.listing.found, source.settings)
         return True
 
     # ---- what changed
 
-    def _reconciled(self, now: float) -> Change:
+    async def _reconciled(self, now: float) -> Change:
         change, wanted, moved = Change(), self._wanted(), dict[str, Held]()
         for key in [key for key in self.held if key not in wanted]:
             left = self.held.pop(key)
             moved[left.name] = left
             self._detector.forget(key)
         used = {held.name: key for key, held in self.held.items()}
-        for key, (source, found) in wanted.items():
+        for number, (key, (source, found, usual)) in enumerate(wanted.items()):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)  # ten thousand take a second, in which pages are read as well
             held = self.held.get(key)
             if held is None:
-                name = self._names.name(key, naming.usual_name(found, source.settings), used)
+                name = self._names.name(key, usual, used)
                 held, used[name] = Held(source, found, name), key
                 self.held[key] = held
                 self._begin(key, held, now, change)
@@ -178,17 +190,17 @@ class Roster:
         change.gone = [name for name in (*moved, *self._left()) if name not in self.origins]
         return change
 
-    def _wanted(self) -> dict[str, tuple[Source, Found]]:
-        wanted: dict[str, tuple[Source, Found]] = {}
+    def _wanted(self) -> dict[str, tuple[Source, Found, str]]:
+        wanted: dict[str, tuple[Source, Found, str]] = {}
         for source in self.sources:
             source.beyond = 0
-            for key, found in source.found.items():
+            for key, (found, usual) in source.found.items():
                 if key in wanted or key in self._by_hand:
                     continue
                 if len(wanted) >= TARGETS:
                     source.beyond += 1
                 else:
-                    wanted[key] = (source, found)
+                    wanted[key] = (source, found, usual)
         return wanted
 
     def _left(self) -> list[str]:
@@ -274,7 +286,9 @@ class Roster:
         """What else is to be said of a list."""
         names = self.strangers(source)
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        return f"of no known system, not read: {', '.join(names[:SHOWN])}{more}" if names else ""
+        left_out = f"left out: {source.listing.left_out}" if source.listing.left_out else ""
+        strangers = f"of no known system, not read: {', '.join(names[:SHOWN])}{more}" if names else ""
+        return "; ".join(filter(None, (left_out, strangers)))
 
     def count(self, source: Source) -> int:
         """How many of the run's targets are this list's."""
@@ -287,6 +301,14 @@ class Roster:
             if source.task is not None:
                 source.task.cancel()
             await close(source.reader)
+
+
+def _sifted(listed: Iterable[Found], settings: DiscoverSettings) -> dict[str, tuple[Found, str]]:
+    found: dict[str, tuple[Found, str]] = {}
+    for one in listed:
+        if naming.wanted(one, settings) and (key := naming.digest(one.url)) not in found:
+            found[key] = (one, naming.usual_name(one, settings))
+    return found
 
 
 def _target(run: str, held: Held, collector: str, headers: tuple[tuple[str, str], ...]) -> Target:

@@ -17,6 +17,7 @@ from server.discovery.prime_rl import PrimeRl
 from server.discovery.prometheus_yml import PrometheusYml
 from server.discovery.prometheus_yml import parse as parse_prometheus
 from server.discovery.router_workers import RouterWorkers
+from server.discovery.text import from_json, from_yaml
 
 # "router+http://host:30000": a server that has a page of metrics of its own, and is to be asked for its engines.
 _PREFIXES = {f"{kind}+": kind for kind in ("router", "http_sd")}
@@ -86,6 +87,24 @@ def _kind_of(path: Path) -> str:
         return "file_sd" if _reads(parse_list, data, path) else ""
     except OSError:
         return ""
+
+
+def broken(path: Path) -> str:
+    """Why a file that calls itself JSON or YAML is neither, or ""; a log of one JSON object in each line is whole."""
+    if path.suffix not in (".json", ".yml", ".yaml") or not path.is_file():
+        return ""
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES)
+        first, _, more = data.partition(b"\n")
+        if path.suffix == ".json" and more and _reads(lambda line, _: from_json(line), first, path):
+            return ""
+        from_json(data) if path.suffix == ".json" else from_yaml(data)
+    except DiscoveryError as error:
+        return str(error)
+    except OSError:
+        return ""  # what reads it says why
+    return ""
 
 
 def _reads(parse: Callable[[bytes, Path], object], data: bytes, path: Path) -> bool:

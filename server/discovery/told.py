@@ -1,15 +1,17 @@
-"""Rows about lists beside those of targets: a list that cannot be read is shown like a target that does not answer."""
+"""Rows about lists and awaited sources beside those of targets: a list that cannot be read is shown like a target that
+does not answer."""
 
 from dataclasses import dataclass, field, replace
 
+from server.awaited import UNKNOWN, Waiting
 from server.discovery.roster import Roster, Source
-from server.ingest import Arrivals, Ingest
+from server.ingest import Arrivals, Ingest, health
 from server.store.types import Batch, TargetRow
 
 # Said again before it looks as if nobody listened any more (`server.query.reader`: a minute).
 REPEATED_SECONDS = 30.0
-UNKNOWN = "unknown"
-"""Collector and actor of what is listed, does not answer, and was never known."""
+DISCOVERY = "discovery"
+"""Actor of a list's row."""
 
 
 def name_of(source: Source) -> str:
@@ -22,6 +24,7 @@ class Told:
     """What is said of a run's lists, and when it was said last."""
 
     roster: Roster
+    waiting: Waiting
     _said: dict[str, TargetRow] = field(default_factory=dict)
     _at: float = float("-inf")
 
@@ -29,12 +32,16 @@ class Told:
         """Rows that are news (all of them now and then), and targets that are ``gone``."""
         ingest.origins = self.roster.origins
         batch, arrivals = ingest.gone(gone, now)
-        rows = {row.name: row for row in (*self._lists(now), *self._unknown(now))}
+        awaited = self.waiting.rows(now)
+        rows = {row.name: row for row in (*self._lists(now), *self._unknown(now), *awaited)}
         again = not self._at <= now < self._at + REPEATED_SECONDS
         for name, row in rows.items():
             before = self._said.get(name)
             if again or before is None or replace(row, last_ts=before.last_ts, last_ok_ts=before.last_ok_ts) != before:
                 batch.targets.append(ingest.noted(row))
+                # Who was configured by hand is missed, and so is a list.
+                if row.actor == DISCOVERY or row in awaited:
+                    arrivals.health.append(health(row))
         self._said, self._at = rows, now if again else self._at
         return batch, arrivals
 
@@ -46,7 +53,7 @@ class Told:
         before = self._said.get(name)
         read = source.heard and not source.listing.error
         return TargetRow(
-            name, source.settings.kind, "discovery", not error, now,
+            name, source.settings.kind, DISCOVERY, not error, now,
             now if read else before.last_ok_ts if before else None, error or self.roster.note(source),
             "garbage" if error else "", samples=self.roster.count(source),
             interval_seconds=source.settings.refresh_seconds,

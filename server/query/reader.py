@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collectors.model import Labels
 from server import signals
 from server.alerts.config import AlertSettings
+from server.awaited import UNKNOWN
 from server.clock import Clock
 from server.query import shape
 from server.query.alerts import AlertReader
@@ -252,13 +253,20 @@ def _never(item: Signal) -> SignalNow:
 def _now(item: Signal, labels: Labels, latest: LatestRow, row: RunRow, now: float, stale: float) -> SignalNow:
     state, why, value = _state(item, latest, row), latest.why, latest.value
     age = max(0.0, now - latest.ts / 1000)
-    limit = stale if item.cadence == "step" else TICK_STALE_SECONDS
-    if latest.state is PointState.VALUE and row.lifecycle != "finished" and age > limit:
-        what = "no step" if item.cadence == "step" else "nothing collected"
-        state, why, value = "unknown", f"{what} for {_words(age)}; the last value was {latest.value:.4g}", None
+    judged = latest.state is PointState.VALUE and row.lifecycle != "finished"
+    if judged and (silence := _silence(item, age, row, now, stale)):
+        state, why, value = "unknown", f"{silence}; the last value was {latest.value:.4g}", None
     name = format_name(item.name, labels)
     ts = latest.ts / 1000
     return SignalNow(name, item.name, dict(labels), value, item.unit, state, age, latest.source, why, ts)
+
+
+def _silence(item: Signal, age: float, row: RunRow, now: float, stale: float) -> str:
+    """Why a value is none any more, or "". Of a tick's the carry of its sources has decided, while somebody ticks."""
+    if item.cadence == "step":
+        return f"no step for {_words(age)}" if age > stale else ""
+    silent = min(age, now - row.watermark / 1000) if row.watermark is not None else age
+    return f"nothing collected for {_words(silent)}" if silent > TICK_STALE_SECONDS else ""
 
 
 def _state(item: Signal, latest: LatestRow, row: RunRow) -> SignalState:
@@ -305,5 +313,10 @@ def _trust(run: str, row: TargetRow, now: float) -> TargetTrust:
 
 
 def _kept(row: TargetRow, now: float) -> bool:
-    """Targets that are gone are shown for a day: a fleet that is renewed every hour would be nothing else."""
+    """Targets that are gone are shown for a day: a fleet that is renewed every hour would be nothing else.
+
+    Of one that was never known nobody wants to be told once it is known, or no longer waited for.
+    """
+    if row.collector == UNKNOWN:
+        return not row.gone and now - row.last_ts / 1000 <= TICK_STALE_SECONDS + 3 * row.interval_seconds
     return not row.gone or now - row.last_ts / 1000 <= GONE_SECONDS

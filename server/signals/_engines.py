@@ -5,7 +5,7 @@ their own. What a page says of its whole server (paused, the served version) hol
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -24,9 +24,11 @@ SIGNS = (
     "live_sequence_tokens", "generator_token_throughput",
 )  # fmt: skip
 HELD = ("generator_asleep", "generator_paused", "generator_requests_paused")
+# Told by who scrapes an engine for us, where the target is not the engine itself.
+UP = "generator_up"
 LOAD = ("generator_requests_running", "generator_tokens_total")
 INPUTS = (
-    "generator_requests_running", *SIGNS, *HELD, "generator_request_limit",
+    "generator_requests_running", UP, *SIGNS, *HELD, "generator_request_limit",
     "kv_cache_capacity_tokens", "kv_concurrency_limit", "generator_max_sequence_tokens",
 )  # fmt: skip
 # Kinds of target that are nothing but engines: one that never answered is missed, where a router would not be.
@@ -82,7 +84,7 @@ def _engines(view: View) -> list[Engine]:
     found = [_engine(view, key, pages, health.get(key[0])) for key in sorted(_keys(pages))]
     told = {one.target for one in found}
     lost = [one for one in view.targets if one.actor == "generator" and one.name not in told]
-    return found + [engine for one in lost for engine in _lost(view, one)]
+    return found + [engine for one in lost for engine in _lost(view, one)] + _unanswered(view, found)
 
 
 Pages = dict[tuple[str, Labels], dict[str, Gauge]]
@@ -108,7 +110,7 @@ def _engine(view: View, key: tuple[str, Labels], pages: Pages, health: TargetHea
     replica = tuple(pair for pair in labels if pair[0] == "replica")
     # The nearest word wins: the engine's own, its replica's, the page's.
     series = {**pages.get((target, ()), {}), **pages.get((target, replica), {}), **pages[key]}
-    if health is not None and not health.up:
+    if (health is not None and not health.up) or (UP in series and not series[UP].last):
         return Engine(target, labels, {}, "down")
     return Engine(target, labels, series, _state(series, view.now))
 
@@ -156,6 +158,20 @@ def _busy_since(running: Gauge, since: float) -> bool:
     """Did requests run in every page from `since` on?"""
     counts = [value for ts, value in running.points if ts >= since]
     return bool(counts) and min(counts) > 0
+
+
+def _unanswered(view: View, found: Collection[Engine]) -> list[Engine]:
+    """Engines of targets that answer, of which nothing is fresh but that they do not answer: as they were last seen."""
+    told = {(one.target, pair) for one in found for pair in one.labels}
+    silent = [one for one in view.fresh(UP) if not one.last and not any((one.target, p) in told for p in one.labels)]
+    kept = view.gauges.get("generator_requests_running", ()) if silent else ()
+    last = {(up.target, one.labels) for up in silent for one in kept if _is_of(one, up)}
+    bare = {(up.target, up.labels) for up in silent if not any(_is_of(one, up) for one in kept)}
+    return [Engine(target, labels, {}, "down") for target, labels in sorted(last | bare)]
+
+
+def _is_of(one: Gauge, replica: Gauge) -> bool:
+    return one.target == replica.target and set(replica.labels) <= set(one.labels)
 
 
 def _lost(view: View, health: TargetHealth) -> Iterator[Engine]:

@@ -1,15 +1,19 @@
 """Can the numbers be believed? The share of an actor's targets that answered lately, and in full."""
 
+from typing import get_args
+
+from collectors.model import Actor
 from server.signals._model import HEARTBEAT, Answer, Signal, Unknown, Value, View
 
+ACTORS = get_args(Actor)
 _HINT = "no target has been asked yet"
 
 
 def _compute(view: View) -> Answer:
     found: dict[str, list[bool]] = {}
     for target in view.targets:
-        if target.kind == HEARTBEAT or not target.known(view.now):
-            continue  # a heartbeat gives no numbers; of one not asked lately nothing is known
+        if target.kind == HEARTBEAT or target.actor not in ACTORS or not target.known(view.now):
+            continue  # a heartbeat and a list give no numbers; of one not asked lately nothing is known
         found.setdefault(target.actor, []).append(target.trusted(view.now))
     values = [Value(sum(good) / len(good), (("actor", actor),)) for actor, good in sorted(found.items())]
     return values or Unknown(_HINT)

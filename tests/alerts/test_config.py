@@ -43,7 +43,8 @@ def settings(toml: str, env: dict[str, str] | None = None) -> AlertSettings:
 def test_the_pack_watches_what_it_must() -> None:
     """Everything that holds a run back, in the order of what matters: liveness before tuning."""
     assert list(rules()) == [
-        "RunStalled", "TargetDown", "HeartbeatMissed", "EngineFrozen", "NonFiniteGradient",
+        "RunStalled", "TargetDown", "HeartbeatMissed", "EngineDown", "EngineFrozen", "NonFiniteGradient",
+        "DiscoveryDown",
         "AllZeroRewards", "DataTrustLow", "SandboxSpinupSlow", "SandboxPendingLong", "SandboxInitFailures",
         "SandboxQuotaLow", "SandboxesDangling", "SandboxCreditLow",
         "TrainerStarved", "StalenessOverBound", "ZeroAdvantageHigh", "ResponseLengthDrift", "DiscardHigh",
@@ -58,7 +59,8 @@ def test_the_pack_watches_what_it_must() -> None:
     ("name", "expression"),
     [
         ("TrainerStarved", "trainer_wait_ratio > 0.4 for 5m"),
-        ("TargetDown", 'target_up{kind!="heartbeat"} == 0 for 1m'),
+        ("TargetDown", 'target_up{kind!~"heartbeat|file_sd|http_sd|prometheus_yml|router|run_dir"} == 0 for 1m'),
+        ("EngineDown", 'generator_engine_state{state="down"} == 1 and target_up == 1 for 1m'),
         ("EngineFrozen", "generator_frozen == 1 for 1m"),
         ("AllZeroRewards", 'reward{stat="mean"} == 0 and failure_ratio > 0.2 for 2m'),
         ("ResponseLengthDrift", "response_length_drift_ratio > 1.5 for 10m"),
@@ -233,7 +235,7 @@ def test_no_secret_is_echoed_in_a_problem() -> None:
 
 def test_no_configuration_means_the_pack_and_nobody_told() -> None:
     found = build_all({}, {}).alerts
-    assert len(found.rules) == len(pack()) == 25
+    assert len(found.rules) == len(pack()) == 27
     assert (found.receivers, found.deadman.url, len(found.inhibits)) == ((), "", 1)
 
 

@@ -71,6 +71,7 @@ CROSSING: dict[str, tuple[str, list[float]]] = {
     "RunStalled": ("", [0.5, 1.0, 1.1, 0.95, 0.95, 0.5, 0.2, 1.0, 0.95, 0.0, 0.0, 0.0]),
     "TargetDown": ("kind=vllm,target=e0", [1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1]),
     "HeartbeatMissed": ("kind=heartbeat,target=t", [1, 0, 0, 0, 1]),
+    "DiscoveryDown": ("kind=file_sd,target=discovery engines", [1, 0, 0, 1] + [0] * 7 + [1, 0]),
     "EngineFrozen": ("target=e0", [0, 1, 1, 0, 1, 0]),
     "NonFiniteGradient": ("", [0, 0, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0]),
     "ZeroAdvantageHigh": ("basis=completed", [0.6] * 11 + [0.45, 0.3]),
@@ -143,10 +144,10 @@ def test_prometheus_disagrees_where_a_rule_is_changed(tmp_path: Path) -> None:
 
 
 def test_every_rule_that_can_fire_today_is_compared() -> None:
-    """A rule whose signal comes alive must be added above; these two compare two series or growth."""
+    """A rule whose signal comes alive must be added above; these compare two series or growth."""
     known = {item.name for item in signals.load()} | {TARGET_UP}
     alive = {name for name, rule in EVERY.items() if all(c.name in known for c in rule.conditions)}
-    assert alive - CROSSING.keys() == {"AllZeroRewards", "SandboxInitFailures"}
+    assert alive - CROSSING.keys() == {"AllZeroRewards", "EngineDown", "SandboxInitFailures"}
 
 
 # ---- grafana

@@ -141,6 +141,47 @@ def test_a_zip_bomb_stops_at_the_limit() -> None:
     assert error_of(result).kind == "too_large"
 
 
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_a_gzip_answer_of_several_members_is_read_as_one(size: int) -> None:
+    """As Prometheus does; however the members fall into chunks."""
+    body = gzip.compress(b"a 1\n" * 10) + gzip.compress(b"") + gzip.compress(b"b 2\n" * 10)
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    chunked = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    handler = reply("200 OK", chunked, "Content-Encoding: gzip", "Transfer-Encoding: chunked", length=False)
+    assert fetch(handler, Limits()) == b"a 1\n" * 10 + b"b 2\n" * 10
+
+
+def _flushed() -> bytes:
+    """Two thirds of a page, all of it inflated by whoever does not ask for the end."""
+    stream = zlib.compressobj(wbits=31)
+    return stream.compress(b"a 1\n" * 1000) + stream.flush(zlib.Z_SYNC_FLUSH)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [_flushed(), gzip.compress(b"a 1\n")[:-8], gzip.compress(b"a 1\n")[:-1], gzip.compress(b"a 1\n") * 2 + b"\x1f\x8b"],
+    ids=["between two flushes", "without its trailer", "within its trailer", "in its third member"],
+)
+def test_a_gzip_answer_that_is_cut_is_no_page(body: bytes) -> None:
+    result = fetch(reply("200 OK", body, "Content-Encoding: gzip"), Limits())
+    assert isinstance(result, ScrapeError) and result.kind == "garbage"
+    assert str(result) == "no complete answer: what is compressed breaks off"
+
+
+def test_bytes_behind_a_gzip_answer_are_no_page() -> None:
+    result = fetch(reply("200 OK", gzip.compress(b"a 1\n") + b"b 2\n", "Content-Encoding: gzip"), Limits())
+    assert isinstance(result, ScrapeError) and str(result) == "the answer does not decompress"
+
+
+def test_members_are_bounded_in_number_and_together_in_size() -> None:
+    many = fetch(reply("200 OK", gzip.compress(b"") * 1001, "Content-Encoding: gzip"), Limits())
+    assert isinstance(many, ScrapeError) and str(many) == "the answer is compressed in more than 1000 parts"
+    large = gzip.compress(b"a 1\n" * 250)  # 1,000 bytes
+    assert fetch(reply("200 OK", large * 3, "Content-Encoding: gzip"), Limits(body_bytes=3000)) == b"a 1\n" * 750
+    result = fetch(reply("200 OK", large * 4, "Content-Encoding: gzip"), Limits(body_bytes=3000))
+    assert isinstance(result, ScrapeError) and result.kind == "too_large"
+
+
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip"])
 def test_what_cannot_be_inflated_is_garbage(encoding: str) -> None:
     result = fetch(reply("200 OK", b"not compressed", f"Content-Encoding: {encoding}"), Limits())

@@ -204,6 +204,49 @@ def test_up_is_believed_before_what_the_store_still_holds(up: list[Row], there: 
     assert bool(reading.samples) == there == (not reading.gaps)
 
 
+def test_an_engine_whose_scrapes_fail_is_told_until_it_answers() -> None:
+    """A failed scrape ends its series at once (staleness markers): only `up` still names it."""
+    one, two = engine(NOW), engine(NOW, 5.0, instance="e1:8000")
+    well = [({"instance": name, "job": "vllm"}, 1.0) for name in ("e0:8000", "e1:8000", "n7:9100")]
+    store = Store.of(one, two, up=well)
+    assert store.poll(scrape_seconds="15").gaps == ()
+
+    def at(
+        seconds: float, *engines: tuple[Row, Row], up: list[Row]
+    ) -> tuple[list[tuple[str, str, float]], tuple[str, ...]]:
+        store.seen, store.values = [seen for seen, _ in engines], [row for _, row in engines]
+        store.up, store.at = up, NOW + seconds
+        reading = store.poll(now=NOW + seconds, scrape_seconds="15")
+        told = [one for one in reading.samples if one.metric == "generator_up"]
+        return [(dict(one.labels)["replica"], f"{one.ts - NOW:g}", one.value) for one in told if one.ts], reading.gaps
+
+    dead = [well[0], (well[1][0], 0.0), (well[2][0], 0.0)]
+    gaps = (
+        "1 of 2 engines down, by the store's up (e1:8000)",
+        "1 further targets of the engines' jobs are down (n7:9100)",
+    )
+    assert at(17, engine(NOW + 15), up=dead) == ([("e1:8000", "17", 0.0)], gaps)
+    # For as long as the store asks it and it does not answer, and be it for days.
+    assert at(90_000, engine(NOW + 89_999), up=dead) == ([("e1:8000", "90000", 0.0)], gaps)
+    back = engine(NOW + 90_004, 5.0, instance="e1:8000")
+    assert at(90_005, engine(NOW + 90_004), back, up=well) == ([("e1:8000", "90004", 1.0)], ())
+    assert at(90_010, engine(NOW + 90_004), back, up=well) == ([], ())
+    # Who is no target any more is not missed, and for five minutes named.
+    ended = ("1 of 2 engines no target any more (e1:8000)",)
+    assert at(90_300, engine(NOW + 90_299), up=[well[0]]) == ([], ended)
+    assert at(90_305, engine(NOW + 90_304), up=[well[0]]) == ([], ())
+
+
+def test_a_store_without_any_engine_says_how_many_there_were() -> None:
+    store = Store.of(engine(NOW), engine(NOW, instance="e1:8000"))
+    store.poll()
+    store.seen = []
+    with pytest.raises(
+        ScrapeError, match=r"no series of vLLM or SGLang now .*; 2 engines were read before, e0:8000 first"
+    ):
+        store.poll(now=NOW + 5)
+
+
 @pytest.mark.parametrize(("age", "there"), [(0, True), (179, True), (181, False)])
 def test_three_missed_scrapes_end_an_engine(age: float, there: bool) -> None:
     assert bool(Store.of(engine(NOW - age)).poll().samples) == there

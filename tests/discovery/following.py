@@ -8,6 +8,7 @@ from pathlib import Path
 
 from collectors.model import Limits, Target
 from server.alerts.config import AlertSettings
+from server.awaited import Awaited
 from server.clock import ScaledClock
 from server.collect import RunLoop
 from server.discovery.config import DiscoverSettings
@@ -24,13 +25,14 @@ class Watched:
 
     def __init__(
         self, store: Store, discover: Sequence[DiscoverSettings], targets: Sequence[Target], start: float,
-        limits: Limits, alerts: AlertSettings | None, runner: asyncio.Runner,
+        limits: Limits, alerts: AlertSettings | None, awaited: Sequence[Awaited], runner: asyncio.Runner,
     ) -> None:  # fmt: skip
         self.now, self._runner = start, runner
         self.clock, self.writer = ScaledClock(start), Writer(store)
         self.loop = RunLoop(
-            "run", targets, store, self.writer, self.clock, discover=discover, limits=limits, alerts=alerts
-        )
+            "run", targets, store, self.writer, self.clock, discover=discover, limits=limits, alerts=alerts,
+            awaited=awaited,
+        )  # fmt: skip
         self.reader = StoreReader(store, self.clock)
 
     def step(self, count: int = 1) -> None:
@@ -75,10 +77,10 @@ class Watched:
 @contextmanager
 def following(
     store: Store, *discover: DiscoverSettings, targets: Sequence[Target] = (), start: float = T0,
-    limits: Limits = LIMITS, alerts: AlertSettings | None = None,
+    limits: Limits = LIMITS, alerts: AlertSettings | None = None, awaited: Sequence[Awaited] = (),
 ) -> Iterator[Watched]:  # fmt: skip
     with asyncio.Runner() as runner:
-        watched = Watched(store, discover, targets, start, limits, alerts, runner)
+        watched = Watched(store, discover, targets, start, limits, alerts, awaited, runner)
         try:
             yield watched
         finally:

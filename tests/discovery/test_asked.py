@@ -111,7 +111,7 @@ def test_an_older_router_is_asked_by_its_older_name(answers: Answers) -> None:
     answers.paths["/workers"] = (200, JSON, json.dumps(WORKERS).encode())
     (listing,) = ask(provider, 15)
     assert (len(listing.found), listing.changed) == (3, True)
-    assert listing.error.startswith("the router's workers: workers[4] speaks gRPC")
+    assert listing.left_out.startswith("the router's workers: workers[4] speaks gRPC")
 
 
 def test_what_is_no_router_says_so(answers: Answers) -> None:

@@ -34,7 +34,7 @@ def begin(run: Watched, one: Engine) -> None:
 TROUBLE = {
     "error": "HTTP 500",
     "hang": "no complete answer within 0.2 s",
-    "half": "no answer: ",
+    "half": "no complete answer: the connection ended before the answer did",
     "redirect": "HTTP 302: redirects are not followed; configure where it leads",
 }
 

@@ -16,6 +16,9 @@ BY = DiscoverSettings("file_sd", ("a.json",), "engines")
         ("http://node-1:8000/metrics/", "http://node-1.:8000/"),
         ("http://node-1/metrics", "http://node-1:80/metrics"),
         ("https://node-1/x?a=1", "https://node-1:443/x?a=1"),
+        ("http://LocalHost:8000", "http://127.0.0.1:8000/metrics"),
+        ("http://[::1]:8000/", "http://localhost.:8000/metrics/"),
+        ("http://[::1]", "http://127.0.0.1:80"),
     ],
 )
 def test_one_page_in_several_spellings(one: str, other: str) -> None:
@@ -23,7 +26,8 @@ def test_one_page_in_several_spellings(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", ["https://n:1/metrics", "http://n:2/metrics", "http://n:1/m", "http://n:1/metrics?a=1"]
+    "other",
+    ["https://n:1/metrics", "http://n:2/metrics", "http://n:1/m", "http://n:1/metrics?a=1", "http://localhost:1"],
 )
 def test_other_pages_are_others(other: str) -> None:
     assert digest("http://n:1/metrics") != digest(other)

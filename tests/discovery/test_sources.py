@@ -69,12 +69,38 @@ def test_what_is_no_list_and_no_target_is_said(tmp_path: Path) -> None:
         lists(answers.url, "router+http://169.254.169.254", f"file_sd={tmp_path}/none.json", "router=router:30000")
     assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
         "HTTP 404 (--wait waits for it)",
-        "is a link-local or multicast address (cloud metadata lives there) (--wait waits for it)",
+        "is a link-local or multicast address (cloud metadata lives there)",
         "no such file or directory (--wait waits for it)",
-        "must be an http:// or https:// URL with a host (--wait waits for it)",
+        "must be an http:// or https:// URL with a host",
     ]
     with pytest.raises(Ambiguous, match="no collector is named rooter: did you mean router"):
         source_of("rooter=http://192.0.2.1:30000")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("engines.json", '[{"targets": ["192.0.2.1:8', "no JSON, or half of it: line 1"),
+        ("engines.json", '[\n{"targets":\n', "no JSON, or half of it: line 3"),
+        ("engines.json", "", "no JSON, or half of it: line 1"),
+        ("engines.yml", "- targets: ['192.0.2.1:8", "no YAML, or half of it: line 1"),
+        ("prometheus.yml", "", "holds nothing: an empty list is []"),
+    ],
+)
+def test_a_list_that_is_being_written_is_called_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, why: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert main(["check", str(tmp_path / name)]) == 1
+    told = capsys.readouterr().out
+    assert f"{tmp_path / name}: {why} (`up` and `watch --wait` wait for it)" in told
+    assert "looked for" not in told and "were asked" not in told
+
+
+def test_a_log_of_json_lines_is_not_half_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.json").write_text('{"a": 1}\n{"a": 2}\n')
+    assert main(["check", str(tmp_path / "log.json")]) == 1
+    assert "nothing here that a collector knows" in capsys.readouterr().out
 
 
 def test_check_says_what_each_list_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

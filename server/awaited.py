@@ -1,0 +1,186 @@
+"""Sources named by hand that were not there when we began: asked again until they say what they are.
+
+One engine that is late must not keep the others from being watched. Where the store knows what a source was, it is read
+as that at once, and missed like any other; what it is now, it says when it answers.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import collectors
+from collectors.model import Target
+from server.aside import Aside, StillReadingError
+from server.config import RunSettings, TargetSettings
+from server.discovery.config import DiscoverSettings
+from server.problems import ConfigError
+from server.store.types import TargetRow
+
+if TYPE_CHECKING:
+    from server.attach import Attached
+
+# A thread and a connection each; who hangs keeps its own.
+AT_ONCE = 16
+PATIENCE_SECONDS = 1.0
+BACKOFF_SECONDS, BACKOFF_MOST_SECONDS = 5.0, 60.0
+# What one page is told by two collectors is written within a tick or two, and a failing one is asked every minute.
+TOGETHER_MS = 120_000
+UNKNOWN = "unknown"
+"""Collector and actor of what does not answer and was never known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A source that is not there yet.
+
+    Attributes:
+        settings: a run of this source alone, to be attached again.
+        error: why it could not be; safe to show.
+        name: what it is called until it is known what it is.
+    """
+
+    settings: RunSettings
+    error: str
+    name: str
+
+    @property
+    def source(self) -> TargetSettings:
+        return self.settings.targets[0]
+
+
+@dataclass(slots=True)
+class Come:
+    """What became known: targets to read, lists to follow, and names that nothing is called by any more."""
+
+    targets: list[Target] = field(default_factory=list)
+    lists: list[DiscoverSettings] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Source:
+    awaited: Awaited
+    name: str
+    error: str
+    assumed: Sequence[Target]
+    due: float = float("-inf")
+    failures: int = 0
+    task: "asyncio.Task[Attached] | None" = None
+    aside: "Aside[Attached]" = field(default_factory=lambda: Aside("awaited"))
+
+
+class Waiting:
+    """Those of one run, on one event loop.
+
+    Args:
+        attach: a run -> what it is attached to (`server.attach.attach`); raises `ConfigError`. Called on threads.
+        rows: what the store knows of the run's targets.
+        taken: names of other targets.
+    """
+
+    def __init__(
+        self, awaited: Sequence[Awaited], attach: "Callable[[RunSettings], Attached]", rows: Iterable[TargetRow],
+        taken: Collection[str],
+    ) -> None:  # fmt: skip
+        self._attach = attach
+        known = {row.name: row for row in rows if row.origin is None and not row.gone} if awaited else {}
+        self._sources: list[_Source] = []
+        names = set(taken)
+        for one in awaited:
+            assumed = [target for target in self._remembered(one, known) if target.name not in names]
+            name = assumed[0].name if assumed else _free(one.name, names)
+            names |= {name, *(target.name for target in assumed)}
+            self._sources.append(_Source(one, name, one.error, assumed))
+
+    def __bool__(self) -> bool:
+        return bool(self._sources)
+
+    @property
+    def assumed(self) -> list[Target]:
+        """What is read at once, as what it was."""
+        return [target for one in self._sources for target in one.assumed]
+
+    @property
+    def urls(self) -> list[str]:
+        """Who is waited for here is not read for a list that names it, too."""
+        return [one.awaited.source.source for one in self._sources if one.awaited.source.is_url]
+
+    def _remembered(self, one: Awaited, known: Mapping[str, TargetRow]) -> list[Target]:
+        """Targets that this source was, by the names it would give them."""
+        if not one.source.is_url:
+            return []
+        found: list[Target] = []
+        kinds = {row.collector for row in known.values()}
+        for kind in sorted(kinds & {name for name, one in collectors.load().items() if one.poll is not None}):
+            run = replace(one.settings, targets=(replace(one.source, collector=kind),))
+            named = self._attach(run).targets
+            found += [target for target in named if target.name in known and known[target.name].collector == kind]
+        # An engine of another kind may have been there a month ago.
+        newest = max((known[target.name].last_ts for target in found), default=0)
+        return [target for target in found if known[target.name].last_ts >= newest - TOGETHER_MS]
+
+    async def look(self, now: float, taken: Collection[str], *, patient: bool = False) -> Come:
+        """Ask who is due. ``taken``: names of the run's targets now. ``patient``: wait for every answer."""
+        under_way = sum(one.task is not None for one in self._sources)
+        due = [one for one in self._sources if one.task is None and not now < one.due <= now + 2 * BACKOFF_MOST_SECONDS]
+        for one in due if patient else due[: max(0, AT_ONCE - under_way)]:
+            one.task = asyncio.create_task(one.aside.read(partial(self._attach, one.awaited.settings)))
+        tasks = [one.task for one in self._sources if one.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=None if patient else PATIENCE_SECONDS)
+        come = Come()
+        for one in [one for one in self._sources if one.task is not None and one.task.done()]:
+            self._heard(one, now, set(taken), come)
+        return come
+
+    def _heard(self, one: _Source, now: float, taken: set[str], come: Come) -> None:
+        assert one.task is not None
+        task, one.task = one.task, None
+        try:
+            found = task.result()
+        except (ConfigError, StillReadingError) as error:
+            one.error = "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
+            one.due = now + min(BACKOFF_MOST_SECONDS, BACKOFF_SECONDS * 2.0 ** min(one.failures, 8))
+            one.failures += 1
+            return
+        self._sources.remove(one)
+        was = {target.name: target for target in one.assumed}
+        # Its own names are free for what it is.
+        taken -= {one.name, *was}
+        named = [replace(target, name=_free(target.name, taken)) for target in found.targets]
+        come.targets += [target for target in named if was.get(target.name) != target]
+        come.lists += found.discover
+        come.gone += sorted({one.name, *was} - {target.name for target in named})
+
+    def rows(self, now: float) -> list[TargetRow]:
+        """A row for each of which nobody knows what it is."""
+        return [
+            TargetRow(
+                one.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
+                f"{_not_yet(one)}: what it is, is not known ({one.error})",
+                "unreachable" if one.awaited.source.is_url else "missing",
+                interval_seconds=one.awaited.source.interval_seconds,
+            )
+            for one in self._sources if not one.assumed
+        ]  # fmt: skip
+
+    async def close(self) -> None:
+        """What is under way is not waited for: a thread that hangs ends with the process."""
+        for one in self._sources:
+            if one.task is not None:
+                one.task.cancel()
+
+
+def _not_yet(one: _Source) -> str:
+    return "not answering yet" if one.awaited.source.is_url else "not there yet"
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or with a number the first that is free; it is taken from now on."""
+    found, number = name, 2
+    while found in taken:
+        found, number = f"{name}-{number}", number + 1
+    taken.add(found)
+    return found
