@@ -197,6 +197,7 @@ FACTS: Mapping[str, str] = {
     "max_reward": "largest possible reward of a rollout, when known: lets all_solved be told from equal",
     "max_in_flight": "cap on rollouts in flight",
     "max_response_tokens": "response length cap",
+    "max_num_seqs": "most requests one engine runs at once, for engines that do not tell it",
     "trainer_gpus": "GPUs of the trainer",
     "generator_gpus": "GPUs of the generator",
     "gpu_type": "GPU model name",

@@ -48,6 +48,11 @@ class Facts:
         found = self.find(signal, **labels)
         return found.state if found else "unknown"
 
+    def named(self, signal: str) -> list[SignalNow]:
+        """Values of a signal that tell of single engines now, by their target; none of a run that is over."""
+        told = (one for one in self.signals if one.signal == signal and "target" in one.labels)
+        return [one for one in told if one.value is not None and not self.over]
+
     def number(self, fact: str) -> float | None:
         found = self.status.facts.get(fact)
         return float(found) if isinstance(found, (int, float)) else None
@@ -114,6 +119,12 @@ def _honest(signal: SignalNow, dead_engines: str) -> SignalNow:
         return signal
     of_engine = dead_engines and signal.signal.startswith(ENGINES)
     return replace(signal, state="unknown", why=dead_engines if of_engine else signal.why)
+
+
+def engine_name(one: SignalNow) -> str:
+    """``vllm-3``, ``vllm-3:1`` for a further rank of it, ``router/10.0.0.1:30000`` for one on a merged page."""
+    replica, rank = one.labels.get("replica", ""), one.labels.get("engine", "0")
+    return one.labels["target"] + (f"/{replica}" if replica else "") + (f":{rank}" if rank != "0" else "")
 
 
 def joined(*words: str) -> str:

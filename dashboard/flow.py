@@ -1,12 +1,14 @@
 """The strip of actors: generator to queue to trainer, weights back, sandboxes beside."""
 
 from dashboard.banner import next_steps, split
-from dashboard.facts import Facts, View, first_clause, joined, worst
+from dashboard.facts import Facts, View, engine_name, first_clause, joined, worst
 from dashboard.format import STATE_WORDS, parts, text
 from server.query.names import mode_words
 
 # What of an engine's states somebody should see; those that are down are told with their number of targets.
 STANDING = ("hung", "silent", "paused", "asleep")
+# Of the KV cache: what lies closer to the mean is no tail.
+TAIL = 0.05
 
 
 def flow(facts: Facts) -> View:
@@ -54,8 +56,10 @@ def _generator(facts: Facts) -> View:
     gone, down = facts.down("generator")
     standing = _standing(facts)
     hung = "critical" if "hung" in standing else ""
-    states = (facts.state("kv_cache_usage_ratio"), facts.state("generator_requests"), gone, hung)
-    sub = joined(facts.kinds("generator"), facts.gpus("generator"), down, *standing.values()) or "no engine source"
+    fullest = facts.state("kv_cache_engine_usage_ratio", stat="max")
+    states = (facts.state("kv_cache_usage_ratio"), fullest, facts.state("generator_requests"), gone, hung)
+    kinds, gpus = facts.kinds("generator"), facts.gpus("generator")
+    sub = joined(kinds, gpus, down, *standing.values(), *_tail(facts)) or "no engine source"
     share = split(facts).get("wait")
     if facts.synchronous and not numbers and share is not None:
         # The trainer times the generation that it does itself or waits for.
@@ -67,17 +71,28 @@ def _generator(facts: Facts) -> View:
 def _standing(facts: Facts) -> dict[str, str]:
     """Engines that answer and do not work, by state: ``1 hung (vllm-3)``."""
     names: dict[str, list[str]] = {}
-    for one in facts.signals:
-        if one.signal == "generator_engine_state" and one.value is not None and not facts.over:
-            rank = one.labels.get("engine", "0")
-            name = one.labels["target"] + (f":{rank}" if rank != "0" else "")
-            names.setdefault(one.labels["state"], []).append(name)
+    for one in facts.named("generator_engine_state"):
+        names.setdefault(one.labels["state"], []).append(engine_name(one))
     found = {state: (facts.value("generator_engines", state=state), names.get(state, [])) for state in STANDING}
     return {
         state: f"{count:.0f} {state} ({', '.join(who[:2])}{', ...' if count > 2 else ''})"
         for state, (count, who) in found.items()
         if count and who
     }
+
+
+def _tail(facts: Facts) -> list[str]:
+    """Engines that the fleet's mean hides, by name: the fullest cache of several, and the idlest engine."""
+    found = []
+    full = max(facts.named("kv_cache_engine_usage_ratio"), key=lambda one: one.value or 0.0, default=None)
+    mean = facts.value("kv_cache_usage_ratio")
+    # A fleet that is as full as its fullest engine has no tail.
+    if full is not None and full.value is not None and mean is not None and full.value - mean >= TAIL:
+        found.append(f"fullest {engine_name(full)} {text(full.value, 'ratio')}")
+    idle = [one for one in facts.named("generator_outlier_ratio") if one.labels["side"] == "idlest"]
+    if one := min(idle, key=lambda one: one.value or 0.0, default=None):
+        found.append(f"idlest {engine_name(one)} ({text(one.value, 'ratio')} of the median)")
+    return found
 
 
 def _queue(facts: Facts) -> View:

@@ -147,7 +147,11 @@ CARDS: tuple[Card, ...] = (
         "KV cache",
         "orange",
         (_KV,),
-        notes=(("", _RUNNING), ("ceiling", want("kv_concurrency_limit"))),
+        notes=(
+            ("fullest", want("kv_cache_engine_usage_ratio", stat="max")),
+            ("", _RUNNING),
+            ("ceiling", want("kv_concurrency_limit")),
+        ),
     ),
 )
 
@@ -226,7 +230,10 @@ PANELS: tuple[Panel, ...] = (
         "KV cache usage",
         "5 min mean",
         "ratio",
-        (Line("used", _KV, "orange", "zero", envelope=True),),
+        (
+            Line("used", _KV, "orange", "zero", envelope=True),
+            Line("fullest engine", want("kv_cache_engine_usage_ratio", stat="max"), "orange", thin=True),
+        ),
         limits="kv_cache_usage_ratio",
         ceiling=1,
     ),

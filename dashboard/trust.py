@@ -1,5 +1,6 @@
 """Can these numbers be believed? One row per target, the worst first."""
 
+import re
 from datetime import UTC, datetime
 
 from dashboard.facts import Cell, View
@@ -8,6 +9,7 @@ from server.query.types import Status, TargetTrust
 # A fleet of a thousand engines must not make a page of a thousand rows: the healthy ones fold into a count.
 MOST = 40
 _KEYS = 3
+_NUMBER = re.compile(r"([0-9]+)")
 
 
 def trust(status: Status) -> View:
@@ -27,9 +29,14 @@ def trust(status: Status) -> View:
     return cells
 
 
-def _badness(target: TargetTrust) -> tuple[bool, bool, bool, bool, str]:
+def _badness(target: TargetTrust) -> tuple[bool, bool, bool, bool, list[str | int]]:
     gone = target.gone_since is not None
-    return (gone, target.up, not target.error, not target.dropped, target.target)
+    return (gone, target.up, not target.error, not target.dropped, _counted(target.target))
+
+
+def _counted(name: str) -> list[str | int]:
+    """Sorts as one counts: engine-2 before engine-10."""
+    return [int(part) if at % 2 else part for at, part in enumerate(_NUMBER.split(name))]
 
 
 def _kind(target: TargetTrust) -> str:

@@ -23,11 +23,10 @@ from server.discovery import sources
 from server.discovery.config import BY_URL, KINDS, DiscoverSettings
 from server.facts import as_option, stated
 from server.problems import ConfigError
+from server.run_names import check_name as check_name
+from server.run_names import clean, place_of
+from server.run_names import run_name as run_name
 from server.security import refuse_target
-
-# Folders that every project has: two runs in them must not become one.
-COMMON_NAMES = frozenset({"output", "outputs", "run", "runs", "results", "checkpoints", "trainer", "logs", "trackio"})
-
 
 # An agent of Ray shows a gauge once per report (10 s), so that a page may lack whatever tells whose it is.
 RAY_LOOKS, RAY_PAUSE_SECONDS = 3, 4.0
@@ -86,40 +85,6 @@ def _no_collector(name: str) -> str:
     return f"no collector is named {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
 
 
-def run_name(sources: Iterable[str]) -> str:
-    """A name for a run nobody named: its directory's, else its first host's."""
-    sources = list(sources)
-    paths = [Path(source).resolve() for source in sources if "://" not in source]
-    if paths:
-        path = paths[0] if not paths[0].is_file() else paths[0].parent
-        named = path.name if path.name not in COMMON_NAMES else f"{path.parent.name}-{path.name}"
-        return _clean(named) or "run"
-    return (_clean(_place(sources[0])) if sources else "") or "run"
-
-
-def _place(url: str) -> str:
-    """Host and port of a URL: never its credentials."""
-    try:
-        parts = urlsplit(url)
-        return f"{parts.hostname or ''}-{parts.port}" if parts.port else parts.hostname or ""
-    except ValueError:
-        return ""
-
-
-def check_name(name: str) -> None:
-    """Refuse a run name that no URL, label or screen could carry.
-
-    Raises:
-        ConfigError: with the rule.
-    """
-    if not name.isprintable() or not 0 < len(name) <= 200 or "/" in name or name in (".", ".."):
-        raise ConfigError([f"run name {ascii(name)[:80]}: 1 to 200 printable characters without /"])
-
-
-def _clean(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-")
-
-
 def attach(
     settings: RunSettings, limits: Limits | None = None, *, wait: bool = False, hint: str = HINT
 ) -> Attached:  # fmt: skip
@@ -167,7 +132,7 @@ def attach(
 
 def _name_of(target: TargetSettings) -> str:
     """What a source is called while nobody knows what it is."""
-    place = _clean(_place(target.source)) if target.is_url else Path(target.source).expanduser().resolve().name
+    place = clean(place_of(target.source)) if target.is_url else Path(target.source).expanduser().resolve().name
     return target.name or place or "target"
 
 
@@ -184,7 +149,7 @@ def _shown(target: TargetSettings) -> str:
     """A source as it may be printed: a URL without credentials and query."""
     if not target.is_url:
         return target.source
-    return f"{target.source.partition('://')[0]}://{_place(target.source).replace('-', ':')}"
+    return f"{target.source.partition('://')[0]}://{place_of(target.source).replace('-', ':')}"
 
 
 def _resolve(run: str, target: TargetSettings, limits: Limits) -> Sequence[Target | DiscoverSettings]:
@@ -269,7 +234,10 @@ def _resolve_url(run: str, settings: TargetSettings, limits: Limits) -> list[Tar
     if refusal:
         raise ScrapeError("refused", refusal)
     bearer = (("authorization", f"Bearer {settings.bearer}"),) if settings.bearer else ()
-    names = [settings.collector] if settings.collector else _detect_url(settings.source, bearer, limits)
+    source, names = settings.source, [settings.collector]
+    if not settings.collector:
+        source, names = _detect_url(settings.source, bearer, limits)
+    settings = replace(settings, source=source)
     return [_url_target(run, settings, collectors.load()[name], bearer, first=name == names[0]) for name in names]
 
 
@@ -279,7 +247,7 @@ def _url_target(run: str, settings: TargetSettings, collector: Collector, bearer
     headers = (*bearer, *_key_header(collector, settings))
     given = settings.name if first or not settings.name else f"{settings.name}-{collector.name}"
     return Target(
-        given or f"{collector.name}-{_clean(_place(settings.source))}", run, collector.name, collector.actor,
+        given or f"{collector.name}-{clean(place_of(settings.source))}", run, collector.name, collector.actor,
         url=settings.source, interval_seconds=settings.interval_seconds, headers=headers, options=settings.options,
     )  # fmt: skip
 
@@ -291,19 +259,36 @@ def _key_header(collector: Collector, settings: TargetSettings) -> tuple[tuple[s
     return ((collector.key_header, f"{prefix}{settings.key}"),)
 
 
-def _detect_url(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> list[str]:
-    """As `detect_url`, and the node's collector where a trainer shares its page with the node's GPUs.
+def _detect_url(url: str, headers: Pairs, limits: Limits) -> tuple[str, list[str]]:
+    """Where the page is, and whose: as `detect_url`, and the node's collector where a trainer shares its page with it.
 
     Not answering is no answer: where one collector alone reads URLs it is taken.
     """
     pollers = _pollers()
     try:
-        return asyncio.run(_detect(url, headers, limits, collectors.load().keys()))
+        return asyncio.run(_find(url, headers, limits))
     except ScrapeError as error:
         # A proxy answers 502 or 503 while the model loads.
         if error.kind in ("unreachable", "timeout", "status") and len(pollers) == 1:
-            return pollers[:1]
+            return url, pollers[:1]
         raise
+
+
+async def _find(url: str, headers: Pairs, limits: Limits) -> tuple[str, list[str]]:
+    """Below the URL, or at the root of its server: clients are given `.../v1`, the page is beside it."""
+    parts = urlsplit(url)
+    root = f"{parts.scheme}://{parts.netloc}"
+    places = [url] if metrics_url(url) in (url, f"{root}/metrics") else [url, root]
+    failed: list[ScrapeError] = []
+    for place in places:
+        try:
+            return place, await _detect(place, headers, limits, collectors.load().keys())
+        except ScrapeError as error:
+            if error.kind not in ("status", "auth", "garbage"):
+                raise  # the server does not answer, wherever it is asked
+            failed.append(error)
+    tried = " and ".join(urlsplit(metrics_url(place)).path for place in places)
+    raise ScrapeError(failed[0].kind, f"{failed[0]} (tried {tried})") if len(places) > 1 else failed[0]
 
 
 def _pollers() -> list[str]:
@@ -373,9 +358,9 @@ async def _server(url: str, limits: Limits, among: Collection[str]) -> str | Non
 
 
 def metrics_url(url: str) -> str:
-    """Where an engine's page is: the URL itself when it has a path, else `/metrics` below it."""
+    """Where an engine's page is, as it is polled: the URL itself when it names one, else `/metrics` below it."""
     parts = urlsplit(url)
-    return url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
+    return url if parts.path.rstrip("/").endswith("metrics") or parts.query else f"{url.rstrip('/')}/metrics"
 
 
 def unique(targets: Iterable[Target], taken: set[str]) -> list[Target]:

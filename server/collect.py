@@ -34,6 +34,7 @@ from server.scrape import BACKOFF_MAX_SECONDS, GUARD_SECONDS, Outcome, TargetRea
 from server.store import Store, Writer
 from server.store.types import Batch
 from server.store.writer import WriterClosed, is_transient
+from server.twice import Twice
 
 log = logging.getLogger("rollscope.collect")
 
@@ -75,7 +76,7 @@ class RunLoop:
         self._carry, self._facts = carry_of(carried), facts or {}
         begun = clock.now()
         self._alerts, self._beats = alerts, Watch(store, run, heartbeats, begun)
-        self._trust = Trust.of(targets, known)
+        self._trust, self._twice = Trust.of(targets, known), Twice()
         self.pushes = Pushes(store, run, carried, adopted, begun, self._met)
         # The driver looks into both while they grow: a pushed target is met with its first push.
         waited = {row.name for row in self._waiting.rows(begun)}
@@ -315,7 +316,8 @@ class RunLoop:
 
     def _submit(self, target: Target, outcome: Outcome) -> tuple["Future[int]", Arrivals]:
         if outcome.reading is not None:
-            batch, arrivals = self._ingest.reading(target, outcome.reading, outcome.started, outcome.seconds)
+            reading = self._twice.without(target, outcome.reading, (reader.target for reader in self.readers))
+            batch, arrivals = self._ingest.reading(target, reading, outcome.started, outcome.seconds)
         else:
             assert outcome.error is not None
             batch, arrivals = self._ingest.failure(target, outcome.error, outcome.started, outcome.seconds)

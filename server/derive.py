@@ -7,7 +7,10 @@ a restart is in `states()` (counters) or can be fed again from the store (window
 import json
 from collections.abc import Callable, Iterable, Mapping
 
+from collectors.catalog.row import LARGEST
 from collectors.model import Histogram, Labels
+from server import lives
+from server.asked import Asker
 from server.counted import CounterState
 from server.disagree import Trust
 from server.sandbox_ingest import SandboxArrival
@@ -41,7 +44,7 @@ class Deriver:
         self, items: Iterable[Signal | Counter], carry: Callable[[str], float], watched: Iterable[str] = (),
         trust: Trust | None = None,
     ) -> None:  # fmt: skip
-        self._carry, self._trust = carry, trust or Trust()
+        self._carry, self._trust, self._asker = carry, trust or Trust(), Asker()
         items = tuple(items)
         signals = [item for item in items if isinstance(item, Signal)]
         self._ticks = [signal for signal in signals if signal.cadence == "tick"]
@@ -54,7 +57,7 @@ class Deriver:
                 self._counting.setdefault(counter.metric, []).append(counter)
         self.counted_metrics = frozenset(self._counting)
         read = frozenset(m for signal in self._ticks for m in signal.inputs)
-        self.tick_metrics = read | self.counted_metrics | frozenset(watched)
+        self.tick_metrics = read | self.counted_metrics | frozenset(watched) | {lives.STARTED}
         self.gauges: dict[str, dict[tuple[str, Labels], Gauge]] = {}
         self.histograms = Histograms()
         # Grows when a series comes or goes: until then what was worked out of their labels holds.
@@ -92,6 +95,9 @@ class Deriver:
         """
         if metric not in self.tick_metrics:
             return
+        if metric == lives.STARTED and not isinstance(value, Histogram):
+            for zero in lives.begun(self.gauges, self.histograms, ts, target, labels, value):
+                self.sample(*zero, counted=counted)
         series, key = self.gauges.get(metric), (target, labels)
         if series is None or target not in self.sources.get(metric, ()):
             self._tells(metric, target)
@@ -212,8 +218,7 @@ class Deriver:
             self._said.clear()
 
     def _answers(self, now: float, metrics: set[str]) -> list[Emission]:
-        view = self.view(now)
-        return [(signal.name, now, signal.compute(view)) for signal in self._asked(metrics)]
+        return self._asker.answers(self._asked(metrics), self.view(now))
 
     def _asked(self, metrics: set[str]) -> list[Signal]:
         """Step signals that read one of the metrics. Those of all that any step held are asked at every step."""
@@ -267,13 +272,11 @@ class Deriver:
 
     def tick(self, now: float) -> list[Emission]:
         """Answers of every tick signal at `now`."""
-        view = self.view(now)
-        return [(signal.name, now, signal.compute(view)) for signal in self._ticks]
+        return self._asker.answers(self._ticks, self.view(now))
 
     def steps_now(self, now: float) -> list[Emission]:
         """Answers of every step signal as of `now`: what a run without any step, or of a new mode, has to say."""
-        view = self.view(now)
-        return [(signal.name, now, signal.compute(view)) for signal in self._steps]
+        return self._asker.answers(self._steps, self.view(now))
 
     def alive(self, now: float) -> bool:
         """Does any series still report? If not, further ticks would say the same."""
@@ -337,7 +340,7 @@ class Deriver:
         return found | spell | ({DONE: (1, json.dumps(self.done))} if self.done else {})
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
-        """Take stored states back; one of another code version is dropped and begins anew."""
+        """Take stored states back; one of another code version, or a total that cannot be, begins anew."""
         if SPELL in states:
             self.running_since, self.life = json.loads(states[SPELL][1])
         if DONE in states:
@@ -346,7 +349,8 @@ class Deriver:
             version, text = states.get(counter.name, (0, ""))
             if version == counter.version:
                 totals, seen = json.loads(text)
-                self.counters[counter.name] = CounterState(totals, seen)
+                sound = {labels: total for labels, total in totals.items() if abs(total) <= LARGEST}
+                self.counters[counter.name] = CounterState(sound, seen)
 
     def data_time(self, name: str, now: float) -> float:
         """When the newest sample behind a tick signal was taken: what "age" means. `now` for step signals.

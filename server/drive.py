@@ -8,7 +8,7 @@ is therefore always the result of the data up to the watermark, whatever died in
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -21,6 +21,7 @@ from server.answers import Answers
 from server.derive import Deriver, is_gap
 from server.disagree import Trust
 from server.ingest import Arrivals, SampleArrival, StepArrival, health, reads_files
+from server.plausible import cannot_be
 from server.sandbox_ingest import SandboxArrival
 from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
 from server.signals._steps import row_limit
@@ -113,7 +114,7 @@ class RunDriver:
         recall.histograms(self._store, self.run, self.deriver, since)
         # An engine may have been silent for longer than the window: its counters go on from what they last showed.
         for _, key, ts, value in self._store.last_samples(self.run, self.deriver.counted_metrics):
-            if ts < since:
+            if ts < since and not cannot_be(key.metric, value):
                 self.deriver.sample(ts / 1000, key.target, key.metric, key.labels, value, counted=True)
         for sample in recall.samples(self._store, self.run, self.deriver, since):
             if sample[0] <= watermark / 1000:
@@ -152,9 +153,9 @@ class RunDriver:
         for life in range(newest, -1, -1):
             rows = self._steps_back_to(life, done)
             fresh = [row for row in rows if _is_new(row, done)]
-            for one in _words(row for row in rows if life == newest and not _is_new(row, done)):
+            for one in recall.steps(row for row in rows if life == newest and not _is_new(row, done)):
                 self.deriver.recall(one.axis, one.incarnation, one.number, one.ts, one.target, one.values)
-            self._steps += _words(fresh)
+            self._steps += recall.steps(fresh)
             if len(fresh) < len(rows):
                 return
 
@@ -367,13 +368,6 @@ class RunDriver:
 
 def _is_new(row: StepRow, done: Mapping[str, tuple[int, int]]) -> bool:
     return (row.incarnation, row.step) > done.get(row.axis, (-1, -1))
-
-
-def _words(rows: Iterable[StepRow]) -> Iterator[StepArrival]:
-    """Stored steps as they arrived: each target's word by itself."""
-    for row in rows:
-        for target, values in row.told.items():
-            yield StepArrival(row.axis, row.incarnation, row.step, row.ts / 1000, target, values)
 
 
 _sample_time, _step_time = itemgetter(0), attrgetter("ts")

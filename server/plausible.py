@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from collectors.model import Reading
+from collectors.catalog import METRICS
+from collectors.catalog.row import LARGEST
+from collectors.model import Histogram, Reading
 from server.signals._model import SKEW_SECONDS
 
 # 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
@@ -11,10 +13,12 @@ LAST_STEP = 10**12
 
 
 def plausible(reading: Reading, now: float) -> Reading:
-    """Without samples and events whose time or step nobody can mean: milliseconds as seconds, a corrupted digit.
+    """Without samples and events whose value, time or step nobody can mean: milliseconds as seconds, a corrupted digit.
 
-    One such number would open a partition of its own, or be refused by the database with all its neighbours.
+    One such time would open a partition of its own, or be refused by the database with all its neighbours; one such
+    value would be most of every sum for five minutes, and of a counter for ever.
     """
+    reading = _meant(reading)
     if _says_no_time(reading):
         return reading
     samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
@@ -39,6 +43,33 @@ def _says_no_time(reading: Reading) -> bool:
     """Nor a step: as nearly every page."""
     told = any([s.ts is not None or s.step is not None for s in reading.samples])
     return not (told or reading.events or any([item.ts is not None for item in reading.histograms]))
+
+
+def cannot_be(metric: str, value: float) -> str:
+    """Why nobody can mean a value of the metric, in words; "" for one that may be."""
+    row = METRICS.get(metric)
+    return row.cannot_be(value) if row is not None else ""
+
+
+def _meant(reading: Reading) -> Reading:
+    """Without values that the catalogue's unit rules out."""
+    faults = [words for s in reading.samples if (words := cannot_be(s.metric, s.value))]
+    broken = [words for item in reading.histograms if (words := _beyond(item))]
+    if not faults and not broken:
+        return reading
+    return replace(
+        reading,
+        samples=tuple(s for s in reading.samples if not cannot_be(s.metric, s.value)),
+        histograms=tuple(item for item in reading.histograms if not _beyond(item)),
+        dropped=reading.dropped + len(faults) + len(broken),
+        why_dropped=reading.why_dropped or (faults + broken)[0],
+    )
+
+
+def _beyond(item: Histogram) -> str:
+    """The same of a histogram: of how many it counts, and of their sum."""
+    largest = max(item.counts[-1], abs(item.total))
+    return f"{item.metric}: {largest:.4g} observed" if largest > LARGEST else ""
 
 
 def complaint(reading: Reading) -> str:

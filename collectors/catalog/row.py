@@ -4,13 +4,25 @@ A row says what a number means, whoever reports it. It does not say where a fram
 collector's table.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from collectors.model import Actor
 
 Kind = Literal["gauge", "counter", "histogram"]
 Reduction = Literal["instant", "cumulative", "per_step", "window_delta"]
+
+# A count, an amount or a time beyond it is a fault of the source: 10^15 tokens are 300 years of an engine's work, 10^15
+# seconds 30 million years; and beyond 9 x 10^15 a number no longer counts by one.
+LARGEST = 1e15
+# Losses, norms and estimates come out of 32-bit floats and may be as large as those in a run that diverges; FLOPs are
+# counted by the 10^15 a second. Sums and products of a whole fleet of them are still numbers.
+LARGEST_FLOAT = 3.5e38
+_FLOATS = frozenset({"", "nats", "flops"})
+# May be below zero: estimates, a temperature, an account that is overdrawn, a difference of versions.
+_SIGNED = frozenset({"", "nats", "celsius", "usd", "versions"})
+# A share is at most 1; up to 5 % more is the source's rounding (blocks, two clocks), and is kept as it was told.
+LARGEST_RATIO = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,7 @@ class Metric:
         reduction: what one value covers. ``instant``: the moment; ``cumulative``: since the process began;
             ``per_step``: one trainer step; ``window_delta``: what happened since the value before.
         actor: whose number it is, which may differ from who reports it.
+        lowest, highest: what its unit allows; nobody can mean a value beyond.
     """
 
     name: str
@@ -31,6 +44,21 @@ class Metric:
     reduction: Reduction
     actor: Actor
     help: str
+    lowest: float = field(init=False)
+    highest: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        highest = LARGEST_FLOAT if self.unit in _FLOATS else LARGEST_RATIO if self.unit == "ratio" else LARGEST
+        object.__setattr__(self, "highest", highest)
+        object.__setattr__(self, "lowest", -highest if self.unit in _SIGNED and self.kind != "counter" else 0.0)
+
+    def cannot_be(self, value: float) -> str:
+        """Why nobody can mean the value, in words; "" for one that may be (NaN is no value at all)."""
+        if value < self.lowest:
+            return f"{self.name} {value:.4g}: {self.unit or 'it'} cannot be below {self.lowest:g}"
+        if value > self.highest:
+            return f"{self.name} {value:.4g}: {self.unit or 'it'} cannot be above {self.highest:g}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

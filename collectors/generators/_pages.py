@@ -40,6 +40,7 @@ class Take:
         only: label values a series must have, or it is not this thing.
         put: labels of ours that every series of the row gets.
         also: a further row for the same family, with an `only` of its own.
+        blank: the value by which the source says that it has none yet.
     """
 
     metric: str
@@ -50,6 +51,7 @@ class Take:
     only: Labels = ()
     put: Labels = ()
     also: "Take | None" = None
+    blank: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Plan:
         part, bound, group: a histogram's: which sample of it this is, and of which (family, labels on the page).
         copy: labels that tell copies of one thing apart (tensor-parallel ranks): only the lowest is taken.
         scope: ranks count among all series of the metric with this scope, whatever their labels; None: same labels.
-        also: where the value goes too.
+        also, blank: where the value goes too; one that says nothing.
     """
 
     metric: str
@@ -74,6 +76,7 @@ class Plan:
     copy: Labels = ()
     scope: Labels | None = None
     also: "Plan | None" = None
+    blank: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,7 @@ def _makes_sense(page: Page, plan: Plan, value: float) -> bool:
         words = "a counter that is below zero" if isfinite(value) else "a value that is not finite"
         page.drop(f"{plan.metric}: {words}")
         return False
-    return not isnan(value)
+    return not isnan(value) and value != plan.blank
 
 
 def _page(body: bytes, state: State, limits: Limits) -> Page:
@@ -278,15 +281,12 @@ def _plans(page: Page, state: State, words: Vocabulary) -> _Plans:
 
 
 def value_of(take: Take, series: Series, own: Labels, rank: int = 0) -> Plan | None:
-    """A gauge's or counter's plan under `own` labels; None where the series is not what the row means.
-
-    ``rank`` is added to the row's.
-    """
+    """A gauge's or counter's plan under `own` labels, its rank raised by ``rank``; None: not what the row means."""
     also = value_of(take.also, series, own, rank) if take.also is not None else None
     if not fits(take, series):
         return also
     labels = with_split(own, series, take.split, take.put)
-    return Plan(take.metric, labels, take.rank + rank, "", 0.0, take.fold, take.scale, also=also)
+    return Plan(take.metric, labels, take.rank + rank, "", 0.0, take.fold, take.scale, also=also, blank=take.blank)
 
 
 def fits(take: Take, series: Series) -> bool:

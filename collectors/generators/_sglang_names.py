@@ -7,6 +7,7 @@ response; those of each log interval (`realtime_tokens`) come first where a page
 from collections.abc import Mapping
 from dataclasses import replace
 
+from collectors.generators import _prefix
 from collectors.generators._pages import Take
 
 
@@ -31,8 +32,8 @@ _PROMPT = Take("generator_prompt_tokens_total", fold="sum")
 _GENERATED = Take("generator_tokens_total", fold="sum")
 # A mode appears with its first token: where another mode is there already, none has been generated yet.
 _NONE_YET = replace(_GENERATED, scale=0.0)
-_QUERIES = Take("prefix_cache_queries_total", fold="sum")
-_HITS = Take("prefix_cache_hits_total", fold="sum")
+_QUERIES, _HITS = Take(_prefix.QUERIES, fold="sum"), Take(_prefix.HITS, fold="sum")
+_ENDED_QUERIES = Take("prefix_cache_queries_total", fold="sum")
 
 VALUES: Mapping[str, Take] = {
     "num_running_reqs": Take("generator_requests_running"),
@@ -83,9 +84,9 @@ VALUES: Mapping[str, Take] = {
     ),
     # Counters at a request's end.
     "generation_tokens": replace(_GENERATED, rank=1),
-    "prompt_tokens": replace(_PROMPT, rank=1, also=replace(_QUERIES, rank=1)),
+    "prompt_tokens": replace(_PROMPT, rank=1, also=_ENDED_QUERIES),
     # Each request adds to device, host and storage, or else to total.
-    "cached_tokens": replace(_HITS, rank=1),
+    "cached_tokens": Take("prefix_cache_hits_total", fold="sum"),
     "num_requests": Take("generator_requests_finished_total", fold="sum"),
     "num_aborted_requests": Take("generator_requests_aborted_total", fold="sum"),
     "estimated_flops_per_gpu": Take("generator_flops_total"),

@@ -40,7 +40,7 @@ class Question:
     """One thing to ask.
 
     Attributes:
-        paths: routes in order of preference, newest name first.
+        paths: routes (and what is asked of them, after "?") in order of preference, newest name first.
         seconds: how often.
         read: the answer's JSON -> what it says. Pure; anything of the wrong shape says nothing.
         holds: its samples hold until the next answer; else they are told with the answer only.
@@ -123,9 +123,10 @@ async def _ask(
 
 async def _answer(client: httpx.AsyncClient, root: httpx.URL, path: str, limits: Limits) -> Any:
     """The JSON, or None where the server does not have it for us."""
-    url = root.copy_with(path=root.path.rstrip("/") + path)
+    route, _, query = path.partition("?")
+    url = root.copy_with(path=root.path.rstrip("/") + route)
     try:
-        return (await rest.get_json(client, str(url), {}, limits)).json
+        return (await rest.get_json(client, str(url), dict(httpx.QueryParams(query)), limits)).json
     except rest.Refusal as refusal:
         if refusal.status in ABSENT:
             return None

@@ -18,7 +18,7 @@ VALUES: Mapping[str, Take] = {
     "gpu_prefix_cache_queries": Take("prefix_cache_queries_total", rank=2),  # to 0.10
     "prefix_cache_hits": Take("prefix_cache_hits_total"),
     "gpu_prefix_cache_hits": Take("prefix_cache_hits_total", rank=2),  # to 0.10
-    "gpu_prefix_cache_hit_rate": Take("prefix_cache_hit_ratio"),  # V0 only
+    "gpu_prefix_cache_hit_rate": Take("prefix_cache_hit_ratio", blank=-1.0),  # V0 only; -1: nothing was asked yet
     "num_preemptions": Take("generator_preemptions_total"),
     "prompt_tokens": Take("generator_prompt_tokens_total"),
     "prompt_tokens_by_source": Take("generator_prompt_tokens_by_source_total", "source"),

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from collectors.generators import _blocks, _pages, _plain, sglang, tensorrt_llm, vllm
+from collectors.generators import _blocks, _pages, _plain, _prefix, sglang, tensorrt_llm, vllm
 from collectors.generators._pages import Decision, Plan, Take, Unmapped, Vocabulary
 from collectors.model import Collector, Limits, Reading, State
 from collectors.readers.exposition import Series
@@ -90,7 +90,7 @@ WORDS = Vocabulary(
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """One page; see `_pages.read`."""
-    return _blocks.in_tokens(_pages.read(body, state, limits, WORDS))
+    return _prefix.counted_once(_blocks.in_tokens(_pages.read(body, state, limits, WORDS)))
 
 
 COLLECTOR = Collector(

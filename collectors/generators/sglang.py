@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from collectors.generators import _pages, _paused, _side
+from collectors.generators import _pages, _paused, _prefix, _side
 from collectors.generators import _sglang_names as names
 from collectors.generators._pages import Decision, Plan, Unmapped, Vocabulary
 from collectors.generators._side import Question, Told
@@ -120,7 +120,7 @@ WORDS = Vocabulary(
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """One page; see `_pages.read`. `generator_paused` is worked out of the calls that the HTTP server counts."""
-    return _paused.judged(_pages.read(body, state, limits, WORDS), state)
+    return _paused.judged(_prefix.counted_once(_pages.read(body, state, limits, WORDS)), state)
 
 
 def _configured(answer: Any) -> Told:

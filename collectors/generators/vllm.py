@@ -23,6 +23,7 @@ from collectors.generators import _vllm_names as names
 from collectors.generators._pages import Decision, Plan, Said, Unmapped, Vocabulary
 from collectors.generators._side import Question, Told
 from collectors.model import Collector, Labels, Limits, Reading, Sample, State
+from collectors.readers import rest
 from collectors.readers.exposition import Series
 
 _FAMILY = re.compile(r"(?:ray_)?vllm[:_](.+)")
@@ -98,8 +99,8 @@ def _cache_config(series: Series) -> Iterator[Sample]:
         # The label of the blocks is not changed by an override (prime-rl saw it 4 times off).
         blocks = _pages.number(series.label("num_gpu_blocks_override")) or _pages.number(series.label("num_gpu_blocks"))
         size = _pages.number(series.label("block_size"))
-        # One block is the null block: it holds nothing, and usage is a share of the others (v1/core/block_pool.py).
-        capacity = (blocks - 1) * size if blocks and size else None
+        # As the engine counts them itself, the null block included: 8192 blocks of 128: 1048576 (0.32.0).
+        capacity = blocks * size if blocks and size else None
     if capacity is not None:
         yield Sample("kv_cache_capacity_tokens", capacity, labels(series))
     limit = _pages.number(series.label("kv_cache_max_concurrency"))
@@ -136,12 +137,22 @@ def _is_paused(answer: Any) -> Told:
     return Told((Sample(_paused.METRIC, float(found)),) if isinstance(found, bool) else ())
 
 
-# /is_paused and /weight_info only with VLLM_SERVER_DEV_MODE=1; /v1/models with the key that the target has, if any.
+def _request_limit(answer: Any) -> Told:
+    """Most sequences that each engine runs at once: ``vllm_config.scheduler_config.max_num_seqs``."""
+    for key in ("vllm_config", "scheduler_config", "max_num_seqs"):
+        answer = answer.get(key) if isinstance(answer, dict) else None
+    limit = rest.number(answer)
+    return Told((Sample("generator_request_limit", limit),) if limit else ())
+
+
+# Three only with VLLM_SERVER_DEV_MODE=1; /v1/models with the key that the target has, if any. /server_info looks
+# around on its machine when it is first asked, for seconds: it must not hold up the others.
 SIDE = (
     Question(("/is_paused",), _side.OFTEN_SECONDS, _is_paused, holds=False),
     Question(("/weight_info",), _side.OFTEN_SECONDS, _side.weights),  # 0.29 on
     Question(("/v1/models",), _side.SELDOM_SECONDS, _side.sequence_limit),
     Question(("/version",), _side.SELDOM_SECONDS, _side.version("vLLM")),
+    Question(("/server_info?config_format=json",), _side.SELDOM_SECONDS, _request_limit),
 )
 
 

@@ -5,12 +5,13 @@ their own. What a page says of its whole server (paused, the served version) hol
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from collectors.model import Labels
-from server.signals._model import Answer, TargetHealth, Value, View
+from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth, Value, View
 from server.signals._ticks import step_mean
 from server.signals._window import Gauge
 
@@ -31,18 +32,35 @@ INPUTS = (
     "generator_requests_running", UP, *SIGNS, *HELD, "generator_request_limit",
     "kv_cache_capacity_tokens", "kv_concurrency_limit", "generator_max_sequence_tokens",
 )  # fmt: skip
+# They add up over engines. Where a page tells one for several together (SGLang's tokenizer counts the tokens of all its
+# ranks) it is no single engine's; whatever else a page tells, a state or a limit, holds for each.
+AMOUNTS = frozenset(
+    {
+        "generator_requests_running", "generator_tokens_total", "generator_prompt_tokens_total",
+        "generator_token_throughput", "kv_cache_used_tokens", "live_sequence_tokens",
+    }
+)  # fmt: skip
+# Long enough for an alert to fire and somebody to look. A page does not say whether an engine it no longer shows
+# has died or was taken away: one that was is not missed for ever.
+MISSED_SECONDS = TICK_WINDOW_SECONDS
 # Kinds of target that are nothing but engines: one that never answered is missed, where a router would not be.
 KINDS = frozenset({"vllm", "sglang", "tensorrt_llm", "triton"})
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine. ``series``: its newest series by metric, empty for one that says nothing now."""
+    """One engine.
+
+    Attributes:
+        series: its newest series by metric, empty for one that says nothing now.
+        shared: amounts that its page tells only for several engines together.
+    """
 
     target: str
     labels: Labels
     series: Mapping[str, Gauge]
     state: str
+    shared: Mapping[str, Gauge] = field(default_factory=dict)
 
     @property
     def named(self) -> Labels:
@@ -54,11 +72,20 @@ class Engine:
         gauge = self.series.get(metric)
         return step_mean(view, gauge) if gauge is not None else None
 
+    def tells(self, metric: str) -> bool:
+        """By itself, or together with others of its page."""
+        return metric in self.series or metric in self.shared
+
     def rate(self, metric: str, view: View) -> float | None:
         """Increase per second of a counter over five minutes, None below two pages."""
         gauge = self.series.get(metric)
-        grown, seconds = gauge.increase(view.now) if gauge is not None else (0.0, 0.0)
-        return grown / seconds if seconds > 0 else None
+        return rate(gauge, view) if gauge is not None else None
+
+
+def rate(gauge: Gauge, view: View) -> float | None:
+    """Increase per second of a counter over five minutes, None below two pages."""
+    grown, seconds = gauge.increase(view.now)
+    return grown / seconds if seconds > 0 else None
 
 
 def engines(view: View) -> list[Engine]:
@@ -72,7 +99,7 @@ def awake(view: View) -> list[Engine]:
     return [one for one in engines(view) if one.state in ("up", "paused", "hung")]
 
 
-def spread(values: list[float]) -> Answer:
+def spread(values: list[float]) -> list[Value]:
     """The fleet's mean, and its tail: the idlest and the busiest engine."""
     found = (("min", min(values)), ("mean", fmean(values)), ("max", max(values)))
     return [Value(value, (("stat", stat),)) for stat, value in found]
@@ -81,13 +108,17 @@ def spread(values: list[float]) -> Answer:
 def _engines(view: View) -> list[Engine]:
     pages = _pages(view)
     health = {one.name: one for one in view.targets}
-    found = [_engine(view, key, pages, health.get(key[0])) for key in sorted(_keys(pages))]
+    keys = sorted(_keys(pages))
+    under = Counter((target, above) for target, labels in keys for above in _above(labels))
+    found = [_engine(view, key, pages, under, health.get(key[0])) for key in keys]
     told = {one.target for one in found}
     lost = [one for one in view.targets if one.actor == "generator" and one.name not in told]
-    return found + [engine for one in lost for engine in _lost(view, one)] + _unanswered(view, found)
+    found += _unanswered(view, found)
+    return found + list(_missed(view, found)) + [engine for one in lost for engine in _lost(view, one)]
 
 
-Pages = dict[tuple[str, Labels], dict[str, Gauge]]
+Key = tuple[str, Labels]
+Pages = dict[Key, dict[str, Gauge]]
 
 
 def _pages(view: View) -> Pages:
@@ -98,21 +129,42 @@ def _pages(view: View) -> Pages:
     return pages
 
 
-def _keys(pages: Pages) -> list[tuple[str, Labels]]:
-    """Who runs requests is an engine; on a page that does not tell them, who counts tokens."""
+def _keys(pages: Pages) -> list[Key]:
+    """Who runs requests is an engine; on a page that does not tell them, who counts tokens.
+
+    A page may tell them without the label of the engine that its tokens and its cache have: the engines are those.
+    """
     running, counting = ([key for key, series in pages.items() if metric in series] for metric in LOAD)
     told = {target for target, _ in running}
-    return running + [key for key in counting if key[0] not in told]
+    below: dict[Key, list[Key]] = {}
+    for (target, labels), series in pages.items():
+        for above in _above(labels) if not series.keys().isdisjoint(SIGNS) else ():
+            below.setdefault((target, above), []).append((target, labels))
+    found = running + [key for key in counting if key[0] not in told]
+    return list({one for key in found for one in below.get(key, [key])})
 
 
-def _engine(view: View, key: tuple[str, Labels], pages: Pages, health: TargetHealth | None) -> Engine:
+def _above(labels: Labels) -> list[Labels]:
+    """Label sets of what holds for an engine, too: the page's, and its replica's."""
+    replica = tuple([pair for pair in labels if pair[0] == "replica"])
+    return [one for one in dict.fromkeys(((), replica)) if one != labels]
+
+
+def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health: TargetHealth | None) -> Engine:
     target, labels = key
-    replica = tuple(pair for pair in labels if pair[0] == "replica")
-    # The nearest word wins: the engine's own, its replica's, the page's.
-    series = {**pages.get((target, ()), {}), **pages.get((target, replica), {}), **pages[key]}
-    if (health is not None and not health.up) or (UP in series and not series[UP].last):
+    if health is not None and not health.up:
         return Engine(target, labels, {}, "down")
-    return Engine(target, labels, series, _state(series, view.now))
+    series: dict[str, Gauge] = {}
+    shared: dict[str, Gauge] = {}
+    # The nearest word wins: the engine's own, its replica's, the page's.
+    for above in _above(labels):
+        for metric, gauge in pages.get((target, above), {}).items():
+            several = metric in AMOUNTS and under[target, above] > 1
+            (shared if several else series)[metric] = gauge
+    series.update(pages[key])
+    if UP in series and not series[UP].last:
+        return Engine(target, labels, {}, "down")
+    return Engine(target, labels, series, _state({**shared, **series}, view.now), shared)
 
 
 def _state(series: Mapping[str, Gauge], now: float) -> str:
@@ -172,6 +224,22 @@ def _unanswered(view: View, found: Collection[Engine]) -> list[Engine]:
 
 def _is_of(one: Gauge, replica: Gauge) -> bool:
     return one.target == replica.target and set(replica.labels) <= set(one.labels)
+
+
+def _missed(view: View, found: list[Engine]) -> Iterator[Engine]:
+    """Engines that are gone from a page that still answers, but for those in whose place others have come."""
+    now, there = view.now, {(one.target, one.labels) for one in found}
+    targets = {one.target for one in found if one.state != "down"}
+    gone: dict[str, list[Gauge]] = {}
+    for gauge in view.gauges.get(LOAD[0], ()):
+        late = not gauge.fresh(now) and now - gauge.last_ts <= MISSED_SECONDS
+        if late and gauge.target in targets and (gauge.target, gauge.labels) not in there:
+            gone.setdefault(gauge.target, []).append(gauge)
+    for target, series in gone.items():
+        series.sort(key=lambda gauge: (gauge.last_ts, gauge.labels))
+        firsts = [one.series[LOAD[0]].points[0][0] for one in found if one.target == target and LOAD[0] in one.series]
+        come = sum(first > series[0].last_ts for first in firsts)
+        yield from (Engine(target, gauge.labels, {}, "silent") for gauge in series[come:])
 
 
 def _lost(view: View, health: TargetHealth) -> Iterator[Engine]:

@@ -2,11 +2,25 @@
 
 from itertools import pairwise
 
-from server.signals._engines import Engine
+from server.signals import _engines
+from server.signals._engines import Engine, engines
 from server.signals._model import View
 
 # A live counter grows between any two pages with requests; one that counts at a request's end does between few.
 _LIVE_SHARE = 0.5
+
+
+_TOKENS = "generator_tokens_total"
+
+
+def rates(view: View) -> list[float]:
+    """Tokens per second of what makes up the fleet: its engines, and pages that count for all of theirs together."""
+    known = [(engine, rate(engine, view)) for engine in engines(view)]
+    found = [(engine.target, own) for engine, own in known if own is not None]
+    told = {target for target, _ in found}
+    shared = {id(one): one for engine, _ in known if engine.target not in told and (one := engine.shared.get(_TOKENS))}
+    together = [_engines.rate(gauge, view) for gauge in shared.values()]
+    return [own for _, own in found] + [one for one in together if one is not None]
 
 
 def rate(engine: Engine, view: View) -> float | None:
@@ -17,11 +31,11 @@ def rate(engine: Engine, view: View) -> float | None:
     told = engine.series.get("generator_token_throughput")
     if told is not None and engine.state == "up" and _in_jumps(engine):
         return told.mean(view.now)
-    return engine.rate("generator_tokens_total", view)
+    return engine.rate(_TOKENS, view)
 
 
 def _in_jumps(engine: Engine) -> bool:
-    tokens, running = engine.series.get("generator_tokens_total"), engine.series.get("generator_requests_running")
+    tokens, running = engine.series.get(_TOKENS), engine.series.get("generator_requests_running")
     if tokens is None or running is None:
         return tokens is None
     busy = {ts for ts, value in running.points if value > 0}

@@ -7,7 +7,7 @@ per series, and six minutes per layout of edges: it does not grow with time, and
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add, lt, sub
 
 from collectors.model import Histogram, Labels
@@ -95,6 +95,12 @@ class Histograms:
         grown = _grown(before[1], new) if before is not None else None
         if grown is not None:
             pool.add(math.floor(ts / MINUTE_SECONDS), grown)
+
+    def begin(self, target: str, labels: Labels) -> None:
+        """The process behind these series began anew, at zero: the next reading counts whole."""
+        for key, (ts, old, pool) in self._last.items():
+            if key[0] == target and set(labels) <= set(key[2]):
+                self._last[key] = (ts, replace(old, counts=(0.0,) * len(old.counts), total=0.0), pool)
 
     def pool(self, target: str, metric: str, labels: Labels, edges: Edges) -> Pool:
         """Where observations of a series go."""

@@ -12,6 +12,8 @@ def _compute(view: View) -> Answer:
     known = [found for engine in fleet if (found := rate(engine, view)) is not None]
     if known:
         return spread(known)
+    if any("generator_tokens_total" in engine.shared for engine in fleet):
+        return Unknown("the page counts the tokens of all its engines together")
     return Unknown("one page per engine so far; a rate needs two" if fleet else _HINT)
 
 

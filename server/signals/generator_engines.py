@@ -19,7 +19,7 @@ SIGNAL = Signal(
     unit="engines",
     actor="generator",
     help="Engines by state: up, down, paused, asleep, hung (requests run and nothing moves for 60 s), silent (answers "
-    "without its numbers).",
+    "without its numbers, or left within 5 minutes a page that answers).",
     inputs=INPUTS,
     cadence="tick",
     compute=_compute,

@@ -8,7 +8,7 @@ _JUDGED = ("generator_requests_running", "generator_tokens_total")
 
 
 def _judged(engine: Engine) -> bool:
-    return all(metric in engine.series for metric in _JUDGED)
+    return all(engine.tells(metric) for metric in _JUDGED)
 
 
 def _compute(view: View) -> Answer:

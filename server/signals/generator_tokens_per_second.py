@@ -1,7 +1,7 @@
 """Tokens generated per second by the whole fleet over 5 minutes: counters' increase, resets as Prometheus has them."""
 
-from server.signals._engines import INPUTS, engines
-from server.signals._generated import rate
+from server.signals._engines import INPUTS
+from server.signals._generated import rates
 from server.signals._model import Answer, Signal, Unknown, Value, View
 
 _HINT = "no engine reports generated tokens: add its /metrics as a target"
@@ -10,8 +10,8 @@ _HINT = "no engine reports generated tokens: add its /metrics as a target"
 def _compute(view: View) -> Answer:
     if not view.fresh("generator_tokens_total") and not view.fresh("generator_token_throughput"):
         return Unknown(_HINT)
-    rates = [found for engine in engines(view) if (found := rate(engine, view)) is not None]
-    return [Value(sum(rates))] if rates else Unknown("one page per engine so far; a rate needs two")
+    found = rates(view)
+    return [Value(sum(found))] if found else Unknown("one page per engine so far; a rate needs two")
 
 
 SIGNAL = Signal(

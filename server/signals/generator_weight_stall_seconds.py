@@ -1,8 +1,8 @@
-"""Seconds of the last 5 minutes in which an engine was paused for or took in weights, where that can be counted."""
+"""Seconds of the last 5 minutes in which an engine was paused or took in weights, where that can be counted."""
 
 from server.signals._engines import spread
 from server.signals._model import Answer, Signal, Unknown, View
-from server.signals._updates import HINT, INPUTS, stalls
+from server.signals._updates import HINT, INPUTS, PAUSED, stalls
 
 
 def _compute(view: View) -> Answer:
@@ -15,9 +15,9 @@ SIGNAL = Signal(
     title="Weight update time",
     unit="seconds",
     actor="generator",
-    help="Seconds of the last 5 minutes in which an engine was paused for or took in weights: "
-    "least, mean and most over engines.",
-    inputs=INPUTS,
+    help="Seconds of the last 5 minutes in which an engine was paused, as far as its pages tell, or answered calls "
+    "that bring weights in (not /collective_rpc, which may be anything): least, mean and most over engines.",
+    inputs=(*INPUTS, PAUSED),
     cadence="tick",
     compute=_compute,
     hint=HINT,

@@ -1,14 +1,21 @@
 """How full the KV caches of single engines are: one full cache preempts while the fleet's mean looks fine."""
 
 from server.signals._engines import awake, spread
-from server.signals._model import Answer, Signal, Unknown, View
+from server.signals._model import Answer, Signal, Unknown, Value, View
 
 _HINT = "no engine that is awake reports KV cache usage: add its /metrics as a target"
+# Without room for a longer mix, as the fleet's own bands have it; the fullest few are for somebody to look at.
+_FULL, _NAMED = 0.90, 3
 
 
 def _compute(view: View) -> Answer:
-    known = [mean for engine in awake(view) if (mean := engine.mean("kv_cache_usage_ratio", view)) is not None]
-    return spread(known) if known else Unknown(_HINT)
+    means = ((engine.mean("kv_cache_usage_ratio", view), engine) for engine in awake(view))
+    known = sorted(((mean, one) for mean, one in means if mean is not None), key=lambda pair: (-pair[0], pair[1].named))
+    if not known:
+        return Unknown(_HINT)
+    full = [(mean, engine) for mean, engine in known[:_NAMED] if mean >= _FULL]
+    named = [Value(mean, tuple(sorted((*engine.named, ("stat", "full"))))) for mean, engine in full]
+    return [*spread([mean for mean, _ in known]), *named]
 
 
 SIGNAL = Signal(
@@ -16,9 +23,12 @@ SIGNAL = Signal(
     title="KV cache per engine",
     unit="ratio",
     actor="generator",
-    help="Used share of the KV cache of the emptiest, the mean and the fullest engine; 5 minutes of whole steps.",
+    help="Used share of the KV cache of the emptiest, the mean and the fullest engine; 5 minutes of whole steps. "
+    "With the names of up to three at 90 % or more.",
     inputs=("generator_requests_running", "kv_cache_usage_ratio", "generator_asleep"),
     cadence="tick",
     compute=_compute,
     hint=_HINT,
+    # One engine that preempts is worth a look; that the fleet is full is said by its mean.
+    watch=0.97,
 )

@@ -7,12 +7,16 @@ from server.signals._model import Answer, Signal, Unknown, Value, View
 _HINT = "no engine reports running requests with the usage and the size of its KV cache: add its /metrics as a target"
 
 
-def _ceiling(one: Live, others: float) -> float:
-    """An engine that is nearly empty is taken at the fleet's length: work moves to it, and looks the same."""
+def _ceiling(one: Live, others: float, stated: float | None) -> float:
+    """An engine that is nearly empty is taken at the fleet's length: work moves to it, and looks the same.
+
+    ``stated``: the engines' own limit by the run's configuration; what an engine says of itself comes first.
+    """
     own = length([one]) if one.judged else None
     holds = (one.capacity or 0.0) / (own or others)
-    limit = one.engine.series.get("generator_request_limit")
-    return min(holds, limit.last) if limit is not None else holds
+    told = one.engine.series.get("generator_request_limit")
+    limit = told.last if told is not None else stated
+    return min(holds, limit) if limit is not None else holds
 
 
 def _compute(view: View) -> Answer:
@@ -25,7 +29,8 @@ def _compute(view: View) -> Answer:
         return Unknown(
             f"less than {LOWEST_USAGE:.0%} of the KV cache is in use: how long sequences get is not seen yet"
         )
-    return [Value(sum(_ceiling(one, mix) for one in known))]
+    stated = view.fact("max_num_seqs")
+    return [Value(sum(_ceiling(one, mix, stated) for one in known))]
 
 
 SIGNAL = Signal(
@@ -34,7 +39,7 @@ SIGNAL = Signal(
     unit="requests",
     actor="generator",
     help="Requests the engines can run at once: KV capacity by the mean length of running sequences, at most the "
-    "engine's own limit, summed; unknown below 5 % usage and asleep.",
+    "engine's own limit (or the fact `max_num_seqs`), summed; unknown below 5 % usage and asleep.",
     inputs=INPUTS,
     cadence="tick",
     compute=_compute,

@@ -20,6 +20,8 @@ DEVELOPMENT = {
     "/weight_info": {"weight_version": "17"},
     "/v1/models": MODELS,
     "/version": {"version": "0.32.0"},
+    # As recorded, 0.32.0; a hundred more keys left out.
+    "/server_info": {"vllm_config": {"scheduler_config": {"max_num_batched_tokens": 2048, "max_num_seqs": 32}}},
 }
 Answer = object | int | Callable[[], bytes]
 
@@ -31,12 +33,14 @@ class Engine:
     page: bytes | int
     routes: Mapping[str, Answer]
     asked: list[str] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
     slow: str = ""
     state: dict[str, object] = field(default_factory=dict)
 
     async def __call__(self, scope, receive, send) -> None:
         path = scope["path"]
         self.asked.append(path)
+        self.queries.append(scope["query_string"].decode())
         if path == self.slow:
             await asyncio.Event().wait()
         answer = self.page if path.endswith("metrics") else self.routes.get(path, 404)
@@ -69,9 +73,25 @@ def test_a_vllm_engine_in_dev_mode() -> None:
     assert value(reading, "generator_paused") == 1
     assert value(reading, "generator_policy_version") == 17
     assert value(reading, "generator_max_sequence_tokens") == 1024
+    assert value(reading, "generator_request_limit") == 32
     assert [(e.kind, e.detail) for e in reading.events] == [("config_change", "an engine is vLLM 0.32.0")]
     assert reading.gaps == ()
-    assert engine.asked == ["/is_paused", "/weight_info", "/v1/models", "/version"]
+    assert engine.asked == ["/is_paused", "/weight_info", "/v1/models", "/version", "/server_info"]
+
+
+def test_the_configuration_is_asked_for_as_json() -> None:
+    engine = Engine(VLLM_PAGE, DEVELOPMENT)
+    engine.poll(vllm.COLLECTOR, 1000.0)
+    assert (engine.queries[-1], set(engine.queries[:-1])) == ("config_format=json", {""})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["text", {}, {"vllm_config": "max_num_seqs=32"}, {"vllm_config": {"scheduler_config": {"max_num_seqs": None}}}],
+)
+def test_a_configuration_of_another_shape_tells_no_limit(answer: object) -> None:
+    reading = Engine(VLLM_PAGE, {"/server_info": answer}).poll(vllm.COLLECTOR, 1000.0)
+    assert "generator_request_limit" not in metrics(reading)
 
 
 def test_answers_hold_until_the_next_which_comes_after_15_seconds() -> None:
@@ -88,7 +108,7 @@ def test_answers_hold_until_the_next_which_comes_after_15_seconds() -> None:
     assert engine.asked == ["/is_paused", "/weight_info"]
     assert value(reading, "generator_policy_version") == 18
     engine.poll(vllm.COLLECTOR, 1600.0)
-    assert engine.asked == ["/is_paused", "/weight_info", "/v1/models", "/version"]
+    assert engine.asked == ["/is_paused", "/weight_info", "/v1/models", "/version", "/server_info"]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405])
@@ -101,7 +121,7 @@ def test_what_is_not_available_is_no_error_and_asked_again_after_10_minutes(stat
         engine.poll(vllm.COLLECTOR, now)
         assert engine.asked == []
     engine.poll(vllm.COLLECTOR, 1600.0)
-    assert len(engine.asked) == 4
+    assert len(engine.asked) == 5
 
 
 @pytest.mark.parametrize("answer", [500, b"sekret {", b""])
@@ -156,7 +176,7 @@ def test_a_clock_that_went_back_asks_again() -> None:
     engine = Engine(VLLM_PAGE, DEVELOPMENT)
     engine.poll(vllm.COLLECTOR, 1000.0)
     engine.poll(vllm.COLLECTOR, 500.0)
-    assert len(engine.asked) == 4
+    assert len(engine.asked) == 5
 
 
 @pytest.mark.parametrize(

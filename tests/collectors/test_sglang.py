@@ -250,6 +250,34 @@ def test_hits_are_summed_over_tiers_and_queries_over_all_modes() -> None:
     assert (before_0_5_23["prefix_cache_queries_total",], before_0_5_23["prefix_cache_hits_total",]) == (80, 35)
 
 
+def test_live_prefix_counters_that_stay_at_zero_do_not_outvote_those_of_ended_requests() -> None:
+    """The recorded engine: 3,957 of 44,865 prompt tokens, .088; its live counters, there and at 0, say nothing.
+
+    Each process of a merged page by itself: b counts live, 40 of 100, where its ended requests are at 35 of 80.
+    """
+    recorded = metrics(parse((TESTDATA / "sglang/driven/metrics_1795248877036_load.prom").read_text()).samples)
+    assert recorded["prefix_cache_queries_total",] == 44_865
+    assert recorded["prefix_cache_hits_total",] == 3_957
+    lines = [
+        (name, f'{labels},worker_addr="http://{host}:1"', scale * value)
+        for host, scale in (("a", 0), ("b", 1))
+        for name, labels, value in (
+            ("prefill_effective_tokens_total", f'mode="input",{RANK}', 60),
+            ("prefill_effective_tokens_total", f'mode="device_hit",{RANK}', 40),
+        )
+    ]
+    for host in ("a", "b"):
+        lines.append(("cached_tokens_total", f'cache_source="total",worker_addr="http://{host}:1"', 35))
+        lines.append(("prompt_tokens_total", f'is_streaming="false",worker_addr="http://{host}:1"', 80))
+    found = metrics(parse(page(*lines, kind="counter")).samples)
+    assert {key: value for key, value in found.items() if key[0].startswith("prefix")} == {
+        ("prefix_cache_queries_total", "replica=a:1"): 80,
+        ("prefix_cache_hits_total", "replica=a:1"): 35,
+        ("prefix_cache_queries_total", "replica=b:1"): 100,
+        ("prefix_cache_hits_total", "replica=b:1"): 40,
+    }
+
+
 def test_cached_tokens_of_all_sources_are_summed() -> None:
     sources = (("device", 5), ("host", 3), ("total", 2))
     lines = [("cached_tokens_total", f'cache_source="{s}",model_name="m"', n) for s, n in sources]

@@ -122,7 +122,7 @@ def test_watch_finds_it_behind_the_json(monkeypatch: pytest.MonkeyPatch) -> None
     transport = server({"/metrics": JSON, "/prometheus/metrics": PAGE.read_bytes()}, asked)
     plain = httpx.AsyncClient
     monkeypatch.setattr(httpx, "AsyncClient", lambda **options: plain(**options, transport=transport))
-    assert _detect_url("http://engine:8000", (), Limits()) == ["tensorrt_llm"]
+    assert _detect_url("http://engine:8000", (), Limits()) == ("http://engine:8000", ["tensorrt_llm"])
     assert "/perf_metrics" not in asked
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable
 
 import httpx
@@ -197,10 +198,10 @@ def test_a_ray_page_without_the_engine_is_no_error() -> None:
     ("labels", "capacity", "limit"),
     [
         ('block_size="128",num_gpu_blocks="40",kv_cache_size_tokens="5120",kv_cache_max_concurrency="5.0"', 5120, 5),
-        ('block_size="16",num_gpu_blocks="1000"', 15_984, None),  # before 0.29; one is the null block
-        ('block_size="16",num_gpu_blocks="1000",kv_cache_size_tokens="None"', 15_984, None),
-        ('block_size="16",num_gpu_blocks="4000",num_gpu_blocks_override="1000"', 15_984, None),
-        ('block_size="16",num_gpu_blocks="1000",num_gpu_blocks_override="None"', 15_984, None),
+        ('block_size="16",num_gpu_blocks="1000"', 16_000, None),  # before 0.29
+        ('block_size="16",num_gpu_blocks="1000",kv_cache_size_tokens="None"', 16_000, None),
+        ('block_size="16",num_gpu_blocks="4000",num_gpu_blocks_override="1000"', 16_000, None),
+        ('block_size="16",num_gpu_blocks="1000",num_gpu_blocks_override="None"', 16_000, None),
         ('block_size="16",num_gpu_blocks="None"', None, None),
     ],
 )
@@ -208,6 +209,15 @@ def test_kv_capacity(labels: str, capacity: float | None, limit: float | None) -
     found = metrics(parse(f'vllm:cache_config_info{{engine="0",{labels}}} 1\n').samples)
     assert found.get(("kv_cache_capacity_tokens", "engine=0")) == capacity
     assert found.get(("kv_concurrency_limit", "engine=0")) == limit
+
+
+def test_blocks_times_size_is_what_the_engine_itself_says() -> None:
+    """The recorded page with and without the label that came with 0.29: 8192 blocks of 128 tokens."""
+    page = LOAD.read_text()
+    older = re.sub(r'kv_cache_size_tokens="[^"]*",', "", page)
+    assert older != page
+    for text in (page, older):
+        assert value(parse(text), "kv_cache_capacity_tokens", ENGINE) == 1_048_576
 
 
 def test_router_series_are_dropped() -> None:
@@ -390,3 +400,11 @@ def test_matches_page() -> None:
     for body in (b"", b"<html>vllm:num_requests_running", b'sglang:num_running_reqs{tp_rank="0"} 1\n'):
         assert not vllm.matches_page(body)
     assert not vllm.matches_page((TESTDATA / "exposition" / "sglang_synthetic_dp2.prom").read_bytes())
+
+
+def test_a_hit_rate_of_no_queries_yet_is_none() -> None:
+    """V0 says -1 until a prompt was looked up: neither a value nor a fault of the page."""
+    page = 'vllm:num_requests_running{{model_name="m"}} 5\nvllm:gpu_prefix_cache_hit_rate{{model_name="m"}} {}\n'
+    silent, told = parse(page.format("-1.0")), parse(page.format("0.25"))
+    assert metrics(silent.samples) == {("generator_requests_running",): 5.0} and silent.dropped == 0
+    assert value(told, "prefix_cache_hit_ratio") == 0.25

@@ -1,5 +1,7 @@
 """The generator in the strip of actors names the engines that answer and do not work."""
 
+from dataclasses import replace
+
 from dashboard.facts import Facts
 from dashboard.flow import flow
 from server.query.types import SignalNow, Status, TargetTrust
@@ -10,6 +12,35 @@ FLEET = tuple(TargetTrust(f"e{n}", "run", "vllm", "generator", True, 3.0, "", 0.
 
 def one(signal: str, value: float, **labels: str) -> SignalNow:
     return SignalNow(f"{signal}{sorted(labels.items())}", signal, labels, value, "", "ok", 0, "", "", NOW)
+
+
+def tail(*signals: SignalNow, life: str = "running") -> tuple[object, object]:
+    """(state, subtitle) of a fleet whose caches are 60 % full."""
+    mean = one("kv_cache_usage_ratio", 0.6)
+    cells = flow(Facts(Status("run", "vllm", "async", life, NOW, None, (mean, *signals), (), FLEET, {})))
+    return cells["f.generator.s"], cells["f.generator.sub"]
+
+
+def full(target: str, value: float, **labels: str) -> SignalNow:
+    return replace(one("kv_cache_engine_usage_ratio", value, stat="full", target=target, **labels), unit="ratio")
+
+
+def test_the_engine_that_is_full_while_the_mean_looks_fine_is_named() -> None:
+    most = replace(one("kv_cache_engine_usage_ratio", 0.99, stat="max"), state="watch")
+    assert tail(most, full("e7", 0.99, engine="0"), full("e2", 0.91)) == ("watch", "vllm · fullest e7 99 %")
+    router = full("router", 0.99, replica="10.0.0.7:30000", engine="1")
+    assert tail(most, router)[1] == "vllm · fullest router/10.0.0.7:30000:1 99 %"
+    assert tail(full("e7", 0.64))[1] == "vllm"  # as full as all of them
+    assert tail(full("e7", 0.99), life="finished")[1] == "vllm"
+
+
+def test_the_engine_that_gets_little_work_is_named() -> None:
+    idle = [
+        replace(one("generator_outlier_ratio", v, side="idlest", target=t), unit="ratio")
+        for t, v in (("e1", 0.3), ("e4", 0.1))
+    ]
+    busy = one("generator_outlier_ratio", 3.0, side="busiest", target="e5")
+    assert tail(*idle, busy)[1] == "vllm · idlest e4 (10 % of the median)"
 
 
 def generator(*engines: tuple[str, str, str], life: str = "running", more: float = 0) -> tuple[object, object]:

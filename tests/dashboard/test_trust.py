@@ -28,3 +28,10 @@ def test_who_is_gone_comes_last_says_since_when_and_is_not_counted() -> None:
     ]  # fmt: skip
     assert (cells["t.sum"], cells["t.s"]) == ("1 of 2 up, 1 gone", "watch")
     assert trust(status(GONE))["t.s"] == "unknown"
+
+
+def test_targets_stand_in_the_order_in_which_one_counts() -> None:
+    names = [f"engine-{number}" for number in (1, 10, 11, 2, 100, 9)]
+    cells = trust(status(*(replace(ENGINE, target=name) for name in names), replace(ENGINE, target="alone")))
+    shown = [cells[f"t.{number}"][0] for number in range(7)]  # type: ignore[index]
+    assert shown == ["alone", "engine-1", "engine-2", "engine-9", "engine-10", "engine-11", "engine-100"]

@@ -64,6 +64,18 @@ def test_an_engine_that_died_behind_its_server_is_hung_and_then_down(store: Stor
             assert states(run) == {"down": 1.0} and run.value(NAMED % "down") == 1.0
 
 
+def test_a_recorded_pause_is_time_without_work(store: Store) -> None:
+    """Pages of 116.98 (load), 118.51 and 121.07 (paused), 123.68 s (resumed): told for 123.675 - 118.505 s.
+
+    The calls themselves took 0.03 s.
+    """
+    with bench(store) as run:
+        for at, shown in zip((116.982, 118.505, 121.072, 123.675, 136.112), pages("pause"), strict=True):
+            run.commit(ENGINE, shown, T0 + at)
+        run.advance(T0 + 140)
+        assert run.value('generator_weight_stall_seconds{stat="max"}') == pytest.approx(5.170)
+
+
 LATENCIES = (
     "time_to_first_token_seconds",
     "inter_token_latency_seconds",

@@ -124,9 +124,21 @@ def test_the_fleet_has_a_mean_and_a_tail() -> None:
     assert ask(generator_engine_requests.SIGNAL, *fleet, *asleep) == {"min": 10.0, "mean": 25.0, "max": 40.0}
     assert ask(kv_cache_engine_usage_ratio.SIGNAL, *fleet, *asleep) == {
         "min": pytest.approx(0.2), "mean": pytest.approx(0.55), "max": pytest.approx(0.9),
+        "full e1": pytest.approx(0.9),
     }  # fmt: skip
     moving = [gauge(TOKENS, 0, 50), gauge(TOKENS, 0, 250, target="e1")]
     assert ask(generator_engine_tokens_per_second.SIGNAL, *moving) == {"min": 10.0, "mean": 30.0, "max": 50.0}
+
+
+def test_the_three_fullest_caches_are_named_from_90_percent_on() -> None:
+    shares = {"a": 0.89, "b": 0.91, "c": 0.99, "d": 0.95, "e": 0.92, "f": 0.3}
+    fleet = [one for name, share in shares.items() for one in engine(name, running=10, usage=share)]
+    found = ask(kv_cache_engine_usage_ratio.SIGNAL, *fleet)
+    assert {name: round(value, 6) for name, value in found.items() if name.startswith("full")} == {
+        "full c": 0.99, "full d": 0.95, "full e": 0.92,
+    }  # fmt: skip
+    even = [one for name in "ab" for one in engine(name, running=10, usage=0.6)]
+    assert ask(kv_cache_engine_usage_ratio.SIGNAL, *even).keys() == {"min", "mean", "max"}
 
 
 def test_uneven_engines_are_named_and_only_the_worst_few() -> None:
@@ -171,6 +183,13 @@ def test_the_ceiling_is_capacity_by_live_length_and_at_most_the_engines_limit() 
     assert values(ceiling(*full)) == {"": pytest.approx(60.0)}
     capped = engine("e1", running=30, usage=0.5, capacity=200_000, generator_request_limit=48)
     assert values(ceiling(*full, *capped)) == {"": pytest.approx(108.0)}
+
+
+def test_the_ceiling_is_at_most_the_limit_that_the_run_states() -> None:
+    """`max_num_seqs` 32 of every engine; one that tells its own, 48, knows better."""
+    full = engine(running=30, usage=0.5, capacity=200_000)
+    capped = engine("e1", running=30, usage=0.5, capacity=200_000, generator_request_limit=48)
+    assert ask(kv_concurrency_limit.SIGNAL, *full, *capped, max_num_seqs=32.0) == {"": pytest.approx(80.0)}
 
 
 def test_the_engines_own_word_on_its_capacity_comes_first() -> None:
@@ -311,6 +330,30 @@ def test_weight_updates_by_the_engines_own_histogram_come_first() -> None:
     calls = [call("update_weights", 5, 105)]
     assert ask(generator_weight_updates.SIGNAL, *calls, histograms=found) == {"min": 2.0, "mean": 2.0, "max": 2.0}
     assert ask(generator_weight_stall_seconds.SIGNAL, histograms=found)["mean"] == pytest.approx(10.0)
+
+
+def test_the_time_of_a_pause_counts_until_the_page_that_ends_it() -> None:
+    """Two pauses of 10 and 15 s, of which the calls themselves took 0.5 s; of two replicas the longest counts."""
+    flags = [*[0.0] * 40, 1, 1, *[0.0] * 10, 1, 1, 1, *[0.0] * 6]
+    short = [*[0.0] * 50, 1, *[0.0] * 10]
+    paused = gauge("generator_paused", *flags)
+    other = gauge("generator_paused", *short, labels=(("replica", "b"),))
+    calls = call("pause", 1, 1.5, metric="seconds")
+    assert ask(generator_weight_stall_seconds.SIGNAL, paused, other, calls)["max"] == pytest.approx(25.0)
+    # One that goes on counts up to now; what was before the window does not.
+    now_on = gauge("generator_paused", *[1.0] * 3, *[0.0] * 60, *[1.0] * 4)
+    assert ask(generator_weight_stall_seconds.SIGNAL, now_on)["max"] == pytest.approx(15.0)
+    # Weights that took longer than the pause around them count whole; one that never paused is not known to stall.
+    slow = call("update_weights", 0, 40, metric="seconds")
+    assert ask(generator_weight_stall_seconds.SIGNAL, paused, slow)["max"] == pytest.approx(40.0)
+    never = gauge("generator_paused", *[0.0] * WINDOW)
+    assert "no engine counts" in why(generator_weight_stall_seconds.SIGNAL.compute(view(never)))
+
+
+def test_calls_that_may_be_anything_count_nothing() -> None:
+    """TRL and OpenRLHF load weights by /collective_rpc, and do other things by it."""
+    calls = call("collective_rpc", 1, 90, metric="seconds")
+    assert "no engine counts" in why(generator_weight_stall_seconds.SIGNAL.compute(view(calls)))
 
 
 def test_calls_that_were_never_made_count_nothing() -> None:

@@ -1,0 +1,37 @@
+"""Asks signals, whatever happens in them: one that fails must not end the run it tells of."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+
+from server.signals import Signal
+from server.signals._model import Answer, Unknown, View
+
+log = logging.getLogger("rollscope.signals")
+
+
+@dataclass(slots=True)
+class Asker:
+    """Signals of one run. What failed is said once in the log, and with every answer."""
+
+    _told: set[tuple[str, str]] = field(default_factory=set)
+
+    def answers(self, items: Iterable[Signal], view: View) -> list[tuple[str, float, Answer]]:
+        """(signal, time, answer) of each; Unknown where it could not be worked out."""
+        return [(item.name, view.now, self._answer(item, view)) for item in items]
+
+    def _answer(self, signal: Signal, view: View) -> Answer:
+        try:
+            answer = signal.compute(view)
+        except Exception as error:  # noqa: BLE001 - the same tick would fail for ever; the others go on without it
+            return self._fault(signal.name, type(error).__name__, error)
+        if isinstance(answer, (list, tuple)) and not all(isfinite(one.value) for one in answer):
+            return self._fault(signal.name, "no finite number", None)
+        return answer
+
+    def _fault(self, name: str, what: str, error: Exception | None) -> Unknown:
+        if (name, what) not in self._told:
+            self._told.add((name, what))
+            log.error("signal %s could not be worked out: %s", name, error or what, exc_info=error)
+        return Unknown(f"{name} could not be worked out: {what}")

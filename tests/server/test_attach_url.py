@@ -1,0 +1,92 @@
+"""Where an engine's page is, of a URL with a path: below it, or beside the API that clients are given."""
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from server.attach import attach, metrics_url
+from server.config import RunSettings, TargetSettings
+from server.problems import ConfigError
+from tests.recorded import TESTDATA
+
+PAGE = next((TESTDATA / "vllm" / "default").glob("metrics_*.prom")).read_bytes()
+Serve = Callable[[dict[str, bytes | int]], list[str]]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """A server with these pages (or statuses) by path, else 404; the list grows with what was asked."""
+    plain = httpx.AsyncClient
+
+    def start(pages: dict[str, bytes | int]) -> list[str]:
+        asked = list[str]()
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            asked.append(request.url.path)
+            found = pages.get(request.url.path, 404)
+            if isinstance(found, int):
+                return httpx.Response(found)
+            return httpx.Response(200, stream=httpx.ByteStream(found))
+
+        transport = httpx.MockTransport(answer)
+        monkeypatch.setattr(httpx, "AsyncClient", lambda **options: plain(**{**options, "transport": transport}))
+        return asked
+
+    yield start
+
+
+def attached(url: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """(URL, collector) of the targets, or what went wrong."""
+    try:
+        run = attach(RunSettings("run", (TargetSettings(url),)))
+    except ConfigError as error:
+        return [], [str(error)]
+    return [(target.url, target.collector) for target in run.targets], []
+
+
+@pytest.mark.parametrize(
+    ("url", "pages", "found"),
+    [
+        ("http://engine:8000", {"/metrics": PAGE}, "http://engine:8000"),
+        ("http://proxy/engine-0", {"/engine-0/metrics": PAGE, "/metrics": b"go_gc 1\n"}, "http://proxy/engine-0"),
+        ("http://proxy/engine-0/", {"/engine-0/metrics": PAGE}, "http://proxy/engine-0/"),
+        ("http://engine:8000/v1", {"/metrics": PAGE}, "http://engine:8000"),
+        ("http://engine:8000/v1", {"/metrics": PAGE, "/v1/metrics": 401}, "http://engine:8000"),  # wants a key
+        ("http://engine:8000/v1", {"/metrics": PAGE, "/v1/metrics": b"<html>"}, "http://engine:8000"),
+        ("http://r:3000/engine_metrics", {"/engine_metrics": PAGE}, "http://r:3000/engine_metrics"),
+    ],
+)
+def test_the_page_is_below_the_url_or_at_the_servers_root(
+    serve: Serve, url: str, pages: dict[str, bytes | int], found: str
+) -> None:
+    serve(pages)
+    assert attached(url) == ([(found, "vllm")], [])
+
+
+def test_the_error_names_where_it_was_looked_for(serve: Serve) -> None:
+    asked = serve({})
+    targets, why = attached("http://engine:8000/v1")
+    assert targets == [] and "(tried /v1/metrics and /metrics)" in why[0]
+    assert {"/v1/metrics", "/metrics"} <= set(asked)
+
+
+def test_a_page_that_is_named_is_the_only_one(serve: Serve) -> None:
+    asked = serve({"/metrics": PAGE})
+    targets, why = attached("http://r:3000/engine_metrics")
+    assert targets == [] and "HTTP 404" in why[0]
+    assert "/metrics" not in asked
+
+
+@pytest.mark.parametrize(
+    ("url", "page"),
+    [
+        ("http://e:1", "http://e:1/metrics"),
+        ("http://e:1/", "http://e:1/metrics"),
+        ("http://e:1/a/", "http://e:1/a/metrics"),
+        ("http://e:1/prometheus/metrics", "http://e:1/prometheus/metrics"),
+        ("http://e:1/federate?match[]=up", "http://e:1/federate?match[]=up"),
+    ],
+)
+def test_the_page_of_a_url(url: str, page: str) -> None:
+    assert metrics_url(url) == page
