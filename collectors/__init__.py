@@ -12,8 +12,8 @@ from collectors.model import Collector
 
 __dist__ = "rollscope"
 
-# The folders that hold collectors; a folder is an actor's, a file is one system.
-PACKAGES = ("collectors.generators", "collectors.sandboxes", "collectors.trainers")
+# The folders that hold collectors; a folder is an actor's (or of rollout records), a file is one system.
+PACKAGES = ("collectors.generators", "collectors.rollouts", "collectors.sandboxes", "collectors.trainers")
 
 
 @cache

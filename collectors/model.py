@@ -11,6 +11,15 @@ from typing import Any, Literal
 
 import httpx
 
+# Named here too, where everything that a reading holds is found.
+from collectors.records import Consumption as Consumption
+from collectors.records import Exit as Exit
+from collectors.records import Purpose as Purpose
+from collectors.records import Rollout as Rollout
+from collectors.records import Span as Span
+from collectors.records import SpanKind as SpanKind
+from collectors.records import Turn as Turn
+
 Labels = tuple[tuple[str, str], ...]
 """Label pairs sorted by name, without run, actor, instance and target: those are the scraper's to add."""
 
@@ -95,7 +104,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened once. ``key`` makes it idempotent within a run."""
+    """Something that happened once. ``key`` makes it idempotent within a run.
+
+    ``version``: the policy version that was published, of ``weights_published``, where it is told as a number.
+    """
 
     kind: Literal[
         "weights_published", "restart", "resume", "checkpoint", "eval", "config_change", "lifecycle", "hardware"
@@ -103,6 +115,7 @@ class Event:
     key: str
     ts: float | None = None
     detail: str = ""
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +170,7 @@ class Reading:
         dropped: records that were refused (a broken line, say), with the first reason in ``why_dropped``.
         samples_scraped: samples met before mapping (``scrape_samples_scraped``).
         sandboxes: records met; the newest word on each id wins.
+        rollouts: what is newly known of rollouts, oldest first; partial records of one are merged.
         listed: the providers of which ``sandboxes`` holds every live one: what it leaves out has ended.
         partial: in what way a listing is not whole, where that needs to be told; "" else.
         gaps: what was asked beside the records (limits, money) and not answered: "wallet: HTTP 403".
@@ -175,6 +189,7 @@ class Reading:
     why_dropped: str = ""
     samples_scraped: int = 0
     sandboxes: tuple[Sandbox, ...] = ()
+    rollouts: tuple[Rollout, ...] = ()
     listed: tuple[str, ...] = ()
     partial: str = ""
     gaps: tuple[str, ...] = ()
@@ -201,6 +216,7 @@ FACTS: Mapping[str, str] = {
     "trainer_gpus": "GPUs of the trainer",
     "generator_gpus": "GPUs of the generator",
     "gpu_type": "GPU model name",
+    "usd_per_gpu_hour": "price of a GPU-hour, as stated in [run.NAME.cost]",
     "model": "name of the model that is trained",
     "has_sandbox": "1 when rollouts use sandboxes, 0 when the task is known to need none",
     "times_estimated": "1 when the source has no times and steps were dated backwards from the file's own time",

@@ -95,6 +95,7 @@ def _load(
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
     cursor = {"cursor": scope.reader.cursor(run.name)} if page.charts else {}
     span = scope.span = urlstate.span(address, run, scope.status.now, scope.facts.newest())
+    scope.search = str(wanted.get("search") or "") if page.asks else ""
     charts = page.charts(Load(scope, address, run, span, wanted)) if page.charts else {}
     return _boot(views, scope, span, wanted, page) | cursor | charts
 
@@ -111,6 +112,7 @@ def _boot(views: live.Views, scope: Scope, span: Span, wanted: Mapping[str, Any]
         "end": span.end,
         "follow": span.follow,
         "timed": page.timed,
+        "asks": list(page.asks),
         "over": status.lifecycle in urlstate.OVER,
         "bucket": (span.end - span.start) / urlstate.points(span),
         "have": views.remember(found),

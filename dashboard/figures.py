@@ -16,6 +16,12 @@ from server.query.types import Series
 Figure = dict[str, Any]
 Values = list[float | None]
 
+# "20ms", "0.5s", "1,200s": with an SI prefix alone twenty milliseconds are "20m", which reads as minutes.
+_SECONDS: Mapping[str, Any] = {
+    "ticksuffix": "s",
+    "tickformatstops": [{"dtickrange": [None, 0.09], "value": "~s"}, {"dtickrange": [0.09, None], "value": ",~f"}],
+}
+
 # Below this many points a line may be a single dot between two gaps, which only a marker shows.
 _FEW = 40
 
@@ -177,6 +183,8 @@ def _time_axis(span: Span, tz: float) -> Figure:
 
 def _value_axis(panel: Panel) -> Figure:
     axis: Figure = {"fixedrange": True, "nticks": 4, "zeroline": False, "tickformat": _tick_format(panel)}
+    if panel.unit == "seconds" and panel.kind != "share":
+        axis |= _SECONDS
     if panel.kind == "share":
         axis["ticksuffix"] = "%"
     if panel.ceiling is not None:

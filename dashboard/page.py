@@ -16,6 +16,7 @@ from dash import html as _html
 from dashboard.alerts import firing, settle
 from dashboard.facts import Facts, View
 from dashboard.kept import Kept
+from dashboard.updates import updates
 from dashboard.urlstate import Address, Span
 from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
 
@@ -59,6 +60,8 @@ class Scope:
     shared: Kept = field(default_factory=Kept)
     # For a page whose cells depend on it (`Page.timed`).
     span: Span | None = None
+    # The address's query, for a page that has more in it than run and time (`Page.asks`).
+    search: str = ""
 
     @cached_property
     def status(self) -> Status:
@@ -108,6 +111,7 @@ class Page:
         charts: what a page with charts adds to a load (``figures``, ``drawn``, ``sparks``); None: it has none.
         points: new points by slot, for a page with charts.
         timed: its cells depend on the time shown: a tick says which that is.
+        asks: names of its own in the address: a tick says what they are.
     """
 
     key: str
@@ -118,11 +122,14 @@ class Page:
     charts: Callable[[Load], Json] | None = None
     points: Callable[[Delta, Status], Json] | None = None
     timed: bool = False
+    asks: tuple[str, ...] = ()
 
 
 def cells(page: Page, scope: Scope) -> View:
     """The page's own texts and the shell's."""
     shell: View = {"life": scope.status.lifecycle, "newest": scope.facts.newest()}
+    if page.charts and scope.span:
+        shell |= updates(scope.reader, scope.run, scope.span, scope.shared)
     return page.cells(scope) | shell | {"n.firing": firing(scope.alerts) or ""}
 
 

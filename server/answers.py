@@ -110,9 +110,13 @@ class Answers:
         known = self.known.setdefault(name, {})
         self._silent.pop(name, None)
         source = self._deriver.source(self._items[name])
-        stamp, newest, words = round(ts * 1000), round(self._deriver.data_time(name, ts) * 1000), ("", source)
+        stamp, newest = round(ts * 1000), round(self._deriver.data_time(name, ts) * 1000)
         as_value = int(PointState.VALUE)
         for value in values:
+            words = (value.why, source)
+            if value.value != value.value:
+                self._write_missing(name, value, stamp, words, batch)
+                continue
             number = self._latest(name, value.labels, newest, value.value, PointState.VALUE, words)
             batch.points.append((number, stamp, value.value, as_value))
         if len(values) == len(known) == 1:
@@ -120,6 +124,14 @@ class Answers:
         named = {value.labels for value in values}
         for labels in [one for one, at in known.items() if one not in named and at.state is PointState.VALUE]:
             self._break(name, labels, stamp, PointState.UNKNOWN, (NO_LONGER, source), batch)
+
+    def _write_missing(self, name: str, value: Value, stamp: int, words: tuple[str, str], batch: Batch) -> None:
+        """One label set of several is not known: its line breaks where there was one."""
+        series = self.known[name].get(value.labels)
+        if series is not None and series.state is PointState.VALUE:
+            self._break(name, value.labels, stamp, PointState.UNKNOWN, words, batch)
+        elif series is None or (series.state, series.why) != (PointState.UNKNOWN, value.why):
+            self._latest(name, value.labels, stamp, None, PointState.UNKNOWN, words)
 
     def _write_gap(self, name: str, ts: float, answer: Answer, batch: Batch) -> None:
         """A gap breaks a line once, and only where there is one; its words are always the newest."""

@@ -60,7 +60,7 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, map
         return await taken(door.text, request)
 
     @api.get("/api/v1/metrics", tags=["pushes"])
-    def vocabulary() -> list[dict[str, str]]:
+    def vocabulary() -> list[dict[str, str | float]]:
         """Every metric that can be pushed: its name, unit, kind, what one value covers, and whose it is."""
         return [asdict(metric) for metric in METRICS.values()]
 

@@ -7,6 +7,7 @@ from collectors.model import Histogram, Labels
 from server.sandbox_ingest import SandboxArrival
 from server.signals._model import TargetHealth
 from server.signals._window import StepKey
+from server.store.types import RolloutGroupRow, RolloutRow
 
 SampleArrival = tuple[float, str, str, Labels, float | Histogram]
 """(event time in seconds, target, metric, labels, value; or a histogram as read)."""
@@ -24,6 +25,23 @@ class StepArrival:
     values: Mapping[StepKey, float]
 
 
+@dataclass(frozen=True, slots=True)
+class RolloutArrival:
+    """What became newly known of a rollout, and of its group. ``ts``: event time of that, epoch seconds.
+
+    Attributes:
+        before: its row as it was known before; None: it is new.
+        group: its group as it is now; None: it names none, or a group of one.
+        closed: the group's outcome became known with this.
+    """
+
+    ts: float
+    row: RolloutRow
+    before: RolloutRow | None = None
+    group: RolloutGroupRow | None = None
+    closed: bool = False
+
+
 @dataclass(slots=True)
 class Arrivals:
     """What was just committed, for the driver: event times in seconds."""
@@ -33,6 +51,8 @@ class Arrivals:
     facts: dict[str, str | float] = field(default_factory=dict)
     health: list[TargetHealth] = field(default_factory=list)
     sandboxes: list[SandboxArrival] = field(default_factory=list)
+    rollouts: list[RolloutArrival] = field(default_factory=list)
+    published: list[tuple[float, int]] = field(default_factory=list)  # (event time, policy version)
     # Targets that told all of their sandboxes: name -> (when, seconds it stays good).
     heard: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -43,4 +63,6 @@ class Arrivals:
             newest[""] = max(ts, newest.get("", ts))
         for step in self.steps:
             newest[step.axis] = max(step.ts, newest.get(step.axis, step.ts))
+        if self.rollouts:
+            newest["rollouts"] = max(arrival.ts for arrival in self.rollouts)
         return min(newest.values(), default=None)

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, isnan
 
 from server.signals import Signal
-from server.signals._model import Answer, Unknown, View
+from server.signals._model import Answer, Unknown, Value, View
 
 log = logging.getLogger("rollscope.signals")
 
@@ -26,7 +26,7 @@ class Asker:
             answer = signal.compute(view)
         except Exception as error:  # noqa: BLE001 - the same tick would fail for ever; the others go on without it
             return self._fault(signal.name, type(error).__name__, error)
-        if isinstance(answer, (list, tuple)) and not all(isfinite(one.value) for one in answer):
+        if isinstance(answer, (list, tuple)) and not all(map(_sound, answer)):
             return self._fault(signal.name, "no finite number", None)
         return answer
 
@@ -35,3 +35,8 @@ class Asker:
             self._told.add((name, what))
             log.error("signal %s could not be worked out: %s", name, error or what, exc_info=error)
         return Unknown(f"{name} could not be worked out: {what}")
+
+
+def _sound(one: Value) -> bool:
+    """A number, or the word that of these labels there is none."""
+    return isfinite(one.value) or (isnan(one.value) and bool(one.why))

@@ -5,7 +5,6 @@ fast as it returns.
 """
 
 import asyncio
-import json
 import logging
 import math
 import zlib
@@ -29,11 +28,20 @@ from server.discovery.told import Told, name_of
 from server.drive import TICK_SECONDS, RunDriver, carry_of
 from server.heartbeats import Watch
 from server.ingest import Arrivals, Ingest
+from server.leader import NotLeader
 from server.pushes import Pushes
-from server.scrape import BACKOFF_MAX_SECONDS, GUARD_SECONDS, Outcome, TargetReader, collector_of
+from server.scrape import (
+    BACKOFF_MAX_SECONDS,
+    BEGUN_PER_TICK,
+    HISTORY_SECONDS,
+    Outcome,
+    TargetReader,
+    collector_of,
+    readers_of,
+)
 from server.store import Store, Writer
 from server.store.types import Batch
-from server.store.writer import WriterClosed, is_transient
+from server.store.writer import WriterClosed, is_transient, words_of
 from server.twice import Twice
 
 log = logging.getLogger("rollscope.collect")
@@ -43,17 +51,11 @@ PATIENCE_SECONDS = 1.0
 # Spread of the scrapes' starts: half of what one core reads a second, so that no page waits long for its neighbours.
 # A thousand are begun within 2 s; with the patience and what is derived the tick is over before the next.
 TARGETS_PER_SECOND, SPREAD_SECONDS = 500.0, 2.0
-# A target's first answer costs ten times the later ones (its series get their numbers): so many begin in one tick.
-BEGUN_PER_TICK = 100
 ROLLUP_SECONDS = 60.0
 # What history may take of a live tick: less than all of it, or every second grid instant would be missed.
 SHARE = 0.8
-# As long as a read may take at most: its own limit and the guard behind it.
-HISTORY_SECONDS = Limits().timeout_seconds + GUARD_SECONDS
-
-
-class NotLeader(Exception):
-    """This process has lost its right to write: it waits until it has it again."""
+# What is pushed may take this much of a tick before it is derived from.
+PUSHES_FIRST = 0.5
 
 
 class RunLoop:
@@ -83,22 +85,13 @@ class RunLoop:
         self._carried, self._names = carried, {*carried, *self._beats.names, *waited}
         self.on_outbox: Callable[[], None] = lambda: None
         self.driver = self._new_driver()
-        self._broken = self._stopping = self._told = False
+        self._broken = self._stopping = self._told = self._behind = False
         self._ingest = Ingest(store, run, begun, self._trust.complaint)
         self._ingest.facts.update(self._facts)
         self._ingest.met(self.driver.recovered)
         self.on_step: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
-        cursors = store.cursors(run)
-        self.readers = [
-            TargetReader(
-                target, known[target.collector], json.loads(cursors.get(target.name, "{}")), limits or Limits()
-            )
-            for target in targets
-        ]
-        begin = max(BEGUN_PER_TICK, len(self.readers) // 10)
-        for number, reader in enumerate(self.readers[begin:], begin):
-            reader.due = begun + number // begin * TICK_SECONDS
+        self.readers = readers_of(targets, store.cursors(run), limits or Limits(), begun, TICK_SECONDS)
         self._pending: dict[str, asyncio.Task[Outcome]] = {}
         self._rolled = -math.inf
         self._limits = limits or Limits()
@@ -206,10 +199,13 @@ class RunLoop:
                 break  # live, engines are not kept waiting: the rest of the history is for the next step
             # History still to read: derive only up to where every stream is known, in order.
             await self._advance(min([t, *lagging, self.pushes.horizon(t)]), t)
-        await asyncio.to_thread(self._listen, t)
+        await asyncio.to_thread(self._listen, t, math.inf if patient else t + PUSHES_FIRST * TICK_SECONDS)
         horizon = min([t, *lagging, self.pushes.horizon(t)])
         await self._advance(horizon, t, live=not patient and horizon == t)
         self.on_step()
+        if self._behind and not self._stopping:
+            # The tick could not wait for all of it; what there is of time before the next one is for the rest.
+            await asyncio.to_thread(self._take_all, t, t + SHARE * TICK_SECONDS)
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
             await asyncio.to_thread(self._store.rollup, self.run, round(t * 1000))
@@ -218,7 +214,7 @@ class RunLoop:
         if t > -math.inf:
             await asyncio.to_thread(partial(self.driver.advance, t, live=live, present=present))
 
-    def _listen(self, t: float) -> None:
+    def _listen(self, t: float, until: float) -> None:
         """Heartbeats are targets that call us: what was heard is committed like a scrape."""
         heard = self._beats.look(self._ingest, t)
         for batch, arrivals in heard:
@@ -226,26 +222,56 @@ class RunLoop:
             self.driver.feed(arrivals)
         if heard:
             self._writer.flush()
-        self._collect_pushes(t)
+        self._collect_pushes(t, until)
         self.driver.feed(self._ingest.pushed(t))
 
-    def _collect_pushes(self, t: float) -> None:
-        """Bodies one by one: each is out of the inbox with what became of it, and fed when that is committed."""
-        for batch, arrivals in self.pushes.take(self._ingest):
-            self._names |= self._carried.keys()
-            try:
-                self._commit(batch).result()
-            except Exception as error:  # whatever the database said: only what it may still take is kept
-                self._ingest = self._ingest.renewed()
-                if is_transient(error):
-                    raise
-                log.warning("run %s: a push was not stored: %s", self.run, _cause(error))
-                batch, arrivals = self.pushes.discard(self._ingest, batch, error, t)
-                self._commit(batch).result()
-            self.driver.feed(arrivals)
+    def _collect_pushes(self, t: float, until: float = math.inf) -> None:
+        self._take_all(t, until)
         for batch, arrivals in self.pushes.look(self._ingest, t):
             self._commit(batch)
             self.driver.feed(arrivals)
+
+    def _take_all(self, t: float, until: float) -> None:
+        """What waits in the inbox, but for what would take longer than ``until``: that is said in ``_behind``."""
+        while not self._take_pushes(t, until):
+            pass  # what was derived beside a body that no database takes is read again
+
+    def _take_pushes(self, t: float, until: float) -> bool:
+        """Bodies one by one: each is out of the inbox with what became of it, and fed when that is committed.
+
+        False when one was refused: what is left is then to be taken by another `Ingest`, of what the store holds.
+        """
+        self._behind, under_way = False, None
+        for taken in self.pushes.take(self._ingest):
+            # While the database writes one body the next is derived from; only then it is told of that one, too.
+            if under_way is not None and not self._stored(*under_way, t):
+                return False
+            under_way = None
+            if taken is None:
+                continue
+            self._names |= self._carried.keys()
+            under_way = (self._writer.submit(taken[0], block=True), *taken)
+            self._writer.hurry()
+            if self._clock.now() >= until:
+                self._behind = True
+                break
+        return under_way is None or self._stored(*under_way, t)
+
+    def _stored(self, done: "Future[int]", batch: Batch, arrivals: Arrivals, t: float) -> bool:
+        """Feed what is committed; of what was refused keep what the database may still take."""
+        try:
+            done.result()
+        except Exception as error:  # whatever the database said
+            self._ingest = self._ingest.renewed()
+            if is_transient(error):
+                raise
+            log.warning("run %s: a push was not stored: %s", self.run, words_of(error))
+            batch, arrivals = self.pushes.discard(self._ingest, batch, error, t)
+            self._commit(batch).result()
+            self.driver.feed(arrivals)
+            return False
+        self.driver.feed(arrivals)
+        return True
 
     async def _round(self, t: float, patient: bool) -> list[float]:
         """One scrape of every due target. Returns the newest known time of those that have more to read."""
@@ -341,7 +367,7 @@ class RunLoop:
             except Exception as error:  # a failed step (disk full, database away) must not end the run's watch
                 # One line when it begins and one when it ends; the traceback once, for who wants it.
                 if not self._told:
-                    log.error("run %s: cannot go on: %s; trying every 5 s", self.run, _cause(error), exc_info=error)
+                    log.error("run %s: cannot go on: %s; trying every 5 s", self.run, words_of(error), exc_info=error)
                 self._broken = self._told = True
         await self.close()
 
@@ -363,11 +389,6 @@ def _not_stored(outcome: Outcome, error: Exception) -> Outcome:
     """The cursor stays where it was, so nothing is lost; the target is asked again after its back-off."""
     cause = type(getattr(error, "orig", None) or error).__name__
     return replace(outcome, reading=None, error=ScrapeError("refused", f"read, but the store did not take it: {cause}"))
-
-
-def _cause(error: Exception) -> str:
-    """A database's own words, without the statement and its parameters around them."""
-    return f"{type(error).__name__}: {getattr(error, 'orig', None) or error}".splitlines()[0][:200]
 
 
 async def stopped_within(stop: asyncio.Event, seconds: float) -> bool:

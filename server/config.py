@@ -18,7 +18,7 @@ import collectors
 from collectors.model import FACTS, Collector, Lifecycle, Mode
 from collectors.trainers import custom
 from collectors.trainers._maps import check as check_maps
-from server import otlp_map
+from server import otlp_map, prices
 from server.alerts import config as alerts_config
 from server.alerts import rule_table
 from server.alerts.config import AlertSettings
@@ -257,7 +257,7 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [run.NAME]")
         return RunSettings(name)
-    problems.unknown(table, {"target", "discover", "facts", "heartbeat", "preflight"}, where)
+    problems.unknown(table, {"target", "discover", "facts", "heartbeat", "preflight", "cost"}, where)
     targets = problems.take(table, "target", list, [], where)
     facts = problems.take(table, "facts", dict, {}, where)
     for key, value in facts.items():
@@ -265,6 +265,7 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
             problems.add(f"{where}.facts.{key}", f"unknown fact; known: {', '.join(sorted(FACTS))}")
         elif (problem := _fact_problem(key, value)) is not None:
             problems.add(f"{where}.facts.{key}", problem)
+    facts = facts | prices.parse(problems, table, where)
     found = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
     beats = problems.take(table, "heartbeat", list, [], where)
     kept = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))

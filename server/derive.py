@@ -7,18 +7,18 @@ a restart is in `states()` (counters) or can be fed again from the store (window
 import json
 from collections.abc import Callable, Iterable, Mapping
 
-from collectors.catalog.row import LARGEST
 from collectors.model import Histogram, Labels
-from server import lives
+from server import restarts
+from server.arrivals import RolloutArrival
 from server.asked import Asker
-from server.counted import CounterState
+from server.counting import Counting
 from server.disagree import Trust
 from server.sandbox_ingest import SandboxArrival
 from server.signals import Counter, Signal
 from server.signals._model import HEARTBEAT, Answer, TargetHealth, Unknown, Value, View
 from server.signals._observed import Histograms
-from server.signals._sandbox_book import SandboxBook, spinup
-from server.signals._spinup import PARTS as SPINUP
+from server.signals._rollouts import RolloutBook
+from server.signals._sandbox_book import SandboxBook
 from server.signals._window import TRAINER, Gauge, Step, StepBook, StepKey
 
 Emission = tuple[str, float, Answer]
@@ -49,21 +49,17 @@ class Deriver:
         signals = [item for item in items if isinstance(item, Signal)]
         self._ticks = [signal for signal in signals if signal.cadence == "tick"]
         self._steps = [signal for signal in signals if signal.cadence == "step"]
-        self._counters = [item for item in items if isinstance(item, Counter)]
-        self.counters = {counter.name: CounterState() for counter in self._counters}
-        self._counting: dict[str, list[Counter]] = {}
-        for counter in self._counters:
-            if counter.of == "counter":
-                self._counting.setdefault(counter.metric, []).append(counter)
-        self.counted_metrics = frozenset(self._counting)
+        self._recorded = [signal for signal in self._steps if signal.records]
+        self.counting = Counting(item for item in items if isinstance(item, Counter))
+        self.counted_metrics = self.counting.metrics
         read = frozenset(m for signal in self._ticks for m in signal.inputs)
-        self.tick_metrics = read | self.counted_metrics | frozenset(watched) | {lives.STARTED}
+        self.tick_metrics = read | self.counted_metrics | frozenset(watched) | {restarts.STARTED}
         self.gauges: dict[str, dict[tuple[str, Labels], Gauge]] = {}
         self.histograms = Histograms()
         # Grows when a series comes or goes: until then what was worked out of their labels holds.
         self.shape = 0
         self.health: dict[str, TargetHealth] = {}
-        self.sandboxes = SandboxBook()
+        self.sandboxes, self.rollouts = SandboxBook(), RolloutBook()
         # When the run last began to run, the newest life seen, and when its newest step was met.
         self.running_since: float | None = None
         self.life = -1
@@ -95,8 +91,8 @@ class Deriver:
         """
         if metric not in self.tick_metrics:
             return
-        if metric == lives.STARTED and not isinstance(value, Histogram):
-            for zero in lives.begun(self.gauges, self.histograms, ts, target, labels, value):
+        if metric == restarts.STARTED and not isinstance(value, Histogram):
+            for zero in restarts.begun(self.gauges, self.histograms, ts, target, labels, value):
                 self.sample(*zero, counted=counted)
         series, key = self.gauges.get(metric), (target, labels)
         if series is None or target not in self.sources.get(metric, ()):
@@ -105,24 +101,13 @@ class Deriver:
         if isinstance(value, Histogram):
             self.histograms.read(ts, target, value, self._carry(target))
             return
-        for counter in self._counting.get(metric, ()):
-            self._count(counter, ts, key, value, counted)
+        if metric in self.counted_metrics:
+            self.counting.sample(metric, ts, key, value, counted)
         gauge = series.get(key)
         if gauge is None:
             gauge = series[key] = Gauge(target, metric, labels, self._carry(target))
             self.shape += 1
         gauge.add(ts, value)
-
-    def _count(self, counter: Counter, ts: float, key: tuple[str, Labels], value: float, counted: bool) -> None:
-        """Prometheus' rule: a decrease is a reset, the new value is the increase; the first sample is the base."""
-        state = self.counters[counter.name]
-        before = state.seen.get(key)
-        if before is not None and ts <= before[0]:
-            return
-        kept = tuple([pair for pair in key[1] if pair[0] in counter.by]) if counter.by else ()
-        grown = 0.0 if before is None else value - before[1] if value >= before[1] else value
-        state.add(kept, 0.0 if counted else grown)
-        state.seen[key] = [ts, value]
 
     def see(self, target: TargetHealth) -> None:
         """How a target answered. Of one that is gone the series end; what was counted stays, for it may come back."""
@@ -140,27 +125,22 @@ class Deriver:
 
     def sandbox(self, arrival: SandboxArrival, *, counted: bool = False) -> None:
         """One change of a sandbox. ``counted``: known before a restart, already in the stored totals."""
+        self.counting.recorded = True
         row = arrival.row
         self.sandboxes.put(
             arrival.ts, row.record, own=row.own, dangling=row.dangling, created=arrival.created,
             became_ready=arrival.became_ready, met=row.first_seen / 1000,
         )  # fmt: skip
-        if not row.own or counted:
-            return
-        happened = {"sandbox_created": arrival.created, "sandbox_failed": arrival.failed}
-        for counter in self._counters:
-            if counter.of == "sandbox" and happened.get(counter.metric):
-                labels = (("cause", row.record.cause or "unknown"),) if "cause" in counter.by else ()
-                self.counters[counter.name].add(labels, 1.0)
-        if arrival.became_ready:
-            self._spun_up(spinup(row.record))
+        if row.own and not counted:
+            self.counting.sandbox(arrival)
 
-    def _spun_up(self, seconds: float | None) -> None:
-        """The histogram of spin-ups, as its cumulative buckets, sum and count: three counters of ours."""
-        for counter in self._counters if seconds is not None else ():
-            if counter.metric == "sandbox_spinup":
-                for labels, amount in SPINUP[counter.name](seconds or 0.0):
-                    self.counters[counter.name].add(labels, amount)
+    def rollout(self, arrival: RolloutArrival, *, counted: bool = False) -> None:
+        """What became known of a rollout. ``counted``: known before a restart, already in the totals."""
+        if arrival.row.target not in self.rollouts.tellers:
+            self._said.clear()
+        self.rollouts.put(arrival.row, arrival.group)
+        if not counted:
+            self.counting.rollout(arrival)
 
     def step(
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
@@ -170,7 +150,8 @@ class Deriver:
         told = self._counted(Step(axis, incarnation, number, ts, dict(values)), target)
         if kept is not None and kept.values.items() >= told.items():
             return []  # an old row read again says nothing new, nor does one of less weight
-        self._count_step(axis, incarnation, number, told)
+        window = self.facts.get("logging_steps") if axis == TRAINER else None
+        self.counting.step(axis, incarnation, number, told, window if isinstance(window, (int, float)) else None)
         self._remember(axis, incarnation, number, ts, target, told)
         if self.lifecycle == "starting":
             self.begin(ts)
@@ -228,24 +209,6 @@ class Deriver:
             self._due = [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
         return self._due
 
-    def _count_step(self, axis: str, incarnation: int, number: int, values: Mapping[StepKey, float]) -> None:
-        """Each step is counted once, in order: a row re-read after a crash adds nothing."""
-        for counter in self._counters:
-            amount = values.get((counter.metric, ())) if counter.of == "step" else None
-            if amount is None:
-                continue
-            state = self.counters[counter.name]
-            last = state.seen.get(axis, [-1.0, -1.0])
-            if (incarnation, number) > (last[0], last[1]):
-                before = int(last[1]) if last[0] == incarnation else 0
-                state.add((), amount * self._stands_for(axis, number - before))
-                state.seen[axis] = [float(incarnation), float(number)]
-
-    def _stands_for(self, axis: str, since: int) -> float:
-        """Steps a trainer's row is logged for, as its configuration says, at most those since the row before it."""
-        window = self.facts.get("logging_steps")
-        return max(1.0, min(window, float(since))) if axis == TRAINER and isinstance(window, (int, float)) else 1.0
-
     # ---- asking
 
     def grown(self) -> bool:
@@ -267,12 +230,15 @@ class Deriver:
         targets = tuple(self.health.values())
         return View(
             now, self.mode, self.lifecycle, self.facts, gauges, self.book, targets, self.sandboxes,
-            self.running_since, self.step_met, self.histograms.by_metric(),
+            self.running_since, self.step_met, self.histograms.by_metric(), self.rollouts,
         )  # fmt: skip
 
     def tick(self, now: float) -> list[Emission]:
-        """Answers of every tick signal at `now`."""
-        return self._asker.answers(self._ticks, self.view(now))
+        """Answers of every tick signal at `now`, and of those from rollout records when any came since the last."""
+        view, asked = self.view(now), self._ticks
+        if self.rollouts.changed:
+            self.rollouts.changed, asked = False, [*self._ticks, *self._recorded]
+        return self._asker.answers(asked, view)
 
     def steps_now(self, now: float) -> list[Emission]:
         """Answers of every step signal as of `now`: what a run without any step, or of a new mode, has to say."""
@@ -291,9 +257,10 @@ class Deriver:
         """
         trainers = [one for one in self.health.values() if one.actor == "trainer" and one.last_ok_ts is not None]
         # Nobody asks for sandboxes before there are rollouts to run, however long the first step then takes.
-        if any(one.kind == HEARTBEAT for one in trainers) or self.sandboxes.own:
+        if any(one.kind == HEARTBEAT for one in trainers) or self.sandboxes.own or self.rollouts.met:
             return True
-        if GENERATED not in self.counters or not any(self.counters[GENERATED].totals.values()):
+        generated = self.counting.states.get(GENERATED)
+        if generated is None or not any(generated.totals.values()):
             return False
         if self._generating_since is None:
             self._generating_since = now
@@ -317,25 +284,13 @@ class Deriver:
 
     def counter_values(self) -> list[tuple[str, Value]]:
         """Every counter's totals by its labels."""
-        return [
-            (name, Value(total, tuple((k, v) for k, v in json.loads(labels))))
-            for name, state in self.counters.items()
-            for labels, total in state.totals.items()
-        ]
+        return self.counting.values()
 
     # ---- surviving a restart
 
     def states(self) -> dict[str, tuple[int, str]]:
-        """Fold states as JSON with their code version, to be stored with the answers they led to.
-
-        What was last seen of an engine is not in them: it is in the store's samples, and a thousand engines
-        would make this the largest write of a tick.
-        """
-        found = {
-            counter.name: (counter.version, json.dumps([state.totals, state.seen if counter.of == "step" else {}]))
-            for counter in self._counters
-            if (state := self.counters[counter.name]).seen or state.totals
-        }
+        """Fold states as JSON with their code version, to be stored with the answers they led to."""
+        found = self.counting.save()
         spell = {SPELL: (1, json.dumps([self.running_since, self.life]))} if self.running_since is not None else {}
         return found | spell | ({DONE: (1, json.dumps(self.done))} if self.done else {})
 
@@ -345,12 +300,7 @@ class Deriver:
             self.running_since, self.life = json.loads(states[SPELL][1])
         if DONE in states:
             self.done = {axis: (int(n[0]), int(n[1])) for axis, n in json.loads(states[DONE][1]).items()}
-        for counter in self._counters:
-            version, text = states.get(counter.name, (0, ""))
-            if version == counter.version:
-                totals, seen = json.loads(text)
-                sound = {labels: total for labels, total in totals.items() if abs(total) <= LARGEST}
-                self.counters[counter.name] = CounterState(sound, seen)
+        self.counting.restore(states)
 
     def data_time(self, name: str, now: float) -> float:
         """When the newest sample behind a tick signal was taken: what "age" means. `now` for step signals.
@@ -375,8 +325,14 @@ class Deriver:
 
     def _source(self, signal: Signal | Counter) -> str:
         inputs = signal.inputs if isinstance(signal, Signal) else (signal.metric,)
-        names = sorted({target for metric in inputs for target in self.sources.get(metric, ())})
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        names = {target for metric in inputs for target in self.sources.get(metric, ())}
+        if signal.of == "rollout" if isinstance(signal, Counter) else signal.records:
+            names |= self.rollouts.tellers
+        return _listed(sorted(names))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def is_gap(answer: Answer) -> bool:

@@ -14,10 +14,11 @@ from functools import partial
 from operator import attrgetter, itemgetter
 
 from collectors.model import Target
-from server import recall, signals
+from server import recall, rollout_recall, signals
 from server.alerts.config import AlertSettings
 from server.alerts.run_alerts import RunAlerts
 from server.answers import Answers
+from server.arrivals import RolloutArrival
 from server.derive import Deriver, is_gap
 from server.disagree import Trust
 from server.ingest import Arrivals, SampleArrival, StepArrival, health, reads_files
@@ -25,9 +26,8 @@ from server.plausible import cannot_be
 from server.sandbox_ingest import SandboxArrival
 from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
 from server.signals._steps import row_limit
-from server.signals._window import KEPT_STEPS
 from server.store import Store
-from server.store.types import Batch, RunRow, StepRow
+from server.store.types import Batch, RunRow
 
 TICK_SECONDS = 5.0
 # A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
@@ -75,6 +75,8 @@ class RunDriver:
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
         self.sandboxes: deque[SandboxArrival] = deque()
+        self.rollouts: deque[RolloutArrival] = deque()
+        self._published: deque[tuple[float, int]] = deque()
         self._healths: deque[TargetHealth] = deque()
         self._written: dict[str, object] = {}
         self._revived = ""
@@ -107,6 +109,7 @@ class RunDriver:
             self._see(health(target))
         self._recover_sandboxes(row.watermark or 0)
         self._recover_steps()
+        self._recover_rollouts(row.watermark or 0)
 
     def _recover_windows(self, watermark: int) -> None:
         """What the windows held at the watermark, and everything committed after it as just arrived."""
@@ -148,26 +151,13 @@ class RunDriver:
 
         Answering those again would be wrong at the window's edge: the steps before them are not here.
         """
-        newest = self._store.incarnation(self.run)
-        done = self.deriver.done
-        for life in range(newest, -1, -1):
-            rows = self._steps_back_to(life, done)
-            fresh = [row for row in rows if _is_new(row, done)]
-            for one in recall.steps(row for row in rows if life == newest and not _is_new(row, done)):
-                self.deriver.recall(one.axis, one.incarnation, one.number, one.ts, one.target, one.values)
-            self._steps += recall.steps(fresh)
-            if len(fresh) < len(rows):
-                return
+        known, fresh = recall.steps(self._store, self.run, self.deriver.done)
+        for one in known:
+            self.deriver.recall(one.axis, one.incarnation, one.number, one.ts, one.target, one.values)
+        self._steps += fresh
 
-    def _steps_back_to(self, life: int, done: Mapping[str, tuple[int, int]]) -> list[StepRow]:
-        """Every step of a life not yet done and, per axis, at least a window of those before it."""
-        count = KEPT_STEPS
-        while True:
-            rows = self._store.steps(self.run, last=count, incarnation=life)
-            by_axis = {axis: [row for row in rows if row.axis == axis] for axis in {row.axis for row in rows}}
-            if all(len(of) < count or (life, of[0].step) <= done.get(axis, (-1, -1)) for axis, of in by_axis.items()):
-                return rows
-            count *= 8
+    def _recover_rollouts(self, watermark: int) -> None:
+        self.rollouts, self._published = rollout_recall.fill(self._store, self.run, self.deriver, watermark)
 
     # ---- feeding
 
@@ -176,6 +166,8 @@ class RunDriver:
         self._samples += arrivals.samples
         self._steps += arrivals.steps
         self.sandboxes += arrivals.sandboxes
+        self.rollouts += arrivals.rollouts
+        self._published += arrivals.published
         self.deriver.sandboxes.heard.update(arrivals.heard)
         self._healths += arrivals.health
         facts = {**arrivals.facts, **self._stated}
@@ -215,6 +207,8 @@ class RunDriver:
         self._present = max(t, present or t)
         self._samples = deque(sorted(self._samples, key=_sample_time))
         self._steps = deque(sorted(self._steps, key=_step_time))
+        self.rollouts = deque(sorted(self.rollouts, key=_step_time))
+        self._published = deque(sorted(self._published))
         batch = Batch(run=self.run)
         waits: list[Future[int]] = []
         tick = self._first_tick(t)
@@ -278,6 +272,8 @@ class RunDriver:
             times.append(self._steps[0].ts)
         if self.sandboxes:
             times.append(self.sandboxes[0].ts)
+        if self.rollouts:
+            times.append(self.rollouts[0].ts)
         return min(times, default=None)
 
     def _next_tick(self, tick: float, t: float) -> float:
@@ -298,6 +294,11 @@ class RunDriver:
             self._see(self._healths.popleft())
         while self.sandboxes and self.sandboxes[0].ts <= tick:
             self.deriver.sandbox(self.sandboxes.popleft())
+        while self._published and self._published[0][0] <= tick:
+            ts, version = self._published.popleft()
+            self.deriver.rollouts.publish(version, ts)
+        while self.rollouts and self.rollouts[0].ts <= tick:
+            self.deriver.rollout(self.rollouts.popleft())
         self._feed_steps(tick, batch)
 
     def _feed_steps(self, t: float, batch: Batch) -> None:
@@ -364,10 +365,6 @@ class RunDriver:
         deriver = self.deriver
         framework = str(deriver.facts.get("framework", ""))
         return {"framework": framework, "mode": deriver.mode, "lifecycle": deriver.lifecycle}
-
-
-def _is_new(row: StepRow, done: Mapping[str, tuple[int, int]]) -> bool:
-    return (row.incarnation, row.step) > done.get(row.axis, (-1, -1))
 
 
 _sample_time, _step_time = itemgetter(0), attrgetter("ts")

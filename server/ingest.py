@@ -19,6 +19,7 @@ from server.facts import believed
 from server.known import Known
 from server.minutes import Minutes
 from server.plausible import ahead, complaint, plausible
+from server.rollout_feed import RolloutFeed
 from server.sandbox_ingest import REMEMBERED_SECONDS, SandboxArrival, SandboxIngest
 from server.signals._model import TargetHealth
 from server.signals._observed import WINDOWED
@@ -77,6 +78,7 @@ class Ingest:
         # Pushed rows are looked for from ``since`` on (default: the watermark); `met` tells what is no news among them.
         self._pushed = _ms(since) if since is not None else row.watermark or 0
         self._seen: dict[tuple[str, str], SandboxRow] = {}
+        self._rollouts = RolloutFeed(store, run, self.facts, self.incarnation)
         known = store.sandboxes.recent(run, max(0, (row.watermark or 0) - round(REMEMBERED_SECONDS * 1000)))
         self._sandboxes = SandboxIngest(known, {run, own}, row.first_ts / 1000 if row.first_ts is not None else None)
 
@@ -96,7 +98,16 @@ class Ingest:
             self._sandboxes.keys.add(str(reading.facts["run_name"]))
         if reading.sandboxes or reading.listed:
             self.sandboxes(target, reading.sandboxes, reading.listed, now, batch, arrivals)
+        self._rollouts.take(target, reading, now, batch, arrivals)
         arrivals.health.append(health(self._health_ok(target, reading, now, seconds, batch)))
+        return batch, arrivals
+
+    def records(self, target: Target, reading: Reading, now: float) -> tuple[Batch, Arrivals]:
+        """Rollouts and events by themselves, pushed: nobody's health depends on them."""
+        batch, arrivals = Batch(run=self.run), Arrivals()
+        reading = plausible(reading, now)
+        batch.events += [(_ms(event.ts if event.ts is not None else now), event) for event in reading.events]
+        self._rollouts.take(target, reading, now, batch, arrivals)
         return batch, arrivals
 
     def sandboxes(
@@ -318,6 +329,7 @@ class Ingest:
     def _begin_life(self, detail: str, ts: float, batch: Batch) -> None:
         self.incarnation += 1
         self._life_start = ts
+        self._rollouts.lives.begin(self.incarnation, ts)
         batch.run_fields["incarnation"] = self.incarnation
         batch.events.append((_ms(ts), Event("restart", f"restart-{self.incarnation}", ts, detail)))
 

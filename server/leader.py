@@ -6,6 +6,10 @@ from contextlib import suppress
 from server.store.lock import Locked, acquire
 
 
+class NotLeader(Exception):
+    """This process has lost its right to write: it waits until it has it again."""
+
+
 class Leader:
     """The one right to write. A database that went away took it along; it is asked for again, never assumed."""
 

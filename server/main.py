@@ -274,15 +274,19 @@ def _demo_in(args: argparse.Namespace, directory: Path) -> int:
         settings = replace(settings, store=Secret(f"sqlite:///{directory / 'rollscope.db'}"))
     sock = bind(settings.host, settings.port)
     clock = ScaledClock(demo.begin(WallClock().now()))
-    with demo.Cluster(args.scenario, args.seed, directory, clock.now()) as cluster:
+    begin = clock.now()
+    since = begin + demo.HISTORY_SECONDS - demo.RECORDS_SECONDS
+    with demo.Cluster(args.scenario, args.seed, directory, begin, since) as cluster:
         settings = replace(settings, runs=(cluster.settings(),))
+        # A socket that listens answers as soon as the application is up.
+        cluster.push_to(demo.own_url(sock), settings.token or "")
 
         async def before(loops: Sequence[RunLoop]) -> None:
             await demo.fast_forward(cluster, clock, loops, args.speed)
 
         def announce(url: str) -> None:
             print(f"demo {args.scenario}, seed {args.seed}; truth in {cluster.ready['truth']}", flush=True)
-            print("its first hour fills in within about half a minute; open the page and watch it grow", flush=True)
+            print("its first hour fills in within about a minute; open the page and watch it grow", flush=True)
             _announcer(args)(url)
 
         return serve(

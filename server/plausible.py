@@ -1,15 +1,18 @@
 """What of a reading can be meant, and what is to be said against the rest: pure, before anything is stored."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 from collectors.catalog import METRICS
 from collectors.catalog.row import LARGEST
-from collectors.model import Histogram, Reading
+from collectors.model import Histogram, Reading, Rollout
+from server.rollout_merge import TIMES
 from server.signals._model import SKEW_SECONDS
 
 # 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
 FIRST_TIME, AHEAD_SECONDS = 946_684_800.0, 86_400.0
 LAST_STEP = 10**12
+_times_of = attrgetter(*TIMES)
 
 
 def plausible(reading: Reading, now: float) -> Reading:
@@ -24,8 +27,9 @@ def plausible(reading: Reading, now: float) -> Reading:
     samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
     events = tuple(event for event in reading.events if _in_time(event.ts, now))
     histograms = tuple(item for item in reading.histograms if _in_time(item.ts, now))
+    rollouts = tuple(record for record in reading.rollouts if _lived(record, now))
     refused = len(reading.samples) - len(samples) + len(reading.events) - len(events)
-    refused += len(reading.histograms) - len(histograms)
+    refused += len(reading.histograms) - len(histograms) + len(reading.rollouts) - len(rollouts)
     if not refused:
         return reading
     why = reading.why_dropped or "a time before 2000 or more than a day ahead, or a step beyond 10^12"
@@ -34,6 +38,7 @@ def plausible(reading: Reading, now: float) -> Reading:
         samples=samples,
         events=events,
         histograms=histograms,
+        rollouts=rollouts,
         dropped=reading.dropped + refused,
         why_dropped=why,
     )
@@ -42,7 +47,7 @@ def plausible(reading: Reading, now: float) -> Reading:
 def _says_no_time(reading: Reading) -> bool:
     """Nor a step: as nearly every page."""
     told = any([s.ts is not None or s.step is not None for s in reading.samples])
-    return not (told or reading.events or any([item.ts is not None for item in reading.histograms]))
+    return not (told or reading.events or reading.rollouts or any([item.ts is not None for item in reading.histograms]))
 
 
 def cannot_be(metric: str, value: float) -> str:
@@ -82,6 +87,12 @@ def ahead(reading: Reading, now: float) -> str:
     """A word on a clock that runs ahead of ours: its numbers show only when we get there."""
     newest = max((sample.ts for sample in reading.samples if sample.ts is not None), default=now)
     return f"its clock is {newest - now:.0f} s ahead of this machine's" if newest - now > SKEW_SECONDS else ""
+
+
+def _lived(record: Rollout, now: float) -> bool:
+    """Are all of its times such as somebody can mean?"""
+    uses, spans = (use.at for use in record.consumptions), (at for one in record.spans for at in (one.start, one.end))
+    return all(_in_time(at, now) for at in (*_times_of(record), *uses, *spans))
 
 
 def _in_time(ts: float | None, now: float) -> bool:

@@ -8,12 +8,12 @@ runs while they come; when they end nobody says why, so it is paused (which page
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
 from collectors.model import Actor, Cursor, Reading, Sample, ScrapeError, Target
-from server import readings
+from server import readings, rollout_push
 from server.forwarded import Forwards, patience, with_skew
 from server.ingest import PUSHED, Arrivals, Ingest
 from server.push_body import Body, unpack
@@ -24,8 +24,11 @@ from server.store.types import Batch, Push, Pusher, SeriesKey
 log = logging.getLogger("rollscope.pushes")
 
 KIND = "push"
-# A body is at most 50,000 rows: what is behind these waits for the next step, 5 s later.
-AT_ONCE = 100
+# What is behind these waits for the next step, 5 s later; a step takes as much of them as it has time for.
+ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20
+# Bodies with a record or two each share a transaction, or a thousand commits would take a step.
+RECORDS_AT_ONCE = 2_000
+_WEIGHT_AT_ONCE = RECORDS_AT_ONCE * rollout_push.WEIGHT
 # Every label that nobody saw before is a series for ever: a target that invents them must not fill the store.
 SERIES = 10_000
 # No trainer's step and no straggling sandbox takes longer without anybody else of the run saying a word.
@@ -56,6 +59,8 @@ class Pushes:
         self._cursors = store.cursors(run)
         self._series: dict[str, set[SeriesKey]] = {}
         self._down: dict[str, float] = {}
+        # Bodies of records that were refused together with others.
+        self._alone: set[int] = set()
         # Not heard since we listen, and not yet due.
         self._waited: set[str] = set()
         facts = store.facts(run)
@@ -71,10 +76,40 @@ class Pushes:
 
     # ---- bodies
 
-    def take(self, ingest: Ingest) -> Iterator[tuple[Batch, Arrivals]]:
-        """The oldest bodies, each as a batch that takes it out of the inbox."""
-        for push in self._store.pushes.waiting(self._run, AT_ONCE):
-            yield self._one(ingest, push)
+    def take(self, ingest: Ingest) -> Iterator[tuple[Batch, Arrivals] | None]:
+        """The oldest bodies, each as a batch that takes it out of the inbox; those of records together.
+
+        None: what comes next asks the store for what came before, which must be in it by then.
+        """
+        held: list[Push] = []
+        weight = 0
+        for push in self._store.pushes.due(self._run, ROWS_AT_ONCE, BYTES_AT_ONCE):
+            together = rollout_push.packed(push.body) and push.id not in self._alone
+            if held and (not together or weight + push.rows > _WEIGHT_AT_ONCE):
+                yield self._records(ingest, held)
+                held, weight = [], 0
+            if together:
+                held.append(push)
+                weight += push.rows
+                continue
+            yield None
+            yield self._records(ingest, [push]) if rollout_push.packed(push.body) else self._one(ingest, push)
+            yield None
+        if held:
+            yield self._records(ingest, held)
+
+    def _records(self, ingest: Ingest, held: Sequence[Push]) -> tuple[Batch, Arrivals]:
+        """Rollouts and events: nobody's health depends on them, for they come when something happens."""
+        parts = [rollout_push.unpack(push.body, push.received_at / 1000) for push in held]
+        reading = Reading(
+            rollouts=tuple(one for part in parts for one in part.rollouts),
+            events=tuple(one for part in parts for one in part.events),
+        )
+        target = self._meet(PUSHED, "generator", held[0].interval_seconds)
+        batch, arrivals = ingest.records(target, reading, held[-1].received_at / 1000)
+        batch.taken += [push.id for push in held]
+        self._alone.difference_update(batch.taken)
+        return batch, arrivals
 
     def _one(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
         at = push.received_at / 1000
@@ -155,7 +190,15 @@ class Pushes:
         return target
 
     def discard(self, ingest: Ingest, batch: Batch, error: Exception, now: float) -> tuple[Batch, Arrivals]:
-        """What is left of a body that no database takes: a word on its target, and an inbox without it."""
+        """What is left of a body that no database takes: a word on its target, and an inbox without it.
+
+        Of records that several bodies brought together, each is then tried by itself.
+        """
+        if not batch.targets:
+            if len(batch.taken) > 1:
+                self._alone.update(batch.taken)
+                return Batch(self._run), Arrivals()
+            return Batch(self._run, taken=batch.taken), Arrivals()
         (row, *_) = batch.targets
         target = self._targets[row.name][0]
         self._cursors = self._store.cursors(self._run)

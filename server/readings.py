@@ -23,11 +23,12 @@ from collectors.model import (
     Limits,
     Mode,
     Reading,
+    Rollout,
     Sample,
     Sandbox,
     ScrapeError,
 )
-from server import sandbox_push
+from server import push_values, rollout_push, sandbox_push
 from server.scrape import Outcome
 
 VERSION = 1
@@ -36,12 +37,18 @@ SAMPLES, EVENTS = 5_000, 2_000
 # Cut between steps, where that is possible: a row of a trainer's log has at most some hundred values.
 SAMPLES_MOST = 20_000
 # What may be in one body, whoever made it.
-COUNTS = {"samples": 50_000, "histograms": 20_000, "events": 20_000, "sandboxes": sandbox_push.MAX_LINES}
+COUNTS = {
+    "samples": 50_000, "histograms": 20_000, "events": 20_000, "sandboxes": sandbox_push.MAX_LINES,
+    "rollouts": rollout_push.MAX_LINES,
+}  # fmt: skip
+# Of rollouts so many, and of their turns and spans: some MB.
+ROLLOUTS, STRETCHES = 1_000, 20_000
 WORD, TEXT, NAMES = 200, 2_000, 500
 SPLIT = "more sandboxes than one body holds: none is taken for ended"
 _MARK = b"reading\n"
 _EVENTS = get_args(get_type_hints(Event)["kind"])
 _FACT_WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
+LAST_TIME = 1e11
 # An end is said after everything that came before it.
 _LAST_FACTS = frozenset({"lifecycle", "lifecycle_why"})
 
@@ -86,16 +93,30 @@ def _parts(reading: Reading) -> Iterator[Reading]:
     if len(boxes) > 1:
         reading = replace(reading, listed=(), gaps=(*reading.gaps, SPLIT))
     events = [reading.events[at : at + EVENTS] for at in range(0, len(reading.events), EVENTS)]
-    pieces: list[list[Sequence[Any]]] = [list(_by_steps(reading.samples)), list(events), list(boxes)]
-    parts = list(zip_longest(*pieces, fillvalue=())) or [((), (), ())]
+    told = list(_by_size(reading.rollouts))
+    pieces: list[list[Sequence[Any]]] = [list(_by_steps(reading.samples)), list(events), list(boxes), told]
+    parts = list(zip_longest(*pieces, fillvalue=())) or [((), (), (), ())]
     early = {key: value for key, value in reading.facts.items() if key not in _LAST_FACTS}
-    for samples, happened, records in parts[:-1]:
+    for samples, happened, records, rollouts in parts[:-1]:
         yield Reading(
-            samples=tuple(samples), events=tuple(happened), sandboxes=tuple(records), facts=early,
-            cursor=reading.cursor, more=True,
+            samples=tuple(samples), events=tuple(happened), sandboxes=tuple(records), rollouts=tuple(rollouts),
+            facts=early, cursor=reading.cursor, more=True,
         )  # fmt: skip
-    samples, happened, records = parts[-1]
-    yield replace(reading, samples=tuple(samples), events=tuple(happened), sandboxes=tuple(records))
+    samples, happened, records, rollouts = parts[-1]
+    yield replace(
+        reading, samples=tuple(samples), events=tuple(happened), sandboxes=tuple(records), rollouts=tuple(rollouts)
+    )
+
+
+def _by_size(rollouts: Sequence[Rollout]) -> Iterator[Sequence[Rollout]]:
+    begun = held = 0
+    for at, one in enumerate(rollouts):
+        held += len(one.turns) + len(one.spans) + len(one.token_versions)
+        if at - begun >= ROLLOUTS or (held > STRETCHES and at > begun):
+            yield rollouts[begun:at]
+            begun, held = at, len(one.turns) + len(one.spans) + len(one.token_versions)
+    if rollouts:
+        yield rollouts[begun:]
 
 
 def _by_steps(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
@@ -116,7 +137,8 @@ def _reading(one: Reading) -> dict[str, Any]:
     said = {
         "samples": [[s.metric, s.value, s.labels, s.ts, s.step, s.axis] for s in one.samples],
         "histograms": [[h.metric, h.edges, h.counts, h.total, h.labels, h.ts] for h in one.histograms],
-        "events": [[e.kind, e.key[:WORD], e.ts, e.detail[:TEXT]] for e in one.events],
+        "events": [[e.kind, e.key[:WORD], e.ts, e.detail[:TEXT], e.version] for e in one.events],
+        "rollouts": [rollout_push.wire_of(record) for record in one.rollouts],
         "sandboxes": [asdict(record) for record in one.sandboxes],
         "facts": dict(one.facts), "unmapped": _first(one.unmapped), "origins": _first(one.origins),
         "tail": one.cursor is not None, "more": one.more, "dropped": one.dropped, "why": one.why_dropped[:TEXT],
@@ -157,7 +179,8 @@ def read(data: bytes) -> Outcome:
 def weight(outcome: Outcome) -> int:
     """How much it weighs in the inbox; at least 1."""
     one = outcome.reading or Reading()
-    return max(1, len(one.samples) + len(one.histograms) + len(one.events) + len(one.sandboxes))
+    rollouts = rollout_push.WEIGHT * len(one.rollouts)
+    return max(1, len(one.samples) + len(one.histograms) + len(one.events) + len(one.sandboxes) + rollouts)
 
 
 def _error(said: Mapping[str, Any]) -> ScrapeError:
@@ -178,6 +201,7 @@ class _Taken:
     def reading(self, said: Mapping[str, Any]) -> Reading:
         makers: dict[str, Callable[[Any], Any]] = {
             "samples": _sample, "histograms": _histogram, "events": _event, "sandboxes": _sandbox,
+            "rollouts": _rollout,
         }  # fmt: skip
         for name, make in makers.items():
             rows = said.get(name, [])
@@ -224,10 +248,19 @@ def _histogram(row: Sequence[Any]) -> Histogram:
 
 
 def _event(row: Sequence[Any]) -> Event:
-    kind, key, ts, detail = row
+    kind, key, ts, detail, *rest = row
     if kind not in _EVENTS:
         raise ValueError(f"no event is named {str(kind)[:80]}")
-    return Event(kind, _text(key, WORD), _time(ts), _text(detail, TEXT))
+    # Who forwards may be an older Rollscope, which knew no versions.
+    (version,) = rest or (None,)
+    if version is not None and (type(version) is not int or not 0 <= version <= push_values.MOST):
+        raise ValueError("a version must be a whole number")
+    return Event(kind, _text(key, WORD), _time(ts), _text(detail, TEXT), version)
+
+
+def _rollout(row: Any) -> Rollout:
+    # Times are looked at when the reading is taken, as for every source.
+    return rollout_push.record(row, LAST_TIME, wire=True)
 
 
 def _sandbox(row: Any) -> Sandbox:

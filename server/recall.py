@@ -3,15 +3,16 @@
 Values that nobody can mean are left out: a store of before they were refused may hold some.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from collectors.model import Histogram
 from server.derive import Deriver
 from server.ingest import SampleArrival, StepArrival
-from server.lives import STARTED
 from server.plausible import cannot_be
+from server.restarts import STARTED
 from server.signals._observed import REMEMBERED_SECONDS, WINDOWED
+from server.signals._window import KEPT_STEPS
 from server.store import Store
 from server.store.types import StepRow
 
@@ -43,7 +44,37 @@ def histograms(store: Store, run: str, deriver: Deriver, since: int) -> None:
         pool.add(minute // 60_000, [*accumulate(delta.counts), delta.total])
 
 
-def steps(rows: Iterable[StepRow]) -> Iterator[StepArrival]:
+def steps(store: Store, run: str, done: Mapping[str, tuple[int, int]]) -> tuple[list[StepArrival], list[StepArrival]]:
+    """(those of the window that were answered already, those that were not) of a run."""
+    known: list[StepArrival] = []
+    fresh: list[StepArrival] = []
+    newest = store.incarnation(run)
+    for life in range(newest, -1, -1):
+        rows = _steps_back_to(store, run, life, done)
+        new = [row for row in rows if _is_new(row, done)]
+        known += _words(row for row in rows if life == newest and not _is_new(row, done))
+        fresh += _words(new)
+        if len(new) < len(rows):
+            break
+    return known, fresh
+
+
+def _steps_back_to(store: Store, run: str, life: int, done: Mapping[str, tuple[int, int]]) -> list[StepRow]:
+    """Every step of a life not yet done and, per axis, at least a window of those before it."""
+    count = KEPT_STEPS
+    while True:
+        rows = store.steps(run, last=count, incarnation=life)
+        by_axis = {axis: [row for row in rows if row.axis == axis] for axis in {row.axis for row in rows}}
+        if all(len(of) < count or (life, of[0].step) <= done.get(axis, (-1, -1)) for axis, of in by_axis.items()):
+            return rows
+        count *= 8
+
+
+def _is_new(row: StepRow, done: Mapping[str, tuple[int, int]]) -> bool:
+    return (row.incarnation, row.step) > done.get(row.axis, (-1, -1))
+
+
+def _words(rows: Iterable[StepRow]) -> Iterator[StepArrival]:
     """Stored steps as they arrived: each target's word by itself."""
     for row in rows:
         for target, told in row.told.items():

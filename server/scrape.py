@@ -5,9 +5,11 @@ the log gets one line when a target goes down and one when it comes back.
 """
 
 import asyncio
+import json
 import logging
 import random
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,8 +32,12 @@ EARLY_SECONDS, EARLY_BACKOFF_SECONDS = 120.0, 10.0
 RETRY_AFTER_MAX_SECONDS = 600.0
 # A listing of many pages goes on with the next tick, not at once: a provider is not to be hammered.
 MORE_SECONDS = 5.0
+# A target's first answer costs ten times the later ones (its series get their numbers): so many begin in one tick.
+BEGUN_PER_TICK = 100
 # The verb's own time limit comes first and gives the better message; this one catches a verb that forgot.
 GUARD_SECONDS = 2.0
+# As long as a read may take at most: its own limit and the guard behind it.
+HISTORY_SECONDS = Limits().timeout_seconds + GUARD_SECONDS
 
 
 def collector_of(target: Target) -> Collector:
@@ -161,3 +167,18 @@ class TargetReader:
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
+
+
+def readers_of(
+    targets: Sequence[Target], cursors: Mapping[str, str], limits: Limits, begun: float, tick: float
+) -> list[TargetReader]:  # fmt: skip
+    """One for each, where it stopped; of a thousand a tenth begins at once, the others tick by tick."""
+    known = collectors.load()
+    readers = [
+        TargetReader(target, known[target.collector], json.loads(cursors.get(target.name, "{}")), limits)
+        for target in targets
+    ]
+    begin = max(BEGUN_PER_TICK, len(readers) // 10)
+    for number, reader in enumerate(readers[begin:], begin):
+        reader.due = begun + number // begin * tick
+    return readers

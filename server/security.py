@@ -33,8 +33,8 @@ BODY_BYTES = 1 << 20
 # But a push: what a collector of a hundred engines sends at once is some 5 MB.
 PUSH_BYTES = 16 << 20
 PUSH_PATHS = frozenset({"/api/v1/write", "/v1/metrics", "/api/v1/readings"})
-# 10,000 records of sandboxes with their times and texts: the most that one body may hold.
-PUSH_PATTERN = re.compile(r"/api/v1/runs/[^/]+/sandboxes")
+# 10,000 records with their times and texts: the most that one body may hold.
+PUSH_PATTERN = re.compile(r"/api/v1/runs/[^/]+/(sandboxes|rollouts|events)")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

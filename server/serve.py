@@ -26,6 +26,7 @@ from server.api_alerts import add_alerts
 from server.api_preflight import add_preflight
 from server.api_push import add_pushes
 from server.api_readings import add_readings
+from server.api_rollouts import add_rollouts
 from server.api_sandboxes import add_sandboxes
 from server.attach import Attached
 from server.clock import Clock, WallClock
@@ -203,6 +204,7 @@ def _app(
     configured = frozenset(run.name for run in settings.runs)
     admitted = partial(admits, store, configured=configured, clock=clock)
     add_sandboxes(api, reader, store, clock, admitted)
+    add_rollouts(api, reader, store, clock, admitted)
     add_pushes(api, store, clock, admitted, settings.otlp)
     add_readings(api, store, clock, admitted)
     add_preflight(api, reader, preflights)

@@ -10,7 +10,9 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any, TextIO
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.store.crash_child", "tests.alerts.delivery_child"])
+_CONTEXT.set_forkserver_preload(
+    ["tests.store.crash_child", "tests.alerts.delivery_child", "tests.server.rollout_child"]
+)
 
 
 def begin(main: Callable[..., Any], *args: Any) -> tuple[ForkServerProcess, TextIO]:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from collectors.model import Event, Limits, Reading, Sample, ScrapeError, State
-from collectors.readers import rest
+from collectors.readers import rest, weight_versions
 
 # Three pages of the usual 5 s: a pause or a new version shows in time, and two tiny answers cost less than one page.
 OFTEN_SECONDS = 15.0
@@ -158,7 +158,11 @@ def weights(answer: Any) -> Told:
     if name in ("", "default"):
         return Told()
     # The name is the key: every engine tells it, and once is enough.
-    return Told(events=(Event("weights_published", f"served:{name}", detail=f"an engine serves weights {name}"),))
+    event = Event(
+        "weights_published", f"served:{name}", detail=f"an engine serves weights {name}",
+        version=weight_versions.number_of(name),
+    )  # fmt: skip
+    return Told(events=(event,))
 
 
 def sequence_limit(answer: Any) -> Told:

@@ -73,6 +73,12 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Rows:
     return sqlite.reading(path, lambda database: _read(database, path, cursor, limits), "trackio", BUSY_SECONDS)
 
 
+def newest_run(database: sqlite3.Connection, limits: Limits) -> tuple[str, dict[str, Any]]:
+    """Id and configuration of the run that was configured or logged last; ``""`` when there is none yet."""
+    run_id, _ = _newest_run(database)
+    return run_id, _config(database, run_id, limits)
+
+
 def _read(database: sqlite3.Connection, path: Path, cursor: Cursor, limits: Limits) -> Rows:
     found = Rows()
     run_id, found.run_name = _newest_run(database)
@@ -119,7 +125,7 @@ def _collect(database: sqlite3.Connection, run_id: str, limits: Limits, found: R
             found.dropped += 1
             found.why = found.why or f"row {row_id} is no JSON object or longer than {limits.line_bytes} bytes"
         else:
-            found.rows.append(Logged(row_id, _epoch(stamp), step if isinstance(step, int) else 0, metrics))
+            found.rows.append(Logged(row_id, epoch(stamp), step if isinstance(step, int) else 0, metrics))
 
 
 def _is_table(text: bytes) -> bool:
@@ -154,8 +160,8 @@ def _has_configs(database: sqlite3.Connection) -> bool:
     return database.execute(query).fetchone() is not None
 
 
-def _epoch(stamp: object) -> float | None:
-    """ISO-8601 as trackio writes it; without a zone it is UTC."""
+def epoch(stamp: object) -> float | None:
+    """A time as trackio writes it, ISO-8601, in epoch seconds; without a zone it is UTC."""
     try:
         when = datetime.fromisoformat(str(stamp))
     except ValueError:

@@ -1,13 +1,13 @@
-"""Reading JSON of whatever shape: what is not of the expected type counts as absent, never as an error."""
+"""What a poll of a provider brought: how much of its listing, and what of it could not be used."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from collectors.model import Reading, Sample, Sandbox
+from collectors.readers.shapes import mapping as mapping
+from collectors.readers.shapes import objects as objects
 
-NOTHING: Mapping[str, Any] = {}
 # A listing that takes longer is told to be under way: numbers made from it are that old.
 SLOW_SECONDS = 60.0
 
@@ -92,15 +92,3 @@ class Tally:
         """One word of the provider's that has no canonical one. Bounded, for words may be anything."""
         key = f"{kind}={word[:64]}"
         self.unmapped[key if key in self.unmapped or len(self.unmapped) < 100 else f"{kind}=..."] += 1
-
-
-def mapping(value: Any, *path: str) -> Mapping[str, Any]:
-    """The object at ``path`` under ``value``; empty when there is none."""
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else NOTHING
-
-
-def objects(value: Any) -> list[Mapping[str, Any]]:
-    """The objects of a list, in order; anything else in it is left out."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

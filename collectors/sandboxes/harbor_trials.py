@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError
+from collectors.readers import verifiers
 from collectors.sandboxes._harbor_rows import is_trial, trial
 from collectors.sandboxes._rollout_counts import count
-from collectors.sandboxes._trace_rows import Rollout, parse
+from collectors.sandboxes._trace_rows import Rollout
 
 FILE = "result.json"
 LOOKED_FOR = f"{FILE} of harbor trials, up to two folders down"
@@ -93,7 +94,7 @@ def _row(file: Path) -> dict[str, Any] | None:
             body = opened.read(FILE_BYTES + 1) if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else b""
     except OSError:
         return None
-    row = parse(body) if len(body) <= FILE_BYTES else None
+    row = verifiers.parse(body) if len(body) <= FILE_BYTES else None
     return dict(row) if row is not None else None
 
 

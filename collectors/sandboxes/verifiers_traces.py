@@ -8,30 +8,14 @@ Does not know: sandboxes of rollouts still under way (a line is written at the e
 then: only the provider's API shows it), when the first command ran, and sandboxes shared by several rollouts.
 """
 
-import re
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from collectors.model import Collector, Cursor, Limits, Reading, Sandbox, ScrapeError
-from collectors.readers import bytetail
+from collectors.readers import bytetail, verifiers
 from collectors.sandboxes._rollout_counts import Counts, count
-from collectors.sandboxes._trace_rows import Rollout, is_episode, parse, rollout, unknown_versions
-
-FILE, STEPS = "traces.jsonl", "rollouts"
-KINDS = ("train", "eval")
-LOOKED_FOR = f"{STEPS}/step_N/train/all/{FILE} or {FILE}, as verifiers writes them, or configs/rl.json"
-# An episode of 200,000 tokens with its log-probabilities is some 6 MB; the long ones are the ones that matter.
-LINE_BYTES = 32 << 20
-# A step's file grows until the next step begins (evaluations a little longer); older ones are not looked at again.
-OPEN_STEPS = 8
-
-HEAD_BYTES = 512
-
-_STEP = re.compile(r"step_(\d{1,12})")
-# Fields come in the order of the class; a whole line may be megabytes.
-_HEAD = re.compile(rb'\{"id": ?"[^"]{1,200}", ?"env": ?\{')
+from collectors.sandboxes._trace_rows import Rollout, rollout
 
 
 @dataclass(slots=True)
@@ -65,8 +49,8 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     memory = {"floor": 0, "closed": 0, "newest": 0.0, "counts": {}, **cursor, "files": dict(cursor.get("files", {}))}
     steps = _steps(path)
-    if not steps and not (path / "configs" / "rl.json").is_file():
-        _not_a_run(path)
+    if not steps:
+        verifiers.refuse(path)
     # A resume removes the steps it goes back over and writes them again.
     memory["floor"] = min(memory["floor"], max(steps, default=0))
     got = _Gathered(memory)
@@ -95,52 +79,34 @@ def _facts(got: _Gathered) -> dict[str, str | float]:
     return facts | ({"run_name": got.run} if got.run else {})
 
 
-def _not_a_run(path: Path) -> None:
-    if not path.exists():
-        raise ScrapeError("missing", f"{path.name} does not exist")
-    raise ScrapeError("not_a_run", f"no traces of verifiers in {path.name}: looked for {LOOKED_FOR}")
-
-
 def _steps(path: Path) -> dict[int, list[Path]]:
     """Where traces are or will be, by step, ascending; the only file of an evaluation is step 0."""
-    if path.is_file():
-        return {0: [path]} if _is_traces(path) else {}
-    found = {0: [path / FILE]} if (path / FILE).is_file() and _is_traces(path / FILE) else {}
-    folder = path / STEPS
-    numbered = (_STEP.fullmatch(one.name) for one in folder.iterdir()) if folder.is_dir() else ()
-    for step in sorted(int(match[1]) for match in numbered if match):
-        found.setdefault(step, []).extend(folder / f"step_{step}" / kind / "all" / FILE for kind in KINDS)
+    only = verifiers.alone(path)
+    found = {0: [only]} if only is not None else {}
+    for step in verifiers.steps(path):
+        found.setdefault(step, []).extend(verifiers.file_of(path, step, kind) for kind in verifiers.KINDS)
     return found
 
 
 def _read_steps(steps: dict[int, list[Path]], path: Path, limits: Limits, got: _Gathered) -> None:
     """Read file after file until what one call may take is used up, and leave behind the steps that are over."""
-    left = replace(limits, line_bytes=LINE_BYTES)
-    newest = list(steps)[-OPEN_STEPS:]
+    left = replace(limits, line_bytes=verifiers.LINE_BYTES)
+    newest = list(steps)[-verifiers.OPEN_STEPS :]
     files: dict[str, Any] = {}
     for step, paths in steps.items():
-        cursors = {_name(file, path): got.memory["files"].get(_name(file, path)) for file in paths}
+        cursors = {verifiers.name(file, path): got.memory["files"].get(verifiers.name(file, path)) for file in paths}
         for file in paths:
             got.more = got.more or left.tail_rows <= 0 or left.tail_bytes <= 0
             if not got.more and file.is_file():
-                read = _read(file, cursors[_name(file, path)] or {}, left, step, got)
-                cursors[_name(file, path)] = read.cursor
-                left = _left(left, read)
+                read = _read(file, cursors[verifiers.name(file, path)] or {}, left, step, got)
+                cursors[verifiers.name(file, path)] = read.cursor
+                left = verifiers.left(left, read)
         if got.more or step in newest:
             files |= {name: cursor for name, cursor in cursors.items() if cursor}
         else:
             got.memory["floor"] = step + 1
     got.memory["files"] = files
     got.memory["closed"] = max(got.memory["closed"], got.memory["floor"])
-
-
-def _name(file: Path, root: Path) -> str:
-    return file.relative_to(root).as_posix() if file != root else file.name
-
-
-def _left(limits: Limits, read: bytetail.Lines) -> Limits:
-    taken = sum(len(line) for _, line in read.lines)
-    return replace(limits, tail_rows=limits.tail_rows - len(read.lines), tail_bytes=limits.tail_bytes - taken)
 
 
 def _read(file: Path, cursor: Cursor, limits: Limits, step: int, got: _Gathered) -> bytetail.Lines:
@@ -152,13 +118,13 @@ def _read(file: Path, cursor: Cursor, limits: Limits, step: int, got: _Gathered)
     # Read again from its start: a file that was rewritten, or one of a step that the run has gone back to.
     again = read.restarted or (not cursor and step < got.memory["closed"])
     for offset, line in read.lines:
-        row = parse(line)
-        if row is None or not is_episode(row):
+        row = verifiers.parse(line)
+        if row is None or not verifiers.is_episode(row):
             got.dropped += 1
             got.why = got.why or f"the line at byte {offset} of {file.name} is no episode of verifiers"
         else:
             _take(rollout(row), again, got)
-            for word in unknown_versions(row):
+            for word in verifiers.unknown_versions(row):
                 got.unmapped[word] = got.unmapped.get(word, 0) + 1
     return read
 
@@ -170,32 +136,11 @@ def _take(one: Rollout, again: bool, got: _Gathered) -> None:
         got.rollouts.append(one)
 
 
-def matches_path(path: Path) -> str | None:
-    """The file that shows saved episodes, or prime-rl's configuration, which says that there will be some."""
-    try:
-        there = (file for files in _steps(path).values() for file in files if file.is_file())
-        for file in islice(there, OPEN_STEPS):
-            if _is_traces(file):
-                return f"{_name(file, path)} with verifiers' episodes"
-        return "configs/rl.json: prime-rl saves its episodes" if (path / "configs" / "rl.json").is_file() else None
-    except OSError:
-        return None
-
-
-def _is_traces(file: Path) -> bool:
-    """Does it begin with an episode? The file of an evaluation is made empty, and filled as episodes end."""
-    if file.suffix != ".jsonl":
-        return False
-    with file.open("rb") as opened:
-        head = opened.read(HEAD_BYTES)
-    return _HEAD.match(head) is not None or (file.name == FILE and not head)
-
-
 COLLECTOR = Collector(
     name="verifiers_traces",
     actor="sandbox",
     reads="episodes saved by verifiers and prime-rl (traces.jsonl): boot times, rollouts lost to their sandbox",
     versions="verifiers 0.4.0 by source and recorded files; prime-rl 559b4477 (2026-08) by source",
     tail=tail,
-    matches_path=matches_path,
+    matches_path=verifiers.matches_path,
 )

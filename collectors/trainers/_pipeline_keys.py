@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from collectors.model import Sample
+from collectors.model import Event, Sample
+from collectors.readers import pipeline_versions
 from collectors.readers.jsonl import number
 from collectors.readers.rows import Logged
 from collectors.trainers import _pipeline_streams as streams
@@ -19,6 +20,8 @@ ACTOR = "orchestrator"
 WAITED = "stats/time_waiting_for_data"
 NORM, NONFINITE = "stats/grad_norm", "stats/grad_norm is not finite"
 _BUSY = (("basis", "busy"),)
+# Steps that were logged and may still be followed by an update.
+STEPS_WAITING = 16
 
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     # The trainer. A step ends before the optimizer and the weight update; waiting for data is in it.
@@ -121,7 +124,28 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
             if step is not None:
                 yield Piece(ACTOR, step, row.ts, kept)
         elif "throughput/sec_per_step" in values:
+            _update(row.ts, values, context)
             yield Piece(TRAINER, row.step, row.ts, kept)
+
+
+def _update(ts: float, values: Mapping[str, float], context: Context) -> None:
+    """The update that follows this step, if one does: it is published after the step is logged, and has no time."""
+    if (samples := values.get("stats/samples")) is not None:
+        context.own["steps"] = [*context.own.get("steps", []), [int(samples), ts]][-STEPS_WAITING:]
+        _tell_updates(context)
+
+
+def _tell_updates(context: Context) -> None:
+    """Steps whose update has been published by now, as events."""
+    waiting = []
+    for samples, ts in context.own.get("steps", []):
+        version = pipeline_versions.version_of(context.own.get("updates", []), samples)
+        if version is None:
+            waiting.append([samples, ts])
+        else:
+            told, key = f"{samples} samples processed", f"weights:{samples}:{ts:.0f}"
+            context.events.append(Event("weights_published", key, ts, told, version))
+    context.own["steps"] = waiting
 
 
 def _step_of(version: float, context: Context) -> int | None:
@@ -209,6 +233,10 @@ def _production(values: Mapping[str, float]) -> Iterator[Out]:
 
 def _published(versions: Any, context: Context) -> None:
     """How many samples one version stands for: the difference of the last two that were published."""
+    runs = [list(run) for run in context.own.get("updates", [])]
+    pipeline_versions.add(runs, versions)
+    context.own["updates"] = runs
+    _tell_updates(context)
     for version in versions:
         before = context.own.get("version")
         if isinstance(before, int) and version > before:

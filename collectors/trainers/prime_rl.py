@@ -201,7 +201,8 @@ def _steps(rows: list[Row], file_axis: str, run: _Gathered) -> Iterator[tuple[st
 def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
     # The time is part of the key: after a resume the same step publishes again.
     if (number(row.get("time/broadcast_weights")) or 0.0) > 0:
-        yield Event("weights_published", f"weights:{step}:{ts:.0f}", ts, f"trainer step {step}")
+        # Step N makes and broadcasts v{N} (trainer/rl/train.py).
+        yield Event("weights_published", f"weights:{step}:{ts:.0f}", ts, f"trainer step {step}", step)
     if (number(row.get("time/save_ckpt")) or 0.0) > 0:
         yield Event("checkpoint", f"checkpoint:{step}:{ts:.0f}", ts, f"trainer step {step}")
 

@@ -8,7 +8,7 @@ file for facts and the end.
 
 Does not know: solved and unsolved groups apart, turns of the synchronous trainer, MFU of it, waiting (there is none
 in a synchronous step); the policy version of single rollouts. Rollout records (completions/*.parquet, trackio
-traces) are not read.
+traces) have collectors of their own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -93,13 +93,29 @@ def _step(row: Logged, values: dict[str, float], number: int, context: Context) 
     if own.get("async"):
         values = {_trl_keys.ASYNC_NAMES.get(key, key): value for key, value in _per_step(values, steps).items()}
         if "perf/weight_sync_s" in values:
-            context.events.append(
-                Event("weights_published", f"weights:{number}:{row.ts:.0f}", row.ts, f"step {number}")
-            )
+            key, version = f"weights:{number}:{row.ts:.0f}", _version(number, steps, own)
+            context.events.append(Event("weights_published", key, row.ts, f"step {number}", version))
     else:
         values |= phases
     own["step"], own["ts"] = number, row.ts
     return Piece(TRAINER, number, row.ts, values)
+
+
+def _version(number: int, steps: float | None, own: dict[str, Any]) -> int | None:
+    """The policy version an asynchronous step published; None where updates cannot be counted.
+
+    Version 1 is published before the first step, then one is added every `weight_sync_steps` (async_grpo_trainer.py,
+    `_sync_weight`). The setting is in few logs: two updates after the first step tell it, when every step has a row.
+    A resumed run publishes once more, and counts on from what its checkpoint says.
+    """
+    before: int | None = own.get("synced")
+    own["synced"] = number
+    if number == 1 or steps != 1 or number < own.get("step", 0):
+        own["counted"] = number == steps == 1
+    if not own.get("counted") or before is None or before < 2:
+        return None
+    each = number - before
+    return 1 + number // each if each > 0 and number % each == 0 else None
 
 
 def _stands_for(number: int, context: Context) -> float | None:

@@ -3,10 +3,12 @@
   "use strict";
   let wanted = location.hash;
 
-  // What a page keeps of the address: run and time. "All runs" belongs to the page that offers it.
-  RS.query = function (changes) {
+  // What a page keeps of the address: run and time, and its own names unless it is left. "All runs" belongs to the page
+  // that offers it.
+  RS.query = function (changes, leaving) {
     const query = new URLSearchParams(location.search);
     query.delete("all");
+    if (leaving) for (const name of RS.boot.asks || []) query.delete(name);
     if (RS.boot && RS.boot.run && !RS.boot.error) query.set("run", RS.boot.run);
     for (const [key, value] of Object.entries(changes || {}))
       if (value === null) query.delete(key);
@@ -37,7 +39,7 @@
   RS.navigated = function () {
     const shown = RS.boot.key, count = RS.view["n.firing"];
     for (const link of RS.all("[data-nav], [data-goto]")) {
-      const key = link.dataset.nav || link.dataset.goto, query = RS.query(), href = RS.path(key) + query;
+      const key = link.dataset.nav || link.dataset.goto, query = RS.query({}, key !== shown), href = RS.path(key) + query;
       if (link.getAttribute("href") !== href) link.setAttribute("href", href);
       if (!link.dataset.nav) continue;
       if (key === shown) link.setAttribute("aria-current", "page");
@@ -49,9 +51,22 @@
     if (document.title !== title) document.title = title;
   };
 
+  const plain = (event) => !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
+
+  // Another time is no other question: before Dash hears of the click, which would forget the filters.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("#ranges a");
+    if (!link || !plain(event) || !RS.boot || !(RS.boot.asks || []).length) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const to = new URL(link.href).searchParams;
+    history.pushState({}, "", location.pathname + RS.query({ range: to.get("range"), start: to.get("start"), end: to.get("end") }));
+    window.dispatchEvent(new PopStateEvent("popstate"));
+  }, true);
+
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-nav], a[data-goto], a[data-in]");
-    if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    if (!link || !plain(event)) return;
     event.preventDefault();
     RS.go(link.href);
   });

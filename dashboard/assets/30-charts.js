@@ -148,10 +148,11 @@
     const x = axis.p2l(event.clientX - left - axis._offset), [start, end] = axis.range.map(time);
     if (x < start || x > end) return leave();
     RS.hovering = true;
-    for (const [el, gd] of RS.plots()) show(el, gd, x);
+    const mark = RS.markAt(x, (end - start) / axis._length);
+    for (const [el, gd] of RS.plots()) show(el, gd, x, mark);
   }
 
-  function show(el, gd, x) {
+  function show(el, gd, x, mark) {
     const axis = gd._fullLayout.xaxis, cross = el.querySelector(".cross"), values = {};
     if (el.dataset.state !== "data" && el.dataset.state !== "stale") return;
     cross.style.transform = `translateX(${axis._offset + axis.l2p(x)}px)`;
@@ -164,7 +165,7 @@
       if (value === undefined) continue;
       b.textContent = el.dataset.share && total ? RS.format.text(value === null ? null : value / total, "ratio") : RS.format.text(value, el.dataset.unit);
     }
-    el.querySelector(".at").textContent = RS.format.clock(x, RS.boot.end - RS.boot.start > 86400);
+    el.querySelector(".at").textContent = (mark ? mark + " · " : "") + RS.format.clock(x, RS.boot.end - RS.boot.start > 86400);
   }
 
   function leave() {

@@ -23,7 +23,7 @@
   // History was rewritten, or a series began: load this range again.
   RS.reload = function () {
     if (asked && RS.boot && asked.n !== RS.boot.page && since(askedAt) < GIVE_UP) return;
-    window.dash_clientside.set_props("view", { data: ask(asked.path, asked.search) });
+    window.dash_clientside.set_props("view", { data: ask(asked.path, location.search) });
   };
 
   function open(pathname, search) {
@@ -139,7 +139,15 @@
     pulledAt = performance.now();
     const { page, key, run, all, cursor, have } = RS.boot;
     const span = RS.boot.timed ? [RS.boot.start, RS.boot.end, RS.boot.follow] : undefined;
-    return { page, key, run, all: all || undefined, cursor, have, span, n: ++sent };
+    return { page, key, run, all: all || undefined, cursor, have, span, ask: question(), n: ++sent };
+  }
+
+  // What a page is asked beside run and time: its own names in the address, and what is wanted just once (`RS.once`).
+  RS.once = {};
+  function question() {
+    const query = new URLSearchParams(location.search), found = new URLSearchParams(RS.once);
+    for (const name of RS.boot.asks) if (query.has(name)) found.set(name, query.get(name));
+    return found.toString() || undefined;
   }
 
   // Something was changed from here: look at once, or as soon as the pull under way is back.

@@ -2,22 +2,9 @@
 (function (RS) {
   "use strict";
   const { make, cellOf } = RS;
-  const SVG = "http://www.w3.org/2000/svg", ROW = 13, LEFT = 52, RIGHT = 8, TOP = 6, AXIS = 20;
+  const { svg, canvas } = RS, ROW = 13;
   const box = (name) => document.querySelector(`[data-draw=${name}]`);
   const shown = () => RS.boot && RS.boot.key === "sandboxes" && RS.view["sb.mode"] === "ok";
-
-  function svg(tag, attributes, words) {
-    const el = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes || {})) el.setAttribute(name, value);
-    if (words !== undefined) el.textContent = words;
-    return el;
-  }
-
-  function canvas(where, height, label) {
-    const width = where.clientWidth, el = svg("svg", { width, height, role: "img", "aria-label": label });
-    where.replaceChildren(el);
-    return el;
-  }
 
   // ---- heat map
 
@@ -25,42 +12,32 @@
   const duration = (value) => RS.format.text(value, "seconds");
 
   // Rows are as high as each other whatever they span: within one, time runs by its logarithm.
-  function scale(edges) {
-    const bottom = TOP + edges.length * ROW;
-    return (value) => {
-      const i = edges.findIndex((edge) => value <= edge), low = i ? edges[i - 1] : edges[0] / 2, high = edges[i] === Infinity ? 4 * low : edges[i];
-      const part = Math.log(Math.max(value, low) / low) / Math.log(high / low);
-      return bottom - (i + Math.min(1, part)) * ROW;
-    };
+  function place(edges, value) {
+    const i = edges.findIndex((edge) => value <= edge), low = i ? edges[i - 1] : edges[0] / 2, high = edges[i] === Infinity ? 4 * low : edges[i];
+    return i + Math.min(1, Math.log(Math.max(value, low) / low) / Math.log(high / low));
   }
 
-  function columns() {
+  function columns(names, width) {
     const found = [];
-    for (const [key, cell] of Object.entries(RS.view)) if (/^h\.\d+$/.test(key)) found.push([Number(key.slice(2)), cell]);
+    for (const [key, cell] of Object.entries(RS.view)) {
+      if (!/^h\.\d+$/.test(key)) continue;
+      const number = Number(key.slice(2)), rows = cell.map(([edge, count]) => [names.indexOf(edge), count]).filter(([row]) => row >= 0);
+      found.push([number * width + RS.tz, (number + 1) * width + RS.tz, rows]);
+    }
     return found;
   }
 
   function heat() {
     const where = box("heat");
     if (!where || !shown() || !where.clientWidth || !RS.view["h.edges"]) return;
-    const names = RS.view["h.edges"], edges = names.map(seconds), width = 1000 * RS.view["h.width"], height = TOP + edges.length * ROW + AXIS;
-    const [start, end] = RS.range(), wide = where.clientWidth - LEFT - RIGHT, y = scale(edges);
-    const x = (ms) => LEFT + (wide * (ms - start)) / (end - start), inside = (at) => Math.min(LEFT + wide, Math.max(LEFT, at));
-    const el = canvas(where, height, summary());
-    const cells = svg("g", { class: "cells" });
-    for (const [number, counts] of columns())
-      for (const [edge, count] of counts) {
-        const left = inside(x(number * width + RS.tz)), right = inside(x((number + 1) * width + RS.tz)), row = names.indexOf(edge);
-        if (right - left < 0.5 || row < 0) continue;
-        const strength = 0.16 + 0.84 * Math.sqrt(count / (RS.view["h.most"] || 1));
-        cells.append(svg("rect", { x: left.toFixed(1), y: TOP + (edges.length - 1 - row) * ROW, width: Math.max(1, right - left - 1).toFixed(1), height: ROW - 1, "fill-opacity": strength.toFixed(2) }));
-      }
-    el.append(axes(edges, start, end, x, wide, height), cells);
-    const room = (points) => points.filter(([at]) => at >= start && at <= end).map(([at, value]) => [x(at), y(value)]);
-    el.append(line(room(series("k.sb_p95")), "dashed"), line(room(series("k.sb_oldest")), "oldest"));
-    el.append(...tag(room(series("k.sb_oldest")), RS.view["sb.oldest"], LEFT + wide));
-    where.look = { names, edges, width, start, end, wide };
-    legend();
+    const names = RS.view["h.edges"], edges = names.map(seconds), width = 1000 * RS.view["h.width"];
+    const words = edges.map((edge, i) => (i % 2 && edge !== Infinity ? duration(edge) : ""));
+    const map = RS.heatMap(where, { names: words, columns: columns(names, width), most: RS.view["h.most"], tall: ROW, label: summary() });
+    const room = (points) => points.filter(([at]) => at >= map.start && at <= map.end).map(([at, value]) => [map.x(at), value === null ? NaN : map.y(place(edges, value))]);
+    map.el.append(RS.line(room(series("k.sb_p95")), "dashed"), RS.line(room(series("k.sb_oldest")), "oldest"));
+    map.el.append(...tag(room(series("k.sb_oldest")), RS.view["sb.oldest"], map));
+    where.look = Object.assign(map, { names, width });
+    RS.scale("heat", RS.view["h.most"], RS.view["h.width"]);
   }
 
   function series(key) {
@@ -68,52 +45,18 @@
     return xs.map((at, i) => [at + RS.tz, ys[i]]);
   }
 
-  function axes(edges, start, end, x, wide, height) {
-    const g = svg("g", { class: "axes" }), bottom = TOP + edges.length * ROW;
-    edges.forEach((edge, i) => {
-      const at = TOP + (edges.length - 1 - i) * ROW;
-      g.append(svg("line", { x1: LEFT, x2: LEFT + wide, y1: at - 0.5, y2: at - 0.5 }));
-      if (i % 2 && edge !== Infinity) g.append(svg("text", { x: LEFT - 6, y: at + 4, "text-anchor": "end" }, duration(edge)));
-    });
-    const steps = [15, 60, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2592000].map((s) => 1000 * s);
-    const step = steps.find((s) => (end - start) / s <= Math.max(2, wide / 90)) || end - start;
-    for (let at = Math.ceil(start / step) * step; at <= end; at += step) {
-      const words = step >= 86400000 ? RS.format.clock(at, true).slice(0, 5) : RS.format.clock(at).slice(0, step < 60000 ? 8 : 5);
-      if (x(at) > LEFT + 14 && x(at) < LEFT + wide - 14) g.append(svg("text", { x: x(at), y: bottom + 14, "text-anchor": "middle" }, words));
-    }
-    return g;
-  }
-
-  // A gap in the data is a gap in the line.
-  function line(points, name) {
-    let path = "", pen = "M";
-    for (const [x, y] of points) {
-      if (!Number.isFinite(y)) pen = "M";
-      else (path += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`), (pen = "L");
-    }
-    return svg("path", { d: path, class: name });
-  }
-
   // The number stands where the line ends, which is where it matters.
-  function tag(points, words, most) {
+  function tag(points, words, { left, wide, top }) {
     const last = points.findLast(([, y]) => Number.isFinite(y));
     if (!last || !words) return [];
-    const [x, y] = last, below = y < TOP + 2 * ROW;
+    const [x, y] = last, below = y < top + 2 * ROW;
     return [svg("circle", { cx: x, cy: y, r: 4, class: "end" }),
-      svg("text", { x: Math.min(x + 2, most), y: below ? y + 18 : y - 9, "text-anchor": "end", class: "tag" }, "oldest pending " + words)];
+      svg("text", { x: Math.min(x + 2, left + wide), y: below ? y + 18 : y - 9, "text-anchor": "end", class: "tag" }, "oldest pending " + words)];
   }
 
   function summary() {
     const number = (RS.view["h.total"] || 0).toLocaleString("en"), oldest = RS.view["sb.oldest"], p95 = RS.view["sb.p95"];
     return `${number} sandboxes became ready in this time` + (p95 ? `, p95 now ${p95}` : "") + (oldest ? `; the oldest pending has waited ${oldest}` : "");
-  }
-
-  function legend() {
-    const where = document.querySelector("[data-scale=heat]"), most = RS.view["h.most"];
-    const per = RS.format.span(RS.view["h.width"]), key = `${most} ${per}`;
-    if (!where || where.dataset.most === key) return;
-    where.dataset.most = key;
-    where.replaceChildren(...(most ? [make("span", most > 1 ? "1" : ""), make("i"), make("span", `${most.toLocaleString("en")} in ${per}`)] : []));
   }
 
   function between(names, row) {
@@ -123,15 +66,13 @@
   }
 
   function look(event) {
-    const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), found = where.look;
-    if (!found) return;
-    const area = where.getBoundingClientRect(), ms = found.start + ((event.clientX - area.left - LEFT) / found.wide) * (found.end - found.start);
-    const row = found.edges.length - 1 - Math.floor((event.clientY - area.top - TOP) / ROW);
-    if (ms < found.start || ms > found.end || row < 0 || row >= found.names.length) return void (at.textContent = "");
-    const column = Math.floor((ms - RS.tz) / found.width), counts = RS.view["h." + column] || [];
-    const [, count] = counts.find(([edge]) => edge === found.names[row]) || [0, 0];
-    const when = RS.format.clock(column * found.width + RS.tz, found.end - found.start > 86400000).slice(0, found.end - found.start > 86400000 ? 11 : 5);
-    at.textContent = `${when} · ${between(found.names, row)}: ${count.toLocaleString("en")}`;
+    const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), map = where.look;
+    if (!map) return;
+    const found = RS.heatAt(where, map, event);
+    if (!found) return void (at.textContent = "");
+    const column = Math.floor((found.ms - RS.tz) / map.width), counts = RS.view["h." + column] || [];
+    const [, count] = counts.find(([edge]) => edge === map.names[found.row]) || [0, 0];
+    at.textContent = `${RS.when(column * map.width + RS.tz, map)} · ${between(map.names, found.row)}: ${count.toLocaleString("en")}`;
   }
 
   // ---- funnel
@@ -266,23 +207,9 @@
     document.querySelector("[data-code=recipe]").textContent = (RS.view["sb.recipe"] || "").replace("@here@", address);
   }
 
-  let seer = null;
-  // The drawings are as wide as their boxes, which have a width once the page is seen.
   function watch() {
-    // Only of the width: what is drawn sets the height.
-    seer ||= new ResizeObserver((entries) => {
-      for (const { target } of entries) {
-        if (target.wide === target.clientWidth) continue;
-        target.wide = target.clientWidth;
-        if (target.dataset.draw === "heat") heat();
-        else funnel();
-      }
-    });
-    for (const el of [box("heat"), box("funnel")]) {
-      if (!el || el.bound) continue;
-      el.bound = true;
-      seer.observe(el);
-    }
+    RS.fitted(box("heat"), heat);
+    RS.fitted(box("funnel"), funnel);
     const area = box("heat");
     if (!area || area.looked) return;
     area.looked = true;

@@ -4,9 +4,10 @@ from dashboard.page import Page
 from dashboard.pages.alerts import PAGE as ALERTS
 from dashboard.pages.overview import PAGE as OVERVIEW
 from dashboard.pages.preflight import PAGE as PREFLIGHT
+from dashboard.pages.rollouts import PAGE as ROLLOUTS
 from dashboard.pages.sandboxes import PAGE as SANDBOXES
 
-PAGES: tuple[Page, ...] = (OVERVIEW, ALERTS, SANDBOXES, PREFLIGHT)
+PAGES: tuple[Page, ...] = (OVERVIEW, ALERTS, ROLLOUTS, SANDBOXES, PREFLIGHT)
 """In the order of the navigation. A new page is one file here and one entry."""
 
 

@@ -98,9 +98,8 @@ def _next() -> Any:
 
 
 def _charts(figures: Json) -> Any:
-    return html.Div(
-        [_alerts(), *(panel_of(panel, figures.get(panel.key)) for panel in PANELS)], className="charts", id="charts"
-    )
+    panels = [panel_of(panel, figures.get(panel.key)) for panel in PANELS]
+    return html.Div([_alerts(), *panels, t(html.P, "w.note", "note marks-note")], className="charts", id="charts")
 
 
 def _alerts() -> Any:
@@ -120,4 +119,4 @@ def _trust() -> Any:
     return html.Section([title, table, *notes], className="card trust", id="trust")
 
 
-PAGE = Page("overview", "", "Overview", tree, cells, charts, points)
+PAGE = Page("overview", "", "Overview", tree, cells, charts, points, timed=True)

@@ -14,7 +14,7 @@ def tree(figures: Json) -> list[Any]:
     """The page's elements; which of them are seen depends on ``sb.mode``."""
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
     charts = [_heat(), _funnel(), panel_of(PANELS[0], figures.get("boxes")), _infra(figures)]
-    lists = [_causes(), _quota(), _failures(), _pending(), _dangling()]
+    lists = [_causes(), _quota(), _failures(), _pending(), _dangling(), t(html.P, "w.note", "note marks-note")]
     known = html.Div([cards, html.Div([*charts, *lists], className="boxgrid")], className="known")
     return [html.Div([_head(), _needs_none(), _how(), known], className="boxes", **{"data-s": "sb.mode"})]
 

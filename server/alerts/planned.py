@@ -15,7 +15,5 @@ PLANNED: Mapping[str, tuple[str, str]] = {
     "idle_usd_per_hour": ("usd/h", "costs are not derived yet"),
     "cost_usd_per_million_tokens": ("usd", "costs are not derived yet"),
     "cost_target_ratio": ("ratio", "costs are not derived yet"),
-    "rollouts_total": ("rollouts", "rollout records are not collected yet"),
-    "groups_total": ("groups", "rollout records are not collected yet"),
 }
 """Name -> (unit, what is missing)."""

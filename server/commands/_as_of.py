@@ -7,6 +7,8 @@ from server import signals
 from server.commands._look import Seen
 from server.coverage import inputs
 from server.derive import Deriver, Emission
+from server.rollout_feed import versions
+from server.rollout_ingest import RolloutIngest
 from server.signals._model import SYNC_MODES, TICK_WINDOW_SECONDS
 
 
@@ -14,6 +16,16 @@ def believe(seen: Seen, stated: Mapping[str, str | float]) -> None:
     """What the user states wins over what a trainer found, also where its collector cannot be told."""
     shown = {"mode", "mode_assumed"} if seen.target.actor == "trainer" and seen.up else set()
     seen.facts.update({name: value for name, value in stated.items() if name in seen.facts or name in shown})
+
+
+def records(deriver: Deriver, seen: Seen, now: float) -> None:
+    """Rollouts and published versions that a source holds, as if they had been collected."""
+    for ts, version in versions(seen.events, now):
+        deriver.rollouts.publish(version, ts)
+    ingest = RolloutIngest(clock=deriver.rollouts.clock, facts=deriver.facts)
+    for arrival in sorted(ingest.take(seen.target, seen.rollouts, now).arrivals, key=lambda arrival: arrival.ts):
+        deriver.rollout(arrival)
+    deriver.rollouts.changed = False
 
 
 def ticks(deriver: Deriver, now: float) -> list[Emission]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import collectors
-from collectors.model import Limits, Reading, Sample, Target
+from collectors.model import Event, Limits, Reading, Rollout, Sample, Target
 from server.attach import Attached, detect_listed
 from server.discovery.roster import Roster
 from server.facts import believed
@@ -14,7 +14,7 @@ from server.scrape import TargetReader
 
 # A history of months has more; its beginning says whose it is, and the newest step is what `watch` is for.
 MAX_CALLS = 40
-KEPT_SAMPLES = 200_000
+KEPT_SAMPLES, KEPT_ROLLOUTS = 200_000, 20_000
 # A list may name thousands of engines, and each read holds a connection and a page.
 AT_ONCE = 64
 # Of a list's targets a person reads the first few.
@@ -38,6 +38,8 @@ class Seen:
     count: int = 0
     metrics: set[str] = field(default_factory=set)
     samples: list[Sample] = field(default_factory=list)
+    rollouts: list[Rollout] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     unmapped: dict[str, int] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
@@ -54,6 +56,8 @@ class Seen:
         self.metrics |= {sample.metric for sample in reading.samples}
         # Windows are over the last steps: of a long history only its end is kept.
         self.samples = [*self.samples, *reading.samples][-KEPT_SAMPLES:]
+        self.rollouts = [*self.rollouts, *reading.rollouts][-KEPT_ROLLOUTS:]
+        self.events = [*self.events, *reading.events][-KEPT_ROLLOUTS:]
         self.unmapped.update(reading.unmapped)
         self.dropped, self.why_dropped = self.dropped + reading.dropped, self.why_dropped or reading.why_dropped
         self.origins = {**reading.origins, **self.origins}

@@ -22,7 +22,7 @@ from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Condition, Rule
 from server.attach import Attached, attach
 from server.clock import WallClock
-from server.commands._as_of import believe, by_mode, ticks
+from server.commands._as_of import believe, by_mode, records, ticks
 from server.commands._look import Listed, Seen, listed, look, words
 from server.config import RunSettings
 from server.coverage import TRAINED, inputs, lacking
@@ -176,6 +176,7 @@ def _feed(deriver: Deriver, target: Target, seen: Seen, now: float) -> None:
             values[(sample.metric, sample.labels)] = sample.value
     for (axis, life, number), (ts, values) in steps.items():
         deriver.recall(axis, life, number, ts, target.name, values)
+    records(deriver, seen, now)
 
 
 class Lives:
@@ -206,7 +207,10 @@ def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[Seen], no
     if isinstance(answer, (list, tuple)):
         keys, age = by_mode(item, deriver) or _keys(item, seen), _age(item, deriver, now)
         for value in answer:
-            yield Line(format_name(name, value.labels), "value", value.value, item.unit, keys, age)
+            if math.isnan(value.value):
+                yield Line(format_name(name, value.labels), "unknown", why=value.why)
+            else:
+                yield Line(format_name(name, value.labels), "value", value.value, item.unit, keys, age)
     elif isinstance(answer, NotApplicable):
         yield Line(name, "not_applicable", why=answer.why)
     else:
@@ -316,13 +320,20 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
+def _brought(seen: Seen) -> str:
+    """What a target told of: numbers, or single rollouts."""
+    if seen.rollouts and not seen.metrics:
+        return f"{len(seen.rollouts)} records of {len({one.rollout_id for one in seen.rollouts})} rollouts"
+    return f"{seen.count} samples of {len(seen.metrics)} metrics"
+
+
 def _target_text(seen: Seen) -> Iterator[str]:
     head = f"  {seen.target.name} ({seen.target.collector})"
     if not seen.up:
         yield f"{head}: DOWN, {seen.error}"
         return
     more = ", more to read" if seen.more else ""
-    yield f"{head}: up, {seen.count} samples of {len(seen.metrics)} metrics{more}, {seen.seconds:.2f} s"
+    yield f"{head}: up, {_brought(seen)}{more}, {seen.seconds:.2f} s"
     yield f"    {words(seen)}"
     known = ("framework", "framework_version", "mode", "mode_assumed", "run_name")
     yield from (f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in known)

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,8 @@ log = logging.getLogger("rollscope.demo")
 
 # Long enough for every window, rollup and chart range of the first screen to be full.
 HISTORY_SECONDS = 3600.0
+# Of the last part of it each rollout is told: of all of it that would take longer than everything else together.
+RECORDS_SECONDS = 1200.0
 PREFIX = "rollscope-demo-"
 SANDBOX_COLLECTOR = "prime_sandboxes"
 MODAL_COLLECTOR = "modal"
@@ -40,10 +43,12 @@ SANDBOX_SECONDS = 60.0
 class Cluster(AbstractContextManager["Cluster"]):
     """The simulation's process. It dies with us: its standard input closes."""
 
-    def __init__(self, scenario: str, seed: int, directory: Path, start: float) -> None:
+    def __init__(
+        self, scenario: str, seed: int, directory: Path, start: float, records_from: float = 0.0
+    ) -> None:  # fmt: skip
         self._args = [
             sys.executable, "-P", "-m", "server.demo", "--scenario", scenario, "--seed", str(seed),
-            "--dir", str(directory), "--start", repr(start),
+            "--dir", str(directory), "--start", repr(start), "--records-from", repr(records_from),
         ]  # fmt: skip
         self.ready: dict[str, Any] = {}
 
@@ -87,6 +92,12 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._send({"advance_to": t})
         self._answer()
 
+    def push_to(self, url: str, token: str = "") -> None:
+        """Where an instrumented orchestrator posts its rollouts, in a scenario that has one."""
+        if self.ready.get("pushes"):
+            self._send({"push_to": url, "token": token})
+            self._answer()
+
     def follow(self, sim: float, speed: float) -> None:
         """From now on it follows the clock by itself."""
         self._send({"follow": {"wall": time.time(), "sim": sim, "speed": speed}})
@@ -99,7 +110,10 @@ class Cluster(AbstractContextManager["Cluster"]):
             for number, url in enumerate(self.ready["engines"])
         ]
         trainer = TargetSettings(self.ready["run_dir"], name="trainer", collector="prime_rl")
-        return RunSettings(self.ready["run"], (*engines, trainer, *self._sandboxes()))
+        records = TargetSettings(self.ready["run_dir"], name="rollouts", collector="verifiers_rollouts")
+        # No file of the run says what a task's largest reward is: its user does.
+        facts = {"max_reward": 1.0}
+        return RunSettings(self.ready["run"], (*engines, trainer, records, *self._sandboxes()), facts)
 
     def _sandboxes(self) -> Iterator[TargetSettings]:
         """The providers' accounts, where the scenario has them and there are collectors that read them."""
@@ -114,6 +128,14 @@ class Cluster(AbstractContextManager["Cluster"]):
                 modal["url"], "judges", MODAL_COLLECTOR, interval_seconds=SANDBOX_SECONDS,
                 bearer=Secret(f"{modal['token_id']}:{modal['token_secret']}"), options=(("app", modal["app"]),),
             )  # fmt: skip
+
+
+def own_url(sock: socket.socket) -> str:
+    """Where this server is reached from its own machine, whatever address it is bound to."""
+    host = "[::1]" if sock.family == socket.AF_INET6 else "127.0.0.1"
+    bound = str(sock.getsockname()[0])
+    host = host if bound in ("0.0.0.0", "::") else f"[{bound}]" if ":" in bound else bound
+    return f"http://{host}:{sock.getsockname()[1]}"
 
 
 def begin(now: float) -> float:

@@ -15,6 +15,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, required=True, help="a new or empty folder")
     parser.add_argument("--start", type=float, required=True, help="event time to begin at; the run may be older")
+    parser.add_argument("--records-from", type=float, default=0.0, help="event time of the first rollout record")
     return parser.parse_args()
 
 
@@ -24,7 +25,7 @@ def main() -> None:
     # Ctrl-C goes to the whole terminal group; our parent decides, by closing our standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     arguments = _arguments()
-    demo = Demo(arguments.scenario, arguments.seed, arguments.dir, arguments.start)
+    demo = Demo(arguments.scenario, arguments.seed, arguments.dir, arguments.start, arguments.records_from)
     control(demo, sys.stdin, sys.stdout)
     leave()
 

@@ -3,7 +3,7 @@
 from server.demo.events import Agenda
 from server.demo.orchestrator import Orchestrator
 from server.demo.records import Batch, Means, Observer, Step, Timing
-from server.demo.rollouts import TaskSet
+from server.demo.rollouts import Rollout, TaskSet
 from server.demo.scenarios import Scenario
 from server.demo.trainer import Trainer
 
@@ -29,6 +29,10 @@ class Cluster:
 
     def _wire(self) -> None:
         self.orchestrator.on_gate = self._gate
+        self.orchestrator.on_dispatched = self._dispatched
+        self.orchestrator.on_scored = self._scored
+        if self.orchestrator.harness is not None:
+            self.orchestrator.harness.on_ready = self._ready
         self.trainer.request = self.orchestrator.request_batch
         self.trainer.on_shipped = self._shipped
         self.trainer.on_published = self._published
@@ -61,6 +65,18 @@ class Cluster:
         for observer in self.observers:
             observer.tick(now)
         self.agenda.plan(now + TICK_SECONDS, self._tick)
+
+    def _dispatched(self, now: float, rollout: Rollout) -> None:
+        for observer in self.observers:
+            observer.dispatched(now, rollout)
+
+    def _ready(self, now: float, rollout: Rollout) -> None:
+        for observer in self.observers:
+            observer.ready(now, rollout)
+
+    def _scored(self, now: float, rollout: Rollout) -> None:
+        for observer in self.observers:
+            observer.scored(now, rollout)
 
     def _gate(self, now: float, is_open: bool) -> None:
         for observer in self.observers:

@@ -29,6 +29,7 @@ class Harness:
             Judges(self.plan.judges, scenario.run, self.plan.dangling_run, seed, agenda) if self.plan.judges else None
         )
         self.engines: list[Engine] = []
+        self.on_ready: Callable[[float, Rollout], None] = lambda now, rollout: None
         self.booting = 0
         self.in_tool = 0
         self.assigned = [0] * scenario.engines
@@ -56,7 +57,7 @@ class Harness:
         self._ask(rollout, now)
 
     def _ask(self, rollout: Rollout, now: float) -> None:
-        self._sandboxes[rollout] = self.provider.create(
+        rollout.sandbox = self._sandboxes[rollout] = self.provider.create(
             trace_id(self._seed, rollout),
             self._images[rollout.group],
             now,
@@ -67,6 +68,7 @@ class Harness:
     def _failed(self, rollout: Rollout, now: float) -> None:
         """Again, later: the jitter keeps those that failed together from coming back together."""
         attempt = self._attempts[rollout] = self._attempts.get(rollout, 0) + 1
+        rollout.boot_errors.append(self._sandboxes[rollout].error_message or "")
         wait = min(self.plan.retry_seconds * 2.0 ** min(attempt - 1, 8), self.plan.retry_seconds_max)
         self._agenda.plan(now + wait * self._draw.uniform(0.75, 1.25), lambda at: self._ask(rollout, at))
 
@@ -93,6 +95,7 @@ class Harness:
     def _set_up(self, rollout: Rollout, now: float) -> None:
         self.booting -= 1
         rollout.ready = now
+        self.on_ready(now, rollout)
         self._next_turn(rollout, rollout.group, now)
 
     def _next_turn(self, rollout: Rollout, context: Group, now: float) -> None:

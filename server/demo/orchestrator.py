@@ -13,6 +13,7 @@ from server.demo.harness import Harness
 from server.demo.records import Batch
 from server.demo.rollouts import Group, Rollout, TaskSet
 from server.demo.scenarios import Scenario
+from server.demo.versions import Ledger
 
 
 class Orchestrator:
@@ -21,8 +22,8 @@ class Orchestrator:
     def __init__(self, scenario: Scenario, tasks: TaskSet, agenda: Agenda, seed: int) -> None:
         self.scenario = scenario
         self.harness = Harness(scenario, seed, agenda, self._generated) if scenario.sandboxes else None
-        done = self.harness.turned if self.harness else self._generated
-        self.engines = [Engine(index, scenario, done) for index in range(scenario.engines)]
+        self._ledger = Ledger(seed)
+        self.engines = [Engine(index, scenario, self._answered) for index in range(scenario.engines)]
         if self.harness:
             self.harness.engines = self.engines
         self.version = 0
@@ -36,6 +37,8 @@ class Orchestrator:
         self.incomplete: dict[int, Group] = {}
         self.buffer: deque[Group] = deque()
         self.on_gate: Callable[[float, bool], None] = lambda now, is_open: None
+        self.on_dispatched: Callable[[float, Rollout], None] = lambda now, rollout: None
+        self.on_scored: Callable[[float, Rollout], None] = lambda now, rollout: None
         self._tasks = tasks
         self._agenda = agenda
         self._open_group: Group | None = None
@@ -54,6 +57,7 @@ class Orchestrator:
             rollout = self._tasks.rollout(group, now)
             self.dispatched += 1
             self.in_flight.add(now, 1)
+            self.on_dispatched(now, rollout)
             if self.harness:
                 self.harness.begin(rollout, now)
             else:
@@ -93,6 +97,11 @@ class Orchestrator:
 
     # -- completion --------------------------------------------------------------------------------------------
 
+    def _answered(self, request: Rollout, now: float) -> None:
+        """An engine is done with a request: all of a rollout, or one turn."""
+        self._ledger.answered(request, self.version)
+        (self.harness.turned if self.harness else self._generated)(request, now)
+
     def _generated(self, rollout: Rollout, now: float) -> None:
         """An engine is done with it: on to the verifier."""
         rollout.version_end = self.version
@@ -107,12 +116,14 @@ class Orchestrator:
         if self.harness:
             self.harness.end(rollout, now)
         rollout.group.scored += 1
+        self.on_scored(now, rollout)
         if rollout.group.scored == rollout.group.size:
             self._completed(rollout.group, now)
         self.dispatch(now)
 
     def _completed(self, group: Group, now: float) -> None:
         del self.incomplete[group.id]
+        group.completed, group.version_complete = now, self.version
         self.buffer.append(group)
         self.queue.add(now, group.size)
         self._try_deliver(now)
@@ -165,6 +176,7 @@ class Orchestrator:
 
     def publish(self, version: int, now: float) -> None:
         """New weights: the engines stand still while they load them, then dispatch may go on."""
+        self._ledger.published(self.engines, self.version, now)
         self.version = version
         for engine in self.engines:
             engine.pause(now, self.scenario.pause_seconds)

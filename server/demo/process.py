@@ -18,11 +18,14 @@ from server.demo.cluster import Cluster
 from server.demo.engine_stats import MAX_MODEL_LEN
 from server.demo.grpc_server import GrpcServer
 from server.demo.http_server import NOT_FOUND, Reply, serve, url_of
+from server.demo.instrument import Instrument, Poster
 from server.demo.modal_api import ModalApi
 from server.demo.prime_api import PrimeApi
 from server.demo.prime_run import PrimeRun
+from server.demo.rollout_truth import RolloutTruth
 from server.demo.sandbox_truth import SandboxTruth
 from server.demo.scenarios import SCENARIOS
+from server.demo.traces import Traces
 from server.demo.truth import Truth
 from server.demo.vllm_page import Page
 
@@ -50,13 +53,17 @@ class Pace:
 class Demo:
     """The simulation with its servers and files. All times here are epoch seconds."""
 
-    def __init__(self, scenario: str, seed: int, folder: Path, start: float) -> None:
+    def __init__(self, scenario: str, seed: int, folder: Path, start: float, records_from: float = 0.0) -> None:
+        self._records_from = records_from
         self.cluster = Cluster(SCENARIOS[scenario], seed)
         plan = self.cluster.scenario.sandboxes
         # A run may have been going for a while when the clock begins.
         self.start = start - (plan.age_seconds if plan else 0.0)
         self.pages = [Page(engine, self.start) for engine in self.cluster.engines]
         self.pace: Pace | None = None
+        # Where what no file says is posted, of the scenario that is instrumented.
+        self.poster: Poster | None = None
+        self.instrument = Instrument(self.cluster.scenario, seed, self.start, records_from) if plan else None
         self._lock = threading.Lock()
         self._servers = [_serve_engine(self, index) for index in range(len(self.pages))]
         self.api = self._serve_sandboxes(seed)
@@ -95,17 +102,23 @@ class Demo:
         run_dir.mkdir(parents=True)
         harness = orchestrator.harness
         run = PrimeRun(scenario, seed, orchestrator, run_dir, self.start, urls)
-        self.cluster.observers += [run, Truth(scenario, seed, folder, self.start, harness)]
+        traces = Traces(scenario, seed, orchestrator, run_dir, self.start, self._records_from)
+        self.rollout_truth = RolloutTruth(orchestrator, folder, self.start)
+        self.cluster.observers += [run, traces, self.rollout_truth, Truth(scenario, seed, folder, self.start, harness)]
         ready = {
             "ready": True,
             "engines": urls,
             "run_dir": str(run_dir),
             "truth": str(folder / "truth.jsonl"),
+            "truth_rollouts": str(folder / "truth_rollouts.jsonl"),
             "run": scenario.run,
             "scenario": scenario.name,
             "seed": seed,
             "start": self.start,
         }
+        if self.instrument is not None:
+            self.cluster.observers.append(self.instrument)
+            ready["pushes"] = True
         if harness is not None and self.api is not None:
             self.cluster.observers.append(SandboxTruth(orchestrator, harness, folder, self.start))
             ready["sandbox_api"] = {"url": url_of(self._servers[-1]), "key": self.api.key}
@@ -116,7 +129,16 @@ class Demo:
     def advance(self, until: float) -> float:
         """Simulate up to `until`; answers the event time reached, which never goes back."""
         with self._lock:
-            return self._advance(until)
+            reached = self._advance(until)
+            lines = self.instrument.take() if self.instrument and self.poster else []
+        # Whoever takes them may be asking for a page meanwhile.
+        if lines and self.poster:
+            self.poster.post(lines)
+        return reached
+
+    def push_to(self, url: str, token: str) -> None:
+        """Post what no file says to this server from now on; what came before goes with the next advance."""
+        self.poster = Poster(url, self.cluster.scenario.run, token)
 
     def _advance(self, until: float) -> float:
         if until - self.start > self.cluster.now:
@@ -126,9 +148,17 @@ class Demo:
     def follow(self, pace: Pace) -> None:
         """Keep up with the wall clock from now on."""
         is_first = self.pace is None
+        self.go_live()
         self.pace = pace
         if is_first:
             threading.Thread(target=self._keep_up, name="follow", daemon=True).start()
+
+    def go_live(self) -> None:
+        """From now on what is under way is told too, where the scenario tells anything."""
+        with self._lock:
+            if self.instrument is not None and not self.instrument.is_live:
+                groups = self.cluster.orchestrator.incomplete.values()
+                self.instrument.go_live(rollout for group in groups for rollout in group.rollouts)
 
     def _keep_up(self) -> None:
         while self.pace is not None:
@@ -203,6 +233,9 @@ def control(demo: Demo, commands: Iterable[str], answers: TextIO) -> None:
 def _obey(demo: Demo, command: dict[str, object]) -> dict[str, object]:
     if "advance_to" in command:
         return {"t": demo.advance(_float(command["advance_to"]))}
+    if "push_to" in command:
+        demo.push_to(str(command["push_to"]), str(command.get("token", "")))
+        return {"pushing": True}
     follow = command["follow"]
     if not isinstance(follow, dict):
         raise TypeError("follow must be an object")

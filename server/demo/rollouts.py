@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from random import Random
 
+from server.demo.provider import Sandbox
 from server.demo.scenarios import Scenario
 
 SETUP_SECONDS = 0.004  # a math task sets nothing up
@@ -23,6 +24,9 @@ class Group:
     scored: int = 0
     # Of a later turn's context: what the engine still has of it, whoever else holds it.
     cached_tokens: int = 0
+    # The policy version when the last sibling was scored, and when that was.
+    version_complete: int = 0
+    completed: float = 0.0
 
     @property
     def rewards(self) -> list[float]:
@@ -33,6 +37,23 @@ class Group:
         """`all`, `none` or `some`: how many of the siblings solved the task."""
         solved = sum(self.rewards)
         return "all" if solved == len(self.rollouts) else "some" if solved else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One answer of the model, and what became of it. Seconds since the run began.
+
+    `version` answered last: what is done with the answer is its doing. `mutated`: the command it called changed the
+    sandbox; `reset`: the sandbox was made anew before the call.
+    """
+
+    start: float
+    end: float
+    input_tokens: int
+    output_tokens: int
+    version: int
+    mutated: bool
+    reset: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +86,12 @@ class Rollout:
     turns: int = 1
     tool_seconds: float = 0.0
     tool_tokens: int = 0
+    calls: list[Call] = field(default_factory=list)
+    # [policy version, tokens it produced], oldest first.
+    made: list[list[int]] = field(default_factory=list)
+    # Its sandbox, and how those before it failed.
+    sandbox: Sandbox | None = None
+    boot_errors: list[str] = field(default_factory=list)
 
     @property
     def agent_seconds(self) -> float:

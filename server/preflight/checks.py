@@ -104,7 +104,8 @@ def _of_targets(name: str, answers: Sequence[tuple[Seen, Status, str]], what: st
 
 def engines(inputs: Inputs) -> Check:
     """Do all engines answer, and are they of one version? Two versions do not give the same log-probabilities."""
-    found = [one for one in inputs.seen if one.target.actor == "generator"]
+    # Files tell of rollouts, and are no engine.
+    found = [one for one in inputs.seen if one.target.actor == "generator" and not one.target.path]
     if not found:
         return Check("engines", "unknown", "no engine is configured", "add a [[run.NAME.target]] for each engine")
     up = [one for one in found if one.error is None]

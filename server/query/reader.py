@@ -12,6 +12,18 @@ from server.query import shape
 from server.query.alerts import AlertReader
 from server.query.names import format_name, parse_name
 from server.query.preflight import PreflightInfo
+from server.query.rollout_types import (
+    Cells,
+    CensusState,
+    EventInfo,
+    Funnel,
+    GroupInfo,
+    RolloutDetail,
+    RolloutFilter,
+    RolloutPage,
+    Sort,
+)
+from server.query.rollouts import RolloutReader
 from server.query.sandboxes import SandboxReader
 from server.query.types import (
     AlertInfo,
@@ -67,6 +79,7 @@ class StoreReader:
         self._preflight = preflight or _not_configured
         self._alerts = AlertReader(store, clock, alerts or AlertSettings())
         self._sandboxes = SandboxReader(store, clock)
+        self._rollouts = RolloutReader(store, clock)
 
     def now(self) -> float:
         return self._clock.now()
@@ -153,6 +166,42 @@ class StoreReader:
 
     def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
         return self._sandboxes.spinups(self._run(run).name, start, end, buckets)
+
+    # ---- rollouts
+
+    def rollouts(
+        self, run: str, wanted: RolloutFilter = RolloutFilter(), *, sort: Sort = "seconds", descending: bool = True,  # noqa: B008
+        limit: int = 100, after: str = "",
+    ) -> RolloutPage:  # fmt: skip
+        return self._rollouts.page(self._run(run).name, wanted, sort, descending, limit, after)
+
+    def rollout(self, run: str, rollout_id: str, life: int | None = None) -> RolloutDetail | None:
+        return self._rollouts.one(self._run(run).name, rollout_id, life)
+
+    def rollout_traces(self, run: str, start: float, end: float, limit: int = 5000) -> list[RolloutDetail]:
+        return self._rollouts.traces(self._run(run).name, start, end, limit)
+
+    def rollout_groups(
+        self, run: str, outcomes: Sequence[str] = (), *, environment: str = "", limit: int = 100, after: str = ""
+    ) -> tuple[list[GroupInfo], str]:
+        return self._rollouts.groups(self._run(run).name, outcomes, environment, limit, after)
+
+    def rollout_funnel(self, run: str, start: float, end: float, *, purpose: str = "train") -> Funnel:
+        return self._rollouts.funnel(self._run(run), start, end, purpose)
+
+    def rollout_census(self, run: str) -> list[CensusState]:
+        return self._rollouts.census(self._run(run).name)
+
+    def rollout_cells(self, run: str, kind: str, start: float, end: float, buckets: int = 60) -> Cells:
+        return self._rollouts.cells(self._run(run).name, kind, start, end, buckets)
+
+    def rollout_environments(self, run: str) -> list[str]:
+        return self._rollouts.environments(self._run(run).name)
+
+    def events(
+        self, run: str, start: float, end: float, kinds: Sequence[str] = (), limit: int = 1000
+    ) -> list[EventInfo]:
+        return self._rollouts.events(self._run(run).name, start, end, kinds, limit)
 
     def preflight(self, run: str) -> PreflightInfo:
         return self._preflight(self._run(run).name)

@@ -1,9 +1,18 @@
 """The JSON shapes of DESIGN section 6, made once: the API and `rollscope status --json` print the same object."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from server.query.preflight import PreflightInfo
+from server.query.rollout_types import (
+    Cells,
+    CensusState,
+    EventInfo,
+    Funnel,
+    GroupInfo,
+    RolloutDetail,
+    RolloutInfo,
+)
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
@@ -132,6 +141,59 @@ def delivery(found: DeliveryInfo) -> dict[str, Any]:
 
 def sandbox(found: SandboxInfo) -> dict[str, Any]:
     """A row of `/api/v1/runs/{run}/sandboxes`."""
+    return asdict(found)
+
+
+_ROLLOUT = tuple(field.name for field in fields(RolloutInfo))
+
+
+def rollout(found: RolloutInfo) -> dict[str, Any]:
+    """A row of `/api/v1/runs/{run}/rollouts`."""
+    # Not asdict, which copies what is in them: a page has a thousand.
+    row = {name: getattr(found, name) for name in _ROLLOUT}
+    return row | {"times": dict(found.times), "sandbox_ids": list(found.sandbox_ids)}
+
+
+def rollout_detail(found: RolloutDetail) -> dict[str, Any]:
+    """One rollout: its row, its timeline, and who was with it."""
+    spans = [
+        {"kind": kind, "start": start, "end": end, "version": version, "detail": detail}
+        for kind, start, end, version, detail in found.spans
+    ]
+    return {
+        "rollout": rollout(found.row),
+        "token_versions": [list(pair) for pair in found.token_versions],
+        "consumptions": [dict(one) for one in found.consumptions],
+        "turns": [dict(one) for one in found.turns],
+        "spans": spans,
+        "spans_told": found.spans_told,
+        "siblings": [rollout(one) for one in found.siblings],
+        "sandboxes": [dict(one) for one in found.sandboxes],
+    }
+
+
+def group(found: GroupInfo) -> dict[str, Any]:
+    """A row of `/api/v1/runs/{run}/groups`."""
+    return asdict(found)
+
+
+def funnel(found: Funnel) -> dict[str, Any]:
+    """`/api/v1/runs/{run}/funnel`."""
+    return asdict(found) | {"bars": [asdict(bar) for bar in found.bars]}
+
+
+def census(found: CensusState) -> dict[str, Any]:
+    """A row of `/api/v1/runs/{run}/census`."""
+    return asdict(found)
+
+
+def cells(found: Cells) -> list[Any]:
+    """[[bucket's start, {bin: how many}], ...]; the bins are texts, as keys of JSON are."""
+    return [[ts, {str(bin_): n for bin_, n in counts.items()}] for ts, counts in found]
+
+
+def event(found: EventInfo) -> dict[str, Any]:
+    """A row of `/api/v1/runs/{run}/events`."""
     return asdict(found)
 
 

@@ -9,6 +9,17 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from server.query.preflight import PreflightInfo
+from server.query.rollout_types import (
+    Cells,
+    CensusState,
+    EventInfo,
+    Funnel,
+    GroupInfo,
+    RolloutDetail,
+    RolloutFilter,
+    RolloutPage,
+    Sort,
+)
 
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
@@ -304,6 +315,47 @@ class Reader(Protocol):
 
     def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
         """(bucket's start, {upper edge in seconds: how many became ready}) for a heat map; empty buckets left out."""
+
+    def rollouts(
+        self, run: str, wanted: RolloutFilter = RolloutFilter(), *, sort: Sort = "seconds", descending: bool = True,  # noqa: B008
+        limit: int = 100, after: str = "",
+    ) -> RolloutPage:  # fmt: skip
+        """A page of rollouts; by default the stragglers first. ``after``: `RolloutPage.after` of the page before.
+
+        Raises `ValueError` for an ``after`` that is not of this order; `rollout_groups` does, too.
+        """
+
+    def rollout(self, run: str, rollout_id: str, life: int | None = None) -> RolloutDetail | None:
+        """One rollout with its timeline (``life`` None: its newest); None for one nobody knows."""
+
+    def rollout_traces(self, run: str, start: float, end: float, limit: int = 5000) -> list[RolloutDetail]:
+        """What moved within [start, end) with its timeline, oldest first; of more than ``limit`` the newest."""
+
+    def rollout_groups(
+        self, run: str, outcomes: Sequence[str] = (), *, environment: str = "", limit: int = 100, after: str = ""
+    ) -> tuple[list[GroupInfo], str]:
+        """Groups, the newest moved first, and where the next page begins ("": nowhere)."""
+
+    def rollout_funnel(self, run: str, start: float, end: float, *, purpose: str = "train") -> Funnel:
+        """How rollouts left within [start, end), in rollouts, tokens, GPU-seconds and dollars."""
+
+    def rollout_census(self, run: str) -> list[CensusState]:
+        """What is in flight now, by state, in the order a rollout goes through them."""
+
+    def rollout_cells(self, run: str, kind: str, start: float, end: float, buckets: int = 60) -> Cells:
+        """A distribution over time: ``response_tokens``, ``turns``, ``staleness``, ``seconds``, ``solve_ratio``.
+
+        Bins of tokens and seconds are powers of 2^(1/2): bin b holds values in [2^(b/2), 2^((b+1)/2)); of staleness
+        and turns the number itself; of solve ratio tenths.
+        """
+
+    def rollout_environments(self, run: str) -> list[str]:
+        """Environments that rollouts named, by name; at most 100."""
+
+    def events(
+        self, run: str, start: float, end: float, kinds: Sequence[str] = (), limit: int = 1000
+    ) -> list[EventInfo]:
+        """What happened within [start, end), oldest first; of more than ``limit`` the newest."""
 
     def preflight(self, run: str) -> PreflightInfo:
         """The run's last pre-flight, as far as this process began one."""

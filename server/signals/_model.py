@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from collectors.model import Labels
 from server.signals._observed import Pool
+from server.signals._rollouts import RolloutBook
 from server.signals._sandbox_book import SandboxBook
 from server.signals._window import Gauge, StepBook
 
@@ -25,10 +26,16 @@ TICK_WINDOW_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A known value in the signal's unit. ``source`` names the targets behind it."""
+    """A known value in the signal's unit.
+
+    Attributes:
+        value: NaN: of these labels it is not known, while it is of others.
+        why: what is to be said beside it ("upper bound: ..."); of an unknown one the reason, as of `Unknown`.
+    """
 
     value: float
     labels: Labels = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ class View:
     step_met: float | None = None
     # Sources' own histograms, by metric: see `_observed`.
     observed: Mapping[str, Collection[Pool]] = field(default_factory=dict)
+    rollouts: RolloutBook = field(default_factory=RolloutBook)
     _once: dict[str, Any] = field(default_factory=dict, compare=False)
     _fresh: dict[str, list[Gauge]] = field(default_factory=dict, compare=False)
 
@@ -147,6 +155,7 @@ class Signal:
         inputs: catalogue metrics it reads; a step signal is computed when a row holds one of them.
         cadence: ``tick`` (state, on the 5 s grid) or ``step`` (one point per trainer step).
         hint: what to log or start when there is nothing to compute from; shown to users as is.
+        records: it is also answered from rollout records: asked at a tick too, when any came since the one before.
         watch, critical: bands of ``higher_is_worse`` values; None means no judgement.
     """
 
@@ -162,6 +171,7 @@ class Signal:
     watch: float | None = None
     critical: float | None = None
     higher_is_worse: bool = True
+    records: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +180,10 @@ class Counter:
 
     Attributes:
         metric: an engine's cumulative counter (``of="counter"``), a per-step amount (``of="step"``), or what happens
-            to a sandbox (``of="sandbox"``: ``sandbox_created``, ``sandbox_failed``, ``sandbox_spinup``).
+            to a sandbox (``of="sandbox"``: ``sandbox_created``, ``sandbox_failed``, ``sandbox_spinup``) or a rollout
+            (``of="rollout"``: ``rollout_left``, ``group_closed``).
         by: labels of the metric to keep; all others are summed away.
+        also: a source's cumulative counter of the same, which counts where no record of a single sandbox is read.
     """
 
     name: str
@@ -180,6 +192,7 @@ class Counter:
     actor: str
     help: str
     metric: str
-    of: Literal["counter", "step", "sandbox"]
+    of: Literal["counter", "step", "sandbox", "rollout"]
     by: tuple[str, ...] = ()
     version: int = 1
+    also: str = ""

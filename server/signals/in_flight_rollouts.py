@@ -1,8 +1,11 @@
-"""Rollouts in flight now, by state, as the orchestrator counts them."""
+"""Rollouts in flight now, by state: as records tell one by one, else as the orchestrator counts them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 
+from server.signals._census import CENSUS
 from server.signals._model import Answer, Signal, Unknown, Value, View
+from server.signals._sandbox_book import PENDING
 
 _HINT = (
     "this run reports no rollouts in flight "
@@ -11,6 +14,26 @@ _HINT = (
 
 
 def _compute(view: View) -> Answer:
+    # Records that come when a rollout is over tell nothing of those that are not.
+    if view.rollouts.watched:
+        return [Value(float(count), (("state", state),)) for state, count in _census(view).items()]
+    return _counted(view)
+
+
+def _census(view: View) -> dict[str, int]:
+    found = Counter(_states(view))
+    return {state: found[state] for state in CENSUS}
+
+
+def _states(view: View) -> Iterator[str]:
+    """Who generates in a sandbox that is not ready yet, boots."""
+    pending = {record.id for record in view.sandboxes.own.values() if record.state in PENDING}
+    for one in view.rollouts.in_flight(view.now):
+        boots = one.state in ("waiting_slot", "generating") and not pending.isdisjoint(one.sandboxes)
+        yield "booting" if boots else one.state
+
+
+def _counted(view: View) -> Answer:
     states: dict[str, float] = defaultdict(float)
     for gauge in view.fresh("in_flight_rollouts"):
         states[dict(gauge.labels).get("state", "generating")] += gauge.last
@@ -22,9 +45,12 @@ SIGNAL = Signal(
     title="In flight",
     unit="rollouts",
     actor="generator",
-    help="Rollouts dispatched and not yet complete, by state, in the newest report.",
+    help="Rollouts in flight by state: waiting_slot, booting, generating, in_tool, scoring, waiting_group, queued, "
+    "gated, from records that tell of them while they run; else as the newest report counts those not yet "
+    "complete.",
     inputs=("in_flight_rollouts",),
     cadence="tick",
     compute=_compute,
     hint=_HINT,
+    records=True,
 )

@@ -7,8 +7,9 @@ COUNTER = Counter(
     title="Sandbox failures",
     unit="sandboxes",
     actor="sandbox",
-    help="Sandboxes that failed, each id counted once, by cause.",
+    help="Sandboxes that failed, each id counted once, by cause; what a source only counts, where no record is read.",
     metric="sandbox_failed",
     of="sandbox",
     by=("cause",),
+    also="sandbox_failures_total",
 )

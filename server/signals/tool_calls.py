@@ -1,6 +1,7 @@
 """Tool calls per rollout."""
 
 from server.signals._model import Signal
+from server.signals._recorded import distribution, either
 from server.signals._steps import average, stats
 
 _HINT = "this trainer reports no tool calls per rollout (TRL `tools/call_frequency`)"
@@ -10,9 +11,14 @@ SIGNAL = Signal(
     title="Tool calls",
     unit="calls",
     actor="sandbox",
-    help="Tool calls per rollout, mean over the last 10 steps.",
+    help="Tool calls per trained rollout of the last 10 consumed versions; of a trainer's log the mean of the last 10 "
+    "steps.",
     inputs=("tool_calls_mean",),
     cadence="step",
-    compute=stats(_HINT, ("mean", "tool_calls_mean", average)),
+    compute=either(
+        distribution("tool_calls", "tool_calls", "mean", "p50", "p90", "max"),
+        stats(_HINT, ("mean", "tool_calls_mean", average)),
+    ),
     hint=_HINT,
+    records=True,
 )

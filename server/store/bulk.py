@@ -21,9 +21,12 @@ _TYPES = ((BigInteger, "int8"), (Integer, "int4"), (Double, "float8"), (LargeBin
 
 
 @lru_cache(maxsize=256)
-def _insert_sql(table: Table, columns: tuple[str, ...], update: tuple[str, ...], source: str) -> str:
+def _insert_sql(
+    table: Table, columns: tuple[str, ...], update: tuple[str, ...], source: str, add: tuple[str, ...] = ()
+) -> str:
     keys = ", ".join(_keys(table))
-    changes = ", ".join(f"{name} = excluded.{name}" for name in update)
+    sums = [f"{name} = {table.name}.{name} + excluded.{name}" for name in add]
+    changes = ", ".join([*(f"{name} = excluded.{name}" for name in update), *sums])
     action = f"UPDATE SET {changes}" if changes else "NOTHING"
     return f"INSERT INTO {table.name} ({', '.join(columns)}) {source} ON CONFLICT ({keys}) DO {action}"
 
@@ -38,38 +41,41 @@ def _keys(table: Table) -> tuple[str, ...]:
 
 
 def upsert(
-    connection: Connection, table: Table, columns: Sequence[str], rows: Iterable[Row], update: Sequence[str] = ()
-) -> None:
+    connection: Connection, table: Table, columns: Sequence[str], rows: Iterable[Row], update: Sequence[str] = (),
+    add: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Insert ``rows`` (in the order of ``columns``). A row that is there keeps its values but those in ``update``.
 
-    Of several rows with one key, the first wins without ``update``, the last with it.
+    Of several rows with one key, the first wins without ``update``, the last with it. To values in ``add`` those of the
+    row are added: then each key may come once.
     """
     listed = rows if isinstance(rows, list) else list(rows)
     if not listed:
         return
-    columns, update = tuple(columns), tuple(update)
+    columns, update, add = tuple(columns), tuple(update), tuple(add)
     if connection.dialect.name == "postgresql":
-        _postgres(connection, table, columns, listed, update)
+        _postgres(connection, table, columns, listed, update, add)
         return
     marks = ", ".join("?" * len(columns))
-    connection.exec_driver_sql(_insert_sql(table, columns, update, f"VALUES ({marks})"), listed)
+    connection.exec_driver_sql(_insert_sql(table, columns, update, f"VALUES ({marks})", add), listed)
 
 
 def _postgres(
-    connection: Connection, table: Table, columns: tuple[str, ...], rows: list[Row], update: tuple[str, ...]
-) -> None:
+    connection: Connection, table: Table, columns: tuple[str, ...], rows: list[Row], update: tuple[str, ...],
+    add: tuple[str, ...],
+) -> None:  # fmt: skip
     if update:
         rows = _last_of_each(table, columns, rows)
     if len(rows) < COPY_FROM:
         marks = ", ".join(["%s"] * len(columns))
-        connection.exec_driver_sql(_insert_sql(table, columns, update, f"VALUES ({marks})"), rows)
+        connection.exec_driver_sql(_insert_sql(table, columns, update, f"VALUES ({marks})", add), rows)
         return
     # COPY cannot skip rows that are there; INSERT can, from a table beside.
     load = _load_table(connection, table, columns)
     _copy(
         connection, f"COPY {load} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", _type_names(table, columns), rows
     )
-    connection.exec_driver_sql(_insert_sql(table, columns, update, f"SELECT {', '.join(columns)} FROM {load}"))
+    connection.exec_driver_sql(_insert_sql(table, columns, update, f"SELECT {', '.join(columns)} FROM {load}", add))
     # Emptied here and not by ON COMMIT: one transaction may load the same table for several runs.
     connection.exec_driver_sql(f"TRUNCATE {load}")
 

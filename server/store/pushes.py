@@ -4,9 +4,10 @@ A push is acknowledged once it is in the inbox; it leaves in the transaction tha
 dies in between, it is collected exactly once. Times are epoch ms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, or_, select
+from sqlalchemy import Connection, Select, case, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from server.store.engine import Engines, StoreError
@@ -16,13 +17,21 @@ from server.store.write import ensure_run
 
 # About 15 s of what a store takes, as for the writer's queue: longer than a fail-over, small enough on disk.
 INBOX_ROWS = 200_000
-# One run that pushes faster than it can be collected must not take the room of the others.
-INBOX_PUSHES = 1_000
+# Of bodies on disk, packed: a quarter of a GB when nobody collects.
+INBOX_BYTES = 256 << 20
+# One run that pushes faster than it can be collected must not take the room of the others. A trainer that sends every
+# rollout by itself, 200 a second, is not such a one.
+INBOX_PUSHES = 10_000
 # A container that loses its spool with every start is somebody new each time: the longest silent are forgotten.
 AGENTS = 20
 
 _PUSH = ("run", "target", "actor", "interval_seconds", "received_at", "rows", "body")
+# Bodies that are in memory at once.
+_CHUNK = 100
 _PUSHER = ("target", "actor", "interval_seconds", "last_ts")
+
+
+_COLUMNS = tuple(inbox.c[name] for name in (*_PUSH, "id"))
 
 
 class InboxFull(Exception):
@@ -78,8 +87,25 @@ class PushStore:
 
     def waiting(self, run: str, limit: int) -> list[Push]:
         """The oldest pushes of a run that are not yet collected."""
-        columns = [inbox.c[name] for name in (*_PUSH, "id")]
-        query = select(*columns).where(inbox.c.run == run).order_by(inbox.c.id).limit(limit)
+        return self._pushes(select(*_COLUMNS).where(inbox.c.run == run).order_by(inbox.c.id).limit(limit))
+
+    def due(self, run: str, rows: int, size: int) -> Iterator[Push]:
+        """The oldest that are not yet collected, as many as weigh ``rows`` and hold ``size`` bytes; at least one."""
+        c = inbox.c
+        query = select(c.id, c.rows, c.size).where(c.run == run).order_by(c.id).limit(INBOX_PUSHES)
+        with self._engines.read.begin() as connection:
+            held = connection.execute(query).all()
+        chosen: list[int] = []
+        for number, weight, length in held:
+            rows, size = rows - weight, size - length
+            if chosen and (rows < 0 or size < 0):
+                break
+            chosen.append(number)
+        for at in range(0, len(chosen), _CHUNK):
+            part = chosen[at : at + _CHUNK]
+            yield from self._pushes(select(*_COLUMNS).where(c.id.in_(part)).order_by(c.id))
+
+    def _pushes(self, query: Select[Any]) -> list[Push]:
         with self._engines.read.begin() as connection:
             return [Push(**row._mapping) for row in connection.execute(query)]
 
@@ -104,7 +130,8 @@ def _offer(connection: Connection, pushes: Sequence[Push]) -> None:
     for push in pushes:
         ensure_run(connection, push.run)
         _note(connection, push.run, Pusher(push.target, push.actor, push.interval_seconds, push.received_at))
-    connection.execute(inbox.insert(), [{name: getattr(push, name) for name in _PUSH} for push in pushes])
+    rows = [{name: getattr(push, name) for name in _PUSH} | {"size": len(push.body)} for push in pushes]
+    connection.execute(inbox.insert(), rows)
 
 
 def _claim(connection: Connection, run: str, one: Forwarder) -> bool:
@@ -135,12 +162,17 @@ def _forget(connection: Connection, run: str, one: Forwarder) -> None:
 
 
 def _check_room(connection: Connection, pushes: Sequence[Push]) -> None:
-    held = connection.execute(select(func.coalesce(func.sum(inbox.c.rows), 0))).scalar_one()
+    c = inbox.c
+    query = select(c.run, func.count(), func.sum(c.rows), func.sum(c.size)).group_by(c.run)
+    waiting = {run: (count, int(rows), int(size)) for run, count, rows, size in connection.execute(query)}
+    rows, size = (sum(one[at] for one in waiting.values()) for at in (1, 2))
     # One that is larger than the inbox gets in when it is empty, or it never would.
-    if held and held + sum(push.rows for push in pushes) > INBOX_ROWS:
-        raise InboxFull(f"{held} pushed samples wait to be collected; try again in a moment")
+    if rows and rows + sum(push.rows for push in pushes) > INBOX_ROWS:
+        raise InboxFull(f"{rows} pushed samples wait to be collected; try again in a moment")
+    if size and size + sum(len(push.body) for push in pushes) > INBOX_BYTES:
+        raise InboxFull(f"{size} pushed bytes wait to be collected; try again in a moment")
     for run in {push.run for push in pushes}:
-        count = connection.execute(select(func.count()).where(inbox.c.run == run)).scalar_one()
+        count = waiting.get(run, (0,))[0]
         if count >= INBOX_PUSHES:
             raise InboxFull(f"{count} pushes of this run wait to be collected; try again in a moment")
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -135,12 +135,17 @@ def newest_incarnation(connection: Connection, name: str) -> int:
     return int(connection.execute(query.where(runs.c.name == name)).scalar() or 0)
 
 
-def run_events(connection: Connection, name: str, start: int, end: int) -> list[tuple[int, Event]]:
-    """(ts, event) in [start, end), oldest first."""
+def run_events(
+    connection: Connection, name: str, start: int, end: int, kinds: Collection[str] = (), limit: int | None = None
+) -> list[tuple[int, Event]]:
+    """(ts, event) in [start, end), oldest first; of more than ``limit`` the newest."""
     c = events.c
-    query = select(c.ts, c.kind, c.key, c.detail).join(runs, runs.c.id == c.run)
-    query = query.where(runs.c.name == name, c.ts >= start, c.ts < end).order_by(c.ts, c.id)
-    return [(ts, Event(kind, key, ts / 1000, detail)) for ts, kind, key, detail in connection.execute(query)]
+    run = select(runs.c.id).where(runs.c.name == name).scalar_subquery()
+    query = select(c.ts, c.kind, c.key, c.detail, c.version).where(c.run == run, c.ts >= start, c.ts < end)
+    if kinds:
+        query = query.where(c.kind.in_(sorted(kinds)))
+    rows = connection.execute(query.order_by(c.ts.desc(), c.id.desc()).limit(limit)).all()
+    return [(ts, Event(kind, key, ts / 1000, detail, version)) for ts, kind, key, detail, version in reversed(rows)]
 
 
 def points_since(

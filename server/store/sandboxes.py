@@ -92,6 +92,12 @@ class SandboxStore:
         rows = (row for part in parts for row in self._rows(run, sandboxes.c.id.in_(part)))
         return [row for row in rows if (row.record.provider, row.record.id) in wanted]
 
+    def by_id(self, run: str, ids: Collection[str]) -> dict[str, SandboxRow]:
+        """Those of the ids that are known, whoever provides them."""
+        names = sorted({clean(one) for one in ids})
+        parts = (names[at : at + PARAMETERS] for at in range(0, len(names), PARAMETERS))
+        return {row.record.id: row for part in parts for row in self._rows(run, sandboxes.c.id.in_(part))}
+
     def heard_since(self, run: str, target: str, since_ms: int) -> list[SandboxRow]:
         """Rows of one source that changed at or after ``since_ms``."""
         c = sandboxes.c

@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Self, TypeVar
 
@@ -14,6 +14,7 @@ from server.store import histograms, partitions, ranges, read, rollup, series, w
 from server.store.alerts import AlertStore
 from server.store.engine import Engines, StoreError, explained, open_engines
 from server.store.pushes import PushStore
+from server.store.rollouts import RolloutStore
 from server.store.sandboxes import SandboxStore
 from server.store.schema.migrate import check, migrate
 from server.store.types import Batch, Bucket, HistogramDelta, LatestRow, RunRow, SeriesKey, StepRow, TargetRow
@@ -30,7 +31,7 @@ class Store:
 
     Attributes:
         alerts: alerts, silences, the outbox and heartbeats.
-        sandboxes, pushes: records of sandboxes; what was pushed and who pushes.
+        sandboxes, rollouts, pushes: records of each; what was pushed and who pushes.
     """
 
     def __init__(self, url: str, engines: Engines) -> None:
@@ -39,6 +40,7 @@ class Store:
         self._engines = engines
         self.alerts = AlertStore(engines)
         self.sandboxes = SandboxStore(engines)
+        self.rollouts = RolloutStore(engines)
         self.pushes = PushStore(engines)
         self._guard = threading.Lock()
         self._ids: dict[str, dict[SeriesKey, int]] = defaultdict(dict)
@@ -246,9 +248,11 @@ class Store:
         """The unit a series was interned with."""
         return self._read(lambda c: series.unit(c, series_id))
 
-    def events(self, run: str, start: int, end: int) -> list[tuple[int, Event]]:
-        """(ts, event) in the range, oldest first."""
-        return self._read(lambda c: read.run_events(c, run, start, end))
+    def events(
+        self, run: str, start: int, end: int, kinds: Collection[str] = (), limit: int | None = None
+    ) -> list[tuple[int, Event]]:
+        """(ts, event) in the range, of these kinds (none: all), oldest first; of more than ``limit`` the newest."""
+        return self._read(lambda c: read.run_events(c, run, start, end, kinds, limit))
 
     def last_seq(self, run: str) -> int:
         """The newest seq given to a point of this run; 0 before the first."""

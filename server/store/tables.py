@@ -31,7 +31,7 @@ SLOT_MS = 600_000
 DAY_MS = 86_400_000
 
 # SQLite gives out row ids only for a column declared exactly INTEGER.
-_Id = BigInteger().with_variant(Integer, "sqlite")
+Id = BigInteger().with_variant(Integer, "sqlite")
 
 common = MetaData()
 sqlite_only = MetaData()
@@ -50,7 +50,7 @@ def _run() -> Column[int]:
 runs = Table(
     "runs",
     common,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", Id, primary_key=True, autoincrement=True),
     Column("name", Text, nullable=False),
     Column("framework", Text, nullable=False),
     Column("mode", Text, nullable=False),
@@ -64,6 +64,8 @@ runs = Table(
     # 1-minute buckets before this are closed; older rows that still come are marked dirty.
     Column("rolled", BigInteger),
     Column("facts", Text, nullable=False),
+    # The last batch whose increments were added: one that is tried again must not add them twice.
+    Column("applied", Text, nullable=False, server_default=""),
     UniqueConstraint("name", name="uq_runs_name"),
 )
 
@@ -110,7 +112,7 @@ cursors = Table(
 series = Table(
     "series",
     common,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", Id, primary_key=True, autoincrement=True),
     _run(),
     Column("target", Text, nullable=False),
     Column("metric", Text, nullable=False),
@@ -246,7 +248,7 @@ dirty = Table(
 hist_layouts = Table(
     "hist_layouts",
     common,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", Id, primary_key=True, autoincrement=True),
     # Unique in place of the edges themselves, which may be longer than an index row can be.
     Column("digest", Text, nullable=False),
     Column("edges", LargeBinary, nullable=False),
@@ -281,12 +283,13 @@ hist = Table(
 events = Table(
     "events",
     common,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", Id, primary_key=True, autoincrement=True),
     _run(),
     Column("ts", BigInteger, nullable=False),
     Column("kind", Text, nullable=False),
     Column("key", Text, nullable=False),
     Column("detail", Text, nullable=False),
+    Column("version", BigInteger),
     UniqueConstraint("run", "key", name="uq_events_run_key"),
     Index("ix_events_run_ts", "run", "ts"),
 )
@@ -337,7 +340,7 @@ alert_groups = Table(
 outbox = Table(
     "outbox",
     common,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", Id, primary_key=True, autoincrement=True),
     _run(),
     Column("receiver", Text, nullable=False),
     Column("group_hash", BigInteger, nullable=False),
@@ -399,7 +402,7 @@ pushers = Table(
 inbox = Table(
     "inbox",
     common,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", Id, primary_key=True, autoincrement=True),
     Column("run", Text, nullable=False),
     Column("target", Text, nullable=False),
     Column("actor", Text, nullable=False),
@@ -408,7 +411,9 @@ inbox = Table(
     # How many samples it holds: what the bound of the whole is counted in.
     Column("rows", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    Index("ix_inbox_run", "run", "id"),
+    Column("size", BigInteger, nullable=False, server_default="0"),
+    # With what it weighs: what waits is added up at every push, without a look at the bodies.
+    Index("ix_inbox_run", "run", "id", "rows", "size"),
 )
 
 forwarders = Table(

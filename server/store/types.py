@@ -3,11 +3,20 @@
 Times are integer epoch milliseconds here (the store's unit); everywhere else they are epoch seconds.
 """
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from collectors.model import Event, Histogram, Labels, Sandbox
+from server.store.rollout_types import RolloutBin as RolloutBin
+from server.store.rollout_types import RolloutGroupRow as RolloutGroupRow
+from server.store.rollout_types import RolloutRow as RolloutRow
+from server.store.rollout_types import RolloutSum as RolloutSum
+
+
+def _token() -> str:
+    return secrets.token_hex(8)
 
 
 class PointState(IntEnum):
@@ -264,7 +273,12 @@ class Batch:
     groups: list[GroupRow] = field(default_factory=list)
     outbox: list[OutboxRow] = field(default_factory=list)
     sandboxes: list[SandboxRow] = field(default_factory=list)
+    rollouts: list[RolloutRow] = field(default_factory=list)
+    rollout_groups: list[RolloutGroupRow] = field(default_factory=list)
+    rollout_sums: list[RolloutSum] = field(default_factory=list)  # increments: each batch is applied once
+    rollout_bins: list[RolloutBin] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)  # ids of pushes that this batch is the outcome of
+    token: str = field(default_factory=_token)  # what tells a batch that is tried again from another
 
 
 @dataclass(frozen=True, slots=True)

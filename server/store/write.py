@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, delete, literal, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.store import alerts, histograms, sandboxes
+from server.store import alerts, histograms, rollout_write, sandboxes
 from server.store.bulk import Row, clean, upsert
 from server.store.tables import (
     SLOT_MS,
@@ -72,6 +72,7 @@ def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, 
     _targets(connection, batch, run)
     alerts.write(connection, batch, run)
     sandboxes.write(connection, batch.sandboxes, run)
+    rollout_write.write(connection, batch, run)
     if batch.taken:
         connection.execute(delete(inbox).where(inbox.c.id.in_(batch.taken)))
     return seq
@@ -124,6 +125,7 @@ def _span(batch: Batch) -> tuple[int | None, int | None]:
     times |= {stamp.ts for stamp in batch.steps}
     times |= {ts for ts, _ in batch.events}
     times |= {ts for _, ts, _ in batch.histograms}
+    times |= {row.moved_at for row in batch.rollouts}
     return (min(times), max(times)) if times else (None, None)
 
 
@@ -192,8 +194,8 @@ def _last_ts(connection: Connection, run: int) -> int:
 
 
 def _events(connection: Connection, batch: Batch, run: int) -> None:
-    rows = [(run, ts, event.kind, clean(event.key), clean(event.detail)) for ts, event in batch.events]
-    upsert(connection, events, ("run", "ts", "kind", "key", "detail"), rows)
+    rows = [(run, ts, event.kind, clean(event.key), clean(event.detail), event.version) for ts, event in batch.events]
+    upsert(connection, events, ("run", "ts", "kind", "key", "detail", "version"), rows)
 
 
 def _state(connection: Connection, batch: Batch, run: int) -> None:

@@ -27,7 +27,7 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 _LISTS = (
     "samples", "steps", "step_values", "histograms", "events", "targets", "points", "latest", "alerts", "groups",
-    "outbox", "sandboxes", "taken",
+    "outbox", "sandboxes", "rollouts", "rollout_groups", "rollout_sums", "rollout_bins", "taken",
 )  # fmt: skip
 _DICTS = ("facts", "cursors", "states", "counters", "run_fields")
 
@@ -166,6 +166,12 @@ class Writer:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._finished >= upto)
 
+    def hurry(self) -> None:
+        """Let what was accepted so far be committed now, without waiting for it."""
+        with self._changed:
+            self._urgent = max(self._urgent, self._accepted)
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Accept nothing more, commit everything accepted, stop the thread. May be called twice."""
         with self._changed:
@@ -241,3 +247,8 @@ class Writer:
 
 def _run_of(job: _Job) -> str:
     return job.batch.run
+
+
+def words_of(error: Exception) -> str:
+    """A database's own words, without the statement and its parameters around them."""
+    return f"{type(error).__name__}: {getattr(error, 'orig', None) or error}".splitlines()[0][:200]

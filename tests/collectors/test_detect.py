@@ -6,8 +6,11 @@ from tests.collectors._reading import TESTDATA
 
 def test_runs() -> None:
     assert [name for name, _ in detect_path(TESTDATA / "prime_rl" / "driven")] == ["prime_rl"]
-    for path in ("trl/sync", "trl/async", "trl/async/async-grpo.db", "trl/sync/trainer_state.json"):
+    for path in ("trl/sync", "trl/sync/trainer_state.json"):
         assert [name for name, _ in detect_path(TESTDATA / path)] == ["trl"]
+    # The database holds the trainer's rows and traces of its rollouts.
+    for path in ("trl/async", "trl/async/async-grpo.db"):
+        assert [name for name, _ in detect_path(TESTDATA / path)] == ["trl", "trl_traces"]
     for path in ("exposition", "absent", "prime_rl/driven/truth.jsonl"):
         assert detect_path(TESTDATA / path) == []
 

@@ -216,6 +216,9 @@ def test_a_version_that_is_no_number_is_an_event_with_its_name_as_key() -> None:
     assert told.samples == ()
     assert (event.kind, len(event.key)) == ("weights_published", len("served:") + 64)
     assert "\n" not in event.key + event.detail
+    assert event.version is None
+    (numbered,) = _side.weights({"weight_version": "step-12"}).events
+    assert (numbered.key, numbered.version) == ("served:step-12", 12)
 
 
 @pytest.mark.parametrize("answer", [None, [], {}, 3, "x", {"data": []}, {"data": [3]}, {"data": [{}]}])

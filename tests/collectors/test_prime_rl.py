@@ -118,7 +118,7 @@ def test_five_rows_are_one_step(tmp_path: Path) -> None:
     assert {(s.step, s.ts) for s in reading.samples} == {(4, T0)}
     assert by_step(reading.samples, "trainer_other_seconds") == {4: 1.0}
     assert by_step(reading.samples, "gradient_norm") == {4: 0.3}
-    assert {event.kind for event in reading.events} == {"weights_published", "checkpoint"}
+    assert {(event.kind, event.version) for event in reading.events} == {("weights_published", 4), ("checkpoint", None)}
 
 
 def test_the_rest_is_never_negative(tmp_path: Path) -> None:

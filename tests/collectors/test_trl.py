@@ -8,6 +8,7 @@ from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,9 @@ def test_the_asynchronous_run_in_numbers() -> None:
     assert fmean(drops.values()) == 8.9
     assert (reading.facts["mode"], reading.facts["lifecycle"]) == ("async", "finished")
     assert sum(event.kind == "weights_published" for event in reading.events) == 40
+    # Version 1 is published before the first step, one more after each; the third update tells that it is each.
+    versions = {event.detail: event.version for event in reading.events if event.kind == "weights_published"}
+    assert versions == {f"step {step}": step + 1 if step > 2 else None for step in range(1, 41)}
 
 
 def test_async_percentages_and_phases() -> None:
@@ -284,3 +288,22 @@ def test_supervised_fine_tuning_is_not_ours(tmp_path: Path) -> None:
     assert trl.COLLECTOR.matches_path(tmp_path) is None
     history(tmp_path / "trainer_state.json", [{"step": 1, "reward": 0.5, "completions/mean_length": 7.0}])
     assert trl.COLLECTOR.matches_path(tmp_path) == "trainer_state.json with GRPO's keys"
+
+
+def published(steps: list[int], own: dict[str, Any], window: float | None = 1.0) -> list[int | None]:
+    """Versions of the updates after these steps, which each had a row."""
+    found = []
+    for step in steps:
+        found.append(trl._version(step, window, own))
+        own["step"] = step
+    return found
+
+
+def test_versions_are_counted_by_how_often_weights_are_sent() -> None:
+    # Every second step: the first row holds the update before it, 2 and 4 tell the distance.
+    assert published([1, 2, 4, 6, 8], {}) == [None, None, 3, 4, 5]
+    assert published([1, 3, 6, 9], {}) == [None, None, 3, 4]
+    # A log that begins later, rows of several steps, a run that goes back: what was published before is not known.
+    assert published([7, 8, 9], {}) == [None] * 3
+    assert published([1, 2, 3], {}, window=5.0) == [None] * 3
+    assert published([1, 2, 3, 4, 2, 3, 4], {}) == [None, None, 4, 5, None, None, None]

@@ -25,6 +25,7 @@ from server.query.types import (
     TargetTrust,
     UnknownRun,
 )
+from tests.dashboard.memory_rollouts import MemoryRollouts
 
 Point = tuple[float, float | None]
 
@@ -42,10 +43,11 @@ class _Run:
     generation: int = 1
 
 
-class MemoryReader:
+class MemoryReader(MemoryRollouts):
     """Thread-safe, as the protocol says: the app reads on threads while a test appends."""
 
     def __init__(self, now: float, infos: Iterable[SignalInfo] = ()) -> None:
+        super().__init__()
         self.clock = now
         self._infos = {info.name: info for info in infos}
         self._runs: dict[str, _Run] = {}

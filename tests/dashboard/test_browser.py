@@ -274,7 +274,7 @@ def test_a_line_without_a_value_keeps_its_legend(open_page: Open, reader: Memory
     page = open_page()
     tell(reader, 3, None)
     until(page, "() => document.querySelector('#panel-kv').dataset.state === 'stale'")
-    assert page.locator("#panel-kv .item").is_visible()
+    assert page.locator("#panel-kv .item").first.is_visible()
 
 
 def test_extremes_close_in_a_live_gap(open_page: Open, reader: MemoryReader) -> None:

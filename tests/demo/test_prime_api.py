@@ -198,7 +198,8 @@ def test_the_command_names_the_account_as_a_target(tmp_path: Path, scenario: str
         # Modal's account is there as well where somebody has installed the extra.
         targets = [target for target in cluster.settings().targets if target.collector != "modal"]
         engines = [f"engine-{number}" for number in range(2 if has_api else 4)]
-        assert [target.name for target in targets] == [*engines, "trainer", *(["sandboxes"] if has_api else [])]
+        rest = ["trainer", "rollouts", *(["sandboxes"] if has_api else [])]
+        assert [target.name for target in targets] == [*engines, *rest]
         if has_api:
             api = cluster.ready["sandbox_api"]
             assert (targets[-1].source, targets[-1].collector) == (api["url"], "prime_sandboxes")

@@ -58,7 +58,7 @@ def _watch(scenario: str, store: Store, tmp_path: Path) -> Watched:
     clock, writer = ScaledClock(START), Writer(store)
     with Cluster(scenario, 5, tmp_path, START) as cluster:
         run = attach(cluster.settings())
-        loop = RunLoop(run.name, run.targets, store, writer, clock)
+        loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
         asyncio.run(drive(cluster, loop, clock))
     writer.close()
     status = StoreReader(store, clock).status(run.name)
@@ -87,14 +87,6 @@ def test_every_signal_agrees_with_the_truth(watched: tuple[dict[str, float | Non
         "weight_sync_seconds": total(last, "weight_sync_seconds") / LAST,
         "capacity_samples_per_second": total(last, "samples") / (step - wait),
         "trainer_samples_per_second": total(last, "samples") / step,
-        'staleness_versions{level="trajectory",stat="mean"}': total(last, "staleness_mean") / LAST,
-        'staleness_versions{level="trajectory",stat="max"}': max(row["staleness_max"] for row in last),
-        'zero_advantage_ratio{basis="completed"}': total(last, "zero_advantage_ratio") / LAST,
-        'zero_advantage_group_ratio{basis="completed",cause="all_solved"}': total(last, "all_solved_ratio") / LAST,
-        'zero_advantage_group_ratio{basis="completed",cause="none_solved"}': total(last, "none_solved_ratio") / LAST,
-        'response_tokens{stat="mean"}': total(last, "response_tokens_mean") / LAST,
-        'response_tokens{stat="max"}': max(row["response_tokens_max"] for row in last),
-        'reward{stat="mean"}': total(last, "reward_mean") / LAST,
         "truncation_ratio": total(last, "truncated_ratio") / LAST,
         "policy_version": rows[-1]["policy_version"],
         "trainer_wait_seconds_total": total(rows, "wait_seconds"),
@@ -102,6 +94,19 @@ def test_every_signal_agrees_with_the_truth(watched: tuple[dict[str, float | Non
     }
     for name, truth in exact.items():
         assert found[name] == pytest.approx(truth, rel=1e-3, abs=1e-6), name
+    # From records: their newest batch may be one that the trainer has not finished (test_rollout_truth has that one).
+    recorded = {
+        'staleness_versions{level="trajectory",stat="mean"}': total(last, "staleness_mean") / LAST,
+        'staleness_versions{level="trajectory",stat="max"}': max(row["staleness_max"] for row in last),
+        'zero_advantage_ratio{basis="admitted"}': total(last, "zero_advantage_ratio") / LAST,
+        'zero_advantage_group_ratio{basis="admitted",cause="all_solved"}': total(last, "all_solved_ratio") / LAST,
+        'zero_advantage_group_ratio{basis="admitted",cause="none_solved"}': total(last, "none_solved_ratio") / LAST,
+        'response_tokens{stat="mean"}': total(last, "response_tokens_mean") / LAST,
+        'response_tokens{stat="max"}': max(row["response_tokens_max"] for row in last),
+        'reward{stat="mean"}': total(last, "reward_mean") / LAST,
+    }
+    for name, truth in recorded.items():
+        assert found[name] == pytest.approx(truth, rel=0.02, abs=0.03), name
     near = {
         "queue_samples": over_time(last, "queue_samples"),
         'generator_requests{state="running"}': over_time(last, "requests_running"),

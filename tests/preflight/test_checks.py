@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.model import ErrorKind, ScrapeError
+from collectors.model import ErrorKind, Reading, ScrapeError, Target
 from server.preflight.checks import judge, outcome
 from server.preflight.model import Check, Inputs, Plan, Seen, Status, number, span
 from tests.preflight.support import NOW, account, check, directory, engine, inputs, refused
@@ -73,6 +73,13 @@ def test_engines_that_the_run_starts_may_be_down_but_not_differ() -> None:
     plan, gone = Plan(engines_later=True), ScrapeError("unreachable", "no answer")
     assert check("engines", engine("a", "", gone), plan=plan).status == "unknown"
     assert check("engines", engine("a", "1"), engine("b", "2"), engine("c", "", gone), plan=plan).status == "fail"
+
+
+def test_a_file_of_rollouts_is_no_engine() -> None:
+    records = Seen(Target("runs", "math", "verifiers_rollouts", "generator", path="/outputs"), Reading(), None)
+    assert check("engines", records).value is None
+    found = check("engines", engine("a", "1"), records)
+    assert (found.status, found.value, found.limit) == ("ok", 1.0, 1.0)
 
 
 # ---- directories

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.model import Limits, Reading, Sample, Sandbox, ScrapeError, Target
+from collectors.readers.verifiers import matches_path, parse
 from collectors.sandboxes import verifiers_traces
-from collectors.sandboxes._trace_rows import parse, rollout
+from collectors.sandboxes._trace_rows import rollout
 from server.attach import attach
 from server.config import RunSettings, TargetSettings
 from server.store import Store
@@ -246,7 +247,7 @@ def test_another_schema_is_named(tmp_path: Path) -> None:
 def test_a_run_that_has_saved_nothing_yet_waits(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/rl.json").write_text("{}")
-    assert verifiers_traces.matches_path(tmp_path) == "configs/rl.json: prime-rl saves its episodes"
+    assert matches_path(tmp_path) == "configs/rl.json: prime-rl saves its episodes"
     assert read(tmp_path).samples == ()
     (tmp_path / "traces.jsonl").write_text('{"resourceSpans": []}\n')  # OpenTelemetry's, of another framework
     assert read(tmp_path).dropped == 0
@@ -254,7 +255,7 @@ def test_a_run_that_has_saved_nothing_yet_waits(tmp_path: Path) -> None:
 
 def test_a_file_may_be_named_itself() -> None:
     file = DATA / "standalone/traces.jsonl"
-    assert verifiers_traces.matches_path(file) == "traces.jsonl with verifiers' episodes"
+    assert matches_path(file) == "traces.jsonl with verifiers' episodes"
     assert len(read(file).sandboxes) == 2
     with pytest.raises(ScrapeError):
         read(DATA / "expected.json")
@@ -331,12 +332,13 @@ def test_what_the_provider_and_the_trace_say_of_one_sandbox_is_one_record(store:
         assert (found.state, found.image_cached) == ("terminated", True)
 
 
-def test_a_run_directory_is_read_by_both(run: Path) -> None:
+def test_a_run_directory_is_read_by_all_who_know_it(run: Path) -> None:
     (run / "configs").mkdir()
     (run / "configs/rl.json").write_text("{}")
     found = attach(RunSettings("my-run", (TargetSettings(str(run)),))).targets
     assert [(one.name, one.collector, one.actor) for one in found] == [
-        ("my-run", "prime_rl", "trainer"), ("my-run-verifiers_traces", "verifiers_traces", "sandbox"),
+        ("my-run", "prime_rl", "trainer"), ("my-run-verifiers_rollouts", "verifiers_rollouts", "generator"),
+        ("my-run-verifiers_traces", "verifiers_traces", "sandbox"),
     ]  # fmt: skip
 
 

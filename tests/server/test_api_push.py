@@ -260,7 +260,7 @@ def test_what_is_unknown_is_still_answered_with_success(web: Web) -> None:
 def test_the_vocabulary_can_be_asked_for(web: Web) -> None:
     found = web("GET", "/api/v1/metrics").json()
     assert [row["name"] for row in found] == list(METRICS)
-    assert found[0].keys() == {"name", "unit", "kind", "reduction", "actor", "help"}
+    assert found[0].keys() == {"name", "unit", "kind", "reduction", "actor", "help", "lowest", "highest"}
 
 
 def test_the_loop_turns_while_a_body_is_parsed(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ def found(capsys: pytest.CaptureFixture[str], *sources: str | Path) -> dict[str,
 def test_every_recorded_run_lists_its_signals(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     assert main(["check", "--json", str(path)]) == 0
     report = json.loads(capsys.readouterr().out)
-    (target,) = report["runs"][0]["targets"]
+    # What else the folder holds (records of rollouts) is a target beside the trainer's.
+    (target,) = [one for one in report["runs"][0]["targets"] if collectors.load()[one["collector"]].actor == "trainer"]
     assert (target["collector"], target["framework"], target["up"]) == (path.parent.name, path.parent.name, True)
     assert target["mode"] in ("sync_colocated", "sync_split", "one_step", "async", "async_colocated")
     assert target["reader"] != ""
@@ -45,8 +46,8 @@ def test_every_recorded_run_lists_its_signals(capsys: pytest.CaptureFixture[str]
     assert {line["signal"].partition("{")[0] for line in valued if not line["keys"]} <= KEYLESS
 
 
-# By the mode, and by when rows come.
-KEYLESS = {"staleness_versions", "trainer_stall_ratio"}
+# By the mode, by when rows come, and from records of rollouts, which are no keys.
+KEYLESS = {"staleness_versions", "trainer_stall_ratio", "zero_advantage_ratio", "zero_advantage_group_ratio"}
 COUNTED = {item.name for item in items() if item.name.endswith("_total")}
 TRAINED = {item.name for item in items()}
 

@@ -163,3 +163,21 @@ def test_the_users_names_of_otlp_are_checked_with_the_rest() -> None:
     with pytest.raises(ConfigError) as caught:
         build({"otlp": [{"name": "acme.queue", "metric": "queue_sample"}]}, {})
     assert [problem.partition(":")[0] for problem in caught.value.problems] == ["otlp[0].metric"]
+
+
+def test_a_price_is_a_fact_of_its_run() -> None:
+    settings = build({"run": {"a": {"cost": {"usd_per_gpu_hour": 2}, "facts": {"generator_gpus": 8}}}}, HOME)
+    assert settings.runs[0].facts == {"usd_per_gpu_hour": 2.0, "generator_gpus": 8}
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        ({"usd_per_gpu_hour": 0}, "run.a.cost.usd_per_gpu_hour: must be a positive number"),
+        ({"usd_per_gpu_hour": float("inf")}, "run.a.cost.usd_per_gpu_hour: must be a positive number"),
+        ({"usd_per_gpu_hour": "2"}, "run.a.cost.usd_per_gpu_hour: must be a number, is str"),
+        ({"price": 2}, "run.a.cost.price: unknown key; known: usd_per_gpu_hour"),
+    ],
+)
+def test_a_price_that_cannot_be(cost: dict[str, object], said: str) -> None:
+    assert problems({"run": {"a": {"cost": cost}}}) == [said]

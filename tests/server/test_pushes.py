@@ -346,6 +346,6 @@ def test_runs_are_adopted_when_they_are_pushed_and_left_when_they_are_over(store
 def test_a_target_that_is_configured_takes_no_pushes(store: Store) -> None:
     push(store, 0, Sample("queue_samples", 1.0), target="engine")
     targets = {"engine": (Target("engine", "run", "vllm", "generator", url="http://x"), 5.0)}
-    found = list(Pushes(store, "run", targets, False, T0).take(Ingest(store, "run")))
+    found = list(filter(None, Pushes(store, "run", targets, False, T0).take(Ingest(store, "run"))))
     assert [(batch.samples, batch.taken != []) for batch, _ in found] == [([], True)]
     assert targets["engine"][0].collector == "vllm"

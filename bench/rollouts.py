@@ -1,0 +1,294 @@
+"""Rollout records: how fast they are taken, and what a page of a million costs. JSON lines: bench, value, target, ok.
+
+    python -m bench.rollouts [sqlite] [postgres] [--only ingest|pages] [--rows N] [--seconds S] [--quick]
+    python -m bench.rollouts --store URL [--rows N]
+
+Ingest is measured from outside: a real server, records over HTTP as NDJSON, until the last one is a committed row.
+``cores`` is what the server's process took of the machine meanwhile, ``cpu_us`` what each rollout cost it (PostgreSQL's
+own processes are in neither). Pages are asked of the reader that the dashboard and the API have, in every order, with
+every filter, at their beginning and deep inside; ``cpu_p95`` is our own part, which a busy machine changes less.
+PostgreSQL comes from the tests' wheel, or from ROLLSCOPE_TEST_POSTGRES. ``--store`` asks pages of a database that is
+kept: it is filled if it is empty, and serves again.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast, get_args
+
+import httpx
+
+from bench.server import cpu_seconds
+from collectors.model import Consumption, Exit, Rollout, Turn
+from server.clock import WallClock
+from server.query import StoreReader
+from server.query.rollout_types import RolloutFilter, Sort
+from server.store import Store, migrate
+from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
+from tests import support_postgres
+
+RATE, PAGE_MS = 2_000.0, 50.0
+GROUP, STEP = 16, 512
+ENVIRONMENTS = ("math", "code", "search", "swe", "tools")
+EXITS = ("trained",) * 14 + ("aborted_oversample", "stale", "zero_advantage", "infra_error", "env_error", "surplus")
+BODY = 250
+
+
+def line(bench: str, value: float, target: float, *, at_most: bool = False, **more: object) -> None:
+    """One result. ``at_most``: the value is bounded from above."""
+    ok = value <= target if at_most else value >= target
+    print(json.dumps({"bench": bench, "value": round(value, 2), **more, "target": target, "ok": ok}), flush=True)
+
+
+# ---- ingest
+
+
+def records(count: int, now: float, parts: int) -> list[dict[str, Any]]:
+    """What an asynchronous trainer tells, each rollout in one line or in two: when it ended, when it was used."""
+    rng, found = random.Random(1), []
+    for n in range(count):
+        version, begun = n // STEP, now - 600 + 600 * n / count
+        tokens = round(rng.lognormvariate(7, 0.8)) + 1
+        made = {
+            "rollout_id": f"rollout-{n:09}", "group_id": f"group-{n // GROUP:07}", "group_size": GROUP,
+            "environment": ENVIRONMENTS[n % 5], "purpose": "train", "version_start": version,
+            "version_finish": version + (n % 7 == 0), "dispatched_at": begun - 60, "started_at": begun - 58,
+            "finished_at": begun - 10, "scored_at": begun - 9, "prompt_tokens": 400, "response_tokens": tokens,
+            "loss_tokens": tokens, "token_versions": [[version, tokens]], "reward": float(rng.random() < 0.5),
+            "max_reward": 1.0, "turns": [{"version": version, "tool_calls": 1, "mutated": True}] * 3,
+        }  # fmt: skip
+        used = {"rollout_id": made["rollout_id"], "version_consumed": version + 2, "consumed_at": begun}
+        found += [made | used] if parts == 1 else [made, used]
+    return found
+
+
+def ingest(name: str, url: str, seconds: float, parts: int) -> None:
+    """Post as fast as the server takes it, for ``seconds``; then wait until every record is a row."""
+    command = [sys.executable, "-m", "server.main", "up", "--port", "0", "--no-browser", "--store", url]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        run = f"ingest{parts}"
+        with httpx.Client(base_url=address, timeout=60) as client:
+            bodies = _bodies(records(round(3 * RATE * seconds), time.time(), parts))
+            cpu, begun = cpu_seconds(process.pid), time.monotonic()
+            sent, refused = _post(client, run, bodies, begun + seconds)
+            store = Store.open(url)
+            # Whole bodies were taken: so the newest id of the last one is the last row to come.
+            wanted = sent * BODY // parts
+            while _rows(store, run) < wanted:
+                time.sleep(0.25)
+            took = time.monotonic() - begun
+            store.close()
+            cores = (cpu_seconds(process.pid) - cpu) / took
+        kind = "one line each" if parts == 1 else "two partial lines each"
+        cost = round(1e6 * cores * took / wanted)
+        more: dict[str, Any] = {
+            "rollouts": wanted,
+            "cores": round(cores, 2),
+            "cpu_us": cost,
+            "refused_for_a_while": refused,
+        }
+        line(f"{name}: rollouts/s, pushed to committed row, {kind}", wanted / took, RATE, **more)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _bodies(lines: Sequence[dict[str, Any]]) -> list[bytes]:
+    return [
+        "\n".join(json.dumps(one) for one in lines[at : at + BODY]).encode()
+        for at in range(0, len(lines) - BODY + 1, BODY)
+    ]
+
+
+def _post(client: httpx.Client, run: str, bodies: Sequence[bytes], until: float) -> tuple[int, int]:
+    """(bodies taken, times told to wait)."""
+    sent = refused = 0
+    for body in bodies:
+        answer = client.post(f"/api/v1/runs/{run}/rollouts", content=body)
+        while answer.status_code == 429:
+            refused += 1
+            time.sleep(0.2)
+            answer = client.post(f"/api/v1/runs/{run}/rollouts", content=body)
+        answer.raise_for_status()
+        sent += 1
+        if time.monotonic() > until:
+            break
+    return sent, refused
+
+
+def _rows(store: Store, run: str) -> int:
+    sums = store.rollouts.sums(run, 0, 1 << 42)
+    return sum(one.rollouts for one in sums)
+
+
+# ---- pages
+
+
+def rows(count: int, end: int) -> Iterator[list[RolloutRow]]:
+    """A run of three days, in the order in which things happened."""
+    rng, span, held = random.Random(2), 3 * 86_400_000, []
+    for n in range(count):
+        moved = end - span + span * n // count + rng.randrange(1000)
+        live, tokens = count - n < 1_000, round(rng.lognormvariate(7, 1.0)) + 1
+        state = ("generating", "queued")[n % 2] if live else EXITS[rng.randrange(len(EXITS))]
+        version = n // STEP
+        record = Rollout(
+            f"rollout-{n:09}", f"group-{n // GROUP:07}", GROUP, purpose="eval" if n % 50 == 0 else "train",
+            environment="rare" if n % 9973 == 0 else ENVIRONMENTS[n % 5], version_start=version,
+            version_finish=version, token_versions=((version, tokens),),
+            consumptions=(Consumption(version + 2, moved / 1000),) if state == "trained" else (),
+            dispatched_at=moved / 1000 - 90, started_at=moved / 1000 - 80, finished_at=moved / 1000 - 10,
+            prompt_tokens=400, response_tokens=tokens, loss_tokens=tokens, tool_calls=n % 7,
+            reward=None if live else rng.choice((0.0, 0.0, 0.5, 1.0)), max_reward=1.0,
+            exit=None if live else cast(Exit, state), turns=(Turn(version, 1),) * 3 if n % 20 == 0 else (),
+        )  # fmt: skip
+        held.append(
+            RolloutRow(
+                "pushed", record, 0, moved, moved, state, moved, None if live else rng.lognormvariate(4, 0.7), n % 9,
+                version + 2, moved, rng.randrange(5), mixed=n % 3 == 0, token_staleness=1.5, detailed=n % 20 == 0,
+            )
+        )  # fmt: skip
+        if len(held) == 5_000:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def fill(name: str, store: Store, count: int, end: int) -> None:
+    """A store with ``count`` rollouts; how fast rows are written when nothing has to be worked out."""
+    took = written = 0.0
+    for held in rows(count, end):
+        batch = Batch("run", rollouts=held, rollout_groups=list(_groups(held)))
+        batch.rollout_sums, batch.rollout_bins = _totals(held)
+        begun = time.perf_counter()
+        store.write(batch)
+        took, written = took + time.perf_counter() - begun, written + len(held)
+    line(f"{name}: rows/s into {count} rollouts, written only", written / took, RATE)
+
+
+def _groups(held: Sequence[RolloutRow]) -> Iterator[RolloutGroupRow]:
+    outcomes = ("mixed", "mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid")
+    for n, row in enumerate(held[::GROUP]):
+        yield RolloutGroupRow(
+            row.record.group_id, 0, row.record.environment, "train", GROUP, GROUP, GROUP, GROUP, 0.0, 1.0, 0.5, 8,
+            outcomes[n % 6], True, 1, row.moved_at, row.moved_at, row.moved_at, 3.0,
+        )  # fmt: skip
+
+
+def _totals(held: Sequence[RolloutRow]) -> tuple[list[RolloutSum], list[RolloutBin]]:
+    sums, bins = [], []
+    for row in held:
+        for tier in (60_000, 3_600_000):
+            at, record = row.moved_at // tier * tier, row.record
+            sums.append(RolloutSum(tier, at, row.state, record.environment, "train", 1, 400, 900, 900, 60.0))
+            bins.append(RolloutBin(tier, at, "response_tokens", (record.response_tokens or 1).bit_length(), 1))
+    return sums, bins
+
+
+def questions(reader: StoreReader, end: float) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every query of the Rollouts page, by name; the same one several times, from another place."""
+    hour, day = RolloutFilter(start=end - 3600), RolloutFilter(start=end - 86_400)
+    filters = {
+        "all": RolloutFilter(), "state": RolloutFilter(states=("infra_error",)),
+        "env": RolloutFilter(environment="code"), "rare env": RolloutFilter(environment="rare"),
+        "eval": RolloutFilter(purpose="eval"),
+        "mixed": RolloutFilter(mixed=True), "group": RolloutFilter(group="group-0000777"),
+        "id": RolloutFilter(find="rollout-00000012"), "wide id": RolloutFilter(find="rollout-0000"), "hour": hour,
+        "day": day, "5 min": RolloutFilter(start=end - 300), "env + hour": replace(hour, environment="swe"),
+        "state + env + mixed": RolloutFilter(states=("stale", "surplus"), environment="math", mixed=False),
+        "nobody": RolloutFilter(find="nobody"),
+    }  # fmt: skip
+    for name, wanted in filters.items():
+        for sort in get_args(Sort):
+            for descending in (True, False):
+                ask = partial(reader.rollouts, "run", wanted, sort=sort, descending=descending)
+                yield f"rollouts, {name}", ask
+                after = ask(limit=1000).after
+                if after:
+                    yield f"rollouts, {name}, inside", partial(ask, after=after)
+    for outcomes in ((), ("too_few_valid",), ("mixed", "all_solved")):
+        for environment in ("", "code", "rare"):
+            yield "groups", partial(reader.rollout_groups, "run", outcomes, environment=environment)
+    for hours in (1, 24, 72):
+        start = end - 3600 * hours
+        yield f"funnel, {hours} h", partial(reader.rollout_funnel, "run", start, end)
+        yield f"cells, {hours} h", partial(reader.rollout_cells, "run", "response_tokens", start, end, 60)
+    yield "census", partial(reader.rollout_census, "run")
+    yield "environments", partial(reader.rollout_environments, "run")
+    for n in range(5):
+        yield "one rollout", partial(reader.rollout, "run", f"rollout-{997 * n:09}")
+
+
+def pages(name: str, url: str, count: int, rounds: int) -> None:
+    """p95 of every kind of query, each asked several times."""
+    store = Store.open(url)
+    reader = StoreReader(store, WallClock())
+    if not _rows(store, "run"):
+        fill(name, store, count, round(time.time() * 1000))
+    count = _rows(store, "run")
+    # Windows end where the run does: a store that is kept grows old.
+    (newest,) = reader.rollouts("run", RolloutFilter(), sort="moved", descending=True, limit=1).rows
+    asked = list(questions(reader, newest.moved_at))
+    took: dict[str, list[float]] = {}
+    ours: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for what, ask in asked:
+            begun, cpu = time.perf_counter(), time.thread_time()
+            ask()
+            ours.setdefault(what, []).append(1000 * (time.thread_time() - cpu))
+            took.setdefault(what, []).append(1000 * (time.perf_counter() - begun))
+    for what, times in took.items():
+        more: dict[str, Any] = {"p50": round(_part(times, 0.5), 2), "cpu_p95": round(_part(ours[what], 0.95), 2)}
+        line(f"{name}: ms p95 of {count} rollouts: {what}", _part(times, 0.95), PAGE_MS, at_most=True, **more)
+    store.close()
+
+
+def _part(times: Sequence[float], part: float) -> float:
+    return sorted(times)[min(len(times) - 1, int(len(times) * part))]
+
+
+def run(name: str, url: str, count: int, seconds: float, only: str) -> None:
+    """Everything for one database, or one half of it."""
+    migrate(url)
+    for parts in (1, 2) if only != "pages" else ():
+        ingest(name, url, seconds, parts)
+    if only != "ingest":
+        pages(name, url, count, 3)
+
+
+def main() -> None:
+    """Run what was asked for; both by default."""
+    parser = argparse.ArgumentParser(description="rollout records: taken per second, and pages of a million")
+    parser.add_argument("backends", nargs="*", choices=["sqlite", "postgres", []])
+    parser.add_argument("--only", choices=["ingest", "pages"], default="")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rollouts that pages are asked of")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long records are pushed")
+    parser.add_argument("--quick", action="store_true", help="a tenth of both")
+    parser.add_argument("--store", default="", help="URL of a database to ask pages of, and to keep")
+    asked = parser.parse_args()
+    count, seconds = (asked.rows // 10, asked.seconds / 3) if asked.quick else (asked.rows, asked.seconds)
+    if asked.store:
+        run(asked.store.partition(":")[0], asked.store, count, seconds, "pages")
+        return
+    wanted = asked.backends or ["sqlite", "postgres"]
+    if "sqlite" in wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            run("sqlite", f"sqlite:///{folder}/rollouts.db", count, seconds, asked.only)
+    if "postgres" in wanted:
+        with support_postgres.server() as server, support_postgres.database(server) as url:
+            run("postgres", url, count, seconds, asked.only)
+
+
+if __name__ == "__main__":
+    main()

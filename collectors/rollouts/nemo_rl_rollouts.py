@@ -1,0 +1,130 @@
+"""Training data that NeMo-RL dumps: `train_data_stepN.jsonl` in its log folder, one row per sample.
+
+Written whole after each step (7ea279abf: algorithms/grpo.py, utils/logger.py:1071), each value in a list of one. Groups
+are not named: rows of one prompt follow each other, and the prompt is what comes before the first token with loss,
+hashed in memory. Tokens and masks are counted, never parsed. `val_data_stepN.jsonl` has conversations alone.
+
+Does not know: the version that generated (so no staleness of an asynchronous run), turns, times but the file's own.
+With `should_log_nemo_gym_responses` NeMo-RL writes no such file.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
+from collectors.readers import rest
+from collectors.readers.jsonl import number
+from collectors.readers.shapes import mapping, whole
+from collectors.rollouts._files import Look, Part, StepFile, listed
+from collectors.rollouts._rows import Line, lines
+from collectors.rollouts._tokens import items, ones
+from collectors.rollouts._verbs import first_of, tail_of
+
+LOOKED_FOR = "train_data_stepN.jsonl of NeMo-RL"
+
+_FILE = re.compile(r"train_data_step(\d{1,12})\.jsonl")
+_EXPERIMENT = re.compile(r"exp_\d{3,6}")
+# A mask's first one: everything before it is the prompt.
+_FIRST_ONE = re.compile(rb"[1t]")
+
+
+def find(path: Path) -> list[StepFile]:
+    """The files of a run's log folder (NeMo-RL numbers them: exp_001, ...), or of the last one in the folder given."""
+    if found := listed(path, _FILE):
+        return found
+    numbered = sorted((one.name for one in path.iterdir() if _EXPERIMENT.fullmatch(one.name)), reverse=True)
+    return next((files for name in numbered if (files := listed(path / name, _FILE, root=path))), [])
+
+
+def _read(look: Look) -> Part:
+    prompts = _Prompts(look.place.get("prompts") or [-1, ""])
+    part = lines(look, lambda line: rollout(line, look.file, prompts), "training data of NeMo-RL")
+    part.place["prompts"] = prompts.at(part.place["row"])
+    return part
+
+
+class _Prompts:
+    """Numbers the groups of a file, row by row; ``last``: number and hash of the group that is under way."""
+
+    def __init__(self, last: Any) -> None:
+        self._number, self._hash = int(last[0]), str(last[1])
+        self._before: dict[int, list[Any]] = {}
+
+    def number(self, row: int, prompt: bytes) -> int:
+        self._before[row] = [self._number, self._hash]
+        found = hashlib.blake2b(prompt, digest_size=8).hexdigest()
+        self._number, self._hash = self._number + (found != self._hash), found
+        return self._number
+
+    def at(self, row: int) -> list[Any]:
+        """What was known before a row."""
+        return self._before.get(row, [self._number, self._hash])
+
+
+def rollout(line: Line, file: StepFile, prompts: _Prompts) -> Rollout | None:
+    """A row as a rollout; None for what is no row of training data."""
+    row, raw = line.row, line.raw
+    if "rewards" not in row or "idx" not in row:
+        return None
+    index, mask = whole(row["idx"]), items(raw, b"token_loss_mask")
+    total, loss = whole(_one(row.get("input_lengths"))), ones(raw, b"token_loss_mask")
+    prompt = _prompt(mask, items(raw, b"token_ids"))
+    return Rollout(
+        rollout_id=f"{file.step}/{index if index is not None else line.index}",
+        group_id=f"{file.step}/g{prompts.number(line.index, prompt)}" if prompt is not None else "",
+        purpose="train",
+        environment=rest.text(_agent(_one(row.get("agent_ref"))), 100),
+        consumptions=(Consumption(max(0, file.step - 1), line.at),),
+        prompt_tokens=total - loss if total is not None and loss is not None and total >= loss else None,
+        response_tokens=loss,
+        loss_tokens=loss
+        if _one(row.get("sample_loss_mask")) in (1, 1.0, True)
+        else 0
+        if "sample_loss_mask" in row
+        else None,
+        reward=number(_one(row.get("filtered_rewards", row["rewards"]))),
+    )
+
+
+def _prompt(mask: bytes | None, tokens: bytes | None) -> bytes | None:
+    """The prompt's tokens as written; None when the row has no tokens or no loss."""
+    first = _FIRST_ONE.search(mask) if mask else None
+    if mask is None or tokens is None or first is None:
+        return None
+    return b",".join(tokens.split(b",", mask.count(b",", 0, first.start()))[:-1])
+
+
+def _one(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _agent(value: Any) -> Any:
+    return mapping(value).get("name") if isinstance(value, dict) else value
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Rollouts of the steps written since ``cursor``.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now)
+
+
+def matches_path(path: Path) -> str | None:
+    """The first file of training data."""
+    found = first_of(find, path)
+    return f"{found.name} of NeMo-RL" if found is not None else None
+
+
+COLLECTOR = Collector(
+    name="nemo_rl_rollouts",
+    actor="generator",
+    reads="training data that NeMo-RL dumps (train_data_stepN.jsonl)",
+    versions="7ea279abf (2026-08) by source",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+)

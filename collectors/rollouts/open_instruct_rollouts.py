@@ -1,0 +1,106 @@
+"""Rollouts of open-instruct runs with `--save_traces`: `<rollouts_save_path>/<run>_rollouts_NNNNNN.jsonl`.
+
+Files of some 10,000 rows, appended as each batch is made ready for the trainer (e6c3044aa: rl_utils.py:30-160), which
+counts its steps from 0: a row of step N is trained from the weights after N steps. Token ids and log-probabilities are
+counted and not parsed. Of several runs in the folder the one that began last is read.
+
+Does not know: the version that generated, times but the file's own (rows between two looks are spread evenly), and
+what was filtered: rows are what reached the trainer.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
+from collectors.readers import rest
+from collectors.readers.jsonl import number
+from collectors.readers.shapes import mapping, objects, whole
+from collectors.rollouts._files import Look, Part, StepFile, listed
+from collectors.rollouts._rows import Line, lines
+from collectors.rollouts._tokens import length
+from collectors.rollouts._verbs import begins, first_of, tail_of
+
+LOOKED_FOR = "<run>_rollouts_NNNNNN.jsonl of open-instruct's --save_traces"
+
+_HEAD = re.compile(rb'\{"step": ?\d{1,12}, ?"sample_idx": ?\d')
+_FILE = re.compile(r".{1,200}_rollouts_(\d{6,12})\.jsonl")
+_RUN = re.compile(r"(.{1,200})_rollouts_\d{6,12}\.jsonl")
+# Why vLLM stopped: only at the limit of tokens is a completion cut off.
+LENGTH = "length"
+
+
+def find(path: Path) -> list[StepFile]:
+    """The newest run's files in the folder, in order."""
+    runs: dict[str, list[StepFile]] = {}
+    for file in listed(path, _FILE):
+        match = _RUN.fullmatch(file.name)
+        if match:
+            runs.setdefault(match[1], []).append(file)
+    found = {name: files for name, files in runs.items() if begins(files[0].path, _HEAD)}
+    return found[max(found, key=lambda name: (found[name][0].path.stat().st_mtime, name))] if found else []
+
+
+def _read(look: Look) -> Part:
+    return lines(look, rollout, "rollout of open-instruct", appended=True)
+
+
+def rollout(line: Line) -> Rollout | None:
+    """A row as a rollout; None for what is no row of `RolloutRecord`."""
+    row = line.row
+    step, index, prompt = (whole(row.get(key)) for key in ("step", "sample_idx", "prompt_idx"))
+    if step is None or index is None:
+        return None
+    tokens, asked = length(line.raw, b"response_tokens"), mapping(row, "request_info")
+    return Rollout(
+        rollout_id=f"{step}/{index}",
+        group_id=f"{step}/g{prompt}" if prompt is not None else "",
+        purpose="train",
+        environment=rest.text(_first(row.get("dataset")), 100),
+        consumptions=(Consumption(step, line.at),),
+        prompt_tokens=length(line.raw, b"prompt_tokens"),
+        response_tokens=tokens,
+        tool_calls=_tool_calls(asked),
+        reward=number(row.get("reward")),
+        advantage=number(row.get("advantage")),
+        truncated=row["finish_reason"] == LENGTH if isinstance(row.get("finish_reason"), str) else None,
+    )
+
+
+def _first(value: Any) -> Any:
+    """A data set's name, of a row that may be of several."""
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _tool_calls(asked: Mapping[str, Any]) -> int | None:
+    """Calls it made; the older field counts them, the newer lists them."""
+    if isinstance(asked.get("tool_call_stats"), list):
+        return len(objects(asked["tool_call_stats"]))
+    return whole(asked.get("num_calls"))
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Rollouts appended since ``cursor``.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now, appended=True)
+
+
+def matches_path(path: Path) -> str | None:
+    """The newest run's first file."""
+    found = first_of(find, path)
+    return f"{found.name} of open-instruct" if found is not None else None
+
+
+COLLECTOR = Collector(
+    name="open_instruct_rollouts",
+    actor="generator",
+    reads="rollouts that open-instruct saves with --save_traces",
+    versions="e6c3044aa (2026-08) by source",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+)

@@ -1,0 +1,206 @@
+"""Rollouts in PipelineRL's own streams (`streams=files`, the default): a line per group when all of it is finished.
+
+`streams/actor/0/0/0.jsonl` holds groups of training, `actor_test` of evaluation; a sample is one turn of one rollout
+(58d393458: actor.py, rollouts.py). Versions in it count samples: `weight_update_request` tells which update that is.
+
+Does not know: any time (a line is dated when it is first seen), which rollouts a step used, the versions that came in
+while a rollout was generated (it bears the one at its start). A group without advantage is known to be left out where
+conf/exp_config.yaml has `finetune.rl.filter_zero_advantage_groups`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from collectors.model import Collector, Cursor, Limits, Purpose, Reading, Rollout, ScrapeError, Turn
+from collectors.readers import bytetail, jsonl, pipeline_versions, rest, slim
+from collectors.readers.jsonl import number
+from collectors.readers.shapes import mapping, objects, whole
+
+STREAMS: Mapping[str, Purpose] = {"actor": "train", "actor_test": "eval"}
+UPDATES = "weight_update_request"
+LOOKED_FOR = "streams/actor/0/0/0.jsonl, as PipelineRL writes it"
+# A group of 16 at 64,000 tokens with ids, labels and log-probabilities is some 20 MB.
+LINE_BYTES = 64 << 20
+CONFIG_BYTES = 1 << 20
+HEAD_BYTES = 64
+TURNS_MAX = 2_000
+# preprocess.py, `filter_zero_advantage_groups`.
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What one call knows: versions, and whether groups without advantage are left out."""
+
+    runs: pipeline_versions.Runs
+    filters: bool
+
+
+@dataclass(slots=True)
+class _Gathered:
+    cursor: dict[str, Any]
+    rollouts: list[Rollout] = field(default_factory=list)
+    rows: int = 0
+    more: bool = False
+    dropped: int = 0
+    why: str = ""
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Groups appended since ``cursor``, which holds a position per stream and the updates so far.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    try:
+        return _tail(path, cursor, limits)
+    except OSError as error:
+        raise ScrapeError("missing", f"the streams cannot be read: {type(error).__name__}") from None
+
+
+def _tail(path: Path, cursor: Cursor, limits: Limits) -> Reading:
+    path.stat()
+    files = {name: file for name in STREAMS if (file := _stream(path, name)).is_file()}
+    if not files and not cursor and not _stream(path, UPDATES).is_file():
+        raise ScrapeError("not_a_run", f"no streams of PipelineRL in {path.name}: looked for {LOOKED_FOR}")
+    got = _Gathered({"runs": [], **cursor})
+    told = _Told(_updates(path, limits, got), _filters(path))
+    for name, file in files.items():
+        _read(file, name, told, replace(limits, line_bytes=LINE_BYTES), got)
+    return Reading(
+        rollouts=tuple(got.rollouts),
+        cursor=got.cursor,
+        more=got.more,
+        dropped=got.dropped,
+        why_dropped=got.why,
+        samples_scraped=got.rows,
+        reader=", ".join(f"streams/{name}" for name in files),
+    )
+
+
+def _stream(path: Path, topic: str) -> Path:
+    return path / "streams" / topic / "0" / "0" / "0.jsonl"
+
+
+def _updates(path: Path, limits: Limits, got: _Gathered) -> pipeline_versions.Runs:
+    """All updates published so far: an actor's line follows the update it tells of."""
+    runs = [list(run) for run in got.cursor["runs"]]
+    file, place = _stream(path, UPDATES), got.cursor.get(UPDATES, {})
+    more = file.is_file()
+    while more:
+        read = jsonl.read(file, place, limits)
+        runs = [] if read.restarted else runs
+        pipeline_versions.add(runs, (at for row in read.rows if (at := pipeline_versions.published(row)) is not None))
+        place, more = read.cursor, read.more
+        got.dropped, got.why = got.dropped + read.dropped, got.why or read.why
+    got.cursor |= {UPDATES: place, "runs": runs}
+    return runs
+
+
+def _filters(path: Path) -> bool:
+    """Does the run leave out groups of which all advantages are zero? False where nothing tells."""
+    try:
+        with (path / "conf" / "exp_config.yaml").open("rb") as file:
+            found: Any = yaml.safe_load(file.read(CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return False
+    return mapping(found, "finetune", "rl").get("filter_zero_advantage_groups") is True
+
+
+def _read(file: Path, name: str, told: _Told, limits: Limits, got: _Gathered) -> None:
+    if got.rows >= limits.tail_rows:
+        got.more = True
+        return
+    read = bytetail.read(file, got.cursor.get(name, {}), replace(limits, tail_rows=limits.tail_rows - got.rows))
+    got.cursor[name] = read.cursor
+    got.rows, got.more = got.rows + len(read.lines), got.more or read.more
+    got.dropped, got.why = got.dropped + read.dropped, got.why or read.why
+    for offset, line in read.lines:
+        # A line of the stream is a list, which the reader of rows of objects does not take.
+        samples = objects(mapping(jsonl.parse(b'{"group":' + slim.cut(line) + b"}")).get("group"))
+        found = list(_group(samples, offset, STREAMS[name], told))
+        if not found:
+            got.dropped += 1
+            got.why = got.why or f"the line at byte {offset} of {file.name} is no group of PipelineRL"
+        got.rollouts += found
+
+
+def _group(samples: list[Mapping[str, Any]], offset: int, purpose: Purpose, told: _Told) -> Iterator[Rollout]:
+    """The rollouts of a group. Group ids begin anew with every actor, and the line's place makes them one's own."""
+    rollouts: dict[int, list[Mapping[str, Any]]] = {}
+    for sample in samples:
+        index = whole(mapping(sample, "metadata").get("rollout_index"))
+        if index is not None:
+            rollouts.setdefault(index, []).append(sample)
+    useless = purpose == "train" and told.filters and _without_advantage(rollouts)
+    for index, steps in sorted(rollouts.items()):
+        steps.sort(key=lambda one: whole(mapping(one, "metadata").get("step_index")) or 0)
+        group = f"{rest.text(steps[0].get('group_id'), 80)}@{offset}"
+        one = _rollout(f"{group}/{index}", steps, told)
+        yield replace(
+            one, group_id=group, group_size=len(rollouts), purpose=purpose, exit="zero_advantage" if useless else None
+        )
+
+
+def _without_advantage(rollouts: Mapping[int, list[Mapping[str, Any]]]) -> bool:
+    """Are all rewards of each turn equal? Advantages are taken from the mean of the others' same turn."""
+    turns: dict[int, list[float]] = {}
+    for steps in rollouts.values():
+        for place, step in enumerate(steps):
+            reward = number(step.get("reward"))
+            if reward is None:
+                return False
+            turns.setdefault(whole(mapping(step, "metadata").get("step_index")) or place, []).append(reward)
+    return len(rollouts) > 1 and all(max(one) - min(one) <= EPSILON for one in turns.values())
+
+
+def _rollout(identity: str, steps: list[Mapping[str, Any]], told: _Told) -> Rollout:
+    samples = whole(mapping(steps[0], "metadata").get("model_version"))
+    asked, answered = whole(steps[0].get("prompt_tokens")), [whole(one.get("output_tokens")) for one in steps]
+    known = [count for count in answered if count is not None]
+    rewards = [number(one.get("reward")) for one in steps]
+    finished = [one.get("finished") for one in steps]
+    return Rollout(
+        identity,
+        version_start=pipeline_versions.version_of(told.runs, samples) if samples is not None else None,
+        prompt_tokens=asked,
+        response_tokens=sum(known) if len(known) == len(steps) else None,
+        loss_tokens=sum(known) if len(known) == len(steps) else None,
+        turns=(Turn(),) * min(len(steps), TURNS_MAX),
+        turn_count=len(steps),
+        reward=rewards[0] if len(set(rewards)) == 1 else None,
+        # A turn is finished when its text has an end.
+        truncated=False in finished if all(isinstance(one, bool) for one in finished) else None,
+    )
+
+
+def matches_path(path: Path) -> str | None:
+    """The actor's stream; before its first group, the one the trainer's updates go to."""
+    try:
+        for name in STREAMS:
+            if (file := _stream(path, name)).is_file() and _is_groups(file):
+                return f"streams/{name} with PipelineRL's groups"
+        return None
+    except OSError:
+        return None
+
+
+def _is_groups(file: Path) -> bool:
+    with file.open("rb") as opened:
+        head = opened.read(HEAD_BYTES).lstrip()
+    return not head or head.startswith((b'[{"text":', b'[{"text" :'))
+
+
+COLLECTOR = Collector(
+    name="pipeline_rl_rollouts",
+    actor="generator",
+    reads="rollouts in PipelineRL's streams (streams/actor): version at the start, rewards, turns, tokens, filtered",
+    versions="58d393458 (2026-06) by source",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+)

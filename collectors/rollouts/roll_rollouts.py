@@ -1,0 +1,161 @@
+"""Rollouts that ROLL dumps (`rollout_dump_dir`): `rollout_dump_data.step_N.jsonl`, one object of columns per step.
+
+Written whole by a process of its own (8eb27cc2: pipeline/rlvr/utils.py, pipeline/agentic/utils.py:298). Rows of the
+RLVR pipeline are responses, groups following each other by `id` or prompt; of the agentic one they are trajectories
+with a JSON text each, and rows of step samples without one are left out by ROLL itself. Steps count from 0: step N is
+trained from the weights after N steps.
+
+Does not know: the version that generated, lengths in tokens, what filters took out afterwards; of RLVR no times but the
+file's own. The agentic pipeline's evaluations are dumped under the same name, and tell by their mode.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
+from collectors.readers import jsonl, rest, slim
+from collectors.readers.jsonl import number
+from collectors.readers.shapes import mapping, whole
+from collectors.rollouts._files import Look, Part, StepFile, listed
+from collectors.rollouts._verbs import first_of, tail_of
+
+LOOKED_FOR = "rollout_dump_data.step_N.jsonl of ROLL's rollout_dump_dir"
+# One line is a whole step with its texts. What is larger is dropped, with that reason.
+FILE_BYTES = 96 << 20
+
+_TRAJECTORIES = re.compile(rb'"trajectory_data": ?(\[(?:[^"\[\]]|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+\])', re.DOTALL)
+# tag_start_end_group_env_episode_seed_date_time_microseconds (agent_native_env_manager.py).
+_STEPS = re.compile(r"_(\d{1,9})_(\d{1,9})_[^_]{1,20}_[^_]{1,20}_[^_]{1,20}_[^_]{1,20}_\d{8}_\d{6}_\d{6}$")
+_FILE = re.compile(r"rollout_dump_data\.step_(\d{1,12})\.jsonl")
+
+
+def find(path: Path) -> list[StepFile]:
+    """The files of a dump's folder."""
+    return listed(path, _FILE)
+
+
+def _read(look: Look) -> Part:
+    size = look.file.path.stat().st_size
+    if size > FILE_BYTES:
+        return Part(dropped=1, why=f"{look.file.path.name} is larger than {FILE_BYTES} bytes")
+    data = look.file.path.read_bytes()
+    agentic = _TRAJECTORIES.search(data)
+    columns = jsonl.parse(b'{"trajectory_data":' + agentic[1] + b"}" if agentic else slim.hashed(data))
+    if columns is None or not all(isinstance(value, list) for value in columns.values()):
+        return Part(dropped=1, why=f"{look.file.path.name} is no object of columns")
+    del data
+    made = list(_trajectories(columns["trajectory_data"], look)) if agentic else list(_responses(columns, look))
+    begin = int(look.place.get("row", 0))
+    end = min(len(made), begin + look.rows)
+    kept = [one for one in made[begin:end] if one is not None]
+    lost = end - begin - len(kept)
+    why = f"a trajectory of {look.file.path.name} is no JSON object" if lost else ""
+    return Part(kept, end - begin, size, {"row": end}, end == len(made), lost, why)
+
+
+def _responses(columns: Mapping[str, list[Any]], look: Look) -> Iterator[Rollout]:
+    """RLVR: a row is a response. A group is a run of one id, or of one prompt where the data set has no ids."""
+    rows = _table(columns)
+    key = "id" if any(row.get("id") not in (None, "") for row in rows) else "prompt"
+    index = 0
+    for number_of, (_, run) in enumerate(groupby(rows, key=lambda row: repr(row.get(key)))):
+        group = list(run)
+        for row in group:
+            yield _response(row, f"{look.file.step}/{index}", f"{look.file.step}/g{number_of}", len(group), look)
+            index += 1
+
+
+def _table(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    """The columns of equal length as rows; ROLL writes them all equally long."""
+    rows = max((len(column) for column in columns.values()), default=0)
+    whole_ones = {name: column for name, column in columns.items() if len(column) == rows}
+    return [{name: column[index] for name, column in whole_ones.items()} for index in range(rows)]
+
+
+def _response(row: Mapping[str, Any], name: str, group: str, size: int, look: Look) -> Rollout:
+    return Rollout(
+        rollout_id=name,
+        group_id=group,
+        group_size=size,
+        purpose="train",
+        environment=rest.text(row.get("domain"), 100) or rest.text(row.get("tag"), 100),
+        difficulty=rest.text(row.get("difficulty"), 60),
+        consumptions=(Consumption(look.file.step, look.at),),
+        reward=number(row.get("scores")),
+    )
+
+
+def _trajectories(texts: Sequence[Any], look: Look) -> Iterator[Rollout | None]:
+    for index, text in enumerate(texts):
+        row = jsonl.parse(text) if isinstance(text, str) else None
+        yield _trajectory(row, index, look) if row is not None else None
+
+
+def _trajectory(row: Mapping[str, Any], index: int, look: Look) -> Rollout:
+    """Agentic: the steps that the environment's manager saw at its beginning and end are the policy's."""
+    env, lengths, failure = (mapping(row, name) for name in ("env_info", "length_info", "failure_info"))
+    evaluated = env.get("mode") == "val"
+    turns, versions = (
+        whole(lengths.get("num_actions", row.get("num_actions"))),
+        _STEPS.search(str(row.get("trajectory_id"))),
+    )
+    truncated = lengths.get("truncated")
+    return Rollout(
+        rollout_id=f"{look.file.step}/{rest.text(row.get('trajectory_id'), 160) or index}",
+        group_id=_group(env, look),
+        purpose="eval" if evaluated else "train",
+        environment=rest.text(env.get("tag"), 100),
+        version_start=int(versions[1]) if versions else None,
+        version_finish=int(versions[2]) if versions else None,
+        consumptions=() if evaluated else (Consumption(look.file.step, look.at),),
+        finished_at=look.at if evaluated else None,
+        group_complete_at=look.at,
+        response_tokens=_tokens(lengths, turns),
+        turn_count=turns,
+        reward=number(mapping(row, "reward_info").get("episode_reward")),
+        truncated=truncated if isinstance(truncated, bool) else None,
+        error=rest.clean(failure.get("failure_mode")) if failure.get("has_failure") is True else "",
+    )
+
+
+def _group(env: Mapping[str, Any], look: Look) -> str:
+    """Trajectories of one group have its id, the episode's and the seed in common."""
+    told = [
+        rest.text(str(env[key]), 40) for key in ("tag", "group_id", "episode_id", "seed") if env.get(key) is not None
+    ]
+    return f"{look.file.step}/{'_'.join(told)}" if env.get("group_id") is not None else ""
+
+
+def _tokens(lengths: Mapping[str, Any], turns: int | None) -> int | None:
+    """Tokens of all steps, from their mean, which ROLL rounds to hundredths."""
+    mean = number(lengths.get("step_response_length"))
+    return round(mean * turns) if mean is not None and turns is not None else None
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Rollouts of the steps dumped since ``cursor``.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now)
+
+
+def matches_path(path: Path) -> str | None:
+    """The first file of a dump."""
+    found = first_of(find, path)
+    return f"{found.name} of ROLL" if found is not None else None
+
+
+COLLECTOR = Collector(
+    name="roll_rollouts",
+    actor="generator",
+    reads="rollouts that ROLL dumps (rollout_dump_dir)",
+    versions="8eb27cc2 (2026-08) by source",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+)

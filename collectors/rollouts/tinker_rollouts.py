@@ -1,0 +1,140 @@
+"""Rollouts of Tinker cookbook runs: `iteration_N/{train,eval_*}_rollout_summaries.jsonl`, one row per trajectory.
+
+Written whole after each iteration (0.6.1: rl/rollout_logging.py, rl/train.py), no texts but what an environment logs.
+The sampler's weights of a group are those of one step, so that staleness is ``iteration - sampling_client_step``.
+Groups whose rewards are all equal are in the file also when `remove_constant_reward_groups` keeps them from being
+trained: then they left as zero advantage. Asynchronous recipes drop them before, untold.
+
+Does not know: where (in flight, in the group, in the queue) a rollout grew stale, times but the file's own, when single
+trajectories ended, truncation, which groups failed.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout, Turn
+from collectors.readers import jsonl, rest
+from collectors.readers.jsonl import number
+from collectors.readers.shapes import whole
+from collectors.rollouts._files import Look, Part, StepFile, listed
+from collectors.rollouts._rows import Line, lines
+from collectors.rollouts._verbs import count, first_of, tail_of
+
+LOOKED_FOR = "iteration_N/train_rollout_summaries.jsonl of the Tinker cookbook"
+CONFIG_BYTES = 1 << 20
+MAX_TURNS = 1_000
+
+_ITERATION = re.compile(r"iteration_(\d{1,12})")
+_SUMMARIES = re.compile(r"(train|eval_.{1,120})_rollout_summaries\.jsonl")
+
+
+def find(path: Path) -> list[StepFile]:
+    """Files of all iterations of a run's log folder."""
+    found = []
+    for folder in listed(path, _ITERATION):
+        for name in _names(folder.path):
+            purpose: Purpose = "train" if name.startswith("train_") else "eval"
+            found.append(StepFile(folder.step, folder.path / name, f"{folder.path.name}/{name}", purpose))
+    return found
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir() if _SUMMARIES.fullmatch(one.name)) if folder.is_dir() else []
+
+
+def _read(look: Look) -> Part:
+    part = lines(look, lambda line: rollout(line, look.file), "rollout summary")
+    if look.file.purpose == "train" and _removes_constant(look.file.path.parents[1]):
+        part.rollouts = _without_constant(part.rollouts)
+    return part
+
+
+def rollout(line: Line, file: StepFile) -> Rollout | None:
+    """A row as a rollout; None for what is no row of a summary."""
+    row = line.row
+    group, index = whole(row.get("group_idx")), whole(row.get("traj_idx"))
+    if group is None or index is None or not isinstance(row.get("steps"), list):
+        return None
+    steps = [step for step in row["steps"] if isinstance(step, Mapping)]
+    version, iteration = whole(row.get("sampling_client_step")), whole(row.get("iteration"))
+    tokens = count(step.get("ac_len") for step in steps)
+    label = "train" if file.purpose == "train" else file.path.name.removesuffix("_rollout_summaries.jsonl")
+    name = f"{label}/{file.step}/{group}"
+    trained = file.purpose == "train"
+    return Rollout(
+        rollout_id=f"{name}/{index}",
+        group_id=name,
+        purpose=file.purpose,
+        environment=_environment(row, file),
+        version_dispatched=version,
+        version_start=version,
+        # All by one policy; which one was newest when the last token came is not told.
+        token_versions=((version, tokens),) if version is not None and tokens else (),
+        consumptions=(Consumption(iteration if iteration is not None else file.step, line.at),) if trained else (),
+        finished_at=None if trained else line.at,
+        scored_at=None if trained else line.at,
+        prompt_tokens=whole(steps[0].get("ob_len")) if steps else None,
+        response_tokens=tokens,
+        loss_tokens=tokens,
+        turns=tuple(Turn(version=version) for _ in steps) if len(steps) <= MAX_TURNS else (),
+        turn_count=len(steps),
+        reward=number(row.get("total_reward")),
+    )
+
+
+def _environment(row: Mapping[str, Any], file: StepFile) -> str:
+    tags = row.get("tags")
+    tag = rest.text(tags[0], 100) if isinstance(tags, list) and tags else ""
+    return tag or (rest.text(row.get("split"), 100).removeprefix("eval/") if file.purpose == "eval" else "")
+
+
+def _removes_constant(folder: Path) -> bool:
+    """Does the recipe take groups without a difference in reward out after it wrote them? (Synchronous ones do.)"""
+    try:
+        with (folder / "config.json").open("rb") as file:
+            config = jsonl.parse(file.read(CONFIG_BYTES)) or {}
+    except OSError:
+        return False
+    later = config.get("async_config") or config.get("stream_minibatch_config")
+    return config.get("remove_constant_reward_groups") is True and not later
+
+
+def _without_constant(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    rewards: dict[str, set[float | None]] = {}
+    for one in rollouts:
+        rewards.setdefault(one.group_id, set()).add(one.reward)
+    return [
+        replace(one, consumptions=(), exit="zero_advantage", finished_at=one.consumptions[0].at)
+        if len(rewards[one.group_id]) == 1 and one.consumptions
+        else one
+        for one in rollouts
+    ]
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Rollouts of the iterations written since ``cursor``.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now)
+
+
+def matches_path(path: Path) -> str | None:
+    """The first summary there is."""
+    found = first_of(find, path)
+    return f"{found.name} of the Tinker cookbook" if found is not None else None
+
+
+COLLECTOR = Collector(
+    name="tinker_rollouts",
+    actor="generator",
+    reads="rollout summaries of Tinker cookbook runs (iteration_N/*_rollout_summaries.jsonl)",
+    versions="0.6.1 by source",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+)

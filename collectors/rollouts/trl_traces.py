@@ -1,0 +1,143 @@
+"""Traces of TRL's AsyncGRPOTrainer in trackio's database: 8 rollouts of every 8th policy version (TRL 1.16.0).
+
+A row of table `traces` is one rollout as the trainer took it from its queue (experimental/async_grpo/
+async_grpo_trainer.py:264): `step` is the policy's version then, `model_version` that of its group's first dispatch.
+They are a sample: nothing is counted from them. Of a row only `metadata` is read; messages are not (trackio 0.43.0).
+
+Does not know: versions of single tokens, what was dropped, turns, when a rollout was made.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
+from collectors.readers import jsonl, sqlite, trackio, trackio_log
+from collectors.readers.jsonl import number
+from collectors.readers.shapes import whole
+
+LOOKED_FOR = "a trackio *.db with traces of TRL's AsyncGRPOTrainer"
+KEY = "rollouts"
+METADATA_BYTES = 64 << 10
+# Only the asynchronous trainer has this setting, and only it writes traces.
+SETTING = "max_staleness"
+
+_COLUMNS = frozenset({"run_id", "timestamp", "step", "key", "trace_index", "metadata"})
+_ROWS = (
+    "SELECT rowid, timestamp, step, trace_index, CASE WHEN length(CAST(metadata AS BLOB)) <= ? THEN metadata END"
+    " FROM traces WHERE run_id = ? AND rowid > ? AND key = ? ORDER BY rowid LIMIT ?"
+)
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Rollouts whose traces were logged since ``cursor``, of the newest run in the database.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``, ``locked``, ``garbage``.
+    """
+    try:
+        database = _find(path)
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
+    if database is None:
+        raise ScrapeError("not_a_run", f"no traces in {path.name}: looked for {LOOKED_FOR}")
+    inode = database.stat().st_ino
+    return sqlite.reading(database, lambda opened: _read(opened, inode, cursor, limits, now), "trackio")
+
+
+def _read(database: sqlite3.Connection, inode: int, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    run, config = trackio.newest_run(database, limits)
+    last = database.execute("SELECT coalesce(max(rowid), 0) FROM traces").fetchone()[0]
+    same = cursor.get("inode") == inode and cursor.get("run") == run and int(cursor.get("row", 0)) <= last
+    row = int(cursor.get("row", 0)) if same else 0
+    rows = database.execute(_ROWS, (METADATA_BYTES, run, row, KEY, limits.tail_rows + 1)).fetchall()
+    found, group_size = rows[: limits.tail_rows], whole(config.get("num_generations"))
+    rollouts = [_rollout(one, group_size, now) for one in found]
+    dropped = sum(one is None for one in rollouts)
+    return Reading(
+        rollouts=tuple(one for one in rollouts if one is not None),
+        cursor={"inode": inode, "run": run, "row": found[-1][0] if found else row},
+        more=len(rows) > len(found),
+        dropped=dropped,
+        why_dropped="a trace without the metadata of a rollout" if dropped else "",
+        samples_scraped=len(found),
+    )
+
+
+def _rollout(row: tuple[Any, ...], group_size: int | None, now: float) -> Rollout | None:
+    _, stamp, step, index, text = row
+    data = jsonl.parse(text) if isinstance(text, str | bytes) else None
+    version, group = _told(data, "model_version"), _told(data, "group_id")
+    if data is None or version is None or group is None or whole(step) is None:
+        return None
+    at, tokens = trackio.epoch(stamp), _told(data, "completion_tokens")
+    return Rollout(
+        rollout_id=f"{step}/{whole(index) or 0}",
+        group_id=str(group),
+        group_size=group_size,
+        purpose="train",
+        version_dispatched=version,
+        consumptions=(Consumption(int(step), min(at, now) if at is not None else None),),
+        prompt_tokens=_told(data, "prompt_tokens"),
+        response_tokens=tokens,
+        loss_tokens=tokens,
+        reward=number(data.get("reward")),
+        advantage=number(data.get("advantage")),
+        sampled=True,
+    )
+
+
+def _told(data: Mapping[str, Any] | None, key: str) -> int | None:
+    return whole(data.get(key)) if data is not None else None
+
+
+def _find(path: Path) -> Path | None:
+    """The newest database in which such traces are or will be."""
+    path.stat()
+    return next((one for one in trackio_log.find(path) if _has_traces(one)), None)
+
+
+def _has_traces(path: Path) -> bool:
+    """It has the table, and rollouts in it or the trainer that writes them.
+
+    Raises:
+        ScrapeError: ``locked``.
+    """
+
+    def asked(database: sqlite3.Connection) -> bool:
+        if not sqlite.columns(database, "traces") >= _COLUMNS:
+            return False
+        held = database.execute("SELECT 1 FROM traces WHERE key = ? LIMIT 1", (KEY,)).fetchone()
+        return held is not None or SETTING in trackio.newest_run(database, Limits())[1]
+
+    try:
+        return sqlite.reading(path, asked, "trackio")
+    except ScrapeError as error:
+        if error.kind == "locked":
+            raise
+        return False
+
+
+def matches_path(path: Path) -> str | None:
+    """The database.
+
+    Raises:
+        ScrapeError: ``locked``.
+    """
+    try:
+        found = _find(path)
+    except OSError:
+        return None
+    return f"{found.name} with traces of AsyncGRPO" if found is not None else None
+
+
+COLLECTOR = Collector(
+    name="trl_traces",
+    actor="generator",
+    reads="rollout traces of TRL AsyncGRPO runs in trackio's database (8 of every 8th version: a sample)",
+    versions="TRL 1.16.0 and trackio 0.43.0 by source and recorded runs",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+)

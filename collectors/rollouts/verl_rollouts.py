@@ -1,0 +1,107 @@
+"""Generations that verl dumps: `<trainer.rollout_data_dir>/<step>.jsonl`, and `validation_data_dir` likewise.
+
+A file is a step's batch, rewritten whole (0.9.1: trainer/ppo/v1/trainer_base.py:1225, trainer/ppo/ray_trainer.py:479).
+The V1 trainers add `uid`, ``{prompt}_{rollout}_{output}``, which names the group; the older ones do not, and may have
+put the rows in another order: there a group is the rows of one prompt, hashed in memory.
+
+Does not know: the version that generated (so no staleness of an asynchronous run), lengths, times but the file's own.
+"""
+
+import hashlib
+import os
+import re
+from itertools import islice
+from pathlib import Path
+
+from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout
+from collectors.readers import rest
+from collectors.readers.jsonl import number
+from collectors.rollouts._files import Look, Part, StepFile, listed
+from collectors.rollouts._rows import Line, lines
+from collectors.rollouts._verbs import begins, first_of, tail_of
+
+LOOKED_FOR = "<step>.jsonl of verl's rollout_data_dir, there or one folder below"
+# Of a run's folder: folders looked into.
+MAX_FOLDERS = 200
+
+_FILE = re.compile(r"(\d{1,12})\.jsonl")
+_HEAD = re.compile(rb'\{"input": ?"')
+_EVALUATION = re.compile(r"(?:.*[^a-z])?e?val.*", re.IGNORECASE)
+_INPUT = re.compile(rb'"input": ?("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
+# The trainer's own word for a key: prompt, then which rollout of it, then which output of that.
+_UID = re.compile(r"(.{1,120})_(\d{1,9})_(\d{1,9})")
+
+
+def find(path: Path) -> list[StepFile]:
+    """The dump's files: in the folder given, and in the folders right below it."""
+    found = _dump(path, path)
+    with os.scandir(path) as entries:
+        folders = sorted(one.name for one in islice(entries, MAX_FOLDERS) if one.is_dir())
+    return found + [file for name in folders for file in _dump(path / name, path)]
+
+
+def _dump(folder: Path, root: Path) -> list[StepFile]:
+    """Files of one folder; a folder called after validation holds evaluations, for the rows do not say."""
+    purpose: Purpose = "eval" if _EVALUATION.fullmatch(folder.name) else "train"
+    files = listed(folder, _FILE, purpose, root)
+    return files if files and any(begins(file.path, _HEAD) for file in (files[0], files[-1])) else []
+
+
+def _read(look: Look) -> Part:
+    prompts: dict[str, int] = dict(look.place.get("prompts", {}))
+    part = lines(look, lambda line: rollout(line, look.file, prompts), "generation of verl")
+    part.place["prompts"] = prompts
+    return part
+
+
+def rollout(line: Line, file: StepFile, prompts: dict[str, int]) -> Rollout | None:
+    """A row as a rollout; None for what is no row. ``prompts``: hash of a prompt -> its number in the file."""
+    row = line.row
+    if "input" not in row or "output" not in row or "score" not in row:
+        return None
+    trained, prefix = file.purpose == "train", f"{file.path.parent.name}/" if file.purpose == "eval" else ""
+    named = _UID.fullmatch(row["uid"]) if isinstance(row.get("uid"), str) else None
+    group = named[1] if named else f"p{prompts.setdefault(_hash(line.raw), len(prompts))}"
+    return Rollout(
+        rollout_id=f"{prefix}{file.step}/{named[0] if named else line.index}",
+        group_id=f"{prefix}{file.step}/{group}",
+        purpose=file.purpose,
+        environment=rest.text(row.get("data_source"), 100),
+        consumptions=(Consumption(max(0, file.step - 1), line.at),) if trained else (),
+        finished_at=None if trained else line.at,
+        scored_at=None if trained else line.at,
+        # Rows of one prompt may be apart, so that they cannot be counted here; the batch is whole by the file's time.
+        group_complete_at=None if named else line.at,
+        reward=number(row.get("score")),
+    )
+
+
+def _hash(raw: bytes) -> str:
+    prompt = _INPUT.search(raw)
+    return hashlib.blake2b(prompt[1] if prompt else b"", digest_size=6).hexdigest()
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Rollouts of the steps dumped since ``cursor``.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now)
+
+
+def matches_path(path: Path) -> str | None:
+    """The first file of a dump."""
+    found = first_of(find, path)
+    return f"{found.name}, generations that verl dumped" if found is not None else None
+
+
+COLLECTOR = Collector(
+    name="verl_rollouts",
+    actor="generator",
+    reads="generations that verl dumps (trainer.rollout_data_dir, validation_data_dir)",
+    versions="0.9.1 by source",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+)

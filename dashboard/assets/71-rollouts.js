@@ -1,0 +1,256 @@
+// Rollouts: where they went (bars), where they are (census), staleness and length over time, solve rates. Only text nodes.
+(function (RS) {
+  "use strict";
+  const { svg, canvas, make } = RS;
+  const box = (name) => document.querySelector(`[data-draw=${name}]`);
+  const shown = () => RS.boot && RS.boot.key === "rollouts" && RS.view["ro.mode"] === "ok";
+  const plain = (count) => count.toLocaleString("en");
+  RS.stateWord = (name) => (RS.view["ro.words"] || {})[name] || String(name).replaceAll("_", " ");
+
+  // ---- where they went
+
+  const UNITS = [["rollouts", 1], ["tokens", 2], ["GPU-seconds", 3], ["USD", 4]];
+  const exact = (value, unit) => (value === null ? "–" : unit === "USD" ? value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : unit === "GPU-seconds" ? plain(Math.round(value)) : plain(value));
+  const said = (row) => UNITS.slice(1).filter(([, i]) => row[i] !== null).map(([unit, i]) => `${exact(row[i], unit)} ${unit}`).join(" · ");
+
+  function exits() {
+    const where = box("exits"), rows = RS.list("ro.f.");
+    if (!where || !shown()) return;
+    where.hidden = !rows.length && !RS.view["ro.f.in"];
+    if (where.hidden) return where.replaceChildren();
+    if (!where.clientWidth) return;
+    const all = [...rows, ["in_flight", RS.view["ro.f.in"] || 0, null, null, null, 0]], narrow = where.clientWidth < 560;
+    const label = all.map((row) => `${RS.stateWord(row[0])}${row[5] ? " (derived)" : ""}: ${row[5] ? "" : plain(row[1]) + " rollouts"}${said(row) ? (row[5] ? "" : ", ") + said(row) : ""}`).join("; ");
+    const sums = UNITS.map(([, i]) => rows.reduce((sum, row) => sum + (row[i] || 0), 0));
+    const left = narrow ? 0 : 178, tall = narrow ? 58 : Math.max(30, Math.min(38, Math.floor(228 / all.length))), top = narrow ? 4 : 24, step = 8;
+    const el = canvas(where, top + tall * all.length + step, label), units = narrow ? UNITS.slice(0, 1) : UNITS;
+    // Rollouts come with their share, which needs room.
+    const wide = where.clientWidth - left, parts = narrow ? [1] : [0.34, 0.26, 0.23, 0.17];
+    let x = left;
+    units.forEach(([unit, i], u) => {
+      const size = wide * parts[u], most = Math.max(1e-9, ...all.map((row) => row[i] || 0)), room = narrow ? 112 : u ? 92 : 130;
+      if (!narrow) el.append(svg("text", { x, y: 12, class: "unit" }, unit));
+      all.forEach((row, r) => {
+        const flying = r === rows.length, y = top + tall * r + (flying ? step : 0), value = row[i];
+        if (u === 0) el.append(...name(row, narrow, y, flying));
+        if (flying && u) return;
+        if (row[5] && unit === "rollouts") return void el.append(svg("text", { x, y: y + (narrow ? 36 : 19), class: "none" }, narrow ? said(row) : "–"));
+        const long = value ? Math.max(2, ((size - room) * value) / most) : 0, at = y + (narrow ? 18 : 6);
+        if (value) el.append(svg("rect", { x: x + 0.5, y: at, width: long.toFixed(1), height: 16, rx: 2, class: `${row[0]}${row[5] ? " derived" : ""}` }));
+        el.append(svg("text", { x: x + long + (long ? 7 : 0), y: at + 12.5, class: value === null ? "none" : "count" }, exact(value, unit)));
+        if (u === 0 && !flying && sums[0]) el.append(svg("text", { x: x + size - (narrow ? 0 : 22), y: at + 12.5, "text-anchor": "end", class: "share" }, RS.format.text(value / sums[0], "ratio")));
+        if (narrow && said(row)) el.append(svg("text", { x, y: at + 31, class: "share" }, said(row)));
+      });
+      x += size;
+    });
+    const line = top + tall * rows.length + step / 2;
+    el.append(svg("line", { x1: 0, x2: where.clientWidth, y1: line, y2: line, class: "rule" }));
+  }
+
+  function name(row, narrow, y, flying) {
+    const words = flying ? "in flight now" : RS.stateWord(row[0]);
+    const found = [svg("text", { x: 0, y: y + (narrow ? 12 : 19), class: "name" }, words)];
+    if (row[5]) found[0].append(svg("tspan", { class: "share", dx: 6 }, "derived"));
+    return found;
+  }
+
+  // ---- where they are
+
+  const kept = new Map();
+  function census() {
+    const where = document.querySelector("[data-rows=ro-census]");
+    if (!where) return;
+    const rows = RS.list("ro.c.");
+    for (const row of rows) {
+      const li = kept.get(row[0]) || entry(row[0]);
+      fill(li, row);
+      if (li.parentNode !== where) where.append(li);
+    }
+    for (const li of [...where.children]) if (!rows.some(([state]) => kept.get(state) === li)) li.remove();
+  }
+
+  // Made once: a list that is made anew takes the focus away.
+  function entry(state) {
+    const li = make("li"), button = make("button", "", "state-row"), head = make("span", "", "row"), track = make("span", "", "bar");
+    button.type = "button";
+    button.title = "Show them in the table, the longest there first";
+    head.append(make("span", RS.stateWord(state), "word"), make("span", "", "note"), make("b"));
+    track.append(make("span"));
+    button.append(head, track);
+    button.addEventListener("click", () => {
+      RS.ask({ state, sort: "moved", order: "asc", find: null, group: null });
+      RS.by("ro-table").scrollIntoView({ block: "start" });
+    });
+    li.append(button);
+    kept.set(state, li);
+    return li;
+  }
+
+  function fill(li, [, count, width, since]) {
+    li.querySelector("b").textContent = plain(count);
+    li.querySelector(".bar span").style.width = width + "%";
+    li.querySelector("button").disabled = !count;
+    const age = li.querySelector(".note");
+    if (since === null) delete age.dataset.since, (age.textContent = "");
+    else age.dataset.since = since;
+  }
+
+  function zeroes() {
+    const where = document.querySelector("[data-rows=ro-zero]");
+    where.replaceChildren(...RS.list("ro.z.").map(([name, value, width]) => {
+      const li = make("li"), head = make("span", "", "row"), track = make("span", "", "bar"), fill = make("span"), word = make("span", name, "long");
+      word.title = name;
+      head.append(word, make("b", value));
+      fill.style.width = width + "%";
+      track.append(fill);
+      li.append(head, track);
+      return li;
+    }));
+  }
+
+  // ---- heat maps
+
+  const MOST_ROWS = 24, HEIGHT = 196;
+
+  function columns(prefix, row) {
+    const found = [], width = 1000 * RS.view["hc.width"], form = new RegExp(`^${prefix}\\.\\d+$`);
+    for (const [key, cell] of Object.entries(RS.view)) {
+      if (!form.test(key)) continue;
+      const sums = new Map();
+      for (const [bin, count] of cell) sums.set(row(bin), (sums.get(row(bin)) || 0) + count);
+      const from = Number(key.slice(prefix.length + 1)) * width + RS.tz;
+      found.push([from, from + width, [...sums], cell]);
+    }
+    return found.sort((a, b) => a[0] - b[0]);
+  }
+
+  // The value below which a share of a column lies, as a row and a part of it.
+  function quantile(cell, share, part) {
+    const total = cell.reduce((sum, [, count]) => sum + count, 0);
+    let below = 0;
+    for (const [bin, count] of cell) {
+      if (below + count >= share * total) return bin + (part ? (share * total - below) / count : 0.5);
+      below += count;
+    }
+    return NaN;
+  }
+
+  function lines(map, found, row, part) {
+    const path = (share) => {
+      const points = [];
+      found.forEach(([from, to, , cell], i) => {
+        if (i && from - found[i - 1][1] > 3 * (to - from)) points.push([0, NaN]);
+        const at = (from + to) / 2;
+        if (at >= map.start && at <= map.end) points.push([map.x(at), map.y(row(quantile(cell, share, part)))]);
+      });
+      return points;
+    };
+    map.el.append(RS.line(path(0.5), "dashed"), RS.line(path(0.95), "solid"));
+  }
+
+  function drawable(key) {
+    const where = box(key);
+    if (!where || !shown()) return null;
+    where.hidden = !RS.view[key + ".total"];
+    return where.hidden || !where.clientWidth ? null : where;
+  }
+
+  // Rows are numbers of versions; what is beyond the last row is in it.
+  function stale() {
+    const where = drawable("hs");
+    if (!where) return;
+    let top = Math.ceil(RS.view["hs.bound"] || 0);
+    for (const [key, cell] of Object.entries(RS.view)) if (/^hs\.\d+$/.test(key)) top = Math.max(top, ...cell.map(([bin]) => bin));
+    const rows = Math.min(MOST_ROWS, Math.max(4, top + 1)), tall = Math.floor(HEIGHT / rows), every = Math.ceil(14 / tall);
+    const names = Array.from({ length: rows }, (_, i) => (i === rows - 1 && top >= rows ? i + "+" : i % every ? "" : String(i)));
+    const row = (bin) => Math.max(0, Math.min(rows - 1, bin)), found = columns("hs", row);
+    const label = `${plain(RS.view["hs.total"])} uses of rollouts by their staleness in versions`;
+    const map = RS.heatMap(where, { names, middle: true, columns: found, most: RS.view["hs.most"], tall, label });
+    const bound = RS.view["hs.bound"];
+    if (bound && bound < rows) map.el.append(svg("path", { d: `M${map.left} ${map.y(bound + 1)}H${map.left + map.wide}`, class: "bound" }));
+    lines(map, found, (value) => Math.min(rows - 0.5, value), false);
+    where.look = Object.assign(map, { row: (i) => `${i}${i === rows - 1 && top >= rows ? " or more" : ""} version${i === 1 ? "" : "s"}`, found });
+    RS.scale("hs", RS.view["hs.most"], RS.view["hc.width"]);
+  }
+
+  // Bins are half powers of two; two make a row where there are many.
+  function length() {
+    const where = drawable("hl");
+    if (!where) return;
+    const bins = Object.entries(RS.view).filter(([key]) => /^hl\.\d+$/.test(key)).flatMap(([, cell]) => cell.map(([bin]) => bin));
+    const low = Math.min(...bins), span = Math.max(...bins) - low + 1, pair = span > 14 ? 2 : 1, first = Math.floor(low / pair);
+    const rows = Math.max(4, Math.floor(Math.max(...bins) / pair) - first + 1), tall = Math.max(7, Math.min(28, Math.floor(HEIGHT / rows)));
+    const edge = (row) => 2 ** ((pair * (first + row)) / 2), words = (value) => RS.format.number(value >= 100 ? Math.round(value) : value), every = Math.ceil(8 / tall);
+    const names = Array.from({ length: rows }, (_, i) => ((pair * (first + i + 1)) % (every > 1 ? 4 : 2) ? "" : words(edge(i + 1))));
+    const found = columns("hl", (bin) => Math.floor(bin / pair) - first);
+    const label = `${plain(RS.view["hl.total"])} rollouts by their tokens when they ended`;
+    const map = RS.heatMap(where, { names, columns: found, most: RS.view["hl.most"], tall, label });
+    lines(map, found, (bin) => bin / pair - first, true);
+    where.look = Object.assign(map, { row: (i) => `${words(edge(i))} to ${words(edge(i + 1))} tokens`, found });
+    RS.scale("hl", RS.view["hl.most"], RS.view["hc.width"]);
+  }
+
+  function look(event) {
+    const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), map = where.look;
+    if (!map) return;
+    const found = RS.heatAt(where, map, event);
+    if (!found) return void (at.textContent = "");
+    const column = map.found.find(([from, to]) => found.ms >= from && found.ms < to);
+    const count = column ? (column[2].find(([row]) => row === found.row) || [0, 0])[1] : 0;
+    const mark = RS.markAt(found.ms, (map.end - map.start) / map.wide);
+    at.textContent = [mark, `${RS.when(found.ms, map)}`, `${map.row(found.row)}: ${plain(count)}`].filter(Boolean).join(" · ");
+  }
+
+  // ---- solve rates
+
+  function solve() {
+    const where = box("solve"), tenths = RS.view["ro.solve"] || [];
+    if (!where || !shown()) return;
+    where.hidden = !tenths.length;
+    if (!tenths.length || !where.clientWidth) return;
+    const most = Math.max(...tenths, 1), wide = where.clientWidth / tenths.length, tall = 116, bottom = 140;
+    const words = (i) => `${10 * i} to ${10 * i + 10} %`;
+    const el = canvas(where, 164, tenths.map((count, i) => `${words(i)}: ${plain(count)} groups`).join(", "));
+    el.append(svg("rect", { x: 2 * wide, y: 4, width: 6 * wide, height: bottom - 4, class: "band" }));
+    el.append(svg("text", { x: 5 * wide, y: 18, "text-anchor": "middle" }, "productive"));
+    tenths.forEach((count, i) => {
+      const high = count ? Math.max(2, (count / most) * (tall - 20)) : 0, x = wide * (i + 0.5);
+      el.append(svg("rect", { x: wide * i + 2, y: bottom - high, width: Math.max(1, wide - 4), height: high, class: i > 1 && i < 8 ? "good" : "flat" }));
+      if (count) el.append(svg("text", { x, y: bottom - high - 4, "text-anchor": "middle", class: "count" }, plain(count)));
+      if (i % 2 === 0) el.append(svg("text", { x: wide * i, y: bottom + 16, "text-anchor": i ? "middle" : "start" }, i ? `${10 * i} %` : "0"));
+    });
+    el.append(svg("text", { x: 10 * wide, y: bottom + 16, "text-anchor": "end" }, "100 %"));
+  }
+
+  // ---- all of it
+
+  // Under the name by which this browser reached us.
+  function recipe() {
+    const address = location.origin + RS.by("app").dataset.base.replace(/\/$/, "");
+    document.querySelector("[data-code=push]").textContent = (RS.view["ro.push"] || "").replace("@here@", address);
+  }
+
+  function watch() {
+    for (const [name, draw] of [["exits", exits], ["hs", stale], ["hl", length], ["solve", solve]]) RS.fitted(box(name), draw);
+    for (const area of [box("hs"), box("hl")]) {
+      if (!area || area.looked) continue;
+      area.looked = true;
+      area.addEventListener("pointermove", look);
+      area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
+    }
+  }
+
+  RS.drawers.push((cells) => {
+    if (!("ro.mode" in RS.view) || !box("exits")) return;
+    const any = (prefix) => "ro.mode" in cells || Object.keys(cells).some((key) => key.startsWith(prefix));
+    watch();
+    if ("ro.push" in cells) recipe();
+    if (any("ro.f.")) exits();
+    if (any("ro.c.")) census();
+    if (any("ro.z.")) zeroes();
+    if (any("ro.solve")) solve();
+    if (any("hs.") || "hc.width" in cells) stale();
+    if (any("hl.") || "hc.width" in cells) length();
+  });
+  RS.painters.push(() => (stale(), length()));
+})(window.RS);

@@ -1,0 +1,359 @@
+// The tables of rollouts and groups: filters, order and pages live in the address, rows come as cells.
+(function (RS) {
+  "use strict";
+  const { make, by, cellOf } = RS, WAIT = 250, ANSWER = 5000;
+  let askedAt = -ANSWER;
+  const here = () => RS.boot && RS.boot.key === "rollouts";
+  const told = (name) => new URLSearchParams(location.search).get(name) || "";
+  const count = (value) => (value === null ? "–" : value.toLocaleString("en"));
+
+  // Changes what the page is asked, in the address and at once. `push`: as a place that "back" leaves.
+  RS.ask = function (changes, push) {
+    const href = location.pathname + RS.query(changes) + location.hash;
+    if (push) history.pushState({}, "", href);
+    else history.replaceState(history.state, "", href);
+    forget(changes);
+    asked();
+  };
+
+  function asked() {
+    askedAt = performance.now();
+    show();
+    RS.poke();
+    if (RS.showOpen) RS.showOpen();
+  }
+
+  // Pages that were added belong to the question of before.
+  const OPENS = ["rollout", "life"];
+  function forget(changes) {
+    const names = Object.keys(changes);
+    if (names.some((name) => !OPENS.includes(name) && name !== "outcome")) tables.rollouts.begin();
+    if (names.includes("outcome") || names.includes("environment")) tables.groups.begin();
+  }
+
+  window.addEventListener("popstate", () => {
+    if (!here()) return;
+    tables.rollouts.begin();
+    tables.groups.begin();
+    asked();
+  });
+
+  // ---- cells of a row
+
+  // What others named: two lines of it, and the whole in the tip.
+  function word(text, name) {
+    const el = make("span", text, name);
+    if (String(text).length > 40) (el.title = text), el.classList.add("long");
+    return el;
+  }
+
+  function aged(at) {
+    const el = make("span");
+    (el.dataset.at = at), (el.title = new Date(at * 1000).toLocaleString());
+    return el;
+  }
+
+  const note = (text) => word(text, "note");
+  const GOOD = { trained: "ok", mixed: "ok", infra_error: "critical", env_error: "critical", stale: "watch", zero_advantage: "watch", all_solved: "watch", none_solved: "watch", equal_unknown: "watch", too_few_valid: "critical" };
+  RS.statePill = pill;
+  function pill(state) {
+    const el = make("span", RS.stateWord(state), "pill");
+    el.dataset.state = GOOD[state] || "unknown";
+    return el;
+  }
+
+  function opener(id, title, open) {
+    const th = make("th"), button = make("button", id, "link long");
+    th.scope = "row";
+    button.type = "button";
+    button.title = id.length > 24 ? id : title;
+    button.addEventListener("click", open);
+    th.append(button);
+    return th;
+  }
+
+  function took(seconds, since) {
+    const el = make("span", seconds === null ? (since === null ? "–" : "") : RS.format.text(seconds, "seconds"));
+    if (seconds !== null || since === null) return [el];
+    el.dataset.since = since;
+    return [el, note("so far")];
+  }
+
+  const versions = (start, finish) => (start === null ? "–" : finish === null || finish === start ? `v${start}` : `v${start} to v${finish}`);
+  RS.versions = versions;
+
+  function parts(flight, group, queue) {
+    const named = [[flight, "in flight"], [group, "in group"], [queue, "in queue"]].filter(([value]) => value);
+    return named.map(([value, name]) => `${value} ${name}`).join(" + ");
+  }
+
+  // In the order of `dashboard/rollout_tables.py`.
+  function rollout([id, life, group, environment, purpose, agent, engine, state, moved, seconds, since, prompt, response,
+    turns, tools, reward, advantage, start, finish, used, stale, flight, inGroup, queue, mixed, cut, error, unknown, sampled]) {
+    const tr = make("tr"), th = opener(id, "Show its timeline", () => RS.openRollout(id, life));
+    th.append(note([environment, purpose === "train" ? "" : purpose, agent, engine, sampled ? "a sample" : ""].filter(Boolean).join(" · ")));
+    const staleness = make("span", stale === null ? "–" : String(stale));
+    if (stale === null && unknown) staleness.title = unknown;
+    tr.append(th, cellOf("State", pill(state), note(error)), cellOf("Took", ...took(seconds, since)),
+      cellOf("Tokens", make("span", count(response)), note([cut ? "cut off" : "", prompt === null ? "" : `prompt ${count(prompt)}`].filter(Boolean).join(" · "))),
+      cellOf("Turns", make("span", count(turns)), note(tools === null ? "" : `${count(tools)} tool call${tools === 1 ? "" : "s"}`)),
+      cellOf("Reward", make("span", reward === null ? "–" : RS.format.number(reward)), note(advantage === null ? "" : `advantage ${RS.format.number(advantage)}`)),
+      cellOf("Versions", make("span", versions(start, finish)), note([mixed ? "mixed" : "", used === null ? "" : `used at v${used}`].filter(Boolean).join(" · "))),
+      cellOf("Staleness", staleness, note(parts(flight, inGroup, queue))), cellOf("Moved", aged(moved)));
+    tr.dataset.id = id;
+    tr.dataset.life = life;
+    // The whole row is a target; the button in it is what a keyboard reaches.
+    tr.addEventListener("click", (event) => event.target.closest("button, a") || String(getSelection()) || RS.openRollout(id, life));
+    return tr;
+  }
+
+  // Lowest to highest reward of what any group got.
+  function spread(low, high, mean) {
+    const el = make("span", "", "between"), [from, to] = reach();
+    const place = (value) => (to > from ? (100 * (value - from)) / (to - from) : 50) + "%";
+    const bar = make("i"), dot = make("b");
+    bar.style.left = place(low);
+    bar.style.right = `calc(100% - ${place(high)})`;
+    dot.style.left = place(mean);
+    el.append(bar, dot);
+    return el;
+  }
+
+  function reach() {
+    const lows = [0], highs = [1];
+    for (const handle of RS.view["rg.order"] || []) {
+      const row = RS.view["rg.r." + handle];
+      if (row && row[8] !== null) lows.push(row[8]), highs.push(row[9]);
+    }
+    return [Math.min(...lows), Math.max(...highs)];
+  }
+
+  function group([id, , environment, purpose, size, members, done, valid, low, high, mean, solved, outcome, admitted, version, moved, seconds, sampled]) {
+    const tr = make("tr"), th = opener(id, "Show its rollouts", () => {
+      RS.ask({ group: id, state: null, find: null });
+      by("ro-table").scrollIntoView({ block: "start" });
+    });
+    const number = RS.format.number, known = low !== null;
+    th.append(note([environment, purpose === "train" ? "" : purpose, version === null ? "" : `v${version}`, sampled ? "a sample" : ""].filter(Boolean).join(" · ")));
+    const rewards = known ? [spread(low, high, mean), note(low === high ? `all ${number(low)}` : `${number(low)} to ${number(high)}, mean ${number(mean)}`)] : [make("span", "–")];
+    const failed = done - valid;
+    tr.append(th, cellOf("Rewards", ...rewards), cellOf("Solved", make("span", solved === null ? "–" : RS.format.text(solved, "ratio")), note(`${done} of ${size ?? members} done${failed ? `, ${failed} failed` : ""}`)),
+      cellOf("Outcome", pill(outcome), note(admitted ? "trained" : "")), cellOf("Spread", make("span", seconds === null ? "–" : RS.format.text(seconds, "seconds")), aged(moved)));
+    tr.lastChild.lastChild.classList.add("note");
+    return tr;
+  }
+
+  // ---- a table
+
+  class Table {
+    constructor(name, prefix, draw, once) {
+      Object.assign(this, { name, prefix, draw, once, seen: true, stale: false });
+      this.begin();
+    }
+
+    // First page only, and live.
+    begin() {
+      this.more = [];
+      this.next = null;
+      delete RS.once[this.once];
+    }
+
+    get body() {
+      return document.querySelector(`[data-rows=${this.name}]`);
+    }
+
+    apply(cells) {
+      const answer = cells[this.prefix + ".more"];
+      if (answer && RS.once[this.once] === answer[0]) {
+        this.more.push(...answer[1]);
+        this.next = answer[2];
+        delete RS.once[this.once];
+        for (const row of answer[1]) this.body.append(this.draw(row));
+        return this.foot();
+      }
+      // What was added stands still: rows that shift under a reader's eyes help nobody.
+      if (!this.more.length && Object.keys(cells).some((key) => key.startsWith(this.prefix + "."))) this.render();
+    }
+
+    // Rows that stay are the same elements, so that neither focus nor a selection is lost.
+    render() {
+      const body = this.body, order = RS.view[this.prefix + ".order"] || [];
+      if (!body) return;
+      // Out of sight nothing is drawn anew but an answer; the news come when they are looked at.
+      if (!this.seen && body.rows.length && performance.now() - askedAt > ANSWER) return void (this.stale = true);
+      this.stale = false;
+      const known = new Map([...body.rows].map((tr) => [tr.dataset.handle, tr]));
+      const rows = order.map((handle) => this.row(handle, known.get(handle)));
+      rows.forEach((tr, i) => body.rows[i] !== tr && body.insertBefore(tr, body.rows[i] || null));
+      while (body.rows.length > rows.length) body.lastChild.remove();
+      this.next = RS.view[this.prefix + ".after"] || "";
+      this.foot();
+      RS.ages();
+    }
+
+    row(handle, old) {
+      const cells = RS.view[`${this.prefix}.r.${handle}`], mark = JSON.stringify(cells);
+      if (old && old.mark === mark) return old;
+      const tr = this.draw(cells), focus = old && old.contains(document.activeElement);
+      tr.dataset.handle = handle;
+      tr.mark = mark;
+      if (old) old.replaceWith(tr);
+      if (focus) tr.querySelector("button").focus();
+      return tr;
+    }
+
+    foot() {
+      const button = by("more-" + this.name), words = by("said-" + this.name), live = (RS.view[this.prefix + ".order"] || []).length;
+      button.hidden = !this.next;
+      button.disabled = this.once in RS.once;
+      const none = live ? "" : this.name === "groups" ? "No group fits." : "No rollout fits.";
+      words.replaceChildren(make("span", this.more.length ? `${count(live + this.more.length)} rows, which stand still. ` : none));
+      if (this.more.length) words.append(this.back());
+      RS.ages();
+    }
+
+    back() {
+      const button = make("button", "Back to the live list", "link");
+      button.type = "button";
+      button.addEventListener("click", () => {
+        this.begin();
+        this.render();
+        by("more-" + this.name).focus();
+      });
+      return button;
+    }
+
+    bind() {
+      const button = by("more-" + this.name);
+      if (button.bound) return;
+      button.bound = true;
+      button.addEventListener("click", () => {
+        RS.once[this.once] = this.next;
+        button.disabled = true;
+        RS.poke();
+      });
+      new IntersectionObserver(([entry]) => {
+        this.seen = entry.isIntersecting;
+        if (this.seen && this.stale) this.render();
+      }, { rootMargin: "200px" }).observe(this.body.closest("section"));
+    }
+  }
+
+  const tables = { rollouts: new Table("rollouts", "rt", rollout, "after"), groups: new Table("groups", "rg", group, "more_groups") };
+
+  // ---- filters
+
+  const CENSUS = () => RS.view["ro.c.order"] || [];
+  const EXITS = ["trained", "zero_advantage", "stale", "surplus", "aborted_oversample", "truncated_drop", "env_error", "infra_error", "ended"];
+  const OUTCOMES = ["mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid", "open"];
+  const named = (names) => names.map((name) => [name, RS.stateWord(name)]);
+  const SELECTS = [
+    ["state", "State", () => [["", "any state"], ["in_flight", "in flight"], ...named(CENSUS()), ...named(EXITS)]],
+    ["environment", "Environment", () => [["", "any environment"], ...(RS.view["ro.envs"] || []).map((name) => [name, name])]],
+    ["purpose", "Purpose", () => [["", "any purpose"], ["train", "train"], ["eval", "eval"], ["judge", "judge"]]],
+    ["mixed", "Versions", () => [["", "any versions"], ["1", "mixed versions"], ["0", "one version"]]],
+  ];
+
+  function select(name, title, choices) {
+    const label = make("label"), el = make("select");
+    el.dataset.filter = name;
+    el.choices = choices;
+    el.addEventListener("change", () => RS.ask({ [name]: el.value || null }));
+    label.append(make("span", title, "sr"), el);
+    return label;
+  }
+
+  let timer = null;
+  function finder() {
+    const label = make("label"), input = make("input");
+    Object.assign(input, { type: "search", placeholder: "Id begins with", maxLength: 200, autocomplete: "off", spellcheck: false });
+    input.dataset.filter = "find";
+    input.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => RS.ask({ find: input.value.trim() || null }), input.value.trim() ? WAIT : 0);
+    });
+    label.append(make("span", "Find rollouts or groups whose id begins with", "sr"), input);
+    return label;
+  }
+
+  function chip() {
+    const el = make("button", "", "chip-filter");
+    el.type = "button";
+    el.id = "ro-group";
+    el.addEventListener("click", () => RS.ask({ group: null }));
+    return el;
+  }
+
+  function build() {
+    const where = by("ro-filters");
+    if (where.firstElementChild) return;
+    const clear = make("button", "Clear filters", "link");
+    Object.assign(clear, { type: "button", id: "ro-clear" });
+    clear.addEventListener("click", () => RS.ask(Object.fromEntries([...SELECTS.map(([name]) => name), "find", "group"].map((name) => [name, null]))));
+    where.append(finder(), ...SELECTS.map((one) => select(...one)), chip(), clear);
+    by("group-filter").append(select("outcome", "Outcome", () => [["", "any outcome"], ...named(OUTCOMES)]));
+    for (const button of RS.all("#ro-table [data-sort]")) button.addEventListener("click", () => order(button.dataset.sort));
+    for (const table of Object.values(tables)) table.bind();
+  }
+
+  const sorted = () => told("sort") || "seconds";
+  const ascending = () => told("order") === "asc";
+  function order(name) {
+    const turn = name === sorted() ? !ascending() : false;
+    RS.ask({ sort: name === "seconds" ? null : name, order: turn ? "asc" : null });
+  }
+
+  // Choices come and go; what is chosen stays, also one that nobody offers (an address of yesterday).
+  function offer(el) {
+    const value = told(el.dataset.filter), choices = el.choices(), key = JSON.stringify([choices, value]);
+    if (el.key === key) return;
+    el.key = key;
+    if (!choices.some(([name]) => name === value)) choices.push([value, value.split(",").map(RS.stateWord).join(" or ")]);
+    el.replaceChildren(...choices.map(([name, words]) => Object.assign(make("option", words), { value: name })));
+    el.value = value;
+  }
+
+  function show() {
+    if (!here() || !by("ro-filters") || !by("ro-filters").firstElementChild) return;
+    for (const el of RS.all("select[data-filter]")) offer(el);
+    const input = document.querySelector("input[data-filter=find]");
+    if (document.activeElement !== input) input.value = told("find");
+    const group = told("group"), chosen = by("ro-group");
+    chosen.hidden = !group;
+    chosen.textContent = `group ${group} ×`;
+    chosen.title = "Rollouts of all groups again";
+    by("ro-clear").hidden = !["state", "environment", "purpose", "mixed", "find", "group"].some(told);
+    for (const button of RS.all("#ro-table [data-sort]")) {
+      const th = button.closest("th");
+      if (button.dataset.sort === sorted()) th.setAttribute("aria-sort", ascending() ? "ascending" : "descending");
+      else th.removeAttribute("aria-sort");
+    }
+    links();
+  }
+
+  // ---- exports
+
+  RS.api = (path) => `${by("app").dataset.base}api/v1/runs/${encodeURIComponent(RS.boot.run)}/${path}`;
+
+  function links() {
+    const query = new URLSearchParams(), state = told("state");
+    query.set("format", "csv");
+    for (const name of state === "in_flight" ? CENSUS() : state.split(",").filter(Boolean)) query.append("state", name);
+    for (const name of ["environment", "purpose", "group", "find"]) if (told(name)) query.set(name, told(name));
+    if (told("mixed")) query.set("mixed", told("mixed") === "1" ? "true" : "false");
+    query.set("sort", sorted());
+    query.set("order", ascending() ? "asc" : "desc");
+    const [start, end] = RS.range().map((ms) => Math.round((ms - RS.tz) / 1000)), time = { start, end };
+    if (RS.view["rt.timed"]) for (const [name, value] of Object.entries(time)) query.set(name, value);
+    by("ro-csv").href = RS.api("rollouts?" + query);
+    by("ro-trace").href = RS.api("rollouts/trace?" + new URLSearchParams(time));
+  }
+
+  RS.drawers.push((cells) => {
+    if (!by("ro-filters") || !("ro.mode" in RS.view)) return;
+    if ("ro.mode" in cells) tables.rollouts.begin(), tables.groups.begin();
+    build();
+    for (const table of Object.values(tables)) table.apply(cells);
+    show();
+  });
+})(window.RS);

@@ -1,0 +1,59 @@
+"""Weight updates as cells: when which policy version was published, for the ticks that every chart has.
+
+``w.N``: [[seconds into column N, version or None], ...]; so a tick sends the newest column, and that when
+there is a new version. `assets/45-updates.js` draws them.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from dashboard.columns import Grid, grid
+from dashboard.facts import View
+from dashboard.kept import Kept
+from dashboard.urlstate import Span
+from server.query.rollout_types import EventInfo
+from server.query.types import Reader
+
+MOST = 200
+"""Drawn at once: more are a grey wall."""
+
+_KINDS = ("weights_published",)
+_READ = 10_000
+# Of more than `MOST`, the first few of each column: which these are does not change while time goes on.
+_PER_COLUMN = 3
+
+
+def updates(reader: Reader, run: str, span: Span, shared: Kept) -> View:
+    """Keys ``w.*`` for the time shown, as read a few seconds ago at most."""
+    columns = grid(span)
+
+    def read() -> list[EventInfo]:
+        return reader.events(run, columns.start, columns.end, _KINDS, _READ)
+
+    return cells(shared.get(("updates", run, columns), columns.keep_seconds, read), columns)
+
+
+def cells(events: Sequence[EventInfo], columns: Grid) -> View:
+    """``w.width``: of a column, seconds; ``w.n``: how many there are; ``w.note``: what the ticks are."""
+    found: dict[int, list[EventInfo]] = {}
+    for event in events:
+        found.setdefault(columns.number(event.ts), []).append(event)
+    few = len(events) <= MOST
+    drawn = {number: rows if few else rows[:_PER_COLUMN] for number, rows in found.items()}
+    ticks: View = {
+        f"w.{number}": [[round(event.ts - number * columns.width, 1), event.version] for event in rows]
+        for number, rows in drawn.items()
+    }
+    return ticks | {"w.width": columns.width, "w.n": len(events), "w.note": _words(events, drawn)}
+
+
+def _words(events: Sequence[EventInfo], drawn: Mapping[int, Sequence[EventInfo]]) -> str:
+    """How many, of which versions, and that some are left out."""
+    if not events:
+        return ""
+    versions = [event.version for event in events if event.version is not None]
+    which = f", v{min(versions):,} to v{max(versions):,}" if len(versions) > 1 else ""
+    more = "at least " if len(events) >= _READ else ""
+    plural = "" if len(events) == 1 else "s"
+    shown = sum(map(len, drawn.values()))
+    thinned = f"; {shown} of them drawn" if shown < len(events) else ""
+    return f"{more}{len(events):,} weight update{plural} in this time{which}{thinned}"

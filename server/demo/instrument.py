@@ -1,0 +1,157 @@
+"""What an instrumented orchestrator would post of each rollout: what no file of prime-rl says.
+
+NDJSON for `POST /api/v1/runs/RUN/rollouts`: that a rollout is under way, which version made how many of its tokens,
+which version acted in each turn and whether that changed the sandbox, the task's own word on success, stale drops.
+
+Of the past (the demo's first hour) it tells what ended; what is under way it tells from the moment it is live.
+"""
+
+import json
+import logging
+import urllib.request
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from urllib.parse import quote
+
+from server.demo.harness import trace_id
+from server.demo.records import Batch, Observer
+from server.demo.rollouts import Rollout
+from server.demo.scenarios import Scenario
+from server.demo.traces import group_id
+
+log = logging.getLogger("server.demo")
+
+_LINES = 2_000
+# Nobody takes them: what is older than this is not worth keeping.
+_KEPT_LINES = 50_000
+_TIMEOUT_SECONDS = 30.0
+Line = dict[str, object]
+
+
+class Instrument(Observer):
+    """Gathers lines as things happen; `take` hands them out. `start` is the run's, epoch seconds.
+
+    Of what is scored before `since` (epoch seconds) it tells nothing, as `Traces`.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, start: float, since: float = 0.0) -> None:
+        self._since = since - start
+        self.run = scenario.run
+        self._scenario = scenario
+        self._seed = seed
+        self._start = start
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.is_live = False
+
+    def go_live(self, under_way: Iterable[Rollout]) -> None:
+        """From now on tell what begins too; these have begun already."""
+        self.is_live = True
+        for rollout in under_way:
+            if not rollout.scored:
+                self._begun(rollout)
+
+    def dispatched(self, now: float, rollout: Rollout) -> None:
+        if self.is_live:
+            self._begun(rollout)
+
+    def ready(self, now: float, rollout: Rollout) -> None:
+        if self.is_live:
+            self._begun(rollout)
+
+    def _begun(self, rollout: Rollout) -> None:
+        """Asked for, or past its boot."""
+        booted = rollout.ready > rollout.dispatched
+        boot: Line = {"kind": "boot", "start": self._at(rollout.dispatched)}
+        told: Line = {"spans": [boot | {"end": self._at(rollout.ready)} if booted else boot]}
+        if booted:
+            told["started_at"] = self._at(rollout.ready)
+        self._say(rollout, dispatched_at=self._at(rollout.dispatched), **told, **self._about(rollout))
+
+    def scored(self, now: float, rollout: Rollout) -> None:
+        if now < self._since:
+            return
+        self._say(
+            rollout,
+            dispatched_at=self._at(rollout.dispatched),
+            first_token_at=self._at(rollout.first_token),
+            finished_at=self._at(rollout.finished),
+            scored_at=self._at(now),
+            token_versions=rollout.made,
+            turns=self._turns(rollout),
+            reward=rollout.reward,
+            max_reward=1.0,
+            solved=rollout.reward == 1.0,
+            **self._about(rollout),
+        )
+
+    def shipped(self, now: float, batch: Batch, pack_seconds: float) -> None:
+        for group in batch.dropped:
+            for rollout in group.rollouts:
+                if rollout.scored >= self._since:
+                    self._say(rollout, exit="stale", exited_at=self._at(now))
+
+    def _about(self, rollout: Rollout) -> Line:
+        group = rollout.group
+        return {
+            "group_id": group_id(self._seed, group),
+            "group_size": group.size,
+            "purpose": "train",
+            "environment": self._scenario.environment,
+            "version_dispatched": group.version,
+            "engine": f"engine-{group.engine}",
+        }
+
+    def _turns(self, rollout: Rollout) -> list[Line]:
+        box = {"sandbox_id": rollout.sandbox.id} if rollout.sandbox else {}
+        last = len(rollout.calls) - 1
+        return [
+            {
+                "version": call.version,
+                "tool_calls": int(index < last),
+                "mutated": call.mutated,
+                **({"reset": True} if call.reset else {}),
+                **box,
+            }
+            for index, call in enumerate(rollout.calls)
+        ]
+
+    def _say(self, rollout: Rollout, **told: object) -> None:
+        line = {"rollout_id": trace_id(self._seed, rollout), **told}
+        self._lines.append(json.dumps(line, separators=(",", ":")))
+
+    def _at(self, seconds: float) -> float:
+        return round(self._start + seconds, 3)
+
+    def take(self) -> list[str]:
+        """The lines since the last call, oldest first."""
+        lines = list(self._lines)
+        self._lines.clear()
+        return lines
+
+
+class Poster:
+    """Posts lines to a server, which may be full or not up yet: those it did not take are posted the next time."""
+
+    def __init__(self, url: str, run: str, token: str = "") -> None:
+        self._url = f"{url}/api/v1/runs/{quote(run)}/rollouts"
+        self._headers = {"content-type": "application/x-ndjson"}
+        if token:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._left: deque[str] = deque(maxlen=_KEPT_LINES)
+
+    def post(self, lines: list[str]) -> None:
+        self._left.extend(lines)
+        while self._left and self._post(list(islice(self._left, _LINES))):
+            for _ in range(min(_LINES, len(self._left))):
+                self._left.popleft()
+
+    def _post(self, lines: list[str]) -> bool:
+        request = urllib.request.Request(self._url, "\n".join(lines).encode(), self._headers)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+                answer.read()
+        except OSError as error:  # HTTPError is one
+            log.debug("%d lines wait: %s", len(self._left), error)
+            return False
+        return True

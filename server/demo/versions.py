@@ -1,0 +1,68 @@
+"""Which policy version produced which token, and what each turn did to its sandbox.
+
+Engines keep requests over an update of the weights, and go on with the new ones: a rollout that is under way then is
+made by two versions. What a turn does to the sandbox is drawn from a stream of its own, so that it moves nothing else.
+"""
+
+from collections.abc import Iterable
+from random import Random
+
+from server.demo.engine import Engine
+from server.demo.rollouts import Call, Rollout, Turn
+
+# Of commands between two turns: the others only look (ls, cat, a test that leaves nothing).
+_MUTATES = 0.7
+# Of later turns: an agent that starts over from a clean checkout.
+_RESETS = 0.05
+
+
+class Ledger:
+    """Keeps `made` and `calls` of every rollout."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = Random(f"{seed}:effects")
+
+    def published(self, engines: Iterable[Engine], version: int, now: float) -> None:
+        """The engines leave `version`: what they have so far is its work."""
+        for engine in engines:
+            for request in (*engine.running.values(), *engine.waiting):
+                owner = _owner(request)
+                before = owner.generated if owner is not request else 0
+                _credit(owner, before + engine.rollout_tokens_at(request, now), version)
+
+    def answered(self, request: Rollout, version: int) -> None:
+        """A request is done: one turn of a rollout, or all of one that has a single turn."""
+        owner = _owner(request)
+        is_last = owner is request or len(owner.calls) + 1 == owner.turns
+        reset, mutated = self._effects() if owner is not request else (False, False)
+        owner.calls.append(
+            Call(
+                request.dispatched,
+                request.finished,
+                request.group.prompt_tokens,
+                request.response_tokens,
+                version,
+                mutated=mutated and not is_last,
+                reset=reset and len(owner.calls) > 0,
+            )
+        )
+        before = owner.generated if owner is not request else 0
+        _credit(owner, before + request.response_tokens, version)
+
+    def _effects(self) -> tuple[bool, bool]:
+        return self._draw.random() < _RESETS, self._draw.random() < _MUTATES
+
+
+def _owner(request: Rollout) -> Rollout:
+    return request.parent if isinstance(request, Turn) and request.parent is not None else request
+
+
+def _credit(rollout: Rollout, tokens: int, version: int) -> None:
+    """Whatever it has beyond what is credited already was made by `version`."""
+    new = tokens - sum(count for _, count in rollout.made)
+    if new <= 0:
+        return
+    if rollout.made and rollout.made[-1][0] == version:
+        rollout.made[-1][1] += new
+    else:
+        rollout.made.append([version, new])

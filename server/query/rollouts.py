@@ -1,0 +1,208 @@
+"""The rollout half of `Reader`: pages, one with its timeline, groups, funnel, census, distributions, events."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from server.clock import Clock
+from server.query.rollout_funnel import Tokens, funnel
+from server.query.rollout_timeline import timeline
+from server.query.rollout_types import (
+    Cells,
+    CensusState,
+    EventInfo,
+    Funnel,
+    GroupInfo,
+    RolloutDetail,
+    RolloutFilter,
+    RolloutInfo,
+    RolloutPage,
+    Sort,
+)
+from server.signals._census import CENSUS, left
+from server.store import Store
+from server.store.ranges import fit_width
+from server.store.rollout_fields import RECORD
+from server.store.rollout_write import OTHER
+from server.store.rollouts import HOUR, MINUTE, Find, order_of
+from server.store.types import RolloutGroupRow, RolloutRow, RunRow, SandboxRow, SeriesKey
+
+SIBLINGS = 256
+# What all engines generate, as the tick derived it: minutes of it are stored added up, for any length of time.
+_RATE = SeriesKey("", "generator_tokens_per_second")
+_RATE_BUCKETS = 600
+_TIMES = tuple(name for name, kind in RECORD.items() if kind == "time")
+_SAME = (
+    "group_id", "environment", "agent", "engine", "prompt_tokens", "response_tokens", "loss_tokens", "tool_calls",
+    "reward", "advantage", "version_start", "version_finish", "truncated", "error", "sampled", "sandbox_ids",
+    "group_size", "attempt", "incarnation", "difficulty", "version_dispatched", "max_reward", "solved",
+)  # fmt: skip
+_OWN = (
+    "life", "target", "state", "seconds", "turns", "consumed", "staleness", "in_flight", "in_group", "in_queue",
+    "token_staleness", "environment_staleness", "environment_latest", "environment_bound", "old_state_turns",
+    "judged_turns", "mixed", "unknown", "detailed",
+)  # fmt: skip
+_GROUP = (
+    "group_id", "life", "environment", "purpose", "size", "members", "done", "valid", "reward_min", "reward_max",
+    "reward_mean", "outcome", "admitted", "version", "spread", "sampled",
+)  # fmt: skip
+
+
+class RolloutReader:
+    """Thread-safe; every call reads the store. Arguments as of `server.query.types.Reader`."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def page(
+        self, run: str, wanted: RolloutFilter, sort: Sort, descending: bool, limit: int, after: str
+    ) -> RolloutPage:
+        find = Find(
+            wanted.states, wanted.environment, wanted.purpose, wanted.group, wanted.find, wanted.mixed,
+            _ms(wanted.start), _ms(wanted.end),
+        )  # fmt: skip
+        rows, rest = self._store.rollouts.page(run, find, order_of(sort, descending), after, limit)
+        return RolloutPage(tuple(info(row) for row in rows), rest)
+
+    def one(self, run: str, rollout_id: str, life: int | None) -> RolloutDetail | None:
+        rows = [row for row in self._store.rollouts.get(run, [rollout_id]) if life in (None, row.life)]
+        if not rows:
+            return None
+        row, siblings = rows[-1], []
+        if row.record.group_id:
+            members = self._store.rollouts.members(run, [(row.record.group_id, row.life)])
+            others = sorted((one for one in members if one.record.rollout_id != row.record.rollout_id), key=_identity)
+            siblings = others[:SIBLINGS]
+        return _detail(row, siblings, self._store.sandboxes.by_id(run, _boxes([row])))
+
+    def traces(self, run: str, start: float, end: float, limit: int) -> list[RolloutDetail]:
+        rows = self._store.rollouts.within(run, _ms(start) or 0, _ms(end) or 0, limit)
+        boxes = self._store.sandboxes.by_id(run, _boxes(rows))
+        return [_detail(row, (), boxes) for row in rows]
+
+    def groups(
+        self, run: str, outcomes: Sequence[str], environment: str, limit: int, after: str
+    ) -> tuple[list[GroupInfo], str]:
+        rows, rest = self._store.rollouts.group_page(run, outcomes, environment, after, limit)
+        return [_group(row) for row in rows], rest
+
+    def census(self, run: str) -> list[CensusState]:
+        """All of one life: what an older one left behind is in flight no more."""
+        now = self._clock.now()
+        found: dict[str, tuple[int, int]] = {}
+        for state, _, count, since in self._store.rollouts.census(run, self._store.rollouts.newest_life(run)):
+            before = found.get(state, (0, since))
+            found[state] = (before[0] + count, min(before[1], since))
+        order = [*CENSUS, *sorted(found.keys() - set(CENSUS))]
+        known = [(state, *found[state]) for state in order if state in found]
+        return [CensusState(state, count, max(0.0, now - since / 1000)) for state, count, since in known]
+
+    def funnel(self, row: RunRow, start: float, end: float, purpose: str) -> Funnel:
+        run = row.name
+        sums = self._store.rollouts.sums(run, round(start * 1000), round(end * 1000))
+        life = self._store.rollouts.newest_life(run)
+        mine = ("", purpose) if purpose == "train" else (purpose,)
+        flying = sum(count for _, of, count, _ in self._store.rollouts.census(run, life) if of in mine)
+        # What is asked for may be longer than the run.
+        begin = max(start, row.first_ts / 1000) if row.first_ts is not None else start
+        until = min(end, self._clock.now())
+        if row.lifecycle in ("finished", "crashed") and row.last_ts is not None:
+            until = min(until, row.last_ts / 1000)
+        tokens = Tokens(self._generated(run, begin, until), max(0.0, until - begin))
+        return funnel(sums, (start, end), mine, flying, tokens, row.facts)
+
+    def _generated(self, run: str, start: float, end: float) -> float | None:
+        """Tokens that the engines generated within [start, end); None where no engine tells."""
+        series = self._store.find(run, _RATE)
+        if series is None or end <= start:
+            return None
+        low, high = round(start * 1000), round(end * 1000)
+        width = fit_width(max(MINUTE, (high - low) // _RATE_BUCKETS))
+        known = [bucket for bucket in self._store.buckets(series, low, high, width) if bucket.n]
+        if not known:
+            return None
+        overlaps = [max(0, min(one.ts + width, high) - max(one.ts, low)) / 1000 for one in known]
+        return sum(one.total / one.n * seconds for one, seconds in zip(known, overlaps, strict=True))
+
+    def cells(self, run: str, kind: str, start: float, end: float, buckets: int) -> Cells:
+        low, high = round(start * 1000), round(end * 1000)
+        width = -(-(high - low) // max(1, buckets))
+        tier = HOUR if width >= HOUR else MINUTE
+        width = -(-width // tier) * tier
+        found: dict[int, dict[int, int]] = {}
+        for bucket, bin_, n in self._store.rollouts.bins(run, kind, low, high, width):
+            cell = found.setdefault(bucket // width * width, {})
+            cell[bin_] = cell.get(bin_, 0) + n
+        return [(at / 1000, found[at]) for at in sorted(found)]
+
+    def environments(self, run: str) -> list[str]:
+        return [name for name in self._store.rollouts.environments(run) if name != OTHER]
+
+    def events(self, run: str, start: float, end: float, kinds: Collection[str], limit: int) -> list[EventInfo]:
+        found = self._store.events(run, round(start * 1000), round(end * 1000), kinds, limit)
+        return [EventInfo(ts / 1000, one.kind, one.key, one.detail, one.version) for ts, one in found]
+
+
+def _identity(row: RolloutRow) -> str:
+    return row.record.rollout_id
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _boxes(rows: Iterable[RolloutRow]) -> list[str]:
+    return sorted({name for row in rows for name in row.record.sandbox_ids})
+
+
+def info(row: RolloutRow) -> RolloutInfo:
+    """A row of the table."""
+    record = row.record
+    times = {name: at for name in _TIMES if (at := getattr(record, name)) is not None}
+    if row.consumed_at is not None:
+        times["consumed_at"] = row.consumed_at / 1000
+    return RolloutInfo(
+        rollout_id=record.rollout_id, purpose=record.purpose or "", exit=left(record) or "",
+        moved_at=row.moved_at / 1000, times=times, **{name: getattr(record, name) for name in _SAME},
+        **{name: getattr(row, name) for name in _OWN},
+    )  # fmt: skip
+
+
+def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str, SandboxRow]) -> RolloutDetail:
+    record = row.record
+    own = [boxes[name] for name in record.sandbox_ids if name in boxes]
+    return RolloutDetail(
+        row=info(row),
+        token_versions=record.token_versions,
+        consumptions=tuple(asdict(use) for use in record.consumptions),
+        turns=tuple(asdict(turn) for turn in record.turns),
+        spans=timeline(row, [one.record for one in own]),
+        spans_told=bool(record.spans),
+        siblings=tuple(info(one) for one in siblings),
+        sandboxes=tuple(_box(one) for one in own),
+    )
+
+
+def _box(row: SandboxRow) -> dict[str, object]:
+    record = row.record
+    names = (
+        "provider",
+        "id",
+        "name",
+        "state",
+        "requested_at",
+        "ready_at",
+        "ended_at",
+        "image",
+        "image_cached",
+        "cause",
+    )
+    return {name: getattr(record, name) for name in names}
+
+
+def _group(row: RolloutGroupRow) -> GroupInfo:
+    solved = row.solved / row.valid if row.solved is not None and row.valid else None
+    completed = None if row.completed_at is None else row.completed_at / 1000
+    return GroupInfo(
+        solve_ratio=solved, moved_at=row.moved_at / 1000, completed_at=completed,
+        **{name: getattr(row, name) for name in _GROUP},
+    )  # fmt: skip

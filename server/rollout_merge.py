@@ -1,0 +1,149 @@
+"""Partial records of a rollout made one: what was told beats what was not, in whatever order it comes. Pure."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
+
+from collectors.model import Consumption, Rollout, Span, Turn
+
+# As of sandboxes: what is longer would not fit an index.
+ID_LENGTH, TEXT_LENGTH = 200, 200
+TURNS, SPANS, VERSIONS, USES, BOXES = 10_000, 2_000, 1_000, 100, 100
+TIMES = ("dispatched_at", "started_at", "first_token_at", "finished_at", "scored_at", "group_complete_at", "exited_at")
+NUMBERS = ("reward", "max_reward", "advantage")
+_NAMES = tuple(field.name for field in fields(Rollout))
+_values = attrgetter(*_NAMES)
+_EMPTY: tuple[Any, ...] = (None, "", ())
+
+
+def cleaned(record: Rollout) -> Rollout:
+    """The same as the store would give it back: times in whole milliseconds, texts and lists of a bounded length."""
+    told = {name: value for name, value in zip(_NAMES, _values(record), strict=True) if value not in _EMPTY}
+    for name in TIMES:
+        if name in told:
+            told[name] = _ms(told[name])
+    for name in NUMBERS:
+        if name in told:
+            told[name] = float(told[name]) if math.isfinite(told[name]) else None
+    for name, length in _TEXTS.items():
+        if name in told and len(told[name]) > length:
+            told[name] = told[name][:length]
+    for name, clean in _LISTS.items():
+        if name in told:
+            told[name] = clean(told[name])
+    _count_turns(told)
+    return Rollout(**told)
+
+
+def _count_turns(told: dict[str, Any]) -> None:
+    """Turns are not kept of every rollout; how many they were, and how many calls they made, is."""
+    turns = told.get("turns", ())
+    if not turns:
+        return
+    told["turn_count"] = max(len(turns), told.get("turn_count") or 0)
+    calls = [turn.tool_calls for turn in turns]
+    if told.get("tool_calls") is None and None not in calls:
+        told["tool_calls"] = sum(calls)
+    if "sandbox_ids" not in told and (boxes := tuple(dict.fromkeys(t.sandbox_id for t in turns if t.sandbox_id))):
+        told["sandbox_ids"] = boxes[:BOXES]
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000) / 1000
+
+
+def _ms_or_none(seconds: float | None) -> float | None:
+    return None if seconds is None else _ms(seconds)
+
+
+def _spans(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    return tuple(
+        Span(one.kind, _ms(one.start), _ms_or_none(one.end), one.version, one.detail[:TEXT_LENGTH])
+        for one in spans[:SPANS]
+    )
+
+
+def _uses(uses: tuple[Consumption, ...]) -> tuple[Consumption, ...]:
+    return tuple(Consumption(one.version, _ms_or_none(one.at), one.incarnation) for one in uses[:USES])
+
+
+_TEXTS = {"rollout_id": ID_LENGTH, "group_id": ID_LENGTH} | dict.fromkeys(
+    ("environment", "agent", "difficulty", "engine", "error"), TEXT_LENGTH
+)
+_LISTS: Mapping[str, Callable[[Any], Any]] = {
+    "turns": lambda turns: turns[:TURNS], "spans": _spans, "token_versions": lambda made: made[:VERSIONS],
+    "consumptions": _uses, "sandbox_ids": lambda boxes: tuple(box[:ID_LENGTH] for box in boxes[:BOXES]),
+}  # fmt: skip
+
+
+def merged(known: Rollout, said: Rollout) -> Rollout:
+    """What is known after one more partial record (both `cleaned`): the later word counts, but for these.
+
+    First times stay first and last ones last; the first cause of an exit stays; consumptions are a set; of turns,
+    spans and versions the longer list tells more. It is sampled only while nobody else tells of it.
+    """
+    values = list(_values(known))
+    for at, new in enumerate(_values(said)):
+        old = values[at]
+        if new in _EMPTY or new == old:
+            continue
+        rule = _RULES.get(_NAMES[at])
+        values[at] = new if old in _EMPTY or rule is None else rule(old, new)
+    values[_SAMPLED] = known.sampled and said.sampled
+    return Rollout(*values)
+
+
+def stripped(record: Rollout) -> Rollout:
+    """Without what is kept of a few only. (`dataclasses.replace` takes three times as long.)"""
+    if not record.turns and not record.spans:
+        return record
+    values = list(_values(record))
+    values[_TURNS] = values[_SPANS] = ()
+    return Rollout(*values)
+
+
+def _longer(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
+    return new if len(new) >= len(old) else old
+
+
+def _turns(old: tuple[Turn, ...], new: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    """A run's files list the turns that were pushed too, but not what each changed: whoever comes last."""
+    return new if (len(new), _flags(new)) >= (len(old), _flags(old)) else old
+
+
+def _flags(turns: tuple[Turn, ...]) -> int:
+    return sum((turn.mutated is not None) + (turn.version is not None) for turn in turns)
+
+
+def _joined(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*old, *new)))[:BOXES]
+
+
+def _consumed(old: tuple[Consumption, ...], new: tuple[Consumption, ...]) -> tuple[Consumption, ...]:
+    """By version and life; told twice, the earlier time counts."""
+    found: dict[tuple[int | None, int | None], Consumption] = {}
+    for one in (*old, *new):
+        key = (one.version, one.incarnation)
+        before = found.get(key)
+        if before is None or (one.at is not None and (before.at is None or one.at < before.at)):
+            found[key] = one
+    return tuple(sorted(found.values(), key=_use_order))[:USES]
+
+
+def _use_order(use: Consumption) -> tuple[float, int, int]:
+    return (
+        math.inf if use.at is None else use.at,
+        -1 if use.incarnation is None else use.incarnation,
+        -1 if use.version is None else use.version,
+    )
+
+
+_RULES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "dispatched_at": min, "started_at": min, "first_token_at": min,
+    "exited_at": min, "finished_at": max, "scored_at": max, "group_complete_at": max, "turn_count": max,
+    "exit": lambda old, new: old, "consumptions": _consumed, "sandbox_ids": _joined,
+    "turns": _turns, "token_versions": _longer, "spans": _longer,
+}  # fmt: skip
+_SAMPLED, _TURNS, _SPANS = map(_NAMES.index, ("sampled", "turns", "spans"))

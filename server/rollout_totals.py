@@ -1,0 +1,138 @@
+"""What a rollout adds to the funnel and to distributions over time: increments: any order gives one sum. Pure."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from server.signals import _census
+from server.signals._groups import OUTCOMES
+from server.signals._staleness import uses
+from server.store.types import RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
+
+TIERS = (60_000, 3_600_000)
+"""Widths of the buckets, ms."""
+
+OTHER, ENVIRONMENTS = "*", 100
+"""A source that invents environments must not fill the store: what comes after a hundred is taken together."""
+
+OUTCOME = "outcome"
+"""Kind of bins that count groups by their place in `OUTCOMES`: what the counter of groups goes on from."""
+
+KINDS = ("response_tokens", "seconds", "turns", "tool_calls", "staleness", "solve_ratio", OUTCOME)
+"""Of bins: what has a distribution over time."""
+
+STALENESS_MOST = 1_000
+# What is below a thousandth (of a second) is in the first bin.
+_LOWEST = -20
+
+_Cell = tuple[int, int, str, str, str]
+
+
+def root_bin(value: float) -> int:
+    """The bin b with 2^(b/2) <= value < 2^((b+1)/2)."""
+    return max(_LOWEST, math.floor(2 * math.log2(value))) if value > 0 else _LOWEST
+
+
+def left_at(row: RolloutRow) -> int:
+    """When it left (epoch ms): its first consumption, else the newest time it tells."""
+    used = [use.at for use in row.record.consumptions if use.at is not None]
+    return round(min(used) * 1000) if row.state == "trained" and used else row.moved_at
+
+
+def ended_at(row: RolloutRow) -> int:
+    """When its generation ended (epoch ms), as far as told."""
+    at = row.record.finished_at if row.record.finished_at is not None else _census.ended_at(row.record)
+    return row.moved_at if at is None else round(at * 1000)
+
+
+class Totals:
+    """Increments of one batch. ``environments``: names of this run that have cells of their own; grows to a hundred."""
+
+    def __init__(self, environments: set[str]) -> None:
+        self._environments = environments
+        self._sums: dict[_Cell, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0])
+        self._bins: dict[tuple[int, int, str, int], int] = defaultdict(int)
+
+    def change(self, before: RolloutRow | None, row: RolloutRow) -> None:
+        """A rollout became another; what only some rollouts are told of counts nowhere."""
+        if before is not None and not before.record.sampled:
+            self._count(before, -1)
+        if not row.record.sampled:
+            self._count(row, 1)
+
+    def group(self, before: RolloutGroupRow | None, group: RolloutGroupRow) -> None:
+        """The same of a group."""
+        if before is not None and not before.sampled:
+            self._count_group(before, -1)
+        if not group.sampled:
+            self._count_group(group, 1)
+
+    def sums(self) -> list[RolloutSum]:
+        """Cells of the funnel that changed."""
+        return [
+            RolloutSum(*cell, int(n), int(prompt), int(response), int(loss), seconds)
+            for cell, (n, prompt, response, loss, seconds) in self._sums.items()
+            if n or prompt or response or loss or abs(seconds) > 1e-6
+        ]
+
+    def bins(self) -> list[RolloutBin]:
+        """Cells of distributions that changed."""
+        return [RolloutBin(*cell, n) for cell, n in self._bins.items() if n]
+
+    def _count(self, row: RolloutRow, sign: int) -> None:
+        record = row.record
+        if row.state in _census.OVER:
+            self._sum(row, sign)
+        if record.purpose not in (None, "train"):
+            return
+        if _census.finished(record) or _census.left(record) is not None:
+            at = ended_at(row)
+            for kind, number in _numbers(row):
+                self._bin(at, kind, number, sign)
+        for use in uses(record, row.life):
+            if use.staleness is not None:
+                at = row.moved_at if use.at is None else round(use.at * 1000)
+                self._bin(at, "staleness", max(-1, min(use.staleness, STALENESS_MOST)), sign)
+
+    def _sum(self, row: RolloutRow, sign: int) -> None:
+        record, at = row.record, left_at(row)
+        environment, purpose = self._named(record.environment), record.purpose or "train"
+        for tier in TIERS:
+            cell = self._sums[(tier, at // tier * tier, row.state, environment, purpose)]
+            cell[0] += sign
+            cell[1] += sign * (record.prompt_tokens or 0)
+            cell[2] += sign * (record.response_tokens or 0)
+            cell[3] += sign * (record.loss_tokens or 0)
+            cell[4] += sign * (row.seconds or 0.0)
+
+    def _named(self, environment: str) -> str:
+        if environment in self._environments:
+            return environment
+        if len(self._environments) >= ENVIRONMENTS:
+            return OTHER
+        self._environments.add(environment)
+        return environment
+
+    def _count_group(self, group: RolloutGroupRow, sign: int) -> None:
+        if group.outcome == "open" or group.purpose != "train":
+            return
+        at = group.moved_at if group.completed_at is None else group.completed_at
+        self._bin(at, OUTCOME, OUTCOMES.index(group.outcome), sign)
+        if group.solved is not None and group.valid:
+            self._bin(at, "solve_ratio", min(9, group.solved * 10 // group.valid), sign)
+
+    def _bin(self, at: int, kind: str, number: int, sign: int) -> None:
+        for tier in TIERS:
+            self._bins[(tier, at // tier * tier, kind, number)] += sign
+
+
+def _numbers(row: RolloutRow) -> Iterator[tuple[str, int]]:
+    record = row.record
+    if record.response_tokens is not None:
+        yield "response_tokens", root_bin(record.response_tokens)
+    if row.seconds is not None:
+        yield "seconds", root_bin(row.seconds)
+    if row.turns is not None:
+        yield "turns", row.turns
+    if record.tool_calls is not None:
+        yield "tool_calls", record.tool_calls

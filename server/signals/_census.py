@@ -1,0 +1,86 @@
+"""Where a rollout is: in flight, by what it waits for, or gone, by its exit. Pure."""
+
+from collections.abc import Set
+from typing import get_args
+
+from collectors.model import Exit, Rollout
+
+CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
+"""States of what has not left, in the order a rollout goes through them."""
+
+EXITS: tuple[str, ...] = get_args(Exit)
+
+ENDED = "ended"
+"""It is over and nobody tells how the trainer used it: an evaluation, or a run that tells no consumption. No exit."""
+
+OVER = frozenset((*EXITS, ENDED))
+# Their reward, if they have one, says nothing of the policy.
+FAILED = frozenset(("infra_error", "env_error"))
+
+
+def state(record: Rollout, *, grouped: bool, complete: bool) -> str:
+    """The state of a rollout.
+
+    Args:
+        grouped: it has siblings to wait for; complete: they have all ended.
+    """
+    cause = left(record)
+    if cause is not None:
+        return cause
+    open_spans = {span.kind for span in record.spans if span.end is None}
+    if "suspended" in open_spans:
+        return "gated"
+    if not finished(record):
+        return _under_way(record, open_spans)
+    if record.purpose in ("eval", "judge"):
+        return ENDED
+    if not scored(record) and record.group_complete_at is None:
+        return "scoring"
+    return "waiting_group" if grouped and not complete else "queued"
+
+
+def _under_way(record: Rollout, open_spans: Set[str]) -> str:
+    if "boot" in open_spans:
+        return "booting"
+    if "tool" in open_spans:
+        return "in_tool"
+    begun = record.started_at is not None or record.first_token_at is not None or bool(record.turns)
+    begun = begun or bool(record.response_tokens or record.token_versions or open_spans - {"queued"})
+    waiting = record.dispatched_at is not None or "queued" in open_spans
+    return "generating" if begun or not waiting else "waiting_slot"
+
+
+def finished(record: Rollout) -> bool:
+    """Is its generation over?"""
+    return record.finished_at is not None or scored(record) or record.group_complete_at is not None
+
+
+def scored(record: Rollout) -> bool:
+    """Has it its reward (or what only follows from one)?"""
+    return record.reward is not None or record.scored_at is not None or record.advantage is not None
+
+
+def left(record: Rollout) -> str | None:
+    """Its exit: the one it was told, else `trained` where it was used; never kept, for the exit may yet be told."""
+    return record.exit if record.exit is not None else "trained" if record.consumptions else None
+
+
+def ended(record: Rollout) -> bool:
+    """Need its siblings no longer wait for it?"""
+    return record.exit is not None or bool(record.consumptions) or scored(record)
+
+
+def generated_at(record: Rollout) -> float | None:
+    """When its own generation ended, at the latest (epoch seconds); a use tells nothing of that."""
+    told = (record.finished_at, record.scored_at, record.group_complete_at)
+    return next((at for at in told if at is not None), None)
+
+
+def ended_at(record: Rollout) -> float | None:
+    """When it ended, as its siblings see it (epoch seconds)."""
+    told = [at for at in (record.finished_at, record.scored_at) if at is not None]
+    if told:
+        return max(told)
+    if record.group_complete_at is not None:
+        return record.group_complete_at
+    return min((use.at for use in record.consumptions if use.at is not None), default=None)

@@ -1,0 +1,203 @@
+"""Rollouts added up: those of one version, kept until one of them changes, and those of a window. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Generic, TypeVar
+
+from server.signals._rollout_notes import Key, Note
+from server.signals._spread import joined
+
+MINUTE = 60.0
+VALUES = ("response_tokens", "seconds", "turns", "tool_calls", "reward", "age")
+"""Of a note: what has a distribution."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Part:
+    """What is asked for of some rollouts.
+
+    Attributes:
+        staleness, tokens, turns: how many (rollouts, loss tokens, turns) were how many versions old.
+        latest: sum of ages since the latest mutation; bound: any of the turns' ages is an upper bound.
+        parts: sums of (in flight, in the group, in the queue) over `parted` rollouts.
+        mixed: made by several versions, of `told` of which that is known.
+        values: ascending, by the names of `VALUES`.
+        gaps: level -> why it is not known -> of how many.
+    """
+
+    staleness: dict[int, int] = field(default_factory=dict)
+    tokens: dict[int, int] = field(default_factory=dict)
+    turns: dict[int, int] = field(default_factory=dict)
+    latest: float = 0.0
+    bound: bool = False
+    parts: tuple[int, int, int] = (0, 0, 0)
+    parted: int = 0
+    mixed: int = 0
+    told: int = 0
+    count: int = 0
+    values: dict[str, list[float]] = field(default_factory=dict)
+    gaps: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, note: Note) -> None:
+        self.count += 1
+        if note.staleness is not None:
+            self.staleness[note.staleness] = self.staleness.get(note.staleness, 0) + 1
+        if note.parts is not None:
+            flight, group, queue = self.parts
+            self.parts = (flight + note.parts[0], group + note.parts[1], queue + note.parts[2])
+            self.parted += 1
+        if note.mixed is not None:
+            self.mixed, self.told = self.mixed + note.mixed, self.told + 1
+        self.latest, self.bound = self.latest + note.latest, self.bound or note.bound
+        _count(self.tokens, note.tokens_by_age)
+        _count(self.turns, note.turns_by_age)
+        for name in VALUES:
+            if (value := getattr(note, name)) is not None:
+                self.values.setdefault(name, []).append(value)
+        for gap in note.unknown.split("; ") if note.unknown else ():
+            level, _, why = gap.partition(": ")
+            self.gaps.setdefault(level, Counter())[why] += 1
+
+
+def _count(held: dict[int, int], more: dict[int, int]) -> None:
+    for value, count in more.items():
+        held[value] = held.get(value, 0) + count
+
+
+def part_of(notes: Iterable[Note]) -> Part:
+    """Of a few rollouts."""
+    found = Part()
+    for note in notes:
+        found.add(note)
+    for values in found.values.values():
+        values.sort()
+    return found
+
+
+def merged(parts: list[Part]) -> Part:
+    """Of several: their values are in order already, and stay so at little cost."""
+    found = Part(
+        joined(part.staleness for part in parts), joined(part.tokens for part in parts),
+        joined(part.turns for part in parts), sum(part.latest for part in parts), any(part.bound for part in parts),
+    )  # fmt: skip
+    found.parts = (sum(p.parts[0] for p in parts), sum(p.parts[1] for p in parts), sum(p.parts[2] for p in parts))
+    found.parted, found.count = sum(part.parted for part in parts), sum(part.count for part in parts)
+    found.mixed, found.told = sum(part.mixed for part in parts), sum(part.told for part in parts)
+    for name in VALUES:
+        if values := sorted(chain.from_iterable(part.values.get(name, ()) for part in parts)):
+            found.values[name] = values
+    for part in parts:
+        for level, why in part.gaps.items():
+            found.gaps.setdefault(level, Counter()).update(why)
+    return found
+
+
+@dataclass(slots=True)
+class Slot:
+    """Some rollouts, and what they come to: worked out again only when one of them changed."""
+
+    notes: dict[Key, Note] = field(default_factory=dict)
+    _parts: dict[bool, Part] = field(default_factory=dict)
+
+    def put(self, key: Key, note: Note) -> None:
+        self.notes[key] = note
+        self._parts.clear()
+
+    def part(self, sampled: bool) -> Part:
+        """Of those whose source tells of all (or, ``sampled``, of some only)."""
+        if sampled not in self._parts:
+            self._parts[sampled] = part_of(note for note in self.notes.values() if note.sampled is sampled)
+        return self._parts[sampled]
+
+
+class Timed(Generic[_T]):
+    """What happened when, by the minute, so that a window needs to look closely at its first one only. Bounded."""
+
+    def __init__(self, most: int = 200_000) -> None:
+        self.minutes: dict[int, dict[Key, tuple[float, _T]]] = {}
+        self._where: dict[Key, int] = {}
+        self._most = most
+
+    def put(self, key: Key, at: float, what: _T) -> None:
+        """At ``at`` (epoch seconds); told again, it moves."""
+        minute = int(at // MINUTE)
+        before = self._where.get(key)
+        if before is not None and before != minute:
+            self.minutes[before].pop(key, None)
+            self._changed(before)
+        self._where[key] = minute
+        self.minutes.setdefault(minute, {})[key] = (at, what)
+        self._changed(minute)
+        while len(self._where) > self._most:
+            self._drop(min(self.minutes))
+
+    def _changed(self, minute: int) -> None:
+        """For whoever keeps what follows from a minute."""
+
+    def _drop(self, minute: int) -> None:
+        for key in self.minutes.pop(minute, ()):
+            if self._where.get(key) == minute:
+                del self._where[key]
+        self._changed(minute)
+
+    def forget(self, before: float) -> None:
+        """Whole minutes before ``before``."""
+        for minute in [one for one in self.minutes if (one + 1) * MINUTE <= before]:
+            self._drop(minute)
+
+    def within(self, start: float, end: float = math.inf) -> Iterator[_T]:
+        """What happened within (start, end]."""
+        for minute in self.minutes:
+            if (minute + 1) * MINUTE > start and minute * MINUTE <= end:
+                yield from self._inside(minute, start, end)
+
+    def count(self, start: float, end: float) -> int:
+        """How much happened within (start, end]."""
+        touched = [minute for minute in self.minutes if (minute + 1) * MINUTE > start and minute * MINUTE <= end]
+        return sum(
+            len(self.minutes[minute])
+            if _whole(minute, start, end)
+            else sum(1 for _ in self._inside(minute, start, end))
+            for minute in touched
+        )
+
+    def _inside(self, minute: int, start: float, end: float) -> Iterator[_T]:
+        return (what for at, what in self.minutes[minute].values() if start < at <= end)
+
+
+def _whole(minute: int, start: float, end: float) -> bool:
+    return start < minute * MINUTE and (minute + 1) * MINUTE <= end
+
+
+class TimedNotes(Timed[Note]):
+    """Rollouts by when they ended, and what those that were made to their end come to, minute by minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: dict[tuple[int, bool], Part] = {}
+
+    def _changed(self, minute: int) -> None:
+        self._parts.pop((minute, False), None)
+        self._parts.pop((minute, True), None)
+
+    def made(self, start: float, end: float, sampled: bool) -> list[Part]:
+        """Of those made to their end within (start, end], and told by a source of all (or of samples)."""
+        return [
+            self._minute(minute, sampled)
+            if _whole(minute, start, end)
+            else part_of(one for one in self._inside(minute, start, end) if one.whole and one.sampled is sampled)
+            for minute in self.minutes
+            if (minute + 1) * MINUTE > start and minute * MINUTE <= end
+        ]
+
+    def _minute(self, minute: int, sampled: bool) -> Part:
+        key = (minute, sampled)
+        if key not in self._parts:
+            notes = (one for _, one in self.minutes[minute].values())
+            self._parts[key] = part_of(one for one in notes if one.whole and one.sampled is sampled)
+        return self._parts[key]

@@ -1,0 +1,29 @@
+"""The share of rollouts that their infrastructure lost: beside a zero-advantage share it says what not to blame."""
+
+from server.signals._model import Answer, Signal, Value, View
+from server.signals._recorded import recorded
+from server.signals._rollouts import NO_RECORDS, Window
+from server.signals.rollout_exit_ratio import no_exits
+
+
+def _compute(_: View, found: Window) -> Answer:
+    total = sum(found.exits.values())
+    return [Value(found.exits["infra_error"] / total)] if total else no_exits(found)
+
+
+SIGNAL = Signal(
+    name="infra_failure_ratio",
+    title="Infra failures",
+    unit="ratio",
+    actor="sandbox",
+    help="Share of the rollouts that left which their infrastructure lost (exit infra_error), since the last 10 "
+    "consumed versions began; their rewards are no honest zeros and count nowhere; from records.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_compute),
+    hint=NO_RECORDS,
+    # 2 % spoils every third group of 16; at 10 % four of five.
+    watch=0.02,
+    critical=0.10,
+    records=True,
+)

@@ -1,0 +1,50 @@
+"""How fast samples are produced, by how far they came. An engine's finished requests are no such rate."""
+
+import math
+
+from server.signals._model import Answer, Signal, Unknown, Value, View
+from server.signals._recorded import missing, recorded
+from server.signals._rollouts import NO_RECORDS, Window
+
+_STAGE = {name: (("stage", name),) for name in ("dispatched", "completed", "delivered", "trainable")}
+
+
+def _compute(view: View, found: Window) -> Answer:
+    seconds = found.end - found.start
+    if found.sampled:
+        return Unknown("records tell of a sample of the rollouts: no rate follows from them")
+    if not 0 < seconds < math.inf:
+        return Unknown("the first window of 10 consumed versions is not over; it fills by itself")
+    rates = [(name, found.rate(name)) for name in ("dispatched", "completed")]
+    values = [Value(rate, _STAGE[name]) for name, rate in rates if rate is not None]
+    if not found.consumed:
+        return [*values, *missing("no record tells a consumption: log `consumed_at`", _STAGE["delivered"])]
+    return [*values, Value(len(found.uses) / seconds, _STAGE["delivered"]), _trainable(view, found, seconds)]
+
+
+def _trainable(view: View, found: Window, seconds: float) -> Value:
+    """Fresh enough and with a gradient; unknown where nobody tells the gradient of any."""
+    bound, fruits = view.fact("max_staleness_versions"), [found.fruitless(one) for one in found.uses]
+    known = [(one, idle) for one, idle in zip(found.uses, fruits, strict=True) if idle is not None]
+    if not known:
+        return missing("no record tells `advantage`, or the group that would", _STAGE["trainable"])[0]
+    fresh = sum(not idle and (bound is None or (one.staleness or 0) <= bound) for one, idle in known)
+    # Of the few that nobody tells as many carry a gradient as of the others.
+    return Value(fresh / len(known) * len(found.uses) / seconds, _STAGE["trainable"])
+
+
+SIGNAL = Signal(
+    name="production_samples_per_second",
+    title="Production",
+    unit="samples/s",
+    actor="generator",
+    help="Rollouts per second that were dispatched, completed (made to their end), delivered (consumed by the trainer)"
+    " and trainable (delivered, not staler than the run's bound, with an advantage), over the last 10 consumed "
+    "versions; from records.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_compute),
+    hint=NO_RECORDS,
+    higher_is_worse=False,
+    records=True,
+)

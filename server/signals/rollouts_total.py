@@ -1,0 +1,14 @@
+"""Rollouts that left, each once, by how."""
+
+from server.signals._model import Counter
+
+COUNTER = Counter(
+    name="rollouts_total",
+    title="Rollouts",
+    unit="rollouts",
+    actor="queue",
+    help="Train rollouts that left, each counted once, by exit (the first cause); from records that tell of all.",
+    metric="rollout_left",
+    of="rollout",
+    by=("exit",),
+)

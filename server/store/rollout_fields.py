@@ -1,0 +1,172 @@
+"""The one list of what is known of a rollout: of the record, of its row, of the table's columns and of the API.
+
+Kinds: ``text`` (absent: ""), ``word`` (a literal or None, stored as ""), ``int``, ``float``, ``bool`` (never None),
+``flag`` (bool or None), ``whole`` (an int that is always there; its times are epoch ms), ``time`` (epoch seconds in the
+record, ms in the table), ``json`` (text).
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import starmap
+from operator import attrgetter
+from typing import Any
+
+from collectors.model import Consumption, Rollout, Span, Turn
+from server.store.bulk import clean
+from server.store.types import RolloutGroupRow, RolloutRow
+
+RECORD: Mapping[str, str] = {
+    "rollout_id": "text", "group_id": "text", "group_size": "int", "attempt": "int", "incarnation": "int",
+    "purpose": "word", "environment": "text", "agent": "text", "difficulty": "text", "engine": "text",
+    "version_dispatched": "int", "version_start": "int", "version_finish": "int", "token_versions": "json",
+    "consumptions": "json", "dispatched_at": "time", "started_at": "time", "first_token_at": "time",
+    "finished_at": "time", "scored_at": "time", "group_complete_at": "time", "exited_at": "time",
+    "prompt_tokens": "int",
+    "response_tokens": "int", "loss_tokens": "int", "turn_count": "int", "tool_calls": "int", "sandbox_ids": "json",
+    "reward": "float", "max_reward": "float", "advantage": "float", "solved": "flag", "truncated": "flag",
+    "exit": "word", "error": "text", "sampled": "bool",
+}  # fmt: skip
+"""Of `collectors.model.Rollout`: all but its details."""
+
+DETAILS = ("turns", "spans")
+"""Kept of a few rollouts only, in a table of their own."""
+
+ROW: Mapping[str, str] = {
+    "target": "text", "life": "whole", "first_seen": "whole", "seen_at": "whole", "state": "text", "moved_at": "whole",
+    "seconds": "float", "turns": "int", "consumed": "int", "consumed_at": "int", "staleness": "int",
+    "in_flight": "int", "in_group": "int", "in_queue": "int", "token_staleness": "float",
+    "environment_staleness": "float", "environment_latest": "float", "environment_bound": "bool",
+    "old_state_turns": "int", "judged_turns": "int", "environment_ages": "text", "mixed": "flag", "unknown": "text",
+    "detailed": "bool",
+}  # fmt: skip
+"""Of `server.store.types.RolloutRow`: all but its record."""
+
+GROUP: Mapping[str, str] = {
+    "group_id": "text", "life": "whole", "environment": "text", "purpose": "text", "size": "int", "members": "whole",
+    "done": "whole", "valid": "whole", "reward_min": "float", "reward_max": "float", "reward_mean": "float",
+    "solved": "int", "outcome": "text", "admitted": "bool", "version": "int", "first_at": "whole", "moved_at": "whole",
+    "completed_at": "int", "spread": "float", "sampled": "bool",
+}  # fmt: skip
+"""Of `server.store.types.RolloutGroupRow`."""
+
+COLUMNS = (*RECORD, *ROW)
+_NEVER_NULL = frozenset({"text", "word", "bool", "whole", "json"})
+
+
+def nullable(kind: str) -> bool:
+    """May a column of this kind be empty?"""
+    return kind not in _NEVER_NULL
+
+
+def compact(value: Any) -> str:
+    """JSON without a blank."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _ms(value: float | None) -> int | None:
+    return None if value is None else round(value * 1000)
+
+
+def _seconds(value: int | None) -> float | None:
+    return None if value is None else value / 1000
+
+
+def _word(value: str | None) -> str:
+    return value or ""
+
+
+def _float(value: float | None) -> float | None:
+    # COPY in its binary form takes a whole number for no float; what is not finite is no measurement.
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+_OUT: Mapping[str, Callable[[Any], Any]] = {"text": clean, "word": _word, "time": _ms, "float": _float}
+_JSON_OUT: Mapping[str, Callable[[Any], str]] = {
+    "token_versions": lambda pairs: compact(pairs) if pairs else "",
+    "sandbox_ids": lambda names: compact([clean(name) for name in names]) if names else "",
+    "consumptions": lambda uses: compact([[u.version, _ms(u.at), u.incarnation] for u in uses]) if uses else "",
+}
+
+
+def _token_versions(text: str) -> tuple[tuple[int, int], ...]:
+    return tuple((version, tokens) for version, tokens in json.loads(text)) if text else ()
+
+
+def _sandbox_ids(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text)) if text else ()
+
+
+def _consumptions(text: str) -> tuple[Consumption, ...]:
+    return tuple(Consumption(v, _seconds(at), life) for v, at, life in json.loads(text)) if text else ()
+
+
+_JSON_IN: Mapping[str, Callable[[str], Any]] = {
+    "token_versions": _token_versions, "sandbox_ids": _sandbox_ids, "consumptions": _consumptions,
+}  # fmt: skip
+_IN: Mapping[str, Callable[[Any], Any]] = {"word": lambda text: text or None, "time": _seconds}
+
+
+def _steps(
+    fields: Mapping[str, str], plain: Mapping[str, Callable[[Any], Any]], named: Mapping[str, Callable[[Any], Any]]
+) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Which of the fields are changed on the way, by their place: most are not, and cost nothing."""
+    found = ((at, named.get(name) or plain.get(kind)) for at, (name, kind) in enumerate(fields.items()))
+    return [(at, change) for at, change in found if change is not None]
+
+
+_of_record, _of_row, _of_group = attrgetter(*RECORD), attrgetter(*ROW), attrgetter(*GROUP)
+_RECORD_OUT, _ROW_OUT, _GROUP_OUT = _steps(RECORD, _OUT, _JSON_OUT), _steps(ROW, _OUT, {}), _steps(GROUP, _OUT, {})
+_RECORD_IN = _steps(RECORD, _IN, _JSON_IN)
+
+
+def _changed(values: Iterable[Any], steps: Sequence[tuple[int, Callable[[Any], Any]]]) -> list[Any]:
+    found = list(values)
+    for at, change in steps:
+        found[at] = change(found[at])
+    return found
+
+
+def values(row: RolloutRow) -> list[Any]:
+    """What the table holds of a row, in the order of `COLUMNS`."""
+    return _changed(_of_record(row.record), _RECORD_OUT) + _changed(_of_row(row), _ROW_OUT)
+
+
+def row(values: Sequence[Any], details: tuple[tuple[Turn, ...], tuple[Span, ...]] = ((), ())) -> RolloutRow:
+    """The reverse of `values`, with what is kept of its turns and spans."""
+    record: dict[str, Any] = dict(zip(RECORD, _changed(values[: len(RECORD)], _RECORD_IN), strict=True))
+    own: dict[str, Any] = dict(zip(ROW, values[len(RECORD) :], strict=True))
+    return RolloutRow(record=Rollout(**record, turns=details[0], spans=details[1]), **own)
+
+
+def group_values(group: RolloutGroupRow) -> list[Any]:
+    """What the table holds of a group, in the order of `GROUP`."""
+    return _changed(_of_group(group), _GROUP_OUT)
+
+
+def group(values: Sequence[Any]) -> RolloutGroupRow:
+    """The reverse of `group_values`."""
+    return RolloutGroupRow(**dict(zip(GROUP, values, strict=True)))
+
+
+def turns_text(turns: Sequence[Turn]) -> str:
+    """Turns as JSON, by place."""
+    rows = [[t.version, t.tool_calls, t.mutated, t.reset, clean(t.sandbox_id), clean(t.forked_from)] for t in turns]
+    return compact(rows) if rows else ""
+
+
+def spans_text(spans: Sequence[Span]) -> str:
+    """Spans as JSON, by place; times in ms."""
+    rows = [[s.kind, _ms(s.start), _ms(s.end), s.version, clean(s.detail)] for s in spans]
+    return compact(rows) if rows else ""
+
+
+def turns_of(text: str) -> tuple[Turn, ...]:
+    """The reverse of `turns_text`."""
+    return tuple(starmap(Turn, json.loads(text))) if text else ()
+
+
+def spans_of(text: str) -> tuple[Span, ...]:
+    """The reverse of `spans_text`."""
+    rows = json.loads(text) if text else ()
+    return tuple(Span(kind, start / 1000, _seconds(end), version, detail) for kind, start, end, version, detail in rows)

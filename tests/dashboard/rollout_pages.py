@@ -1,0 +1,55 @@
+"""Opens the Rollouts page in a real Chromium, for the tests of what it shows and of how it lives."""
+
+from collections.abc import Callable, Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from dashboard import columns, rollout_records, shell
+from tests.dashboard import fake_rollouts as made
+from tests.dashboard.serving import Serving, until
+
+Open = Callable[..., Page]
+IDS = "() => RS.all('[data-rows=rollouts] tr').map(tr => tr.dataset.id)"
+READY = "() => document.querySelector('[data-rows=rollouts] tr') && document.querySelector('.exits .count')"
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live test waits for a tick or two: shorter ones test the same."""
+    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(rollout_records, "KEEP_SECONDS", 0.2)
+    monkeypatch.setattr(columns, "_LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(columns, "_LOOKS_PER_COLUMN", 1000)
+
+
+def opening(browser: Browser, serving: Serving) -> Iterator[Open]:
+    """Opens the page of a run; the test fails when it logs an error."""
+    pages: list[tuple[Page, list[str]]] = []
+
+    def opened(
+        run: str = made.ASYNC, more: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900),
+        path: str = "rollouts",
+    ) -> Page:  # fmt: skip
+        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
+        errors: list[str] = []
+        pages.append((page, errors))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{serving.url}{path}?run={run}{more}")
+        page.wait_for_selector("[data-page=ok]")
+        until(page, "() => RS.chartsReady()")
+        if run == made.ASYNC and path == "rollouts" and not more:
+            until(page, READY)
+        return page
+
+    yield opened
+    logged = [error for _, errors in pages for error in errors]
+    for page, _ in pages:
+        page.close()
+    assert logged == []
+
+
+def asked(page: Page) -> dict[str, str]:
+    found = parse_qs(urlsplit(page.url).query)
+    return {key: values[0] for key, values in found.items() if key not in ("run", "range")}

@@ -1,0 +1,51 @@
+"""kill -9 between inbox and merge: what was acknowledged becomes rows and sums, once."""
+
+import random
+
+import pytest
+
+from server.store import Store
+from tests.killed import begin
+from tests.server import rollout_child
+from tests.server.rollout_child import MANY, offer
+from tests.server.test_pushes import lived, waiting
+
+KILLS = 4
+
+
+def run_and_kill(url: str, first: int, bodies: int, spin: int) -> list[int]:
+    """Start the child at a body, read ``bodies`` acknowledgements, burn ``spin`` turns, kill it: all acknowledged."""
+    child, said = begin(rollout_child.main, url, first)
+    printed = [said.readline().strip() for _ in range(bodies + 1)][1:]
+    for _ in range(spin):
+        pass  # a seeded moment later
+    child.kill()
+    printed += said.read().split("\n")[:-1]  # the last line may be torn
+    child.join()
+    said.close()
+    return [int(n) for n in printed]
+
+
+@pytest.mark.crash
+def test_killed_between_inbox_and_merge(store_url: str) -> None:
+    rng, acknowledged = random.Random(7), [-1]
+    store = Store.open(store_url)
+    for _ in range(KILLS):
+        acknowledged += run_and_kill(store_url, acknowledged[-1] + 1, rng.randrange(1, 8), rng.randrange(3_000_000))
+    last = acknowledged[-1] + 2  # one body may have been kept without a word
+    offer(store, last)
+    with lived(store, last) as run:
+        run.loop._collect_pushes(run.clock.now())
+    assert waiting(store) == 0
+    told = [f"{n}-{k}" for n in acknowledged[1:] for k in range(MANY)]
+    rows = store.rollouts.get("run", told)
+    assert len(rows) == len(told) and {row.record.response_tokens for row in rows} == {10}
+    # All but what nobody told of after: the last body of each life, unless the next one was the same.
+    everything = store.rollouts.get("run", [f"{n}-{k}" for n in range(-1, last + 1) for k in range(MANY)])
+    trained = [row for row in everything if row.state == "trained"]
+    assert len(trained) >= len(told) - MANY
+    sums = store.rollouts.sums("run", 0, 1 << 41)
+    counted = {one.exit: (one.rollouts, one.response_tokens) for one in sums}
+    tokens = sum(row.record.response_tokens or 0 for row in trained)
+    assert counted["trained"] == (len(trained), tokens)
+    store.close()

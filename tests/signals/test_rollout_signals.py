@@ -1,0 +1,244 @@
+"""Signals from records against numbers worked out by hand, over a book that was fed as the driver feeds it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collectors.model import Consumption, Rollout, Sandbox, Target
+from server.rollout_ingest import RolloutIngest
+from server.signals._model import Answer, NotApplicable, Unknown, Value, View
+from server.signals._rollout_parts import Timed
+from server.signals._rollouts import KEPT_VERSIONS, RolloutBook
+from server.signals._spread import counted_mean, counted_quantile, deviation, quantile
+from server.signals.in_flight_rollouts import SIGNAL as IN_FLIGHT
+from server.signals.production_samples_per_second import SIGNAL as PRODUCTION
+from server.signals.response_tokens import SIGNAL as TOKENS
+from server.signals.rollout_exit_ratio import SIGNAL as EXITS
+from server.signals.sample_age_seconds import SIGNAL as AGE
+from server.signals.staleness_versions import SIGNAL as STALENESS
+from server.signals.zero_advantage_environment_ratio import SIGNAL as BY_ENVIRONMENT
+from server.signals.zero_advantage_group_ratio import SIGNAL as BY_CAUSE
+from server.signals.zero_advantage_ratio import SIGNAL as ZERO
+
+T = 1_000_000.0
+TARGET = Target("records", "run", "push", "generator")
+TRAJECTORY = ("level", "trajectory")
+
+
+def fed(*records: Rollout, **facts: float) -> RolloutBook:
+    book, ingest = RolloutBook(), RolloutIngest(facts=facts)
+    for arrival in ingest.take(TARGET, records, T + 10_000).arrivals:
+        book.put(arrival.row, arrival.group)
+    return book
+
+
+def seen(book: RolloutBook, now: float = T + 1000, **facts: float) -> View:
+    return View(now, "async", "running", facts, rollouts=book)
+
+
+def values(answer: Answer) -> dict[tuple[tuple[str, str], ...], float]:
+    assert isinstance(answer, (list, tuple)), answer
+    return {value.labels: value.value for value in answer if value.value == value.value}
+
+
+def why(answer: Answer) -> str:
+    assert isinstance(answer, (Unknown, NotApplicable)), answer
+    return answer.why
+
+
+def used(name: str, version: int, made: int, **more: Any) -> Rollout:
+    """Made by one version, used at another, at 10 s per version."""
+    at = more.pop("at", T + 10.0 * version)
+    return Rollout(name, version_start=made, version_finish=made, consumptions=(Consumption(version, at),), **more)
+
+
+def test_the_window_is_the_last_ten_versions() -> None:
+    # Twelve versions; the first two were 9 versions stale, the others 1.
+    book = fed(*[used(f"r{v}", v, v - (9 if v < 12 else 1)) for v in range(10, 22)])
+    assert values(STALENESS.compute(seen(book)))[(TRAJECTORY, ("stat", "max"))] == 1.0
+    assert book.window(T).start == T + 110  # when version 11 was used
+
+
+def test_a_late_use_of_a_version_long_gone_changes_nothing() -> None:
+    book = fed(*[used(f"r{v}", v, v - 1) for v in range(20, 40)], used("late", 3, 0))
+    assert values(STALENESS.compute(seen(book)))[(TRAJECTORY, ("stat", "max"))] == 1.0
+    assert len(book._versions) == KEPT_VERSIONS
+
+
+def test_a_replayed_rollout_counts_at_each_use() -> None:
+    again = replace(used("a", 3, 1), consumptions=tuple(Consumption(v, T + 10 * v) for v in (3, 4, 5)))
+    found = values(STALENESS.compute(seen(fed(again))))  # 2, 3 and 4 versions
+    assert found[(TRAJECTORY, ("stat", "mean"))] == 3.0
+    assert found[(TRAJECTORY, ("stat", "p95"))] == pytest.approx(3.9)
+
+
+def test_a_new_life_begins_a_new_window() -> None:
+    old = [used(f"o{v}", v, v - 5, incarnation=0) for v in range(50, 60)]
+    new = [used(f"n{v}", v, v - 1, incarnation=1, at=T + 700 + v) for v in range(40, 42)]
+    assert why(TOKENS.compute(seen(fed(*old, *new)))).startswith("2 of the 3 consumed versions")
+    third = used("n42", 42, 41, incarnation=1, at=T + 800)
+    found = values(STALENESS.compute(seen(fed(*old, *new, third))))
+    assert found[(TRAJECTORY, ("stat", "max"))] == 1.0
+
+
+def groups(version: int, *rewards: Sequence[float], trained: Sequence[bool] = (), **more: Any) -> list[Rollout]:
+    """Groups of two that were complete at 10 s per version; those not trained left as zero_advantage."""
+    found = []
+    for number, pair in enumerate(rewards):
+        for n, reward in enumerate(pair):
+            fate: dict[str, Any] = {"consumptions": (Consumption(version, T + 10.0 * version),)}
+            if trained and not trained[number]:
+                fate = {"exit": "zero_advantage"}
+            found.append(
+                Rollout(
+                    f"{version}/{number}/{n}", f"{version}/{number}", 2, reward=reward, max_reward=1.0,
+                    scored_at=T + 10.0 * version - 1, **fate, **more,
+                )
+            )  # fmt: skip
+    return found
+
+
+def test_after_a_refill_the_bases_differ() -> None:
+    """Of five groups per version three had no gradient, and were dropped; two were trained."""
+    rewards = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.5, 0.5))
+    book = fed(*[one for v in range(1, 5) for one in groups(v, *rewards, trained=(True, True, False, False, False))])
+    assert values(ZERO.compute(seen(book))) == {
+        (("basis", "completed"),): pytest.approx(0.6),
+        (("basis", "admitted"),): 0.0,
+    }
+    found = values(BY_CAUSE.compute(seen(book)))
+    shares = {
+        cause: found[(("basis", "completed"), ("cause", cause))]
+        for cause in ("all_solved", "none_solved", "equal_unknown")
+    }
+    assert shares == pytest.approx({"all_solved": 0.2, "none_solved": 0.2, "equal_unknown": 0.2})
+    assert values(EXITS.compute(seen(book)))[(("exit", "zero_advantage"),)] == pytest.approx(0.6)
+
+
+def test_groups_that_tell_no_time_but_their_use_are_in_by_its_version() -> None:
+    """Files whose dates were lost: all were used at one instant."""
+    records = [
+        Rollout(f"{v}/{n}", f"g{v}", 2, reward=float(n if v > 2 else 1), consumptions=(Consumption(v, T),))
+        for v in range(1, 13) for n in (0, 1)
+    ]  # fmt: skip
+    # Versions 1 and 2 had equal rewards, and are out of the window of ten.
+    assert values(ZERO.compute(seen(fed(*records)))) == {(("basis", "completed"),): 0.0, (("basis", "admitted"),): 0.0}
+
+
+def test_groups_of_one_have_no_such_share() -> None:
+    alone = [used(f"r{v}", v, v, group_id=f"g{v}", group_size=1, reward=1.0) for v in range(1, 5)]
+    assert isinstance(ZERO.compute(seen(fed(*alone))), NotApplicable)
+    nameless = [used(f"r{v}", v, v, reward=1.0) for v in range(1, 5)]
+    assert "`group_id`" in why(ZERO.compute(seen(fed(*nameless))))
+
+
+def test_twenty_environments_and_the_rest_together() -> None:
+    """Of 22 environments two have fewer groups, all of them without a gradient: they are shown as one."""
+    records = []
+    for v in (1, 2, 3):
+        for n in range(22 if v < 3 else 20):
+            group = groups(v, (1.0, 1.0) if n >= 20 else (1.0, 0.0), environment=f"env{n:02}", difficulty="5")
+            records += [replace(one, rollout_id=f"{one.rollout_id}/{n}", group_id=f"{v}/{n}") for one in group]
+    found = {
+        dict(labels)["environment"]: value
+        for labels, value in values(BY_ENVIRONMENT.compute(seen(fed(*records)))).items()
+    }
+    assert found == {**{f"env{n:02}": 0.0 for n in range(20)}, "other": 1.0}
+
+
+def test_evaluations_count_nowhere() -> None:
+    book = fed(*[replace(used(f"e{v}", v, 0), purpose="eval") for v in range(1, 5)])
+    assert why(STALENESS.compute(seen(book))).startswith("this trainer reports no staleness")
+    assert why(EXITS.compute(seen(book))).startswith("no rollout records")
+
+
+def test_who_generates_in_a_sandbox_that_is_not_ready_boots() -> None:
+    book = fed(*[Rollout(f"r{n}", started_at=T, sandbox_ids=(f"sb{n}",)) for n in range(3)])
+    view = seen(book, now=T + 10)
+    view.sandboxes.put(
+        T, Sandbox("modal", "sb1", "starting"), own=True, dangling=False, created=True, became_ready=False
+    )
+    found = {dict(labels)["state"]: value for labels, value in values(IN_FLIGHT.compute(view)).items() if value}
+    assert found == {"booting": 1.0, "generating": 2.0}
+
+
+def test_a_day_later_nobody_is_in_flight() -> None:
+    book = fed(Rollout("r", started_at=T))
+    assert values(IN_FLIGHT.compute(seen(book, now=T + 80_000)))[(("state", "generating"),)] == 1.0
+    assert not any(values(IN_FLIGHT.compute(seen(book, now=T + 90_000))).values())
+
+
+def test_the_oldest_that_waits_and_the_age_at_use() -> None:
+    past = [used(f"r{v}", v, v, finished_at=T + 10 * v - 4.0 * v, reward=1.0) for v in range(1, 4)]  # 4, 8, 12 s
+    waits = [Rollout("w", finished_at=T + 30, reward=1.0), Rollout("x", finished_at=T + 38, reward=0.0)]
+    found = values(AGE.compute(seen(fed(*past, *waits), now=T + 40)))
+    assert found == {(("stat", "oldest"),): 10.0, (("stat", "p95"),): pytest.approx(11.6)}
+
+
+def test_trainable_is_fresh_and_carries_a_gradient() -> None:
+    """At each of 13 versions, 10 s apart: one good, one idle, one too stale."""
+    records = []
+    for v in range(10, 23):
+        records += [
+            used(f"good{v}", v, v - 1, advantage=0.5), used(f"idle{v}", v, v - 1, advantage=0.0),
+            used(f"old{v}", v, v - 8, advantage=0.5),
+        ]  # fmt: skip
+    found = values(PRODUCTION.compute(seen(fed(*records), max_staleness_versions=4.0)))
+    assert found[(("stage", "delivered"),)] == pytest.approx(0.3)
+    assert found[(("stage", "trainable"),)] == pytest.approx(0.1)
+
+
+def test_what_is_kept_of_the_past_is_bounded() -> None:
+    timed: Timed[int] = Timed(most=100)
+    for n in range(1000):
+        timed.put((f"r{n}", 0), T + n, n)
+    assert 40 <= sum(map(len, timed.minutes.values())) <= 100
+    timed.put(("r999", 0), T + 5000, -1)  # told again, it moves
+    assert [what for what in timed.within(T + 990) if what in (999, -1)] == [-1]
+    timed.forget(T + 4000)
+    assert list(timed.within(0)) == [-1]
+    assert (timed.count(T + 4999, T + 5000), timed.count(T, T + 4999)) == (1, 0)
+
+
+def test_statistics_of_counted_values_are_those_of_the_values() -> None:
+    counts = {0: 3, 2: 1, 5: 6}
+    listed = [0.0, 0.0, 0.0, 2.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0]
+    assert counted_mean(counts) == 3.2
+    for q in (0.0, 0.3, 0.32, 0.5, 0.95, 1.0):
+        assert counted_quantile(counts, q) == pytest.approx(quantile(listed, q)), q
+    assert deviation([1.0, 3.0]) == 1.0
+
+
+AGE_HINT = "no record tells both its end and its use: log `finished_at` (or `scored_at`) and `consumed_at`"
+
+
+def at_use(book: RolloutBook) -> Value:
+    answer = AGE.compute(seen(book))
+    assert isinstance(answer, (list, tuple)), answer
+    found: Value = answer[1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("told", "age"),
+    [
+        ({}, None),  # consumed_at alone: its own end is not told, and 0 s would be invented
+        ({"finished_at": 4.0, "scored_at": 7.0}, 26.0),
+        ({"scored_at": 7.0}, 23.0),
+        ({"group_complete_at": 9.0}, 21.0),
+        ({"reward": 1.0}, None),
+    ],
+)
+def test_the_age_at_use_needs_the_rollouts_own_end(told: dict[str, float], age: float | None) -> None:
+    since = {name: at if name == "reward" else T + at for name, at in told.items()}
+    book = fed(*[used(f"r{v}", v, v - 1, at=T + 30, **since) for v in range(3)])
+    p95 = at_use(book)
+    assert (None if p95.value != p95.value else p95.value, p95.why) == (age, AGE_HINT if age is None else "")
+
+
+def test_a_use_whose_time_is_not_told_has_no_age() -> None:
+    ends = [Rollout(f"r{v}", finished_at=T + v, consumptions=(Consumption(v),)) for v in range(3)]
+    p95 = at_use(fed(*ends))
+    assert p95.value != p95.value and p95.why == AGE_HINT

@@ -1,0 +1,320 @@
+"""Rollouts in the store: what is written is read, in every order, once. Both databases."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collectors.model import Consumption, Event, Exit, Rollout, Span, Turn
+from server import rollout_push
+from server.query.rollout_types import SORTS, GroupInfo, RolloutInfo
+from server.store import Store, rollout_fields
+from server.store import rollouts as stored
+from server.store.rollout_pages import BULK, FEW, BadKey, Order
+from server.store.rollout_tables import rollout_groups, rollouts
+from server.store.rollout_write import ENVIRONMENTS
+from server.store.rollouts import HOUR, MINUTE, Find, order_of
+from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
+from tests.store.helpers import T0
+
+
+def made(rollout_id: str, life: int = 0, state: str = "trained", moved: int = 0, **given: Any) -> RolloutRow:
+    """A row with little in it; keys of the record and of the row alike."""
+    record = {name: given.pop(name) for name in list(given) if name in rollout_fields.RECORD or name == "spans"}
+    if "turn_list" in given:
+        record["turns"] = given.pop("turn_list")
+    return RolloutRow("t", Rollout(rollout_id, **record), life, T0, T0, state, T0 + moved, **given)
+
+
+FULL = RolloutRow(
+    "push",
+    Rollout(
+        "r-1", "g-1", 8, 2, 3, "train", "math", "solver", "hard", "engine-0", 4, 5, 6, ((5, 100), (6, 20)),
+        (Consumption(7, 1_700_006_400.5, 3), Consumption(8, None, None)), 1.001, 2.002, 3.003, 4.004, 5.005, 6.006, 6.5,
+        11, 120, 119, (Turn(5, 1, True, False, "box", ""), Turn(6, None, None, True, "", "box")), 2, 3, ("box", "bax"),
+        0.5, 1.0, -0.25, True, False, "trained", "", True, (Span("tool", 3.5, 3.75, 5, "bash"), Span("boot", 1.0)),
+    ),
+    3, T0, T0 + 1, "trained", T0 + 2, 4.5, 2, 8, T0 + 3, 3, 1, 1, 1, 2.5, 0.5, 0.25, True, 1, 2, "0:1 1:1", True,
+    "why not", True,
+)  # fmt: skip
+GROUP = RolloutGroupRow(
+    "g-1", 3, "math", "train", 8, 7, 6, 5, 0.0, 1.0, 0.5, 3, "mixed", True, 7, T0, T0 + 1, T0 + 2, 1.5, True
+)
+
+
+def test_one_field_list_serves_record_row_table_push_and_api() -> None:
+    record, row = ([field.name for field in fields(kind)] for kind in (Rollout, RolloutRow))
+    assert sorted([*rollout_fields.RECORD, *rollout_fields.DETAILS]) == sorted(record)
+    assert list(rollout_fields.ROW) == [name for name in row if name != "record"]
+    assert [c.name for c in rollouts.columns] == ["id", "run", "class", *rollout_fields.COLUMNS]
+    groups = [field.name for field in fields(RolloutGroupRow)]
+    assert list(rollout_fields.GROUP) == groups
+    assert [c.name for c in rollout_groups.columns] == ["id", "run", *groups]
+    times = {name for name, kind in rollout_fields.RECORD.items() if kind == "time"}
+    # Within `times`, of the detail only, or of no use to a reader.
+    apart = {"consumed_at", "token_versions", "consumptions", "turn_count", "first_seen", "seen_at", "environment_ages"}
+    shown = {field.name for field in fields(RolloutInfo)}
+    assert (set(rollout_fields.COLUMNS) - times - apart) | {"times"} == shown
+    assert {field.name for field in fields(GroupInfo)} - {"solve_ratio"} == set(groups) - {"solved", "first_at"}
+    renamed = {"version_consumed", "consumed_at", "weight_versions"}
+    assert set(rollout_push.FIELDS) - renamed == set(record) - {"consumptions", "turn_count"}
+
+
+def test_what_is_written_is_read(store: Store) -> None:
+    plain = made("r-2", group_id="g-1", life=3)
+    store.write(Batch("run", rollouts=[FULL, plain], rollout_groups=[GROUP]))
+    assert store.rollouts.get("run", ["r-1", "r-2", "none"]) == [FULL, plain]
+    assert store.rollouts.groups("run", [("g-1", 3), ("g-1", 4)]) == [GROUP]
+    bare = replace(FULL, record=replace(FULL.record, turns=(), spans=()))
+    assert sorted(store.rollouts.members("run", [("g-1", 3)]), key=lambda row: row.record.rollout_id) == [bare, plain]
+    assert store.rollouts.versions("run", 1) == store.rollouts.versions("run", 2) == [bare]
+    assert store.rollouts.environments("run") == ["math"]
+    assert store.rollouts.get("other", ["r-1"]) == []
+
+
+def test_a_row_is_replaced_whole_but_for_when_it_was_met(store: Store) -> None:
+    store.write(Batch("run", rollouts=[made("a", state="generating", moved=5)]))
+    later = replace(made("a", state="trained", moved=9, reward=1.0), first_seen=T0 + 7)
+    store.write(Batch("run", rollouts=[made("a", state="scoring", moved=8), later]))
+    assert store.rollouts.get("run", ["a"]) == [replace(later, first_seen=T0)]
+    assert store.rollouts.live("run") == []
+
+
+def test_details_go_when_they_are_not_kept_any_more(store: Store) -> None:
+    with_turns = made("a", turn_list=(Turn(1),), detailed=True)
+    store.write(Batch("run", rollouts=[with_turns, made("b", turn_list=(Turn(2),))]))
+    assert [row.record.turns for row in store.rollouts.get("run", ["a", "b"])] == [(Turn(1),), ()]
+    store.write(Batch("run", rollouts=[replace(with_turns, detailed=False)]))
+    store.write(Batch("run", rollouts=[replace(with_turns, record=Rollout("a"), detailed=True)]))
+    assert store.rollouts.get("run", ["a"])[0].record.turns == ()
+
+
+@pytest.mark.parametrize("count", [1, 100])  # both of the bulk paths
+def test_increments_are_added_once(store: Store, count: int) -> None:
+    sums = [RolloutSum(MINUTE, T0, "trained", f"env {n}", "train", 1, 2, 3, 4, 0.5) for n in range(count)]
+    bins = [RolloutBin(MINUTE, T0, "turns", n, 2) for n in range(count)]
+    batch = Batch("run", rollout_sums=[*sums, *sums], rollout_bins=[*bins, *bins])
+    store.write(batch)
+    store.write(batch)  # tried again: the answer to the first was lost
+    store.write(Batch("run", rollout_sums=sums, rollout_bins=bins))
+    found = store.rollouts.sums("run", T0, T0 + MINUTE)
+    assert [replace(one, environment="") for one in found] == [
+        RolloutSum(MINUTE, T0, "trained", "", "train", 3, 6, 9, 12, 1.5)
+    ] * count
+    assert store.rollouts.bins("run", "turns", T0, T0 + 1, MINUTE) == [(T0, n, 6) for n in range(count)]
+
+
+def test_what_is_taken_back_is_gone(store: Store) -> None:
+    one = RolloutSum(MINUTE, T0, "trained", "", "train", 1, 2, 3, 4, 0.5)
+    back = RolloutSum(MINUTE, T0, "trained", "", "train", -1, -2, -3, -4, -0.5)
+    store.write(Batch("run", rollout_sums=[one], rollout_bins=[RolloutBin(MINUTE, T0, "turns", 1, 1)]))
+    store.write(Batch("run", rollout_sums=[back], rollout_bins=[RolloutBin(MINUTE, T0, "turns", 1, -1)]))
+    assert store.rollouts.sums("run", T0, T0 + HOUR) == []
+    assert store.rollouts.bins("run", "turns", T0, T0 + HOUR, MINUTE) == []
+
+
+def test_a_window_takes_whole_hours_and_minutes_around_them(store: Store) -> None:
+    minutes = [T0 + n * MINUTE for n in range(240)]
+    hours = [T0 + n * HOUR for n in range(4)]
+    sums = [RolloutSum(MINUTE, at, "trained", "", "train", 1, 0, 0, 0, 0.0) for at in minutes]
+    sums += [RolloutSum(HOUR, at, "trained", "", "train", 60, 0, 0, 0, 0.0) for at in hours]
+    store.write(Batch("run", rollout_sums=sums))
+    for first, last in ((0, 240), (1, 239), (59, 61), (60, 120), (30, 31), (61, 61), (119, 181)):
+        found = store.rollouts.sums("run", T0 + first * MINUTE, T0 + last * MINUTE)
+        assert sum(one.rollouts for one in found) == last - first
+
+
+def test_live_recent_and_census(store: Store) -> None:
+    rows = [
+        made("a", state="generating", moved=1000, purpose="train"), made("b", state="generating", moved=500),
+        made("c", state="trained", moved=2000), made("d", state="queued", moved=10, life=1),
+        made("e", state="ended", moved=3000),
+    ]  # fmt: skip
+    store.write(Batch("run", rollouts=rows))
+    assert [row.record.rollout_id for row in store.rollouts.live("run")] == ["a", "b", "d"]
+    assert [row.record.rollout_id for row in store.rollouts.live("run", most=1)] == ["a"]
+    assert [row.record.rollout_id for row in store.rollouts.recent("run", T0 + 1000)] == ["a", "c", "e"]
+    assert [row.record.rollout_id for row in store.rollouts.recent("run", T0, most=2)] == ["c", "e"]
+    census = sorted(store.rollouts.census("run", 0))
+    assert census == [("generating", "", 1, T0 + 500), ("generating", "train", 1, T0 + 1000)]
+    assert store.rollouts.census("run", 1) == [("queued", "", 1, T0 + 10)]
+    assert store.rollouts.newest_life("run") == 1
+
+
+def test_the_newest_versions_are_those_of_the_newest_life(store: Store) -> None:
+    uses = [("a", 0, (5, 6)), ("b", 0, (7,)), ("c", 1, (2,)), ("d", 1, ()), ("e", 1, (3, 2))]
+    store.write(
+        Batch("run", rollouts=[made(n, life=at, consumptions=tuple(Consumption(v) for v in vs)) for n, at, vs in uses])
+    )
+    found = [{row.record.rollout_id for row in store.rollouts.versions("run", last)} for last in (1, 2, 3, 4, 9)]
+    assert found == [{"e"}, {"c", "e"}, {"b", "c", "e"}, {"a", "b", "c", "e"}, {"a", "b", "c", "e"}]
+
+
+def test_environments_without_end_share_a_class_and_are_found_all_the_same(store: Store) -> None:
+    names = [f"env {n:03}" for n in range(ENVIRONMENTS + 20)]
+    store.write(Batch("run", rollouts=[made(name, environment=name) for name in names]))
+    assert len(store.rollouts.environments("run")) == ENVIRONMENTS + 1
+    for name in (names[0], names[-1]):
+        rows, _ = store.rollouts.page("run", Find(environment=name), order_of("moved", True), "", 10)
+        assert [row.record.rollout_id for row in rows] == [name]
+
+
+def test_what_no_database_takes_is_taken(store: Store) -> None:
+    row = made("nul\0 \ud800 \U0001f600", environment="\0", error="\udfff", sandbox_ids=("\0\ud800",))
+    store.write(Batch("run", rollouts=[row]))
+    (found,) = store.rollouts.get("run", [row.record.rollout_id])
+    assert (found.record.rollout_id, found.record.sandbox_ids) == ("nul ? \U0001f600", ("?",))
+
+
+def test_events_carry_versions_and_come_by_kind(store: Store) -> None:
+    said = [Event("weights_published", f"v{n}", version=n) for n in range(5)] + [Event("eval", "e")]
+    store.write(Batch("run", events=[(T0 + n, event) for n, event in enumerate(said)]))
+    found = store.events("run", T0, T0 + 10, ["weights_published"], 2)
+    assert [(ts, event.version) for ts, event in found] == [(T0 + 3, 3), (T0 + 4, 4)]
+    assert store.events("run", T0, T0 + 10)[-1][1].version is None
+
+
+# ---- pages
+
+STATES = (*get_args(Exit)[:3], "generating", "queued")
+_rows = st.lists(
+    st.tuples(
+        st.sampled_from(STATES), st.sampled_from(["", "math", "code"]), st.sampled_from([None, True, False]),
+        st.integers(0, 4), st.none() | st.sampled_from([0.0, 0.5, 2.0]), st.none() | st.integers(0, 3),
+    ),
+    max_size=30,
+)  # fmt: skip
+
+
+def _key(row: RolloutRow, sort: str, number: int) -> tuple[Any, ...]:
+    value = {"moved": row.moved_at, "response_tokens": row.record.response_tokens, "reward": row.record.reward}.get(
+        sort, getattr(row, sort, None)
+    )
+    return (value, row.moved_at, number)
+
+
+def _expected(rows: list[RolloutRow], sort: str, descending: bool) -> list[str]:
+    keyed = [(_key(row, sort, n), row.record.rollout_id) for n, row in enumerate(rows)]
+    told = sorted(((k, i) for k, i in keyed if k[0] is not None), reverse=descending)
+    rest = sorted(((k[1:], i) for k, i in keyed if k[0] is None), reverse=descending)
+    return [i for _, i in [*told, *rest]]
+
+
+def _all(store: Store, run: str, find: Find, sort: str, descending: bool, limit: int) -> Iterator[str]:
+    after, order = "", order_of(sort, descending)
+    while True:
+        rows, after = store.rollouts.page(run, find, order, after, limit)
+        assert len(rows) == limit or not after
+        yield from (row.record.rollout_id for row in rows)
+        if not after:
+            return
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(made_of=_rows, limit=st.integers(2, 9), few=st.sampled_from([0, 3, FEW]))
+def test_pages_hold_every_row_once_in_order(store: Store, made_of: list[Any], limit: int, few: int) -> None:
+    """In every order, with and without filters, whichever way the rows are found."""
+    run = f"run {id(made_of)} {len(made_of)} {limit} {few}"
+    rows = [
+        made(
+            f"{'ab'[n % 2]}{n:02}", state=state, environment=environment, mixed=mixed, moved=moved, seconds=seconds,
+            staleness=count, reward=seconds, response_tokens=count, group_id=f"g{n % 3}",
+        )
+        for n, (state, environment, mixed, moved, seconds, count) in enumerate(made_of)
+    ]  # fmt: skip
+    store.write(Batch(run, rollouts=rows))  # few: their numbers are their order
+    finds = [
+        (Find(), lambda row: True),
+        (Find(states=("generating", "trained")), lambda r: r.state in ("generating", "trained")),
+        (Find(environment="math", mixed=True), lambda r: r.record.environment == "math" and r.mixed is True),
+        (Find(start=T0 + 1, end=T0 + 4), lambda r: T0 + 1 <= r.moved_at < T0 + 4),
+        (Find(group="g1"), lambda r: r.record.group_id == "g1"),
+        (Find(find="a"), lambda r: r.record.rollout_id.startswith("a")),
+        (Find(find="g2", start=T0 + 2), lambda r: r.record.group_id == "g2" and r.moved_at >= T0 + 2),
+    ]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server.store.rollout_pages.FEW", few)
+        for name in ("_TIES", "_SOME"):
+            patch.setattr(f"server.store.rollout_pages.{name}", 2)
+        for sort in SORTS:
+            for descending in (True, False):
+                whole = _expected(rows, sort, descending)
+                for find, fits in finds:
+                    good = {row.record.rollout_id for row in rows if fits(row)}
+                    found = list(_all(store, run, find, sort, descending, limit))
+                    assert found == [one for one in whole if one in good]
+
+
+def test_a_class_that_holds_more_of_a_page_than_the_others_gives_it_all(store: Store) -> None:
+    store.write(Batch("run", rollouts=[made(f"new{n:02}", environment="one", moved=100 + n) for n in range(40)]))
+    store.write(Batch("run", rollouts=[made(f"old{n:02}", environment=f"env {n}", moved=n) for n in range(30)]))
+    newest = [*(f"new{n:02}" for n in range(39, -1, -1)), *(f"old{n:02}" for n in range(29, -1, -1))]
+    assert list(_all(store, "run", Find(), "moved", True, 20)) == newest
+
+
+def test_of_more_ids_than_are_sorted_a_page_holds_the_last_and_an_export_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.store.rollout_pages.FEW", 5)
+    # The slowest of them have the first ids, and all the others are slower still.
+    store.write(Batch("run", rollouts=[made(f"a{n:02}", seconds=40.0 - n) for n in range(40)]))
+    store.write(Batch("run", rollouts=[made(f"b{n:03}", seconds=100.0 + n) for n in range(250)]))
+    slowest = [f"a{n:02}" for n in range(40)]
+    find = Find(find="a")
+    assert list(_all(store, "run", find, "seconds", True, 8)) == slowest[30:]
+    assert list(_all(store, "run", find, "seconds", True, BULK)) == slowest
+    # Where the order begins with them, none is left out.
+    assert list(_all(store, "run", find, "seconds", False, 8)) == slowest[::-1]
+
+
+def test_pages_of_groups(store: Store) -> None:
+    groups = [
+        replace(GROUP, group_id=f"g{n}", moved_at=T0 + n // 2, outcome=stored.OUTCOMES[n % 6], environment=f"e{n % 2}")
+        for n in range(30)
+    ]
+    for group in groups:
+        store.write(Batch("run", rollout_groups=[group]))
+    for outcomes, environment in (
+        ((), ""),
+        (("mixed", "open"), ""),
+        ((), "e1"),
+        (("all_solved",), "e0"),
+        (("open",), "e1"),
+    ):
+        found, after = store.rollouts.group_page("run", outcomes, environment, "", 4)
+        while after:
+            more, after = store.rollouts.group_page("run", outcomes, environment, after, 4)
+            found += more
+        fits = [
+            g
+            for g in reversed(groups)
+            if g.outcome in (outcomes or stored.OUTCOMES) and environment in ("", g.environment)
+        ]
+        assert found == fits
+
+
+@pytest.mark.parametrize(
+    "after", ["x", "[]", "bnVsbA", "\ud800", "\0", "é", "W10", "WyJyZXdhcmQiLHRydWUsZmFsc2UsWzEsMiwzXV0", "A" * 5000]
+)
+def test_a_foreign_key_is_refused(store: Store, after: str) -> None:
+    with pytest.raises(BadKey):
+        store.rollouts.page("run", Find(), order_of("seconds", True), after, 10)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=8))
+def test_any_key_is_a_place_or_refused(said: Any) -> None:
+    import base64  # noqa: PLC0415
+    import json  # noqa: PLC0415
+
+    from server.store.rollout_pages import Place, pack, unpack  # noqa: PLC0415
+
+    order = Order("rollouts", "ix", "class", "seconds", True)
+    text = base64.urlsafe_b64encode(json.dumps(["seconds", True, False, said]).encode()).decode()
+    try:
+        place = unpack(order, text)
+    except BadKey:
+        return
+    assert isinstance(place, Place) and unpack(order, pack(order, place)) == place
