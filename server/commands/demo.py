@@ -32,7 +32,7 @@ log = logging.getLogger("rollscope.demo")
 # Long enough for every window, rollup and chart range of the first screen to be full.
 HISTORY_SECONDS = 3600.0
 # Of the last part of it each rollout is told: of all of it that would take longer than everything else together.
-RECORDS_SECONDS = 1200.0
+RECORDS_SECONDS = 900.0
 PREFIX = "rollscope-demo-"
 SANDBOX_COLLECTOR = "prime_sandboxes"
 MODAL_COLLECTOR = "modal"
