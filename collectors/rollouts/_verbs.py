@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from collectors.model import Cursor, Limits, Reading, ScrapeError
+from collectors.readers import parquet
 from collectors.readers.shapes import whole
 from collectors.rollouts._files import Look, Part, StepFile, follow
 
 HEAD_BYTES = 512
+
+Tail = Callable[[Path, Cursor, Limits, float], Reading]
 
 
 def tail_of(
@@ -28,6 +31,34 @@ def tail_of(
         return follow(files, cursor, limits, now, read, appended=appended)
     except OSError as error:
         raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
+
+
+def verbs_of(
+    find: Callable[[Path], list[StepFile]], read: Callable[[Look], Part], looked_for: str, said: str, *,
+    appended: bool = False,
+) -> tuple[Tail, Callable[[Path], str | None]]:  # fmt: skip
+    """`tail` and `matches_path` of a format that is nothing but files of steps. ``said``: the reason, {} its file."""
+
+    def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+        return tail_of(find, read, looked_for, path, cursor, limits, now, appended=appended)
+
+    def matches_path(path: Path) -> str | None:
+        found = first_of(find, path)
+        return said.format(found.name) if found is not None else None
+
+    return tail, matches_path
+
+
+def with_parquet(find: Callable[[Path], list[StepFile]]) -> Callable[[Path], list[StepFile]]:
+    """The same, with a word where there are files and nothing to read them with (``missing``)."""
+
+    def there(path: Path) -> list[StepFile]:
+        files = find(path)
+        if files and not parquet.installed():
+            raise ScrapeError("missing", parquet.INSTALL)
+        return files
+
+    return there
 
 
 def first_of(find: Callable[[Path], list[StepFile]], path: Path) -> StepFile | None:

@@ -45,7 +45,8 @@ def arrived(memory: Memory, group_id: str, records: list[Rollout], settings: Set
     for one in mine:
         if one.exit is None:
             group["waiting"][one.rollout_id] = one.reward
-            group["n"], group["total"] = group["n"] + 1, group["total"] + (one.reward or 0.0)
+            if one.reward is not None:
+                group["n"], group["total"] = group["n"] + 1, group["total"] + one.reward
     complete = group["seen"] == size
     if complete:
         group["order"], memory["next"] = memory["next"], memory["next"] + 1

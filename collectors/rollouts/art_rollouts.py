@@ -15,12 +15,12 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout, ScrapeError
+from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout
 from collectors.readers import jsonl, parquet
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping
 from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._verbs import first_of, tail_of
+from collectors.rollouts._verbs import first_of, tail_of, with_parquet
 
 LOOKED_FOR = "trajectories/<split>/NNNN.parquet of ART"
 FOLDER, TRAINED, DISCARDED = "trajectories", "train", "discarded"
@@ -112,14 +112,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         ScrapeError: ``not_a_run``, ``missing`` (also when pyarrow is not installed).
     """
     pipeline = _by_pipeline(path)
-
-    def there(folder: Path) -> list[StepFile]:
-        files = find(folder)
-        if files and not parquet.installed():
-            raise ScrapeError("missing", parquet.INSTALL)
-        return files
-
-    return tail_of(there, lambda look: _read(look, pipeline), LOOKED_FOR, path, cursor, limits, now)
+    return tail_of(with_parquet(find), lambda look: _read(look, pipeline), LOOKED_FOR, path, cursor, limits, now)
 
 
 def matches_path(path: Path) -> str | None:

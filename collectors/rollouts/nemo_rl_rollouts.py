@@ -13,14 +13,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
+from collectors.model import Collector, Consumption, Rollout
 from collectors.readers import rest
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping, whole
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._rows import Line, lines
 from collectors.rollouts._tokens import items, ones
-from collectors.rollouts._verbs import first_of, tail_of
+from collectors.rollouts._verbs import verbs_of
 
 LOOKED_FOR = "train_data_stepN.jsonl of NeMo-RL"
 
@@ -104,20 +104,7 @@ def _agent(value: Any) -> Any:
     return mapping(value).get("name") if isinstance(value, dict) else value
 
 
-def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Rollouts of the steps written since ``cursor``.
-
-    Raises:
-        ScrapeError: ``not_a_run``, ``missing``.
-    """
-    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now)
-
-
-def matches_path(path: Path) -> str | None:
-    """The first file of training data."""
-    found = first_of(find, path)
-    return f"{found.name} of NeMo-RL" if found is not None else None
-
+tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of NeMo-RL")
 
 COLLECTOR = Collector(
     name="nemo_rl_rollouts",

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
+from collectors.model import Collector, Consumption, Rollout
 from collectors.readers import rest
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping, objects, whole
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._rows import Line, lines
 from collectors.rollouts._tokens import length
-from collectors.rollouts._verbs import begins, first_of, tail_of
+from collectors.rollouts._verbs import begins, verbs_of
 
 LOOKED_FOR = "<run>_rollouts_NNNNNN.jsonl of open-instruct's --save_traces"
 
@@ -80,20 +80,7 @@ def _tool_calls(asked: Mapping[str, Any]) -> int | None:
     return whole(asked.get("num_calls"))
 
 
-def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Rollouts appended since ``cursor``.
-
-    Raises:
-        ScrapeError: ``not_a_run``, ``missing``.
-    """
-    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now, appended=True)
-
-
-def matches_path(path: Path) -> str | None:
-    """The newest run's first file."""
-    found = first_of(find, path)
-    return f"{found.name} of open-instruct" if found is not None else None
-
+tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of open-instruct", appended=True)
 
 COLLECTOR = Collector(
     name="open_instruct_rollouts",

@@ -15,12 +15,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
+from collectors.model import Collector, Consumption, Rollout
 from collectors.readers import jsonl, rest, slim
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping, whole
 from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._verbs import first_of, tail_of
+from collectors.rollouts._verbs import verbs_of
 
 LOOKED_FOR = "rollout_dump_data.step_N.jsonl of ROLL's rollout_dump_dir"
 # One line is a whole step with its texts. What is larger is dropped, with that reason.
@@ -135,20 +135,7 @@ def _tokens(lengths: Mapping[str, Any], turns: int | None) -> int | None:
     return round(mean * turns) if mean is not None and turns is not None else None
 
 
-def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Rollouts of the steps dumped since ``cursor``.
-
-    Raises:
-        ScrapeError: ``not_a_run``, ``missing``.
-    """
-    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now)
-
-
-def matches_path(path: Path) -> str | None:
-    """The first file of a dump."""
-    found = first_of(find, path)
-    return f"{found.name} of ROLL" if found is not None else None
-
+tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of ROLL")
 
 COLLECTOR = Collector(
     name="roll_rollouts",

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout, Turn
+from collectors.model import Collector, Consumption, Purpose, Rollout, Turn
 from collectors.readers import jsonl, rest
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import whole
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._rows import Line, lines
-from collectors.rollouts._verbs import count, first_of, tail_of
+from collectors.rollouts._verbs import count, verbs_of
 
 LOOKED_FOR = "iteration_N/train_rollout_summaries.jsonl of the Tinker cookbook"
 CONFIG_BYTES = 1 << 20
@@ -114,20 +114,7 @@ def _without_constant(rollouts: Sequence[Rollout]) -> list[Rollout]:
     ]
 
 
-def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Rollouts of the iterations written since ``cursor``.
-
-    Raises:
-        ScrapeError: ``not_a_run``, ``missing``.
-    """
-    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now)
-
-
-def matches_path(path: Path) -> str | None:
-    """The first summary there is."""
-    found = first_of(find, path)
-    return f"{found.name} of the Tinker cookbook" if found is not None else None
-
+tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of the Tinker cookbook")
 
 COLLECTOR = Collector(
     name="tinker_rollouts",

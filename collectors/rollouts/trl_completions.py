@@ -12,11 +12,11 @@ sum of their columns is the reward). An evaluation's rows replace a training ste
 import re
 from pathlib import Path
 
-from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
+from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
 from collectors.readers import parquet
 from collectors.rollouts import _completions
 from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._verbs import tail_of
+from collectors.rollouts._verbs import tail_of, with_parquet
 
 FOLDER = "completions"
 LOOKED_FOR = "completions/completions_NNNNN.parquet of TRL"
@@ -92,9 +92,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     steps: list[int] = []
 
     def noted(folder: Path) -> list[StepFile]:
-        files = find(folder)
-        if files and not parquet.installed():
-            raise ScrapeError("missing", parquet.INSTALL)
+        files = with_parquet(find)(folder)
         steps.extend(file.step for file in files)
         return files
 

@@ -13,12 +13,12 @@ import re
 from itertools import islice
 from pathlib import Path
 
-from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout
+from collectors.model import Collector, Consumption, Purpose, Rollout
 from collectors.readers import rest
 from collectors.readers.jsonl import number
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._rows import Line, lines
-from collectors.rollouts._verbs import begins, first_of, tail_of
+from collectors.rollouts._verbs import begins, verbs_of
 
 LOOKED_FOR = "<step>.jsonl of verl's rollout_data_dir, there or one folder below"
 # Of a run's folder: folders looked into.
@@ -81,20 +81,7 @@ def _hash(raw: bytes) -> str:
     return hashlib.blake2b(prompt[1] if prompt else b"", digest_size=6).hexdigest()
 
 
-def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Rollouts of the steps dumped since ``cursor``.
-
-    Raises:
-        ScrapeError: ``not_a_run``, ``missing``.
-    """
-    return tail_of(find, _read, LOOKED_FOR, path, cursor, limits, now)
-
-
-def matches_path(path: Path) -> str | None:
-    """The first file of a dump."""
-    found = first_of(find, path)
-    return f"{found.name}, generations that verl dumped" if found is not None else None
-
+tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{}, generations that verl dumped")
 
 COLLECTOR = Collector(
     name="verl_rollouts",

@@ -5,6 +5,7 @@ import math
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import missing, recorded
 from server.signals._rollouts import NO_RECORDS, Window
+from server.signals._staleness import ORIGIN_HINT
 
 _STAGE = {name: (("stage", name),) for name in ("dispatched", "completed", "delivered", "trainable")}
 
@@ -25,10 +26,15 @@ def _compute(view: View, found: Window) -> Answer:
 def _trainable(view: View, found: Window, seconds: float) -> Value:
     """Fresh enough and with a gradient; unknown where nobody tells the gradient of any."""
     bound, fruits = view.fact("max_staleness_versions"), [found.fruitless(one) for one in found.uses]
-    known = [(one, idle) for one, idle in zip(found.uses, fruits, strict=True) if idle is not None]
-    if not known:
+    told = [(one, idle) for one, idle in zip(found.uses, fruits, strict=True) if idle is not None]
+    if not told:
         return missing("no record tells `advantage`, or the group that would", _STAGE["trainable"])[0]
-    fresh = sum(not idle and (bound is None or (one.staleness or 0) <= bound) for one, idle in known)
+    # How stale one is matters only where the run has a bound; of the others as many count as of those that tell it.
+    known = [(one.staleness, idle) for one, idle in told if bound is None or one.staleness is not None]
+    if not known:
+        why = f"no record tells how stale it is against the run's bound: {ORIGIN_HINT}"
+        return missing(why, _STAGE["trainable"])[0]
+    fresh = sum(not idle and (bound is None or (stale is not None and stale <= bound)) for stale, idle in known)
     # Of the few that nobody tells as many carry a gradient as of the others.
     return Value(fresh / len(known) * len(found.uses) / seconds, _STAGE["trainable"])
 

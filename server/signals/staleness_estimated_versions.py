@@ -14,6 +14,7 @@ from server.signals._spread import mean
 from server.signals._ticks import last_sum
 
 _AFTER_COMPLETION = ("trained", "truncated_drop", "surplus", "stale", "zero_advantage")
+_NO_QUEUE = "how many wait for the trainer is not told: push records as rollouts end, or log the queue's depth"
 _ABOUT = "estimate, +-1 version"
 
 
@@ -26,11 +27,20 @@ def _compute(view: View, found: Window) -> Answer:
     flight, published = _in_flight(found), _published(view.rollouts, found)
     if flight is None or published is None:
         return Unknown("log `dispatched_at` and `finished_at` of rollouts, and the versions that are published")
+    waits = _waiting(view, found)
+    departed = sum(found.exits[name] for name in _AFTER_COMPLETION) / seconds
+    if waits is None or not departed:
+        return Unknown(_NO_QUEUE)
+    return [Value((flight + waits / departed) * published, (), _ABOUT)]
+
+
+def _waiting(view: View, found: Window) -> float | None:
+    """Samples in the queue: records that wait, else as reported; none only where records tell both end and use."""
     queued = sum(one.state == "queued" for one in view.rollouts.in_flight(view.now))
     reported = waiting(view, last_sum)
-    departed = sum(found.exits[name] for name in _AFTER_COMPLETION) / seconds
-    wait = (queued or reported or 0.0) / departed if departed else 0.0
-    return [Value((flight + wait) * published, (), _ABOUT)]
+    if queued or reported is not None:
+        return queued or reported
+    return 0.0 if found.used.values.get("age") else None
 
 
 def _in_flight(found: Window) -> float | None:

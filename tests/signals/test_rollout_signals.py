@@ -17,6 +17,7 @@ from server.signals.production_samples_per_second import SIGNAL as PRODUCTION
 from server.signals.response_tokens import SIGNAL as TOKENS
 from server.signals.rollout_exit_ratio import SIGNAL as EXITS
 from server.signals.sample_age_seconds import SIGNAL as AGE
+from server.signals.staleness_estimated_versions import SIGNAL as ESTIMATED
 from server.signals.staleness_versions import SIGNAL as STALENESS
 from server.signals.zero_advantage_environment_ratio import SIGNAL as BY_ENVIRONMENT
 from server.signals.zero_advantage_group_ratio import SIGNAL as BY_CAUSE
@@ -188,6 +189,29 @@ def test_trainable_is_fresh_and_carries_a_gradient() -> None:
     found = values(PRODUCTION.compute(seen(fed(*records), max_staleness_versions=4.0)))
     assert found[(("stage", "delivered"),)] == pytest.approx(0.3)
     assert found[(("stage", "trainable"),)] == pytest.approx(0.1)
+
+
+def test_what_is_not_known_to_be_fresh_is_not_counted_as_fresh() -> None:
+    """At each of 13 versions, 10 s apart: one fresh, one too stale, one that tells no version: half of 0.3/s."""
+    records = []
+    for v in range(10, 23):
+        untold = Rollout(f"untold{v}", consumptions=(Consumption(v, T + 10.0 * v),), advantage=0.5)
+        records += [used(f"good{v}", v, v - 1, advantage=0.5), used(f"old{v}", v, v - 8, advantage=0.5), untold]
+    assert values(PRODUCTION.compute(seen(fed(*records), max_staleness_versions=4.0)))[
+        (("stage", "trainable"),)
+    ] == pytest.approx(0.15)
+
+
+def test_a_queue_that_nobody_tells_of_is_not_empty() -> None:
+    """Ten seconds in flight at 0.1 versions/s; one waits and one leaves every 10 s: one version more."""
+    records = [
+        used(f"r{v}", v, v - 1, dispatched_at=T + 10.0 * v - 10, finished_at=T + 10.0 * v) for v in range(10, 23)
+    ]
+    untimed = [replace(one, consumptions=(Consumption(one.consumptions[0].version),)) for one in records]
+    waits = Rollout("w", finished_at=T + 225.0, reward=1.0)
+    assert values(ESTIMATED.compute(seen(fed(*records), now=T + 230))) == {(): pytest.approx(1.0)}
+    assert values(ESTIMATED.compute(seen(fed(*records, waits), now=T + 230))) == {(): pytest.approx(2.0)}
+    assert isinstance(ESTIMATED.compute(seen(fed(*untimed), now=T + 230)), Unknown)
 
 
 def test_what_is_kept_of_the_past_is_bounded() -> None:
