@@ -1,20 +1,30 @@
 """Asks signals, whatever happens in them: one that fails must not end the run it tells of."""
 
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, isnan
+from typing import Any
 
 from server.signals import Signal
 from server.signals._model import Answer, Unknown, Value, View
 
 log = logging.getLogger("rollscope.signals")
 
+PREFIX = "fold:"
+
 
 @dataclass(slots=True)
 class Asker:
-    """Signals of one run. What failed is said once in the log, and with every answer."""
+    """Signals of one run. What failed is said once in the log, and with every answer.
 
+    Attributes:
+        memory: of the signals that have one, by name.
+    """
+
+    memory: dict[str, Any] = field(default_factory=dict)
+    _versions: dict[str, int] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
 
     def answers(self, items: Iterable[Signal], view: View) -> list[tuple[str, float, Answer]]:
@@ -23,12 +33,31 @@ class Asker:
 
     def _answer(self, signal: Signal, view: View) -> Answer:
         try:
-            answer = signal.compute(view)
+            answer = signal.compute(view) if signal.remember is None else self._remembered(signal, view)
         except Exception as error:  # noqa: BLE001 - the same tick would fail for ever; the others go on without it
             return self._fault(signal.name, type(error).__name__, error)
         if isinstance(answer, (list, tuple)) and not all(map(_sound, answer)):
             return self._fault(signal.name, "no finite number", None)
         return answer
+
+    def _remembered(self, signal: Signal, view: View) -> Answer:
+        assert signal.remember is not None
+        self.memory[signal.name], answer = signal.remember(self.memory.get(signal.name), view)
+        self._versions[signal.name] = signal.version
+        return answer
+
+    # ---- surviving a restart
+
+    def states(self) -> dict[str, tuple[int, str]]:
+        """Memories as JSON with their code version."""
+        return {PREFIX + name: (self._versions[name], json.dumps(kept)) for name, kept in self.memory.items()}
+
+    def restore(self, signals: Iterable[Signal], states: Mapping[str, tuple[int, str]]) -> None:
+        """Take stored memories back; one of another version begins anew."""
+        for signal in signals:
+            version, text = states.get(PREFIX + signal.name, (0, ""))
+            if signal.remember is not None and version == signal.version:
+                self.memory[signal.name], self._versions[signal.name] = json.loads(text), version
 
     def _fault(self, name: str, what: str, error: Exception | None) -> Unknown:
         if (name, what) not in self._told:

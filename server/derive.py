@@ -292,7 +292,7 @@ class Deriver:
         """Fold states as JSON with their code version, to be stored with the answers they led to."""
         found = self.counting.save()
         spell = {SPELL: (1, json.dumps([self.running_since, self.life]))} if self.running_since is not None else {}
-        return found | spell | ({DONE: (1, json.dumps(self.done))} if self.done else {})
+        return found | spell | self._asker.states() | ({DONE: (1, json.dumps(self.done))} if self.done else {})
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
         """Take stored states back; one of another code version, or a total that cannot be, begins anew."""
@@ -301,6 +301,7 @@ class Deriver:
         if DONE in states:
             self.done = {axis: (int(n[0]), int(n[1])) for axis, n in json.loads(states[DONE][1]).items()}
         self.counting.restore(states)
+        self._asker.restore([*self._ticks, *self._steps], states)
 
     def data_time(self, name: str, now: float) -> float:
         """When the newest sample behind a tick signal was taken: what "age" means. `now` for step signals.

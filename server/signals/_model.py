@@ -156,6 +156,10 @@ class Signal:
         cadence: ``tick`` (state, on the 5 s grid) or ``step`` (one point per trainer step).
         hint: what to log or start when there is nothing to compute from; shown to users as is.
         records: it is also answered from rollout records: asked at a tick too, when any came since the one before.
+        remember: of a signal with a memory (a fold): (memory or None, view) -> (memory, answer). Its memory is JSON and
+            bounded, and is stored with the answer it led to; asked again at the same instant or step it adds nothing.
+            ``compute`` is then what it answers without one (see `fold`).
+        version: of the memory: one of another version is dropped.
         watch, critical: bands of ``higher_is_worse`` values; None means no judgement.
     """
 
@@ -172,6 +176,13 @@ class Signal:
     critical: float | None = None
     higher_is_worse: bool = True
     records: bool = False
+    remember: Callable[[Any, View], tuple[Any, Answer]] | None = None
+    version: int = 1
+
+
+def fold(remember: Callable[[Any, View], tuple[Any, Answer]]) -> dict[str, Any]:
+    """The two functions of a signal with a memory: ``Signal(..., **fold(remember))``."""
+    return {"remember": remember, "compute": lambda view: remember(None, view)[1]}
 
 
 @dataclass(frozen=True, slots=True)
