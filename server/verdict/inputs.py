@@ -1,0 +1,78 @@
+"""What the rules see of a run at one instant: the newest answers of its signals, with their age, and its targets."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from collectors.model import Labels
+from server.signals._model import SYNC_MODES, TargetHealth
+
+
+class Told(Protocol):
+    """A signal series' newest answer: ``value`` None is a gap, and ``why`` its words."""
+
+    @property
+    def ts(self) -> float: ...
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def why(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything a rule may look at.
+
+    Attributes:
+        signals: signal -> labels -> newest answer; counters are not among them.
+        stale: (signal, time of its answer) -> why a step signal's answer is too old to be judged now, or "".
+        running_since: when the run last began to run; None while it never did.
+    """
+
+    now: float
+    mode: str = ""
+    lifecycle: str = "running"
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+    signals: Mapping[str, Mapping[Labels, Told]] = field(default_factory=dict)
+    targets: Collection[TargetHealth] = ()
+    stale: Callable[[str, float], str] = lambda name, ts: ""
+    running_since: float | None = None
+
+    @property
+    def synchronous(self) -> bool:
+        return self.mode in SYNC_MODES
+
+    def get(self, signal: str, **labels: str) -> float | None:
+        """The value of the one series with these labels, if it is known and not too old."""
+        found = list(self.rows(signal, **labels))
+        return found[0][1] if len(found) == 1 else None
+
+    def rows(self, signal: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
+        """(labels, value) of every series of a signal that has these labels and is known now."""
+        wanted = labels.items()
+        for key, told in self.signals.get(signal, {}).items():
+            named = dict(key)
+            if told.value is not None and wanted <= named.items() and not self._old(signal, told.ts):
+                yield named, told.value
+
+    def total(self, signal: str, **labels: str) -> float | None:
+        """Their sum; None where there is none."""
+        found = [value for _, value in self.rows(signal, **labels)]
+        return sum(found) if found else None
+
+    def age(self, signal: str) -> float | None:
+        """Seconds since the newest answer of a signal."""
+        times = [told.ts for told in self.signals.get(signal, {}).values() if told.value is not None]
+        return self.now - max(times) if times else None
+
+    def why(self, signal: str) -> str:
+        """Why a signal has no value, in its own words."""
+        gaps = (told.why for told in self.signals.get(signal, {}).values() if told.value is None)
+        return next((words for words in gaps if words), "")
+
+    def fact(self, name: str) -> float | None:
+        value = self.facts.get(name)
+        return value if isinstance(value, (int, float)) else None
+
+    def _old(self, signal: str, ts: float) -> bool:
+        return bool(self.stale(signal, ts))
