@@ -16,43 +16,91 @@ NOT_RECORDED: dict[str, set[str]] = {
     # From TensorBoard, which keeps no configuration with the bound; a recipe of one turn.
     "areal": {"staleness_bound_ratio", "turns"},
     # The queue is on the API server.
-    "atropos": {"queue_batches", "queue_samples", "queue_samples_now"},
+    "atropos": {"queue_arrivals_samples_per_second", "queue_batches", "queue_samples", "queue_samples_now"},
     # The dashboard's and the event log's runs: in flight is in the console only, turns behind an option.
-    "miles": {"in_flight_rollouts", "staleness_bound_ratio", "turns"},
+    "miles": {"in_flight_ratio", "in_flight_rollouts", "staleness_bound_ratio", "turns"},
     # TensorBoard keeps no configuration (the group's size); the rest is the SingleController's.
     "nemo_rl": {
-        "discarded_rollout_ratio", "failure_ratio", "in_flight_rollouts", "queue_batches", "queue_samples",
-        "queue_samples_now", "zero_advantage_group_ratio", "zero_advantage_ratio",
+        "in_flight_ratio",
+        "queue_arrivals_samples_per_second",
+        "discarded_rollout_ratio",
+        "failure_ratio",
+        "in_flight_rollouts",
+        "queue_batches",
+        "queue_samples",
+        "queue_samples_now",
+        "zero_advantage_group_ratio",
+        "zero_advantage_ratio",
     },
     # The queues are on the status page; recorded is a run without tools.
-    "open_instruct": {"failure_ratio", "queue_batches", "queue_samples", "queue_samples_now", "tool_calls"},
+    "open_instruct": {
+        "rollout_phase_seconds",
+        "failure_ratio",
+        "queue_batches",
+        "queue_samples",
+        "queue_samples_now",
+        "tool_calls",
+    },
     # Of agentic runs; recorded is RLVR.
     "roll": {"turns"},
     # The printed log without a configuration; single-turn.
-    "oat": {"trainer_samples_per_second", "turns", "zero_advantage_group_ratio", "zero_advantage_ratio"},
+    "oat": {
+        "compute_capacity_samples_per_second",
+        "trainer_samples_per_second",
+        "turns",
+        "zero_advantage_group_ratio",
+        "zero_advantage_ratio",
+    },
     # The bound is a fact of the user's: `finetune.max_lag` is in samples.
     "pipeline_rl": {"staleness_bound_ratio"},
     # The recorded folder is without the orchestrator's log and its aggregates.
     "prime_rl": {
-        "failure_ratio", "in_flight_rollouts", "queue_batches", "queue_samples", "queue_samples_now", "response_tokens",
-        "staleness_bound_ratio", "truncation_ratio", "turns", "zero_advantage_group_ratio", "zero_advantage_ratio",
+        "in_flight_ratio",
+        "rollout_phase_seconds",
+        "failure_ratio",
+        "in_flight_rollouts",
+        "queue_batches",
+        "queue_samples",
+        "queue_samples_now",
+        "response_tokens",
+        "staleness_bound_ratio",
+        "truncation_ratio",
+        "turns",
+        "zero_advantage_group_ratio",
+        "zero_advantage_ratio",
     },
     # The bound is in a configuration TensorBoard does not keep; tokens in newer versions only.
     "skyrl": {"staleness_bound_ratio", "trained_tokens_total"},
-    "slime": {"turns"},
+    "slime": {"in_flight_ratio", "turns"},
     # Waiting is told only for steps that were watched.
-    "tinker_cookbook": {"capacity_samples_per_second", "trainer_wait_ratio", "trainer_wait_seconds_total"},
+    "tinker_cookbook": {
+        "queue_arrivals_samples_per_second",
+        "capacity_samples_per_second",
+        "trainer_wait_ratio",
+        "trainer_wait_seconds_total",
+    },
     # The batch and the bound are in wandb's configuration; recorded is the console.
-    "torchforge": {"capacity_samples_per_second", "staleness_bound_ratio", "trainer_samples_per_second"},
+    "torchforge": {
+        "compute_capacity_samples_per_second",
+        "queue_arrivals_samples_per_second",
+        "capacity_samples_per_second",
+        "staleness_bound_ratio",
+        "trainer_samples_per_second",
+    },
     # The recorded log has no configuration with the batch, and no `clip_ratio`.
-    "tunix": {"trainer_samples_per_second", "truncation_ratio"},
+    "tunix": {
+        "compute_capacity_samples_per_second",
+        "rollout_phase_seconds",
+        "trainer_samples_per_second",
+        "truncation_ratio",
+    },
     # A task without tools.
-    "trl": {"failure_ratio", "tool_calls"},
+    "trl": {"generation_held_ratio", "failure_ratio", "tool_calls"},
     # Runs without filtered groups, tools that fail or a bound in the configuration.
     "verl": {"failure_ratio", "staleness_bound_ratio", "zero_advantage_group_ratio", "zero_advantage_ratio"},
     # A page, read over HTTP.
     "verl_transfer_queue": {"queue_batches", "queue_samples", "queue_samples_now"},
-}  # fmt: skip
+}
 
 
 def test_the_documents_are_made_anew() -> None:
