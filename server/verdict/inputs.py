@@ -1,11 +1,12 @@
 """What the rules see of a run at one instant: the newest answers of its signals, with their age, and its targets."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from collectors.model import Labels
 from server.signals._model import SYNC_MODES, TargetHealth
+from server.signals._window import Step
 
 
 class Told(Protocol):
@@ -27,6 +28,7 @@ class Seen:
         signals: signal -> labels -> newest answer; counters are not among them.
         stale: (signal, time of its answer) -> why a step signal's answer is too old to be judged now, or "".
         running_since: when the run last began to run; None while it never did.
+        steps: the trainer's last steps, oldest first: a change of limiter is older in them than in their mean.
     """
 
     now: float
@@ -37,6 +39,7 @@ class Seen:
     targets: Collection[TargetHealth] = ()
     stale: Callable[[str, float], str] = lambda name, ts: ""
     running_since: float | None = None
+    steps: Sequence[Step] = ()
 
     @property
     def synchronous(self) -> bool:

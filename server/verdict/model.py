@@ -23,7 +23,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
     "overhead_bound": ("weight_sync", "checkpoint", "eval"),
     "orchestrator_bound": ("concurrency", "staleness_gate", "prompts", "not_told"),
     "balanced": (),
-    "unknown": ("missing", "incomplete", "too_close", "starting", "over"),
+    "unknown": ("missing", "incomplete", "starting", "paused", "over"),
 }
 """Causes each outcome may have; "" where none of them is told apart."""
 
@@ -85,6 +85,7 @@ class Verdict:
         numbers: the arithmetic: capacity, delivered, predicted and reported wait, gap factor, ... None: not known.
         missing: what is not told and would settle or confirm it, with what to log.
         disagreements: claims of the framework that its own numbers contradict.
+        buffer: state of the queue over its window, a word of `server.verdict.buffer`.
         usd_per_hour: idle money; None when prices or GPU counts are not known.
     """
 
@@ -102,6 +103,7 @@ class Verdict:
     missing: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
     usd_per_hour: float | None = None
+    buffer: str = ""
     rules_version: int = RULES_VERSION
 
     @property
@@ -134,13 +136,17 @@ class Verdict:
             "numbers": dict(self.numbers),
             "missing": list(self.missing),
             "disagreements": list(self.disagreements),
+            "buffer": self.buffer,
             "rules_version": self.rules_version,
         }
 
 
 def from_json(told: Mapping[str, Any]) -> Verdict:
     """A stored verdict; what a later version added is left out."""
-    plain = ("outcome", "rule", "confidence", "completeness", "since", "summary", "advice", "numbers", "usd_per_hour")
+    plain = (
+        "outcome", "rule", "confidence", "completeness", "since", "summary", "advice", "numbers", "usd_per_hour",
+        "buffer",
+    )  # fmt: skip
     return Verdict(
         cause=told["cause"] or "",
         evidence=tuple(Evidence(**one) for one in told["evidence"]),

@@ -1,0 +1,87 @@
+"""The queue over a window, as Burrow judges a consumer's lag: by whether both sides move, not by a threshold. Pure.
+
+Producer and consumer are sampled at one instant. A window that is not full says nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+State = Literal["unknown", "ok", "starved", "stall", "stop", "rewind", "gated"]
+
+WORDS: dict[State, str] = {
+    "unknown": "the queue's window is not full yet",
+    "ok": "the queue moves on both sides",
+    "starved": "less than one batch waits when the trainer is ready",
+    "stall": "batches wait and the trainer takes none",
+    "stop": "nothing comes and nothing is taken",
+    "rewind": "the policy version went back: the trainer restarted",
+    "gated": "production is held although the trainer waits or takes",
+}
+
+# Samples of a window, and how many make one; five steps of eight samples each see every batch leave.
+KEPT, LEAST = 40, 10
+PER_STEP, LEAST_SPACING = 8, 15.0
+# Three steps without a batch taken is no slow step; two minutes hold the fastest ones.
+STILL_STEPS, STILL_SECONDS = 3.0, 120.0
+# Held for a tenth of the time.
+HELD = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Both sides at one instant: samples that wait, the published policy version, the batch they are held against."""
+
+    ts: float
+    queue: float
+    version: float
+    batch: float
+
+
+def spacing(step: float | None) -> float:
+    """Seconds between two samples."""
+    return max(LEAST_SPACING, (step or 0.0) / PER_STEP)
+
+
+def add(samples: Sequence[Sample], new: Sample, step: float | None) -> list[Sample]:
+    """With the newest, when it is time for one; those of the window are kept."""
+    if samples and new.ts - samples[-1].ts < spacing(step):
+        return list(samples)
+    return [*samples, new][-KEPT:]
+
+
+def state(samples: Sequence[Sample], step: float | None, held: float | None, wait: float | None) -> State:
+    """What the window shows.
+
+    Args:
+        step: seconds of a step; held: share of the time production was held; wait: the trainer's.
+    """
+    gaps = [after.ts - before.ts for before, after in pairwise(samples)]
+    if len(samples) < LEAST or max(gaps) > 3 * spacing(step):
+        return "unknown"
+    if any(after.version < before.version for before, after in pairwise(samples)):
+        return "rewind"
+    if _still(samples, step):
+        return "stall" if min(one.queue / one.batch for one in samples) >= 1 else "stop"
+    if (held or 0.0) >= HELD:
+        return "gated"
+    return "starved" if _starved(samples) and (wait or 0.0) > 0.05 else "ok"
+
+
+def _still(samples: Sequence[Sample], step: float | None) -> bool:
+    """No version published, no batch taken, and none arrived, for longer than a step can be."""
+    newest = samples[-1].ts
+    limit = max(STILL_SECONDS, STILL_STEPS * (step or 0.0))
+    within = [one for one in samples if newest - one.ts <= limit]
+    if newest - samples[0].ts < limit:
+        return False
+    taken = any(after.queue < before.queue for before, after in pairwise(within))
+    return not taken and within[0].version == within[-1].version
+
+
+def _starved(samples: Sequence[Sample]) -> bool:
+    """500 of a batch of 512 is starved, not full: what counts is the queue just before a batch is taken."""
+    taken = [before for before, after in pairwise(samples) if after.version > before.version]
+    ready = taken or samples
+    return sum(one.queue < one.batch for one in ready) > len(ready) / 2

@@ -1,0 +1,209 @@
+"""What each thing that could hold the run back costs by itself: factor, counterfactual gain, one sentence. Pure.
+
+A run trains min(what the trainer takes, what production delivers). A limiter that is taken away speeds up only its own
+part, and no further than the next one allows: that is its gain. Factors multiply, so their logarithms are shares.
+"""
+
+from collections.abc import Callable, Iterator
+
+from server.verdict.model import Limiter, Outcome, shared
+from server.verdict.numbers import Numbers
+
+# Below it nobody can tell a limiter from noise: batch noise alone costs a balanced run some per cent.
+LEAST_FACTOR = 1.05
+# A rollout that spends more than this outside the engines would be twenty times as fast without it: of no model.
+MOST_SHARE = 0.95
+# Half the completed groups without a gradient is near the published 55 %; below that a curriculum is merely uneven.
+ZERO_ADVANTAGE = 0.50
+# A cache this full turns the next long sequence into a preemption.
+FULL_CACHE = 0.85
+# One request in ten computed again shows in throughput.
+PREEMPTED = 0.10
+# p99 of three medians: the slowest of a group of sixteen then takes twice the rest.
+LONG_TAIL = 3.0
+# A fifth of what was made is thrown away because others were faster: paid for, and no sample.
+ABORTED = 0.20
+# Half again as long as at the start.
+DRIFTED = 1.5
+# A scorer that is busy nine tenths of the time sets the pace.
+BUSY_SCORER = 0.9
+# Every tenth sandbox that fails spoils most groups of sixteen.
+FAILING = 0.10
+FULL_QUOTA = 0.98
+# Half a minute to start a sandbox is a cold image; two minutes, the alert's level, is a queue.
+SLOW_START, LONG_PENDING = 120.0, 600.0
+
+
+def limiters(n: Numbers) -> tuple[Limiter, ...]:
+    """All that are known to cost anything, by gain, with their shares of the gap."""
+    found = [one for make in _ALL for one in make(n)]
+    return shared(tuple(one for one in (*found, *_rest(n, found)) if one.factor >= LEAST_FACTOR))
+
+
+def _made(n: Numbers, outcome: Outcome, cause: str, factor: float, text: str) -> Limiter:
+    """One of production: no gain beyond what the trainer could take."""
+    room = n.gap or 1.0
+    return Limiter(outcome, cause, factor, max(1.0, min(factor, room)), text=text)
+
+
+# ---- infrastructure and environment
+
+
+def _sandboxes(n: Numbers) -> Iterator[Limiter]:
+    seen = n.seen
+    failing = max(
+        (value for value in (n.lost.get("infra_error"), seen.get("sandbox_failed_rollout_ratio")) if value is not None),
+        default=seen.get("sandbox_failure_ratio"),
+    )
+    if failing is not None and failing >= FAILING:
+        text = f"{failing:.0%} of rollouts are lost with their sandbox or service"
+        yield _made(n, "sandbox_bound", "init_failures", 1 / (1 - min(failing, MOST_SHARE)), text)
+    boot, tool = n.place.get("booting", 0.0), n.place.get("in_tool", 0.0)
+    # Behind engines that are full, time outside them is not what is short.
+    if n.saturated and boot + tool < 0.5:
+        return
+    if boot:
+        text = f"rollouts spend {boot:.0%} of their time until their sandbox is ready"
+        yield _made(n, "sandbox_bound", _boot_cause(n), 1 / (1 - min(boot, MOST_SHARE)), text)
+    if tool:
+        text = f"rollouts spend {tool:.0%} of their time in tools"
+        yield _made(n, "sandbox_bound", "tool_time", 1 / (1 - min(tool, MOST_SHARE)), text)
+
+
+def _boot_cause(n: Numbers) -> str:
+    quotas = {row.get("resource", ""): value for row, value in n.seen.rows("sandbox_quota_used_ratio")}
+    if quotas.pop("starting", 0.0) >= FULL_QUOTA or quotas.pop("creates_per_second", 0.0) >= FULL_QUOTA:
+        return "starting_limit"
+    return "quota" if any(value >= FULL_QUOTA for value in quotas.values()) else "spin_up"
+
+
+def _rewards(n: Numbers) -> Iterator[Limiter]:
+    share, busy = n.place.get("scoring", 0.0), n.extra.get("scoring_busy_ratio")
+    if busy is not None and busy >= BUSY_SCORER and not n.seen.synchronous:
+        text = f"the scorer is busy {min(busy, 1.0):.0%} of the time"
+        yield _made(n, "reward_bound", "scoring", n.gap or 1.0, text)
+    elif share and not (n.saturated and share < 0.5):
+        text = f"rollouts spend {share:.0%} of their time waiting for a reward"
+        yield _made(n, "reward_bound", "scoring", 1 / (1 - min(share, MOST_SHARE)), text)
+
+
+def _curriculum(n: Numbers) -> Iterator[Limiter]:
+    if n.zero is None or n.zero < LEAST_FACTOR - 1:
+        return
+    factor = 1 / (1 - min(n.zero, MOST_SHARE))
+    causes = {row.get("cause", ""): value for row, value in _by_cause(n)}
+    easy, hard = causes.get("all_solved", 0.0), causes.get("none_solved", 0.0)
+    cause = "too_easy" if easy > max(hard, n.zero / 2) else "too_hard" if hard > n.zero / 2 else "equal_rewards"
+    words = {"too_easy": f"{easy:.0%} are solved by everyone", "too_hard": f"{hard:.0%} by nobody"}
+    text = f"{n.zero:.0%} of groups carry no gradient" + (f", {words[cause]}" if cause in words else "")
+    if n.filtered:
+        yield _made(n, "curriculum_bound", cause, factor, text + ", and are thrown away before training")
+    else:
+        # They occupy the trainer: without them every step learns that much more.
+        yield Limiter("curriculum_bound", cause, factor, factor, text=text)
+
+
+def _by_cause(n: Numbers) -> Iterator[tuple[dict[str, str], float]]:
+    done = list(n.seen.rows("zero_advantage_group_ratio", basis="completed"))
+    yield from done or n.seen.rows("zero_advantage_group_ratio")
+
+
+# ---- generation
+
+
+def _generation(n: Numbers) -> Iterator[Limiter]:
+    dead = sum(n.engines.get(state, 0.0) for state in ("down", "hung"))
+    alive = sum(n.engines.values()) - dead
+    if dead and alive > 0:
+        text = f"{dead:.0f} of {dead + alive:.0f} engines do not work"
+        yield _made(n, "generator_bound", "too_few_engines", (dead + alive) / alive, text)
+    if n.drift is not None and n.drift >= DRIFTED:
+        text = f"rollouts have grown to {n.drift:.1f} times the first steps'"
+        yield _made(n, "generator_bound", "drift", n.drift, text)
+    yield from _tail(n)
+    yield from _cache(n)
+
+
+def _tail(n: Numbers) -> Iterator[Limiter]:
+    aborted, index = n.lost.get("aborted_oversample"), n.extra.get("tail_index_ratio")
+    if aborted is not None and aborted >= ABORTED:
+        tail = f", p99 is {index:.1f} times the median" if index is not None else ""
+        text = f"{aborted:.0%} of rollouts are aborted once enough others are done{tail}"
+        yield _made(n, "generator_bound", "long_tail", 1 / (1 - min(aborted, MOST_SHARE)), text)
+    elif n.seen.synchronous:
+        yield from _bubble(n)
+
+
+def _bubble(n: Numbers) -> Iterator[Limiter]:
+    """In a synchronous step the tail is time in which most of the engines stand idle."""
+    bubble, generation = n.extra.get("tail_bubble_ratio"), n.seen.get("trainer_phase_seconds", phase="generation")
+    if bubble is None or not generation or not n.step:
+        return
+    share = min(MOST_SHARE, bubble * generation / n.step)
+    text = f"engines stand {bubble:.0%} empty while the slowest rollouts end, {share:.0%} of the step"
+    yield Limiter("generator_bound", "long_tail", 1 / (1 - share), 1 / (1 - share), text=text)
+
+
+def _cache(n: Numbers) -> Iterator[Limiter]:
+    preempted = n.seen.get("generator_preemption_ratio")
+    if preempted is not None and preempted >= PREEMPTED:
+        text = f"engines preempt {preempted:.0%} of their requests and compute them again"
+        yield _made(n, "generator_bound", "preemption", 1 + preempted, text)
+    if not n.running or (n.kv or 0.0) < FULL_CACHE or n.seen.synchronous:
+        return
+    asked = (n.running + (n.waiting or 0.0)) / n.running
+    text = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait for room"
+    yield _made(n, "generator_bound", "kv_capacity", max(asked, LEAST_FACTOR), text)
+
+
+# ---- what the others leave unexplained
+
+
+def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
+    """Production is slower than the trainer by more than what is known of it: its place is where rollouts are."""
+    gap = n.gap
+    if gap is None or n.seen.synchronous or (n.predicted_wait is not None and n.predicted_wait < 0.02):
+        return
+    known = 1.0
+    for one in found:
+        known *= one.factor if one.outcome != "curriculum_bound" or n.filtered else 1.0
+    left = gap / min(known, gap)
+    if left >= LEAST_FACTOR and not n.quiet:
+        text = f"production would have to be {left:.2g} times as fast beyond what is explained"
+        yield _made(n, "generator_bound", "too_few_engines" if n.saturated is not None else "not_told", left, text)
+
+
+# ---- the trainer's own
+
+
+def _overheads(n: Numbers) -> Iterator[Limiter]:
+    if not n.step:
+        return
+    idle = (n.wait or 0.0) * n.step
+    for cause in ("weight_sync", "checkpoint", "eval"):
+        seconds = n.overheads.get(cause, 0.0)
+        if seconds <= 0:
+            continue
+        text = f"{cause.replace('_', ' ')} takes {seconds:.3g} s of a step of {n.step:.3g} s"
+        factor = n.step / max(0.05 * n.step, n.step - seconds)
+        # Where the trainer waits anyway it would only wait longer.
+        gain = n.step / max(0.05 * n.step, n.step - max(0.0, seconds - idle))
+        yield Limiter("overhead_bound", cause, factor, max(1.0, gain), text=text)
+
+
+def _trainer(n: Numbers) -> Iterator[Limiter]:
+    """Production could deliver more than the trainer takes."""
+    if n.potential is None or not n.trained:
+        return
+    factor = n.potential / n.trained
+    text = f"{n.potential:.3g} samples/s could arrive, {n.trained:.3g} are trained"
+    other, compute = n.overheads.get("other"), None
+    if n.step and other is not None and n.wait is not None:
+        compute = n.step * (1 - n.wait) - sum(n.overheads.values())
+    cause = "other" if other is not None and compute is not None and other > compute else "compute"
+    yield Limiter("trainer_bound", cause, factor, max(1.0, factor), text=text)
+
+
+_ALL: tuple[Callable[[Numbers], Iterator[Limiter]], ...] = (
+    _sandboxes, _rewards, _curriculum, _generation, _overheads, _trainer,
+)  # fmt: skip

@@ -1,0 +1,257 @@
+"""The arithmetic of a verdict: what the rules hold against each other, worked out once. Pure.
+
+Everything is None where it is not known. Rates are in trainer samples per second.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from server.verdict import regime
+from server.verdict.inputs import Seen
+
+# Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
+IN_ENGINE, OVER = ("generating",), ("waiting_group", "queued")
+PHASES = ("booting", "in_tool", "scoring", "generating")
+_OF_LOG = {"booting": "setup", "in_tool": "tools", "scoring": "scoring", "generating": "model"}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """See DESIGN section 4 for each.
+
+    Attributes:
+        wait: the trainer's own claim; of the steps of the present regime (``steps`` of them), else the last ten.
+        capacity, compute_capacity: samples/s without waiting; without anything but computing.
+        trained: samples/s it does take.
+        arrivals: samples/s that reach the queue, measured on the producers' side or by what the queue lost and gained.
+        potential: arrivals, if production had not been held back.
+        overheads: seconds per step by cause; step: seconds.
+        running, waiting, kv, limit: of all engines; busy: their occupancy.
+        engines: by state.
+        place: share of a rollout's time per phase (`PHASES`), of census, log, or running requests in flight.
+        zero: zero-advantage share of completed groups; filtered: they are thrown away before training.
+        lost: share of rollouts by exit.
+    """
+
+    seen: Seen
+    wait: float | None
+    steps: int
+    capacity: float | None
+    compute_capacity: float | None
+    trained: float | None
+    arrivals: float | None
+    held: float | None
+    overheads: Mapping[str, float]
+    step: float | None
+    running: float | None
+    waiting: float | None
+    kv: float | None
+    limit: float | None
+    engines: Mapping[str, float]
+    place: Mapping[str, float]
+    cap: float | None
+    zero: float | None
+    filtered: bool
+    lost: Mapping[str, float]
+    stale: float | None
+    drift: float | None
+    batches: float | None
+    extra: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def potential(self) -> float | None:
+        if self.arrivals is None:
+            return None
+        return self.arrivals / max(0.05, 1.0 - min(self.held or 0.0, 0.95))
+
+    @property
+    def gap(self) -> float | None:
+        """What the trainer could take over what it takes."""
+        if self.wait is None:
+            return None
+        return 1.0 / max(0.02, 1.0 - self.wait)
+
+    @property
+    def predicted_wait(self) -> float | None:
+        """From the producers' side; a cross-check of the claim."""
+        if self.arrivals is None or not self.capacity:
+            return None
+        return max(0.0, 1.0 - self.arrivals / self.capacity)
+
+    @property
+    def overhead(self) -> float | None:
+        """Share of the step that is named overhead: weight sync, checkpoint, evaluation."""
+        if not self.step or not self.overheads:
+            return None
+        return sum(value for name, value in self.overheads.items() if name != "other") / self.step
+
+    @property
+    def busy(self) -> float | None:
+        """Running requests over those the engines have room for."""
+        return self.running / self.limit if self.running is not None and self.limit else None
+
+    @property
+    def saturated(self) -> bool | None:
+        """Would more requests at once be served no faster? None: the engines tell nothing."""
+        if self.running is None and self.kv is None:
+            return None
+        queued = bool(self.running) and (self.waiting or 0.0) >= 0.05 * (self.running or 0.0) >= 0.05
+        return (self.kv or 0.0) >= 0.85 or queued or (self.busy or 0.0) >= 0.85
+
+    @property
+    def quiet(self) -> bool | None:
+        """Have the engines room, and less than half of the rollouts' time? None: not told."""
+        if self.saturated is None:
+            return None
+        inside = self.place.get("generating")
+        return not self.saturated and inside is not None and inside < 0.5
+
+    def table(self) -> dict[str, float | None]:
+        """The arithmetic as it is shown."""
+        return {
+            "capacity_samples_per_second": self.capacity,
+            "compute_capacity_samples_per_second": self.compute_capacity,
+            "trained_samples_per_second": self.trained,
+            "arrivals_samples_per_second": self.arrivals,
+            "potential_samples_per_second": self.potential,
+            "reported_wait_ratio": self.wait,
+            "predicted_wait_ratio": self.predicted_wait,
+            "gap_factor": self.gap,
+            "compute_gap_factor": _over(self.compute_capacity, self.trained),
+            "overhead_ratio": self.overhead,
+            "held_ratio": self.held,
+            "engine_occupancy_ratio": self.busy,
+            "kv_cache_usage_ratio": self.kv,
+            "zero_advantage_ratio": self.zero,
+            "drift_ratio": self.drift,
+            "stale_drop_ratio": self.stale,
+            **{f"time_{name}_ratio": self.place.get(name) for name in PHASES},
+            **self.extra,
+        }
+
+
+def _over(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None
+
+
+def numbers(seen: Seen) -> Numbers:
+    """All of it, from one instant's signals."""
+    wait, capacity, trained, steps = _trainer(seen)
+    produced = seen.get("production_samples_per_second", stage="delivered")
+    arrivals = seen.get("queue_arrivals_samples_per_second")
+    step = seen.get("trainer_step_seconds")
+    now = seen.total("generator_requests", state="running")
+    return Numbers(
+        seen=seen,
+        wait=wait,
+        steps=steps,
+        capacity=capacity,
+        compute_capacity=seen.get("compute_capacity_samples_per_second"),
+        trained=trained,
+        # Records count consumptions too: what was dropped as stale arrived all the same.
+        arrivals=arrivals if arrivals is not None else _with_stale(produced, seen),
+        held=max((value for _, value in seen.rows("generation_held_ratio")), default=None),
+        overheads={row["phase"]: value for row, value in seen.rows("trainer_overhead_seconds") if "phase" in row},
+        step=step,
+        running=now,
+        waiting=seen.total("generator_requests", state="waiting"),
+        kv=seen.get("kv_cache_usage_ratio"),
+        limit=seen.get("kv_concurrency_limit"),
+        engines={row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row},
+        place=place(seen, now),
+        cap=seen.get("in_flight_ratio"),
+        zero=_zero(seen),
+        filtered=_filtered(seen),
+        lost={row["exit"]: value for row, value in seen.rows("rollout_exit_ratio") if "exit" in row},
+        stale=_stale(seen),
+        drift=max((value for name in DRIFTS for _, value in seen.rows(name)), default=None),
+        batches=seen.get("queue_batches"),
+        extra={
+            "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
+            "tail_bubble_ratio": seen.get("tail_bubble_ratio"),
+            "scoring_busy_ratio": seen.get("scoring_busy_ratio"),
+            "queue_batches": seen.get("queue_batches"),
+            "in_flight_ratio": seen.get("in_flight_ratio"),
+        },
+    )
+
+
+DRIFTS = ("response_length_drift_ratio", "turns_drift_ratio", "tool_calls_drift_ratio")
+
+
+def _trainer(seen: Seen) -> tuple[float | None, float | None, float | None, int]:
+    """(wait, capacity, trained, steps): of the present regime where the last ten steps hold a change."""
+    wait, capacity = seen.get("trainer_wait_ratio"), seen.get("capacity_samples_per_second")
+    trained = seen.get("trainer_samples_per_second")
+    shares = regime.waits(seen.steps)
+    newest = regime.present(shares)
+    if wait is None or newest == len(shares):
+        return wait, capacity, trained, len(shares)
+    rows = [step for step in seen.steps if regime.STEP in step.values and regime.WAIT in step.values][-newest:]
+    total, waited = (sum(row.values[key] for row in rows) for key in (regime.STEP, regime.WAIT))
+    now = waited / total
+    # Samples per step do not follow from who waits: the rates scale with the step's time.
+    mean = seen.get("trainer_step_seconds")
+    scale = mean / (total / newest) if mean else 1.0
+    taken = trained * scale if trained is not None else None
+    return now, taken / (1 - now) if taken is not None and now < 1 else capacity, taken, newest
+
+
+def _with_stale(produced: float | None, seen: Seen) -> float | None:
+    stale = _stale(seen)
+    return produced / (1.0 - stale) if produced is not None and stale is not None and stale < 0.95 else produced
+
+
+def _stale(seen: Seen) -> float | None:
+    """Share of rollouts that reached the queue and grew too old in it."""
+    exits = seen.get("rollout_exit_ratio", exit="stale")
+    if exits is not None:
+        return exits
+    arrivals, trained = seen.get("queue_arrivals_samples_per_second"), seen.get("trainer_samples_per_second")
+    return seen.get("discarded_rollout_ratio") if arrivals is not None and trained is not None else None
+
+
+def place(seen: Seen, running: float | None) -> dict[str, float]:
+    """Share of a rollout's time by phase. Little's law: who is where, is how long they are there."""
+    census = {row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
+    under_way = {state: count for state, count in census.items() if state not in OVER}
+    total = sum(under_way.values())
+    if total > 0 and len(under_way) > 2:
+        return {phase: under_way.get(phase, 0.0) / total for phase in PHASES}
+    logged = {phase: seen.get("rollout_phase_seconds", phase=name) for phase, name in _OF_LOG.items()}
+    known = {phase: value for phase, value in logged.items() if value is not None}
+    whole = seen.get("rollout_phase_seconds", phase="all")
+    if len(known) > 1 or (known and whole):
+        return _shares(known, whole)
+    if total > 0 and running is not None:
+        waiting = seen.total("generator_requests", state="waiting") or 0.0
+        return {"generating": min(1.0, (running + waiting) / total)}
+    return {}
+
+
+def _shares(known: Mapping[str, float], whole: float | None) -> dict[str, float]:
+    """Of the whole where it is told; the model's time is the rest of it."""
+    total = max(sum(known.values()), whole or 0.0)
+    if total <= 0:
+        return {}
+    found = {phase: seconds / total for phase, seconds in known.items()}
+    if "generating" not in found and whole:
+        found["generating"] = max(0.0, 1.0 - sum(found.values()))
+    return found
+
+
+def _zero(seen: Seen) -> float | None:
+    found = seen.get("zero_advantage_ratio", basis="completed")
+    return found if found is not None else seen.get("zero_advantage_ratio")
+
+
+def _filtered(seen: Seen) -> bool:
+    """Are groups without gradient kept from the trainer? Records tell it by their exits, or by the admitted share."""
+    if (seen.get("rollout_exit_ratio", exit="zero_advantage") or 0.0) > 0.05:
+        return True
+    done = seen.get("zero_advantage_ratio", basis="completed")
+    admitted = seen.get("zero_advantage_ratio", basis="admitted")
+    stated = seen.fact("filters_zero_advantage")
+    if done is not None and admitted is not None and done > 0.1:
+        return admitted < 0.5 * done
+    return bool(stated)

@@ -1,0 +1,83 @@
+"""What a verdict says: one sentence, and the first thing to change. Tables, no judgement."""
+
+from collections.abc import Mapping
+
+from server.verdict.model import Limiter, Outcome
+from server.verdict.numbers import Numbers
+
+TITLES: Mapping[Outcome, str] = {
+    "stalled": "The run makes no progress",
+    "generator_bound": "Generation holds the run back",
+    "sandbox_bound": "Sandboxes hold the run back",
+    "reward_bound": "Scoring holds the run back",
+    "curriculum_bound": "The curriculum holds the run back",
+    "trainer_bound": "The trainer sets the pace",
+    "overhead_bound": "Overhead of the step holds the run back",
+    "orchestrator_bound": "The orchestrator holds the run back",
+    "balanced": "Generator and trainer are matched",
+    "unknown": "Not known",
+}
+
+ADVICE: Mapping[tuple[Outcome, str], str] = {
+    ("stalled", "no_progress"): "Look at the trainer's log and its collectives; the step has been open for too long.",
+    ("stalled", "dead_engine"): "Restart the engines that do not answer; nothing is generated meanwhile.",
+    ("stalled", "frozen_engine"): "Restart the frozen engines; look for a hung collective or a weight update that "
+    "never ended.",
+    ("stalled", "missing_producer"): "Nothing tells of the generators any more: look whether they live.",
+    ("stalled", "dead_trainer"): "The trainer is silent: look whether its process lives.",
+    ("generator_bound", "kv_capacity"): "Give generation more KV memory: move GPUs to it, shorten the responses, or "
+    "quantise the cache. More concurrency will not help.",
+    ("generator_bound", "long_tail"): "Cut the tail: keep partial rollouts over weight updates, cap lengths, or "
+    "oversample less and wait for fewer stragglers.",
+    ("generator_bound", "preemption"): "Lower the requests per engine until none is preempted, or give the cache more "
+    "memory.",
+    ("generator_bound", "too_few_engines"): "Move GPUs from training to generation (see what-if), or raise the "
+    "rollouts in flight if the engines have room.",
+    ("generator_bound", "drift"): "Rollouts have grown: move GPUs to generation, cap lengths or turns, or price them "
+    "into the reward.",
+    ("generator_bound", "not_told"): "Add the engines' /metrics: whether they are full decides what to change.",
+    ("sandbox_bound", "spin_up"): "Start sandboxes earlier: keep a warm pool, cache images, begin before the prompt is "
+    "dispatched.",
+    ("sandbox_bound", "starting_limit"): "Raise the provider's limit on sandboxes starting at once, or keep a warm "
+    "pool below it.",
+    ("sandbox_bound", "init_failures"): "Mend the sandboxes that fail to start before tuning anything: their rewards "
+    "are no honest zeros.",
+    ("sandbox_bound", "quota"): "Raise the provider's quota or remove dangling sandboxes (rollscope preflight).",
+    ("sandbox_bound", "tool_time"): "Make tool calls faster or run more rollouts at once: the engines wait for them.",
+    ("reward_bound", "scoring"): "Score in parallel, or cache what the verifier starts each time.",
+    ("reward_bound", "verifier"): "Give the judge model more engines, or judge fewer rollouts.",
+    ("curriculum_bound", "too_easy"): "Draw harder tasks: drop those that every rollout solves, or sample by solve "
+    "rate.",
+    ("curriculum_bound", "too_hard"): "Draw easier tasks first, or give partial credit: nobody solves these.",
+    ("curriculum_bound", "equal_rewards"): "Rewards of a group are equal: draw tasks of the middle band, or give "
+    "finer rewards.",
+    ("trainer_bound", "compute"): "Move GPUs from generation to training (see what-if), or make the step faster.",
+    ("trainer_bound", "other"): "Most of the step is neither waiting nor computing: profile what the trainer does not "
+    "name.",
+    ("overhead_bound", "weight_sync"): "Publish weights in the background, less often, or over a faster path.",
+    ("overhead_bound", "checkpoint"): "Write checkpoints asynchronously or less often.",
+    ("overhead_bound", "eval"): "Evaluate less often, on fewer tasks, or on engines of its own.",
+    ("orchestrator_bound", "concurrency"): "Raise the rollouts in flight: the engines have room.",
+    ("orchestrator_bound", "staleness_gate"): "Production is held while the trainer waits: raise the staleness bound "
+    "or publish more often.",
+    ("orchestrator_bound", "prompts"): "Dispatch faster: fewer rollouts are under way than may be.",
+    ("orchestrator_bound", "not_told"): "Look at the orchestrator's CPU and network: the engines idle and nobody "
+    "else is busy.",
+}
+"""(outcome, cause) -> the first thing to change."""
+
+
+def summary(outcome: Outcome, n: Numbers, first: Limiter | None) -> str:
+    """One sentence with the number that matters most."""
+    title = TITLES[outcome]
+    if outcome in ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound") and n.wait is not None:
+        title += f": the trainer waits {n.wait:.0%} of each step"
+    elif outcome == "balanced" and n.wait is not None:
+        title += f": the trainer waits {n.wait:.0%} of its step"
+    if first is not None and first.text:
+        return f"{title}{'; ' if ':' in title else ': '}{first.text}"
+    return title
+
+
+def advice(outcome: Outcome, cause: str) -> str:
+    return ADVICE.get((outcome, cause), "")

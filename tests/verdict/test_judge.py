@@ -1,0 +1,110 @@
+"""The verdict over time: what flickers does not show, what changed does, and a restart remembers."""
+
+import json
+import random
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from server.verdict.judge import HOLD_SECONDS, MISSING_SECONDS, UNSURE_SECONDS, remember
+from server.verdict.model import OUTCOMES, Verdict, from_json
+from tests.verdict.support import HEALTHY, NOW, STARVED, seen
+from tests.verdict.test_proof import FULL, NO_ENGINES, NO_PLACE, TABLE
+
+Told = Mapping[str, float | None]
+BOUND = [HEALTHY, STARVED, FULL]
+
+
+def run(*phases: tuple[float, list[Told]], restart: bool = False, **given: Any) -> list[tuple[float, Verdict]]:
+    """A verdict every 5 s; ``phases``: (seconds, what is told)."""
+    memory, now, found = None, 0.0, []
+    for seconds, told in phases:
+        end = now + seconds
+        while now < end:
+            memory, verdict = remember(memory, seen(*told, now=NOW + now, **given))
+            memory = json.loads(json.dumps(memory)) if restart else memory
+            found.append((now, verdict))
+            now += 5.0
+    return found
+
+
+def outcomes(found: list[tuple[float, Verdict]]) -> list[str]:
+    names = [verdict.outcome for _, verdict in found]
+    return [name for n, name in enumerate(names) if n == 0 or names[n - 1] != name]
+
+
+def changed(found: list[tuple[float, Verdict]], outcome: str) -> float:
+    return next(at for at, verdict in found if verdict.outcome == outcome)
+
+
+def test_a_change_shows_when_it_has_held() -> None:
+    found = run((100.0, [HEALTHY]), (100.0, BOUND))
+    assert outcomes(found) == ["balanced", "generator_bound"]
+    assert changed(found, "generator_bound") == 100.0 + HOLD_SECONDS
+    # It is dated by when it was first seen.
+    assert found[-1][1].since == NOW + 100.0 and found[0][1].since == NOW
+
+
+def test_a_flicker_does_not_show() -> None:
+    found = run((60.0, [HEALTHY]), (20.0, BOUND), (60.0, [HEALTHY]), (20.0, BOUND), (60.0, [HEALTHY]))
+    assert outcomes(found) == ["balanced"]
+    assert found[-1][1].since == NOW
+
+
+def test_one_that_is_not_sure_waits_longer() -> None:
+    room: list[Told] = [HEALTHY, STARVED, NO_PLACE]
+    found = run((50.0, [HEALTHY]), (400.0, room))
+    assert changed(found, "generator_bound") == 50.0 + UNSURE_SECONDS
+
+
+def test_while_another_asks_the_one_that_stands_is_less_sure() -> None:
+    found = run((50.0, [HEALTHY]), (20.0, BOUND))
+    stands = found[-1][1]
+    assert stands.outcome == "balanced" and stands.confidence <= 0.5
+    assert stands.numbers["reported_wait_ratio"] == 0.40
+
+
+def test_data_that_is_missing_for_a_while_blanks_nothing() -> None:
+    gone: list[Told] = [HEALTHY, STARVED, NO_ENGINES, NO_PLACE]
+    found = run((50.0, BOUND), (MISSING_SECONDS - 5, gone), (50.0, BOUND))
+    assert outcomes(found) == ["generator_bound"]
+    found = run((50.0, BOUND), (MISSING_SECONDS + 10, gone))
+    assert changed(found, "unknown") == 50.0 + MISSING_SECONDS
+
+
+def test_liveness_shows_at_once() -> None:
+    found = run((50.0, [HEALTHY]), (50.0, [HEALTHY, {"trainer_stall_ratio": 1.1}]))
+    assert changed(found, "stalled") == 50.0
+
+
+def test_a_restart_at_any_instant_changes_nothing() -> None:
+    """Its memory is JSON: as after every tick's commit."""
+    phases = ((60.0, [HEALTHY]), (100.0, BOUND), (200.0, [HEALTHY, STARVED, NO_ENGINES, NO_PLACE]), (60.0, [HEALTHY]))
+    assert run(*phases) == run(*phases, restart=True)
+
+
+def test_asked_twice_at_one_instant_it_says_the_same() -> None:
+    memory, first = remember(None, seen(HEALTHY))
+    for _ in range(20):
+        memory, again = remember(memory, seen(HEALTHY))
+        assert again == first
+
+
+def test_noise_around_a_threshold_changes_the_verdict_less_than_once_an_hour() -> None:
+    """Wait of 15 % +- 2 %: on the very line between matched and starved, for six hours."""
+    noise = random.Random(1)
+    memory, names, wait = None, [], 0.15
+    for tick in range(6 * 720):
+        if tick % 6 == 0:  # a new step: ten of them are in the window
+            wait += 0.2 * (0.15 - wait) + noise.gauss(0.0, 0.005)
+        told = {**HEALTHY, **FULL, "trainer_wait_ratio": wait, "queue_arrivals_samples_per_second": 9.04 * (1 - wait)}
+        memory, verdict = remember(memory, seen(told, now=NOW + 5.0 * tick))
+        names.append(verdict.outcome)
+    assert sum(a != b for a, b in pairwise(names)) <= 6
+
+
+def test_a_verdict_survives_json() -> None:
+    for row in TABLE:
+        _, verdict = remember(None, seen(*row.told, **row.given))
+        assert from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+        assert verdict.outcome in OUTCOMES and verdict.summary
