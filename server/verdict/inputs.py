@@ -28,6 +28,7 @@ class Seen:
         signals: signal -> labels -> newest answer; counters are not among them.
         stale: (signal, time of its answer) -> why a step signal's answer is too old to be judged now, or "".
         running_since: when the run last began to run; None while it never did.
+        recent: means of `server.verdict.recent` over the last minutes: one instant for requests and for rollouts.
         steps: the trainer's last steps, oldest first: a change of limiter is older in them than in their mean.
     """
 
@@ -40,6 +41,7 @@ class Seen:
     stale: Callable[[str, float], str] = lambda name, ts: ""
     running_since: float | None = None
     steps: Sequence[Step] = ()
+    recent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def synchronous(self) -> bool:

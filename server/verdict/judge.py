@@ -6,13 +6,14 @@ An instant alone flickers. A verdict changes when the new one has held for a whi
 from dataclasses import replace
 from typing import Any
 
-from server.verdict import buffer
+from server.verdict import buffer, recent
 from server.verdict.inputs import Seen
 from server.verdict.model import Evidence, Verdict, from_json
 from server.verdict.rules import CONFIDENT, judge
 
 Memory = dict[str, Any]
-"""JSON: ``outcome``, ``cause``, ``since``; ``next`` = [outcome, cause, since] that asks to follow; ``samples``."""
+"""JSON: ``outcome``, ``cause``, ``since``; ``next`` = [outcome, cause, since] that asks to follow; ``samples`` of
+the queue; ``recent`` instants; ``said``: the verdict that stands."""
 
 # A change must hold this long: six ticks outlast one late page. One that is not sure waits for a window of the engines.
 HOLD_SECONDS, UNSURE_SECONDS = 30.0, 300.0
@@ -23,6 +24,9 @@ MISSING_SECONDS = 120.0
 def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
     """(memory, verdict) of one instant; instants come in order, and one asked twice changes nothing."""
     kept: Memory = dict(memory or {})
+    instants = recent.add([(ts, told) for ts, told in kept.get("recent", [])], seen)
+    kept["recent"] = [list(one) for one in instants]
+    seen = replace(seen, recent=recent.means(instants))
     found, kept["samples"], window = _buffered(judge(seen, kept.get("outcome", "")), kept.get("samples", []), seen)
     told = replace(found, buffer=window)
     known = (kept.get("outcome"), kept.get("cause"))

@@ -17,6 +17,8 @@ MOST_SHARE = 0.95
 ZERO_ADVANTAGE = 0.50
 # A cache this full turns the next long sequence into a preemption.
 FULL_CACHE = 0.85
+# Preemption for want of room begins when the cache was full a moment ago.
+WANTING_CACHE = 0.70
 # One request in ten computed again shows in throughput.
 PREEMPTED = 0.10
 # p99 of three medians: the slowest of a group of sixteen then takes twice the rest.
@@ -146,7 +148,8 @@ def _bubble(n: Numbers) -> Iterator[Limiter]:
 
 def _cache(n: Numbers) -> Iterator[Limiter]:
     preempted = n.seen.get("generator_preemption_ratio")
-    if preempted is not None and preempted >= PREEMPTED:
+    # A pause for new weights preempts what runs, too (vLLM, mode "keep"): only a cache in want is a limiter.
+    if preempted is not None and preempted >= PREEMPTED and (n.kv is None or n.kv >= WANTING_CACHE):
         text = f"engines preempt {preempted:.0%} of their requests and compute them again"
         yield _made(n, "generator_bound", "preemption", 1 + preempted, text)
     if not n.running or (n.kv or 0.0) < FULL_CACHE or n.seen.synchronous:
@@ -158,6 +161,9 @@ def _cache(n: Numbers) -> Iterator[Limiter]:
 
 # ---- what the others leave unexplained
 
+_PRODUCTION = ("generator_bound", "sandbox_bound", "reward_bound")
+_FILTERED = ("curriculum_bound", True)
+
 
 def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
     """Production is slower than the trainer by more than what is known of it: its place is where rollouts are."""
@@ -166,7 +172,7 @@ def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
         return
     known = 1.0
     for one in found:
-        known *= one.factor if one.outcome != "curriculum_bound" or n.filtered else 1.0
+        known *= one.factor if one.outcome in _PRODUCTION or (one.outcome, n.filtered) == _FILTERED else 1.0
     left = gap / min(known, gap)
     if left >= LEAST_FACTOR and not n.quiet:
         text = f"production would have to be {left:.2g} times as fast beyond what is explained"

@@ -6,7 +6,7 @@ Everything is None where it is not known. Rates are in trainer samples per secon
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from server.verdict import regime
+from server.verdict import recent, regime
 from server.verdict.inputs import Seen
 
 # Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
@@ -140,7 +140,7 @@ def numbers(seen: Seen) -> Numbers:
     produced = seen.get("production_samples_per_second", stage="delivered")
     arrivals = seen.get("queue_arrivals_samples_per_second")
     step = seen.get("trainer_step_seconds")
-    now = seen.total("generator_requests", state="running")
+    running, waiting = (recent.requests(seen, state) for state in ("running", "waiting"))
     return Numbers(
         seen=seen,
         wait=wait,
@@ -153,12 +153,12 @@ def numbers(seen: Seen) -> Numbers:
         held=max((value for _, value in seen.rows("generation_held_ratio")), default=None),
         overheads={row["phase"]: value for row, value in seen.rows("trainer_overhead_seconds") if "phase" in row},
         step=step,
-        running=now,
-        waiting=seen.total("generator_requests", state="waiting"),
+        running=running,
+        waiting=waiting,
         kv=seen.get("kv_cache_usage_ratio"),
         limit=seen.get("kv_concurrency_limit"),
         engines={row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row},
-        place=place(seen, now),
+        place=place(seen, running, waiting),
         cap=seen.get("in_flight_ratio"),
         zero=_zero(seen),
         filtered=_filtered(seen),
@@ -211,9 +211,9 @@ def _stale(seen: Seen) -> float | None:
     return seen.get("discarded_rollout_ratio") if arrivals is not None and trained is not None else None
 
 
-def place(seen: Seen, running: float | None) -> dict[str, float]:
+def place(seen: Seen, running: float | None, waiting: float | None) -> dict[str, float]:
     """Share of a rollout's time by phase. Little's law: who is where, is how long they are there."""
-    census = {row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
+    census = recent.census(seen)
     under_way = {state: count for state, count in census.items() if state not in OVER}
     total = sum(under_way.values())
     if total > 0 and len(under_way) > 2:
@@ -224,8 +224,7 @@ def place(seen: Seen, running: float | None) -> dict[str, float]:
     if len(known) > 1 or (known and whole):
         return _shares(known, whole)
     if total > 0 and running is not None:
-        waiting = seen.total("generator_requests", state="waiting") or 0.0
-        return {"generating": min(1.0, (running + waiting) / total)}
+        return {"generating": min(1.0, (running + (waiting or 0.0)) / total)}
     return {}
 
 

@@ -30,6 +30,8 @@ MUCH_OVERHEAD = 0.20
 SYNC_TAIL = 1.5
 # Half of the engines that do not work leave a run that crawls.
 MOST_ENGINES = 0.5
+# A tenth of what arrives is dropped as stale, and what arrives would do but for that tenth: the wait is those drops.
+ENOUGH, MUCH_STALE = 0.90, 0.10
 # Held for a tenth of the time while the trainer waits is no coincidence.
 HELD = 0.10
 # Engines that stood still for more than a fifth of the window for weights.
@@ -62,8 +64,8 @@ class Case:
         n = self.n
         if n.wait is None or n.wait < self.waits:
             return False
-        enough = n.potential is not None and n.capacity is not None and n.potential >= n.capacity
-        return not (enough and (n.stale or 0.0) >= 0.1)
+        enough = n.potential is not None and n.capacity is not None and n.potential >= ENOUGH * n.capacity
+        return not (enough and (n.stale or 0.0) >= MUCH_STALE)
 
     @property
     def waits(self) -> float:

@@ -52,8 +52,7 @@ def test_a_flicker_does_not_show() -> None:
 
 
 def test_one_that_is_not_sure_waits_longer() -> None:
-    room: list[Told] = [HEALTHY, STARVED, NO_PLACE]
-    found = run((50.0, [HEALTHY]), (400.0, room))
+    found = run((50.0, [HEALTHY, NO_PLACE]), (400.0, [HEALTHY, STARVED, NO_PLACE]))
     assert changed(found, "generator_bound") == 50.0 + UNSURE_SECONDS
 
 
@@ -101,6 +100,20 @@ def test_noise_around_a_threshold_changes_the_verdict_less_than_once_an_hour() -
         memory, verdict = remember(memory, seen(told, now=NOW + 5.0 * tick))
         names.append(verdict.outcome)
     assert sum(a != b for a, b in pairwise(names)) <= 6
+
+
+def test_who_is_where_speaks_of_the_last_minutes() -> None:
+    """The engines' means of five minutes still say that 56 of 57 generate; for three minutes 50 have been in a tool."""
+    tools: Told = {
+        'in_flight_rollouts{state="generating"}': 10.0, 'in_flight_rollouts{state="in_tool"}': 50.0,
+        'in_flight_rollouts{state="booting"}': 0.0, 'in_flight_rollouts{state="scoring"}': 0.0,
+        'generator_requests_now{state="running"}': 10.0, 'generator_requests_now{state="waiting"}': 0.0,
+    }  # fmt: skip
+    before: Told = {'generator_requests_now{state="running"}': 56.0, 'generator_requests_now{state="waiting"}': 0.0}
+    found = run((300.0, [HEALTHY, before]), (180.0, [HEALTHY, STARVED, tools]))
+    last = found[-1][1]
+    assert (last.outcome, last.cause) == ("sandbox_bound", "tool_time")
+    assert last.numbers["time_in_tool_ratio"] == 50 / 60
 
 
 def test_a_verdict_survives_json() -> None:
