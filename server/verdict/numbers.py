@@ -95,7 +95,8 @@ class Numbers:
         """Would more requests at once be served no faster? None: the engines tell nothing."""
         if self.running is None and self.kv is None:
             return None
-        queued = bool(self.running) and (self.waiting or 0.0) >= 0.05 * (self.running or 0.0) >= 0.05
+        # A request or two wait for a moment in any engine: a fifth of those that run is a line.
+        queued = (self.waiting or 0.0) >= max(1.0, 0.2 * (self.running or 0.0))
         return (self.kv or 0.0) >= 0.85 or queued or (self.busy or 0.0) >= 0.85
 
     @property
