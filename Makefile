@@ -15,7 +15,7 @@ INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/pyth
   || $(BIN)/python -m pip --python $(1)/bin/python install -q $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-alerts bench-scrape lock clean
+.PHONY: help setup demo test check bench bench-alerts bench-scrape eval-verdict lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:80
 	@$(BIN)/rollscope demo $(ARGS)
 
 test: $(VENV)/.dev $(SDKS_READY) $(WRITERS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/ruff check .
@@ -42,6 +42,10 @@ bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook besi
 
 bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, memory, missed scrapes, beside Prometheus (8 minutes)
 	@$(BIN)/python -m bench.scrape $(ARGS)
+
+eval-verdict: $(VENV)/.dev ## is the verdict right? 300 simulated runs against measured truth, with a confusion matrix (15 minutes)
+	@$(BIN)/python -m pytest -q -m eval tests/demo
+	@$(BIN)/python -m bench.eval_verdict $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
 	@for name in runtime dev bootstrap sdks sdks-apart writers; do $(BIN)/uv pip compile -q --universal --generate-hashes \

@@ -17,6 +17,13 @@ PACKAGES = ("collectors.generators", "collectors.rollouts", "collectors.sandboxe
 
 
 @cache
+def record_formats() -> frozenset[str]:
+    """Names of the collectors that read records of rollouts: what a generator made, not the generator itself."""
+    package = importlib.import_module("collectors.rollouts")
+    return frozenset(info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_"))
+
+
+@cache
 def load() -> dict[str, Collector]:
     """Every collector by name.
 

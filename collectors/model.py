@@ -110,7 +110,15 @@ class Event:
     """
 
     kind: Literal[
-        "weights_published", "restart", "resume", "checkpoint", "eval", "config_change", "lifecycle", "hardware"
+        "weights_published",
+        "restart",
+        "resume",
+        "checkpoint",
+        "eval",
+        "config_change",
+        "lifecycle",
+        "hardware",
+        "drift",
     ]
     key: str
     ts: float | None = None
@@ -211,12 +219,20 @@ FACTS: Mapping[str, str] = {
     "logging_steps": "most steps one logged row stands for",
     "max_reward": "largest possible reward of a rollout, when known: lets all_solved be told from equal",
     "max_in_flight": "cap on rollouts in flight",
+    "oversampling": "rollouts begun per one that is not thrown away as a surplus",
+    "filters_zero_advantage": "1 when groups without a gradient are dropped before training, 0 when they are not",
     "max_response_tokens": "response length cap",
     "max_num_seqs": "most requests one engine runs at once, for engines that do not tell it",
     "trainer_gpus": "GPUs of the trainer",
     "generator_gpus": "GPUs of the generator",
+    "gpus": "GPUs of the whole run",
     "gpu_type": "GPU model name",
+    "trainer_gpu_type": "GPU model name of the trainer's, where it has others than the generator",
+    "generator_gpu_type": "GPU model name of the generator's",
     "usd_per_gpu_hour": "price of a GPU-hour, as stated in [run.NAME.cost]",
+    "trainer_usd_per_gpu_hour": "that of the trainer's GPUs",
+    "generator_usd_per_gpu_hour": "that of the generator's GPUs",
+    "target_usd_per_million_tokens": "what a million trained tokens may cost, as stated in [run.NAME.cost]",
     "model": "name of the model that is trained",
     "has_sandbox": "1 when rollouts use sandboxes, 0 when the task is known to need none",
     "times_estimated": "1 when the source has no times and steps were dated backwards from the file's own time",
@@ -296,8 +312,9 @@ class Collector:
         configured: options -> the collector of one target, where they change what it is.
         looks_for: what `matches_path` looks for, in words, for "nothing found".
         gives: every series it can report of a run of which everything is logged: under a key of its own
-            (``native``), or worked out from several (``derived``). Empty: not declared.
-        hints: metric -> what to set in the framework so that it is reported.
+            (``native``), or worked out from several (``derived``). Empty: not declared. Of a format of rollout records
+            the signals that follow from them (`collectors.told`).
+        hints: metric -> what to set in the framework so that it is reported; of records, signal -> what they lack.
         records: its numbers are counted from records of single rollouts: they are believed before any metric.
     """
 

@@ -1,7 +1,6 @@
 """The banner: one sentence on what holds the run back, or honestly what is measured until a verdict exists."""
 
-from collections.abc import Mapping
-
+from dashboard import verdict
 from dashboard.facts import Facts, View, joined
 from dashboard.format import parts, text
 
@@ -16,27 +15,40 @@ _LIFE = {
 
 
 def banner(facts: Facts) -> View:
-    """Keys ``b.*``: chip, headline, text, the step split and what is measured beside it."""
-    return _chip(facts) | _headline(facts) | _split(facts) | {"b.text": _measured(facts), "b.note": _note(facts)}
+    """Keys ``b.*``: chip, headline, text, what stands behind the verdict, the step split and what is measured."""
+    cells = _chip(facts) | _headline(facts) | _split(facts) | {"b.text": _text(facts), "b.note": _note(facts)}
+    return cells | verdict.behind(_verdict(facts))
 
 
-def _verdict(facts: Facts) -> Mapping[str, object]:
+def _verdict(facts: Facts) -> verdict.Told:
     return facts.status.verdict or {}
 
 
+def _named(facts: Facts) -> bool:
+    """Does a verdict say more than that it is not known?"""
+    return str(_verdict(facts).get("outcome", "unknown")) != "unknown"
+
+
 def _chip(facts: Facts) -> View:
-    life, verdict = facts.status.lifecycle, _verdict(facts)
-    outcome = str(verdict.get("outcome", ""))
-    word = outcome.replace("_", "-").capitalize() if outcome and outcome != "unknown" else "No verdict yet"
-    over = facts.over
+    found, over = _verdict(facts), facts.over
+    outcome, cause = str(found.get("outcome", "")), found.get("cause")
     version = facts.value("policy_version")
     as_of = f"as of version {version:,.0f}" if version is not None else "as of its last point"
+    was = f"was {_low(verdict.named(outcome, cause))}" if _named(facts) else ""
+    # That a run with a verdict runs goes without saying.
+    life = "" if _named(facts) and facts.status.lifecycle == "running" else _life(facts)
     return {
-        "b.chip": life.capitalize() if over else word,
-        "b.chip.s": "over" if over else "named" if word != "No verdict yet" else "none",
-        "b.meta": joined(as_of if over else _life(facts), _confidence(verdict)),
+        "b.chip": facts.status.lifecycle.capitalize() if over else verdict.word(outcome, cause),
+        "b.chip.s": "over" if over else verdict.colour(outcome),
+        "b.cause": verdict.because(cause) if _named(facts) and not over else "",
+        "b.since": found.get("since") if _named(facts) and not over else None,
+        "b.meta": joined(*((as_of, was) if over else (life,)), verdict.confidence(found)),
         "b.age": facts.newest() if over else None,
     }
+
+
+def _low(words: str) -> str:
+    return words[:1].lower() + words[1:]
 
 
 def _life(facts: Facts) -> str:
@@ -50,17 +62,10 @@ def _trainerless(facts: Facts) -> bool:
     return bool(actors) and "trainer" not in actors
 
 
-def _confidence(verdict: Mapping[str, object]) -> str:
-    found = verdict.get("confidence")
-    words = f"{found:.0%}" if isinstance(found, float) else str(found or "")
-    return f"{words} confidence" if words else ""
-
-
 def _headline(facts: Facts) -> View:
-    summary = str(_verdict(facts).get("summary", ""))
     wait = facts.value("trainer_wait_ratio")
-    if summary:
-        before, figure, after = summary, "", ""
+    if _named(facts):
+        before, figure, after = verdict.headline(str(_verdict(facts).get("summary", "")))
     elif wait is not None:
         verb = "waited" if facts.over else "waits"
         before, figure, after = f"The trainer {verb} ", text(wait, "ratio"), " of each step for rollouts"
@@ -117,11 +122,16 @@ def _label(name: str, share: float | None) -> str:
     return f"{name} {text(share, 'ratio')}" if share is not None else ""
 
 
+def _text(facts: Facts) -> str:
+    """Below the headline: its second half; without a verdict why there is none, and what is measured."""
+    summary = str(_verdict(facts).get("summary", ""))
+    if _named(facts):
+        return verdict.rest(summary)
+    return joined(summary[:1].upper() + summary[1:], _measured(facts))
+
+
 def _measured(facts: Facts) -> str:
     """Known states side by side, without a cause: naming one is the verdict's business."""
-    evidence = _verdict(facts).get("evidence")
-    if isinstance(evidence, (list, tuple)) and evidence:
-        return joined(*(str(item) for item in evidence[:3] if isinstance(item, str)))
     if not facts.signals:
         return "No signal has been computed for this run yet."
     words = joined(*(_of_synchronous(facts) if facts.synchronous else _of_queue(facts)))
@@ -172,7 +182,5 @@ def _note(facts: Facts) -> str:
 
 
 def next_steps(facts: Facts) -> list[str]:
-    """What the verdict says to try; empty until there is one."""
-    found = _verdict(facts).get("next")
-    items = [found] if isinstance(found, str) else found if isinstance(found, (list, tuple)) else []
-    return [str(item) for item in items if item][:3]
+    """What the verdict says to try; empty until there is one, and once the run is over."""
+    return [] if facts.over else verdict.next_steps(_verdict(facts))

@@ -15,6 +15,7 @@ Cell = str | float | None | list[Any] | dict[str, Any]
 View = dict[str, Cell]
 
 
+RECORDS = "records"
 # How the reader says that a signal had a value and has none any more ("no step for 3 h; the last value was 0.66").
 LAST = "; the last value was "
 
@@ -68,8 +69,8 @@ class Facts:
         return [target for target in self.status.trust if target.gone_since is None]
 
     def kinds(self, actor: str) -> str:
-        """The systems that play this actor, as the targets name them."""
-        return " + ".join(sorted({t.kind for t in self.targets if t.actor == actor}))
+        """The systems that play this actor, as the targets name them; ``records``: formats of rollout records."""
+        return " + ".join(sorted({t.kind for t in self.targets if _plays(t) == actor}))
 
     @property
     def over(self) -> bool:
@@ -80,15 +81,15 @@ class Facts:
         return self.status.mode.startswith("sync")
 
     def down(self, actor: str) -> tuple[str, str]:
-        """(state, words) when targets of an actor do not answer; a run that is over needs none of them."""
-        up = [target.up for target in self.targets if target.actor == actor]
+        """(state, words) when targets of an actor (or ``records``) do not answer; a run that is over needs none."""
+        up = [target.up for target in self.targets if _plays(target) == actor]
         if self.over or all(up):
             return "", ""
         return ("watch" if any(up) else "critical"), f"{up.count(False)} of {len(up)} down"
 
     def _dead_engines(self) -> str:
         state, words = self.down("generator")
-        error = next((t.error for t in self.targets if t.actor == "generator" and t.error), "")
+        error = next((t.error for t in self.targets if _plays(t) == "generator" and t.error), "")
         return f"no engine answers ({words}{': ' + error if error else ''})" if state == "critical" else ""
 
     def newest(self) -> float | None:
@@ -110,6 +111,11 @@ class Facts:
 EVERY_TICK = frozenset({"trusted_targets_ratio", "trainer_stall_ratio"})
 # How the names of signals begin that engines alone give.
 ENGINES = ("generator_", "kv_", "live_sequence_", "prefix_cache_", "time_to_first_", "inter_token_", "e2e_request_")
+
+
+def _plays(target: TargetTrust) -> str:
+    """Its actor. Records are of what a generator made: a directory that cannot be read is no engine that is down."""
+    return RECORDS if target.records else target.actor
 
 
 def _honest(signal: SignalNow, dead_engines: str) -> SignalNow:

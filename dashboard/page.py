@@ -18,6 +18,7 @@ from dashboard.facts import Facts, View
 from dashboard.kept import Kept
 from dashboard.updates import updates
 from dashboard.urlstate import Address, Span
+from dashboard.verdict import ribbon
 from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
 
 # Dash's own types know no `data-*` attributes.
@@ -130,6 +131,7 @@ def cells(page: Page, scope: Scope) -> View:
     shell: View = {"life": scope.status.lifecycle, "newest": scope.facts.newest()}
     if page.charts and scope.span:
         shell |= updates(scope.reader, scope.run, scope.span, scope.shared)
+        shell |= ribbon(scope.reader, scope.run, scope.span, scope.shared)
     return page.cells(scope) | shell | {"n.firing": firing(scope.alerts) or ""}
 
 
@@ -137,8 +139,8 @@ def t(tag: Any, key: str, name: str = "", **data: str) -> Any:
     """An element whose text is the cell ``key``.
 
     `data-t` names the key whose cell becomes the element's text, `data-s` its `data-state`, `data-w` its width in
-    percent, `data-h` its tip, `data-a` a time shown as an age. React never owns those texts, so a live update cannot
-    fight with a re-render.
+    percent, `data-h` its tip, `data-a` a time shown as an age, `data-d` one shown as how long it is since. React never
+    owns those texts, so a live update cannot fight with a re-render.
     """
     return tag(className=name or None, **{"data-t": key, **{f"data-{k}": v for k, v in data.items()}})
 

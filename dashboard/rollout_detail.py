@@ -49,9 +49,21 @@ def _whole(found: RolloutDetail) -> dict[str, Any]:
         "turn_count": len(found.turns),
         "siblings": [_sibling(one) for one in found.siblings[:SIBLINGS]],
         "sibling_count": len(found.siblings),
-        "boxes": [[str(box.get("id", "")), str(box.get("provider", "")), str(box.get("state", ""))]
-                  for box in found.sandboxes],
+        "boxes": _boxes(found),
     }  # fmt: skip
+
+
+def _boxes(found: RolloutDetail) -> list[list[str]]:
+    """[id, provider, state] each; those that a record names and no provider told of have their id alone."""
+    told = {str(box.get("id", "")): box for box in found.sandboxes}
+    named = dict.fromkeys([*found.row.sandbox_ids, *(str(turn.get("sandbox_id") or "") for turn in found.turns), *told])
+    return [
+        [name, str(told[name].get("provider", "")), str(told[name].get("state", ""))]
+        if name in told
+        else [name, "", "its provider is not collected"]
+        for name in named
+        if name
+    ]
 
 
 def _span(span: tuple[str, float, float | None, int | None, str]) -> list[Any]:

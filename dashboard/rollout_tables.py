@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from dashboard.facts import View
+from dashboard.facts import View, joined
 from dashboard.rollout_asked import CENSUS
 from dashboard.rollout_records import Records
 from server.query.rollout_types import GroupInfo, RolloutInfo
@@ -12,6 +12,7 @@ from server.query.rollout_types import GroupInfo, RolloutInfo
 Row = TypeVar("Row")
 
 _BEGINS = ("started_at", "dispatched_at")
+MANY = "not all: of the many whose ids begin so only those that come last by id; the CSV has all"
 
 
 def tables(records: Records) -> View:
@@ -25,7 +26,8 @@ def tables(records: Records) -> View:
     if asked.more_groups:
         rows, after = records.groups(asked.more_groups)
         found["rg.more"] = [asked.more_groups, [group(row) for row in rows], after]
-    return found | {"rt.n": _scope(records), "rt.timed": int(records.timed().start is not None)}
+    few = "" if page.complete else MANY
+    return found | {"rt.n": joined(_scope(records), few), "rt.timed": int(records.timed().start is not None)}
 
 
 def _scope(records: Records) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from dashboard.columns import Grid
-from dashboard.facts import Facts, View, first_clause, joined
+from dashboard.facts import RECORDS, Facts, View, first_clause, joined
 from dashboard.format import number, text
 from dashboard.page import Scope
 from dashboard.panels import Card, want
@@ -92,6 +92,8 @@ def _head(facts: Facts, infos: Mapping[str, SignalInfo], records: Records, known
     census = records.census() if known else ()
     live = sum(row.rollouts for row in census)
     told = f"{live:,} in flight now" if known else ""
+    down = facts.down(RECORDS)[1]
+    told = joined(told, f"record sources: {down}" if down else "")
     found = _said(facts, infos, known)
     return found | _split(facts) | {"ro.live": told if not facts.over else "", "ro.s": _judged(facts)}
 
@@ -192,7 +194,10 @@ def _tail(facts: Facts) -> View:
 
 
 def _funnel(records: Records, columns: Grid) -> View:
-    """Keys ``ro.f.N``: [exit, rollouts, tokens, GPU-seconds, dollars, derived], None what is not known."""
+    """Keys ``ro.f.N``: [exit, rollouts, tokens, GPU-seconds, dollars, derived, of how many, bound], None: not known.
+
+    Of how many rollouts the tokens are told, where not of all: the amounts are theirs, and a ``bound`` of the whole.
+    """
     funnel = records.funnel(columns)
     order = {name: at for at, name in enumerate(EXITS)}
     told = [bar for bar in funnel.bars if bar.rollouts or bar.response_tokens]
@@ -205,6 +210,8 @@ def _funnel(records: Records, columns: Grid) -> View:
             _cut(bar.gpu_seconds),
             _cut(bar.usd),
             int(bar.derived),
+            bar.told if bar.bound == "lower" else None,
+            bar.bound,
         ]
         for i, bar in enumerate(bars)
     }
@@ -214,8 +221,13 @@ def _funnel(records: Records, columns: Grid) -> View:
         "ro.f.in": funnel.in_flight,
         "ro.f.why": _sentence(funnel.why),
         "ro.f.none": none,
+        "ro.f.lost": _lost(funnel.wasted_usd),
         "ro.f.of": purpose,
     }
+
+
+def _lost(usd: float | None) -> str:
+    return f"{number(usd)} USD went into what was not trained on." if usd else ""
 
 
 def _sentence(words: str) -> str:

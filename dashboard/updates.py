@@ -1,7 +1,8 @@
-"""Weight updates as cells: when which policy version was published, for the ticks that every chart has.
+"""Weight updates and change points as cells: for the ticks and lines that every chart has.
 
 ``w.N``: [[seconds into column N, version or None], ...]; so a tick sends the newest column, and that when
-there is a new version. `assets/45-updates.js` draws them.
+there is a new version. ``w.d.N``: [[seconds into column N, which behaviour changed and how], ...].
+`assets/45-updates.js` draws them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from server.query.types import Reader
 MOST = 200
 """Drawn at once: more are a grey wall."""
 
-_KINDS = ("weights_published",)
+_DRIFT = "drift"
+_KINDS = ("weights_published", _DRIFT)
 _READ = 10_000
 # Of more than `MOST`, the first few of each column: which these are does not change while time goes on.
 _PER_COLUMN = 3
@@ -34,6 +36,20 @@ def updates(reader: Reader, run: str, span: Span, shared: Kept) -> View:
 
 def cells(events: Sequence[EventInfo], columns: Grid) -> View:
     """``w.width``: of a column, seconds; ``w.n``: how many there are; ``w.note``: what the ticks are."""
+    changes = [event for event in events if event.kind == _DRIFT]
+    return _published([event for event in events if event.kind != _DRIFT], columns) | _changed(changes, columns)
+
+
+def _changed(events: Sequence[EventInfo], columns: Grid) -> View:
+    """All of them: a behaviour changes a few times in a run."""
+    found: dict[str, list[list[float | str]]] = {}
+    for event in events:
+        number = columns.number(event.ts)
+        found.setdefault(f"w.d.{number}", []).append([round(event.ts - number * columns.width, 1), event.detail])
+    return dict(found)
+
+
+def _published(events: Sequence[EventInfo], columns: Grid) -> View:
     found: dict[int, list[EventInfo]] = {}
     for event in events:
         found.setdefault(columns.number(event.ts), []).append(event)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 from dashboard.banner import banner
+from dashboard.cost import cost
 from dashboard.facts import Facts, View, first_clause, joined, worst
 from dashboard.flow import flow
 from dashboard.format import STATE_WORDS, number, parts, text
@@ -28,7 +29,7 @@ def view(status: Status, infos: Infos) -> View:
         cells |= card_cells(facts, card, infos)
     for panel in PANELS:
         cells |= panel_cells(facts, panel, infos)
-    return cells | banner(facts) | flow(facts) | trust(status)
+    return cells | banner(facts) | flow(facts) | cost(facts) | trust(status)
 
 
 def card_cells(facts: Facts, card: Card, infos: Infos) -> View:

@@ -86,7 +86,8 @@ class Answers:
 
     def silent(self) -> set[str]:
         """Signals that were never answered."""
-        return {name for name, item in self._items.items() if isinstance(item, Signal)} - self.known.keys()
+        asked = {name for name, item in self._items.items() if isinstance(item, Signal) and not item.judged}
+        return asked - self.known.keys()
 
     def lacking(self) -> set[str]:
         """Signals without a value, whenever a metric is met for the first time: why they have none may change."""
@@ -100,11 +101,19 @@ class Answers:
 
     def write(self, emissions: Iterable[Emission], batch: Batch) -> None:
         self._look_around()
+        emissions = list(emissions)
+        self._number(emissions)
         for name, ts, answer in emissions:
             if is_gap(answer):
                 self._write_gap(name, ts, answer, batch)
             else:
                 self._write_values(name, ts, answer, batch)  # type: ignore[arg-type]
+
+    def stand(self, name: str, ts: float) -> None:
+        """The newest values of a signal hold at `ts` too: they are as young, and no point is made of it."""
+        for labels, series in self.known.get(name, {}).items():
+            series.ts = max(series.ts, round(ts * 1000))
+            self._unseen[(name, labels)] = self._unsaved[(name, labels)] = series
 
     def _write_values(self, name: str, ts: float, values: Sequence[Value], batch: Batch) -> None:
         known = self.known.setdefault(name, {})
@@ -201,6 +210,14 @@ class Answers:
             return ""
         limit = row_limit(self._deriver.book)
         return f"no step for more than {limit:.0f} s" if now - ts > limit else ""
+
+    def _number(self, emissions: Iterable[Emission]) -> None:
+        """Ids for series that are met for the first time, of all of them at once: each alone is a transaction."""
+        met = [(name, one.labels) for name, _, answer in emissions if not is_gap(answer) for one in answer]  # type: ignore[union-attr]
+        met += [(name, ()) for name, _, answer in emissions if is_gap(answer) and not self.known.get(name)]
+        new = list(dict.fromkeys(key for key in met if key not in self._ids))
+        if new:
+            self._ids.update(zip(new, self._store.intern(self._run, [SeriesKey("", *key) for key in new]), strict=True))
 
     def series(self, name: str, labels: Labels) -> int:
         known = self._ids.get((name, labels))

@@ -40,6 +40,7 @@ def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None])
     _metrics(api, reader, version)
     _runs(api, reader)
     _history(api, reader)
+    _verdicts(api, reader)
     _docs(api)
     return api
 
@@ -137,6 +138,28 @@ def _history(api: FastAPI, reader: Reader) -> None:
         cursor = reader.cursor(run)
         found = reader.series(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
         return {"cursor": cursor, "now": reader.now(), "series": [shape.series(one) for one in found]}
+
+
+def _verdicts(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs/{run}/verdicts", tags=["runs"])
+    def verdicts(
+        run: str,
+        start: Annotated[
+            float | None, Query(ge=0, le=LAST, description="epoch seconds; default: a day before end")
+        ] = None,
+        end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_POINTS, description="of more changes the newest")] = 1000,
+    ) -> list[dict[str, Any]]:
+        """What held the run back over time: a row from each change of outcome or cause to the next, oldest first.
+
+        The first may have begun before `start`; `end` is null while it stands. `verdict` is the whole of it as it was
+        when it was first said, in the shape of the status.
+        """
+        end = reader.now() if end is None else end
+        start = end - DAY if start is None else start
+        if not start < end:
+            raise HTTPException(422, "start must be before end")
+        return [shape.verdict(found) for found in reader.verdicts(run, start, end, limit)]
 
 
 def _names(signal: list[str]) -> list[str]:

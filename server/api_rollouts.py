@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from collectors.model import Purpose
 from server import rollout_push
 from server.adopt import TOO_MANY
 from server.api_push import RETRY, Turns, plain_of, run_of
@@ -28,6 +29,7 @@ from server.store.types import Push
 MAX_ROWS, CSV_PAGE = 1000, 1000
 TRACED = 5_000
 STATES = (*CENSUS, *EXITS, ENDED)
+PURPOSES: tuple[str, ...] = get_args(Purpose)
 DAY, LAST = 86_400.0, 1e11
 MAX_BUCKETS = 1000
 # Records come when something happens; three of these without any are a run that is quiet.
@@ -125,7 +127,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         run: str,
         state: _States = [],  # noqa: B006
         environment: Annotated[str, Query(max_length=200)] = "",
-        purpose: Annotated[str, Query(max_length=20)] = "",
+        purpose: Annotated[str, Query(description=f"{', '.join(PURPOSES)}; none: all")] = "",
         group: Annotated[str, Query(max_length=200)] = "",
         find: Annotated[str, Query(max_length=200, description="the beginning of an id, or of a group's")] = "",
         mixed: Annotated[bool | None, Query(description="made by more than one policy version")] = None,
@@ -137,8 +139,12 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         after: Annotated[str, Query(max_length=1000, description="of the answer before: the next page")] = "",
         format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
     ) -> dict[str, Any] | Response:
-        """Rollouts, the slowest first by default; `format=csv` gives all that fit, not a page."""
+        """Rollouts, the slowest first by default; `format=csv` gives all that fit, not a page.
+
+        `complete` is false where so many ids begin with `find` that only those whose ids come last are given.
+        """
         _known("state", state, STATES)
+        _known("purpose", [purpose] if purpose else [], PURPOSES)
         wanted = RolloutFilter(tuple(state), environment, purpose, group, find, mixed, start, end)
         ask = partial(reader.rollouts, run, wanted, sort=sort, descending=order == "desc")
         try:
@@ -146,7 +152,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         except BadKey as error:
             raise HTTPException(400, str(error)) from None
         if format == "json":
-            return {"rollouts": [shape.rollout(row) for row in page.rows], "after": page.after or None}
+            return shape.rollout_page(page)
 
         def pages() -> Iterator[str]:
             found = page
@@ -183,15 +189,24 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> dict[str, Any]:
         """What happened, oldest first (default: the last day); of more than `limit` the newest."""
-        _known("kind", kind, rollout_push.EVENTS)
+        _known("kind", kind, rollout_push.KINDS)
         low, high = _window(reader, start, end)
         return {"events": [shape.event(one) for one in reader.events(run, low, high, kind, limit)]}
 
 
 def _aggregates(api: FastAPI, reader: Reader) -> None:
     @api.get("/api/v1/runs/{run}/funnel", tags=["rollouts"])
-    def funnel(run: str, start: _Moment = None, end: _Moment = None, purpose: str = "train") -> dict[str, Any]:
-        """How rollouts left (default: within the last day), in rollouts, tokens, GPU-seconds and dollars."""
+    def funnel(
+        run: str,
+        start: _Moment = None,
+        end: _Moment = None,
+        purpose: Annotated[str, Query(description=f"{', '.join(PURPOSES)}; empty: all")] = "train",
+    ) -> dict[str, Any]:
+        """How rollouts left (default: within the last day), in rollouts, tokens, GPU-seconds and dollars.
+
+        Amounts are of the `told` rollouts of a bar; its `bound` says where they are the least or the most it can be.
+        """
+        _known("purpose", [purpose] if purpose else [], PURPOSES)
         return shape.funnel(reader.rollout_funnel(run, *_window(reader, start, end), purpose=purpose))
 
     @api.get("/api/v1/runs/{run}/census", tags=["rollouts"])

@@ -90,10 +90,10 @@ class RunLoop:
         self._ingest.facts.update(self._facts)
         self._ingest.met(self.driver.recovered)
         self.on_step: Callable[[], None] = lambda: None
+        self.on_read: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
         self.readers = readers_of(targets, store.cursors(run), limits or Limits(), begun, TICK_SECONDS)
-        self._pending: dict[str, asyncio.Task[Outcome]] = {}
-        self._rolled = -math.inf
+        self._pending, self._rolled = dict[str, asyncio.Task[Outcome]](), -math.inf
         self._limits = limits or Limits()
         self._lists = Roster(
             run, discover, detect_listed, by_hand=targets, rows=rows, taken=self._is_another, limits=self._limits
@@ -201,6 +201,7 @@ class RunLoop:
             await self._advance(min([t, *lagging, self.pushes.horizon(t)]), t)
         await asyncio.to_thread(self._listen, t, math.inf if patient else t + PUSHES_FIRST * TICK_SECONDS)
         horizon = min([t, *lagging, self.pushes.horizon(t)])
+        self.on_read()
         await self._advance(horizon, t, live=not patient and horizon == t)
         self.on_step()
         if self._behind and not self._stopping:
@@ -216,8 +217,7 @@ class RunLoop:
 
     def _listen(self, t: float, until: float) -> None:
         """Heartbeats are targets that call us: what was heard is committed like a scrape."""
-        heard = self._beats.look(self._ingest, t)
-        for batch, arrivals in heard:
+        for batch, arrivals in (heard := self._beats.look(self._ingest, t)):
             self._writer.submit(batch, block=True)
             self.driver.feed(arrivals)
         if heard:

@@ -33,8 +33,11 @@ STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 # Short enough for hand-made ones in a lab, long enough that guessing over HTTP is hopeless.
 TOKEN_LENGTH = 8
 WORD_FACTS = frozenset(
-    {"framework", "framework_version", "lifecycle_why", "gpu_type", "model", "run_name", "source_path"}
-)
+    {
+        "framework", "framework_version", "lifecycle_why", "gpu_type", "trainer_gpu_type", "generator_gpu_type",
+        "model", "run_name", "source_path",
+    }
+)  # fmt: skip
 TARGET_KEYS = {
     "url", "path", "name", "collector", "interval", "bearer_env", "key_env", "key_file", "options", "map",
 }  # fmt: skip

@@ -23,6 +23,9 @@ class CounterState:
             key = json.dumps([(name, "other") for name, _ in labels])
         self.totals[key] = self.totals.get(key, 0.0) + amount
 
+    def total(self, labels: Labels) -> float:
+        return self.totals.get(_as_text(labels), 0.0)
+
 
 @lru_cache(maxsize=1024)
 def _as_text(labels: Labels) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from math import isnan
 
 from collectors.catalog.row import LARGEST
 from collectors.model import Labels
@@ -10,11 +11,17 @@ from server.counted import CounterState
 from server.sandbox_ingest import SandboxArrival
 from server.signals import Counter
 from server.signals._census import EXITS
-from server.signals._model import Value
+from server.signals._model import Answer, NotApplicable, Unknown, Value
 from server.signals._sandbox_book import spinup
 from server.signals._spinup import PARTS as SPINUP
 from server.signals._window import StepKey
-from server.store.types import RolloutRow
+from server.store.types import RolloutGroupRow, RolloutRow
+
+# The widest grid of ticks there is (history older than a day): what lies further apart nobody watched.
+WATCHED_SECONDS = 60.0
+
+# Kinds that remember by themselves what they saw last; what was seen of an engine or a record is in the store.
+_SEEN = ("step", "signal")
 
 
 class Counting:
@@ -30,6 +37,7 @@ class Counting:
             if metric := counter.metric if counter.of == "counter" else counter.also:
                 self._of_engines.setdefault(metric, []).append(counter)
         self.metrics = frozenset(self._of_engines)
+        self._of_signals = {counter.metric: counter for counter in self._counters if counter.of == "signal"}
 
     def sample(self, metric: str, ts: float, key: tuple[str, Labels], value: float, counted: bool) -> None:
         """A sample of an engine's counter (target, labels); ``counted``: in the totals, and only a base of the next."""
@@ -66,11 +74,14 @@ class Counting:
                     self.states[counter.name].add(labels, amount)
 
     def rollout(self, arrival: RolloutArrival) -> None:
-        """A rollout that left, and a group that was closed."""
+        """A rollout that left, and a group that was closed: each once, as what it was first known to be.
+
+        What is corrected later is right in the funnel; a counter that took one back would seem to have begun anew.
+        """
         if leaves(arrival.row) and not (arrival.before is not None and leaves(arrival.before)):
             self.happened("rollout_left", arrival.row.state)
         group = arrival.group
-        if arrival.closed and group is not None and group.purpose == "train" and not group.sampled:
+        if arrival.closed and group is not None:
             self.happened("group_closed", group.outcome)
 
     def happened(self, what: str, label: str, times: float = 1.0) -> None:
@@ -79,11 +90,10 @@ class Counting:
             if counter.metric == what:
                 self.states[counter.name].add(((counter.by[0], label),), times)
 
-    def reset(self, what: str) -> None:
-        """Begin anew: the store knows the total."""
-        for counter in self._counters:
-            if counter.metric == what:
-                self.states[counter.name] = CounterState()
+    def happened_yet(self, what: str, label: str) -> float:
+        """How often it has happened, as far as counted."""
+        counters = [counter for counter in self._counters if counter.metric == what]
+        return sum(self.states[one.name].total(((one.by[0], label),)) for one in counters)
 
     def step(
         self, axis: str, incarnation: int, number: int, values: Mapping[StepKey, float], window: float | None
@@ -103,6 +113,23 @@ class Counting:
                 state.add((), amount * (1.0 if window is None else max(1.0, min(window, float(number - before)))))
                 state.seen[axis] = [float(incarnation), float(number)]
 
+    def answered(self, emissions: Iterable[tuple[str, float, Answer]]) -> None:
+        """What signals said at a tick, per hour, over the time since the tick before; one asked twice adds nothing."""
+        for name, now, answer in emissions:
+            counter = self._of_signals.get(name)
+            if counter is not None:
+                self._integrate(counter, now, () if isinstance(answer, (Unknown, NotApplicable)) else answer)
+
+    def _integrate(self, counter: Counter, now: float, values: Iterable[Value]) -> None:
+        state = self.states[counter.name]
+        (before,) = state.seen.get("tick", [now])
+        state.seen["tick"] = [max(now, before)]
+        watched = now - before if now - before <= WATCHED_SECONDS else 0.0
+        for value in values if watched > 0 else ():
+            if not isnan(value.value):
+                kept = tuple([pair for pair in value.labels if pair[0] in counter.by])
+                state.add(kept, value.value * watched / 3600)
+
     def values(self) -> list[tuple[str, Value]]:
         """Every counter's totals by its labels."""
         return [
@@ -120,7 +147,7 @@ class Counting:
         would make this the largest write of a tick.
         """
         return {
-            counter.name: (counter.version, json.dumps([state.totals, state.seen if counter.of == "step" else {}]))
+            counter.name: (counter.version, json.dumps([state.totals, state.seen if counter.of in _SEEN else {}]))
             for counter in self._counters
             if (state := self.states[counter.name]).seen or state.totals
         }
@@ -134,6 +161,15 @@ class Counting:
                 # One of before such values were refused would outweigh everything that comes.
                 sound = {labels: total for labels, total in totals.items() if abs(total) <= LARGEST}
                 self.states[counter.name] = CounterState(sound, seen)
+
+
+def closes(before: RolloutGroupRow | None, group: RolloutGroupRow) -> bool:
+    """Does it count among the outcomes, and did not before?"""
+    return _closed(group) and not (before is not None and _closed(before))
+
+
+def _closed(group: RolloutGroupRow) -> bool:
+    return group.outcome != "open" and group.purpose == "train" and not group.sampled
 
 
 def leaves(row: RolloutRow) -> bool:

@@ -25,6 +25,7 @@ BEGIN, END = "<!-- coverage: made by python -m server.coverage -->", "<!-- cover
 # What a training loop's log is about, as against engines and sandboxes.
 TRAINED = frozenset(row.name for row in (*trainer.ROWS, *rollout.ROWS))
 NOW, STEP_SECONDS = 1_000_000.0, 30.0
+PRICED = frozenset({"cost_target_ratio", "cost_usd_per_million_tokens", "idle_usd_per_hour"})
 # A configuration in which everything is stated.
 FACTS: Mapping[str, str | float] = {
     "group_size": 8.0,
@@ -42,8 +43,12 @@ def frameworks() -> list[Collector]:
 
 
 def items() -> list[signals.Signal | signals.Counter]:
-    """The signals that come from trainers."""
-    return [item for item in signals.load() if not TRAINED.isdisjoint(inputs(item))]
+    """The signals that come from trainers.
+
+    But for what costs (no framework tells prices), and those with a memory (they watch what has a row of its own).
+    """
+    found = (one for one in signals.load() if not (TRAINED.isdisjoint(inputs(one)) or one.name in PRICED))
+    return [item for item in found if isinstance(item, signals.Counter) or item.remember is None]
 
 
 def inputs(item: signals.Signal | signals.Counter) -> Sequence[str]:
@@ -73,6 +78,15 @@ def lacking(item: signals.Signal, words: str, reports: Callable[[str], bool], ki
         return words
     # `custom` and `mlflow` are read for whatever framework there is: examples of others help there.
     return f"not reported by {trainers[0].name}; {plain(words) if trainers[0].gives else words}"
+
+
+def of_records(collector: Collector) -> Iterator[str]:
+    """Which signals follow from a format of rollout records, and what the others miss in them, by what that is."""
+    yield f"gives, where the run logs it: {', '.join(sorted(signal for signal, _ in collector.gives))}"
+    without: dict[str, list[str]] = {}
+    for signal, lack in sorted(collector.hints.items()):
+        without.setdefault(lack, []).append(signal)
+    yield from (f"does not give {', '.join(names)}: {lack}" for lack, names in without.items())
 
 
 def plain(words: str) -> str:

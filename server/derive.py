@@ -6,6 +6,7 @@ a restart is in `states()` (counters) or can be fed again from the store (window
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from collectors.model import Histogram, Labels
 from server import restarts
@@ -46,7 +47,7 @@ class Deriver:
     ) -> None:  # fmt: skip
         self._carry, self._trust, self._asker = carry, trust or Trust(), Asker()
         items = tuple(items)
-        signals = [item for item in items if isinstance(item, Signal)]
+        signals = [item for item in items if isinstance(item, Signal) and not item.judged]
         self._ticks = [signal for signal in signals if signal.cadence == "tick"]
         self._steps = [signal for signal in signals if signal.cadence == "step"]
         self._recorded = [signal for signal in self._steps if signal.records]
@@ -138,6 +139,9 @@ class Deriver:
         """What became known of a rollout. ``counted``: known before a restart, already in the totals."""
         if arrival.row.target not in self.rollouts.tellers:
             self._said.clear()
+            # Of a format that tells failures none told is none.
+            told = self._trust.gives(arrival.row.target, "infra_failure_ratio")
+            self.rollouts.failures_told = self.rollouts.failures_told or told
         self.rollouts.put(arrival.row, arrival.group)
         if not counted:
             self.counting.rollout(arrival)
@@ -238,7 +242,9 @@ class Deriver:
         view, asked = self.view(now), self._ticks
         if self.rollouts.changed:
             self.rollouts.changed, asked = False, [*self._ticks, *self._recorded]
-        return self._asker.answers(asked, view)
+        found = self._asker.answers(asked, view)
+        self.counting.answered(found)
+        return found
 
     def steps_now(self, now: float) -> list[Emission]:
         """Answers of every step signal as of `now`: what a run without any step, or of a new mode, has to say."""
@@ -285,6 +291,10 @@ class Deriver:
     def counter_values(self) -> list[tuple[str, Value]]:
         """Every counter's totals by its labels."""
         return self.counting.values()
+
+    def memory(self, name: str) -> Any:
+        """What a signal with a memory remembers; None: nothing yet."""
+        return self._asker.memory.get(name)
 
     # ---- surviving a restart
 

@@ -70,6 +70,11 @@ class Trust:
         derived = place.collector.gives.get(key) == "derived"
         return (0 if place.collector.records else 2 if derived else 1, place.order)
 
+    def gives(self, target: str, signal: str) -> bool:
+        """Does the signal follow from what the target's format tells? Of one nobody attached it is not known."""
+        place = self._places.get(target)
+        return place is not None and (signal, ()) in place.collector.gives
+
     # ---- steps
 
     def counted(self, kept: Step | None, step: Step) -> dict[StepKey, float]:

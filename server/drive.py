@@ -21,6 +21,7 @@ from server.answers import Answers
 from server.arrivals import RolloutArrival
 from server.derive import Deriver, is_gap
 from server.disagree import Trust
+from server.drift_marks import DriftMarks
 from server.ingest import Arrivals, SampleArrival, StepArrival, health, reads_files
 from server.plausible import cannot_be
 from server.sandbox_ingest import SandboxArrival
@@ -28,6 +29,7 @@ from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
 from server.signals._steps import row_limit
 from server.store import Store
 from server.store.types import Batch, RunRow
+from server.verdicts import Judge, RunVerdicts
 
 TICK_SECONDS = 5.0
 # A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
@@ -56,12 +58,13 @@ class RunDriver:
         alerts: rules and receivers (default: none, so that what is derived can be looked at alone).
         targets: names of the run's targets now; the health of others is history.
         trust: whose word counts where several tell the same (default: the later one).
+        judge: what says the verdict (default: `server.verdict.judge.remember`).
     """
 
     def __init__(
         self, store: Store, submit: Submit, run: str, carry: Callable[[str], float],
         stated: Mapping[str, str | float] | None = None, alerts: AlertSettings | None = None,
-        targets: Collection[str] | None = None, trust: Trust | None = None,
+        targets: Collection[str] | None = None, trust: Trust | None = None, judge: Judge | None = None,
     ) -> None:  # fmt: skip
         self._store, self._submit, self.run = store, submit, run
         self._stated = stated or {}
@@ -71,7 +74,8 @@ class RunDriver:
         row = store.ensure_run(run)
         self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), (row.watermark or 0) / 1000)
         self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics, trust)
-        self._answers = Answers(store, run, self._items, self.deriver)
+        self._answers, self._verdicts = Answers(store, run, self._items, self.deriver), RunVerdicts(run, judge)
+        self._marks = DriftMarks()
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
         self.sandboxes: deque[SandboxArrival] = deque()
@@ -103,6 +107,7 @@ class RunDriver:
             states = self._store.states(self.run)
             deriver.restore(states)
             self._alerts.restore(states)
+            self._verdicts.restore(states)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
         for _, target in self._store.targets(self.run):
@@ -219,8 +224,10 @@ class RunDriver:
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
             said = self.deriver.tick(tick)
             self._answers.write([answer for answer in said if not (over and is_gap(answer[2]))], batch)
+            batch.events += self._marks.fresh(self.deriver)
             self.watermark = tick
             replayed = not live or t - tick > RECOVERY_SECONDS
+            self._verdicts.tick(tick, self.deriver, self._answers, batch, replayed=replayed)
             stale = partial(self._answers.stale, tick)
             self._alerts.tick(tick, self.deriver, self._answers.now(), stale, batch, replayed=replayed)
             if len(batch.points) >= FLUSH_POINTS:
@@ -311,6 +318,7 @@ class RunDriver:
             self.deriver.step_met = tick
         answers = self.deriver.step(step.axis, step.incarnation, step.number, step.ts, step.target, step.values)
         self._answers.write(answers, batch)
+        batch.events += self._marks.fresh(self.deriver)
 
     def _late(self, t: float, batch: Batch) -> None:
         """Steps that wait for a tick beyond `t` are shown at once: a step is an event, not a state."""
@@ -331,7 +339,11 @@ class RunDriver:
 
     def _changed(self) -> bool:
         """Is there anything to say about the run that is not yet stored? A finished run costs no write."""
-        return any(value != self._written.get(name) for name, value in self._fields().items())
+        # A total that nobody wrote down would be shown, and be gone after a restart.
+        counts = self._counts()
+        return counts != self._counted or any(
+            value != self._written.get(name) for name, value in self._fields().items()
+        )
 
     # ---- writing down
 
@@ -344,17 +356,18 @@ class RunDriver:
         batch.facts = dict(self._stated)
         if self._revived:
             batch.facts["lifecycle"], self._revived = self._revived, ""
-        batch.states = {**self.deriver.states(), **self._alerts.states()}
+        batch.states = {**self.deriver.states(), **self._alerts.states(), **self._verdicts.states()}
         batch.counters = self._changed_counters()
         return self._submit(batch)
 
     def _changed_counters(self) -> dict[int, float]:
-        current = {
-            self._answers.series(name, value.labels): value.value for name, value in self.deriver.counter_values()
-        }
+        current = self._counts()
         changed = {series: value for series, value in current.items() if self._counted.get(series) != value}
         self._counted = current
         return changed
+
+    def _counts(self) -> dict[int, float]:
+        return {self._answers.series(name, value.labels): value.value for name, value in self.deriver.counter_values()}
 
     def _changed_fields(self) -> Mapping[str, str]:
         changed = {name: value for name, value in self._fields().items() if value != self._written.get(name)}

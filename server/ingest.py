@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import collectors
 from collectors.catalog import METRICS
-from collectors.model import Event, Histogram, Labels, Reading, Sample, Sandbox, ScrapeError, Target
+from collectors.model import Histogram, Labels, Reading, Sample, Sandbox, ScrapeError, Target
 from server.arrivals import Arrivals as Arrivals
 from server.arrivals import SampleArrival as SampleArrival
 from server.arrivals import StepArrival as StepArrival
@@ -25,6 +25,7 @@ from server.signals._model import TargetHealth
 from server.signals._observed import WINDOWED
 from server.store import Store
 from server.store.types import GONE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
+from server.told_restarts import ToldRestarts
 
 # Our own per-target series, in Prometheus' words.
 HEALTH: list[tuple[str, Labels]] = [("up", ()), ("scrape_duration_seconds", ()), ("scrape_samples_scraped", ())]
@@ -66,7 +67,6 @@ class Ingest:
         # Where each axis stood when we began, and where each target has come to on it since.
         self._base = {row.axis: _Place(self.incarnation, row.step, row.ts / 1000) for row in newest}
         self._places: dict[tuple[str, str], _Place] = {}
-        self._life_start = -math.inf
         self._tellers: dict[tuple[str, str, Labels], tuple[str, int]] = {}
         self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
         # Of targets that a list named; see `server.discovery`.
@@ -79,6 +79,9 @@ class Ingest:
         self._pushed = _ms(since) if since is not None else row.watermark or 0
         self._seen: dict[tuple[str, str], SandboxRow] = {}
         self._rollouts = RolloutFeed(store, run, self.facts, self.incarnation)
+        self._told = ToldRestarts(store, run, self._rollouts.lives)
+        last = self._rollouts.lives.last
+        self._life_start = -math.inf if last is None else last
         known = store.sandboxes.recent(run, max(0, (row.watermark or 0) - round(REMEMBERED_SECONDS * 1000)))
         self._sandboxes = SandboxIngest(known, {run, own}, row.first_ts / 1000 if row.first_ts is not None else None)
 
@@ -103,10 +106,17 @@ class Ingest:
         return batch, arrivals
 
     def records(self, target: Target, reading: Reading, now: float) -> tuple[Batch, Arrivals]:
-        """Rollouts and events by themselves, pushed: nobody's health depends on them."""
+        """Rollouts and events by themselves, pushed: nobody's health depends on them.
+
+        A restart begins a life of the trainer at its time, once, whenever it is told.
+        """
         batch, arrivals = Batch(run=self.run), Arrivals()
         reading = plausible(reading, now)
         batch.events += [(_ms(event.ts if event.ts is not None else now), event) for event in reading.events]
+        if begun := self._told.fresh(reading.events, now):
+            for ts in begun:
+                self._begin_life(ts, batch)
+            self._rollouts.divide(target, begun[0], now, batch, arrivals)
         self._rollouts.take(target, reading, now, batch, arrivals)
         return batch, arrivals
 
@@ -319,19 +329,21 @@ class Ingest:
             return before.incarnation
         elif number < before.number:
             if before.incarnation == self.incarnation:
-                self._begin_life(f"{axis} step went back from {before.number} to {number}", ts, batch)
+                self._went_back(f"{axis} step went back from {before.number} to {number}", ts, batch)
             life = self.incarnation
         else:
             life = before.incarnation if ts < self._life_start else self.incarnation
         self._places[(target, axis)] = _Place(life, number, ts)
         return life
 
-    def _begin_life(self, detail: str, ts: float, batch: Batch) -> None:
-        self.incarnation += 1
-        self._life_start = ts
-        self._rollouts.lives.begin(self.incarnation, ts)
-        batch.run_fields["incarnation"] = self.incarnation
-        batch.events.append((_ms(ts), Event("restart", f"restart-{self.incarnation}", ts, detail)))
+    def _went_back(self, detail: str, ts: float, batch: Batch) -> None:
+        self._begin_life(ts, batch)
+        batch.events.append((_ms(ts), self._told.own(self.incarnation, ts, detail)))
+
+    def _begin_life(self, ts: float, batch: Batch) -> None:
+        self.incarnation = self._rollouts.lives.begin(ts)
+        self._life_start = max(self._life_start, ts)
+        batch.lives.append((self.incarnation, _ms(ts)))
 
     def _tells(self, target: str, sample: Sample) -> bool:
         """Does this target's word count for a gauge that came with a step? Of several logs of one run, one's does.

@@ -30,7 +30,6 @@ from server.commands import alerts_replay, alerts_send, alerts_test, check, demo
 from server.commands._look import introduce
 from server.config import RunSettings, Settings, default_store, load, read, store_of
 from server.config import check as check_settings
-from server.demo.scenarios import SCENARIOS
 from server.problems import ConfigError
 from server.query import Reader
 from server.security import App, Secret
@@ -172,14 +171,7 @@ def _serving(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
-    _serving(parser)
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="generator-bound")
-    parser.add_argument("--seed", type=int, default=0, help="another seed is another, equally reproducible run")
-    parser.add_argument(
-        "--speed", type=float, default=1.0,
-        help="how fast the demo's clock runs once it has reached the present; above 1 it runs ahead of the wall's",
-    )  # fmt: skip
-    parser.add_argument("--dir", type=Path, default=None, help="keep run directory, truth and store here")
+    demo.arguments(_serving(parser))
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -259,6 +251,7 @@ def _announcer(args: argparse.Namespace) -> Callable[[str], None]:
 def _demo(args: argparse.Namespace) -> int:
     if not 0 < args.speed <= MAX_SPEED:
         raise ConfigError([f"--speed: must be above 0 and at most {MAX_SPEED:g}"])
+    demo.check_faults(args.scenario, args.inject)
     if args.dir is not None:
         args.dir.mkdir(parents=True, exist_ok=True)
         if (args.dir / "run").exists():
@@ -276,7 +269,7 @@ def _demo_in(args: argparse.Namespace, directory: Path) -> int:
     clock = ScaledClock(demo.begin(WallClock().now()))
     begin = clock.now()
     since = begin + demo.HISTORY_SECONDS - demo.RECORDS_SECONDS
-    with demo.Cluster(args.scenario, args.seed, directory, begin, since) as cluster:
+    with demo.Cluster(args.scenario, args.seed, directory, begin, since, args.inject) as cluster:
         settings = replace(settings, runs=(cluster.settings(),))
         # A socket that listens answers as soon as the application is up.
         cluster.push_to(demo.own_url(sock), settings.token or "")
@@ -286,7 +279,7 @@ def _demo_in(args: argparse.Namespace, directory: Path) -> int:
 
         def announce(url: str) -> None:
             print(f"demo {args.scenario}, seed {args.seed}; truth in {cluster.ready['truth']}", flush=True)
-            print("its first hour fills in within about a minute; open the page and watch it grow", flush=True)
+            print("its first hour fills in in less than a minute; open the page and watch it grow", flush=True)
             _announcer(args)(url)
 
         return serve(

@@ -12,6 +12,13 @@ from server.signals._model import SKEW_SECONDS
 # 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
 FIRST_TIME, AHEAD_SECONDS = 946_684_800.0, 86_400.0
 LAST_STEP = 10**12
+_COUNTS = ("prompt_tokens", "response_tokens", "loss_tokens", "tool_calls")
+COUNTED = dict(zip(_COUNTS, (10**9, 10**9, 10**9, 10**7), strict=True)) | {
+    "turns": 10**7, "turns.tool_calls": 10**7, "token_versions: loss tokens": 10**9,
+}  # fmt: skip
+"""The most that a rollout's count can mean: a database adds up many of them, to 2^63."""
+
+_counts_of = attrgetter(*_COUNTS)
 _times_of = attrgetter(*TIMES)
 
 
@@ -27,12 +34,15 @@ def plausible(reading: Reading, now: float) -> Reading:
     samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
     events = tuple(event for event in reading.events if _in_time(event.ts, now))
     histograms = tuple(item for item in reading.histograms if _in_time(item.ts, now))
-    rollouts = tuple(record for record in reading.rollouts if _lived(record, now))
+    counted = [_too_many(record) for record in reading.rollouts]
+    told = zip(reading.rollouts, counted, strict=True)
+    rollouts = tuple(record for record, fault in told if not fault and _lived(record, now))
     refused = len(reading.samples) - len(samples) + len(reading.events) - len(events)
     refused += len(reading.histograms) - len(histograms) + len(reading.rollouts) - len(rollouts)
     if not refused:
         return reading
-    why = reading.why_dropped or "a time before 2000 or more than a day ahead, or a step beyond 10^12"
+    many = next(filter(None, counted), "")
+    why = reading.why_dropped or many or "a time before 2000 or more than a day ahead, or a step beyond 10^12"
     return replace(
         reading,
         samples=samples,
@@ -87,6 +97,15 @@ def ahead(reading: Reading, now: float) -> str:
     """A word on a clock that runs ahead of ours: its numbers show only when we get there."""
     newest = max((sample.ts for sample in reading.samples if sample.ts is not None), default=now)
     return f"its clock is {newest - now:.0f} s ahead of this machine's" if newest - now > SKEW_SECONDS else ""
+
+
+def _too_many(record: Rollout) -> str:
+    """Why nobody can mean the counts of a rollout, in words; "" where they may be."""
+    turns = max([turn.tool_calls or 0 for turn in record.turns], default=0)
+    versions = max([tokens for _, tokens in record.token_versions], default=0)
+    counts = zip(COUNTED.items(), (*_counts_of(record), record.turn_count, turns, versions), strict=True)
+    found = ((name, most) for (name, most), count in counts if count is not None and count > most)
+    return next((f"{name} must be a whole number up to {most}" for name, most in found), "")
 
 
 def _lived(record: Rollout, now: float) -> bool:

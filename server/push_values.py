@@ -1,10 +1,9 @@
 """Values of pushed records, checked: each takes a field's name and what was sent; ValueError in words. Pure."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-from server.plausible import FIRST_TIME
+from server.plausible import COUNTED, FIRST_TIME
 
 TURNS, BOXES = 10_000, 1_000
 ID_LENGTH, TEXT_LENGTH = 200, 200
@@ -15,11 +14,14 @@ LIVES_MOST = 2**31 - 1
 
 
 def whole(name: str, value: Any) -> int:
-    """A count, a version: from 0 on."""
-    if type(value) is int and 0 <= value <= MOST:
+    """A count, a version: from 0 on, and a count no more than can be meant."""
+    most = COUNTED.get(name, MOST)
+    if type(value) is int and 0 <= value <= most:
         return value
-    if isinstance(value, float) and 0 <= value <= MOST and value.is_integer():
+    if isinstance(value, float) and 0 <= value <= most and value.is_integer():
         return int(value)  # what pandas makes of a column with holes
+    if type(value) in (int, float) and value > most and name in COUNTED:
+        raise ValueError(f"{name} must be a whole number up to {most}")
     raise ValueError(f"{name} must be a whole number from 0 on")
 
 
@@ -39,7 +41,8 @@ def life(name: str, value: Any) -> int:
 
 def number(name: str, value: Any) -> float:
     """Any finite number."""
-    if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e300:
+    # Compared, not converted: a whole number of hundreds of digits fits no float. NaN is below nothing.
+    if type(value) not in (int, float) or not abs(value) <= 1e300:
         raise ValueError(f"{name} must be a finite number")
     return float(value)
 
@@ -103,9 +106,10 @@ def listed(name: str, value: Any, most: int) -> list[Any]:
 def pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
     """[[version, tokens], ...]."""
     found = listed(name, value, TURNS)
-    if not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
-        raise ValueError(f"{name} must be a list of [version, loss tokens]")
-    return tuple((whole(name, version), whole(name, tokens)) for version, tokens in found)
+    for pair in found:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError(f"{name} must be a list of [version, loss tokens]")
+    return tuple([(whole(name, version), whole(f"{name}: loss tokens", tokens)) for version, tokens in found])
 
 
 def boxes(name: str, value: Any) -> tuple[str, ...]:

@@ -35,7 +35,12 @@ class Slowest:
 
 
 def kept(record: Rollout, mixed: bool | None, state: str, before: RolloutRow | None, slow: bool) -> bool:
-    """Are its details kept? What is in flight is looked at; afterwards stragglers, failures and mixed versions are."""
+    """Are its details kept? What is in flight is looked at; afterwards stragglers, failures and mixed versions are.
+
+    Decided once, when it leaves, by what is known then, in whatever order that came. What comes later decides nothing:
+    to hold the details of all until nobody can say more of them would be a second write of nearly every rollout, and to
+    take them when they are told once more would make a file that is read again change rows.
+    """
     if state not in _census.OVER:
         return True
     if before is not None and before.state in _census.OVER:

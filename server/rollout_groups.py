@@ -38,6 +38,12 @@ class Group:
         """What its members' own rows follow from."""
         return self.complete, self.version, self.completed
 
+    def times(self) -> list[float]:
+        """An instant of each member's life (epoch seconds), where it tells one."""
+        members = self.members.values()
+        told = (one.ended_at if one.begun_at is None else one.begun_at for one in members)
+        return [at for at in told if at is not None]
+
 
 class Groups:
     """The groups met last; others are recalled from the store when one of their members speaks."""

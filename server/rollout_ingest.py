@@ -7,18 +7,23 @@ that is told again changes nothing: totals are what a row adds now, less what it
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 
-from collectors.model import Consumption, Rollout, Target
+from collectors.model import Rollout, Target
 from server.arrivals import RolloutArrival
+from server.counting import closes
 from server.lives import Lives
+from server.rollout_ages import ages as ages_by_now
+from server.rollout_ages import places, without_old_turns
 from server.rollout_detail import Slowest, kept
 from server.rollout_groups import GroupKey, Groups
-from server.rollout_merge import TIMES, cleaned, merged, stripped
+from server.rollout_lives import across, any_in, known_life, life_by_now, new_lives, of_life
+from server.rollout_merge import cleaned, merged, stripped, told_last
 from server.rollout_totals import Totals
 from server.signals import _census
-from server.signals._environments import Ages, Environments
-from server.signals._staleness import Judged, ages_of, judge, newest_use
+from server.signals._environments import Environments, sandboxes, start, when
+from server.signals._staleness import Judged, judge, newest_use
 from server.signals._versions import VersionClock
 from server.store.types import RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
 
@@ -34,8 +39,12 @@ LOST_SECONDS = 86_400.0
 # Complete, and nobody says how it was used: an hour where consumption is told, ten minutes where it never is.
 QUEUED_SECONDS, UNTOLD_SECONDS = 3600.0, 600.0
 SWEEP_SECONDS = 60.0
+# Rollouts in kept sandboxes, when one call tells an older change of them.
+JUDGED_AGAIN = 1_000
+_FIRST = (-math.inf, 0, 0, "")
 _WAITING = frozenset({"scoring", "waiting_group", "queued"})
-_GENERATED = ("version_dispatched", "version_start", "version_finish", "dispatched_at", "started_at", "finished_at")
+# All of a row but who told it last, and when.
+_said_of = attrgetter(*(one.name for one in fields(RolloutRow) if one.name not in ("target", "seen_at")))
 
 
 @dataclass(slots=True)
@@ -91,9 +100,28 @@ class RolloutIngest:
             life = self._life_of(record)
             known = self._known.get(record.rollout_id[:200], {}).get(life)
             group = record.group_id[:200] or (known.record.group_id if known is not None else "")
-            if group and (group, life) not in self._groups:
-                found[(group, life)] = None
+            lives = (life,)
+            if known is None and record.incarnation is None:  # its siblings may have an older number of its life
+                lives = (life, *new_lives(self.lives, record)[1])
+            found |= dict.fromkeys((group, one) for one in lives if group and (group, one) not in self._groups)
         return list(found)
+
+    def neighbours(self, records: Iterable[Rollout]) -> list[Rollout]:
+        """Those later in the same sandboxes, whose ages may follow from these; of some the id alone is known."""
+        known = ((one, self._known.get(one.rollout_id[:200], {}).values()) for one in records)
+        found = (place for one, rows in known for place in places(one, [row.record for row in rows]))
+        shared = dict.fromkeys(key for place in found for key in self._environments.after(*place))
+        rows = (self._known.get(name, {}).get(life) for name, life in shared)
+        return [Rollout(name) if row is None else row.record for (name, _), row in zip(shared, rows, strict=True)]
+
+    def met_before(self, records: Iterable[Rollout]) -> bool:
+        """Do they name a sandbox that nobody named since our start? Others may have changed it before."""
+        return any(box not in self._environments for record in records for box in sandboxes(record))
+
+    def revisit(self, rows: Iterable[RolloutRow]) -> None:
+        """Rollouts of the store that were judged before our start: what each did to its sandboxes."""
+        for row in sorted(rows, key=lambda row: when(row.record, row.life, start(row.record, row.first_seen / 1000))):
+            self._environments.revisit(row.record, row.life, start(row.record, row.first_seen / 1000))
 
     def regroup(
         self, keys: Iterable[GroupKey], members: Iterable[RolloutRow], groups: Iterable[RolloutGroupRow]
@@ -132,8 +160,9 @@ class RolloutIngest:
                 self._fold(cleaned(record), work)
         taken, totals = Taken(), Totals(self._named)
         groups = self._group(work)
-        for key, record in self._with_siblings(work, groups):
+        for key, record in self._with_siblings(self._in_time(work, now), groups):
             self._settle(target, key, record, now, taken, totals)
+        self._judge_again(target, now, taken, totals)
         self._settle_groups(groups, now, taken, totals)
         if self._newest - self._swept >= SWEEP_SECONDS:
             self._sweep(target, now, taken, totals)
@@ -141,48 +170,56 @@ class RolloutIngest:
         self._forget()
         return taken
 
-    def _life_of(self, record: Rollout) -> int:
-        """The life whose rollout a record speaks of. What only says how it was used joins the newest of that id."""
-        rows = self._known.get(record.rollout_id[:200])
-        told = record.incarnation
-        if told is not None and (not rows or told in rows or _generated(record)):
-            return told
-        if rows:
-            return max(rows)
-        return self.lives.at(record.dispatched_at if record.dispatched_at is not None else record.started_at)
+    def crosses(self, row: RolloutRow) -> bool:
+        """Was it used across a restart that its row knows nothing of?"""
+        return across(self.lives, row.record, row.life) is not row.record
+
+    def divide(self, target: Target, rows: Iterable[RolloutRow], now: float) -> Taken:
+        """What changes of rollouts, whose groups are in memory, that were used across a restart which is told late."""
+        taken, totals = Taken(), Totals(self._named)
+        for met in rows:
+            key = (met.record.rollout_id, met.life)
+            if met.life not in self._known.get(key[0], {}):
+                self._remember(met)
+            row = self._known[key[0]][key[1]]
+            record = across(self.lives, row.record, row.life)
+            if record is not row.record:
+                self._settle(replace(target, name=row.target), key, record, now, taken, totals)
+        self._tell_groups({}, taken)
+        taken.sums, taken.bins = totals.sums(), totals.bins()
+        self._forget()
+        return taken
+
+    def _life_of(self, record: Rollout, work: Mapping[Key, Rollout] | None = None) -> int:
+        """The life whose rollout a record speaks of; ``work``: what was told in this batch."""
+        name = record.rollout_id[:200]
+        rows = self._known.get(name, {})
+        known = {life: (work or {}).get((name, life), row.record) for life, row in rows.items()}
+        if (life := known_life(self.lives, known, record)) is not None:
+            return life
+        at, numbers = new_lives(self.lives, record)
+        for life in numbers if record.group_id else ():
+            group = self._groups.get((record.group_id[:200], life))
+            if group is not None and any_in(self.lives, at, group.times()) and life not in known:
+                return life
+        # Two lives may have come to one number, by a restart that was told late: two rollouts are no one.
+        return next((life for life in (*numbers, *range(self.lives.newest, -1, -1)) if life not in known), numbers[0])
 
     def _fold(self, said: Rollout, work: dict[Key, Rollout]) -> None:
-        life = self._life_of(said)
+        life = self._life_of(said, work)
         key = (said.rollout_id, life)
         row = self._known.get(said.rollout_id, {}).get(life)
         known = work.get(key) or (row.record if row is not None else None)
-        said = self._of_life(said, life, known)
+        said = of_life(self.lives, said, life, known)
         if known is None:
             found = said
             # So that what comes next in this batch finds it.
             self._known.setdefault(said.rollout_id, {}).setdefault(life, _blank(said, life))
         else:
             if row is not None and row.judged_turns is not None and not known.turns:
-                said = _without_old_turns(said, known)
+                said = without_old_turns(self._environments, said, known, life)
             found = merged(known, said)
-        work[key] = found
-
-    def _of_life(self, said: Rollout, life: int, known: Rollout | None) -> Rollout:
-        """Its consumptions are of the life it tells, else of the one the run was in."""
-        if not said.consumptions:
-            return said if said.incarnation in (None, life) else replace(said, incarnation=None)
-        told = said.incarnation if said.incarnation is not None else known.incarnation if known is not None else None
-        uses = []
-        for use in said.consumptions:
-            at = use.incarnation
-            if at is None:
-                at = self.lives.at(use.at) if told is None else told
-            at = None if at == life else at
-            uses.append(use if at == use.incarnation else Consumption(use.version, use.at, at))
-        own = said.incarnation if said.incarnation == life else None
-        if own == said.incarnation and tuple(uses) == said.consumptions:
-            return said
-        return replace(said, consumptions=tuple(uses), incarnation=own)
+        work[key] = across(self.lives, found, life)
 
     def _group(self, work: Mapping[Key, Rollout]) -> dict[GroupKey, tuple[bool, int | None, float | None]]:
         """Groups of what was told, with what their members' rows followed from before."""
@@ -192,6 +229,25 @@ class RolloutIngest:
                 before = self._groups.put((record.group_id, life), record)
                 found.setdefault((record.group_id, life), before)
         return found
+
+    def _in_time(self, work: Mapping[Key, Rollout], now: float) -> dict[Key, Rollout]:
+        """In the order in which they changed their sandboxes; what tells no turns first."""
+        return dict(sorted(work.items(), key=lambda one: self._place(one[0], one[1], now) if one[1].turns else _FIRST))
+
+    def _place(self, key: Key, record: Rollout, now: float) -> tuple[float, int, int, str]:
+        row = self._known.get(key[0], {}).get(key[1])
+        met = round(now * 1000) if row is None or not row.target else row.first_seen
+        return when(record, key[1], start(record, met / 1000))
+
+    def _judge_again(self, target: Target, now: float, taken: Taken, totals: Totals) -> None:
+        """Rollouts of which others' changes are told only now."""
+        for _ in range(JUDGED_AGAIN):
+            if (key := self._environments.changed()) is None:
+                return
+            row = self._known.get(key[0], {}).get(key[1])
+            if row is not None and row.target:
+                self._settle(replace(target, name=row.target), key, row.record, now, taken, totals)
+            self._environments.taken(key)
 
     def _with_siblings(
         self, work: Mapping[Key, Rollout], groups: Mapping[GroupKey, tuple[bool, int | None, float | None]]
@@ -212,7 +268,7 @@ class RolloutIngest:
         before: RolloutRow | None = self._known.get(key[0], {}).get(key[1])
         before = before if before is not None and before.target else None
         row = self._row(target, key[1], record, before, now, state)
-        if before is not None and replace(row, target=before.target, seen_at=before.seen_at) == before:
+        if before is not None and _said_of(row) == _said_of(before):
             return
         self._remember(row)
         totals.change(before, row)
@@ -220,7 +276,10 @@ class RolloutIngest:
         group = self._groups.get((record.group_id, key[1])) if record.group_id else None
         ended = group.row.completed_at if group is not None and group.row is not None else None
         ts = max(row.moved_at, ended or 0) / 1000
-        taken.arrivals.append(RolloutArrival(min(ts, now), row, before))
+        # What is pushed may be taken after what was read later: it is dated no earlier than the row it adds to, or the
+        # driver would hear of that one last.
+        met = now if before is None else max(now, before.seen_at / 1000)
+        taken.arrivals.append(RolloutArrival(min(ts, met), row, before))
 
     def _settle_groups(self, groups: Iterable[GroupKey], now: float, taken: Taken, totals: Totals) -> None:
         closed: dict[GroupKey, bool] = {}
@@ -228,11 +287,21 @@ class RolloutIngest:
             group, row = self._groups.get(key), self._groups.row(key, round(now * 1000))
             if group is None or row is None or row == group.row:
                 continue
-            closed[key] = row.outcome != "open" and (group.row is None or group.row.outcome == "open")
+            closed[key] = closes(group.row, row)
             totals.group(group.row, row)
             group.row = row
             taken.groups.append(row)
         self._tell_groups(closed, taken)
+        for key in [key for key, closes_ in closed.items() if closes_]:
+            self._tell_closed(key, now, taken)
+
+    def _tell_closed(self, key: GroupKey, now: float, taken: Taken) -> None:
+        """A group was closed by what became known of the run: none of its members tells anything new."""
+        group = self._groups.get(key)
+        known = (self._known.get(name, {}).get(key[1]) for name in (group.members if group is not None else ()))
+        row = next((one for one in known if one is not None), None)
+        if row is not None and group is not None:
+            taken.arrivals.append(RolloutArrival(now, row, row, group.row, True))
 
     def _tell_groups(self, closed: dict[GroupKey, bool], taken: Taken) -> None:
         """Each arrival carries its group as it is now; one of them says that the group was closed."""
@@ -256,9 +325,10 @@ class RolloutIngest:
         state = state or _census.state(record, grouped=not alone, complete=complete)
         if before is not None and before.state == _census.ENDED and state not in _census.EXITS:
             state = _census.ENDED
-        first = before.first_seen if before is not None else round(now * 1000)
+        seen = round(now * 1000)
+        first, seen = (before.first_seen, max(seen, before.seen_at)) if before is not None else (seen, seen)
         moved = _moved(record, before, first)
-        ages = self._ages(record, before, life, first / 1000)
+        ages = ages_by_now(self._environments, record, before, life, first / 1000)
         version, done = (group.version, group.completed) if group is not None else (None, None)
         judged = judge(record, life, self.clock, ages, alone=alone, group_version=version, group_at=done)
         seconds, use = _seconds(record, moved), newest_use(record)
@@ -266,21 +336,12 @@ class RolloutIngest:
         if seconds is not None and (before is None or before.seconds is None):
             self._slowest.add(seconds)
         return RolloutRow(
-            target.name, record if detailed else stripped(record), life, first, round(now * 1000), state, moved,
+            target.name, record if detailed else stripped(record), life, first, seen, state, moved,
             seconds, record.turn_count, use.version if use else None, _ms(use.at) if use else None,
             judged.staleness, judged.in_flight, judged.in_group, judged.in_queue, judged.token_staleness,
             judged.environment_staleness, judged.environment_latest, judged.environment_bound, judged.old_state_turns,
             judged.judged_turns, judged.environment_ages, _mixed(judged, before), judged.unknown, detailed,
         )  # fmt: skip
-
-    def _ages(self, record: Rollout, before: RolloutRow | None, life: int, met: float) -> Ages | None:
-        if record.turns:
-            times = [at for at in (record.started_at, record.dispatched_at, record.first_token_at) if at is not None]
-            return self._environments.judge(record, life, min(times, default=met))
-        if before is None or before.judged_turns is None:
-            return None
-        latest = round((before.environment_latest or 0.0) * before.judged_turns)
-        return Ages(dict(ages_of(before.environment_ages)), latest, before.environment_bound)
 
     # ---- what nobody speaks of any more
 
@@ -295,7 +356,7 @@ class RolloutIngest:
             self._settle(by, key, row.record, now, taken, totals, _census.ENDED)
 
     def _lost(self, row: RolloutRow) -> bool:
-        if row.life < self._life:
+        if life_by_now(self.lives, row) < self._life:
             return True
         waited = self._newest - row.moved_at / 1000
         if row.state in _WAITING:
@@ -303,20 +364,9 @@ class RolloutIngest:
         return waited > LOST_SECONDS
 
 
-def _generated(record: Rollout) -> bool:
-    """Does it tell anything of how the rollout was made?"""
-    told = any(getattr(record, name) is not None for name in _GENERATED)
-    return told or bool(record.token_versions or record.turns)
-
-
 def _blank(record: Rollout, life: int) -> RolloutRow:
     """A place in memory for a rollout that is being read: no target has told it yet."""
     return RolloutRow("", record, life, 0, 0, "", 0)
-
-
-def _without_old_turns(said: Rollout, known: Rollout) -> Rollout:
-    """Turns that were judged and not kept say nothing new when they are told again."""
-    return said if len(said.turns) > (known.turn_count or 0) else replace(said, turns=())
 
 
 def _mixed(judged: Judged, before: RolloutRow | None) -> bool | None:
@@ -324,19 +374,11 @@ def _mixed(judged: Judged, before: RolloutRow | None) -> bool | None:
     return before.mixed if judged.mixed is None and before is not None else judged.mixed
 
 
-def _told(record: Rollout) -> float | None:
-    """The newest time it tells of itself."""
-    times = [at for name in TIMES if (at := getattr(record, name)) is not None]
-    times += [use.at for use in record.consumptions if use.at is not None]
-    times += [span.start if span.end is None else span.end for span in record.spans]
-    return max(times, default=None)
-
-
 def _moved(record: Rollout, before: RolloutRow | None, first: int) -> int:
-    told = _told(record)
+    told = told_last(record)
     if told is None:
         return before.moved_at if before is not None else first
-    known = before is not None and (before.moved_at != before.first_seen or _told(before.record) is not None)
+    known = before is not None and (before.moved_at != before.first_seen or told_last(before.record) is not None)
     return max(round(told * 1000), before.moved_at) if known and before is not None else round(told * 1000)
 
 

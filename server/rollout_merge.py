@@ -1,7 +1,7 @@
 """Partial records of a rollout made one: what was told beats what was not, in whatever order it comes. Pure."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -95,6 +95,28 @@ def merged(known: Rollout, said: Rollout) -> Rollout:
     return Rollout(*values)
 
 
+def begun_at(*records: Rollout) -> float | None:
+    """When a rollout was dispatched, else when it began, as its partial records tell it (epoch seconds)."""
+    for name in ("dispatched_at", "started_at"):
+        if told := [at for record in records if (at := getattr(record, name)) is not None]:
+            return float(min(told))
+    return None
+
+
+def told_last(record: Rollout) -> float | None:
+    """The newest time it tells of itself."""
+    times = [at for name in TIMES if (at := getattr(record, name)) is not None]
+    times += [use.at for use in record.consumptions if use.at is not None]
+    times += [span.start if span.end is None else span.end for span in record.spans]
+    return max(times, default=None)
+
+
+def told_first(record: Rollout) -> float | None:
+    """The oldest time it tells of itself: it began before."""
+    told = [getattr(record, name) for name in TIMES] + [use.at for use in record.consumptions]
+    return min((at for at in told if at is not None), default=None)
+
+
 def stripped(record: Rollout) -> Rollout:
     """Without what is kept of a few only. (`dataclasses.replace` takes three times as long.)"""
     if not record.turns and not record.spans:
@@ -122,9 +144,13 @@ def _joined(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _consumed(old: tuple[Consumption, ...], new: tuple[Consumption, ...]) -> tuple[Consumption, ...]:
+    return distinct((*old, *new))
+
+
+def distinct(uses: Iterable[Consumption]) -> tuple[Consumption, ...]:
     """By version and life; told twice, the earlier time counts."""
     found: dict[tuple[int | None, int | None], Consumption] = {}
-    for one in (*old, *new):
+    for one in uses:
         key = (one.version, one.incarnation)
         before = found.get(key)
         if before is None or (one.at is not None and (before.at is None or one.at < before.at)):

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args, get_type_hints
 from collectors.model import Consumption, Event, Exit, Purpose, Reading, Rollout, Span, SpanKind, Turn
 from collectors.readers import weight_versions
 from server import push_values as checks
-from server.plausible import AHEAD_SECONDS
+from server.lives import BEGINS
+from server.plausible import AHEAD_SECONDS, COUNTED
 from server.push_values import ID_LENGTH, MOST, TURNS
 
 MAX_LINES, LINE_BYTES = 10_000, 1 << 20
@@ -21,7 +22,7 @@ SPANS, USES, DETAIL_LENGTH = 10_000, 1_000, 2_000
 WEIGHT = 5
 """A rollout costs as much to collect as so many samples: what the inbox and a tick take is bounded by their sum."""
 
-_MARK = b"records\n"
+_MARK, _MOST_CALLS = b"records\n", int(COUNTED["turns.tool_calls"])
 _SHOWN = 1_000  # refused lines that an answer lists; the rest is counted
 
 Kind = Literal["rollouts", "events"]
@@ -239,11 +240,13 @@ def _object(name: str, item: Any, fields: Mapping[str, Callable[[str, Any], Any]
 def _turn(item: Any) -> Turn:
     """A rollout has hundreds: what is as it should be is not looked at field by field."""
     if type(item) is dict and item.keys() <= _PLAIN_TURN:
-        version, calls, mutated, reset = (item.get(name) for name in ("version", "tool_calls", "mutated", "reset"))
-        whole = (version is None or type(version) is int) and (calls is None or type(calls) is int)
-        flags = type(mutated) in _FLAG and type(reset) in _FLAG
-        if whole and flags and 0 <= (version or 0) <= MOST and 0 <= (calls or 0) <= MOST:
-            return Turn(version, calls, mutated, bool(reset))
+        version, calls, mutated, reset = map(item.get, ("version", "tool_calls", "mutated", "reset"))
+        if (
+            (version is None or (type(version) is int and 0 <= version <= MOST))
+            and (calls is None or (type(calls) is int and 0 <= calls <= _MOST_CALLS))
+            and type(mutated) in _FLAG and type(reset) in _FLAG
+        ):  # fmt: skip
+            return Turn(version, calls, mutated, reset is True)
     return Turn(**_object("turns", item, _TURN))
 
 
@@ -324,9 +327,9 @@ _COPIED = tuple(name for name in (*_PLAIN, *sorted(_TIMES), "turn_count") if nam
 
 # ---- events
 
-EVENTS = get_args(get_type_hints(Event)["kind"])
-EVENT_FIELDS = ("kind", "key", "ts", "detail", "version")
-"""As of `collectors.model.Event`; only `kind` must be given."""
+KINDS: tuple[str, ...] = get_args(get_type_hints(Event)["kind"])
+EVENTS = tuple(kind for kind in KINDS if kind != "drift")  # which is found here: nobody else can tell it
+EVENT_FIELDS = ("kind", "key", "ts", "detail", "version")  # of `collectors.model.Event`; only `kind` must be given
 
 
 def event(item: object, now: float) -> Event:
@@ -341,16 +344,12 @@ def event(item: object, now: float) -> Event:
     said = {name: value for name, value in item.items() if value is not None}
     version = checks.whole("version", said["version"]) if "version" in said else None
     ts = checks.moment("ts", said["ts"], now + AHEAD_SECONDS) if "ts" in said else None
-    key = checks.identity("key", said.get("key", "")) or _key(
-        kind, version, ts if ts is not None or version is not None else now
-    )
-    return Event(
-        kind,
-        key,
-        ts if ts is not None else now,
-        checks.cleaned("detail", said.get("detail", ""))[:DETAIL_LENGTH],
-        version,
-    )
+    named = checks.identity("key", said.get("key", ""))
+    if kind in BEGINS and ts is None and not named:  # told again it would begin another life
+        raise ValueError(f"a {kind} needs ts or key, which make it the same when it is told again")
+    key = named or _key(kind, version, ts if ts is not None or version is not None else now)
+    detail = checks.cleaned("detail", said.get("detail", ""))[:DETAIL_LENGTH]
+    return Event(kind, key, ts if ts is not None else now, detail, version)
 
 
 def _key(kind: str, version: int | None, ts: float | None) -> str:

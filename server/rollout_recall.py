@@ -1,13 +1,14 @@
 """What a run's book of rollouts held, read back from the store: a restart changes no number."""
 
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from server.arrivals import RolloutArrival
 from server.counting import leaves
 from server.derive import Deriver
 from server.rollout_feed import ALWAYS, PUBLISHED, versions
-from server.rollout_totals import OUTCOME, TIERS
+from server.rollout_totals import CLOSED, LEFT, TIERS
 from server.signals import _census
 from server.signals._groups import OUTCOMES
 from server.signals._rollouts import KEPT_VERSIONS, WINDOW_SECONDS, WINDOW_VERSIONS
@@ -21,7 +22,7 @@ Pending = tuple[deque[RolloutArrival], deque[tuple[float, int]]]
 def fill(store: Store, run: str, deriver: Deriver, watermark: int) -> Pending:
     """Fill the book as of the watermark (epoch ms); what was committed of later times comes back as just arrived.
 
-    Totals are what the store has added up, less what is yet to arrive.
+    Counters go on from what they were, and come to what the store has added up: they never fall.
     """
     published = _published(store, run, deriver, watermark)
     rows = _rows(store, run, watermark)
@@ -38,8 +39,7 @@ def fill(store: Store, run: str, deriver: Deriver, watermark: int) -> Pending:
         closes = late and group is not None and (group.group_id, group.life) not in unseen
         unseen |= {(group.group_id, group.life)} if closes and group is not None else set()
         pending.append(RolloutArrival(ts / 1000, row, None, group, closes))
-    _count(store, run, deriver, pending)
-    return pending, published
+    return _count(store, run, deriver, pending), published
 
 
 def _published(store: Store, run: str, deriver: Deriver, watermark: int) -> deque[tuple[float, int]]:
@@ -76,20 +76,39 @@ def _arrives(row: RolloutRow, group: RolloutGroupRow | None) -> int:
     return max(row.moved_at, group.completed_at or 0) if group is not None else row.moved_at
 
 
-def _count(store: Store, run: str, deriver: Deriver, pending: Iterable[RolloutArrival]) -> None:
-    left = Counter[str]()
-    for one in store.rollouts.sums(run, 0, ALWAYS // TIERS[1] * TIERS[1]):
-        if one.purpose == "train" and one.exit in _census.EXITS:
-            left[one.exit] += one.rollouts
-    closed = Counter[str]()
-    for _, place, n in store.rollouts.bins(run, OUTCOME, 0, ALWAYS, TIERS[1]):
-        closed[OUTCOMES[place]] += n
-    for arrival in pending:
-        left[arrival.row.state] -= leaves(arrival.row)
-        if arrival.closed and arrival.group is not None and arrival.group.purpose == "train":
-            closed[arrival.group.outcome] -= not arrival.group.sampled
-    for what, totals in (("rollout_left", left), ("group_closed", closed)):
-        deriver.counting.reset(what)
-        for label, n in totals.items():
+def _count(store: Store, run: str, deriver: Deriver, pending: Iterable[RolloutArrival]) -> deque[RolloutArrival]:
+    """The counters go on from where they were; what was committed and never counted counts when it arrives.
+
+    A rollout may come back as just arrived that had been counted by what was known of it before: then it counts no
+    more. And what left with another exit than it has now counts at once: nothing tells its time any longer.
+    """
+    due = {what: _due(store, run, deriver, what, *kind) for what, kind in _COUNTED.items()}
+    told: deque[RolloutArrival] = deque()
+    # The newest first: what is already counted is older.
+    for arrival in reversed(list(pending)):
+        counts = leaves(arrival.row) and _take(due["rollout_left"], arrival.row.state)
+        closes = arrival.closed and arrival.group is not None and _take(due["group_closed"], arrival.group.outcome)
+        told.appendleft(replace(arrival, before=None if counts else arrival.row, closed=closes))
+    for what, left in due.items():
+        for label, n in left.items():
             if n > 0:
-                deriver.counting.happened(what, label, float(n))
+                deriver.counting.happened(what, label, n)
+    return told
+
+
+_COUNTED: Mapping[str, tuple[str, Sequence[str]]] = {
+    "rollout_left": (LEFT, _census.EXITS), "group_closed": (CLOSED, OUTCOMES),
+}  # fmt: skip
+
+
+def _due(store: Store, run: str, deriver: Deriver, what: str, kind: str, labels: Sequence[str]) -> dict[str, float]:
+    """How often it happened by label, as committed, and is not counted yet."""
+    happened = {labels[place]: n for _, place, n in store.rollouts.bins(run, kind, 0, 1, TIERS[1])}
+    return {label: n - deriver.counting.happened_yet(what, label) for label, n in happened.items()}
+
+
+def _take(due: dict[str, float], label: str) -> bool:
+    if due.get(label, 0.0) < 1.0:
+        return False
+    due[label] -= 1.0
+    return True

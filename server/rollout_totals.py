@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
+from server.counting import closes, leaves
 from server.signals import _census
 from server.signals._groups import OUTCOMES
 from server.signals._staleness import uses
@@ -16,7 +17,12 @@ OTHER, ENVIRONMENTS = "*", 100
 """A source that invents environments must not fill the store: what comes after a hundred is taken together."""
 
 OUTCOME = "outcome"
-"""Kind of bins that count groups by their place in `OUTCOMES`: what the counter of groups goes on from."""
+"""Kind of bins that count groups by their place in `OUTCOMES`."""
+
+LEFT, CLOSED = "left", "closed"
+"""Kinds of bins that only grow: rollouts by the place in `EXITS` of the exit they were first known to have, groups by
+the place in `OUTCOMES` of the outcome they were first known to have. What our counters say, also after a restart: all
+in one cell of the coarser tier at time 0."""
 
 KINDS = ("response_tokens", "seconds", "turns", "tool_calls", "staleness", "solve_ratio", OUTCOME)
 """Of bins: what has a distribution over time."""
@@ -50,11 +56,13 @@ class Totals:
 
     def __init__(self, environments: set[str]) -> None:
         self._environments = environments
-        self._sums: dict[_Cell, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0])
+        self._sums: dict[_Cell, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0, 0])
         self._bins: dict[tuple[int, int, str, int], int] = defaultdict(int)
 
     def change(self, before: RolloutRow | None, row: RolloutRow) -> None:
         """A rollout became another; what only some rollouts are told of counts nowhere."""
+        if leaves(row) and not (before is not None and leaves(before)):
+            self._bins[(TIERS[1], 0, LEFT, _census.EXITS.index(row.state))] += 1
         if before is not None and not before.record.sampled:
             self._count(before, -1)
         if not row.record.sampled:
@@ -62,6 +70,8 @@ class Totals:
 
     def group(self, before: RolloutGroupRow | None, group: RolloutGroupRow) -> None:
         """The same of a group."""
+        if closes(before, group):
+            self._bins[(TIERS[1], 0, CLOSED, OUTCOMES.index(group.outcome))] += 1
         if before is not None and not before.sampled:
             self._count_group(before, -1)
         if not group.sampled:
@@ -70,9 +80,9 @@ class Totals:
     def sums(self) -> list[RolloutSum]:
         """Cells of the funnel that changed."""
         return [
-            RolloutSum(*cell, int(n), int(prompt), int(response), int(loss), seconds)
-            for cell, (n, prompt, response, loss, seconds) in self._sums.items()
-            if n or prompt or response or loss or abs(seconds) > 1e-6
+            RolloutSum(*cell, int(n), int(prompt), int(response), int(loss), seconds, int(told))
+            for cell, (n, prompt, response, loss, seconds, told) in self._sums.items()
+            if n or prompt or response or loss or told or abs(seconds) > 1e-6
         ]
 
     def bins(self) -> list[RolloutBin]:
@@ -104,6 +114,7 @@ class Totals:
             cell[2] += sign * (record.response_tokens or 0)
             cell[3] += sign * (record.loss_tokens or 0)
             cell[4] += sign * (row.seconds or 0.0)
+            cell[5] += sign * (record.response_tokens is not None)
 
     def _named(self, environment: str) -> str:
         if environment in self._environments:

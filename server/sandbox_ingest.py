@@ -53,6 +53,8 @@ class SandboxIngest:
         # Readings in a row in which one that had ended was live.
         self._again: dict[tuple[str, str], int] = {}
         self._known: dict[tuple[str, str], SandboxRow] = {(row.record.provider, row.record.id): row for row in rows}
+        # What was said of one last, and the row that it led to: a listing says the same of most of them again.
+        self._said: dict[tuple[str, str], tuple[Sandbox, SandboxRow]] = {}
 
     def unknown(self, records: Iterable[Sandbox]) -> list[tuple[str, str]]:
         """(provider, id) of those not in memory: new ones, or ones that ended too long ago to be remembered."""
@@ -84,15 +86,35 @@ class SandboxIngest:
     def _one(
         self, target: Target, key: tuple[str, str], record: Sandbox, runs: Collection[str], now: float
     ) -> SandboxArrival | None:
-        before, record = self._known.get(key), _clean(record)
+        before, said = self._known.get(key), record
         self._missed.pop(key, None)
-        old = before.record if before is not None else None
+        if before is not None and self._repeats(key, before, said, runs):
+            return None
+        record, old = _clean(said), before.record if before is not None else None
         if old is not None and self._revived(key, old, record):
             old = replace(old, state=record.state, ended_at=None, cause=None)
         merged = _merged(old, record, now)
-        own = not merged.run_key or merged.run_key in self.keys
-        dangling = merged.state in LIVE and not own and merged.run_key not in runs
-        return self._changed(before, SandboxRow(target.name, merged, own, dangling, _ms(now), _ms(now)), now)
+        found = self._changed(
+            before, SandboxRow(target.name, merged, *self._whose(merged, runs), _ms(now), _ms(now)), now
+        )
+        self._said[key] = (said, self._known[key])
+        return found
+
+    def _whose(self, record: Sandbox, runs: Collection[str]) -> tuple[bool, bool]:
+        """(ours, dangling: it lives and belongs to no run that does)."""
+        own = not record.run_key or record.run_key in self.keys
+        return own, record.state in LIVE and not own and record.run_key not in runs
+
+    def _repeats(self, key: tuple[str, str], before: SandboxRow, said: Sandbox, runs: Collection[str]) -> bool:
+        """Does it say once more what led to the row that we have?"""
+        last = self._said.get(key)
+        if last is None or last[1] is not before or last[0] != said:
+            return False
+        if before.record.ended_at is not None:
+            if said.state in LIVE:
+                return False  # how often it is said that one that ended lives is counted
+            self._again.pop(key, None)
+        return self._whose(before.record, runs) == (before.own, before.dangling)
 
     def _history(self, key: tuple[str, str], record: Sandbox) -> bool:
         """Was it over before the run began for us, and never met?"""
@@ -153,6 +175,7 @@ class SandboxIngest:
         ended = [key for key, row in self._known.items() if (row.record.ended_at or now) < old]
         for key in ended:
             del self._known[key]
+            self._said.pop(key, None)
             self._again.pop(key, None)
 
 

@@ -28,6 +28,7 @@ from server.api_push import add_pushes
 from server.api_readings import add_readings
 from server.api_rollouts import add_rollouts
 from server.api_sandboxes import add_sandboxes
+from server.api_what_if import add_what_if
 from server.attach import Attached
 from server.clock import Clock, WallClock
 from server.collecting import Before, Collecting, Health
@@ -208,6 +209,7 @@ def _app(
     add_pushes(api, store, clock, admitted, settings.otlp)
     add_readings(api, store, clock, admitted)
     add_preflight(api, reader, preflights)
+    add_what_if(api, reader)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)
     return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)

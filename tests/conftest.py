@@ -1,22 +1,27 @@
 """Fixtures for every test: both databases, and a last line that says what the run really touched."""
 
+import gc
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import fastapi.dependencies.models
 import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
 from server.store import Store, migrate
 from tests import support_postgres
+from tests.order import TESTS, compile_a_share, dear_first
 
 pytest_plugins = ["tests.browser_support"]
 
 # How long an example takes says how busy the machine is, not whether the code is right.
-settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Fifty examples of each property at every run, for the suite has fifteen minutes; more when they are asked for.
+EXAMPLES = int(os.environ.get("ROLLSCOPE_TEST_EXAMPLES", "50"))
+settings.register_profile("ours", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ours")
 
 SKIP = "ROLLSCOPE_TEST_SKIP"
@@ -36,12 +41,36 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"{SKIP}: unknown {', '.join(sorted(unknown))}; it takes postgres and browser")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """In a fresh checkout nothing is compiled, and each worker would compile everything."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None and [Path(arg).resolve() for arg in session.config.args] == [TESTS.resolve()]:
+        compile_a_share(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What ROLLSCOPE_TEST_SKIP names is skipped in the open; nothing else ever is for a missing database."""
+    """What ROLLSCOPE_TEST_SKIP names is skipped in the open; nothing else ever is for a missing database.
+
+    The order is that of the work: with `--no-loadscope-reorder` it is the one in which workers take files.
+    """
+    dear_first(items)
     for item in items:
         for word in _skipped():
             if item.get_closest_marker(word):
                 item.add_marker(pytest.mark.skip(reason=f"{SKIP}={word}"))
+
+
+def pytest_collection_finish() -> None:
+    """Eight thousand collected tests are no garbage: without this each full collection would look at all of them."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_teardown() -> None:
+    """FastAPI remembers the last 4,096 functions it looked at, and through them every app of every test, whole."""
+    for remembered in vars(fastapi.dependencies.models).values():
+        if hasattr(remembered, "cache_clear"):
+            remembered.cache_clear()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -91,6 +120,14 @@ def migrated_database(postgres_server: str) -> Iterator[str]:
         yield make_url(url).database or ""
 
 
+@pytest.fixture(scope="session")
+def reused_database(postgres_server: str, migrated_database: str) -> Iterator[support_postgres.Reused]:
+    """The migrated PostgreSQL database that tests have one after the other, each without a row."""
+    reused = support_postgres.Reused(postgres_server, migrated_database)
+    yield reused
+    reused.close()
+
+
 @pytest.fixture(
     params=[pytest.param("sqlite", marks=pytest.mark.sqlite), pytest.param("postgres", marks=pytest.mark.postgres)]
 )
@@ -100,8 +137,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "store.db")
         yield f"sqlite:///{tmp_path}/store.db"
         return
-    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("migrated_database")
-    with support_postgres.database(server, template) as url:
+    with request.getfixturevalue("reused_database").lend() as url:
         yield url
 
 
@@ -114,9 +150,9 @@ def store(store_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def postgres_store(postgres_server: str, migrated_database: str) -> Iterator[Store]:
+def postgres_store(reused_database: support_postgres.Reused) -> Iterator[Store]:
     """An open PostgreSQL store of the test's own."""
-    with support_postgres.database(postgres_server, migrated_database) as url:
+    with reused_database.lend() as url:
         opened = Store.open(url)
         yield opened
         opened.close()

@@ -5,8 +5,9 @@ import re
 import pytest
 
 import collectors
+from collectors import told
 from collectors.model import Collector
-from server import coverage
+from server import coverage, signals
 from server.coverage import BEGIN, END, cells, frameworks, items
 from tests.recorded import observed, report, runs
 from tests.test_docs import README, ROOT
@@ -123,6 +124,35 @@ def test_a_run_reports_nothing_its_collector_does_not_declare(path) -> None:  # 
     for seen in report(path).seen:
         gives = collectors.load()[seen.target.collector].gives
         assert seen.metrics - {metric for metric, _ in gives} == set()
+
+
+def test_every_format_of_records_declares_what_follows_from_it() -> None:
+    follow = {item.name for item in signals.load() if isinstance(item, signals.Signal) and item.records}
+    assert set(told.NEEDS) == follow
+    for name in collectors.record_formats():
+        collector = collectors.load()[name]
+        given = {signal for signal, _ in collector.gives}
+        # Each tells rewards; and what it does not give it says the reason of.
+        assert "reward" in given and given.isdisjoint(collector.hints), name
+        assert given | set(collector.hints) == follow
+    assert len(collectors.record_formats()) == 12
+
+
+def test_what_follows_from_fields() -> None:
+    assert {signal for signal, _ in told.gives("reward", "group_id", "consumptions")} == {
+        "production_samples_per_second", "reward", "rollout_exit_ratio", "solve_ratio", "solve_band_ratio",
+        "zero_advantage_ratio", "zero_advantage_group_ratio",
+    }  # fmt: skip
+    lacking = told.lacks("version_start", "consumptions")
+    assert lacking["mixed_version_ratio"] == "its records do not tell version_finish"
+    assert lacking["zero_advantage_ratio"] == "its records do not tell group_id or reward"
+    assert "staleness_versions" not in lacking
+    assert list(coverage.of_records(collectors.load()["verl_rollouts"]))[:2] == [
+        "gives, where the run logs it: production_samples_per_second, reward, rollout_exit_ratio, solve_band_ratio, "
+        "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_ratio",
+        "does not give drift_since_step, drift_slope_ratio, response_length_drift_ratio, response_tokens, "
+        "tail_index_ratio: its records do not tell response_tokens",
+    ]
 
 
 def test_cells_read_by_hand() -> None:

@@ -7,6 +7,8 @@ import collectors
 from server import notify, signals
 from server.alerts.config import ALERT_KEYS
 from server.alerts.rule_table import RULE_KEYS
+from server.demo.faults import KINDS
+from server.demo.scenarios import SCENARIOS
 from server.main import _parser
 
 ROOT = Path(__file__).parent.parent
@@ -62,3 +64,16 @@ def test_every_module_opens_with_what_it_is() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text("utf-8").strip()
             assert not text or text.startswith('"""'), path
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """Cells of the first table below a heading of a page in `docs`, without its header."""
+    section = (ROOT / "docs" / page).read_text("utf-8").split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    ends = next((number for number, line in enumerate(lines[2:]) if line.startswith("|--")), len(lines))
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[2 : 1 + ends]]
+
+
+def test_every_scenario_and_fault_of_the_demo_has_its_row() -> None:
+    assert {row[0] for row in table("demo.md", "Scenarios")} == set(SCENARIOS)
+    assert table("demo.md", "Faults") == [[kind, words] for kind, words in KINDS.items()]

@@ -1,6 +1,7 @@
 """Who may import whom, with the reason in the failure."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,10 @@ RULES: dict[str, tuple[set[str], set[str] | None, str]] = {
     "server/signals": (
         {"server.signals", "collectors.model", "collectors.catalog"}, set(),
         "signals are pure: what a reader must be able to trust on paper has no I/O and no clock",
+    ),
+    "server/verdict": (
+        {"server.verdict", "server.signals._model", "server.signals._window", "collectors.model"}, set(),
+        "a verdict follows from what it is shown: a proof is a table of inputs and outcomes",
     ),
     "server/store": (
         {"server.store", "collectors.model", "migrations"}, {"sqlalchemy", "alembic", "psycopg"},
@@ -91,10 +96,21 @@ def test_nobody_imports_main() -> None:
     assert [path for path in files() if "server.main" in imports(path)] == []
 
 
-def test_signals_have_no_clock_and_no_io() -> None:
-    for path in (ROOT / "server/signals").glob("*.py"):
+def unfit(names: list[str]) -> set[str]:
+    """Modules of the standard library that what must be pure has no use for."""
+    return FORBIDDEN_IN_SIGNALS & {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("folder", ["server/signals", "server/verdict"])
+def test_signals_and_verdict_have_no_clock_and_no_io(folder: str) -> None:
+    for path in (ROOT / folder).glob("*.py"):
         if path.name != "__init__.py":
-            assert not FORBIDDEN_IN_SIGNALS & {name.split(".")[0] for name in imports(path)}, path
+            assert not unfit(list(imports(path))), path
+        assert not [
+            call
+            for call in ("open(", "print(", "input(")
+            if re.search(rf"(?<![\w.]){re.escape(call)}", path.read_text("utf-8"))
+        ], path
 
 
 PURE_ALERTS = (
@@ -106,7 +122,6 @@ PURE_ALERTS = (
     "model",
     "mute",
     "notation",
-    "planned",
     "rules",
     "silences",
     "text",
@@ -145,11 +160,17 @@ def test_purity_bites() -> None:
     assert impure("from datetime import UTC") == []
 
 
+def test_what_is_pure_asks_no_clock() -> None:
+    assert unfit(["time", "math", "collections.abc"]) == {"time"}
+    assert unfit(["logging"]) == {"logging"} and unfit(["json"]) == set()
+
+
 def test_the_rules_bite() -> None:
     """A planted violation of each rule is found."""
     planted = {
         "collectors/x.py": "server.store",
         "server/signals/x.py": "sqlalchemy",
+        "server/verdict/x.py": "server.store",
         "server/demo/x.py": "collectors.model",
         "server/x.py": "dashboard.app",
         "dashboard/x.py": "server.store",

@@ -40,7 +40,7 @@ def arrived(memory: Memory, group_id: str, records: list[Rollout], settings: Set
         del memory["groups"][group_id]
         return records
     group["seen"] += 1
-    group["last"] = max([group["last"], *(one.scored_at or one.finished_at or 0.0 for one in records)])
+    group["last"] = max([group["last"], *(one.scored_at or one.exited_at or one.finished_at or 0.0 for one in records)])
     mine = [one for one in records if one.group_id == group_id]
     for one in mine:
         if one.exit is None:
@@ -52,6 +52,8 @@ def arrived(memory: Memory, group_id: str, records: list[Rollout], settings: Set
         group["order"], memory["next"] = memory["next"], memory["next"] + 1
     _forget(memory, group_id)
     at = group["last"] if complete and group["last"] else None
+    if at is None:
+        return records
     return [replace(one, group_complete_at=at) if one in mine else one for one in records]
 
 

@@ -122,6 +122,7 @@ def _rollout(trace: Object, episode: Object, settings: Settings, trained: int) -
         reward=reward(trace),
         truncated=_truncated(trace, calls),
         exit=_exit(trace) if failed else None,
+        exited_at=verifiers.ended(trace) if failed else None,
         error=verifiers.last_error(trace) if failed else "",
         spans=tuple(_spans(trace, calls, start if start == end else None)),
     )

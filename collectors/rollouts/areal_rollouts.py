@@ -14,6 +14,7 @@ from typing import Any
 from collectors.model import Collector, Cursor, Limits, Reading, Rollout, ScrapeError
 from collectors.readers import jsonl
 from collectors.rollouts import _areal_dumps, _areal_sessions
+from collectors.told import gives, lacks
 
 TRACES, PATTERN = "session_tracer", "sessions-r*.jsonl"
 LOOKED_FOR = f"rollout/VERSION/TASK.jsonl or {TRACES}/**/{PATTERN}, as AReaL writes them"
@@ -112,6 +113,20 @@ def _is_sessions(file: Path) -> bool:
     return any({"task_id", "session_id", "status", "submit_ts"} <= row.keys() for row in rows)
 
 
+TELLS = (
+    "group_id",
+    "reward",
+    "response_tokens",
+    "version_start",
+    "version_finish",
+    "finished_at",
+    "exit",
+    "failures",
+    "turns",
+    "tool_calls",
+)
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="areal_rollouts",
     actor="generator",
@@ -120,4 +135,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

@@ -21,6 +21,7 @@ from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._verbs import first_of, tail_of, with_parquet
+from collectors.told import gives, lacks
 
 LOOKED_FOR = "trajectories/<split>/NNNN.parquet of ART"
 FOLDER, TRAINED, DISCARDED = "trajectories", "train", "discarded"
@@ -123,6 +124,9 @@ def matches_path(path: Path) -> str | None:
     return f"{found.name} of ART" + ("" if parquet.installed() else f" ({parquet.INSTALL})")
 
 
+TELLS = ("group_id", "reward", "turns", "tool_calls", "consumptions", "exit")
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="art_rollouts",
     actor="generator",
@@ -131,4 +135,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

@@ -23,6 +23,7 @@ from collectors.rollouts._files import Look, Part, StepFile, follow, listed
 from collectors.rollouts._miles_events import ABORTED, TRUNCATED, Attempts
 from collectors.rollouts._rows import Line, lines
 from collectors.rollouts._verbs import begins
+from collectors.told import gives, lacks
 
 LOOKED_FOR = "dashboard/trajectories/*.jsonl or trajectory/N.jsonl of miles' --dump-details"
 EVENTS, CONVERSATIONS, META = "dashboard/trajectories", "trajectory", "dashboard/meta.json"
@@ -191,6 +192,24 @@ def matches_path(path: Path) -> str | None:
     return f"{files[0].name} in {CONVERSATIONS}/ of miles" if files else None
 
 
+TELLS = (
+    "group_id",
+    "reward",
+    "response_tokens",
+    "version_start",
+    "version_finish",
+    "token_versions",
+    "consumptions",
+    "dispatched_at",
+    "started_at",
+    "finished_at",
+    "exit",
+    "failures",
+    "turns",
+    "parts",
+)
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="miles_rollouts",
     actor="generator",
@@ -199,4 +218,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

@@ -21,6 +21,7 @@ from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._rows import Line, lines
 from collectors.rollouts._tokens import items, ones
 from collectors.rollouts._verbs import verbs_of
+from collectors.told import gives, lacks
 
 LOOKED_FOR = "train_data_stepN.jsonl of NeMo-RL"
 
@@ -106,6 +107,9 @@ def _agent(value: Any) -> Any:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of NeMo-RL")
 
+TELLS = ("group_id", "reward", "response_tokens", "environment", "consumptions")
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="nemo_rl_rollouts",
     actor="generator",
@@ -114,4 +118,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

@@ -21,6 +21,7 @@ from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._rows import Line, lines
 from collectors.rollouts._tokens import length
 from collectors.rollouts._verbs import begins, verbs_of
+from collectors.told import gives, lacks
 
 LOOKED_FOR = "<run>_rollouts_NNNNNN.jsonl of open-instruct's --save_traces"
 
@@ -82,6 +83,9 @@ def _tool_calls(asked: Mapping[str, Any]) -> int | None:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of open-instruct", appended=True)
 
+TELLS = ("group_id", "reward", "response_tokens", "environment", "tool_calls", "consumptions")
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="open_instruct_rollouts",
     actor="generator",
@@ -90,4 +94,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

@@ -19,6 +19,7 @@ from collectors.model import Collector, Cursor, Limits, Purpose, Reading, Rollou
 from collectors.readers import bytetail, jsonl, pipeline_versions, rest, slim
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping, objects, whole
+from collectors.told import gives, lacks
 
 STREAMS: Mapping[str, Purpose] = {"actor": "train", "actor_test": "eval"}
 UPDATES = "weight_update_request"
@@ -195,6 +196,9 @@ def _is_groups(file: Path) -> bool:
     return not head or head.startswith((b'[{"text":', b'[{"text" :'))
 
 
+TELLS = ("group_id", "reward", "response_tokens", "version_start", "turns", "exit")
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="pipeline_rl_rollouts",
     actor="generator",
@@ -203,4 +207,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

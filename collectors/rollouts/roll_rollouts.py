@@ -21,6 +21,7 @@ from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping, whole
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._verbs import verbs_of
+from collectors.told import gives, lacks
 
 LOOKED_FOR = "rollout_dump_data.step_N.jsonl of ROLL's rollout_dump_dir"
 # One line is a whole step with its texts. What is larger is dropped, with that reason.
@@ -137,6 +138,19 @@ def _tokens(lengths: Mapping[str, Any], turns: int | None) -> int | None:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of ROLL")
 
+TELLS = (
+    "group_id",
+    "reward",
+    "response_tokens",
+    "environment",
+    "version_start",
+    "version_finish",
+    "turns",
+    "consumptions",
+    "failures",
+)
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="roll_rollouts",
     actor="generator",
@@ -145,4 +159,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

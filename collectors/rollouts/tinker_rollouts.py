@@ -22,6 +22,7 @@ from collectors.readers.shapes import whole
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._rows import Line, lines
 from collectors.rollouts._verbs import count, verbs_of
+from collectors.told import gives, lacks
 
 LOOKED_FOR = "iteration_N/train_rollout_summaries.jsonl of the Tinker cookbook"
 CONFIG_BYTES = 1 << 20
@@ -116,6 +117,19 @@ def _without_constant(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of the Tinker cookbook")
 
+TELLS = (
+    "group_id",
+    "reward",
+    "response_tokens",
+    "environment",
+    "version_dispatched",
+    "version_start",
+    "token_versions",
+    "turns",
+    "consumptions",
+)
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="tinker_rollouts",
     actor="generator",
@@ -124,4 +138,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

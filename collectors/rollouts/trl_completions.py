@@ -17,6 +17,7 @@ from collectors.readers import parquet
 from collectors.rollouts import _completions
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._verbs import tail_of, with_parquet
+from collectors.told import gives, lacks
 
 FOLDER = "completions"
 LOOKED_FOR = "completions/completions_NNNNN.parquet of TRL"
@@ -110,6 +111,18 @@ def matches_path(path: Path) -> str | None:
     return None
 
 
+TELLS = (
+    "group_id",
+    "reward",
+    "version_dispatched",
+    "version_start",
+    "version_finish",
+    "turns",
+    "tool_calls",
+    "consumptions",
+)
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="trl_completions",
     actor="generator",
@@ -118,4 +131,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

@@ -16,6 +16,7 @@ from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Ro
 from collectors.readers import jsonl, sqlite, trackio, trackio_log
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import whole
+from collectors.told import gives, lacks
 
 LOOKED_FOR = "a trackio *.db with traces of TRL's AsyncGRPOTrainer"
 KEY = "rollouts"
@@ -132,6 +133,9 @@ def matches_path(path: Path) -> str | None:
     return f"{found.name} with traces of AsyncGRPO" if found is not None else None
 
 
+TELLS = ("group_id", "reward", "response_tokens", "version_dispatched", "consumptions", "sampled")
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="trl_traces",
     actor="generator",
@@ -140,4 +144,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

@@ -20,6 +20,7 @@ from collectors.readers import bytetail, jsonl, slim, verifiers
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping, objects
 from collectors.rollouts import _prime_settings, _verifiers_fates, _verifiers_rows
+from collectors.told import gives, lacks
 
 # A batch is written in one go, which may take a while; its time is the one after the last block.
 QUIET_SECONDS = 5.0
@@ -226,6 +227,25 @@ def _forget(file: Path, got: _Gathered) -> None:
         )
 
 
+TELLS = (
+    "group_id",
+    "reward",
+    "response_tokens",
+    "environment",
+    "version_dispatched",
+    "version_start",
+    "version_finish",
+    "started_at",
+    "finished_at",
+    "turns",
+    "tool_calls",
+    "turn versions",
+    "consumptions",
+    "exit",
+    "failures",
+)
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="verifiers_rollouts",
     actor="generator",
@@ -234,4 +254,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=verifiers.matches_path,
     looks_for=(verifiers.LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

@@ -19,6 +19,7 @@ from collectors.readers.jsonl import number
 from collectors.rollouts._files import Look, Part, StepFile, listed
 from collectors.rollouts._rows import Line, lines
 from collectors.rollouts._verbs import begins, verbs_of
+from collectors.told import gives, lacks
 
 LOOKED_FOR = "<step>.jsonl of verl's rollout_data_dir, there or one folder below"
 # Of a run's folder: folders looked into.
@@ -83,6 +84,9 @@ def _hash(raw: bytes) -> str:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{}, generations that verl dumped")
 
+TELLS = ("group_id", "reward", "environment", "consumptions")
+"""Of each rollout, where a run logs everything: see `collectors.told`."""
+
 COLLECTOR = Collector(
     name="verl_rollouts",
     actor="generator",
@@ -91,4 +95,6 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
 )

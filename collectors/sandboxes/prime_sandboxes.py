@@ -55,10 +55,17 @@ ENDED_QUERIES = ({"status": "ERROR"}, {"status": "TIMEOUT"}, {"status": "TERMINA
 
 @dataclass(slots=True)
 class _Rows:
-    """Raw rows -> records. ``built``: ids whose image was seen being built, which only a pending one tells."""
+    """Raw rows -> records.
+
+    Attributes:
+        built: ids whose image was seen being built, which only a pending one tells.
+        before: what the last listing's rows said and were: most of them come again as they were.
+    """
 
     run_label: str
     built: MutableMapping[str, None]
+    before: Mapping[str, tuple[Any, Row]] = field(default_factory=dict)
+    met: dict[str, tuple[Any, Row]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
     def row(self, raw: Any) -> Row | None:
@@ -67,6 +74,14 @@ class _Rows:
         if not key:
             self.tally.drop("a sandbox without an id")
             return None
+        last = self.before.get(key)
+        if last is not None and last[0] == raw and last[1].sandbox.state != "unknown":
+            self.met[key] = last
+            return last[1]
+        self.met[key] = raw, self._read(key, record)
+        return self.met[key][1]
+
+    def _read(self, key: str, record: Mapping[str, Any]) -> Row:
         uses = {"cpu": rest.number(record.get("cpuCores")), "gpu": rest.number(record.get("gpuCount"))}
         uses["vm"] = 1.0 if record.get("vm") is True else 0.0
         return Row(self._sandbox(key, record), {name: max(used, 0.0) for name, used in uses.items() if used})
@@ -227,7 +242,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     begun = time.monotonic()
     options = state.get("options", {})
     root = "" if client.base_url.path.rstrip("/").endswith("/api/v1") else "/api/v1"
-    rows = _Rows(options.get("run_label", "run"), state.setdefault("built", {}))
+    rows = _Rows(options.get("run_label", "run"), state.setdefault("built", {}), state.get("read", {}))
     team = options.get("team", "")
     async with rest.whole(limits):
         samples: list[Sample] = []
@@ -245,6 +260,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         samples += [one for one in quotas if swept.extent.listed or one.metric != "sandbox_quota_used"]
         listed = {row.sandbox.id for row in swept.rows}
         state["built"] = {key: None for key in rows.built if key in listed}
+        state["read"] = {key: one for key, one in {**rows.before, **rows.met}.items() if key in listed}
     found = (row.sandbox for row in swept.rows)
     return rows.tally.reading(PROVIDER, found, swept.extent, samples)
 

@@ -129,7 +129,8 @@ class _Tail:
         moved = bool(before) and before.get("path") != str(self.source.path)
         logs = self.source.sink.read(self.source.path, {} if moved else memory.get("at", {}), self.limits)
         whole_steps(logs)
-        memory["source"], memory["at"] = _sources.remembered(self.source, before, logs.more), logs.cursor
+        memory["source"] = _sources.remembered(self.source, before, logs.more, bool(logs.rows))
+        memory["at"] = logs.cursor
         context.restarted = moved or logs.restarted
         if context.restarted:
             self._new_file()

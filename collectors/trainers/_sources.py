@@ -75,12 +75,17 @@ def follow(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: 
     raise ScrapeError("not_a_run", f"no run in {path.name}: looked for {looked_for}{unseen.words(path)}")
 
 
-def remembered(source: Source, before: Mapping[str, Any], more: bool) -> dict[str, Any]:
-    """What the cursor keeps of a source: which one, whether it is read out, and those that were left for it."""
+def remembered(source: Source, before: Mapping[str, Any], more: bool, rows: bool = True) -> dict[str, Any]:
+    """What the cursor keeps of a source: which one, whether it is read out, and those that were left for it.
+
+    ``rows``: it has told any just now. Until it does it is ``silent``.
+    """
     left = [*before.get("left", ())]
-    if before and before.get("path") != str(source.path):
+    moved = before.get("path") != str(source.path)
+    if before and moved:
         left = [*left, before["path"]][-CANDIDATES:]
-    return {**source.identity, "more": more, "left": left}
+    silent = not rows and (moved or bool(before.get("silent")))
+    return {**source.identity, "more": more, "left": left, **({"silent": True} if silent else {})}
 
 
 def _kept(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: Callable[[Peek], bool]) -> Source | None:
@@ -88,6 +93,10 @@ def _kept(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: C
     old = Path(before.get("path", ""))
     if sink is None:
         return None
+    # A job prints its configuration long before its logger writes a first step elsewhere.
+    better = choose(sinks[: sinks.index(sink)], path, known) if before.get("silent") else None
+    if better is not None and better.peek.keys:
+        return better
     there = old.exists()
     if not (there and before.get("more")):
         newest = next((log for log in sink.find(path) if str(log) not in before.get("left", ())), None)

@@ -16,7 +16,8 @@
   // Only textContent and style properties: nothing a run or a target is called can become markup.
   const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
     w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? ""),
-    h: (el, cell) => (el.title = cell ?? "") };
+    h: (el, cell) => (el.title = cell ?? ""),
+    d: (el, cell) => (cell ? (el.dataset.since = cell) : (delete el.dataset.since, (el.textContent = ""))) };
   let index = null;
 
   function elements() {

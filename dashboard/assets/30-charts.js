@@ -148,7 +148,7 @@
     const x = axis.p2l(event.clientX - left - axis._offset), [start, end] = axis.range.map(time);
     if (x < start || x > end) return leave();
     RS.hovering = true;
-    const mark = RS.markAt(x, (end - start) / axis._length);
+    const perPixel = (end - start) / axis._length, mark = [RS.verdictAt(x, perPixel), RS.markAt(x, perPixel)].filter(Boolean).join(" · ");
     for (const [el, gd] of RS.plots()) show(el, gd, x, mark);
   }
 

@@ -10,8 +10,11 @@
   // ---- where they went
 
   const UNITS = [["rollouts", 1], ["tokens", 2], ["GPU-seconds", 3], ["USD", 4]];
+  // Where some of its rollouts do not tell their tokens a bar's amounts are the least there are, and the rest's the most.
+  const amount = (row, i, unit) => (row[i] !== null && i > 1 ? { lower: "≥ ", upper: "≤ " }[row[7]] || "" : "") + exact(row[i], unit);
+  const partly = (row) => (row[7] === "lower" ? `of ${plain(row[6])} of ${plain(row[1])} rollouts` : "");
   const exact = (value, unit) => (value === null ? "–" : unit === "USD" ? value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : unit === "GPU-seconds" ? plain(Math.round(value)) : plain(value));
-  const said = (row) => UNITS.slice(1).filter(([, i]) => row[i] !== null).map(([unit, i]) => `${exact(row[i], unit)} ${unit}`).join(" · ");
+  const said = (row) => UNITS.slice(1).filter(([, i]) => row[i] !== null).map(([unit, i]) => `${amount(row, i, unit)} ${unit}`).concat(partly(row) || []).join(" · ");
 
   function exits() {
     const where = box("exits"), rows = RS.list("ro.f.");
@@ -19,10 +22,10 @@
     where.hidden = !rows.length && !RS.view["ro.f.in"];
     if (where.hidden) return where.replaceChildren();
     if (!where.clientWidth) return;
-    const all = [...rows, ["in_flight", RS.view["ro.f.in"] || 0, null, null, null, 0]], narrow = where.clientWidth < 560;
+    const all = [...rows, ["in_flight", RS.view["ro.f.in"] || 0, null, null, null, 0, null, ""]], narrow = where.clientWidth < 560;
     const label = all.map((row) => `${RS.stateWord(row[0])}${row[5] ? " (derived)" : ""}: ${row[5] ? "" : plain(row[1]) + " rollouts"}${said(row) ? (row[5] ? "" : ", ") + said(row) : ""}`).join("; ");
     const sums = UNITS.map(([, i]) => rows.reduce((sum, row) => sum + (row[i] || 0), 0));
-    const left = narrow ? 0 : 178, tall = narrow ? 58 : Math.max(30, Math.min(38, Math.floor(228 / all.length))), top = narrow ? 4 : 24, step = 8;
+    const left = narrow ? 0 : 178, tall = narrow ? 58 : Math.max(rows.some(partly) ? 42 : 30, Math.min(38, Math.floor(228 / all.length))), top = narrow ? 4 : 24, step = 8;
     const el = canvas(where, top + tall * all.length + step, label), units = narrow ? UNITS.slice(0, 1) : UNITS;
     // Rollouts come with their share, which needs room.
     const wide = where.clientWidth - left, parts = narrow ? [1] : [0.34, 0.26, 0.23, 0.17];
@@ -37,7 +40,8 @@
         if (row[5] && unit === "rollouts") return void el.append(svg("text", { x, y: y + (narrow ? 36 : 19), class: "none" }, narrow ? said(row) : "–"));
         const long = value ? Math.max(2, ((size - room) * value) / most) : 0, at = y + (narrow ? 18 : 6);
         if (value) el.append(svg("rect", { x: x + 0.5, y: at, width: long.toFixed(1), height: 16, rx: 2, class: `${row[0]}${row[5] ? " derived" : ""}` }));
-        el.append(svg("text", { x: x + long + (long ? 7 : 0), y: at + 12.5, class: value === null ? "none" : "count" }, exact(value, unit)));
+        el.append(svg("text", { x: x + long + (long ? 7 : 0), y: at + 12.5, class: value === null ? "none" : "count" }, amount(row, i, unit)));
+        if (unit === "tokens" && !narrow && partly(row)) el.append(svg("text", { x, y: at + 28, class: "share" }, partly(row)));
         if (u === 0 && !flying && sums[0]) el.append(svg("text", { x: x + size - (narrow ? 0 : 22), y: at + 12.5, "text-anchor": "end", class: "share" }, RS.format.text(value / sums[0], "ratio")));
         if (narrow && said(row)) el.append(svg("text", { x, y: at + 31, class: "share" }, said(row)));
       });

@@ -4,6 +4,7 @@
   const { svg, make, by } = RS, RIGHT = 8, LANE = 26, THIN = 7, SHADES = 8;
   const KINDS = { queued: "waits for a slot", boot: "sandbox boots", generate: "generates", prefill: "prefill", decode: "decode", tool: "tool",
     scoring: "scoring", waiting_group: "waits for siblings", in_queue: "in the queue", suspended: "suspended" };
+  const BARS = ["dispatched_at", "started_at", "finished_at"];
   const MADE = ["generate", "prefill", "decode"];
   const told = () => new URLSearchParams(location.search).get("rollout") || "";
   const place = () => by("ro-open");
@@ -106,7 +107,8 @@
     if (error) found.push(make("p", error, "error"));
     if (unknown) found.push(make("p", unknown, "note"));
     if (!cell.told && cell.spans.length) found.push(make("p", "No span was told: the bars are made of the times in its record.", "note"));
-    if (!cell.spans.length) found.push(make("p", "No time of it was told: push dispatched_at, started_at, finished_at.", "note"));
+    const lacks = BARS.filter((name) => cell.times[name] === undefined), none = Object.keys(cell.times).length ? "Its times make no bar" : "No time of it was told";
+    if (!cell.spans.length) found.push(make("p", `${none}: ${lacks.length ? "push " + lacks.join(", ") : "they are out of order"}.`, "note"));
     return found;
   }
 

@@ -6,8 +6,9 @@ from dashboard.pages.overview import PAGE as OVERVIEW
 from dashboard.pages.preflight import PAGE as PREFLIGHT
 from dashboard.pages.rollouts import PAGE as ROLLOUTS
 from dashboard.pages.sandboxes import PAGE as SANDBOXES
+from dashboard.pages.what_if import PAGE as WHAT_IF
 
-PAGES: tuple[Page, ...] = (OVERVIEW, ALERTS, ROLLOUTS, SANDBOXES, PREFLIGHT)
+PAGES: tuple[Page, ...] = (OVERVIEW, ALERTS, ROLLOUTS, SANDBOXES, WHAT_IF, PREFLIGHT)
 """In the order of the navigation. A new page is one file here and one entry."""
 
 

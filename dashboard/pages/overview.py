@@ -6,16 +6,18 @@ from dashboard import live
 from dashboard.alerts import brief
 from dashboard.banner import PHASES
 from dashboard.charts import card_of, panel_of, read
+from dashboard.cost import CAUSES
 from dashboard.facts import View
 from dashboard.page import Json, Load, Page, Scope, html, pill, t
 from dashboard.panels import CARDS, PANELS, names_by_slot
+from dashboard.verdict import EVIDENCE, MISSING
 from dashboard.view import view
 from server.query.types import Delta, Status
 
 
 def tree(figures: Json) -> list[Any]:
     """The page's elements."""
-    return [_banner(), _cards(), _flow(), _charts(figures), _trust()]
+    return [_banner(), _cards(), _flow(), _charts(figures), _cost(), _trust()]
 
 
 def cells(scope: Scope) -> View:
@@ -37,15 +39,22 @@ def _banner() -> Any:
     head = html.H1([t(html.Span, "b.head"), t(html.B, "b.num", "num"), t(html.Span, "b.tail")])
     meta = html.P([t(html.Span, "b.meta"), html.Span(className="ago", **{"data-a": "b.age"})], className="meta")
     chip = t(html.Span, "b.chip", "chip", s="b.chip.s")
+    cause, since = t(html.Span, "b.cause", "cause"), html.Span(className="since", **{"data-d": "b.since"})
+    evidence = html.Ul([t(html.Li, f"b.e.{i}") for i in range(EVIDENCE)], className="evidence")
+    missing = html.Ul([t(html.Li, f"b.m.{i}") for i in range(MISSING)], className="missing")
     slices = [
         html.Span(t(html.Span, f"b.l.{phase}"), className=f"slice {phase}", **{"data-w": f"b.w.{phase}"})
         for phase, _ in PHASES
     ]
     right = [t(html.P, "b.step", "meta"), html.Div(slices, className="split", **{"data-s": "b.split.s"})]
+    right += [t(html.P, f"b.{key}", name) for key, name in (("note", "note"), ("usd", "note"), ("d", "note doubt"))]
     return html.Section(
         [
-            html.Div([html.Div([chip, meta], className="row"), head, t(html.P, "b.text", "text")]),
-            html.Div([*right, t(html.P, "b.note", "note")]),
+            html.Div(
+                [html.Div([chip, cause, since, meta], className="row"), head, t(html.P, "b.text", "text"), evidence]
+            ),
+            html.Div([*right, missing]),
+            _ribbon(),
         ],
         className="banner card",
         **{"data-s": "b.chip.s"},
@@ -97,6 +106,13 @@ def _next() -> Any:
     return html.Div([html.H2("Try next", className="try"), steps, trust], className="next")
 
 
+def _ribbon() -> Any:
+    """What held the run back over the time that the charts show (`assets/46-verdicts.js`)."""
+    head = html.Div([html.H2("Verdict over time"), t(html.Span, "v.note", "note")], className="row")
+    parts = html.Ol(className="ribbon", **{"data-ribbon": "1"})
+    return html.Div([head, parts], className="over-time", **{"data-s": "v.s"})
+
+
 def _charts(figures: Json) -> Any:
     panels = [panel_of(panel, figures.get(panel.key)) for panel in PANELS]
     return html.Div([_alerts(), *panels, t(html.P, "w.note", "note marks-note")], className="charts", id="charts")
@@ -108,6 +124,30 @@ def _alerts() -> Any:
     head = html.Div([title, t(html.Span, "o.sum", "pill", s="o.s")], className="row")
     more = html.P(t(html.A, "o.more", goto="alerts"), className="note")
     return html.Section([head, html.Ol(**{"data-rows": "brief-alerts"}), more], className="card short", id="alerts")
+
+
+def _cost() -> Any:
+    """What a million tokens and an hour cost, and what of the hour idles: the causes add up to the sum."""
+    million = _figure("A million trained tokens", "m.v", "USD", pill("m", "j"), ("m.n", "m.why"))
+    hour = _figure("An hour", "m.hour", "USD", None, ("m.basis",))
+    idle = _figure("Idle", "m.idle", "USD/h", None, ("m.share", "m.none"))
+    causes = html.Ul([_cause(f"m.c.{cause}") for cause in CAUSES], className="causes")
+    figures = html.Div([million, hour, idle, html.Div([causes, t(html.P, "m.also", "note")])], className="money")
+    title = html.Div([html.H2("Cost")], className="row")
+    return html.Section(
+        [title, figures, t(html.P, "m.w", "note")], className="card cost", id="cost", **{"data-s": "m.s"}
+    )
+
+
+def _figure(title: str, key: str, unit: str, state: Any, notes: tuple[str, ...]) -> Any:
+    head = html.Div([html.H3(title), state], className="row")
+    value = html.P([t(html.Span, key, "num"), html.Span(unit, className="unit")], className="big")
+    return html.Div([head, value, *(t(html.P, note, "note") for note in notes)])
+
+
+def _cause(key: str) -> Any:
+    bar = html.Div(html.Span(className="c-orange", **{"data-w": f"{key}.w"}), className="bar")
+    return html.Li([t(html.Span, f"{key}.l"), bar, t(html.B, f"{key}.v")], **{"data-s": f"{key}.s"})
 
 
 def _trust() -> Any:

@@ -83,7 +83,7 @@ def _funnel() -> Any:
         html.Span(["left in this time · ", t(html.B, "ro.f.of")], className="unit"),
     ]
     drawn = html.Div(className="exits", **{"data-draw": "exits"})
-    notes = [t(html.P, "ro.f.none", "note"), t(html.P, "ro.f.why", "note")]
+    notes = [t(html.P, f"ro.f.{key}", "note") for key in ("none", "lost", "why")]
     return html.Section([html.Div(title, className="row"), drawn, *notes], className="card panel", id="ro-funnel")
 
 

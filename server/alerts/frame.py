@@ -75,10 +75,10 @@ class RunFrame:
     shape: int
     totals: Mapping[tuple[str, float, Labels], Totals] = field(default_factory=dict)
     # A hundred rules may ask for one table: it is made once an instant.
-    made: dict[tuple[str, str, str, float], Table | None] = field(default_factory=dict)
+    made: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
 
     def table(self, condition: Condition) -> Table | None:
-        key = (condition.source, condition.name, condition.of, condition.window)
+        key = (condition.source, condition.name, condition.of, condition.window, condition.summed)
         if key not in self.made:
             self.made[key] = self._make(condition)
         return self.made[key]
@@ -86,9 +86,8 @@ class RunFrame:
     def _make(self, condition: Condition) -> Table | None:
         if condition.name == TARGET_UP:
             return self._targets()
-        if condition.source == "signal":
-            return self._signal(condition)
-        return self._metric(condition)
+        found = self._signal(condition) if condition.source == "signal" else self._metric(condition)
+        return found.summed() if condition.summed and found is not None else found
 
     def _targets(self) -> Table | None:
         return _table({(("kind", one.kind), ("target", one.name)): self._health(one) for one in self.health.values()})

@@ -3,6 +3,7 @@
 Times are epoch seconds of event time, durations are seconds.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -44,6 +45,11 @@ class Condition:
     matchers: tuple[Matcher, ...] = ()
     of: Literal["value", "increase"] = "value"
     window: float = 0.0
+
+    @property
+    def summed(self) -> bool:
+        """Is it on the sum over all series? Money is: a dollar is a dollar. With a ``match``, on each that fits."""
+        return self.kind == "burn" and not self.matchers
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,14 @@ class Table:
     values: Sequence[float]
     gaps: Mapping[int, str]
     shape: int
+
+    def summed(self) -> "Table":
+        """One series without labels: the sum of what is known; a gap where nothing is."""
+        known = [value for at, value in enumerate(self.values) if at not in self.gaps]
+        if not known and not self.gaps:
+            return self
+        gaps = {} if known else {0: next(iter(self.gaps.values()))}
+        return Table([()], [math.fsum(known) if known else math.nan], gaps, 1)
 
 
 class Frame(Protocol):

@@ -16,8 +16,8 @@ from server.alerts import matchers, text
 from server.alerts.frame import TARGET_UP
 from server.alerts.matchers import Matcher
 from server.alerts.model import CLASSES, SEVERITIES, Condition, Operator, Rule
-from server.alerts.planned import PLANNED
 from server.problems import Problems
+from server.verdict.model import OUTCOMES
 
 COMPARISONS: Mapping[str, Operator] = {
     "above": ">", "at_least": ">=", "below": "<", "at_most": "<=", "equals": "==", "not_equals": "!=",
@@ -43,7 +43,7 @@ DEFAULT_NO_DATA_AFTER = 300.0
 
 def known_signals() -> frozenset[str]:
     """Every name a rule may use as a signal."""
-    return frozenset(item.name for item in signals.load()) | PLANNED.keys() | {TARGET_UP}
+    return frozenset(item.name for item in signals.load()) | {TARGET_UP}
 
 
 def parse(table: Mapping[str, Any], problems: Problems, where: str, *, builtin: bool = False) -> Rule | None:
@@ -158,6 +158,10 @@ def _verdict(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Pro
     if wrong or not outcomes:
         problems.add(f"{where}.verdict", 'must be a list of outcomes such as ["generator_bound", "sandbox_bound"]')
         return Condition("verdict", "signal", "bottleneck")
+    for strange in [one for one in outcomes if one not in OUTCOMES]:
+        near = difflib.get_close_matches(strange, OUTCOMES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(OUTCOMES)}"
+        problems.add(f"{where}.verdict", f"no outcome is named {strange!r}; {hint}")
     is_one = Matcher("verdict", "=~", "|".join(outcomes))
     return Condition("verdict", "signal", "bottleneck", "==", 1.0, None, (is_one, *match))
 

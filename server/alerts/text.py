@@ -14,7 +14,6 @@ from string import Template
 from collectors import catalog
 from server import signals
 from server.alerts.model import Alert, Condition, Rule
-from server.alerts.planned import PLANNED
 
 NAMES: Mapping[str, str] = {
     "value": "the value with its unit: 64 %, 41.2 s",
@@ -83,8 +82,7 @@ def duration(seconds: float) -> str:
 
 @cache
 def _signal_units() -> Mapping[str, str]:
-    planned = {name: unit for name, (unit, _) in PLANNED.items()}
-    return planned | {item.name: item.unit for item in signals.load()}
+    return {item.name: item.unit for item in signals.load()}
 
 
 def unit_of(condition: Condition) -> str:
@@ -141,6 +139,8 @@ def condition_text(condition: Condition) -> str:
         return f"absent({of})"
     if condition.of == "increase":
         of = f"increase({of}[{duration(condition.window)}])"
+    if condition.summed:
+        of = f"sum({of})"
     return f"{of} {condition.op} {_raw(condition.threshold)}"
 
 

@@ -77,7 +77,7 @@ class HistoryFrame:
     lifecycle: str
     tracks: Callable[[Condition], Sequence[Track] | None]
     replayed: bool = True
-    known: dict[tuple[str, str, str, float], Table | None] = field(default_factory=dict)
+    known: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
 
     def missing(self, condition: Condition, series: Labels) -> str:
         """A stored history holds every series that there was."""
@@ -85,9 +85,10 @@ class HistoryFrame:
 
     def table(self, condition: Condition) -> Table | None:
         # Many rules look at one source; its table is made once per instant.
-        key = (condition.source, condition.name, condition.of, condition.window)
+        key = (condition.source, condition.name, condition.of, condition.window, condition.summed)
         if key not in self.known:
-            self.known[key] = self._table(condition)
+            table = self._table(condition)
+            self.known[key] = table.summed() if condition.summed and table is not None else table
         return self.known[key]
 
     def _table(self, condition: Condition) -> Table | None:

@@ -25,7 +25,7 @@ from server.clock import WallClock
 from server.commands._as_of import believe, by_mode, records, ticks
 from server.commands._look import Listed, Seen, listed, look, words
 from server.config import RunSettings
-from server.coverage import TRAINED, inputs, lacking
+from server.coverage import TRAINED, inputs, lacking, of_records
 from server.derive import Deriver, why
 from server.disagree import Trust
 from server.discovery import sources
@@ -342,6 +342,8 @@ def _target_text(seen: Seen) -> Iterator[str]:
     if seen.dropped:
         yield f"    dropped {seen.dropped} ({seen.why_dropped or 'no reason told'})"
     yield from (f"    not read: {line}" for line in seen.unseen)
+    if seen.target.collector in collectors.record_formats():
+        yield from (f"    {line}" for line in of_records(collectors.load()[seen.target.collector]))
 
 
 def _table(lines: Sequence[Line]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 The cluster speaks native formats over real sockets and files; nothing here tells the collectors what is true.
 """
 
+import argparse
 import asyncio
 import json
 import logging
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ import collectors
 from server.clock import ScaledClock
 from server.collect import RunLoop
 from server.config import RunSettings, TargetSettings
+from server.demo.faults import KINDS
+from server.demo.faults import read as read_fault
+from server.demo.scenarios import SCENARIOS
 from server.drive import TICK_SECONDS
 from server.problems import ConfigError
 from server.security import Secret
@@ -34,6 +39,12 @@ HISTORY_SECONDS = 3600.0
 # Of the last part of it each rollout is told: of all of it that would take longer than everything else together.
 RECORDS_SECONDS = 900.0
 PREFIX = "rollscope-demo-"
+# What a user would state in [run.NAME.cost]: how many GPUs there are the run's own files tell. GB300s are sold by
+# contract, so the price of theirs is as imaginary as they are.
+GPUS: dict[str, str | float] = {"gpu_type": "H200"}
+OTHER_GPUS: dict[str, dict[str, str | float]] = {
+    "gb300-sandbox-wall": {"gpu_type": "GB300", "usd_per_gpu_hour": 9.0},
+}
 SANDBOX_COLLECTOR = "prime_sandboxes"
 MODAL_COLLECTOR = "modal"
 # A listing of 1,000 sandboxes is ten pages: asked for as often as one would ask a provider that counts requests.
@@ -43,13 +54,18 @@ SANDBOX_SECONDS = 60.0
 class Cluster(AbstractContextManager["Cluster"]):
     """The simulation's process. It dies with us: its standard input closes."""
 
+    _gpus = GPUS
+
     def __init__(
-        self, scenario: str, seed: int, directory: Path, start: float, records_from: float = 0.0
+        self, scenario: str, seed: int, directory: Path, start: float, records_from: float = 0.0,
+        inject: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._args = [
             sys.executable, "-P", "-m", "server.demo", "--scenario", scenario, "--seed", str(seed),
             "--dir", str(directory), "--start", repr(start), "--records-from", repr(records_from),
+            *(word for one in inject for word in ("--inject", one)),
         ]  # fmt: skip
+        self._gpus = OTHER_GPUS.get(scenario, GPUS)
         self.ready: dict[str, Any] = {}
 
     def __enter__(self) -> "Cluster":
@@ -105,6 +121,9 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def settings(self) -> RunSettings:
         """The cluster as a user would name it: engines' URLs, the run's directory, the provider's API."""
+        if "targets" in self.ready:
+            named = tuple(map(_named, self.ready["targets"]))
+            return RunSettings(self.ready["run"], named, self.ready.get("facts", {}))
         engines = [
             TargetSettings(url, name=f"engine-{number}", collector="vllm")
             for number, url in enumerate(self.ready["engines"])
@@ -112,7 +131,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         trainer = TargetSettings(self.ready["run_dir"], name="trainer", collector="prime_rl")
         records = TargetSettings(self.ready["run_dir"], name="rollouts", collector="verifiers_rollouts")
         # No file of the run says what a task's largest reward is: its user does.
-        facts = {"max_reward": 1.0}
+        facts = {"max_reward": 1.0, **self._gpus}
         return RunSettings(self.ready["run"], (*engines, trainer, records, *self._sandboxes()), facts)
 
     def _sandboxes(self) -> Iterator[TargetSettings]:
@@ -130,6 +149,43 @@ class Cluster(AbstractContextManager["Cluster"]):
             )  # fmt: skip
 
 
+def _named(told: Mapping[str, Any]) -> TargetSettings:
+    """A target as the ready line of a stack names it."""
+    return TargetSettings(
+        told["source"], name=told["name"], collector=told["collector"],
+        interval_seconds=told.get("seconds", TICK_SECONDS),
+    )  # fmt: skip
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What only the demo's command line has."""
+    parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="generator-bound")
+    parser.add_argument("--seed", type=int, default=0, help="another seed is another, equally reproducible run")
+    parser.add_argument(
+        "--speed", type=float, default=1.0,
+        help="how fast the demo's clock runs once it has reached the present; above 1 it runs ahead of the wall's",
+    )  # fmt: skip
+    parser.add_argument("--dir", type=Path, default=None, help="keep run directory, truth and store here")
+    parser.add_argument(
+        "--inject", action="append", default=[], metavar="KIND@TIME",
+        help=f"a fault at 90, 10m or 1.5h after the start (an hour ago); may be repeated: {', '.join(KINDS)}",
+    )  # fmt: skip
+
+
+def check_faults(scenario: str, inject: Sequence[str]) -> None:
+    """Raises:
+    ConfigError: names every fault that is none, or that the scenario cannot have.
+    """
+    problems = []
+    for text in inject:
+        try:
+            read_fault(text, SCENARIOS[scenario].sandboxes is not None)
+        except ValueError as error:
+            problems.append(f"--inject: {error}")
+    if problems:
+        raise ConfigError(problems)
+
+
 def own_url(sock: socket.socket) -> str:
     """Where this server is reached from its own machine, whatever address it is bound to."""
     host = "[::1]" if sock.family == socket.AF_INET6 else "127.0.0.1"
@@ -144,17 +200,35 @@ def begin(now: float) -> float:
 
 
 async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[RunLoop], speed: float) -> None:
-    """The first hour through the same scrape path, then the clock runs."""
+    """The first hour through the same scrape path, then the clock runs.
+
+    Once the last loop has read the cluster as it is at `t`, nobody looks at it before the next instant: it simulates
+    up to that beside what is derived of this one.
+    """
     began, t = time.monotonic(), clock.now()
+    ahead: deque[asyncio.Future[None]] = deque()
+
+    def go_ahead() -> None:
+        if t + TICK_SECONDS <= time.time():
+            ahead.append(asyncio.ensure_future(asyncio.to_thread(cluster.advance, t + TICK_SECONDS)))
+
+    if loops:
+        loops[-1].on_read = go_ahead
     while t + TICK_SECONDS <= time.time():
+        await (ahead.popleft() if ahead else asyncio.to_thread(cluster.advance, t + TICK_SECONDS))
         t += TICK_SECONDS
-        await asyncio.to_thread(cluster.advance, t)
         clock.set(t)
         for loop in loops:
             await loop.step(t, patient=True)
+    for loop in loops:
+        loop.on_read = _nothing
     cluster.follow(t, speed)
     clock.run(speed)
     log.info("the first hour is there, after %.1f s", time.monotonic() - began)
+
+
+def _nothing() -> None:
+    """The clock runs: the cluster follows it by itself."""
 
 
 def workplace() -> tempfile.TemporaryDirectory[str]:

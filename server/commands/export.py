@@ -74,6 +74,8 @@ def _compare(condition: Condition, level: float) -> str:
     series = _series(condition)
     if condition.of == "increase":
         series = f"increase({series}[{text.duration(condition.window)}])"
+    if condition.summed:
+        series = f"sum by (run) ({series})"
     return f"{series} {condition.op} {level:g}"
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from server.clock import WallClock
+from server.commands import _verdict_text
 from server.problems import ConfigError
 from server.query import StoreReader, UnknownRun, shape
 from server.query.names import mode_words
@@ -81,12 +82,13 @@ def text(status: Mapping[str, Any]) -> str:
     framework, mode = status["framework"] or "no trainer yet", mode_words(status["mode"], status["facts"])
     mode = "mode unknown" if mode == "unknown" else mode
     head = f"{status['run']}: {framework}, {mode}, {status['lifecycle']}"
-    signals = status["signals"].items()
+    # The verdict stands above in words: as ten zeros and a one it says no more.
+    signals = [(name, one) for name, one in status["signals"].items() if not name.startswith("bottleneck")]
     rows = [_row(name, signal) + _by_mode(name, status) for name, signal in signals if signal["value"] is not None]
     gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
     trust = [_target(target) for target in status["trust"]]
-    verdict = status["verdict"]["summary"]
-    return "\n".join([head, f"verdict: {verdict}", "signals:", *rows, "no value:", *gaps, "targets:", *trust])
+    verdict = _verdict_text.lines(status["verdict"], status.get("now", 0.0), status["lifecycle"])
+    return "\n".join([head, *verdict, "signals:", *rows, "no value:", *gaps, "targets:", *trust])
 
 
 def _row(name: str, signal: Mapping[str, Any]) -> str:

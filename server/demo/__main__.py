@@ -5,8 +5,10 @@ import signal
 import sys
 from pathlib import Path
 
-from server.demo.process import Demo, control, leave
+from server.demo.faults import read
 from server.demo.scenarios import SCENARIOS
+from server.demo.served import control, leave
+from server.demo.stacks import begin
 
 
 def _arguments() -> argparse.Namespace:
@@ -16,6 +18,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, required=True, help="a new or empty folder")
     parser.add_argument("--start", type=float, required=True, help="event time to begin at; the run may be older")
     parser.add_argument("--records-from", type=float, default=0.0, help="event time of the first rollout record")
+    parser.add_argument("--inject", action="append", default=[], type=read, metavar="KIND@TIME")
     return parser.parse_args()
 
 
@@ -24,8 +27,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: leave())
     # Ctrl-C goes to the whole terminal group; our parent decides, by closing our standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    arguments = _arguments()
-    demo = Demo(arguments.scenario, arguments.seed, arguments.dir, arguments.start, arguments.records_from)
+    a = _arguments()
+    demo = begin(a.scenario, a.seed, a.dir, a.start, a.records_from, a.inject)
     control(demo, sys.stdin, sys.stdout)
     leave()
 

@@ -1,9 +1,13 @@
 """The whole cluster: wires engines, orchestrator and trainer together and lets time pass."""
 
+from collections.abc import Sequence
+
+from server.demo.event_time import EventTime, Looker
 from server.demo.events import Agenda
+from server.demo.faults import Conditions, Fault, timeline
 from server.demo.orchestrator import Orchestrator
 from server.demo.records import Batch, Means, Observer, Step, Timing
-from server.demo.rollouts import Rollout, TaskSet
+from server.demo.rollouts import Group, Rollout, TaskSet
 from server.demo.scenarios import Scenario
 from server.demo.trainer import Trainer
 
@@ -12,18 +16,21 @@ from server.demo.trainer import Trainer
 TICK_SECONDS = 2.0
 
 
-class Cluster:
-    """Event time in seconds since the run began. State changes at events only, so it does not matter who looks when."""
+class Cluster(EventTime):
+    """See `server.demo.event_time`."""
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
+    def __init__(self, scenario: Scenario, seed: int, faults: Sequence[Fault] = ()) -> None:
         self.scenario = scenario
+        self.faults = (*(scenario.faults or ()), *faults)
+        self._conditions = Conditions()
         self.now = 0.0
         self.agenda = Agenda()
-        self.orchestrator = Orchestrator(scenario, TaskSet(scenario, seed), self.agenda, seed)
+        tasks = TaskSet(scenario, seed)
+        self.orchestrator = Orchestrator(scenario, tasks, self.agenda, seed)
         self.engines = self.orchestrator.engines
         self.trainer = Trainer(scenario, seed, self.agenda)
+        tasks.conditions = self.trainer.conditions = self._conditions
         self.observers: list[Observer] = []
-        self._is_begun = False
         self._integrals_before = self._integrals(0.0)
         self._wire()
 
@@ -31,6 +38,7 @@ class Cluster:
         self.orchestrator.on_gate = self._gate
         self.orchestrator.on_dispatched = self._dispatched
         self.orchestrator.on_scored = self._scored
+        self.orchestrator.on_filtered = self._filtered
         if self.orchestrator.harness is not None:
             self.orchestrator.harness.on_ready = self._ready
         self.trainer.request = self.orchestrator.request_batch
@@ -38,28 +46,25 @@ class Cluster:
         self.trainer.on_published = self._published
         self.trainer.on_stepped = self._stepped
 
-    def advance(self, until: float) -> None:
-        """Run every event up to and including `until`."""
-        if not self._is_begun:
-            self._begin()
-        while (at := self._next_at()) <= until:
-            if at == self.agenda.next_at:
-                self.agenda.run_next()
-            else:
-                min(self.engines, key=lambda engine: engine.next_at).fire()
-        self.now = max(self.now, until)
-        for observer in self.observers:
-            observer.flush()
+    def _lookers(self) -> Sequence[Looker]:
+        return self.observers
 
     def _begin(self) -> None:
-        self._is_begun = True
-        for observer in self.observers:
-            observer.started(0.0)
         self.agenda.plan(0.0, self.trainer.begin)
         self.agenda.plan(TICK_SECONDS, self._tick)
+        age = self.scenario.sandboxes.age_seconds if self.scenario.sandboxes else 0.0
+        timeline(self.faults, self.agenda, self._befall, age)
 
-    def _next_at(self) -> float:
-        return min(self.agenda.next_at, *(engine.next_at for engine in self.engines))
+    def _befall(self, kind: str, now: float) -> None:
+        if kind == "trainer-hang":
+            self.trainer.hangs = True
+        elif kind == "engine-crash":
+            self.orchestrator.crash(now)
+        elif kind == "engine-freeze":
+            self.orchestrator.freeze(now)
+        elif kind == "sandbox-outage" and self.orchestrator.harness:
+            self.orchestrator.harness.provider.is_out = True
+        self._conditions.befall(kind, now)
 
     def _tick(self, now: float) -> None:
         for observer in self.observers:
@@ -77,6 +82,10 @@ class Cluster:
     def _scored(self, now: float, rollout: Rollout) -> None:
         for observer in self.observers:
             observer.scored(now, rollout)
+
+    def _filtered(self, now: float, group: Group) -> None:
+        for observer in self.observers:
+            observer.filtered(now, group)
 
     def _gate(self, now: float, is_open: bool) -> None:
         for observer in self.observers:

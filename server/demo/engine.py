@@ -21,10 +21,13 @@ _CLOCK_EPSILON = 1e-6  # tokens; far below one token, far above rounding of a cl
 class Engine:
     """Waiting queue, running batch, KV cache. Times are seconds since the run began, KV in tokens."""
 
-    def __init__(self, index: int, scenario: Scenario, finished: Callable[[Rollout, float], None]) -> None:
+    def __init__(
+        self, index: int, scenario: Scenario, finished: Callable[[Rollout, float], None],
+        stats: EngineStats | None = None,
+    ) -> None:  # fmt: skip
         self.index = index
         self.scenario = scenario
-        self.stats = EngineStats(scenario)
+        self.stats = stats or EngineStats(scenario)
         self.waiting: deque[Rollout] = deque()
         self.running: dict[int, Rollout] = {}
         self.paused_until = 0.0
@@ -32,6 +35,10 @@ class Engine:
         self.resumes = 0
         self.first_paused = 0.0
         self.next_at = inf
+        # Its process is gone; and: it hangs.
+        self.is_dead = self.is_frozen = False
+        # Its GPUs are the trainer's for now (vLLM's sleep).
+        self.is_asleep = False
         self._finished = finished
         self._now = 0.0
         self._clock = 0.0
@@ -41,6 +48,7 @@ class Engine:
         self._first_tokens: deque[tuple[float, Rollout]] = deque()
         self._prefixes: dict[Group, int] = {}
         self._fixed_kv = 0
+        self._idle_seconds = 0.0
         self._clocks_admitted = 0.0
         self.kv_watermark_tokens = int(scenario.kv_tokens * scenario.kv_watermark)
 
@@ -70,6 +78,10 @@ class Engine:
         clock = self.clock_at(now)
         return self.stats.generated + sum(_progress(rollout, clock) for rollout in self.running.values())
 
+    def idle_seconds_at(self, now: float) -> float:
+        """Seconds without any request."""
+        return self._idle_seconds + (0.0 if self.load else max(0.0, now - self._now))
+
     def rollout_tokens_at(self, rollout: Rollout, now: float) -> int:
         progress = _progress(rollout, self.clock_at(now)) if rollout.id in self.running else 0
         return rollout.generated + progress
@@ -94,6 +106,34 @@ class Engine:
         self.sync(now)
         self.resumes += 1
         self._admit(now)
+
+    def freeze(self, now: float) -> None:
+        """From now on no iteration ends; the page is another process's, and answers."""
+        self.sync(now)
+        self.is_frozen, self._stall_until = True, inf
+        self._aim()
+
+    def crash(self, now: float) -> list[Rollout]:
+        """The process is gone with all that it held; answers the requests that nobody answers any more."""
+        lost = self.drop(now)
+        for rollout in lost:
+            rollout.generated = 0
+        self.is_dead = True
+        return lost
+
+    def drop(self, now: float) -> list[Rollout]:
+        """Everything it holds ends here, with the tokens that it has."""
+        self.sync(now)
+        held = [*self.running.values(), *self.waiting]
+        for rollout in self.running.values():
+            progress = _progress(rollout, self._clock)
+            self.stats.generated += progress
+            rollout.generated += progress
+        self._fixed_kv, self._clocks_admitted = 0, 0.0
+        for kept in (self.running, self.waiting, self._order, self._first_tokens, self._prefixes):
+            kept.clear()
+        self._aim()
+        return held
 
     def fire(self) -> None:
         """The next own event: a request is done, or the KV cache is full."""
@@ -120,6 +160,7 @@ class Engine:
         seconds = now - self._now
         stats = self.stats
         stats.running_seconds += len(self.running) * seconds
+        self._idle_seconds += 0.0 if self.load else seconds
         stats.waiting_seconds += len(self.waiting) * seconds
         grown = len(self.running) * ticks
         stats.kv_seconds += self._kv(self._clock) * seconds + grown * (seconds - stall) / 2
@@ -138,7 +179,7 @@ class Engine:
     # -- admission ---------------------------------------------------------------------------------------------
 
     def _admit(self, now: float) -> None:
-        while self.waiting and now >= self.paused_until and self._fits(self.waiting[0]):
+        while self.waiting and not self.is_dead and now >= self.paused_until and self._fits(self.waiting[0]):
             self._start(self.waiting.popleft(), now)
         self._aim()
 

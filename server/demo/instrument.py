@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from itertools import islice
 from urllib.parse import quote
 
+from server.demo.fates import EXITS
 from server.demo.harness import trace_id
 from server.demo.records import Batch, Observer
-from server.demo.rollouts import Rollout
+from server.demo.rollouts import Group, Rollout
 from server.demo.scenarios import Scenario
 from server.demo.traces import group_id
 
@@ -35,7 +36,9 @@ class Instrument(Observer):
     Of what is scored before `since` (epoch seconds) it tells nothing, as `Traces`.
     """
 
-    def __init__(self, scenario: Scenario, seed: int, start: float, since: float = 0.0) -> None:
+    def __init__(self, scenario: Scenario, seed: int, start: float, since: float = 0.0, uses: bool = False) -> None:
+        """`uses`: it tells what was trained on too, where no file does."""
+        self._uses = uses
         self._since = since - start
         self.run = scenario.run
         self._scenario = scenario
@@ -76,30 +79,51 @@ class Instrument(Observer):
             dispatched_at=self._at(rollout.dispatched),
             first_token_at=self._at(rollout.first_token),
             finished_at=self._at(rollout.finished),
-            scored_at=self._at(now),
             token_versions=rollout.made,
-            turns=self._turns(rollout),
-            reward=rollout.reward,
-            max_reward=1.0,
-            solved=rollout.reward == 1.0,
+            **self._done(rollout),
+            **self._outcome(rollout, now),
             **self._about(rollout),
         )
+
+    def _done(self, rollout: Rollout) -> Line:
+        """Its turns one by one; of an agent only their number, for its engine saw one request."""
+        if rollout.turns == len(rollout.calls):
+            return {"turns": self._turns(rollout)}
+        told: Line = {"turns": rollout.turns, "tool_calls": rollout.turns - 1}
+        return told | {"prompt_tokens": rollout.input_tokens, "response_tokens": rollout.response_tokens}
+
+    def filtered(self, now: float, group: Group) -> None:
+        if now >= self._since:
+            for rollout in group.rollouts:
+                self._say(rollout, exit="zero_advantage", exited_at=self._at(now))
+
+    def _outcome(self, rollout: Rollout, now: float) -> Line:
+        if rollout.error:
+            return {"exit": EXITS[rollout.error], "exited_at": self._at(now)}
+        told: Line = {"scored_at": self._at(now), "reward": rollout.reward, "max_reward": 1.0}
+        return told | {"solved": rollout.reward == 1.0}
+
+    def evaluated(self, now: float, rollout: Rollout) -> None:
+        self.scored(now, rollout)
 
     def shipped(self, now: float, batch: Batch, pack_seconds: float) -> None:
         for group in batch.dropped:
             for rollout in group.rollouts:
-                if rollout.scored >= self._since:
+                if rollout.scored >= self._since and not rollout.error:
                     self._say(rollout, exit="stale", exited_at=self._at(now))
+        if self._uses and now >= self._since:
+            for rollout in batch.rollouts():
+                self._say(rollout, exit="trained", consumed_at=self._at(now), version_consumed=batch.step - 1)
 
     def _about(self, rollout: Rollout) -> Line:
         group = rollout.group
         return {
             "group_id": group_id(self._seed, group),
             "group_size": group.size,
-            "purpose": "train",
-            "environment": self._scenario.environment,
+            "purpose": "eval" if group.evaluates else "train",
+            "environment": group.evaluates or self._scenario.environment,
             "version_dispatched": group.version,
-            "engine": f"engine-{group.engine}",
+            "engine": "engine-eval" if group.evaluates else f"engine-{group.engine}",
         }
 
     def _turns(self, rollout: Rollout) -> list[Line]:

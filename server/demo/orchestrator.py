@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from server.demo.engine import Engine
 from server.demo.events import Agenda, Level
+from server.demo.fates import Losses
 from server.demo.harness import Harness
 from server.demo.records import Batch
-from server.demo.rollouts import Group, Rollout, TaskSet
+from server.demo.rollouts import Group, Rollout, TaskSet, Turn
 from server.demo.scenarios import Scenario
 from server.demo.versions import Ledger
 
@@ -22,7 +23,7 @@ class Orchestrator:
     def __init__(self, scenario: Scenario, tasks: TaskSet, agenda: Agenda, seed: int) -> None:
         self.scenario = scenario
         self.harness = Harness(scenario, seed, agenda, self._generated) if scenario.sandboxes else None
-        self._ledger = Ledger(seed)
+        self._ledger, self._losses = Ledger(seed), Losses(scenario.losses, seed)
         self.engines = [Engine(index, scenario, self._answered) for index in range(scenario.engines)]
         if self.harness:
             self.harness.engines = self.engines
@@ -31,6 +32,9 @@ class Orchestrator:
         self.dispatched = 0
         self.trained = 0
         self.dropped = 0
+        self.lost = 0
+        # Rollouts and groups thrown away for want of a gradient.
+        self.filtered = self.filtered_groups = 0
         self.in_flight = Level()
         self.queue = Level()
         self.scoring = 0
@@ -39,6 +43,7 @@ class Orchestrator:
         self.on_gate: Callable[[float, bool], None] = lambda now, is_open: None
         self.on_dispatched: Callable[[float, Rollout], None] = lambda now, rollout: None
         self.on_scored: Callable[[float, Rollout], None] = lambda now, rollout: None
+        self.on_filtered: Callable[[float, Group], None] = lambda now, group: None
         self._tasks = tasks
         self._agenda = agenda
         self._open_group: Group | None = None
@@ -71,7 +76,7 @@ class Orchestrator:
         group = self._open_group
         if group is None or len(group.rollouts) == group.size:
             # All siblings go to one engine, the least loaded one, for the sake of its prefix cache.
-            engine = min(self.engines, key=self._load)
+            engine = min(self._alive(), key=self._load)
             group = self._tasks.group(self.version, engine.index)
             self.incomplete[group.id] = group
             self._open_group = group
@@ -111,6 +116,10 @@ class Orchestrator:
     def _scored(self, rollout: Rollout, now: float) -> None:
         rollout.scored = now
         rollout.reward = self._tasks.score(rollout)
+        rollout.error = self._losses.error()
+        if rollout.error:
+            rollout.group.lost += 1
+            self.lost += 1
         self.scoring -= 1
         self.in_flight.add(now, -1)
         if self.harness:
@@ -124,6 +133,11 @@ class Orchestrator:
     def _completed(self, group: Group, now: float) -> None:
         del self.incomplete[group.id]
         group.completed, group.version_complete = now, self.version
+        if self.scenario.agents and group.outcome != "some":
+            self.filtered += group.size
+            self.filtered_groups += 1
+            self.on_filtered(now, group)
+            return
         self.buffer.append(group)
         self.queue.add(now, group.size)
         self._try_deliver(now)
@@ -150,14 +164,14 @@ class Orchestrator:
         for group in stale:
             self.buffer.remove(group)
             self.queue.add(now, -group.size)
-            self.dropped += group.size
+            self.dropped += group.size - group.lost
         self._dropped_groups += stale
 
     def _cut(self, now: float) -> Batch:
         groups = tuple(self.buffer.popleft() for _ in range(self.scenario.batch_groups))
         self.queue.add(now, -self.scenario.batch_samples)
         self.taken_batches += 1
-        self.trained += self.scenario.batch_samples
+        self.trained += sum(group.size - group.lost for group in groups)
         return Batch(self.taken_batches, groups, self._flush_dropped(), now, self._flush_gate(now))
 
     def _flush_dropped(self) -> tuple[Group, ...]:
@@ -187,11 +201,43 @@ class Orchestrator:
         for engine in self.engines:
             engine.resume(now)
 
+    # -- what breaks -------------------------------------------------------------------------------------------
+
+    def _alive(self) -> list[Engine]:
+        """Those to send to. The last one that died is as good as any: its requests wait for it."""
+        return [engine for engine in self.engines if not engine.is_dead] or self.engines[-1:]
+
+    def freeze(self, now: float) -> None:
+        for engine in [engine for engine in self._alive() if not (engine.is_frozen or engine.is_dead)][:1]:
+            engine.freeze(now)
+
+    def crash(self, now: float) -> None:
+        """The first engine that lives dies; the client sends its requests to the others, from their beginning."""
+        dead = self._alive()[0]
+        if dead.is_dead:
+            return
+        lost = dead.crash(now)
+        if self.harness:
+            self.harness.assigned[dead.index] = 0
+        for group in self.incomplete.values():
+            if group.engine == dead.index:
+                self._move(group)
+        for request in lost:
+            self._ledger.lost(request)
+            owner = request.parent if isinstance(request, Turn) and request.parent is not None else request
+            self.engines[owner.group.engine].submit(request, now)
+
+    def _move(self, group: Group) -> None:
+        engine = min(self._alive(), key=self._load)
+        group.engine = engine.index
+        if self.harness:
+            self.harness.assigned[engine.index] += sum(not rollout.finished for rollout in group.rollouts)
+
     # -- where everything is -----------------------------------------------------------------------------------
 
     def census(self) -> dict[str, int]:
-        """Rollouts by place; the places are disjoint and their sum is `dispatched`."""
-        waiting_group = sum(group.scored for group in self.incomplete.values())
+        """Rollouts by place; the places are disjoint and their sum is `dispatched`. The lost keep no place."""
+        waiting_group = sum(group.scored - group.lost for group in self.incomplete.values())
         return {
             "booting": self.harness.booting if self.harness else 0,
             "in_tool": self.harness.in_tool if self.harness else 0,
@@ -199,7 +245,9 @@ class Orchestrator:
             "generating": sum(len(engine.running) for engine in self.engines),
             "scoring": self.scoring,
             "waiting_group": waiting_group,
-            "queued": sum(group.size for group in self.buffer),
+            "queued": sum(group.size - group.lost for group in self.buffer),
             "trained": self.trained,
             "dropped": self.dropped,
+            **({"lost": self.lost} if self.scenario.losses else {}),
+            **({"filtered": self.filtered} if self.scenario.agents else {}),
         }

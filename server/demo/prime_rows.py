@@ -61,15 +61,18 @@ def _matrix(environment: str, batch: Batch) -> Row:
 def _pool(kept: tuple[Group, ...], dropped: tuple[Group, ...], subset: str) -> Row:
     # Dropped groups arrived in the window, so `all` counts them; `effective` is what was shipped.
     groups = (*kept, *dropped)
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    members = [rollout for group in groups for rollout in group.rollouts]
+    rewarded = [rollout for rollout in members if not rollout.error]
+    rollouts = members if subset == "all" else rewarded
     cancelled = 1 - len(kept) / len(groups)
     lengths = _lengths(rollouts)
     row = dict(lengths)
-    errors = {"has_error/mean": 0.0, "cancelled/mean": cancelled} if subset == "all" else {}
+    failed = 1 - len(rewarded) / len(members)
+    errors = {"has_error/mean": failed, "cancelled/mean": cancelled} if subset == "all" else {}
     row |= errors
-    agent = distribution("reward", (r.reward for r in rollouts)) | lengths
+    agent = distribution("reward", (r.reward for r in rewarded)) | lengths
     agent |= _rates(rollouts) | _timings(rollouts)
-    agent |= distribution("rewards/correct_answer", (r.reward for r in rollouts)) | errors
+    agent |= distribution("rewards/correct_answer", (r.reward for r in rewarded)) | errors
     agent |= _solve_rates(groups) if subset == "all" else {}
     agent |= _stop_conditions(rollouts)
     agent["is_trainable/mean"] = sum(group.outcome == "some" for group in groups) / len(groups)
@@ -145,7 +148,7 @@ def _progress(batch: Batch, progress: Progress) -> Row:
     tasks = len(batch.groups) + len(batch.dropped)
     row: Row = {
         "progress/tokens": tokens,
-        "progress/input_tokens": batch.total_tokens - batch.response_tokens,
+        "progress/input_tokens": batch.input_tokens,
         "progress/output_tokens": batch.response_tokens,
         "progress/rollouts": len(arrived),
         "progress/tasks": tasks,

@@ -172,7 +172,8 @@ def _orchestrator_line(batch: Batch, row: Row) -> str:
         f"Reward {row['train/agg/effective/agent/reward/mean']:.4f} | "
         f"Trainable {round(share * samples)}/{samples} ({share:.1%}) | "
         f"Turns {row['train/agg/effective/num_turns/mean']:.1f} | Branches 1.0 | "
-        f"Max Off-Policy {row['off_policy/max']:.0f} | Error 0.0% | "
+        f"Max Off-Policy {row['off_policy/max']:.0f} | "
+        f"Error {row['train/agg/all/has_error/mean']:.1%} | "
         f"Cancelled {row['train/agg/all/cancelled/mean']:.1%} | "
         f"Truncation {row['train/agg/effective/agent/is_truncated/mean']:.1%}"
     )

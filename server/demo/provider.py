@@ -71,6 +71,8 @@ class Provider:
         self.billed = 0
         self.running = Level()
         self.starting = 0
+        # It starts nothing any more.
+        self.is_out = False
         self._run = run
         self._seed = seed
         self._agenda = agenda
@@ -176,7 +178,7 @@ class Provider:
         self._place(now)
 
     def _place(self, now: float) -> None:
-        while self._queue and self.starting < self.plan.starting_limit:
+        while self._queue and not self.is_out and self.starting < self.plan.starting_limit:
             sandbox = self._queue.pop()
             sandbox.status, sandbox.updated = "PROVISIONING", now
             self.starting += 1

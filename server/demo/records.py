@@ -16,8 +16,17 @@ class Batch:
     taken_at: float
     gate_seconds: float
 
-    def rollouts(self) -> Iterator[Rollout]:
+    def members(self) -> Iterator[Rollout]:
+        """All that the trainer computes on; what was lost is masked out of the loss."""
         return (rollout for group in self.groups for rollout in group.rollouts)
+
+    def rollouts(self) -> Iterator[Rollout]:
+        """Those that are trained."""
+        return (rollout for rollout in self.members() if not rollout.error)
+
+    @property
+    def input_tokens(self) -> int:
+        return sum(rollout.input_tokens for rollout in self.rollouts())
 
     @property
     def response_tokens(self) -> int:
@@ -26,7 +35,7 @@ class Batch:
     @property
     def total_tokens(self) -> int:
         """Prompt, tool and response tokens: what the trainer computes on."""
-        return sum(rollout.input_tokens for rollout in self.rollouts()) + self.response_tokens
+        return sum(rollout.input_tokens + rollout.response_tokens for rollout in self.members())
 
     def staleness(self) -> list[tuple[int, int, int]]:
         """(total, in flight, in queue) of each rollout, in policy versions, as prime-rl's `episode_staleness`."""
@@ -82,7 +91,15 @@ class Step:
     generation_tokens: int
 
 
-class Observer:
+class Watcher:
+    """Who writes things down, in whatever stack: after each advance the files say it."""
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Observer(Watcher):
     """Those who write things down override what they need. Calls come in the order of event time."""
 
     def started(self, now: float) -> None: ...
@@ -95,6 +112,10 @@ class Observer:
 
     def scored(self, now: float, rollout: Rollout) -> None: ...
 
+    def evaluated(self, now: float, rollout: Rollout) -> None: ...
+
+    def filtered(self, now: float, group: Group) -> None: ...
+
     def gate(self, now: float, is_open: bool) -> None: ...
 
     def shipped(self, now: float, batch: Batch, pack_seconds: float) -> None: ...
@@ -102,7 +123,3 @@ class Observer:
     def published(self, now: float, version: int) -> None: ...
 
     def stepped(self, step: Step) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...

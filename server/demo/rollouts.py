@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from random import Random
 
+from server.demo.faults import Conditions
 from server.demo.provider import Sandbox
 from server.demo.scenarios import Scenario
 
@@ -27,16 +28,23 @@ class Group:
     # The policy version when the last sibling was scored, and when that was.
     version_complete: int = 0
     completed: float = 0.0
+    # How many of them were lost; and the held-out set that it belongs to, "" in training.
+    lost: int = 0
+    evaluates: str = ""
 
     @property
     def rewards(self) -> list[float]:
-        return [rollout.reward for rollout in self.rollouts]
+        """Of those that have one."""
+        return [rollout.reward for rollout in self.rollouts if not rollout.error]
 
     @property
     def outcome(self) -> str:
-        """`all`, `none` or `some`: how many of the siblings solved the task."""
-        solved = sum(self.rewards)
-        return "all" if solved == len(self.rollouts) else "some" if solved else "none"
+        """`all`, `none` or `some`: how many of the siblings solved the task; `few`: too many were lost to tell."""
+        rewards = self.rewards
+        if self.lost and len(rewards) < 2:
+            return "few"
+        solved = sum(rewards)
+        return "all" if solved == len(rewards) else "some" if solved else "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,8 @@ class Rollout:
     scored: float = 0.0
     version_end: int = 0
     reward: float = 0.0
+    # What it was lost by, "" for nothing: then it has no reward.
+    error: str = ""
     generated: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
@@ -115,6 +125,7 @@ class TaskSet:
     """Draws groups and rollouts. Each purpose has its own stream, so that one more draw here moves nothing there."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.conditions = Conditions()
         self._scenario = scenario
         self._tasks = Random(f"{seed}:tasks")
         self._lengths = Random(f"{seed}:lengths")
@@ -126,15 +137,18 @@ class TaskSet:
         s = self._scenario
         self._groups += 1
         prompt = self._tasks.randint(s.prompt_tokens_min, s.prompt_tokens_max)
-        chance = self._tasks.betavariate(s.solve_alpha, s.solve_beta)
+        chance = self.conditions.chance(self._tasks.betavariate(s.solve_alpha, s.solve_beta))
         return Group(self._groups, version, engine, prompt, chance, s.group_size)
 
     def rollout(self, group: Group, now: float) -> Rollout:
         s = self._scenario
         self._rollouts += 1
         drawn = self._lengths.lognormvariate(math.log(s.response_tokens_median), s.response_sigma)
+        drawn *= self.conditions.length(now) * (s.agents.factor(now) if s.agents else 1.0)
         tokens = max(1, min(int(drawn), s.max_tokens))
         rollout = Rollout(self._rollouts, group, tokens, drawn >= s.max_tokens, now, ready=now)
+        if s.agents:
+            rollout.turns = 1 + max(1, round(tokens / s.agents.tokens_per_call))
         group.rollouts.append(rollout)
         return rollout
 
@@ -145,4 +159,4 @@ class TaskSet:
 
     def scoring_seconds(self) -> float:
         # A spread of 0.3: verifying a sum takes about as long as verifying another.
-        return self._scenario.scoring_seconds * self._rewards.lognormvariate(0.0, 0.3)
+        return self._scenario.scoring_seconds * self.conditions.scoring * self._rewards.lognormvariate(0.0, 0.3)

@@ -6,6 +6,8 @@ Times in seconds, lengths in tokens, speeds in tokens per second.
 import math
 from dataclasses import dataclass
 
+from server.demo.faults import Fault
+from server.demo.plans import AgentPlan, EvalPlan, LossPlan, SlimePlan, VerlPlan
 from server.demo.sandbox_plan import JudgePlan, SandboxPlan
 
 
@@ -75,6 +77,15 @@ class Scenario:
 
     # What rollouts need besides the engines; None: nothing, as a math task.
     sandboxes: SandboxPlan | None = None
+    # Rollouts that are lost for good, and evaluations; None: there are none.
+    losses: LossPlan | None = None
+    evals: EvalPlan | None = None
+    # Its stack, where it is not prime-rl with vLLM.
+    slime: SlimePlan | None = None
+    verl: VerlPlan | None = None
+    agents: AgentPlan | None = None
+    # What goes wrong in it; None: nothing.
+    faults: tuple[Fault, ...] | None = None
 
     @property
     def peak_flops(self) -> float:
@@ -139,6 +150,38 @@ _ROWS = (
         train_tokens_per_second_per_gpu=21_000.0,
     ),
     Scenario(
+        name="trainer-bound",
+        about="A slow trainer: the buffer is full, the gate closes dispatch at its bound, the engines rest.",
+        run="math-14b-trainer-bound",
+        model="Qwen/Qwen3-14B",
+        parameters_billion=14.8,
+        environment="math",
+        # An MFU of 12 %: 4.6 samples/s where the engines could make 11.
+        train_tokens_per_second_per_gpu=1_400.0,
+        max_in_flight=90,
+    ),
+    Scenario(
+        name="reward-bound",
+        about="A judge that takes half a minute: rollouts are complete and unscored, the engines have room.",
+        run="math-14b-reward-bound",
+        model="Qwen/Qwen3-14B",
+        parameters_billion=14.8,
+        environment="math",
+        scoring_seconds=28.0,
+        # With the scoring of a verifier they would be enough by far.
+        max_in_flight=120,
+    ),
+    Scenario(
+        name="stalled",
+        about="A healthy run whose trainer hangs: its step stays open, the buffer fills, the engines rest.",
+        run="math-14b-stalled",
+        model="Qwen/Qwen3-14B",
+        parameters_billion=14.8,
+        environment="math",
+        # Half an hour later nobody takes it for a long step any more; the demo's first hour then has 10 minutes left.
+        faults=(Fault("trainer-hang", 1_200.0),),
+    ),
+    Scenario(
         name="gb300-sandbox-wall",
         about="Agents in sandboxes, ten times as many at once: boots pile up, engines idle, the trainer waits.",
         run="swe-32b-sandbox-wall",
@@ -173,6 +216,131 @@ _ROWS = (
             age_seconds=1_200.0,
             concurrency=((0.0, 96), (1_500.0, 96), (3_300.0, 960)),
             judges=JudgePlan(app="swe-judges"),
+        ),
+        losses=LossPlan(),
+        evals=EvalPlan(environment="math-held-out"),
+    ),
+    Scenario(
+        name="qwen3-235b-slime",
+        about="slime over-samples 2.5 times and aborts the slowest three in five; the trainer waits 30 % of its step.",
+        run="qwen3-235b-slime",
+        model="Qwen/Qwen3-235B-A22B",
+        parameters_billion=235.0,
+        environment="math",
+        # 192 GPUs in servers of 16: 470 GB of weights leave room for 1.2 million tokens of KV.
+        engines=12,
+        max_num_seqs=512,
+        kv_tokens=1_200_000,
+        # 2 x 94 layers x 4 KV heads x 128 x bf16.
+        kv_bytes_per_token=192_512,
+        # Nearly every expert is read in each iteration; 80 sequences then decode at 73 tokens/s each.
+        iteration_base_seconds=0.0105,
+        iteration_slope_seconds=0.00004,
+        prefill_tokens_per_second=24_000.0,
+        kv_watermark=0.01,
+        pause_seconds=0.0,
+        prompt_tokens_min=150,
+        prompt_tokens_max=650,
+        response_tokens_median=7_800.0,
+        response_sigma=0.55,
+        max_tokens=32_768,
+        solve_alpha=0.9,
+        solve_beta=0.8,
+        scoring_seconds=0.4,
+        batch_samples=384,
+        train_gpus=64,
+        train_tokens_per_second_per_gpu=373.0,
+        broadcast_seconds=6.5,
+        # An A800.
+        gpu_peak_flops=312e12,
+        slime=SlimePlan(
+            over_sampling_groups=120,
+            engine_gpus=16,
+            active_parameters_billion=22.0,
+            preprocess_seconds=2.1,
+            logprob_share=0.24,
+            context_tokens=40_960,
+            weight_gigabytes=29.4,
+            kv_gigabytes=14.4,
+        ),
+    ),
+    Scenario(
+        name="math-sync-colocated",
+        about="verl's synchronous trainer: eight GPUs generate a batch, wait for its last answer, then train on it.",
+        run="math-8b-sync",
+        model="Qwen/Qwen3-8B",
+        parameters_billion=8.2,
+        environment="math",
+        engines=4,
+        max_num_seqs=256,
+        # Two GPUs each, half of their memory: the other half is the trainer's.
+        kv_tokens=400_000,
+        # 2 x 36 layers x 8 KV heads x 128 x bf16.
+        kv_bytes_per_token=147_456,
+        iteration_base_seconds=0.0062,
+        iteration_slope_seconds=0.00006,
+        prefill_tokens_per_second=40_000.0,
+        kv_watermark=0.01,
+        pause_seconds=0.0,
+        # Lengths that hardly differ: a tail all the same, but not one that holds the run back.
+        response_tokens_median=1_300.0,
+        response_sigma=0.3,
+        max_tokens=4_096,
+        batch_samples=512,
+        train_gpus=8,
+        # All passes over the batch; the update alone has an MFU of 15 %.
+        train_tokens_per_second_per_gpu=2_350.0,
+        broadcast_seconds=3.2,
+        checkpoint_every=20,
+        checkpoint_seconds=14.0,
+        verl=VerlPlan(
+            engine_gpus=2,
+            wake_seconds=1.4,
+            reward_seconds=1.8,
+            advantage_seconds=0.12,
+            logprob_share=0.24,
+        ),
+    ),
+    Scenario(
+        name="glm5-easy-curriculum",
+        about="Agents call ever more tools on tasks most of which all of them solve: the trainer waits three quarters.",
+        run="glm5-agents",
+        model="zai-org/GLM-5",
+        # Of its experts a token passes through 40 billion parameters.
+        parameters_billion=40.0,
+        environment="search",
+        engines=6,
+        max_num_seqs=64,
+        kv_tokens=900_000,
+        kv_bytes_per_token=90_112,
+        iteration_base_seconds=0.0150,
+        iteration_slope_seconds=0.00010,
+        prefill_tokens_per_second=20_000.0,
+        kv_watermark=0.01,
+        prompt_tokens_min=400,
+        prompt_tokens_max=1_400,
+        response_tokens_median=2_270.0,
+        response_sigma=0.45,
+        max_tokens=32_768,
+        # All eight solve more than half of the tasks.
+        solve_alpha=1.6,
+        solve_beta=0.30,
+        batch_samples=128,
+        max_in_flight=330,
+        max_off_policy_steps=12,
+        # All passes over the batch; the update alone has an MFU of 21 %.
+        train_gpus=64,
+        train_tokens_per_second_per_gpu=650.0,
+        broadcast_seconds=3.8,
+        checkpoint_every=20,
+        checkpoint_seconds=12.0,
+        agents=AgentPlan(
+            engine_gpus=8,
+            tokens_per_call=125.0,
+            growth=2.55,
+            grows_from=400.0,
+            grows_until=3_300.0,
+            logprob_share=0.24,
         ),
     ),
 )

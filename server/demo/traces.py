@@ -7,11 +7,13 @@ none; steps far behind are removed, which a run would not do: an hour stays belo
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
+from server.demo.fates import INFRA
 from server.demo.harness import trace_id
 from server.demo.orchestrator import Orchestrator
 from server.demo.prime_run import AppendFile
@@ -51,8 +53,19 @@ class Traces(Observer):
         if now < self._since:
             return
         line = self._line(rollout, now)
-        self._waiting[rollout] = line
+        if not rollout.error:
+            self._waiting[rollout] = line
         self._all(self._orchestrator.taken_batches + 1).line(line, self._start + now)
+
+    def evaluated(self, now: float, rollout: Rollout) -> None:
+        """Into a file of its own, below the step that is being collected."""
+        if now < self._since:
+            return
+        stamp, path = self._start + now, self._new_path(self._orchestrator.taken_batches + 1, "all", "eval")
+        # A few lines now and then: nothing is kept open for them.
+        with path.open("ab") as file:
+            file.write(self._line(rollout, now).encode() + b"\n")
+        os.utime(path, (stamp, stamp))
 
     def shipped(self, now: float, batch: Batch, pack_seconds: float) -> None:
         if now < self._since:
@@ -86,8 +99,8 @@ class Traces(Observer):
             shutil.rmtree(self._dir / f"step_{step - KEPT_STEPS}", ignore_errors=True)
         return self._file
 
-    def _new_path(self, step: int, cohort: str) -> Path:
-        folder = self._dir / f"step_{step}" / "train" / cohort
+    def _new_path(self, step: int, cohort: str, kind: str = "train") -> Path:
+        folder = self._dir / f"step_{step}" / kind / cohort
         folder.mkdir(parents=True, exist_ok=True)
         return folder / "traces.jsonl"
 
@@ -100,18 +113,19 @@ class Traces(Observer):
     def _episode(self, rollout: Rollout, now: float) -> Record:
         scenario, group = self._scenario, rollout.group
         policy = {"start": group.version, "end": rollout.version_end}
+        environment, kind = group.evaluates or scenario.environment, "eval" if group.evaluates else "train"
         return {
             "id": _hash(self._seed, "episode", rollout.id),
-            "env": {"id": scenario.environment, "name": scenario.environment},
+            "env": {"id": environment, "name": environment},
             "task": {"type": "Task", "data": {"idx": group.id}, "key": str(group.id)},
             "group": {"id": group_id(self._seed, group)},
             "run": {
-                "type": "train",
+                "type": kind,
                 "id": _hash(self._seed, "run"),
                 "name": scenario.run,
-                "work": {"type": "train", "step": group.version + 1, "policy": policy},
+                "work": {"type": kind, "step": group.version + 1, "policy": policy},
             },
-            "ok": True,
+            "ok": not rollout.error,
             "errors": [],
             "traces": [self._trace(rollout, now)],
         }
@@ -124,13 +138,13 @@ class Traces(Observer):
             "agent": {"name": "agent", "trainable": True, "runtime": _runtime(rollout)},
             "nodes": list(_nodes(rollout.calls)),
             "calls": [self._call(rollout, index, call) for index, call in enumerate(rollout.calls)],
-            "rewards": {"solved": {"score": rollout.reward, "weight": 1.0}},
+            "rewards": {} if rollout.error else {"solved": {"score": rollout.reward, "weight": 1.0}},
             "metrics": {"num_turns": float(rollout.turns)},
             "info": {},
             "is_completed": True,
-            "ok": True,
+            "ok": not rollout.error,
             "stop_condition": "max_output_tokens" if rollout.truncated else "agent_completed",
-            "errors": [{"type": "SandboxError", "message": text} for text in rollout.boot_errors],
+            "errors": list(_errors(rollout)),
             "timing": self._timing(rollout, now),
         }
 
@@ -162,6 +176,14 @@ class Traces(Observer):
 
     def _at(self, seconds: float) -> float:
         return round(self._start + seconds, 3)
+
+
+def _errors(rollout: Rollout) -> Iterator[Record]:
+    """Oldest first: boots that were tried again, and what it was lost by."""
+    for text in rollout.boot_errors:
+        yield {"type": INFRA, "message": text}
+    if rollout.error:
+        yield {"type": rollout.error, "message": "while it was scored"}
 
 
 def group_id(seed: int, group: Group) -> str:

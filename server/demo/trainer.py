@@ -8,6 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from server.demo.events import Agenda
+from server.demo.faults import Conditions
 from server.demo.records import Batch, Timing
 from server.demo.scenarios import Scenario
 
@@ -20,6 +21,9 @@ class Trainer:
         self.on_published: Callable[[float, int], None] = lambda now, version: None
         self.on_stepped: Callable[[Batch, float, float, Timing], None] = lambda batch, start, end, timing: None
         self.request: Callable[[float, Callable[[Batch, float], None]], None] = lambda now, deliver: None
+        self.conditions = Conditions()
+        # It never ends the step it is in.
+        self.hangs = False
         self._scenario = scenario
         self._agenda = agenda
         self._noise = Random(f"{seed}:trainer")
@@ -35,11 +39,13 @@ class Trainer:
         self._agenda.plan(now + pack, lambda at: self._train(batch, pack, at))
 
     def _train(self, batch: Batch, pack: float, now: float) -> None:
+        if self.hangs:
+            return
         # Everything of the step is drawn here, so that nothing that happens meanwhile can change it.
         self.on_shipped(now, batch, pack)
         timing = self._draw(batch, now - self._start)
         published = now + timing.load + timing.compute + timing.broadcast
-        self._agenda.plan(published, lambda at: self.on_published(at, batch.step))
+        self._agenda.plan(published, lambda at: self._publish(batch, at))
         self._agenda.plan(published + timing.checkpoint, lambda at: self._end(batch, timing, at))
 
     def _draw(self, batch: Batch, wait: float) -> Timing:
@@ -50,13 +56,19 @@ class Trainer:
             wait=wait,
             load=self._around(s.load_seconds, 0.2),
             compute=compute,
-            broadcast=self._around(s.broadcast_seconds, 0.1),
+            broadcast=self._around(s.broadcast_seconds, 0.1) * self.conditions.sync,
             checkpoint=self._around(s.checkpoint_seconds, 0.1) if is_checkpoint else 0.0,
         )
 
     def _around(self, seconds: float, spread: float) -> float:
         return seconds * self._noise.lognormvariate(0.0, spread)
 
+    def _publish(self, batch: Batch, now: float) -> None:
+        if not self.hangs:
+            self.on_published(now, batch.step)
+
     def _end(self, batch: Batch, timing: Timing, now: float) -> None:
+        if self.hangs:
+            return
         self.on_stepped(batch, self._start, now, timing)
         self.begin(now)

@@ -1,10 +1,12 @@
 """What really happened, step by step, from the simulation's own state. No collector reads it; tests judge by it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
+from server.demo.faults import Fault
 from server.demo.harness import Harness
 from server.demo.prime_run import AppendFile
 from server.demo.records import Batch, Observer, Step
@@ -16,8 +18,9 @@ class Truth(Observer):
     """Writes `truth.jsonl`, one line a trainer step, and `truth.json`, the parameters. Epoch times."""
 
     def __init__(
-        self, scenario: Scenario, seed: int, folder: Path, start: float, harness: Harness | None = None
-    ) -> None:
+        self, scenario: Scenario, seed: int, folder: Path, start: float, harness: Harness | None = None,
+        faults: Sequence[Fault] = (),
+    ) -> None:  # fmt: skip
         self._start = start
         self._harness = harness
         self._file = AppendFile(folder / "truth.jsonl", start)
@@ -28,13 +31,20 @@ class Truth(Observer):
             "parameters": parameters(scenario),
             "expected": expected(scenario),
         }
+        if faults:
+            age = scenario.sandboxes.age_seconds if scenario.sandboxes else 0.0
+            about["faults"] = [{"kind": fault.kind, "at": start + age + fault.at} for fault in faults]
         (folder / "truth.json").write_text(json.dumps(about, indent=2) + "\n")
 
     def stepped(self, step: Step) -> None:
-        line: dict[str, object] = {**self._times(step), **_samples(step.batch), **_state(step)}
+        line: dict[str, object] = {**self._times(step), **_samples(step.batch), **_state(step), **self._more(step)}
         if self._harness:
             line["sandboxes"] = sandbox_state(self._harness, step.end)
         self._file.line(json.dumps(line), self._start + step.end)
+
+    def _more(self, step: Step) -> dict[str, float]:
+        """What only some stacks have."""
+        return {}
 
     def flush(self) -> None:
         self._file.flush()

@@ -49,6 +49,15 @@ class Ledger:
         before = owner.generated if owner is not request else 0
         _credit(owner, before + request.response_tokens, version)
 
+    def lost(self, request: Rollout) -> None:
+        """A request begins again elsewhere: what it had made is nobody's work."""
+        owner = _owner(request)
+        kept = owner.generated if owner is not request else 0
+        while (extra := sum(count for _, count in owner.made) - kept) > 0:
+            owner.made[-1][1] -= min(extra, owner.made[-1][1])
+            if not owner.made[-1][1]:
+                owner.made.pop()
+
     def _effects(self) -> tuple[bool, bool]:
         return self._draw.random() < _RESETS, self._draw.random() < _MUTATES
 

@@ -23,8 +23,10 @@ _CREATED_GAP_SECONDS = 1.3e-05  # between two metrics' constructors, as recorded
 class Page:
     """Renders one engine at any moment `now` (seconds since the run began at epoch `start`)."""
 
-    def __init__(self, engine: Engine, start: float) -> None:
+    def __init__(self, engine: Engine, start: float, served: bool = True) -> None:
+        """`served`: requests come over HTTP, and weights by its routes; else only the page does."""
         self._engine = engine
+        self._served = served
         self._start = start
         self._slots: list[str] = []
         self._created = 0
@@ -34,7 +36,7 @@ class Page:
     def render(self, now: float) -> bytes:
         values = self._values(now)
         filled = self._template % tuple(number(values[slot]) for slot in self._slots)
-        return (filled + http_families(self._engine, self._start)).encode()
+        return (filled + (http_families(self._engine, self._start) if self._served else "")).encode()
 
     # -- once --------------------------------------------------------------------------------------------------
 
@@ -100,7 +102,12 @@ class Page:
         # The denominator leaves out the null block (vllm/v1/core/block_pool.py).
         blocks = engine.scenario.kv_tokens // BLOCK_TOKENS - 1
         used = min(blocks, round(engine.kv_tokens_at(now) / BLOCK_TOKENS))
-        return {"running": len(engine.running), "waiting": len(engine.waiting), "kv_usage": used / blocks}
+        return {
+            "running": len(engine.running),
+            "waiting": len(engine.waiting),
+            "kv_usage": used / blocks,
+            **_awake(engine),
+        }
 
     def _counters(self, now: float) -> dict[str, float]:
         stats = self._engine.stats
@@ -115,6 +122,11 @@ class Page:
             "success_stop": stats.finished_stop,
             "success_length": stats.finished_length,
         }
+
+
+def _awake(engine: Engine) -> dict[str, float]:
+    """Sleep level 2 drops weights and cache."""
+    return {"awake": float(not engine.is_asleep), "discarded": float(engine.is_asleep)}
 
 
 def _process(engine: Engine, start: float, now: float) -> dict[str, float]:

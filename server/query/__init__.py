@@ -18,6 +18,7 @@ from server.query.types import (
     TargetTrust,
     UnknownRun,
 )
+from server.query.verdicts import VerdictSpan
 
 __all__ = [
     "AlertInfo",
@@ -37,4 +38,5 @@ __all__ = [
     "StoreReader",
     "TargetTrust",
     "UnknownRun",
+    "VerdictSpan",
 ]

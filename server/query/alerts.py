@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from server import signals
 from server.alerts import links, text
 from server.alerts.config import AlertSettings
 from server.alerts.frame import TARGET_UP
 from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import CLASSES, SEVERITIES, Condition, Rule
 from server.alerts.mute import Silence
-from server.alerts.planned import PLANNED
 from server.alerts.silences import silence_of
 from server.clock import Clock
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
@@ -23,8 +21,6 @@ from server.store.types import AlertRow, DeliveryRow, SilenceRow
 MOST_ALERTS = 10_000
 # How long the end of a silence is worth showing.
 EXPIRED_SECONDS = 7 * 86_400.0
-
-_IMPLEMENTED = frozenset(item.name for item in signals.load()) | {TARGET_UP}
 
 
 class AlertReader:
@@ -99,11 +95,9 @@ class AlertReader:
 
 
 def missing(condition: Condition, status: Status | None, metrics: frozenset[str]) -> str:
-    """Why a condition can never be true here: no such signal yet, or nothing in the run that gives it; "" if it can."""
+    """Why a condition can never be true here: nothing in the run that gives it; "" if it can."""
     if condition.kind == "absence" or condition.name == TARGET_UP:
         return ""
-    if condition.source == "signal" and condition.name not in _IMPLEMENTED:
-        return f"no source yet: {PLANNED[condition.name][1]}"
     if status is None:
         return ""
     if condition.source == "metric":

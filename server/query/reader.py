@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from collectors import record_formats
 from collectors.model import Labels
 from server import signals
 from server.alerts.config import AlertSettings
 from server.awaited import UNKNOWN
 from server.clock import Clock
-from server.query import shape
+from server.query import shape, what_if
 from server.query.alerts import AlertReader
 from server.query.names import format_name, parse_name
 from server.query.preflight import PreflightInfo
@@ -41,6 +42,8 @@ from server.query.types import (
     TargetTrust,
     UnknownRun,
 )
+from server.query.verdicts import VerdictReader, VerdictSpan
+from server.query.what_if_types import Answer, Changes
 from server.signals._model import Counter, Signal
 from server.signals._steps import stale_seconds
 from server.store import Store
@@ -62,7 +65,8 @@ def _not_configured(run: str) -> PreflightInfo:
 
 def _info(item: Signal | Counter) -> SignalInfo:
     if isinstance(item, Counter):
-        hint = f"counts {item.metric}, which nobody reports yet"
+        does = "adds up" if item.of == "signal" else "counts"
+        hint = f"{does} {item.metric}, which nobody reports yet"
         return SignalInfo(item.name, item.title, item.unit, item.help, hint, item.actor)
     bands = (item.watch, item.critical, item.higher_is_worse)
     return SignalInfo(item.name, item.title, item.unit, item.help, item.hint, item.actor, *bands)
@@ -80,6 +84,7 @@ class StoreReader:
         self._alerts = AlertReader(store, clock, alerts or AlertSettings())
         self._sandboxes = SandboxReader(store, clock)
         self._rollouts = RolloutReader(store, clock)
+        self._verdicts = VerdictReader(store, clock)
 
     def now(self) -> float:
         return self._clock.now()
@@ -108,7 +113,7 @@ class StoreReader:
             mode=row.mode,
             lifecycle=row.lifecycle or "starting",
             now=now,
-            verdict=None,
+            verdict=self._verdicts.now(row),
             signals=tuple(self._signals(row, now)),
             alerts=tuple(shape.alert_now(alert, now) for alert in self._alerts.active(run)),
             trust=tuple(self._targets(row.name, now)),
@@ -146,6 +151,9 @@ class StoreReader:
                 unit, name = _ITEMS[key.metric].unit, format_name(key.metric, key.labels)
                 found.append(SignalNow(name, key.metric, dict(key.labels), value, unit, "ok", now - ts, "", "", ts))
         return sorted(found, key=lambda signal: signal.name)
+
+    def verdicts(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
+        return self._verdicts.spans(self._run(run), start, end, limit)
 
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         return self._targets(self._name(run), self._clock.now())
@@ -202,6 +210,9 @@ class StoreReader:
         self, run: str, start: float, end: float, kinds: Sequence[str] = (), limit: int = 1000
     ) -> list[EventInfo]:
         return self._rollouts.events(self._run(run).name, start, end, kinds, limit)
+
+    def what_if(self, run: str, changes: Changes) -> Answer:
+        return what_if.ask(self.status(run), changes)
 
     def preflight(self, run: str) -> PreflightInfo:
         return self._preflight(self._run(run).name)
@@ -357,7 +368,7 @@ def _trust(run: str, row: TargetRow, now: float) -> TargetTrust:
     origin = row.origin or Origin("")
     return TargetTrust(
         row.name, run, row.collector, row.actor, up, age, error, *health, origin.source, origin.job,
-        dict(origin.labels), row.last_ts / 1000 if row.gone else None,
+        dict(origin.labels), row.last_ts / 1000 if row.gone else None, row.collector in record_formats(),
     )  # fmt: skip
 
 

@@ -90,10 +90,15 @@ class RolloutInfo:
 
 @dataclass(frozen=True, slots=True)
 class RolloutPage:
-    """Rows in the order asked for. ``after``: hand it in again for the next page; "": there is none."""
+    """Rows in the order asked for. ``after``: hand it in again for the next page; "": there is none.
+
+    ``complete``: its pages lead to all that fit. False: so many ids begin with what was to be found that only those
+    whose ids come last are given (see `RolloutFilter`).
+    """
 
     rows: tuple[RolloutInfo, ...]
     after: str
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,12 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class FunnelBar:
-    """One exit in a window. None: not known (no engine counter, no price). ``derived``: not counted from records."""
+    """One exit in a window. None: not known (no engine counter, no price). ``derived``: not counted from records.
+
+    Attributes:
+        told: rollouts whose tokens are told, of all ``rollouts``; the amounts are theirs alone.
+        bound: ``lower``: there is more, for some do not tell their tokens; ``upper``: it may be those of others.
+    """
 
     exit: str
     rollouts: int
@@ -152,17 +162,25 @@ class FunnelBar:
     gpu_seconds: float | None
     usd: float | None
     derived: bool = False
+    told: int = 0
+    bound: Literal["", "lower", "upper"] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Funnel:
-    """Exits within [start, end), and what is in flight now. ``why``: what is not known, and what to log or set."""
+    """Exits within [start, end), and what is in flight now.
+
+    Attributes:
+        why: what is not known, and what to log or set.
+        wasted_usd: dollars of what left without being trained on, as far as told; None: not known.
+    """
 
     start: float
     end: float
     bars: tuple[FunnelBar, ...]
     in_flight: int
     why: str = ""
+    wasted_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

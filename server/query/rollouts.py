@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import get_args
 
+from collectors.model import Purpose
 from server.clock import Clock
 from server.query.rollout_funnel import Tokens, funnel
 from server.query.rollout_timeline import timeline
@@ -19,11 +21,12 @@ from server.query.rollout_types import (
     Sort,
 )
 from server.signals._census import CENSUS, left
+from server.signals._gpus import fleet
 from server.store import Store
 from server.store.ranges import fit_width
 from server.store.rollout_fields import RECORD
 from server.store.rollout_write import OTHER
-from server.store.rollouts import HOUR, MINUTE, Find, order_of
+from server.store.rollouts import DEFAULT, HOUR, MINUTE, Find, order_of
 from server.store.types import RolloutGroupRow, RolloutRow, RunRow, SandboxRow, SeriesKey
 
 SIBLINGS = 256
@@ -60,8 +63,8 @@ class RolloutReader:
             wanted.states, wanted.environment, wanted.purpose, wanted.group, wanted.find, wanted.mixed,
             _ms(wanted.start), _ms(wanted.end),
         )  # fmt: skip
-        rows, rest = self._store.rollouts.page(run, find, order_of(sort, descending), after, limit)
-        return RolloutPage(tuple(info(row) for row in rows), rest)
+        rows, rest, complete = self._store.rollouts.page(run, find, order_of(sort, descending), after, limit)
+        return RolloutPage(tuple(info(row) for row in rows), rest, complete)
 
     def one(self, run: str, rollout_id: str, life: int | None) -> RolloutDetail | None:
         rows = [row for row in self._store.rollouts.get(run, [rollout_id]) if life in (None, row.life)]
@@ -100,7 +103,7 @@ class RolloutReader:
         run = row.name
         sums = self._store.rollouts.sums(run, round(start * 1000), round(end * 1000))
         life = self._store.rollouts.newest_life(run)
-        mine = ("", purpose) if purpose == "train" else (purpose,)
+        mine = {"": ("", *get_args(Purpose)), DEFAULT: ("", DEFAULT)}.get(purpose, (purpose,))
         flying = sum(count for _, of, count, _ in self._store.rollouts.census(run, life) if of in mine)
         # What is asked for may be longer than the run.
         begin = max(start, row.first_ts / 1000) if row.first_ts is not None else start
@@ -108,7 +111,7 @@ class RolloutReader:
         if row.lifecycle in ("finished", "crashed") and row.last_ts is not None:
             until = min(until, row.last_ts / 1000)
         tokens = Tokens(self._generated(run, begin, until), max(0.0, until - begin))
-        return funnel(sums, (start, end), mine, flying, tokens, row.facts)
+        return funnel(sums, (start, end), mine, flying, tokens, fleet(row.facts, row.mode))
 
     def _generated(self, run: str, start: float, end: float) -> float | None:
         """Tokens that the engines generated within [start, end); None where no engine tells."""
@@ -130,8 +133,7 @@ class RolloutReader:
         width = -(-width // tier) * tier
         found: dict[int, dict[int, int]] = {}
         for bucket, bin_, n in self._store.rollouts.bins(run, kind, low, high, width):
-            cell = found.setdefault(bucket // width * width, {})
-            cell[bin_] = cell.get(bin_, 0) + n
+            found.setdefault(bucket, {})[bin_] = n
         return [(at / 1000, found[at]) for at in sorted(found)]
 
     def environments(self, run: str) -> list[str]:

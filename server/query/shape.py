@@ -12,6 +12,7 @@ from server.query.rollout_types import (
     GroupInfo,
     RolloutDetail,
     RolloutInfo,
+    RolloutPage,
 )
 from server.query.types import (
     AlertInfo,
@@ -26,17 +27,28 @@ from server.query.types import (
     Status,
     TargetTrust,
 )
+from server.query.verdicts import VerdictSpan
+from server.verdict.model import RULES_VERSION
 
-NO_VERDICT: dict[str, object] = {
+NO_VERDICT: dict[str, Any] = {
     "outcome": "unknown",
     "cause": None,
     "confidence": 0.0,
     "since": None,
-    "summary": "no verdict yet: this version measures, it does not judge",
+    "summary": "no verdict yet: the rules judge a run from its first tick on",
     "evidence": [],
     "shares": {},
     "next": None,
     "usd_per_hour": None,
+    "rule": "",
+    "completeness": 0.0,
+    "limiters": [],
+    "advice": "",
+    "numbers": {},
+    "missing": [],
+    "disagreements": [],
+    "rules_version": RULES_VERSION,
+    "as_of": None,
 }
 
 
@@ -154,6 +166,12 @@ def rollout(found: RolloutInfo) -> dict[str, Any]:
     return row | {"times": dict(found.times), "sandbox_ids": list(found.sandbox_ids)}
 
 
+def rollout_page(found: RolloutPage) -> dict[str, Any]:
+    """`/api/v1/runs/{run}/rollouts`."""
+    rows = [rollout(row) for row in found.rows]
+    return {"rollouts": rows, "after": found.after or None, "complete": found.complete}
+
+
 def rollout_detail(found: RolloutDetail) -> dict[str, Any]:
     """One rollout: its row, its timeline, and who was with it."""
     spans = [
@@ -195,6 +213,12 @@ def cells(found: Cells) -> list[Any]:
 def event(found: EventInfo) -> dict[str, Any]:
     """A row of `/api/v1/runs/{run}/events`."""
     return asdict(found)
+
+
+def verdict(found: VerdictSpan) -> dict[str, Any]:
+    """A row of `/api/v1/runs/{run}/verdicts`."""
+    names = (field.name for field in fields(VerdictSpan))
+    return {name: getattr(found, name) for name in names} | {"cause": found.cause or None}
 
 
 def preflight(run: str, found: PreflightInfo) -> dict[str, Any]:

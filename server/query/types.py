@@ -6,7 +6,7 @@ never say what the API does not.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from server.query.preflight import PreflightInfo
 from server.query.rollout_types import (
@@ -20,6 +20,8 @@ from server.query.rollout_types import (
     RolloutPage,
     Sort,
 )
+from server.query.verdicts import VerdictSpan
+from server.query.what_if_types import Answer, Changes
 
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
@@ -96,6 +98,8 @@ class TargetTrust:
     labels: Mapping[str, str] = field(default_factory=dict)
     # Since when no list names it (epoch s): it is not down then, and nobody misses it.
     gone_since: float | None = None
+    # It tells records of rollouts, and is no engine.
+    records: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ class Status:
     mode: str
     lifecycle: str
     now: float
-    verdict: Mapping[str, object] | None
+    # As `server.verdict.model.Verdict.to_json` has it, with ``as_of``; None before the first.
+    verdict: Mapping[str, Any] | None
     signals: tuple[SignalNow, ...]
     alerts: tuple[Mapping[str, object], ...]
     trust: tuple[TargetTrust, ...]
@@ -294,6 +299,9 @@ class Reader(Protocol):
     def since(self, run: str, cursor: str) -> Delta:
         """Points of all signals written after `cursor`. A foreign or old cursor answers `reset`."""
 
+    def verdicts(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
+        """What held the run back within [start, end], oldest first; of more than ``limit`` changes the newest."""
+
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         """Health of the targets of one run, or of all."""
 
@@ -356,6 +364,12 @@ class Reader(Protocol):
         self, run: str, start: float, end: float, kinds: Sequence[str] = (), limit: int = 1000
     ) -> list[EventInfo]:
         """What happened within [start, end), oldest first; of more than ``limit`` the newest."""
+
+    def what_if(self, run: str, changes: Changes) -> Answer:
+        """What the changes would make of a run: an estimate (`server.verdict.what_if`).
+
+        Raises `OutOfRange` for GPUs or engines that the run has not.
+        """
 
     def preflight(self, run: str) -> PreflightInfo:
         """The run's last pre-flight, as far as this process began one."""

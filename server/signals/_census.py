@@ -78,7 +78,9 @@ def generated_at(record: Rollout) -> float | None:
 
 def ended_at(record: Rollout) -> float | None:
     """When it ended, as its siblings see it (epoch seconds)."""
-    told = [at for at in (record.finished_at, record.scored_at) if at is not None]
+    # What was lost has no score to wait for: it ended when it was given up.
+    lost = record.exited_at if record.exit in FAILED else None
+    told = [at for at in (record.finished_at, record.scored_at, lost) if at is not None]
     if told:
         return max(told)
     if record.group_complete_at is not None:

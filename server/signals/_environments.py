@@ -6,12 +6,16 @@ each did to it is remembered (for the 50,000 sandboxes met last) in the order of
 
 from bisect import insort
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from collectors.model import Rollout, Turn
 
 SANDBOXES, EPISODES = 50_000, 16
+# Of so many rollouts in sandboxes the turns are remembered, to be judged again when an older change is told.
+REMEMBERED = 1_000
 HINT = "log `turns` with `version`, `mutated` (or `tool_calls`), `reset` and `sandbox_id` per turn"
+FORGOTTEN = "its sandbox was used before our start by a rollout whose turns are not kept"
 OTHER_LIFE = "its environment was changed in another life of the trainer: versions of two lives cannot be compared"
 
 
@@ -19,19 +23,20 @@ OTHER_LIFE = "its environment was changed in another life of the trainer: versio
 class Mutations:
     """Oldest and latest policy version that changed an environment since it was made anew; None: nobody told.
 
-    ``life``: of the trainer, -1 for several.
+    ``life``: of the trainer, -1 for several; ``lost``: somebody told, and it is not kept.
     """
 
     oldest: int | None
     latest: int | None
     life: int
+    lost: bool = False
 
     def then(self, version: int | None, life: int) -> "Mutations":
         """After one more change."""
         if version == self.latest and life == self.life and version is not None:
             return self
         if version is None or self.oldest is None:
-            return Mutations(None, None, life if life == self.life else -1)
+            return Mutations(None, None, life if life == self.life else -1, self.lost)
         return Mutations(min(self.oldest, version), version, life if life == self.life else -1)
 
 
@@ -53,7 +58,8 @@ class Effect:
         if self.left is None:
             return before
         joined = before.then(self.left.oldest, self.left.life)
-        return replace(joined, latest=self.left.latest if joined.oldest is not None else None)
+        latest = self.left.latest if joined.oldest is not None else None
+        return replace(joined, latest=latest, lost=joined.lost or self.left.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,45 @@ class Ages:
         return sum(age * count for age, count in self.turns.items()) / judged if judged else None
 
 
-_Episode = tuple[float, str, int, Effect]
+Key = tuple[str, int]
+"""(rollout id, life of the trainer)."""
+
+_When = tuple[float, int, int, str]
+"""(start in epoch seconds, life, oldest version that acted or -1, rollout id): the order of what was done."""
+
+_Episode = tuple[_When, Effect]
+
+
+def start(record: Rollout, met: float) -> float:
+    """When it began to change anything, epoch seconds; ``met``: of what tells no time."""
+    times = [at for at in (record.started_at, record.dispatched_at, record.first_token_at) if at is not None]
+    return min(times, default=met)
+
+
+def when(record: Rollout, life: int, begun: float) -> _When:
+    """Its place among others: by time, then by version."""
+    acted = {turn.version for turn in record.turns} or {None}
+    told = [version for one in acted if (version := _only_version(record) if one is None else one) is not None]
+    return begun, life, min(told, default=-1), record.rollout_id
+
+
+def basis(record: Rollout) -> tuple[object, ...]:
+    """All of a record that the ages of its turns follow from, beside what others did to its sandboxes."""
+    own = any(not turn.sandbox_id for turn in record.turns)
+    version = any(turn.version is None for turn in record.turns)
+    return record.turns, start(record, -1.0), own and _own(record), version and _only_version(record)
+
+
+def sandboxes(record: Rollout) -> dict[str, None]:
+    """Those that its turns were played in, or forked from, as far as those are kept."""
+    if not record.turns:
+        return dict.fromkeys(record.sandbox_ids if record.turn_count else ())
+    named = (box for turn in record.turns for box in (turn.sandbox_id, turn.forked_from) if box)
+    return dict.fromkeys((*named, *([own] if (own := _own(record)) else [])))
+
+
+def _own(record: Rollout) -> str:
+    return record.sandbox_ids[0] if len(record.sandbox_ids) == 1 else ""
 
 
 class Environments:
@@ -93,45 +137,113 @@ class Environments:
 
     def __init__(self) -> None:
         self._of: OrderedDict[str, list[_Episode]] = OrderedDict()
+        self._turns: OrderedDict[Key, tuple[Turn, ...]] = OrderedDict()
+        # Rollouts that found a sandbox in another state than they were judged on, as was told later.
+        self._changed: dict[Key, None] = {}
 
-    def before(self, sandbox: str, start: float, rollout: tuple[str, int]) -> State:
-        """The state in which a rollout that began at ``start`` (epoch seconds) found a sandbox."""
+    def __contains__(self, sandbox: str) -> bool:
+        return sandbox in self._of
+
+    def after(self, sandbox: str, start: float) -> list[Key]:
+        """Rollouts that were in it and began no earlier, as far as remembered."""
+        return [_key(at) for at, _ in self._of.get(sandbox, ()) if at[0] >= start]
+
+    def changed(self) -> Key | None:
+        """A rollout to be judged again, as others' changes that were told later say."""
+        return next(iter(self._changed), None)
+
+    def taken(self, rollout: Key) -> bool:
+        """Is it to be judged again? It is, by who asks."""
+        return self._changed.pop(rollout, self) is None
+
+    def turns(self, rollout: Key) -> tuple[Turn, ...]:
+        """Its turns, as far as remembered."""
+        return self._turns.get(rollout, ())
+
+    def before(self, sandbox: str, at: _When) -> State:
+        """The state in which a rollout found a sandbox."""
         state: State = None
-        for begun, name, life, effect in self._of.get(sandbox, ()):
-            if (begun, name, life) < (start, *rollout) and (name, life) != rollout:
+        for done_at, effect in self._of.get(sandbox, ()):
+            if done_at < at and _key(done_at) != _key(at):
                 state = effect.on(state)
         return state
 
-    def note(self, sandbox: str, start: float, rollout: tuple[str, int], effect: Effect) -> None:
-        """What it did there; told again, the newer word counts."""
-        found = [one for one in self._of.pop(sandbox, ()) if (one[1], one[2]) != rollout]
-        insort(found, (start, *rollout, effect), key=lambda one: one[:3])
+    def note(self, sandbox: str, at: _When, effect: Effect) -> None:
+        """What a rollout did there; told again, the newer word counts. Who found it otherwise is to be judged again."""
+        known = self._of.pop(sandbox, [])
+        found = [one for one in known if _key(one[0]) != _key(at)]
+        insort(found, (at, effect), key=lambda one: one[0])
+        if found[-1][0] != at or (len(known) == len(found) and known[-1][0] != at):
+            old = _states(known)
+            for key, state in _states(found).items():
+                if key != _key(at) and state != old[key]:
+                    self._changed[key] = None
         if len(found) > EPISODES:
-            (begun, name, life, first), (_, _, _, second) = found[:2]
-            found[:2] = [(begun, name, life, Effect(first.anew or second.anew, second.on(first.left)))]
+            (first_at, first), (_, second) = found[:2]
+            found[:2] = [(first_at, Effect(first.anew or second.anew, second.on(first.left)))]
         self._of[sandbox] = found
         if len(self._of) > SANDBOXES:
             self._of.popitem(last=False)
 
     def judge(self, record: Rollout, life: int, start: float) -> Ages:
-        """The ages of a rollout's turns. Its sandboxes are remembered as it left them."""
+        """The ages of a rollout's turns, that began then. Its sandboxes are remembered as it left them."""
         walk = _Walk(self, record, life, start)
         for turn in record.turns:
             walk.play(turn)
         for sandbox, effect in walk.effects():
-            self.note(sandbox, start, walk.rollout, effect)
+            self.note(sandbox, walk.at, effect)
+            self.remember((record.rollout_id, life), record.turns)
         # A few turns of many would say too little: the first ones, on a state as it was made.
         return Ages(bound=walk.bound, unknown=walk.why) if walk.why else Ages(walk.turns, walk.latest, walk.bound)
+
+    def revisit(self, record: Rollout, life: int, start: float) -> None:
+        """What a rollout of the store did, that was judged before our start; of most the turns are not kept."""
+        if record.turns:
+            self.judge(record, life, start)
+        elif record.turn_count:
+            self._lose(record, life, start)
+        self._changed.clear()
+
+    def moved(self, record: Rollout, life: int, start: float) -> bool:
+        """One whose turns are not kept began then, as is told only now: was any of its sandboxes another's too?
+
+        Then it may have found it otherwise than it was judged, and so may the others.
+        """
+        self._lose(record, life, start)
+        return any(len(self._of[sandbox]) > 1 for sandbox in record.sandbox_ids)
+
+    def _lose(self, record: Rollout, life: int, start: float) -> None:
+        for sandbox in record.sandbox_ids:
+            self.note(sandbox, when(record, life, start), Effect(False, Mutations(None, None, life, lost=True)))
+
+    def remember(self, rollout: Key, turns: tuple[Turn, ...]) -> None:
+        """Its turns, should it be judged again."""
+        self._turns.pop(rollout, None)
+        self._turns[rollout] = turns
+        if len(self._turns) > REMEMBERED:
+            self._turns.popitem(last=False)
+
+
+def _key(at: _When) -> Key:
+    return at[3], at[1]
+
+
+def _states(episodes: Iterable[_Episode]) -> dict[Key, State]:
+    """As each of them found the sandbox."""
+    state: State = None
+    found: dict[Key, State] = {}
+    for at, effect in episodes:
+        found[_key(at)] = state
+        state = effect.on(state)
+    return found
 
 
 class _Walk:
     """One rollout's turns, in their order."""
 
     def __init__(self, environments: Environments, record: Rollout, life: int, start: float) -> None:
-        self._all, self._life, self._start = environments, life, start
-        self.rollout = (record.rollout_id, life)
-        self._own = record.sandbox_ids[0] if len(record.sandbox_ids) == 1 else ""
-        self._version = _only_version(record)
+        self._all, self._life, self._own = environments, life, _own(record)
+        self._version, self.at = _only_version(record), when(record, life, start)
         # Sandbox -> (its state, what the rollout did to it).
         self._states: dict[str, tuple[State, Effect]] = {}
         self.turns: dict[int, int] = {}
@@ -153,14 +265,17 @@ class _Walk:
 
     def _found(self, sandbox: str, turn: Turn) -> tuple[State, Effect]:
         if turn.forked_from:
-            known = self._states.get(turn.forked_from)
-            state = known[0] if known else self._all.before(turn.forked_from, self._start, self.rollout)
+            untouched = (self._all.before(turn.forked_from, self.at), Effect(False, None))
+            # It is noted there too: an older change of that one, told later, is one of the fork.
+            state, _ = self._states.setdefault(turn.forked_from, untouched)
             return state, Effect(anew=True, left=state)
-        return (self._all.before(sandbox, self._start, self.rollout) if sandbox else None), Effect(False, None)
+        return (self._all.before(sandbox, self.at) if sandbox else None), Effect(False, None)
 
     def _judge(self, state: State, version: int | None) -> None:
         if state is None:
             self.turns[0] = self.turns.get(0, 0) + 1
+        elif state.lost:
+            self.why = FORGOTTEN
         elif state.life != self._life:
             self.why = OTHER_LIFE
         elif version is None or state.oldest is None or state.latest is None:

@@ -33,6 +33,7 @@ class Member:
     consumed: int | None
     trained: bool
     sampled: bool
+    aborted: bool = False
 
 
 def member(record: Rollout) -> Member:
@@ -48,6 +49,7 @@ def member(record: Rollout) -> Member:
         reward, record.max_reward, record.solved, _census.ended(record), _census.ended_at(record),
         min(begun, default=None), finish(record), record.group_size, record.group_complete_at, settled,
         min(uses, default=None), bool(record.consumptions) or record.exit == "trained", record.sampled,
+        record.exit == "aborted_oversample",
     )  # fmt: skip
 
 
@@ -62,8 +64,12 @@ def complete(members: Collection[Member], size: int | None) -> bool:
     """Has every member that is expected ended, or does any tell that the group is complete?
 
     A use or an advantage says so too, but not that we have heard of every member: it counts where nobody tells how
-    many there are.
+    many there are. A group that was aborted because others were faster never was: its members tell nothing of the
+    curriculum.
     """
+    kept = sum(not one.aborted for one in members)
+    if kept < 2 and kept < len(members):
+        return False
     if any(one.complete_at is not None for one in members):
         return True
     return sum(one.ended for one in members) >= size if size is not None else any(one.settled for one in members)

@@ -160,6 +160,7 @@ class Signal:
             bounded, and is stored with the answer it led to; asked again at the same instant or step it adds nothing.
             ``compute`` is then what it answers without one (see `fold`).
         version: of the memory: one of another version is dropped.
+        judged: it is not asked: the verdict, which sees all others, is written under its name (`server.verdicts`).
         watch, critical: bands of ``higher_is_worse`` values; None means no judgement.
     """
 
@@ -178,6 +179,7 @@ class Signal:
     records: bool = False
     remember: Callable[[Any, View], tuple[Any, Answer]] | None = None
     version: int = 1
+    judged: bool = False
 
 
 def fold(remember: Callable[[Any, View], tuple[Any, Answer]]) -> dict[str, Any]:
@@ -192,7 +194,7 @@ class Counter:
     Attributes:
         metric: an engine's cumulative counter (``of="counter"``), a per-step amount (``of="step"``), or what happens
             to a sandbox (``of="sandbox"``: ``sandbox_created``, ``sandbox_failed``, ``sandbox_spinup``) or a rollout
-            (``of="rollout"``: ``rollout_left``, ``group_closed``).
+            (``of="rollout"``: ``rollout_left``, ``group_closed``); or a tick signal told per hour (``of="signal"``).
         by: labels of the metric to keep; all others are summed away.
         also: a source's cumulative counter of the same, which counts where no record of a single sandbox is read.
     """
@@ -203,7 +205,7 @@ class Counter:
     actor: str
     help: str
     metric: str
-    of: Literal["counter", "step", "sandbox", "rollout"]
+    of: Literal["counter", "step", "sandbox", "rollout", "signal"]
     by: tuple[str, ...] = ()
     version: int = 1
     also: str = ""

@@ -122,7 +122,7 @@ def note(row: Row, use: Use | None = None) -> Note:
     """A rollout at a consumption; None: since it ended."""
     record = row.record
     ended = record.finished_at if record.finished_at is not None else _census.ended_at(record)
-    turns = dict(ages_of(row.environment_ages))
+    turns = _turns_by_age(row)
     at = use.at if use is not None and use.at is not None else ended if use is None else None
     return Note(
         row.moved_at / 1000 if at is None else at, _age(record, use), row.state,
@@ -133,6 +133,13 @@ def note(row: Row, use: Use | None = None) -> Note:
         use.staleness if use is not None else None, _parts(row, use), _tokens_by_age(record, use), turns,
         (row.environment_latest or 0.0) * sum(turns.values()), row.environment_bound,
     )  # fmt: skip
+
+
+def _turns_by_age(row: Row) -> dict[int, int]:
+    """What is known of one turn alone, in no sandbox and without a word on tools, is nothing: its 0 is every such
+    rollout's, while those of several turns have no age, and they would all look as if on the newest state."""
+    turns, record = dict(ages_of(row.environment_ages)), row.record
+    return {} if turns == {0: 1} and record.tool_calls is None and not record.sandbox_ids else turns
 
 
 def _age(record: Rollout, use: Use | None) -> float | None:

@@ -14,6 +14,12 @@ MINUTE = 60.0
 VALUES = ("response_tokens", "seconds", "turns", "tool_calls", "reward", "age")
 """Of a note: what has a distribution."""
 
+Kind = tuple[bool | None, Key | None, int | None]
+"""(its advantage is told and is 0, its group, staleness): all that says whether it carried a fresh gradient."""
+SUMMED = ("response_tokens", "turns", "tool_calls")
+"""Of a note: what is watched for drift."""
+Sums = dict[str, tuple[int, float]]
+
 _T = TypeVar("_T")
 
 
@@ -103,16 +109,40 @@ class Slot:
 
     notes: dict[Key, Note] = field(default_factory=dict)
     _parts: dict[bool, Part] = field(default_factory=dict)
+    _kinds: dict[bool, Counter[Kind]] = field(default_factory=dict)
+    _sums: dict[bool, dict[str, Sums]] = field(default_factory=dict)
 
     def put(self, key: Key, note: Note) -> None:
         self.notes[key] = note
         self._parts.clear()
+        self._kinds.clear()
+        self._sums.clear()
+
+    def kinds(self, sampled: bool) -> Counter[Kind]:
+        """How many there are of each kind; ``sampled`` as in `part`."""
+        if sampled not in self._kinds:
+            notes = (note for note in self.notes.values() if note.sampled is sampled)
+            self._kinds[sampled] = Counter((note.idle, note.group, note.staleness) for note in notes)
+        return self._kinds[sampled]
 
     def part(self, sampled: bool) -> Part:
         """Of those whose source tells of all (or, ``sampled``, of some only)."""
         if sampled not in self._parts:
             self._parts[sampled] = part_of(note for note in self.notes.values() if note.sampled is sampled)
         return self._parts[sampled]
+
+    def by_environment(self, sampled: bool) -> dict[str, Sums]:
+        """Environment -> what of `SUMMED` is told -> (rollouts, sum); "" names none."""
+        if sampled not in self._sums:
+            found = self._sums[sampled] = {}
+            for note in self.notes.values():
+                if note.sampled is sampled:
+                    sums = found.setdefault(note.environment, {})
+                    for name in SUMMED:
+                        if (value := getattr(note, name)) is not None:
+                            count, total = sums.get(name, (0, 0.0))
+                            sums[name] = (count + 1, total + value)
+        return self._sums[sampled]
 
 
 class Timed(Generic[_T]):

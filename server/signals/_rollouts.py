@@ -13,11 +13,14 @@ from functools import cached_property
 
 from server.signals import _census
 from server.signals._groups import ZERO_ADVANTAGE
-from server.signals._rollout_notes import GroupNote, GroupRow, Key, Note, Row, group_note, note
-from server.signals._rollout_parts import Part, Slot, Timed, TimedNotes, merged
+from server.signals._rollout_notes import GroupNote, GroupRow, Key, Row, group_note, note
+from server.signals._rollout_parts import Kind, Part, Slot, Timed, TimedNotes, merged
 from server.signals._staleness import uses
 from server.signals._versions import VersionClock
 
+# Exits of what the trainer never had in a batch. Files of its batches tell of the others alone, and what failed is no
+# line of them: no failure there is not none.
+_LOST = frozenset(_census.EXITS) - {"trained", "zero_advantage"}
 # As of `_model`, which imports this module.
 WINDOW_VERSIONS, MINIMUM_VERSIONS, WINDOW_SECONDS = 10, 3, 300.0
 # Two beyond the window: the one whose end is its beginning, and one that comes late.
@@ -76,6 +79,11 @@ class Window:
         if not book.met:
             self.why = NO_RECORDS
 
+    @property
+    def failures_told(self) -> bool:
+        """Would a rollout that failed have been told?"""
+        return self._book.failures_told
+
     @cached_property
     def used(self) -> Part:
         """Rollouts at their consumptions; each replay counts."""
@@ -86,10 +94,10 @@ class Window:
         """When the first of its versions was consumed last."""
         return self._book.span(self.versions[:1], self.now)[1]
 
-    @cached_property
-    def uses(self) -> list[Note]:
-        slots = (self._book.version(one) for one in self.versions)
-        return [one for slot in slots for one in slot.notes.values() if one.sampled is self.sampled]
+    @property
+    def kinds(self) -> Iterator[tuple[Kind, int]]:
+        """The same by kind, and how many they are; a kind may come again."""
+        return (one for place in self.versions for one in self._book.version(place).kinds(self.sampled).items())
 
     @cached_property
     def ended(self) -> Part:
@@ -131,19 +139,21 @@ class Window:
         return [one for one in found if not one.sampled] or found
 
     def rate(self, what: str) -> float | None:
-        """Rollouts per second that were ``dispatched`` or ``completed`` within it; None where it has no length."""
-        seconds = self.end - self.start
-        if self.sampled or not 0 < seconds < math.inf:
+        """Rollouts per second that were ``dispatched`` or ``completed`` within it; None where it has no length, or
+        nobody tells when."""
+        seconds, told = self.end - self.start, self._book.begin_told if what == "dispatched" else self._book.end_told
+        if self.sampled or not told or not 0 < seconds < math.inf:
             return None
         if what == "dispatched":
             return self._book.dispatched.count(self.start, self.end) / seconds
         return sum(part.count for part in self._book.ended.made(self.start, self.end, sampled=False)) / seconds
 
-    def fruitless(self, one: Note) -> bool | None:
-        """Did a rollout carry no gradient? None: nobody tells."""
-        if one.idle is not None:
-            return one.idle
-        group = self._book.groups.get(one.group) if one.group is not None else None
+    def fruitless(self, kind: Kind) -> bool | None:
+        """Did rollouts of this kind carry no gradient? None: nobody tells."""
+        idle, key, _ = kind
+        if idle is not None:
+            return idle
+        group = self._book.groups.get(key) if key is not None else None
         return None if group is None else group.outcome in ZERO_ADVANTAGE
 
 
@@ -155,6 +165,8 @@ class RolloutBook:
         live: what is in flight; `ended`, `left`, `dispatched`: what happened of late; `groups`: complete ones.
         changed: something was told since this was set to False.
         met, consumption_told: any rollout was told, and any consumption; `watched`: any while it was under way.
+        failures_told: whoever tells of them tells of those that were lost, too, or would.
+        begin_told, end_told: of any rollout, when its generation began and ended.
         alone: groups of one were told.
         tellers: names of the targets that told of rollouts.
     """
@@ -167,6 +179,7 @@ class RolloutBook:
         self.dispatched: Timed[None] = Timed()
         self.groups: dict[Key, GroupNote] = {}
         self.changed = self.met = self.consumption_told = self.watched = self.alone = False
+        self.failures_told = self.begin_told = self.end_told = False
         self.tellers: set[str] = set()
         self.life = -1
         self._versions: dict[Place, _Version] = {}
@@ -192,8 +205,11 @@ class RolloutBook:
         key = (record.rollout_id, row.life)
         self.alone = self.alone or record.group_size == 1
         self._put_live(key, row)
+        self.failures_told = self.failures_told or self.watched or (row.state in _LOST and not record.sampled)
+        self.end_told = self.end_told or (_census.generated_at(record) is not None and not record.sampled)
         begun = record.dispatched_at if record.dispatched_at is not None else record.started_at
         if begun is not None and not record.sampled:
+            self.begin_told = True
             self.dispatched.put(key, begun, None)
         if _census.finished(record) or row.state in _census.OVER:
             one = note(row)
@@ -214,9 +230,9 @@ class RolloutBook:
         if row.state in _census.OVER:
             return
         record = row.record
-        since = _census.ended_at(record) if _census.finished(record) else None
+        since = _census.generated_at(record) if _census.finished(record) else None
         self.live[key] = Live(row.state, row.moved_at / 1000, row.life, since, record.sandbox_ids, record.sampled)
-        self.watched = self.watched or (since is None and not record.sampled)
+        self.watched = self.watched or not (_census.finished(record) or record.sampled)
         if len(self.live) > LIVE_MOST:
             del self.live[next(iter(self.live))]
 

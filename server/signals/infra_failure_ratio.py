@@ -1,14 +1,22 @@
 """The share of rollouts that their infrastructure lost: beside a zero-advantage share it says what not to blame."""
 
-from server.signals._model import Answer, Signal, Value, View
+from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
 from server.signals._rollouts import NO_RECORDS, Window
 from server.signals.rollout_exit_ratio import no_exits
 
+_UNTOLD = (
+    "no record tells how a rollout failed: log `exit` (infra_error, env_error) of those that did, or tell of each "
+    "while it is under way"
+)
+
 
 def _compute(_: View, found: Window) -> Answer:
     total = sum(found.exits.values())
-    return [Value(found.exits["infra_error"] / total)] if total else no_exits(found)
+    if not total:
+        return no_exits(found)
+    # Where only what was trained on is ever told, none that failed is not known to be none.
+    return [Value(found.exits["infra_error"] / total)] if found.failures_told else Unknown(_UNTOLD)
 
 
 SIGNAL = Signal(

@@ -9,6 +9,11 @@ from server.signals._staleness import ORIGIN_HINT
 
 _STAGE = {name: (("stage", name),) for name in ("dispatched", "completed", "delivered", "trainable")}
 
+_UNTOLD = {
+    "dispatched": "no record tells when it began: log `dispatched_at`",
+    "completed": "no record tells when it ended: log `finished_at`",
+}
+
 
 def _compute(view: View, found: Window) -> Answer:
     seconds = found.end - found.start
@@ -17,26 +22,30 @@ def _compute(view: View, found: Window) -> Answer:
     if not 0 < seconds < math.inf:
         return Unknown("the first window of 10 consumed versions is not over; it fills by itself")
     rates = [(name, found.rate(name)) for name in ("dispatched", "completed")]
-    values = [Value(rate, _STAGE[name]) for name, rate in rates if rate is not None]
+    values = [
+        Value(rate, _STAGE[name]) if rate is not None else missing(_UNTOLD[name], _STAGE[name])[0]
+        for name, rate in rates
+    ]
     if not found.consumed:
         return [*values, *missing("no record tells a consumption: log `consumed_at`", _STAGE["delivered"])]
-    return [*values, Value(len(found.uses) / seconds, _STAGE["delivered"]), _trainable(view, found, seconds)]
+    return [*values, Value(found.used.count / seconds, _STAGE["delivered"]), _trainable(view, found, seconds)]
 
 
 def _trainable(view: View, found: Window, seconds: float) -> Value:
     """Fresh enough and with a gradient; unknown where nobody tells the gradient of any."""
-    bound, fruits = view.fact("max_staleness_versions"), [found.fruitless(one) for one in found.uses]
-    told = [(one, idle) for one, idle in zip(found.uses, fruits, strict=True) if idle is not None]
+    bound = view.fact("max_staleness_versions")
+    kinds = [(kind[2], found.fruitless(kind), count) for kind, count in found.kinds]
+    told = [(stale, idle, count) for stale, idle, count in kinds if idle is not None]
     if not told:
         return missing("no record tells `advantage`, or the group that would", _STAGE["trainable"])[0]
     # How stale one is matters only where the run has a bound; of the others as many count as of those that tell it.
-    known = [(one.staleness, idle) for one, idle in told if bound is None or one.staleness is not None]
+    known = [(stale, idle, count) for stale, idle, count in told if bound is None or stale is not None]
     if not known:
         why = f"no record tells how stale it is against the run's bound: {ORIGIN_HINT}"
         return missing(why, _STAGE["trainable"])[0]
-    fresh = sum(not idle and (bound is None or (stale is not None and stale <= bound)) for stale, idle in known)
+    fresh = sum(n for stale, idle, n in known if not idle and (bound is None or (stale is not None and stale <= bound)))
     # Of the few that nobody tells as many carry a gradient as of the others.
-    return Value(fresh / len(known) * len(found.uses) / seconds, _STAGE["trainable"])
+    return Value(fresh / sum(n for _, _, n in known) * found.used.count / seconds, _STAGE["trainable"])
 
 
 SIGNAL = Signal(

@@ -1,6 +1,8 @@
 """Samples that reach the queue per second, from the trainer's side of it: trained, dropped as stale, and its growth."""
 
-from server.signals._model import Answer, Signal, Unknown, Value, View
+import math
+
+from server.signals._model import TICK_WINDOW_SECONDS, Answer, Signal, Unknown, Value, View
 from server.signals._queue import INPUTS
 from server.signals._steps import SYNC_HAS_NO_QUEUE, mean, not_in_sync, too_few, total, window
 from server.signals._window import Gauge
@@ -28,24 +30,27 @@ def _compute(view: View) -> Answer:
 
 
 def _growth(view: View) -> float | None:
-    """Samples per second by which the queue grew over its window, by its first and newest number."""
+    """Samples per second by which the queue grew over its window; None where nobody tells of it."""
     size = view.fact("group_size")
     groups, samples = view.fresh(INPUTS[1]), view.fresh(INPUTS[0])
     found = [(gauge, size) for gauge in groups] if size and groups else [(gauge, 1.0) for gauge in samples]
-    slopes = [_slope(gauge) * unit for gauge, unit in found]
+    rows = window(view, "trainer_step_seconds")
+    step = mean(rows, "trainer_step_seconds") if rows else 0.0
+    slopes = [_slope(gauge, view.now, step) * unit for gauge, unit in found]
     return sum(slopes) if slopes else None
 
 
-def _slope(gauge: Gauge) -> float:
-    """By the mean of the first and the second half: one batch taken in between is no growth."""
-    points = list(gauge.points)
-    half = len(points) // 2
-    if half < 2:
+def _slope(gauge: Gauge, now: float, step: float) -> float:
+    """By the means of two halves of whole steps, within 5 minutes; taken as steady where they hold no two steps.
+
+    A queue saws once per step: what it gained within one is no growth, and a batch taken at its end no loss.
+    """
+    most = min(TICK_WINDOW_SECONDS, now - gauge.points[0][0]) / 2
+    half = math.floor(most / step) * step if step > 0 else 0.0
+    if half <= 0:
         return 0.0
-    early, late = points[:half], points[half:]
-    levels = [sum(value for _, value in part) / len(part) for part in (early, late)]
-    times = [sum(ts for ts, _ in part) / len(part) for part in (early, late)]
-    return (levels[1] - levels[0]) / (times[1] - times[0]) if times[1] > times[0] else 0.0
+    late, both = gauge.mean(now, half), gauge.mean(now, 2 * half)
+    return 2 * (late - both) / half
 
 
 SIGNAL = Signal(

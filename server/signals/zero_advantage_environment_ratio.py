@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from server.signals._model import Answer, Signal, Value, View
+from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
 from server.signals._rollout_notes import GroupNote
 from server.signals._rollouts import NO_RECORDS, Window
@@ -18,6 +18,8 @@ def _compute(view: View, found: Window) -> Answer:
     by: dict[tuple[str, str], list[GroupNote]] = defaultdict(list)
     for one in found.groups:
         by[(one.environment, one.difficulty)].append(one)
+    if by.keys() == {("", "")}:
+        return Unknown("no record names its environment: log `environment` (or `difficulty`)")
     order = sorted(by, key=lambda name: (-len(by[name]), name))
     shown = {name: by[name] for name in order[:SHOWN]}
     if rest := [one for name in order[SHOWN:] for one in by[name]]:

@@ -135,6 +135,13 @@ def newest_incarnation(connection: Connection, name: str) -> int:
     return int(connection.execute(query.where(runs.c.name == name)).scalar() or 0)
 
 
+def lives(connection: Connection, name: str) -> list[int]:
+    """When each life of a run's trainer after the first began (epoch ms)."""
+    query = select(incarnations.c.start_ts).join(runs, runs.c.id == incarnations.c.run)
+    query = query.where(runs.c.name == name, incarnations.c.n > 0).order_by(incarnations.c.start_ts)
+    return list(connection.execute(query).scalars())
+
+
 def run_events(
     connection: Connection, name: str, start: int, end: int, kinds: Collection[str] = (), limit: int | None = None
 ) -> list[tuple[int, Event]]:

@@ -59,9 +59,18 @@ def nullable(kind: str) -> bool:
     return kind not in _NEVER_NULL
 
 
+# One encoder for all: `json.dumps` makes another for every call that wants no blanks.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def compact(value: Any) -> str:
     """JSON without a blank."""
-    return json.dumps(value, separators=(",", ":"))
+    return _encode(value)
+
+
+def _text(value: str) -> str:
+    # What can be printed holds neither a NUL nor half a surrogate pair.
+    return value if value.isprintable() else clean(value)
 
 
 def _ms(value: float | None) -> int | None:
@@ -81,10 +90,10 @@ def _float(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-_OUT: Mapping[str, Callable[[Any], Any]] = {"text": clean, "word": _word, "time": _ms, "float": _float}
+_OUT: Mapping[str, Callable[[Any], Any]] = {"text": _text, "word": _word, "time": _ms, "float": _float}
 _JSON_OUT: Mapping[str, Callable[[Any], str]] = {
     "token_versions": lambda pairs: compact(pairs) if pairs else "",
-    "sandbox_ids": lambda names: compact([clean(name) for name in names]) if names else "",
+    "sandbox_ids": lambda names: compact([_text(name) for name in names]) if names else "",
     "consumptions": lambda uses: compact([[u.version, _ms(u.at), u.incarnation] for u in uses]) if uses else "",
 }
 
@@ -151,7 +160,7 @@ def group(values: Sequence[Any]) -> RolloutGroupRow:
 
 def turns_text(turns: Sequence[Turn]) -> str:
     """Turns as JSON, by place."""
-    rows = [[t.version, t.tool_calls, t.mutated, t.reset, clean(t.sandbox_id), clean(t.forked_from)] for t in turns]
+    rows = [[t.version, t.tool_calls, t.mutated, t.reset, _text(t.sandbox_id), _text(t.forked_from)] for t in turns]
     return compact(rows) if rows else ""
 
 

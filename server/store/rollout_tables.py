@@ -124,6 +124,7 @@ rollout_sums = Table(
     Column("response_tokens", BigInteger, nullable=False),
     Column("loss_tokens", BigInteger, nullable=False),
     Column("seconds", Double, nullable=False),
+    Column("told", BigInteger, nullable=False, server_default="0"),
     PrimaryKeyConstraint("run", "tier", "bucket", "exit", "environment", "purpose", name="pk_rollout_sums"),
     sqlite_with_rowid=False,
 )

@@ -97,7 +97,10 @@ class RolloutGroupRow:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSum:
-    """Amounts to add (or, when negative, to take back) to one cell of the funnel. ``bucket``: ms, of width ``tier``."""
+    """Amounts to add (or, when negative, to take back) to one cell of the funnel. ``bucket``: ms, of width ``tier``.
+
+    ``told``: of the rollouts, those whose response tokens are told.
+    """
 
     tier: int
     bucket: int
@@ -109,6 +112,7 @@ class RolloutSum:
     response_tokens: int
     loss_tokens: int
     seconds: float
+    told: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ ENVIRONMENTS = 100
 """So many have classes of their own; what is beyond them shares one, so that names without end cost no page."""
 
 OTHER = "*"
-AMOUNTS = ("rollouts", "prompt_tokens", "response_tokens", "loss_tokens", "seconds")
+AMOUNTS = ("rollouts", "prompt_tokens", "response_tokens", "loss_tokens", "told", "seconds")
 _SUM_KEY = ("tier", "bucket", "exit", "environment", "purpose")
 _BIN_KEY = ("tier", "kind", "bucket", "bin")
 _CLASS = ("environment", "purpose", "state", "mixed")
@@ -126,7 +126,7 @@ def _increments(connection: Connection, batch: Batch, run: int) -> None:
     """Add them, once: a commit whose answer was lost is tried again with the same batch."""
     if connection.execute(select(runs.c.applied).where(runs.c.id == run)).scalar() == batch.token:
         return
-    sums: dict[Row, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0])
+    sums: dict[Row, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0.0])
     for one in batch.rollout_sums:
         held = sums[(run, one.tier, one.bucket, one.exit, clean(one.environment), one.purpose)]
         for at, name in enumerate(AMOUNTS):

@@ -8,12 +8,12 @@ from typing import Any, get_args
 from sqlalchemy import ColumnElement, Connection, Select, func, select
 
 from collectors.model import Exit
+from server.store import rollout_bins
 from server.store import rollout_fields as fields
 from server.store.bulk import clean
 from server.store.engine import Engines
-from server.store.rollout_pages import Lookup, Order, Wanted, pack, page, unpack
+from server.store.rollout_pages import pack, page, unpack
 from server.store.rollout_tables import (
-    rollout_bins,
     rollout_classes,
     rollout_consumptions,
     rollout_details,
@@ -21,6 +21,7 @@ from server.store.rollout_tables import (
     rollout_sums,
     rollouts,
 )
+from server.store.rollout_walk import Lookup, Order, Wanted
 from server.store.rollout_write import AMOUNTS, OTHER, ClassKey, known_classes
 from server.store.tables import runs
 from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum
@@ -33,6 +34,9 @@ LEAVING = frozenset((*get_args(Exit), "ended"))
 
 OUTCOMES = ("open", "mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid")
 """Of groups."""
+
+DEFAULT = "train"
+"""Purpose of what tells none: `collectors.model.Purpose`."""
 
 MINUTE, HOUR = 60_000, 3_600_000
 """Tiers of sums and bins, in ms."""
@@ -59,11 +63,11 @@ class Find:
         classes = [
             number for key, number in known.items()
             if (not self.states or key[2] in self.states) and (not place or key[0] == place)
-            and (not self.purpose or key[1] == self.purpose) and (self.mixed is None or key[3] == self.mixed)
+            and self.purpose in ("", key[1] or DEFAULT) and (self.mixed is None or key[3] == self.mixed)
         ]  # fmt: skip
         wanted = Wanted(run, sorted(classes), self.start, self.end)
         if place != environment:
-            wanted = _also(wanted, "environment = ?", environment)
+            wanted = wanted.also("environment = ?", (environment,))
         return self._looked_up(wanted, order)
 
     def _looked_up(self, wanted: Wanted, order: Order) -> Wanted:
@@ -75,7 +79,7 @@ class Find:
             found = tuple(Lookup(index, _BEGINS.format(name), span, name) for name, index in _IDS.items())
             met = f"({' OR '.join(f'({one.sql})' for one in found)})"
             if self.group:
-                return _also(wanted, met, *span, *span)
+                return wanted.also(met, (*span, *span))
             return replace(wanted, lookups=found, met=(met, (*span, *span)))
         timed = order.column and (self.start is not None or self.end is not None)
         return replace(wanted, window="ix_rollouts_moved") if timed else wanted
@@ -86,11 +90,6 @@ _BEGINS = "{0} >= ? AND {0} < ?"
 _IDS = {"rollout_id": "sqlite_autoindex_rollouts_1", "group_id": "ix_rollouts_group"}
 # Nothing that begins with a text comes after it with this behind.
 _LAST = "\U0010ffff"
-
-
-def _also(wanted: Wanted, sql: str, *values: Any) -> Wanted:
-    whole = f"{wanted.sql} AND {sql}" if wanted.sql else sql
-    return replace(wanted, sql=whole, values=(*wanted.values, *values))
 
 
 def order_of(sort: str, descending: bool) -> Order:
@@ -193,8 +192,9 @@ class RolloutStore:
 
     # -- pages
 
-    def page(self, run: str, find: Find, order: Order, after: str, limit: int) -> tuple[list[RolloutRow], str]:
-        """Rows of an order (`order_of`), without details, and the key of the next page ("": there is none).
+    def page(self, run: str, find: Find, order: Order, after: str, limit: int) -> tuple[list[RolloutRow], str, bool]:
+        """Rows of an order (`order_of`), without details, the key of the next page ("": there is none), and whether
+        all that fit are found so; of too many with one beginning of an id they are not.
 
         Raises:
             BadKey: ``after`` is no key of this order.
@@ -203,9 +203,10 @@ class RolloutStore:
         with self._engines.read.begin() as connection:
             number = _number(connection, run)
             wanted = find.wanted(number, known_classes(connection, number), order)
-            ids, rest = page(connection, order, wanted, place, limit)
+            ids, rest, complete = page(connection, order, wanted, place, limit)
             rows = {row[0]: row for row in connection.execute(_select().where(rollouts.c.id.in_(ids)))}
-        return [fields.row(rows[one][1:]) for one in ids if one in rows], pack(order, rest) if rest else ""
+        found = [fields.row(rows[one][1:]) for one in ids if one in rows]
+        return found, pack(order, rest) if rest else "", complete
 
     def group_page(
         self, run: str, outcomes: Collection[str], environment: str, after: str, limit: int
@@ -223,7 +224,7 @@ class RolloutStore:
             wanted = Wanted(_number(connection, run), classes)
             if environment:
                 wanted = replace(wanted, sql="environment = ?", values=(clean(environment),))
-            ids, rest = page(connection, order, wanted, place, limit)
+            ids, rest, _ = page(connection, order, wanted, place, limit)
             rows = {row[0]: row for row in connection.execute(_select_groups().where(rollout_groups.c.id.in_(ids)))}
         return [fields.group(rows[one][1:]) for one in ids if one in rows], pack(order, rest) if rest else ""
 
@@ -236,7 +237,7 @@ class RolloutStore:
         """
         c = rollout_sums.c
         names = (c.exit, c.environment, c.purpose)
-        totals: dict[tuple[str, str, str], list[Any]] = defaultdict(lambda: [0, 0, 0, 0, 0.0])
+        totals: dict[tuple[str, str, str], list[Any]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0.0])
         with self._engines.read.begin() as connection:
             number = _number(connection, run)
             for tier, low, high in spans_of(start, end):
@@ -248,21 +249,20 @@ class RolloutStore:
                     held[:] = [old + new for old, new in zip(held, amounts, strict=True)]
         return [
             RolloutSum(
-                end - start, start, *key, int(held[0]), int(held[1]), int(held[2]), int(held[3]), float(held[4])
+                end - start, start, *key, int(held[0]), int(held[1]), int(held[2]), int(held[3]), float(held[5]),
+                int(held[4]),
             )
             for key, held in sorted(totals.items()) if any(held)
         ]  # fmt: skip
 
     def bins(self, run: str, kind: str, start: int, end: int, width: int) -> list[tuple[int, int, int]]:
-        """(bucket's start, bin, how many) of the buckets that begin within [start, end), of the tier that suits."""
-        c = rollout_bins.c
+        """(column's start, bin, how many) of the buckets that begin within [start, end), of the tier that suits.
+
+        Columns begin at multiples of ``width`` (ms, of whole buckets).
+        """
         tier = HOUR if width >= HOUR else MINUTE
         with self._engines.read.begin() as connection:
-            query = select(c.bucket, c.bin, c.n).where(
-                c.run == _number(connection, run), c.tier == tier, c.kind == kind,
-                c.bucket >= start // tier * tier, c.bucket < end, c.n > 0,
-            )  # fmt: skip
-            return [(row[0], row[1], row[2]) for row in connection.execute(query.order_by(c.bucket, c.bin))]
+            return rollout_bins.columns(connection, _number(connection, run), kind, tier, (start, end), width)
 
     def census(self, run: str, life: int) -> list[tuple[str, str, int, int]]:
         """(state, purpose, how many, since when the oldest) of what has not left, of one life."""

@@ -18,6 +18,7 @@ from server.store.rollouts import RolloutStore
 from server.store.sandboxes import SandboxStore
 from server.store.schema.migrate import check, migrate
 from server.store.types import Batch, Bucket, HistogramDelta, LatestRow, RunRow, SeriesKey, StepRow, TargetRow
+from server.store.verdicts import VerdictStore
 
 _T = TypeVar("_T")
 
@@ -32,6 +33,7 @@ class Store:
     Attributes:
         alerts: alerts, silences, the outbox and heartbeats.
         sandboxes, rollouts, pushes: records of each; what was pushed and who pushes.
+        verdicts: the newest of a run, and its history.
     """
 
     def __init__(self, url: str, engines: Engines) -> None:
@@ -40,6 +42,7 @@ class Store:
         self._engines = engines
         self.alerts = AlertStore(engines)
         self.sandboxes = SandboxStore(engines)
+        self.verdicts = VerdictStore(engines)
         self.rollouts = RolloutStore(engines)
         self.pushes = PushStore(engines)
         self._guard = threading.Lock()
@@ -209,6 +212,10 @@ class Store:
     def incarnation(self, run: str) -> int:
         """The newest incarnation; 0 before the first."""
         return self._read(lambda c: read.newest_incarnation(c, run))
+
+    def lives(self, run: str) -> list[int]:
+        """When each life of the trainer after the first began (epoch ms), the oldest first."""
+        return self._read(lambda c: read.lives(c, run))
 
     def steps(
         self,

@@ -428,6 +428,23 @@ forwarders = Table(
     PrimaryKeyConstraint("run", "target", "agent", name="pk_forwarders"),
 )
 
+verdicts = Table(
+    "verdicts",
+    common,
+    _run(),
+    # From when it was said; it stands until the next row.
+    Column("ts", BigInteger, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("confidence", Double, nullable=False),
+    Column("rules_version", Integer, nullable=False),
+    Column("replayed", Boolean, nullable=False),
+    Column("body", Text, nullable=False),
+    PrimaryKeyConstraint("run", "ts", name="pk_verdicts"),
+)
+
 _PENDING = text("ready_at IS NULL AND ended_at IS NULL")
 
 sandboxes = Table(

@@ -189,6 +189,21 @@ class SilenceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictRow:
+    """From ``ts`` on the verdict was this, until the next row's. ``since``: when it was first found; ``body``: JSON."""
+
+    ts: int
+    since: int
+    outcome: str
+    cause: str
+    rule: str
+    confidence: float
+    rules_version: int
+    replayed: bool
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxRow:
     """A sandbox as last heard, and what that means for this run. Times in ms; those of ``record`` in seconds.
 
@@ -261,6 +276,7 @@ class Batch:
     step_values: list[tuple[int, int, int, float]] = field(default_factory=list)  # series, incarnation, step, value
     histograms: list[tuple[int, int, Histogram]] = field(default_factory=list)  # series, ts, as read
     events: list[tuple[int, Event]] = field(default_factory=list)  # ts, event
+    lives: list[tuple[int, int]] = field(default_factory=list)  # incarnation, since when (ms): it began by a restart
     facts: dict[str, str | float] = field(default_factory=dict)
     targets: list[TargetRow] = field(default_factory=list)
     cursors: dict[str, str] = field(default_factory=dict)  # target -> cursor as JSON text
@@ -272,6 +288,7 @@ class Batch:
     alerts: list[AlertRow] = field(default_factory=list)
     groups: list[GroupRow] = field(default_factory=list)
     outbox: list[OutboxRow] = field(default_factory=list)
+    verdicts: list[VerdictRow] = field(default_factory=list)
     sandboxes: list[SandboxRow] = field(default_factory=list)
     rollouts: list[RolloutRow] = field(default_factory=list)
     rollout_groups: list[RolloutGroupRow] = field(default_factory=list)

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, delete, literal, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.store import alerts, histograms, rollout_write, sandboxes
+from server.store import alerts, histograms, rollout_write, sandboxes, verdicts
 from server.store.bulk import Row, clean, upsert
 from server.store.tables import (
     SLOT_MS,
@@ -38,7 +38,7 @@ from server.store.tables import (
 from server.store.types import Batch, PointState, TargetRow
 
 RUN_FIELDS = frozenset({"framework", "mode", "lifecycle", "watermark", "generation"})
-"""What `Batch.run_fields` may set; ``incarnation`` too, which begins one at the run's newest time."""
+"""What `Batch.run_fields` may set."""
 
 _TWO, _THREE = itemgetter(0, 1), itemgetter(0, 1, 2)
 _TARGET_COLUMNS = tuple(field.name for field in fields(TargetRow))
@@ -56,7 +56,7 @@ def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, 
     Raises:
         ValueError: an unknown run field: a programming error, found before anything is written.
     """
-    if unknown := set(batch.run_fields) - RUN_FIELDS - {"incarnation"}:
+    if unknown := set(batch.run_fields) - RUN_FIELDS:
         raise ValueError(f"unknown run fields: {', '.join(sorted(unknown))}")
     ensure_run(connection, batch.run)
     # Must come first: everything below reads and changes what only one writer of the run may.
@@ -71,6 +71,7 @@ def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, 
     _state(connection, batch, run)
     _targets(connection, batch, run)
     alerts.write(connection, batch, run)
+    verdicts.write(connection, batch.verdicts, run)
     sandboxes.write(connection, batch.sandboxes, run)
     rollout_write.write(connection, batch, run)
     if batch.taken:
@@ -101,9 +102,8 @@ def begin_incarnation(connection: Connection, run: int, n: int, ts: int, first_s
 
 def _lock_run(connection: Connection, batch: Batch) -> tuple[int, int, int | None]:
     """(id, seq after the batch's points, closed up to). Holds the run's row until the transaction ends."""
-    values = {key: value for key, value in batch.run_fields.items() if key in RUN_FIELDS}
     first, last = _span(batch)
-    changes: dict[str, object] = {**values, "seq": runs.c.seq + len(batch.points)}
+    changes: dict[str, object] = {**batch.run_fields, "seq": runs.c.seq + len(batch.points)}
     if first is not None:
         changes["first_ts"] = _smaller(runs.c.first_ts, literal(first))
         changes["last_ts"] = case((runs.c.last_ts >= last, runs.c.last_ts), else_=last)
@@ -183,14 +183,8 @@ def _incarnations(connection: Connection, batch: Batch, run: int) -> None:
         own = [stamp for stamp in batch.steps if stamp.incarnation == n]
         begin_incarnation(connection, run, n, min(s.ts for s in own), min(s.step for s in own))
     # A restart is known before its first step: a step of a large run takes an hour.
-    declared = batch.run_fields.get("incarnation")
-    if declared is not None:
-        last = _span(batch)[1]
-        begin_incarnation(connection, run, int(declared), last if last is not None else _last_ts(connection, run), None)
-
-
-def _last_ts(connection: Connection, run: int) -> int:
-    return int(connection.execute(runs.select().where(runs.c.id == run)).one().last_ts or 0)
+    for n, ts in batch.lives:
+        begin_incarnation(connection, run, n, ts, None)
 
 
 def _events(connection: Connection, batch: Batch, run: int) -> None:

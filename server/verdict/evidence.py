@@ -10,9 +10,15 @@ DISAGREE = 0.15
 MOST = 8
 
 
-def evidence(n: Numbers, found: tuple[Limiter, ...]) -> tuple[Evidence, ...]:
-    """What is known, most telling first; at most eight facts."""
-    facts = [*_trainer(n), *_limiters(n, found), *_engines(n), *_place(n), *_queue(n)]
+def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tuple[Evidence, ...]:
+    """What is known, most telling first; at most eight facts. ``own``: what the summary says already."""
+    facts = [
+        *_trainer(n),
+        *_limiters(n, tuple(one for one in found if one is not own)),
+        *_engines(n),
+        *_place(n),
+        *_queue(n),
+    ]
     seen: dict[str, Evidence] = {}
     for one in facts:
         seen.setdefault(one.text, one)

@@ -15,8 +15,8 @@ Memory = dict[str, Any]
 """JSON: ``outcome``, ``cause``, ``since``; ``next`` = [outcome, cause, since] that asks to follow; ``samples`` of
 the queue; ``recent`` instants; ``said``: the verdict that stands."""
 
-# A change must hold this long: six ticks outlast one late page. One that is not sure waits for a window of the engines.
-HOLD_SECONDS, UNSURE_SECONDS = 30.0, 300.0
+# A change must hold this long: six ticks outlast one late page. One that is not sure waits twice as long.
+HOLD_SECONDS, UNSURE_SECONDS = 30.0, 60.0
 # Data that is missing for two minutes is no gap between two scrapes any more.
 MISSING_SECONDS = 120.0
 
@@ -46,8 +46,9 @@ def _follows(kept: Memory, told: Verdict, now: float) -> bool:
     if "outcome" not in kept:
         return True
     asks = kept.get("next")
-    if asks is None or tuple(asks[:2]) != told.key:
-        kept["next"] = asks = [told.outcome, told.cause, now]
+    # A cause that flickers is no reason to doubt the outcome.
+    since = asks[2] if asks is not None and asks[0] == told.outcome else now
+    kept["next"] = asks = [told.outcome, told.cause, since]
     return now - float(asks[2]) >= _hold(str(kept["outcome"]), told)
 
 

@@ -42,6 +42,12 @@ def limiters(n: Numbers) -> tuple[Limiter, ...]:
     return shared(tuple(one for one in (*found, *_rest(n, found)) if one.factor >= LEAST_FACTOR))
 
 
+def _outside(n: Numbers, share: float) -> float:
+    """Factor of a share of a rollout's time outside the engines: without it they fill up, and no further."""
+    factor = 1 / (1 - min(share, MOST_SHARE))
+    return min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
+
+
 def _made(n: Numbers, outcome: Outcome, cause: str, factor: float, text: str) -> Limiter:
     """One of production: no gain beyond what the trainer could take."""
     room = n.gap or 1.0
@@ -66,10 +72,10 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
         return
     if boot:
         text = f"rollouts spend {boot:.0%} of their time until their sandbox is ready"
-        yield _made(n, "sandbox_bound", _boot_cause(n), 1 / (1 - min(boot, MOST_SHARE)), text)
+        yield _made(n, "sandbox_bound", _boot_cause(n), _outside(n, boot), text)
     if tool:
         text = f"rollouts spend {tool:.0%} of their time in tools"
-        yield _made(n, "sandbox_bound", "tool_time", 1 / (1 - min(tool, MOST_SHARE)), text)
+        yield _made(n, "sandbox_bound", "tool_time", _outside(n, tool), text)
 
 
 def _boot_cause(n: Numbers) -> str:
@@ -86,7 +92,7 @@ def _rewards(n: Numbers) -> Iterator[Limiter]:
         yield _made(n, "reward_bound", "scoring", n.gap or 1.0, text)
     elif share and not (n.saturated and share < 0.5):
         text = f"rollouts spend {share:.0%} of their time waiting for a reward"
-        yield _made(n, "reward_bound", "scoring", 1 / (1 - min(share, MOST_SHARE)), text)
+        yield _made(n, "reward_bound", "scoring", _outside(n, share), text)
 
 
 def _curriculum(n: Numbers) -> Iterator[Limiter]:
@@ -174,8 +180,10 @@ def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
     for one in found:
         known *= one.factor if one.outcome in _PRODUCTION or (one.outcome, n.filtered) == _FILTERED else 1.0
     left = gap / min(known, gap)
-    if left >= LEAST_FACTOR and not n.quiet:
-        text = f"production would have to be {left:.2g} times as fast beyond what is explained"
+    told = any((one.outcome, one.cause) == ("generator_bound", "too_few_engines") for one in found)
+    if left >= LEAST_FACTOR and not n.quiet and not told:
+        more = "generation would have to be" if known <= LEAST_FACTOR else "beyond that, generation would have to be"
+        text = f"{more} {left:.2g} times as fast to keep the trainer busy"
         yield _made(n, "generator_bound", "too_few_engines" if n.saturated is not None else "not_told", left, text)
 
 
@@ -201,13 +209,25 @@ def _trainer(n: Numbers) -> Iterator[Limiter]:
     """Production could deliver more than the trainer takes."""
     if n.potential is None or not n.trained:
         return
-    factor = n.potential / n.trained
+    # Beyond what it could take, not what it does: the part it waits for is not its own.
+    factor = n.potential / max(n.trained, n.capacity or 0.0)
     text = f"{n.potential:.3g} samples/s could arrive, {n.trained:.3g} are trained"
-    other, compute = n.overheads.get("other"), None
-    if n.step and other is not None and n.wait is not None:
-        compute = n.step * (1 - n.wait) - sum(n.overheads.values())
-    cause = "other" if other is not None and compute is not None and other > compute else "compute"
-    yield Limiter("trainer_bound", cause, factor, max(1.0, factor), text=text)
+    # What one can have is a trainer twice as fast, not an endlessly fast one.
+    own = max(0.0, (_computing(n) or 0.0) + n.overheads.get("other", 0.0))
+    twice = n.step / (n.step - own / 2) if n.step and 0.0 < own <= n.step else factor
+    yield Limiter("trainer_bound", slow_by(n), factor, max(1.0, min(factor, twice)), text=text)
+
+
+def slow_by(n: Numbers) -> str:
+    """What most of the trainer's own time goes into: computing, or what it does not name."""
+    other, compute = n.overheads.get("other"), _computing(n)
+    return "other" if other is not None and compute is not None and other > compute else "compute"
+
+
+def _computing(n: Numbers) -> float | None:
+    if not n.step or n.wait is None or "other" not in n.overheads:
+        return None
+    return n.step * (1 - n.wait) - sum(n.overheads.values())
 
 
 _ALL: tuple[Callable[[Numbers], Iterator[Limiter]], ...] = (

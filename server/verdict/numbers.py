@@ -6,8 +6,9 @@ Everything is None where it is not known. Rates are in trainer samples per secon
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from server.verdict import recent, regime
+from server.verdict import recent
 from server.verdict.inputs import Seen
+from server.verdict.present import present
 
 # Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
 IN_ENGINE, OVER = ("generating",), ("waiting_group", "queued")
@@ -24,6 +25,7 @@ class Numbers:
         capacity, compute_capacity: samples/s without waiting; without anything but computing.
         trained: samples/s it does take.
         arrivals: samples/s that reach the queue, measured on the producers' side or by what the queue lost and gained.
+        held, gated: share of the time production was held; and the trainer waited in the same steps.
         potential: arrivals, if production had not been held back.
         overheads: seconds per step by cause; step: seconds.
         running, waiting, kv, limit: of all engines; busy: their occupancy.
@@ -41,6 +43,7 @@ class Numbers:
     trained: float | None
     arrivals: float | None
     held: float | None
+    gated: float | None
     overheads: Mapping[str, float]
     step: float | None
     running: float | None
@@ -107,6 +110,19 @@ class Numbers:
         inside = self.place.get("generating")
         return not self.saturated and inside is not None and inside < 0.5
 
+    @property
+    def room(self) -> float | None:
+        """How many times the requests that run the engines could hold; None: not told."""
+        # Both of the last minutes; the cache's own mean is of other ones, and stands in where they do not tell.
+        used = self.busy if self.busy is not None else self.kv
+        return 1.0 / max(0.02, used) if used is not None else None
+
+    @property
+    def roomy(self) -> bool:
+        """Would all rollouts fit into the engines, were they nowhere else? Then what is elsewhere is what is short."""
+        inside = self.place.get("generating")
+        return bool(self.quiet and inside is not None and self.room is not None and inside * self.room >= 1.0)
+
     def table(self) -> dict[str, float | None]:
         """The arithmetic as it is shown."""
         return {
@@ -137,30 +153,29 @@ def _over(one: float | None, other: float | None) -> float | None:
 
 def numbers(seen: Seen) -> Numbers:
     """All of it, from one instant's signals."""
-    wait, capacity, trained, steps = _trainer(seen)
+    own = present(seen)
     produced = seen.get("production_samples_per_second", stage="delivered")
-    arrivals = seen.get("queue_arrivals_samples_per_second")
-    step = seen.get("trainer_step_seconds")
     running, waiting = (recent.requests(seen, state) for state in ("running", "waiting"))
     return Numbers(
         seen=seen,
-        wait=wait,
-        steps=steps,
-        capacity=capacity,
+        wait=own.wait,
+        steps=own.steps,
+        capacity=own.capacity,
         compute_capacity=seen.get("compute_capacity_samples_per_second"),
-        trained=trained,
+        trained=own.trained,
         # Records count consumptions too: what was dropped as stale arrived all the same.
-        arrivals=arrivals if arrivals is not None else _with_stale(produced, seen),
-        held=max((value for _, value in seen.rows("generation_held_ratio")), default=None),
-        overheads={row["phase"]: value for row, value in seen.rows("trainer_overhead_seconds") if "phase" in row},
-        step=step,
+        arrivals=own.arrivals if own.arrivals is not None else _with_stale(produced, seen),
+        held=own.held,
+        gated=own.gated,
+        overheads=own.overheads,
+        step=own.step,
         running=running,
         waiting=waiting,
         kv=seen.get("kv_cache_usage_ratio"),
         limit=seen.get("kv_concurrency_limit"),
         engines={row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row},
         place=place(seen, running, waiting),
-        cap=seen.get("in_flight_ratio"),
+        cap=recent.cap(seen),
         zero=_zero(seen),
         filtered=_filtered(seen),
         lost={row["exit"]: value for row, value in seen.rows("rollout_exit_ratio") if "exit" in row},
@@ -169,33 +184,15 @@ def numbers(seen: Seen) -> Numbers:
         batches=seen.get("queue_batches"),
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
-            "tail_bubble_ratio": seen.get("tail_bubble_ratio"),
+            "tail_bubble_ratio": recent.bubble(seen),
             "scoring_busy_ratio": seen.get("scoring_busy_ratio"),
             "queue_batches": seen.get("queue_batches"),
-            "in_flight_ratio": seen.get("in_flight_ratio"),
+            "in_flight_ratio": recent.cap(seen),
         },
     )
 
 
 DRIFTS = ("response_length_drift_ratio", "turns_drift_ratio", "tool_calls_drift_ratio")
-
-
-def _trainer(seen: Seen) -> tuple[float | None, float | None, float | None, int]:
-    """(wait, capacity, trained, steps): of the present regime where the last ten steps hold a change."""
-    wait, capacity = seen.get("trainer_wait_ratio"), seen.get("capacity_samples_per_second")
-    trained = seen.get("trainer_samples_per_second")
-    shares = regime.waits(seen.steps)
-    newest = regime.present(shares)
-    if wait is None or newest == len(shares):
-        return wait, capacity, trained, len(shares)
-    rows = [step for step in seen.steps if regime.STEP in step.values and regime.WAIT in step.values][-newest:]
-    total, waited = (sum(row.values[key] for row in rows) for key in (regime.STEP, regime.WAIT))
-    now = waited / total
-    # Samples per step do not follow from who waits: the rates scale with the step's time.
-    mean = seen.get("trainer_step_seconds")
-    scale = mean / (total / newest) if mean else 1.0
-    taken = trained * scale if trained is not None else None
-    return now, taken / (1 - now) if taken is not None and now < 1 else capacity, taken, newest
 
 
 def _with_stale(produced: float | None, seen: Seen) -> float | None:

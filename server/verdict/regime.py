@@ -11,6 +11,8 @@ EARLIER, NEWER = 3, 2
 LEAST_SPREAD, LEAST_CHANGE = 0.03, 0.20
 # Of ten steps that do not change, one in a thousand runs shows such a difference (normal noise, nine places to cut).
 SIGNIFICANT = 4.5
+# Fewer steps than the window holds are all there ever were: the first of them waited while the pipeline filled.
+WHOLE = 10
 
 STEP, WAIT = ("trainer_step_seconds", ()), ("trainer_wait_seconds", ())
 
@@ -26,7 +28,13 @@ def present(shares: Sequence[float]) -> int:
     for newer in range(NEWER, len(shares) - EARLIER + 1):
         if _differ(shares[:-newer], shares[-newer:]):
             return newer
-    return len(shares)
+    return len(shares) - _filling(shares)
+
+
+def _filling(shares: Sequence[float]) -> bool:
+    """Is the first of all steps in it, and waited clearly longer than any other?"""
+    young = EARLIER < len(shares) < WHOLE
+    return young and shares[0] >= max(shares[1:]) + LEAST_CHANGE
 
 
 def _differ(before: Sequence[float], after: Sequence[float]) -> bool:

@@ -11,7 +11,7 @@ from server.signals._model import HEARTBEAT
 from server.verdict import evidence as facts
 from server.verdict import words
 from server.verdict.inputs import Seen
-from server.verdict.limiters import BUSY_SCORER, ZERO_ADVANTAGE, limiters
+from server.verdict.limiters import BUSY_SCORER, MOST_SHARE, ZERO_ADVANTAGE, limiters, slow_by
 from server.verdict.model import Limiter, Outcome, Verdict
 from server.verdict.numbers import Numbers, numbers
 
@@ -19,9 +19,13 @@ from server.verdict.numbers import Numbers, numbers
 WAITS = 0.15
 # Worth changing something for: the same 15 % seen from the other side, 1 / (1 - 0.15).
 WORTH = 1.18
+# Of the trainer more must be on offer: a run that is held for a sixth of the time, so as not to run ahead, is matched.
+SURPLUS = 1.25
 # A verdict that stands is left 4 % of the step later than it would be found, one that does not is found 2 % later:
 # on the line itself, noise of two per cent then changes nothing.
 STAYS, COMES = 0.04, 0.02
+# A synchronous verdict stands until its gain is a tenth below the line it crossed: a step's tail is a matter of chance.
+LEFT = 0.9
 # Gains nearer than that are not told apart (DESIGN section 5: 20 %), by their logarithms.
 CLEAR, PLAIN = 1.2, 1.5
 # Of a step: overhead that is the first thing to change. The alert on weight sync stands at a quarter.
@@ -42,6 +46,8 @@ BELOW_CAP = 0.7
 MOST_OF = 0.5
 # Of a verdict with everything there and nothing near it. Nothing measured from outside is certain.
 CERTAIN = 0.95
+# What one missing source could turn round is no confident verdict, whatever else speaks for it.
+UNPROVEN = 0.6
 # From here on a verdict is confident: the dashboard says it without "perhaps".
 CONFIDENT = 0.6
 
@@ -75,12 +81,13 @@ class Case:
     @property
     def worth(self) -> float:
         """How much more than it takes must be on offer for the trainer to be the limiter."""
-        return WORTH if not self.stands else WORTH - STAYS if self.stands == "trainer_bound" else WORTH + COMES
+        return SURPLUS if not self.stands else SURPLUS - STAYS if self.stands == "trainer_bound" else SURPLUS + COMES
 
     def best(self, *outcomes: Outcome) -> Limiter | None:
         return next((one for one in self.found if one.outcome in outcomes), None)
 
 
+UNEXPLAINED = ("too_few_engines", "not_told")
 STARVING = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound")
 
 Said = tuple[Outcome, str, float] | None
@@ -169,8 +176,13 @@ def weight_updates(case: Case) -> Said:
 
 def gate(case: Case) -> Said:
     """The trainer waits and production is held at once: neither is slow."""
-    held = case.n.held
-    return ("orchestrator_bound", "staleness_gate", 0.95) if case.starved and held and held >= HELD else None
+    gated, rival = case.n.gated, case.best("overhead_bound", "trainer_bound")
+    if not case.starved or gated is None or gated < HELD:
+        return None
+    # Without the gate the trainer would not wait, and no more than that.
+    if rival is not None and rival.outcome == "overhead_bound" and rival.gain > (case.n.gap or 1.0):
+        return None
+    return "orchestrator_bound", "staleness_gate", 0.95
 
 
 # ---- tuning: production is too slow
@@ -185,18 +197,22 @@ def outside_engines(case: Case) -> Said:
     if first is None or first.gain < WORTH:
         return None
     serial = first.outcome == "reward_bound" and busy is not None and busy >= BUSY_SCORER
-    rival = case.best("generator_bound", "curriculum_bound")
-    if not serial and rival is not None and rival.gain > first.gain and not case.n.quiet:
+    # Engines with room speak against the engines, and say nothing of groups that are thrown away.
+    rival = case.best("curriculum_bound") if case.n.quiet else case.best("generator_bound", "curriculum_bound")
+    thrown = rival is not None and (rival.outcome == "generator_bound" or case.n.filtered)
+    if not serial and rival is not None and thrown and rival.gain > first.gain:
         return None
-    return first.outcome, first.cause, 1.0 if serial or case.n.quiet else 0.8
+    return first.outcome, first.cause, 1.0 if serial or case.n.roomy else UNPROVEN
 
 
 def too_few_dispatched(case: Case) -> Said:
     """Fewer rollouts are under way than may be, and the engines have room for them."""
-    n = case.n
-    if not case.starved or n.saturated is not False or n.cap is None or n.cap >= BELOW_CAP:
+    n, busy = case.n, case.n.extra.get("scoring_busy_ratio")
+    if not case.starved or n.saturated is not False or n.cap is None or (busy is not None and busy >= BUSY_SCORER):
         return None
-    return "orchestrator_bound", "prompts", 0.9
+    # Those that are scored may still hold their place, and are not counted as under way.
+    places = n.cap / (1.0 - min(n.place.get("scoring", 0.0), MOST_SHARE))
+    return ("orchestrator_bound", "prompts", 0.9) if places < BELOW_CAP else None
 
 
 def thrown_away(case: Case) -> Said:
@@ -210,11 +226,14 @@ def thrown_away(case: Case) -> Said:
 def generation(case: Case) -> Said:
     """What is left: the engines make too little."""
     n = case.n
-    first = case.best("generator_bound")
+    # What nobody explains is the largest part of many gaps; what is explained can be changed.
+    known = (one for one in case.found if one.outcome == "generator_bound" and one.cause not in UNEXPLAINED)
+    first = next((one for one in known if one.gain >= WORTH), None) or case.best("generator_bound")
     if not case.starved or first is None:
         return None
     if n.saturated or (n.place.get("generating", 0.0) >= MOST_OF):
-        return "generator_bound", first.cause, 1.0
+        # Rollouts count as generating from their dispatch on: engines that nobody sees may have room for all of them.
+        return "generator_bound", first.cause, 1.0 if n.saturated is not None else UNPROVEN
     if first.cause in ("long_tail", "drift", "preemption"):
         return "generator_bound", first.cause, 0.9
     # Engines with room, and nobody tells where the rollouts are: it may be anything before them.
@@ -234,7 +253,10 @@ def synchronous(case: Case) -> Said:
     if not case.seen.synchronous:
         return None
     needed = {"generator_bound": SYNC_TAIL, "curriculum_bound": 1 / (1 - ZERO_ADVANTAGE), "overhead_bound": 1.25}
-    first = next((one for one in case.found if one.gain >= needed.get(one.outcome, 1.33)), None)
+    least = {
+        one.outcome: needed.get(one.outcome, 1.33) * (LEFT if one.outcome == case.stands else 1.0) for one in case.found
+    }
+    first = next((one for one in case.found if one.gain >= least[one.outcome]), None)
     if first is not None:
         return first.outcome, first.cause, 0.9
     if case.seen.get("trainer_step_seconds") is None:
@@ -264,8 +286,12 @@ def trainer(case: Case) -> Said:
     """Production could deliver clearly more than the trainer takes."""
     n = case.n
     found = case.best("trainer_bound")
-    if found is not None and found.gain >= case.worth:
-        return "trainer_bound", found.cause, 1.0
+    if n.wait is not None and n.wait >= case.waits and not case.starved:
+        # Enough arrives and grows too old in the queue: whoever took it sooner would not wait for what was dropped.
+        return "trainer_bound", slow_by(n), 0.9
+    if found is not None and found.factor >= case.worth:
+        # Production that is held at times proves little where nobody tells whether the trainer waits.
+        return "trainer_bound", found.cause, 1.0 if n.wait is not None else UNPROVEN
     if n.wait is None or n.wait >= case.waits or n.potential is not None:
         return None
     # Nobody tells what arrives: a queue that is never short of a batch, beside engines with room, is enough of it.
@@ -277,7 +303,8 @@ def trainer(case: Case) -> Said:
 def balanced(case: Case) -> Said:
     if case.n.wait is None or case.n.wait >= case.waits:
         return None
-    return "balanced", "", 0.95 if case.n.potential is not None else 0.8
+    # Without a word of what arrives it may as well be the trainer that sets the pace.
+    return "balanced", "", 0.95 if case.n.potential is not None else UNPROVEN
 
 
 def nothing(case: Case) -> Said:
@@ -286,10 +313,10 @@ def nothing(case: Case) -> Said:
 
 RULES: tuple[tuple[str, Rule], ...] = (
     ("V01", lifecycle), ("V02", frozen_engines), ("V03", no_progress), ("V04", dead_engines), ("V05", silent_trainer),
-    ("V10", failing_sandboxes), ("V11", evaluation), ("V12", weight_updates), ("V13", gate), ("V20", outside_engines),
-    ("V21", too_few_dispatched), ("V22", thrown_away), ("V23", generation), ("V24", starved_somehow),
-    ("V30", synchronous), ("V31", no_gradient), ("V32", overhead), ("V33", trainer), ("V34", balanced),
-    ("V99", nothing),
+    ("V10", failing_sandboxes), ("V11", evaluation), ("V12", weight_updates), ("V13", gate),
+    ("V14", too_few_dispatched), ("V20", outside_engines), ("V22", thrown_away), ("V23", generation),
+    ("V24", starved_somehow), ("V30", synchronous), ("V31", no_gradient), ("V32", overhead), ("V33", trainer),
+    ("V34", balanced), ("V99", nothing),
 )  # fmt: skip
 """In the order they are asked."""
 
@@ -312,7 +339,10 @@ def _verdict(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -
     complete = facts.completeness(n)
     liveness = rule < "V06"
     says = facts.disagreements(n)
-    sure = sure if liveness else sure * (0.4 + 0.6 * complete) * _clear(case, own) * (0.8 if says else 1.0)
+    if not liveness:
+        # Half of all groups without a gradient would be the first thing to change, and nobody tells of it.
+        blind = UNPROVEN if n.zero is None and n.seen.fact("group_size") != 1 else 1.0
+        sure *= (0.4 + 0.6 * complete) * _clear(case, own) * (0.8 if says else 1.0) * blind
     return Verdict(
         outcome=outcome,
         cause=cause,
@@ -320,7 +350,7 @@ def _verdict(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -
         confidence=round(CERTAIN * sure, 2),
         completeness=round(complete, 2),
         summary=words.summary(outcome, n, own),
-        evidence=facts.evidence(n, found),
+        evidence=facts.evidence(n, found, own),
         limiters=found,
         advice=words.advice(outcome, cause),
         numbers=n.table(),

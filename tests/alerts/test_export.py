@@ -77,6 +77,7 @@ CROSSING: dict[str, tuple[str, list[float]]] = {
     "ZeroAdvantageHigh": ("basis=completed", [0.6] * 11 + [0.45, 0.3]),
     "KVCacheExhausted": ("", [0.96] * 7 + [0.92, 0.92, 0.8, 0.96]),
     "WeightSyncSlow": ("", [0.3] * 6 + [0.22, 0.1, 0.3]),
+    "CostOverTarget": ("", [1.2] * 17 + [0.9, 1.2, 0.8]),
     "DiscardHigh": ("", [0.55] * 12 + [0.45, 0.1]),
     "PreemptionsHigh": ("", [0.2] * 7 + [0.07, 0.01]),
     "StalenessOverBound": ("", [1.0, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2, 1.0]),
@@ -86,6 +87,9 @@ CROSSING: dict[str, tuple[str, list[float]]] = {
     "SandboxesDangling": ("", [21] * 12 + [20]),
     "SandboxCreditLow": ("", [30, 24, 23, 24, 30]),
     "DataTrustLow": ("actor=generator", [1.0] + [0.5] * 11 + [0.95, 1.0]),
+    "ResponseLengthDrift": ("", [1.2] + [1.6] * 11 + [1.45, 1.45, 1.3, 1.6]),
+    "KVCeilingAhead": ("bound=mid", [30_000] + [20_000] * 31 + [30_000]),
+    "Bottleneck": ("verdict=generator_bound", [0, 1, 1, 0] + [1] * 17 + [0, 1]),
 }
 
 
@@ -133,6 +137,25 @@ def test_prometheus_fires_when_we_do(tmp_path: Path) -> None:
 
 
 @needs_promtool
+def test_prometheus_adds_up_idle_dollars_of_all_causes(tmp_path: Path) -> None:
+    """1 USD a minute and 0.8 beside it: 108 within an hour, where neither is above 100."""
+    (tmp_path / "rules.yml").write_text(export.rules([EVERY["IdleBurn"]]))
+    series = [
+        {"series": f'rollscope_idle_usd_total{{run="r",cause="{cause}"}}', "values": f"0+{each}x90"}
+        for cause, each in (("stalled", 1), ("trainer_wait", 0.8))
+    ]
+    running = {"series": 'rollscope_run_state{run="r",state="running"}', "values": "1x90"}
+    fires = {"expr": 'count(ALERTS{alertname="IdleBurn",alertstate="firing",run="r"})', "eval_time": "80m"}
+    one = {"interval": "1m", "input_series": [*series, running], "promql_expr_test": [
+        {**fires, "exp_samples": [{"labels": "{}", "value": 1}]},
+        {**fires, "eval_time": "10m", "exp_samples": []},
+    ]}  # fmt: skip
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [one]}))
+    done = promtool("test", "rules", "test.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
 def test_prometheus_disagrees_where_a_rule_is_changed(tmp_path: Path) -> None:
     """The comparison above bites: with another level in the exported file promtool finds the difference."""
     text = export.rules([EVERY["TrainerStarved"]]).replace("> 0.3 and", "> 0.36 and")
@@ -147,7 +170,7 @@ def test_every_rule_that_can_fire_today_is_compared() -> None:
     """A rule whose signal comes alive must be added above; these compare two series or growth."""
     known = {item.name for item in signals.load()} | {TARGET_UP}
     alive = {name for name, rule in EVERY.items() if all(c.name in known for c in rule.conditions)}
-    assert alive - CROSSING.keys() == {"AllZeroRewards", "EngineDown", "SandboxInitFailures"}
+    assert alive - CROSSING.keys() == {"AllZeroRewards", "EngineDown", "IdleBurn", "SandboxInitFailures"}
 
 
 # ---- grafana

@@ -126,7 +126,9 @@ def test_the_first_of_many_steps_and_lives(tmp_path: Path) -> None:
                 for life in (1, 2)
                 for n in range(first, 700)
             ]
-            store.write(Batch(f"from-{first}", steps=stamps, run_fields={"incarnation": 2}))
+            store.write(
+                Batch(f"from-{first}", steps=stamps, lives=[(n, round((T0 + 1000 * n) * 1000)) for n in (1, 2)])
+            )
             assert alerts_replay._first_step(store, f"from-{first}") == T0 + 1000 + first
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from collectors.model import Limits
 from collectors.trainers import verl
 from tests.collectors._frameworks import counts, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, value
@@ -318,3 +319,34 @@ def test_the_last_words_end_the_run(tmp_path: Path) -> None:
     with (path / "console.log").open("a") as file:
         file.write("(TaskRunner pid=12) \"Final validation metrics: {'val-core/x': 0.5}\"\n")
     assert tail(COLLECTOR, path).facts["lifecycle"] == "finished"
+
+
+PRINTED = "{'actor_rollout_ref': {'rollout': {'n': 8}}, 'data': {'train_batch_size': 4}}"
+
+
+def test_the_loggers_file_is_taken_once_it_has_a_step_where_the_printed_log_has_none(tmp_path: Path) -> None:
+    """`trainer.logger=['file']`: the configuration is printed minutes before the first line is logged."""
+    (tmp_path / "train.log").write_text(
+        "{'actor_rollout_ref': {'rollout': {'n': 8}}, 'data': {'train_batch_size': 4}}\n"
+    )
+    assert COLLECTOR.tail is not None
+    first = COLLECTOR.tail(tmp_path, {}, Limits(), 1e9)
+    assert (first.reader, first.samples, first.facts["batch_samples"]) == ("console train.log", (), 32.0)
+    lines = [{"step": n, "data": {"timing_s/step": 10.0 * n, "timing_s/gen": 4.0}} for n in (1, 2)]
+    logged = tmp_path / "run.jsonl"
+    logged.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    second = COLLECTOR.tail(tmp_path, json.loads(json.dumps(first.cursor)), Limits(), 1e9)
+    seconds = [sample.value for sample in second.samples if sample.metric == "trainer_step_seconds"]
+    assert (second.reader, seconds) == ("jsonl run.jsonl", [10.0, 20.0])
+
+
+def test_a_printed_log_with_steps_is_kept(tmp_path: Path) -> None:
+    text = (
+        "{'actor_rollout_ref': {'rollout': {'n': 8}}, 'data': {'train_batch_size': 4}}\nstep:1 - timing_s/step:10.0\n"
+    )
+    (tmp_path / "train.log").write_text(text)
+    assert COLLECTOR.tail is not None
+    first = COLLECTOR.tail(tmp_path, {}, Limits(), 1e9)
+    (tmp_path / "run.jsonl").write_text(json.dumps({"step": 1, "data": {"timing_s/step": 10.0}}) + "\n")
+    second = COLLECTOR.tail(tmp_path, json.loads(json.dumps(first.cursor)), Limits(), 1e9)
+    assert second.reader == "console train.log"

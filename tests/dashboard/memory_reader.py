@@ -7,7 +7,9 @@ import bisect
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from server.query import what_if
 from server.query.preflight import PreflightInfo
 from server.query.sandboxes import edge_of
 from server.query.types import (
@@ -25,6 +27,8 @@ from server.query.types import (
     TargetTrust,
     UnknownRun,
 )
+from server.query.verdicts import VerdictSpan
+from server.query.what_if_types import Answer, Changes
 from tests.dashboard.memory_rollouts import MemoryRollouts
 
 Point = tuple[float, float | None]
@@ -39,7 +43,8 @@ class _Run:
     points: dict[str, list[Point]] = field(default_factory=dict)
     log: list[tuple[str, Point]] = field(default_factory=list)
     targets: list[TargetTrust] = field(default_factory=list)
-    verdict: Mapping[str, object] | None = None
+    verdict: Mapping[str, Any] | None = None
+    spans: list[VerdictSpan] = field(default_factory=list)
     generation: int = 1
 
 
@@ -78,8 +83,9 @@ class MemoryReader(MemoryRollouts):
     def set_targets(self, run: str, *targets: TargetTrust) -> None:
         self._runs[run].targets = list(targets)
 
-    def set_verdict(self, run: str, verdict: Mapping[str, object] | None) -> None:
-        self._runs[run].verdict = verdict
+    def set_verdict(self, run: str, verdict: Mapping[str, Any] | None, *spans: VerdictSpan) -> None:
+        with self._lock:
+            self._runs[run].verdict, self._runs[run].spans = verdict, list(spans)
 
     def silence(self, run: str, now: SignalNow) -> None:
         """A signal without a value, and why."""
@@ -162,6 +168,9 @@ class MemoryReader(MemoryRollouts):
     def _aged(self, box: SandboxInfo) -> SandboxInfo:
         waits = box.ready_at is None and box.state not in ("terminated", "failed") and box.requested_at is not None
         return replace(box, pending_seconds=self.clock - (box.requested_at or 0) if waits else None)
+
+    def what_if(self, run: str, changes: Changes) -> Answer:
+        return what_if.ask(self.status(run), changes)
 
     def preflight(self, run: str) -> PreflightInfo:
         with self._lock:
@@ -276,6 +285,12 @@ class MemoryReader(MemoryRollouts):
                 new.setdefault(name, []).append(point)
             points = {name: tuple(sorted(kept, key=lambda p: p[0])) for name, kept in new.items()}
             return Delta(self.cursor(run), not fits, self.clock, points)
+
+    def verdicts(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
+        with self._lock:
+            self.calls.append(f"verdicts {run}")
+            found = self._run(run).spans
+        return [one for one in found if one.start <= end and (one.end is None or one.end > start)][-limit:]
 
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         runs = [self._run(run)] if run is not None else list(self._runs.values())

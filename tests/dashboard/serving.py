@@ -1,5 +1,6 @@
 """A real server in a thread, and a way to wait in a page whose CSP forbids Playwright's own."""
 
+import hashlib
 import socket
 import threading
 import time
@@ -13,12 +14,27 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from playwright.sync_api import Page
 
+from dashboard import static
 from dashboard.app import attach, csp
 from server.query import shape
 from server.query.types import Reader
 from tests.dashboard.memory_reader import MemoryReader
 
 PATIENCE = 15.0
+_compress = static._compress
+_PACKED: dict[tuple[bytes, ...], static.Kept] = {}
+
+
+def _packed(messages: list[Any]) -> static.Kept:
+    """What the app makes of a file, made once: each test has an app of its own, and plotly.js takes each half a second.
+
+    The key is all that the app answered, so that a file that differs is another one.
+    """
+    head, bodies = messages[0], [message.get("body", b"") for message in messages[1:]]
+    key = (hashlib.sha256(b"".join(bodies)).digest(), *(part for header in head["headers"] for part in header))
+    if key not in _PACKED:
+        _PACKED[key] = _compress(messages)
+    return _PACKED[key]
 
 
 def application(reader: Reader, receivers: Sequence[str] | None = None) -> FastAPI:
@@ -93,6 +109,7 @@ class Serving:
         self.url = f"http://127.0.0.1:{self.port}/"
 
     def start(self) -> None:
+        static._compress = _packed
         config = uvicorn.Config(self._app(), port=self.port, log_level="warning", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -102,6 +119,7 @@ class Serving:
     def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join(10)
+        static._compress = _compress
 
     def __enter__(self) -> "Serving":
         self.start()

@@ -43,6 +43,17 @@ def test_the_engine_that_gets_little_work_is_named() -> None:
     assert tail(*idle, busy)[1] == "vllm · idlest e4 (10 % of the median)"
 
 
+def test_records_that_cannot_be_read_are_no_engine_that_is_down() -> None:
+    """Whether there are engines or none: formats of records are kept apart."""
+    records = replace(FLEET[0], target="dump", kind="verl_rollouts", up=False, error="no such folder", records=True)
+    unknown = replace(one("kv_cache_usage_ratio", 0.0), value=None, state="unknown", why="log `kv`")
+    for fleet, kinds in ((FLEET, "vllm"), ((), "")):
+        facts = Facts(Status("run", "vllm", "async", "running", NOW, None, (unknown,), (), (*fleet, records), {}))
+        assert (facts.kinds("generator"), facts.down("generator")) == (kinds, ("", ""))
+        assert (facts.kinds("records"), facts.down("records")) == ("verl_rollouts", ("critical", "1 of 1 down"))
+        assert facts.signals[0].why == "log `kv`"
+
+
 def generator(*engines: tuple[str, str, str], life: str = "running", more: float = 0) -> tuple[object, object]:
     """(state, subtitle); engines as (state, target, rank)."""
     states = [state for state, _, _ in engines]

@@ -333,15 +333,6 @@ def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
     assert "down" not in cells(reader)["f.generator.sub"]
 
 
-def test_verdict_takes_the_banner(reader: MemoryReader) -> None:
-    verdict = {"outcome": "generator_bound", "confidence": "high", "summary": "Engines are full", "next": ["Add 2"]}
-    reader.set_verdict(fake.RICH, verdict)
-    found = cells(reader)
-    assert (found["b.chip"], found["b.head"], found["b.num"]) == ("Generator-bound", "Engines are full", "")
-    assert "high confidence" in found["b.meta"]
-    assert found["f.next.0"] == "Add 2"
-
-
 def test_a_thousand_targets_fold(reader: MemoryReader) -> None:
     reader.set_targets(fake.RICH, *(fake.target(f"vllm-{i}", "generator", "vllm", up=i != 999) for i in range(1000)))
     found = trust(reader.status(fake.RICH))

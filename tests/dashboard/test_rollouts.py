@@ -16,6 +16,7 @@ from dashboard.page import cells as of_page
 from dashboard.pages import by_key
 from dashboard.panels import PANELS
 from dashboard.rollout_asked import CENSUS, Asked, parse
+from dashboard.rollout_tables import MANY
 from dashboard.rollouts import recipe
 from dashboard.turns import ages
 from dashboard.updates import MOST, cells
@@ -91,6 +92,15 @@ def test_weight_updates_stand_in_columns() -> None:
     assert found == {
         "w.10": [[5.0, 10], [30.5, 11]], "w.19": [[50.0, 12]], "w.width": 60.0, "w.n": 3,
         "w.note": "3 weight updates in this time, v10 to v12",
+    }  # fmt: skip
+
+
+def test_change_points_stand_beside_weight_updates_and_are_none() -> None:
+    columns_of = grid(Span(600, 1200, True))
+    drift = EventInfo(642.5, "drift", "drift:tool_calls::40", "tool calls x2.5 from step 40 on")
+    assert cells([*published([605.0]), drift], columns_of) == {
+        "w.10": [[5.0, 10]], "w.d.10": [[42.5, "tool calls x2.5 from step 40 on"]], "w.width": 60.0, "w.n": 1,
+        "w.note": "1 weight update in this time",
     }  # fmt: skip
 
 
@@ -176,8 +186,8 @@ def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader
         mine = [row for row in rows if row.state == name]
         assert (count, tokens) == (len(mine), sum(row.response_tokens or 0 for row in mine))
     assert [bar[0] for bar in bars] == ["trained", "zero_advantage", "stale", "infra_error", "unrecorded"]
-    assert bars[0][3:] == [212_400.5, 118.0, 0] and bars[2][3:] == [None, None, 0]
-    assert bars[4] == ["unrecorded", 0, 1_204_000, 31_000.0, 17.22, 1]
+    assert bars[0][3:] == [212_400.5, 118.0, 0, None, ""] and bars[2][3:] == [None, None, 0, None, ""]
+    assert bars[4] == ["unrecorded", 0, 1_204_000, 31_000.0, 17.22, 1, None, ""]
     assert found["ro.f.in"] == 127
 
 
@@ -296,6 +306,23 @@ def test_open_rollout_has_its_timeline(reader: MemoryReader) -> None:
     assert [turn[5] for turn in found["turns"]] == [None, 1, 2, None]
     assert len(found["siblings"]) == 7 and found["told"] is True
     assert [version for _, version in found["updates"]] == [first + 1, first + 2, first + 3, first + 4]
+
+
+def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
+    kept = reader.records(made.ASYNC).details
+    detail = kept[made.OPEN, 1]
+    row = replace(detail.row, sandbox_ids=("sbx-9", "sbx-1"))
+    kept[made.OPEN, 1] = replace(detail, row=row, turns=({"version": 1, "sandbox_id": "sbx-t"},))
+    assert view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]["boxes"] == [
+        ["sbx-9", "", "its provider is not collected"], ["sbx-1", "prime", "terminated"],
+        ["sbx-t", "", "its provider is not collected"],
+    ]  # fmt: skip
+
+
+def test_a_page_that_does_not_hold_all_says_so(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = reader.rollouts
+    monkeypatch.setattr(reader, "rollouts", lambda *args, **kwargs: replace(whole(*args, **kwargs), complete=False))
+    assert view(reader, search="find=r-0")["rt.n"] == "of any time · " + MANY
 
 
 def test_nobody_by_that_name(reader: MemoryReader) -> None:

@@ -6,6 +6,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from playwright.sync_api import Browser
 
+from server.query.rollout_types import RolloutDetail
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.rollout_pages import IDS, Open, asked, hurry, opening
@@ -323,6 +324,24 @@ def test_exports_lead_to_the_api(open_page: Open, reader: MemoryReader) -> None:
     assert trace == f"/api/v1/runs/{made.ASYNC}/rollouts/{quote(odd, safe='')}/trace"
     whole = page.locator("#ro-trace").get_attribute("href")
     assert whole is not None and whole.startswith(f"/api/v1/runs/{made.ASYNC}/rollouts/trace?start=")
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({}, "No time of it was told: push dispatched_at, started_at, finished_at."),
+        ({"dispatched_at": 90.0, "finished_at": 10.0}, "Its times make no bar: push started_at."),
+        ({"scored_at": 5.0}, "Its times make no bar: push dispatched_at, started_at, finished_at."),
+    ],
+)
+def test_a_timeline_without_a_bar_names_the_times_that_are_missing(
+    open_page: Open, reader: MemoryReader, told: dict[str, float], words: str
+) -> None:
+    row = made.made("bare", "trained", 5, seconds=80.0, times={name: made.NOW - ago for name, ago in told.items()})
+    reader.put_detail(made.ASYNC, RolloutDetail(row, (), (), (), (), False, ()))
+    page = open_page(more="&rollout=bare")
+    until(page, "() => document.querySelector('#ro-open dl')")
+    assert words in page.locator("#ro-open .note").all_inner_texts()
 
 
 def test_unknown_rollout_is_said(open_page: Open) -> None:

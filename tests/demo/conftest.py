@@ -1,20 +1,25 @@
 """Simulated runs, shared by the tests: each is a fraction of a second, but there are many tests."""
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 from server.demo.cluster import Cluster
-from server.demo.process import Demo
+from server.demo.faults import Fault
 from server.demo.records import Observer, Step
 from server.demo.scenarios import SCENARIOS
+from server.demo.served import Served
+from server.demo.stacks import begin
 
 START = 1_795_000_000.0  # any epoch; not a whole multiple of a step or tick
 SEEDS = (1, 2, 3)
-# The scenarios whose rollouts are one request each, from dispatch to verifier.
-MATH = [name for name, scenario in SCENARIOS.items() if scenario.sandboxes is None]
+# The scenarios of prime-rl and vLLM; and those whose rollouts are one request each, from dispatch to verifier.
+PRIME = [name for name, scenario in SCENARIOS.items() if not (scenario.slime or scenario.verl or scenario.agents)]
+# Those of one stack that differ in kind; the others differ from them in numbers alone.
+BASE = ("healthy", "generator-bound", "gb300-sandbox-wall")
+MATH = [name for name in PRIME if SCENARIOS[name].sandboxes is None]
 
 
 class Recorder(Observer):
@@ -25,7 +30,7 @@ class Recorder(Observer):
         self.steps.append(step)
 
 
-@cache
+@lru_cache(maxsize=4)  # a file looks at three seeds of a scenario; each is 60 MB
 def simulated(scenario: str, seed: int, seconds: float) -> tuple[Cluster, tuple[Step, ...]]:
     """A cluster after `seconds`, and its steps. Shared: look, do not touch."""
     cluster = Cluster(SCENARIOS[scenario], seed)
@@ -36,13 +41,14 @@ def simulated(scenario: str, seed: int, seconds: float) -> tuple[Cluster, tuple[
 
 
 @pytest.fixture
-def make_demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
+def make_demo(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """Demos in this process, closed at the end; each with a folder of its own."""
-    made: list[Demo] = []
+    made: list[Served] = []
 
-    def make(scenario: str = "healthy", seed: int = 1) -> Demo:
-        made.append(Demo(scenario, seed, tmp_path / str(len(made)), START))
-        return made[-1]
+    def make(scenario: str = "healthy", seed: int = 1, faults: Sequence[Fault] = ()) -> Served:
+        demo = begin(scenario, seed, tmp_path / str(len(made)), START, faults=faults)
+        made.append(demo)
+        return demo
 
     yield make
     for demo in made:

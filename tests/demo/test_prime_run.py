@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from server.demo.process import Demo
-from server.demo.scenarios import SCENARIOS
-from tests.demo.conftest import START
+from tests.demo.conftest import BASE, START
 
 SECONDS = 400.0
 Row = dict[str, float]
 
 
-@pytest.fixture(scope="module", params=sorted(SCENARIOS))
+@pytest.fixture(scope="module", params=sorted(BASE))
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     made = Demo(request.param, 1, tmp_path_factory.mktemp("demo"), START)
     made.advance(START + SECONDS)
@@ -78,7 +77,7 @@ def test_trainer_rows_tell_the_truth(rows: list[Row], truth: list[Row]) -> None:
             assert row[key] == step[name]
 
 
-def test_orchestrator_rows_tell_the_truth(rows: list[Row], truth: list[Row]) -> None:
+def test_orchestrator_rows_tell_the_truth(demo: Demo, rows: list[Row], truth: list[Row]) -> None:
     shipped = by_step(rows, "progress/rollouts")
     for step in truth:
         row = shipped[step["step"]]
@@ -93,9 +92,11 @@ def test_orchestrator_rows_tell_the_truth(rows: list[Row], truth: list[Row]) -> 
             ("train/agg/effective/num_output_tokens/max", "response_tokens_max"),
             ("train/agg/effective/agent/is_truncated/mean", "truncated_ratio"),
             ("progress/output_tokens", "tokens"),
-            ("progress/rollouts", "samples"),
         ):
             assert row[key] == pytest.approx(step[name]), key
+        lost = row["progress/rollouts"] - step["samples"]
+        assert lost == round(row["train/agg/all/has_error/mean"] * row["progress/rollouts"])
+        assert lost == 0 or demo.cluster.scenario.losses
         assert row["train/agg/all/agent/solved_some"] == pytest.approx(1 - step["zero_advantage_ratio"])
 
 

@@ -28,8 +28,9 @@ from server.demo.scenarios import SCENARIOS
 from server.demo.traces import KEPT_STEPS
 from server.query import StoreReader
 from server.rollout_merge import merged
+from server.signals._census import EXITS
 from server.store import Store, Writer
-from tests.demo.conftest import START, simulated
+from tests.demo.conftest import BASE, START, simulated
 
 # Ten steps of the window, one that says where it begins, one for the warm-up.
 STEPS = {"healthy": 12, "gb300-sandbox-wall": 12}
@@ -77,7 +78,8 @@ def watch(demo: Demo, store: Store, steps: int) -> Watched:
 async def _drive(demo: Demo, loop: RunLoop, clock: ScaledClock, steps: int) -> float:
     t, truth = START, Path(str(demo.ready["truth"]))
     while truth.read_bytes().count(b"\n") < steps:
-        t += 5.0
+        # Nothing here is told by a page: every second look at them is enough.
+        t += 10.0
         demo.advance(t)
         clock.set(t)
         await loop.step(t, patient=True)
@@ -104,7 +106,8 @@ def levels(scenario: str, truth: Mapping[str, Any]) -> Iterator[tuple[str, float
         for stat, value in told.get(level, {}).items():
             yield f'staleness_versions{{level="{level}",stat="{stat}"}}', value
     yield "mixed_version_ratio", told["mixed"]
-    yield 'staleness_part_versions{part="in_flight"}', told["parts"]["in_flight"]
+    for part, value in told["parts"].items():
+        yield f'staleness_part_versions{{part="{part}"}}', value
     if "old_state_turns" in told:
         yield "old_state_turn_ratio", told["old_state_turns"]
 
@@ -113,7 +116,9 @@ def test_staleness_is_the_truth_at_every_level(watched: tuple[str, dict[str, Any
     scenario, found, truth = watched
     assert len(truth["steps"]) == 10
     for name, value in levels(scenario, truth):
-        assert found[name] == NEAR(value, rel=0.02, abs=1e-6), name
+        # A clock of published versions cuts the parts; the levels are counted.
+        near = 0.02 if "part" in name else 1e-6
+        assert found[name] == NEAR(value, rel=near, abs=1e-6), name
 
 
 def test_every_other_record_signal_is_the_truth(watched: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
@@ -126,6 +131,7 @@ def test_every_other_record_signal_is_the_truth(watched: tuple[str, dict[str, An
         'tool_calls{stat="mean"}': truth["tool_calls_mean"],
         'reward{stat="mean"}': truth["reward_mean"],
         'sample_age_seconds{stat="p95"}': truth["sample_age_p95"],
+        'sample_age_seconds{stat="oldest"}': truth["oldest"],
     }
     for basis in ("completed", "admitted"):
         for cause, share in truth[basis].items():
@@ -133,10 +139,23 @@ def test_every_other_record_signal_is_the_truth(watched: tuple[str, dict[str, An
         expected[f'zero_advantage_ratio{{basis="{basis}"}}'] = sum(truth[basis].values())
     for of, ratio in truth["tail"].items():
         expected[f'tail_index_ratio{{of="{of}"}}'] = ratio
+    # Of the past only what ended is told, and `dispatched` lacks what is still under way.
     for stage in ("completed", "delivered"):
         expected[f'production_samples_per_second{{stage="{stage}"}}'] = truth["rates"][stage]
     for name, value in expected.items():
-        assert found[name] == NEAR(value, rel=0.02, abs=1e-6), name
+        # Ranks of p99 differ by one between two conventions; everything else is counted, or a sum.
+        near = 0.02 if "tail" in name else 1e-3
+        assert found[name] == NEAR(value, rel=near, abs=1e-6), name
+
+
+def test_every_exit_is_the_truth(watched: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+    scenario, found, truth = watched
+    assert set(truth["exits"]) == {"trained", "stale"} | (
+        {"infra_error", "env_error"} if SCENARIOS[scenario].losses else set()
+    )
+    for name in EXITS:
+        assert found[f'rollout_exit_ratio{{exit="{name}"}}'] == NEAR(truth["exits"].get(name, 0.0), rel=0.02), name
+    assert found["infra_failure_ratio"] == NEAR(truth["exits"].get("infra_error", 0.0), rel=0.02)
 
 
 def test_the_last_line_of_the_truth_has_every_level_and_the_census(make_demo: Callable[..., Demo]) -> None:
@@ -151,7 +170,7 @@ def test_the_last_line_of_the_truth_has_every_level_and_the_census(make_demo: Ca
     assert set(line["census"]) >= {"booting", "generating", "in_tool", "waiting_group", "queued"}
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", BASE)
 def test_versions_of_tokens_add_up_to_the_response(scenario: str) -> None:
     """Every token is of exactly one version, and versions only go up."""
     _, steps = simulated(scenario, 1, 1_300.0)
@@ -167,13 +186,17 @@ def test_versions_of_tokens_add_up_to_the_response(scenario: str) -> None:
     assert mixed > 0
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", BASE)
 def test_every_shipped_episode_was_saved_before(make_demo: Callable[..., Demo], scenario: str) -> None:
     demo = make_demo(scenario)
     demo.advance(START + 400)
     root = Path(str(demo.ready["run_dir"])) / "rollouts"
     saved, shipped = _traces(root, "all"), _traces(root, "effective")
-    assert len(shipped) == len(set(shipped)) and len(shipped) % 256 == 0 and shipped
+    batches = list(demo.rollout_truth.batches)
+    trained = sum(len(list(batch.rollouts())) for batch in batches)
+    assert len(shipped) == len(set(shipped)) == trained and shipped
+    lost = sum(1 for batch in batches for one in batch.members() if one.error)
+    assert trained + lost == 256 * len(batches) and (lost > 0) is (SCENARIOS[scenario].losses is not None)
     assert set(shipped) <= set(saved)
     assert len(saved) == len(set(saved))
 

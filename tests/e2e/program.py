@@ -65,11 +65,11 @@ class Program:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=0.05)
 
-    def until(self, path: str, good: Any) -> Any:
-        """The JSON of `path` once `good` accepts it; polls as a script would, for three minutes at most."""
+    def until(self, path: str, good: Any, seconds: float = 180.0) -> Any:
+        """The JSON of `path` once `good` accepts it; polls as a script would, for `seconds` at most."""
         import time  # noqa: PLC0415
 
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + seconds
         last: Any = None
         while time.monotonic() < deadline:
             answer = self.get(path)

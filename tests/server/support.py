@@ -11,6 +11,7 @@ from server.drive import RunDriver, carry_of
 from server.ingest import Ingest
 from server.query import StoreReader
 from server.store import Store, Writer
+from server.verdicts import Judge
 
 T0 = 1_800_000_000.0
 ENGINE = Target("engine-0", "run", "vllm", "generator", url="http://127.0.0.1:1")
@@ -22,7 +23,7 @@ class Bench:
 
     def __init__(
         self, store: Store, writer: Writer, facts: dict[str, str | float] | None = None,
-        alerts: AlertSettings | None = None, trust: Trust | None = None,
+        alerts: AlertSettings | None = None, trust: Trust | None = None, judge: Judge | None = None,
     ) -> None:  # fmt: skip
         self.store, self.writer = store, writer
         trust = trust or Trust()
@@ -37,6 +38,7 @@ class Bench:
             facts or {},
             alerts,
             trust=trust,
+            judge=judge,
         )
         self.ingest.met(self.driver.recovered)
 
@@ -76,11 +78,12 @@ class Bench:
 
 @contextmanager
 def bench(
-    store: Store, alerts: AlertSettings | None = None, trust: Trust | None = None, **facts: str | float
-) -> Iterator[Bench]:
+    store: Store, alerts: AlertSettings | None = None, trust: Trust | None = None, judge: Judge | None = None,
+    **facts: str | float,
+) -> Iterator[Bench]:  # fmt: skip
     writer = Writer(store)
     try:
-        yield Bench(store, writer, facts, alerts, trust)
+        yield Bench(store, writer, facts, alerts, trust, judge)
     finally:
         writer.close()
 

@@ -69,7 +69,9 @@ def test_status_has_the_shape_of_the_contract(run: Bench) -> None:
         "facts",
     }
     assert set(status["verdict"]) == {
-        "outcome", "cause", "confidence", "since", "summary", "evidence", "shares", "next", "usd_per_hour"
+        "outcome", "cause", "confidence", "since", "summary", "evidence", "shares", "next", "usd_per_hour",
+        "rule", "completeness", "limiters", "advice", "numbers", "missing", "disagreements", "buffer", "rules_version",
+        "as_of",
     }  # fmt: skip
     assert (status["run"], status["framework"], status["mode"], status["lifecycle"]) == (
         "run",

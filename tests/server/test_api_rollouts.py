@@ -247,6 +247,7 @@ def test_pages_filters_and_keys(run: Lived) -> None:
     assert [row["rollout_id"] for row in first["rollouts"]] == ["4/a b", "r2"]
     second = ask("GET", f"/api/v1/runs/run/rollouts?limit=9&after={first['after']}").json()
     assert [row["rollout_id"] for row in second["rollouts"]] == ["r1", "r0", "told"] and second["after"] is None
+    assert first["complete"] is second["complete"] is True
     assert ask("GET", "/api/v1/runs/run/rollouts?sort=reward&order=asc&limit=1").json()["rollouts"][0]["reward"] == -1.0
     for query, names in (
         ("state=in_tool", ["told"]),
@@ -261,6 +262,33 @@ def test_pages_filters_and_keys(run: Lived) -> None:
     for query in ("sort=colour", "order=up", "limit=1001", "limit=0", "format=xml", "start=-1"):
         assert ask("GET", f"/api/v1/runs/run/rollouts?{query}").status_code == 422
     assert ask("GET", "/api/v1/runs/none/rollouts").status_code == 404
+
+
+def test_a_purpose_that_nobody_told_is_training_everywhere(run: Lived) -> None:
+    """Two tell none, one that it is for training, one an evaluation, one a judge's."""
+    told = {"a": {}, "b": {}, "c": {"purpose": "train"}, "d": {"purpose": "eval"}, "e": {"purpose": "judge"}}
+    body = [{"rollout_id": name, "exit": "stale", "exited_at": T0 - 4, **more} for name, more in told.items()]
+    assert post(run, "rollouts", body).status_code == 200
+    run.at(5)
+    for query, names in (("purpose=train", "abc"), ("purpose=eval", "d"), ("purpose=", "abcde")):
+        found = web(run)("GET", f"/api/v1/runs/run/rollouts?sort=moved&{query}").json()["rollouts"]
+        assert sorted(row["rollout_id"] for row in found) == [*names]
+        table = web(run)("GET", f"/api/v1/runs/run/rollouts?format=csv&sort=moved&{query}").text
+        assert sorted(row["rollout_id"] for row in csv.DictReader(io.StringIO(table))) == [*names]
+        bars = web(run)("GET", f"/api/v1/runs/run/funnel?start={T0 - 60}&end={T0 + 60}&{query}").json()["bars"]
+        assert {bar["exit"]: bar["rollouts"] for bar in bars}["stale"] == len(names)
+
+
+def test_what_one_cell_adds_up_fits_every_database(store: Store, run: Lived) -> None:
+    """1,100 of the most tokens each in one minute, and one of more than can be meant."""
+    body = [complete(f"r{n}", response_tokens=10**9, loss_tokens=None, token_versions=None) for n in range(1100)]
+    answer = post(run, "rollouts", [*body, complete("huge", response_tokens=2**53)])
+    assert answer.status_code == 207 and answer.json()["refused"] == [
+        {"line": 1101, "detail": "response_tokens must be a whole number up to 1000000000"}
+    ]
+    run.at(5)
+    (found,) = [one for one in store.rollouts.sums("run", MS - 3_600_000, MS + 60_000) if one.exit == "trained"]
+    assert (found.rollouts, found.response_tokens) == (1100, 1_100_000_000_000)
 
 
 def test_a_table_for_a_spreadsheet_runs_nothing(run: Lived, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,13 +356,15 @@ def test_the_funnel_in_tokens_gpu_seconds_and_dollars(run: Lived) -> None:
     """An hour of two engines' 100 tokens/s on 8 GPUs at 2 dollars; 270,000 tokens are recorded."""
     store, series = run.store, run.store.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
     sums = [
-        RolloutSum(3_600_000, MS, "trained", "math", "train", 90, 0, 180_000, 0, 0.0),
-        RolloutSum(3_600_000, MS, "stale", "code", "", 30, 0, 60_000, 0, 0.0),
-        RolloutSum(3_600_000, MS, "trained", "math", "eval", 10, 0, 30_000, 0, 0.0),
+        RolloutSum(3_600_000, MS, "trained", "math", "train", 90, 0, 180_000, 0, 0.0, 90),
+        RolloutSum(3_600_000, MS, "stale", "code", "", 30, 0, 60_000, 0, 0.0, 30),
+        RolloutSum(3_600_000, MS, "trained", "math", "eval", 10, 0, 30_000, 0, 0.0, 10),
         RolloutSum(3_600_000, MS, "surplus", "math", "train", 5, 0, 0, 0, 0.0),
     ]
     points = [(series, MS + 5000 * n, 100.0, 0) for n in range(721)]
-    facts: dict[str, str | float] = {"generator_gpus": 8.0, "usd_per_gpu_hour": 2.0}
+    facts: dict[str, str | float] = {
+        "generator_gpus": 8.0, "usd_per_gpu_hour": 3.0, "generator_usd_per_gpu_hour": 2.0
+    }  # fmt: skip
     live = RolloutRow("t", Rollout("x"), 0, MS, MS, "generating", MS)
     store.write(Batch("run", points=points, rollout_sums=sums, facts=facts, rollouts=[live]))
     run.clock.set(T0 + 3600)
@@ -346,8 +376,51 @@ def test_the_funnel_in_tokens_gpu_seconds_and_dollars(run: Lived) -> None:
     assert bars["stale"] == (30, 60_000, 4_800.0, pytest.approx(2.6667, abs=1e-4))
     assert bars["unrecorded"] == (0, 90_000, 7_200.0, 4.0)
     assert bars["surplus"] == (5, None, None, None) and bars["env_error"] == (0, 0, 0.0, 0.0)
-    assert (found["in_flight"], found["why"]) == (1, "")
+    assert (found["in_flight"], found["why"]) == (
+        1, "130 of 135 rollouts tell their response_tokens: amounts are of those",
+    )  # fmt: skip
+    assert found["wasted_usd"] == pytest.approx(2.6667 + 4.0, abs=1e-4)  # all that is known but the trained
     assert [bar["exit"] for bar in found["bars"] if bar["derived"]] == ["unrecorded"]
+
+
+def _funnel(run: Lived, *, engines: bool) -> dict[str, Any]:
+    """An hour at 2 dollars of 8 GPUs: of 90 trained 60 tell 120,000 tokens, all 30 stale ones tell 60,000."""
+    store = run.store
+    sums = [
+        RolloutSum(3_600_000, MS, "trained", "math", "train", 90, 0, 120_000, 0, 0.0, 60),
+        RolloutSum(3_600_000, MS, "stale", "code", "train", 30, 0, 60_000, 0, 0.0, 30),
+    ]
+    points = []
+    if engines:
+        series = store.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
+        points = [(series, MS + 5000 * n, 100.0, 0) for n in range(721)]
+    facts: dict[str, str | float] = {"generator_gpus": 8.0, "usd_per_gpu_hour": 2.0}
+    store.write(Batch("run", points=points, rollout_sums=sums, facts=facts, rollouts=[live_row()]))
+    run.clock.set(T0 + 3600)
+    found: dict[str, Any] = web(run)("GET", f"/api/v1/runs/run/funnel?start={T0}&end={T0 + 3600}").json()
+    return found | {"bars": {bar["exit"]: bar for bar in found["bars"]}}
+
+
+def live_row() -> RolloutRow:
+    return RolloutRow("t", Rollout("x"), 0, MS, MS, "generating", MS)
+
+
+def test_tokens_that_only_some_tell_are_a_lower_bound(run: Lived) -> None:
+    found = _funnel(run, engines=True)
+    names = ("rollouts", "told", "response_tokens", "gpu_seconds", "usd", "bound")
+    # A third of the engines' 360,000 tokens, at least; what nobody tells is at most half of them.
+    assert [found["bars"]["trained"][name] for name in names] == [90, 60, 120_000, 9_600.0, 5.3333333333333333, "lower"]
+    assert [found["bars"]["stale"][name] for name in names[:4]] == [30, 30, 60_000, 4_800.0]
+    assert (found["bars"]["stale"]["bound"], found["bars"]["unrecorded"]["bound"]) == ("", "upper")
+    assert found["why"] == "90 of 120 rollouts tell their response_tokens: amounts are of those"
+
+
+def test_shares_of_what_only_some_tell_are_unknown_without_the_engines(run: Lived) -> None:
+    found = _funnel(run, engines=False)
+    assert [found["bars"][name]["gpu_seconds"] for name in ("trained", "stale")] == [None, None]
+    assert [found["bars"][name]["usd"] for name in ("trained", "stale")] == [None, None]
+    assert found["bars"]["trained"]["response_tokens"] == 120_000
+    assert "and shares of the GPUs' time are not known" in found["why"]
 
 
 def test_a_funnel_says_what_it_lacks(run: Lived) -> None:
@@ -387,6 +460,9 @@ def test_census_and_cells(run: Lived) -> None:
         ("rollouts?state=queued&state=nope", "state must be one of waiting_slot, booting, generating"),
         ("groups?outcome=nope", "outcome must be one of open, mixed, all_solved"),
         ("events?kind=nope", "kind must be one of weights_published"),
+        ("rollouts?purpose=trian", "purpose must be one of train, eval, judge"),
+        ("rollouts?format=csv&purpose=x", "purpose must be one of train, eval, judge"),
+        ("funnel?purpose=training", "purpose must be one of train, eval, judge"),
     ],
 )  # fmt: skip
 def test_a_word_that_nobody_uses_is_refused_with_those_that_are(run: Lived, path: str, why: str) -> None:
@@ -397,6 +473,7 @@ def test_a_word_that_nobody_uses_is_refused_with_those_that_are(run: Lived, path
 @pytest.mark.parametrize(
     "path",
     ["rollouts?state=queued&state=trained&state=ended", "groups?outcome=too_few_valid", "events?kind=restart",
+     "rollouts?purpose=eval", "rollouts?purpose=", "funnel?purpose=judge", "funnel?purpose=",
      "cells?kind=outcome"],
 )  # fmt: skip
 def test_known_words_are_taken(run: Lived, path: str) -> None:

@@ -1,11 +1,16 @@
 """What `check` owes the user beside signals: his own facts, what was assumed, dropped, cut off or not read at all."""
 
 import json
+import os
+import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from collectors.model import Limits
+import collectors
+from collectors.model import Collector, Limits
 from collectors.trainers import slime
 from server.commands.status import text
 from server.main import main
@@ -147,3 +152,68 @@ def test_steps_without_a_version_say_what_is_missing(capsys: pytest.CaptureFixtu
     assert signals(checked(capsys, slime_log(tmp_path)))["policy_version"]["why"] == (
         "this trainer's steps tell neither a policy version nor how long they took: log one of the two"
     )
+
+
+# ---- records of rollouts: what `check` says of their format, and what it shows of them
+
+RECORDED = (
+    "areal_rollouts/run", "art_rollouts/pipeline", "miles_rollouts/dump", "nemo_rl_rollouts/logs",
+    "open_instruct_rollouts/run", "pipeline_rl_rollouts/run", "roll_rollouts/rlvr", "tinker_rollouts/async",
+    "trl_completions/sync", "verifiers_rollouts/async", "verl_rollouts/v1",
+)  # fmt: skip
+# Of records alone, of three versions: what each body tells enough of. Beside those no signal of records has a value.
+GROUPED = {"reward", "zero_advantage_group_ratio", "zero_advantage_ratio"}
+USED = GROUPED | {"rollout_exit_ratio", "staleness_versions"}
+SHOWN = {
+    "art_rollouts/pipeline": GROUPED | {"rollout_exit_ratio", "tool_calls", "turns"},
+    "miles_rollouts/dump": USED | {
+        "infra_failure_ratio", "mixed_version_ratio", "sample_age_seconds", "staleness_part_versions", "turns",
+    },
+    "nemo_rl_rollouts/logs": GROUPED | {"response_tokens", "rollout_exit_ratio", "zero_advantage_environment_ratio"},
+    "tinker_rollouts/async": USED | {
+        "mixed_version_ratio", "response_tokens", "staleness_part_versions", "tail_index_ratio", "turns",
+        "zero_advantage_environment_ratio",
+    },
+    "open_instruct_rollouts/run": GROUPED | {
+        "response_tokens", "rollout_exit_ratio", "tool_calls", "zero_advantage_environment_ratio",
+    },
+    "pipeline_rl_rollouts/run": GROUPED | {"response_tokens", "tail_index_ratio", "turns"},
+    "roll_rollouts/rlvr": GROUPED | {
+        "infra_failure_ratio", "rollout_exit_ratio", "zero_advantage_environment_ratio",
+    },
+    "verl_rollouts/v1": GROUPED | {"rollout_exit_ratio"},
+}  # fmt: skip
+
+
+def of_formats() -> dict[str, Collector]:
+    return {name: collectors.load()[name] for name in collectors.record_formats()}
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Callable[[str], Path]:
+    """A recorded body, as if it had been written a minute ago: what has no time of its own is dated by its file."""
+
+    def copied(name: str) -> Path:
+        where = tmp_path / name.replace("/", "-")
+        shutil.copytree(TESTDATA / name, where, copy_function=shutil.copyfile)
+        then = time.time() - 60
+        for file in where.rglob("*"):
+            os.utime(file, (then, then))
+        return where
+
+    return copied
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_no_signal_has_a_value_that_its_format_is_said_not_to_give(
+    capsys: pytest.CaptureFixture[str], fresh: Callable[[str], Path], name: str
+) -> None:
+    known = of_formats()[name.partition("/")[0]]
+    found = {
+        one["signal"].partition("{")[0] for one in checked(capsys, fresh(name))["signals"] if one["state"] == "value"
+    }
+    of_records = {signal for signal, _ in known.gives} | set(known.hints)
+    shown = found & of_records
+    assert shown.isdisjoint(known.hints)
+    if name in SHOWN:
+        assert shown == SHOWN[name]

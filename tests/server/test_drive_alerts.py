@@ -244,7 +244,8 @@ def test_rules_say_what_they_lack(store: Store) -> None:
         wait(run, 0, 0)
         why = {rule.name: rule.why for rule in run.reader.rules("run")}
     assert why["TrainerStarved"] == why["TargetDown"] == why["EngineFrozen"] == ""
-    assert why["ResponseLengthDrift"].startswith("no source yet: drift")
+    assert why["ResponseLengthDrift"].startswith("no source: not reported by prime_rl: ")
+    assert why["CostOverTarget"].startswith("no source: no target price")
     assert why["ZeroAdvantageHigh"].startswith("no source: not reported by prime_rl: versions that have it log")
     assert why["AllZeroRewards"].startswith("no source: ")
 

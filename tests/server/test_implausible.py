@@ -1,10 +1,11 @@
 """Values that nobody can mean: refused at the door by name, and no end of a run that holds one already."""
 
 import logging
+from typing import Any
 
 import pytest
 
-from collectors.model import Histogram, Reading, Sample, Target
+from collectors.model import Histogram, Reading, Rollout, Sample, Target, Turn
 from server import signals
 from server.derive import Deriver
 from server.plausible import plausible
@@ -119,6 +120,25 @@ def test_a_histogram_beyond_all_counts_is_left_out() -> None:
     found = plausible(Reading(histograms=(good, *huge)), T0)
     assert found.histograms == (good,) and found.dropped == 2
     assert found.why_dropped == "e2e_request_seconds: 1e+300 observed"
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "most"),
+    [
+        ({"response_tokens": 2**53 - 1}, "response_tokens", 10**9),
+        ({"prompt_tokens": 10**9 + 1}, "prompt_tokens", 10**9),
+        ({"loss_tokens": 10**9 + 1}, "loss_tokens", 10**9),
+        ({"tool_calls": 10**7 + 1}, "tool_calls", 10**7),
+        ({"turn_count": 10**7 + 1}, "turns", 10**7),
+        ({"turns": (Turn(), Turn(tool_calls=10**7 + 1))}, "turns.tool_calls", 10**7),
+        ({"token_versions": ((1, 10**9 + 1),)}, "token_versions: loss tokens", 10**9),
+    ],
+)
+def test_a_rollout_that_counts_beyond_all_is_left_out_by_name(more: dict[str, Any], name: str, most: int) -> None:
+    good = Rollout("good", response_tokens=10**9, tool_calls=10**7)
+    found = plausible(Reading(rollouts=(good, Rollout("bad", **more))), T0)
+    assert (found.rollouts, found.dropped) == ((good,), 1)
+    assert found.why_dropped == f"{name} must be a whole number up to {most}"
 
 
 def _signal(name: str, answer: object) -> Signal:

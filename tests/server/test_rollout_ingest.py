@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.model import Consumption, Event, Rollout, Span, Target, Turn
+from collectors.model import Consumption, Rollout, Span, Target, Turn
 from server.lives import Lives
 from server.rollout_ingest import QUEUED_SECONDS, UNTOLD_SECONDS, RolloutIngest, Taken
-from server.rollout_totals import ENVIRONMENTS, OTHER, root_bin
+from server.rollout_totals import CLOSED, ENVIRONMENTS, LEFT, OTHER, root_bin
 from server.signals import _census
 from server.store.types import RolloutGroupRow, RolloutRow
 
@@ -70,7 +70,8 @@ class Table:
             for key, row in self.rows.items()
         }  # fmt: skip
         sums = {key: [round(value, 6) for value in held] for key, held in self.sums.items() if any(held)}
-        return rows, self.groups, sums, {key: n for key, n in self.bins.items() if n}
+        # How each was first known to have left depends on what is told first.
+        return rows, self.groups, sums, {key: n for key, n in self.bins.items() if n and key[2] not in (LEFT, CLOSED)}
 
 
 def whole(n: int) -> Rollout:
@@ -251,7 +252,7 @@ def test_only_its_use_told_in_another_life_joins_the_newest_and_is_of_unknown_st
 
 
 def test_the_life_follows_from_the_time_where_nobody_tells_it() -> None:
-    lives = Lives(1, [Event("restart", "restart-1", T + 100)])
+    lives = Lives(1, [T + 100])
     ingest = RolloutIngest(lives=lives)
     taken = ingest.take(TARGET, [Rollout("old", dispatched_at=T), Rollout("new", dispatched_at=T + 200)], T + 300)
     assert {row.record.rollout_id: row.life for row in taken.rows} == {"old": 0, "new": 1}
@@ -292,6 +293,26 @@ def test_details_are_kept_of_what_one_would_look_at() -> None:
     assert hashed <= kept and hashed <= {name for (name, _), row in other.rows.items() if row.detailed}
     # An eighth, three that always are, and at most what was among the slowest 5 % when it came.
     assert len(hashed) == 49 and 52 <= len(kept) <= 120
+
+
+@pytest.mark.parametrize("order", list(permutations(("turns", "mixed", "end"))), ids="-".join)
+def test_details_are_those_of_what_is_known_when_it_leaves(order: Sequence[str]) -> None:
+    """In any order of what comes before; what is told later decides nothing, for a file may be read again."""
+    parts = {
+        "turns": Rollout("p0", turns=(Turn(1, 0),)),
+        "mixed": Rollout("p0", token_versions=((1, 5), (2, 5))),
+        "end": Rollout("p0", finished_at=T + 5, consumptions=(Consumption(3, T + 9),)),
+    }
+    assert crc32(b"p0") % 8 != 0  # it is none of those that are kept whatever they are
+    table = Table()
+    table.take(
+        Rollout("p0", dispatched_at=T), *[Rollout(f"q{n}", dispatched_at=T, finished_at=T + 90) for n in range(60)]
+    )
+    for name in order:
+        table.take(parts[name])
+    row = table.rows[("p0", 0)]
+    assert row.detailed is bool(row.record.turns) is (order.index("mixed") < order.index("end"))
+    assert (row.mixed, row.turns, row.state) == (True, 1, "trained")
 
 
 def test_environments_without_end_share_a_cell() -> None:
@@ -342,3 +363,35 @@ def test_siblings_queue_when_the_last_of_them_ends() -> None:
     assert table.rows[("a", 0)].in_group is None  # nobody told who began it
     assert [arrival.closed for arrival in taken.arrivals] == [True, False]
     assert {arrival.ts for arrival in taken.arrivals} == {T + 9}
+
+
+def test_what_was_pushed_before_and_taken_after_reaches_the_driver_last() -> None:
+    """The driver feeds in the order of these times: an older row that came last would stand."""
+    table, use = Table(), Consumption(5, T + 100)
+    read = table.take(Rollout("r", version_dispatched=3, finished_at=T + 80, consumptions=(use,)), now=T + 105)
+    pushed = table.take(Rollout("r", token_versions=((4, 20),)), now=T + 99)
+    assert [one.arrivals[0].ts for one in (read, pushed)] == [T + 100, T + 100]
+    assert [one.arrivals[0].row.staleness for one in (read, pushed)] == [2, 1]
+
+
+def test_a_group_is_complete_when_its_lost_member_was_given_up() -> None:
+    table = Table()
+    table.take(
+        Rollout("a", "g", 2, finished_at=T + 10, scored_at=T + 12, reward=1.0),
+        Rollout("b", "g", 2, finished_at=T + 11, exit="env_error", exited_at=T + 26),
+    )
+    group = table.groups[("g", 0)]
+    assert (group.completed_at, group.valid, group.outcome) == (round((T + 26) * 1000), 1, "too_few_valid")
+
+
+def test_a_group_aborted_because_others_were_faster_never_was_complete() -> None:
+    """Over-sampling: its members end, and say nothing of how hard the task is; a group that keeps two is judged."""
+    table = Table()
+    aborted = {"finished_at": T + 10, "exit": "aborted_oversample", "exited_at": T + 12}
+    table.take(*(Rollout(f"a{n}", "g", 3, **aborted) for n in range(3)))
+    table.take(Rollout("b0", "h", 3, finished_at=T + 9, scored_at=T + 9, reward=1.0),
+               *(Rollout(f"b{n}", "h", 3, **aborted) for n in (1, 2)))  # fmt: skip
+    table.take(*(Rollout(f"c{n}", "i", 3, finished_at=T + 9, scored_at=T + 9, reward=1.0 * n) for n in range(2)),
+               Rollout("c2", "i", 3, **aborted))  # fmt: skip
+    assert {key[0]: group.outcome for key, group in table.groups.items()} == {"g": "open", "h": "open", "i": "mixed"}
+    assert table.groups[("g", 0)].completed_at is None

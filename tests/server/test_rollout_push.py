@@ -73,6 +73,8 @@ def test_what_is_null_is_not_told() -> None:
             {"consumptions": (Consumption(4, NOW, 3), Consumption(5, NOW + 1, 3)), "incarnation": 3},
         ),
         ({"version_start": 3.0}, {"version_start": 3}),
+        ({"response_tokens": 10**9, "tool_calls": 10**7}, {"response_tokens": 10**9, "tool_calls": 10**7}),
+        ({"token_versions": [[2**53, 10**9]]}, {"token_versions": ((2**53, 10**9),)}),
         ({"weight_versions": [{"version": "v4", "start": 0, "end": 9}]}, {"token_versions": ((4, 9),)}),
         ({"environment": "x" * 300}, {"environment": "x" * 200}),
         ({"environment": "a\0b\ud800\U0001f600"}, {"environment": "ab?\U0001f600"}),
@@ -101,7 +103,16 @@ def test_other_ways_to_say_it(said: dict[str, Any], told: dict[str, Any]) -> Non
         ('{"rollout_id": "a", "reward": 1e999}', "reward must be a finite number"),
         ('{"rollout_id": "a", "response_tokens": -1}', "response_tokens must be a whole number from 0 on"),
         ('{"rollout_id": "a", "response_tokens": 1.5}', "response_tokens must be a whole number from 0 on"),
-        ('{"rollout_id": "a", "response_tokens": 1e30}', "response_tokens must be a whole number from 0 on"),
+        ('{"rollout_id": "a", "response_tokens": 1e30}', "response_tokens must be a whole number up to 1000000000"),
+        ('{"rollout_id": "a", "reward": ' + "9" * 400 + "}", "reward must be a finite number"),
+        ('{"rollout_id": "a", "max_reward": ' + "9" * 400 + "}", "max_reward must be a finite number"),
+        ('{"rollout_id": "a", "advantage": -' + "9" * 400 + "}", "advantage must be a finite number"),
+        ('{"rollout_id": "a", "response_tokens": 1000000001}', "response_tokens must be a whole number up to 10000"),
+        ('{"rollout_id": "a", "prompt_tokens": 1e12}', "prompt_tokens must be a whole number up to 1000000000"),
+        ('{"rollout_id": "a", "loss_tokens": 9007199254740992}', "loss_tokens must be a whole number up to 1000000000"),
+        ('{"rollout_id": "a", "token_versions": [[1, 1000000001]]}', "loss tokens must be a whole number up to"),
+        ('{"rollout_id": "a", "turns": 10000001}', "turns must be a whole number up to 10000000"),
+        ('{"rollout_id": "a", "tool_calls": 10000001}', "tool_calls must be a whole number up to 10000000"),
         ('{"rollout_id": "a", "solved": 1}', "solved must be true or false"),
         ('{"rollout_id": "a", "exit": "lost"}', "exit must be one of trained, "),
         ('{"rollout_id": "a", "started_at": 1800000000000}', "started_at must be epoch seconds, from 2000"),
@@ -202,14 +213,17 @@ def test_events() -> None:
         {"kind": "weights_published", "version": 7, "ts": NOW - 1}, {"kind": "weights_published", "version": 8},
         {"kind": "checkpoint", "key": "c-1", "detail": "step 5"}, {"kind": "restart", "ts": NOW - 2},
         {"kind": "party"}, {"kind": "eval", "colour": 1}, {"kind": "eval", "version": -1}, {"kind": "eval", "ts": 5},
+        {"kind": "resume", "key": "r-1"}, {"kind": "restart"}, {"kind": "resume", "version": 3, "key": ""},
     ]  # fmt: skip
     found = parse(json.dumps(body).encode(), "events", NOW)
     assert found.records == [
         Event("weights_published", f"weights_published:v7:{NOW - 1:.3f}", NOW - 1, "", 7),
         Event("weights_published", "weights_published:v8", NOW, "", 8),
         Event("checkpoint", "c-1", NOW, "step 5"), Event("restart", f"restart:{NOW - 2:.3f}", NOW - 2),
+        Event("resume", "r-1", NOW),
     ]  # fmt: skip
-    assert [number for number, _ in found.refused] == [5, 6, 7, 8]
+    assert [number for number, _ in found.refused] == [5, 6, 7, 8, 10, 11]
+    assert found.refused[-2][1] == "a restart needs ts or key, which make it the same when it is told again"
 
 
 @pytest.mark.parametrize("kind", ["rollouts", "events"])

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from collectors.model import Consumption, Rollout, Sandbox, Target
+from collectors.model import Consumption, Rollout, Sandbox, Target, Turn
 from server.rollout_ingest import RolloutIngest
 from server.signals._model import Answer, NotApplicable, Unknown, Value, View
 from server.signals._rollout_parts import Timed
 from server.signals._rollouts import KEPT_VERSIONS, RolloutBook
 from server.signals._spread import counted_mean, counted_quantile, deviation, quantile
 from server.signals.in_flight_rollouts import SIGNAL as IN_FLIGHT
+from server.signals.infra_failure_ratio import SIGNAL as INFRA
+from server.signals.old_state_turn_ratio import SIGNAL as OLD_STATE
 from server.signals.production_samples_per_second import SIGNAL as PRODUCTION
 from server.signals.response_tokens import SIGNAL as TOKENS
 from server.signals.rollout_exit_ratio import SIGNAL as EXITS
@@ -147,6 +149,49 @@ def test_twenty_environments_and_the_rest_together() -> None:
         for labels, value in values(BY_ENVIRONMENT.compute(seen(fed(*records)))).items()
     }
     assert found == {**{f"env{n:02}": 0.0 for n in range(20)}, "other": 1.0}
+
+
+def test_no_failure_is_known_only_where_failures_are_told() -> None:
+    """Files of batches tell what was trained on and what had no gradient: that none failed is not known of them."""
+    batches = [used(f"r{v}", v, v - 1) for v in range(1, 5)]
+    idle = Rollout("idle", exit="zero_advantage", exited_at=T + 45.0)
+    assert why(INFRA.compute(seen(fed(*batches, idle)))).startswith("no record tells how a rollout failed")
+    assert values(INFRA.compute(seen(fed(*batches, Rollout("s", exit="stale", exited_at=T + 45.0))))) == {(): 0.0}
+    assert values(INFRA.compute(seen(fed(*batches, Rollout("runs", started_at=T + 45.0))))) == {(): 0.0}
+    # One of the four trained and it.
+    lost = Rollout("lost", exit="infra_error", exited_at=T + 45.0)
+    assert values(INFRA.compute(seen(fed(*batches, lost)))) == {(): pytest.approx(0.2)}
+
+
+def test_what_nobody_times_has_no_rate() -> None:
+    """A use in each of 13 versions, 10 s apart; when they were dispatched and ended nobody tells."""
+    records = [Rollout(f"r{v}", consumptions=(Consumption(v, T + 10.0 * v),)) for v in range(10, 23)]
+    found = values(PRODUCTION.compute(seen(fed(*records))))
+    assert found == {(("stage", "delivered"),): pytest.approx(0.1)}
+
+
+def test_environments_that_nobody_names_have_no_share() -> None:
+    groups = [(f"g{v}", n, used(f"r{v}{n}", v, v - 1)) for v in range(1, 5) for n in range(2)]
+    records = [replace(one, group_id=group, group_size=2, reward=float(n)) for group, n, one in groups]
+    assert why(BY_ENVIRONMENT.compute(seen(fed(*records)))).startswith("no record names its environment")
+    named = [replace(one, environment="math") for one in records]
+    math = (("difficulty", ""), ("environment", "math"))
+    assert values(BY_ENVIRONMENT.compute(seen(fed(*named)))) == {math: 0.0}
+    # Of those that some name the others are a place of their own.
+    some = values(BY_ENVIRONMENT.compute(seen(fed(*named[:2], *records[2:]))))
+    assert some == {math: 0.0, (("difficulty", ""), ("environment", "")): 0.0}
+
+
+def test_one_turn_that_says_nothing_is_on_no_known_state() -> None:
+    alone = [used(f"r{v}", v, v - 1, turns=(Turn(v - 1),)) for v in range(1, 5)]
+    assert why(OLD_STATE.compute(seen(fed(*alone)))).startswith("no record of the window tells its turns")
+    told = [replace(one, turns=(Turn(v, tool_calls=1),)) for v, one in enumerate(alone)]
+    assert values(OLD_STATE.compute(seen(fed(*told)))) == {(): 0.0}
+
+
+def test_what_has_its_reward_is_not_under_way_though_no_time_tells_its_end() -> None:
+    waits = [Rollout(f"w{n}", "g", 3, reward=1.0) for n in range(2)]
+    assert why(IN_FLIGHT.compute(seen(fed(*waits)))).startswith("this run reports no rollouts in flight")
 
 
 def test_evaluations_count_nowhere() -> None:

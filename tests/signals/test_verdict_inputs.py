@@ -70,8 +70,13 @@ def test_what_arrives_is_trained_dropped_and_left_over() -> None:
     rows = [STEP | ({"stale_dropped_rollouts": 32.0} if n == 2 else {}) for n in range(4)]
     # 64 / 20 s trained, 32 / 80 s dropped.
     assert values(ARRIVALS.compute(view(steps=book(rows)))) == {(): pytest.approx(3.6)}
-    queue = gauge("queue_samples", 10.0, 12.0, 18.0, 20.0)  # mean 11 at 2.5 s, 19 at 12.5 s: 0.8/s
-    assert values(ARRIVALS.compute(view(queue, steps=book([STEP] * 4)))) == {(): pytest.approx(4.0)}
+    # A queue that fills by 64 in every step of 20 s and is emptied by its batch gains nothing; 10 more each time do.
+    saw = [16.0 * (n % 4) for n in range(17)]
+    steady, growing = (gauge("queue_samples", *(one + n // 4 * more for n, one in enumerate(saw))) for more in (0, 10))
+    assert values(ARRIVALS.compute(view(steady, steps=book([STEP] * 4)))) == {(): pytest.approx(3.2)}
+    assert values(ARRIVALS.compute(view(growing, steps=book([STEP] * 4)))) == {(): pytest.approx(3.7)}
+    # Within one step nobody can tell: half a saw is no growth.
+    assert values(ARRIVALS.compute(view(gauge("queue_samples", *saw[:4]), steps=book([STEP] * 4)))) == {(): 3.2}
     assert isinstance(ARRIVALS.compute(view(steps=book([STEP] * 4))), Unknown)
 
 

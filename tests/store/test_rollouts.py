@@ -13,8 +13,9 @@ from server import rollout_push
 from server.query.rollout_types import SORTS, GroupInfo, RolloutInfo
 from server.store import Store, rollout_fields
 from server.store import rollouts as stored
-from server.store.rollout_pages import BULK, FEW, BadKey, Order
+from server.store.rollout_pages import BULK, FEW, BadKey
 from server.store.rollout_tables import rollout_groups, rollouts
+from server.store.rollout_walk import Order
 from server.store.rollout_write import ENVIRONMENTS
 from server.store.rollouts import HOUR, MINUTE, Find, order_of
 from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
@@ -107,6 +108,27 @@ def test_increments_are_added_once(store: Store, count: int) -> None:
     assert store.rollouts.bins("run", "turns", T0, T0 + 1, MINUTE) == [(T0, n, 6) for n in range(count)]
 
 
+def test_bins_are_added_up_by_column(store: Store) -> None:
+    at = T0 // HOUR * HOUR
+    bins = [RolloutBin(MINUTE, at + n * MINUTE, "turns", n % 2, 10 + n) for n in range(6)]
+    bins += [RolloutBin(HOUR, at + n * HOUR, "turns", 5, 100 * (n + 1)) for n in range(3)]
+    bins += [RolloutBin(MINUTE, at, "seconds", 0, 7), RolloutBin(MINUTE, at + 3 * MINUTE, "turns", 3, 0)]
+    store.write(Batch("run", rollout_bins=bins))
+    store.write(Batch("other", rollout_bins=[RolloutBin(MINUTE, at, "turns", 0, 1000)]))
+
+    def found(first: float, last: float, width: int) -> list[tuple[int, int, int]]:
+        rows = store.rollouts.bins("run", "turns", round(at + first * MINUTE), round(at + last * MINUTE), width)
+        return [(int((when - at) / MINUTE), number, n) for when, number, n in rows]
+
+    # Minutes 0 to 5 hold 10 to 15, in bins 0 and 1 by turns; of minute 1 half is asked for, minute 5 is not.
+    assert found(1.5, 5, MINUTE) == [(1, 1, 11), (2, 0, 12), (3, 1, 13), (4, 0, 14)]
+    assert found(1.5, 5, 3 * MINUTE) == [(0, 0, 12), (0, 1, 11), (3, 0, 14), (3, 1, 13)]
+    assert found(0, 6, 6 * MINUTE) == [(0, 0, 36), (0, 1, 39)]
+    # Whole hours come from their own tier.
+    assert found(0, 180, HOUR) == [(0, 5, 100), (60, 5, 200), (120, 5, 300)]
+    assert sum(n for _, _, n in found(0, 180, 2 * HOUR)) == 600
+
+
 def test_what_is_taken_back_is_gone(store: Store) -> None:
     one = RolloutSum(MINUTE, T0, "trained", "", "train", 1, 2, 3, 4, 0.5)
     back = RolloutSum(MINUTE, T0, "trained", "", "train", -1, -2, -3, -4, -0.5)
@@ -158,7 +180,7 @@ def test_environments_without_end_share_a_class_and_are_found_all_the_same(store
     store.write(Batch("run", rollouts=[made(name, environment=name) for name in names]))
     assert len(store.rollouts.environments("run")) == ENVIRONMENTS + 1
     for name in (names[0], names[-1]):
-        rows, _ = store.rollouts.page("run", Find(environment=name), order_of("moved", True), "", 10)
+        rows, _, _ = store.rollouts.page("run", Find(environment=name), order_of("moved", True), "", 10)
         assert [row.record.rollout_id for row in rows] == [name]
 
 
@@ -206,7 +228,7 @@ def _expected(rows: list[RolloutRow], sort: str, descending: bool) -> list[str]:
 def _all(store: Store, run: str, find: Find, sort: str, descending: bool, limit: int) -> Iterator[str]:
     after, order = "", order_of(sort, descending)
     while True:
-        rows, after = store.rollouts.page(run, find, order, after, limit)
+        rows, after, _ = store.rollouts.page(run, find, order, after, limit)
         assert len(rows) == limit or not after
         yield from (row.record.rollout_id for row in rows)
         if not after:
@@ -233,12 +255,14 @@ def test_pages_hold_every_row_once_in_order(store: Store, made_of: list[Any], li
         (Find(start=T0 + 1, end=T0 + 4), lambda r: T0 + 1 <= r.moved_at < T0 + 4),
         (Find(group="g1"), lambda r: r.record.group_id == "g1"),
         (Find(find="a"), lambda r: r.record.rollout_id.startswith("a")),
+        (Find(group="g1", find="a"), lambda r: r.record.group_id == "g1" and r.record.rollout_id.startswith("a")),
         (Find(find="g2", start=T0 + 2), lambda r: r.record.group_id == "g2" and r.moved_at >= T0 + 2),
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("server.store.rollout_pages.FEW", few)
-        for name in ("_TIES", "_SOME"):
-            patch.setattr(f"server.store.rollout_pages.{name}", 2)
+        for name in ("_TIES", "_SOME", "_LOOK"):
+            patch.setattr(f"server.store.rollout_walk.{name}", 2)
+        patch.setattr("server.store.rollout_walk._CLASSES", few)
         for sort in SORTS:
             for descending in (True, False):
                 whole = _expected(rows, sort, descending)
@@ -259,6 +283,7 @@ def test_of_more_ids_than_are_sorted_a_page_holds_the_last_and_an_export_all(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.store.rollout_pages.FEW", 5)
+    monkeypatch.setattr("server.store.rollout_walk._CLASSES", 0)
     # The slowest of them have the first ids, and all the others are slower still.
     store.write(Batch("run", rollouts=[made(f"a{n:02}", seconds=40.0 - n) for n in range(40)]))
     store.write(Batch("run", rollouts=[made(f"b{n:03}", seconds=100.0 + n) for n in range(250)]))
@@ -268,6 +293,10 @@ def test_of_more_ids_than_are_sorted_a_page_holds_the_last_and_an_export_all(
     assert list(_all(store, "run", find, "seconds", True, BULK)) == slowest
     # Where the order begins with them, none is left out.
     assert list(_all(store, "run", find, "seconds", False, 8)) == slowest[::-1]
+    # And a page says which of these it is.
+    for descending, limit, complete in ((True, 8, False), (True, BULK, True), (False, 8, True)):
+        assert store.rollouts.page("run", find, order_of("seconds", descending), "", limit)[2] is complete
+    assert store.rollouts.page("run", Find(find="a0"), order_of("seconds", True), "", 8)[2] is True
 
 
 def test_pages_of_groups(store: Store) -> None:

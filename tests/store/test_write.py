@@ -211,8 +211,9 @@ def test_steps_by_axis_and_incarnation(store: Store) -> None:
     store.start_incarnation("run", 3, T0 + 300)
     assert store.incarnation("run") == 3
     assert store.steps("run") == []
-    store.write(Batch("run", run_fields={"incarnation": 4}))
+    store.write(Batch("run", lives=[(4, T0 + 400)]))
     assert store.incarnation("run") == 4
+    assert store.lives("run") == [T0, T0 + 105, T0 + 300, T0 + 400]
 
 
 def test_windows_and_newest_samples(store: Store) -> None:

@@ -1,0 +1,100 @@
+"""Is the verdict right? Simulated runs, measured truth. Exits 1 when a target is missed.
+
+    python -m bench.eval_verdict [--tuning] [--runs N] [--changes N] [--stalls N] [--jobs N]
+    python -m bench.eval_verdict --seed N [--without SOURCE] [--explain]
+
+Runs are drawn from seeds: rules are tuned on those of TUNING (``--tuning``) alone, and judged on JUDGING. What holds a
+run back is not asserted but measured: the same run is simulated again, relieved of one limiter at a time, and whatever
+gains most useful samples per second is right (`bench.verdict.truth`). The simulator (`bench.verdict.sim`) is one of
+events; it shares no formula with the rules.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+from bench.verdict import report
+from bench.verdict.cases import changed, stalled, steady
+from bench.verdict.config import draw
+from bench.verdict.feed import SOURCES, Feed
+from bench.verdict.sim import Sim
+from bench.verdict.truth import truth
+
+TUNING, JUDGING = range(0, 100_000), range(2_000_000, 2_100_000)
+RUNS, CHANGES, STALLS = 308, 60, 15
+
+Result = TypeVar("Result")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options().parse_args(arguments)
+    if options.seed is not None:
+        explain(options.seed, options.without)
+        return 0
+    seeds, begun = (TUNING if options.tuning else JUDGING), time.monotonic()
+    print(f"seeds {'of tuning' if options.tuning else 'of judging'}: from {seeds.start} on", flush=True)
+    with ProcessPoolExecutor(options.jobs) as pool:
+
+        def each(judge: Callable[[int], Result], count: int) -> list[Result]:
+            return list(pool.map(judge, seeds[:count], chunksize=1))
+
+        runs, changes, stalls = (
+            each(steady, options.runs),
+            each(changed, options.changes),
+            each(stalled, options.stalls),
+        )
+    lines = [report.all_sources(runs), report.one_missing(runs), report.after_change(changes), report.steadiness(runs),
+             report.liveness(stalls)]  # fmt: skip
+    show(report.matrix(runs))
+    show(["calibration:", *report.calibration(runs), "worst:", *report.worst(runs)])
+    show(["slowest:", *report.slowest(changes)])
+    show(str(line) for line in lines)
+    print(f"{time.monotonic() - begun:.0f} s")
+    return 0 if all(line.ok for line in lines) else 1
+
+
+def show(lines: Iterable[str]) -> None:
+    print("\n".join(lines), flush=True)
+
+
+def explain(seed: int, without: str) -> None:
+    """One run: its configuration, what was said when, and the arithmetic behind the last word."""
+    config = draw(seed)
+    print(config, "\nmeasured:", truth(config))
+    before, told = None, None
+    for told in Feed(config, without).play(*_played(seed)):
+        verdict = told.verdict
+        if (*verdict.key, verdict.rule) != before:
+            print(f"{told.at:8.0f} s {verdict.outcome}/{verdict.cause} {verdict.confidence} {verdict.rule}")
+        before = (*verdict.key, verdict.rule)
+    if told is not None:
+        show(
+            f"  {one.outcome}/{one.cause} factor {one.factor:.2f} gain {one.gain:.2f}" for one in told.verdict.limiters
+        )
+        print(json.dumps({name: value for name, value in told.verdict.numbers.items() if value is not None}))
+
+
+def _played(seed: int):  # type: ignore[no-untyped-def]
+    sim = Sim(draw(seed)).run()
+    return sim.rows, sim.pages
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tuning", action="store_true", help="the seeds on which rules may be tuned")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--changes", type=int, default=CHANGES)
+    parser.add_argument("--stalls", type=int, default=STALLS)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, help="one run, explained")
+    parser.add_argument("--without", choices=("", *SOURCES), default="", help="with --seed: a source that is missing")
+    parser.add_argument("--explain", action="store_true", help="with --seed (the default)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Is the verdict right? Simulated runs through the real signals and rules, judged against counterfactual truth."""

@@ -1,0 +1,197 @@
+"""One seed, judged: steady runs, runs whose limiter changes, runs that stall. What is asked of each is in `Limits`."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from bench.verdict.config import Config, between, draw
+from bench.verdict.feed import SOURCES, Told, played
+from bench.verdict.sim import Row, Sim
+from bench.verdict.truth import Truth, truth
+from server.verdict.rules import CONFIDENT
+
+# Whoever has three steps has a verdict; half of the run is left to be steady in.
+SETTLED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    outcome: str
+    cause: str
+    confidence: float
+    rule: str
+
+    @property
+    def sure(self) -> bool:
+        return self.confidence >= CONFIDENT and self.outcome != "unknown"
+
+    def __str__(self) -> str:
+        return f"{self.outcome}/{self.cause} {self.confidence:.2f} {self.rule}"
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """A run that does not change. ``without``: what is said with one source missing."""
+
+    config: Config
+    truth: Truth
+    said: Said
+    without: dict[str, Said]
+    changes: int
+    hours: float
+
+    @property
+    def right(self) -> bool:
+        return self.said.outcome in self.truth.right
+
+    @property
+    def misled(self) -> list[str]:
+        """Sources without which a wrong verdict is a confident one."""
+        return [of for of, said in self.without.items() if said.sure and said.outcome not in self.truth.right]
+
+
+def _said(told: Told) -> Said:
+    v = told.verdict
+    return Said(v.outcome, v.cause, v.confidence, v.rule)
+
+
+def steady(seed: int, without: Sequence[str] | None = None) -> Steady:
+    """``without``: sources to leave out, one at a time (default: two of the five, by turns)."""
+    config = draw(seed)
+    sim = Sim(config).run()
+    told = played(config, sim)
+    late = [one for one in told if one.at >= SETTLED * config.horizon]
+    changes = sum(a.verdict.key != b.verdict.key for a, b in pairwise(late))
+    if without is None:
+        without = [] if config.sync else [SOURCES[seed % 5], SOURCES[(seed + 2) % 5]]
+    others = {of: _said(played(config, sim, of)[-1]) for of in without}
+    hours = (late[-1].at - late[0].at) / 3600
+    return Steady(config, truth(config), _said(told[-1]), others, changes, hours)
+
+
+# ---- a change of the limiter
+
+_CHANGES = ("token_s", "tool", "boot", "score", "compute", "publish", "dispatch_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """``seconds``: from the onset until the right verdict stood for good (inf: never); ``step``: of the new regime.
+
+    ``onset``: seconds from the change until it holds the run back: until then what waits in the queue is trained.
+    """
+
+    config: Config
+    field: str
+    before: Truth
+    after: Truth
+    seconds: float
+    step: float
+    onset: float
+    told: list[tuple[float, str]] = field(repr=False, default_factory=list)
+
+    @property
+    def limit(self) -> float:
+        return max(120.0, 2 * self.step)
+
+    @property
+    def judged(self) -> bool:
+        """Is it a change of the limiter?"""
+        return not self.before.right & self.after.right
+
+
+def change_of(seed: int) -> tuple[Config, str, float]:
+    """(configuration, field, its new value)."""
+    rng = random.Random(seed)
+    config = draw(seed, rng.choice(("trainer", "balanced", "trainer", "generator_slots", "tool")))
+    config = config.changed(batch=min(config.batch, 128), group=min(config.group, 8))
+    what = _CHANGES[seed % len(_CHANGES)]
+    step = config.compute + config.overhead
+    life = config.tokens * (config.token_s + config.load_s * config.cap / config.engines) + config.boot + config.tool
+    if what == "token_s":
+        return config, what, config.token_s * rng.uniform(4, 8)
+    if what == "compute":
+        return config, what, max(config.compute * 4, step * 4)
+    if what == "publish":
+        return config, what, step * rng.uniform(0.8, 1.5)
+    if what == "dispatch_s":
+        return config, what, max(step, config.batch * life / config.cap) / config.batch * rng.uniform(2, 3)
+    more = rng.uniform(3, 5) * life / (max(1, config.turns - 1) if what == "tool" else 1)
+    if what == "tool":
+        config = config.changed(turns=max(2, config.turns))
+    return config, what, more
+
+
+def changed(seed: int) -> Changed:
+    config, what, value = change_of(seed)
+    before, later = truth(config), config.changed(**{what: value})
+    later = later.changed(horizon=later.horizon * 2)
+    after, old, new = truth(later), step_seconds(config), step_seconds(later)
+    at = 14 * old
+    run = replace(config, horizon=at + max(12 * new, 600.0), changes=((at, what, value),))
+    sim = Sim(run).run()
+    told, onset = played(run, sim), _onset(sim.rows, at) if after.top in PRODUCTION else at
+    wrong = [one.at for one in told if one.verdict.outcome not in after.right]
+    right = [one.at for one in told if one.at > at and one.at > max(wrong, default=0.0)]
+    words = [(one.at - at, one.verdict.outcome) for one in told]
+    seconds = max(0.0, right[0] - onset) if right else math.inf
+    return Changed(run, what, before, after, seconds, new, onset - at, words)
+
+
+PRODUCTION = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound", "curriculum_bound")
+
+
+def _onset(rows: Sequence[Row], at: float) -> float:
+    """When the trainer began to wait: the first batch that was late after the change."""
+    for row in rows:
+        start = row.end - row.values["trainer_step_seconds"]
+        if row.end > at and row.values["trainer_wait_seconds"] >= 0.15 * row.values["trainer_step_seconds"]:
+            return max(at, start)
+    return at
+
+
+def step_seconds(config: Config) -> float:
+    """Mean of the later half of the steps."""
+    rows = Sim(config, watched=False).run().rows
+    late = rows[len(rows) // 2 :]
+    if not late:
+        return config.horizon
+    return sum(row.values["trainer_step_seconds"] for row in late) / len(late)
+
+
+# ---- stalls
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """``seconds``: from the fault until the verdict said so (inf: never); ``early``: said before there was one."""
+
+    config: Config
+    fault: str
+    seconds: float
+    limit: float
+    early: bool
+
+    @property
+    def right(self) -> bool:
+        return not self.early and self.seconds <= self.limit
+
+
+def stalled(seed: int) -> Stalled:
+    rng = random.Random(seed)
+    config = draw(seed, rng.choice(("trainer", "balanced", "tool", "generator_slots")))
+    config = config.changed(batch=min(config.batch, 64), group=min(config.group, 8))
+    fault, step = ("killed", "frozen", "hung")[seed % 3], step_seconds(config)
+    limit = max(6 * step, 1800.0)
+    # A step of the time before may still come: what waits in the queue is trained.
+    slack = 3 * step + config.lag + between(rng, 60.0, 61.0)
+    limit = {"killed": limit / 2 + slack, "frozen": 180.0, "hung": limit + slack}[fault]
+    at = 12 * step
+    run = replace(config, fault=(at, fault), horizon=at + 1.3 * limit + 200)
+    told = played(run, Sim(run).run())
+    late = [one.at - at for one in told if one.verdict.outcome == "stalled"]
+    after = [one for one in late if one > 0]
+    every = told[1].at - told[0].at
+    return Stalled(run, fault, after[0] if after else math.inf, limit + 2 * every, len(late) > len(after))

@@ -1,0 +1,155 @@
+"""A simulated run through the real signals and the real judge, as collectors would bring it.
+
+Readings become samples and steps in canonical names, each when it could have been read; `server.derive` and
+`server.answers` make signals of them, `server.verdict.judge` a verdict at every tick. Only the store is left out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from bench.verdict.config import Config
+from bench.verdict.sim import Page, Row, Sim
+from collectors.model import Labels
+from server import signals
+from server.answers import Answers
+from server.derive import Deriver
+from server.signals._model import TargetHealth
+from server.store.types import Batch, SeriesKey
+from server.verdict.inputs import Seen
+from server.verdict.judge import remember
+from server.verdict.model import Verdict
+
+T0 = 1_800_000_000.0
+TICK, MOST_TICKS = 5.0, 200
+SOURCES = ("engines", "queue", "in_flight", "wait", "zero")
+"""What may be missing."""
+
+ENGINE = ("generator_requests_running", "generator_requests_waiting", "kv_cache_usage_ratio", "generator_tokens_total",
+          "generator_preemptions_total", "generator_requests_finished_total")  # fmt: skip
+_OF = {
+    "queue": ("stale_dropped_rollouts", "backpressure_seconds", "dispatch_gate_wait_seconds"),
+    "wait": ("trainer_wait_seconds", "generation_seconds"),
+    "zero": ("groups_all_solved_ratio", "groups_none_solved_ratio"),
+}
+_SIGNALS = {item.name: item for item in signals.load()}
+
+
+class _Ids:
+    """The only thing `Answers` asks the store for."""
+
+    def intern(self, run: str, keys: Sequence[SeriesKey]) -> list[int]:
+        return [0 for _ in keys]
+
+
+@dataclass(slots=True)
+class Told:
+    """What stood at an instant."""
+
+    at: float
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class Feed:
+    """Plays one run to the pipeline. ``missing``: a source that tells nothing."""
+
+    config: Config
+    missing: str = ""
+    deriver: Deriver = field(init=False)
+    answers: Answers = field(init=False)
+    seen: Seen | None = None
+
+    def __post_init__(self) -> None:
+        self.deriver = Deriver(_SIGNALS.values(), lambda _: max(15.0, 3 * self.config.page))
+        self.answers = Answers(cast(Any, _Ids()), "run", _SIGNALS, self.deriver)
+        c = self.config
+        facts: dict[str, str | float] = {
+            "framework": "prime_rl", "batch_samples": c.batch, "group_size": c.group, "max_num_seqs": c.slots,
+        }  # fmt: skip
+        if not c.sync and self.missing != "zero":
+            facts["filters_zero_advantage"] = float(c.filtered)
+        self.deriver.facts.update(facts)
+        self.deriver.mode = "sync_split" if c.sync else "async"
+
+    def play(self, rows: Sequence[Row], pages: Sequence[Page]) -> Iterator[Told]:
+        """The verdict that stands at each tick."""
+        memory, page, row = None, 0, 0
+        for tick in ticks(self.config):
+            while page < len(pages) and pages[page].at <= tick:
+                self._page(pages[page])
+                page += 1
+            while row < len(rows) and rows[row].end + self.config.lag <= tick:
+                self._row(rows[row], tick)
+                row += 1
+            self.answers.write(self.deriver.tick(T0 + tick), Batch(run="run"))
+            self.seen = self._seen(T0 + tick)
+            memory, verdict = remember(memory, self.seen)
+            yield Told(tick, verdict)
+
+    def _seen(self, now: float) -> Seen:
+        d = self.deriver
+        stale = partial(self.answers.stale, now)
+        return Seen(
+            now, d.mode, d.lifecycle, d.facts, self.answers.now(), tuple(d.health.values()), stale, d.running_since,
+            d.book.last(10),
+        )  # fmt: skip
+
+    # ---- readings
+
+    def _page(self, page: Page) -> None:
+        ts = T0 + page.at
+        self.deriver.see(TargetHealth("trainer", "prime_rl", "trainer", True, ts, ts, self.config.page))
+        if self.missing != "engines":
+            self._engines(ts, page)
+        if not self.config.sync and self.missing != "queue":
+            self.deriver.sample(ts, "trainer", "queue_samples", (), page.queue)
+        if not self.config.sync and self.missing != "in_flight":
+            self._census(ts, page)
+
+    def _engines(self, ts: float, page: Page) -> None:
+        for number in range(self.config.engines):
+            up, name = bool(page.engines), f"engine-{number}"
+            last = ts if up else T0 + self.config.fault[0]
+            self.deriver.see(TargetHealth(name, "vllm", "generator", up, ts, last, self.config.page))
+            if not up:
+                continue
+            for metric, value in zip(ENGINE, page.engines[number], strict=True):
+                self.deriver.sample(ts, name, metric, (), value)
+            self.deriver.sample(ts, name, "kv_cache_capacity_tokens", (), self.config.kv_tokens)
+
+    def _census(self, ts: float, page: Page) -> None:
+        told = {
+            state: page.census.get(state, 0)
+            for state in ("generating", "booting", "in_tool", "scoring", "waiting_group")
+        }
+        if not self.config.census:
+            told = {"generating": sum(told.values()) - told["waiting_group"]}
+        for state, value in told.items():
+            labels: Labels = (("state", state),)
+            self.deriver.sample(ts, "trainer", "in_flight_rollouts", labels, value)
+        self.deriver.sample(ts, "trainer", "in_flight_capacity_rollouts", (), self.config.cap)
+
+    def _row(self, row: Row, tick: float) -> None:
+        hidden = _OF.get(self.missing, ())
+        phases = self.missing == "in_flight"
+        values = {
+            (name, ()): value for name, value in row.values.items()
+            if name not in hidden and not (phases and name.startswith("rollout_"))
+        }  # fmt: skip
+        newest = self.deriver.book.newest_of_all()
+        if newest is None or T0 + row.end > newest.ts:
+            self.deriver.step_met = T0 + tick
+        said = self.deriver.step("trainer", 0, row.number, T0 + row.end, "trainer", values)
+        self.answers.write(said, Batch(run="run"))
+
+
+def ticks(config: Config) -> list[float]:
+    """At most 200, on the 5 s grid."""
+    every = max(TICK, TICK * -(-config.horizon // (TICK * MOST_TICKS)))
+    return [every * n for n in range(1, int(config.horizon // every) + 1)]
+
+
+def played(config: Config, sim: Sim, missing: str = "") -> list[Told]:
+    return list(Feed(config, missing).play(sim.rows, sim.pages))

@@ -1,0 +1,105 @@
+// The verdict over time (`dashboard/verdict.py`): a ribbon below the same time as the charts, and its changes on them.
+(function (RS) {
+  "use strict";
+  const SVG = "http://www.w3.org/2000/svg", NEAR = 4, LEAST = 60;
+  const rows = () => RS.view["v.rows"] || [];
+  const local = (seconds) => 1000 * seconds + RS.tz;
+  let chosen = -1;
+
+  // [[local ms, words], ...] of the changes; where the first one began is none.
+  const changes = () => rows().slice(1).map(([start, , , word, cause]) => [local(start), said(word, cause)]);
+  const said = (word, cause) => word + (cause ? ` (${cause})` : "");
+
+  // What the verdict became at this time, within a few pixels.
+  RS.verdictAt = function (ms, perPixel) {
+    let best = null;
+    for (const one of changes()) if (Math.abs(one[0] - ms) <= NEAR * perPixel && (!best || Math.abs(one[0] - ms) < Math.abs(best[0] - ms))) best = one;
+    return best ? "verdict: " + best[1] : "";
+  };
+
+  // A part is a link to its own time, at least a minute of it: it opens, can be shared, and is reached by the keyboard.
+  function href(start, end) {
+    const until = end ?? RS.now(), more = Math.max(0, LEAST - (until - start)) / 2;
+    return RS.path(RS.boot.key) + RS.query({ start: (start - more).toFixed(0), end: (until + more).toFixed(0) });
+  }
+
+  function part(i) {
+    const li = RS.make("li"), link = RS.make("a");
+    link.dataset.in = "1";
+    link.append(RS.make("span"));
+    link.addEventListener("pointerenter", () => tell(i));
+    link.addEventListener("focus", () => tell(i));
+    link.addEventListener("pointerleave", () => tell(-1));
+    link.addEventListener("blur", () => tell(-1));
+    li.append(link);
+    return li;
+  }
+
+  function fill(li, [start, end, colour, word, cause, summary], from, to) {
+    const link = li.firstChild, first = Math.max(local(start), from), last = Math.min(local(end ?? RS.now()), to);
+    li.hidden = last <= first;
+    if (li.hidden) return;
+    li.style.left = (100 * (first - from)) / (to - from) + "%";
+    li.style.width = (100 * (last - first)) / (to - from) + "%";
+    li.dataset.state = colour;
+    const target = href(start, end), lasted = RS.format.span((end ?? RS.now()) - start), words = `${said(word, cause)} for ${lasted}: ${summary}`;
+    if (link.getAttribute("href") !== target) link.setAttribute("href", target);
+    if (link.getAttribute("aria-label") !== words) link.setAttribute("aria-label", words);
+    if (link.firstChild.textContent !== said(word, cause)) link.firstChild.textContent = said(word, cause);
+  }
+
+  // The one under the cursor or with the focus, in whole words; beside it since when.
+  function tell(i) {
+    chosen = i;
+    const note = document.querySelector("[data-t='v.note']"), row = rows()[i];
+    if (!note) return;
+    if (!row) return void (note.textContent = RS.view["v.note"] ?? "");
+    const [start, end, , word, cause, summary] = row, wide = RS.boot.end - RS.boot.start > 86400;
+    const to = end === null ? "now" : RS.format.clock(local(end), wide).slice(0, wide ? 11 : 5);
+    note.textContent = `${said(word, cause)} · ${RS.format.clock(local(start), wide).slice(0, wide ? 11 : 5)} – ${to} · ${summary}`;
+  }
+
+  function paint() {
+    const where = document.querySelector("[data-ribbon]");
+    if (!RS.boot || RS.boot.error || !RS.view["v.rows"]) return;
+    const [from, to] = RS.range(), found = rows();
+    if (where) {
+      while (where.children.length > found.length) where.lastChild.remove();
+      while (where.children.length < found.length) where.append(part(where.children.length));
+      found.forEach((row, i) => fill(where.children[i], row, from, to));
+      if (chosen >= 0) tell(chosen);
+    }
+    for (const [el, gd] of RS.plots()) draw(el, gd, from, to);
+  }
+
+  // Dashed, over the whole height: weight updates are thin and many, a change of the verdict is news.
+  function draw(el, gd, from, to) {
+    const { _offset: left, _length: wide } = gd._fullLayout.xaxis, { t: top, h: high } = gd._fullLayout._size;
+    const shown = changes().filter(([at]) => at >= from && at <= to);
+    const d = shown.map(([at]) => `M${Math.round(left + (wide * (at - from)) / (to - from)) + 0.5} ${top}V${top + high}`).join("");
+    const path = overlay(el.querySelector(".plot"));
+    if (path.getAttribute("d") !== d) path.setAttribute("d", d);
+  }
+
+  function overlay(plot) {
+    const there = plot.querySelector(".turns path");
+    if (there) return there;
+    const svg = document.createElementNS(SVG, "svg"), path = document.createElementNS(SVG, "path");
+    svg.setAttribute("class", "turns");
+    svg.setAttribute("aria-hidden", "true");
+    path.setAttribute("class", "turned");
+    svg.append(path);
+    plot.append(svg);
+    return path;
+  }
+
+  RS.drawers.push((cells) => {
+    if (Object.keys(cells).some((key) => key.startsWith("v."))) paint();
+  });
+  RS.painters.push(paint);
+  let later = null;
+  window.addEventListener("resize", () => {
+    clearTimeout(later);
+    later = setTimeout(paint, 200);
+  });
+})(window.RS);

@@ -1,0 +1,54 @@
+"""HTTP: what would become of a run if it were changed."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request
+
+from server.query import Reader
+from server.query.what_if import MOST, Changes, OutOfRange, to_json
+
+
+def _within(name: str, words: str) -> Any:
+    low, high = MOST[name]
+    return Query(ge=low, le=high, allow_inf_nan=False, description=f"{words}; {low:g} to {high:g}")
+
+
+def add_what_if(api: FastAPI, reader: Reader) -> None:
+    """`GET /api/v1/runs/{run}/what-if`."""
+
+    @api.get("/api/v1/runs/{run}/what-if", tags=["runs"])
+    def what_if(
+        request: Request,
+        run: str,
+        move_gpus: Annotated[
+            int, _within("move_gpus", "GPUs from the trainer to the generator, or back if negative")
+        ] = 0,
+        add_engines: Annotated[int, _within("add_engines", "engines more, on new GPUs, or less if negative")] = 0,
+        concurrency: Annotated[int | None, _within("concurrency", "rollouts in flight")] = None,
+        oversampling: Annotated[float | None, _within("oversampling", "rollouts begun per one that is kept")] = None,
+        group_size: Annotated[int | None, _within("group_size", "rollouts per group")] = None,
+        max_response_tokens: Annotated[int | None, _within("max_response_tokens", "cap of a response's length")] = None,
+        max_staleness: Annotated[int | None, _within("max_staleness", "the staleness bound, in versions")] = None,
+        zero_advantage: Annotated[float | None, _within("zero_advantage", "share of groups without gradient")] = None,
+    ) -> dict[str, Any]:
+        """An estimate from the verdict's throughput model: `now` beside `then`, with what it assumes and misses.
+
+        What is not given stays as it is today. A figure's `value` is null where an input is not known (`why` says
+        which); `bound` says that the true one is at least or at most this.
+        """
+        _known(request.query_params)
+        changes = Changes(
+            move_gpus, add_engines, group_size, oversampling, concurrency, max_response_tokens, max_staleness,
+            zero_advantage,
+        )  # fmt: skip
+        try:
+            return to_json(reader.what_if(run, changes))
+        except OutOfRange as error:
+            raise HTTPException(422, str(error)) from None
+
+
+def _known(query: Mapping[str, str]) -> None:
+    """A misspelt change would be answered with today's numbers."""
+    if unknown := set(query) - set(MOST):
+        raise HTTPException(422, f"unknown parameter {min(unknown)[:40]!r}; there are {', '.join(MOST)}")

@@ -1,0 +1,46 @@
+"""How time passes in a simulated cluster: from event to event, of the agenda and of the engines."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from server.demo.engine import Engine
+from server.demo.events import Agenda
+
+
+class Looker(Protocol):
+    """Somebody who looks on: told that the run begins, and that nothing more happens until later."""
+
+    def started(self, now: float) -> None: ...
+    def flush(self) -> None: ...
+
+
+class EventTime:
+    """Event time in seconds since the run began. State changes at events only, so it does not matter who looks when."""
+
+    agenda: Agenda
+    engines: list[Engine]
+    now: float = 0.0
+    _is_begun = False
+
+    def advance(self, until: float) -> None:
+        """Run every event up to and including `until`."""
+        if not self._is_begun:
+            self._is_begun = True
+            for observer in self._lookers():
+                observer.started(0.0)
+            self._begin()
+        while (at := min(self.agenda.next_at, *(engine.next_at for engine in self.engines))) <= until:
+            if at == self.agenda.next_at:
+                self.agenda.run_next()
+            else:
+                min(self.engines, key=lambda engine: engine.next_at).fire()
+        self.now = max(self.now, until)
+        for observer in self._lookers():
+            observer.flush()
+
+    def _lookers(self) -> Sequence[Looker]:
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Plan the first events."""
+        raise NotImplementedError

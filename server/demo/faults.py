@@ -1,0 +1,97 @@
+"""What goes wrong on a timeline: a scenario's own faults and those of `rollscope demo --inject KIND@TIME`.
+
+A fault begins at its time and lasts. Until then nothing is different: the draws of the simulation stay where they are.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from server.demo.events import Agenda
+
+KINDS = {
+    "engine-crash": "one more engine dies: its page is gone, its requests begin again on the others",
+    "engine-freeze": "one more engine hangs: its page answers, its requests make no token",
+    "sandbox-outage": "the provider starts no sandbox any more; what is asked for stays pending",
+    "scoring-slow": "the verifier takes 30 times as long",
+    "trainer-hang": "the trainer never ends the step it is in",
+    "weight-sync-slow": "sending the weights takes 15 times as long",
+    "length-drift": "responses grow to 2.5 times their length within half an hour",
+    "easy-tasks": "nearly every task is solved by nearly every attempt",
+}
+SANDBOX_KINDS = frozenset({"sandbox-outage"})
+
+# 0.4 s of a math verifier become 12 s: longer than the answer itself took.
+_SCORING_FACTOR = 30.0
+# A broadcast over the wrong network: seconds become most of half a minute.
+_SYNC_FACTOR = 15.0
+_DRIFT_FACTOR, _DRIFT_SECONDS = 2.5, 1_800.0
+# A chance of a half becomes 0.98; a group of eight then is all solved seven times in eight.
+_EASE = 0.03
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0}
+_TEXT = re.compile(r"([a-z-]{1,40})@(\d{1,9}(?:\.\d{1,6})?)([smh]?)")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`at`: seconds since the demo's clock began."""
+
+    kind: str
+    at: float
+
+
+def read(text: str, sandboxes: bool = True) -> Fault:
+    """`KIND@TIME`, the time in seconds or with the unit s, m or h.
+
+    Raises:
+        ValueError: no such kind, no such time, or a kind this scenario cannot have; says what there is.
+    """
+    match = _TEXT.fullmatch(text)
+    kinds = [kind for kind in KINDS if sandboxes or kind not in SANDBOX_KINDS]
+    if match is None or match[1] not in KINDS:
+        raise ValueError(
+            f"{text!r} is not KIND@TIME with a time such as 90, 10m or 1.5h since the start and a kind of "
+            + ", ".join(kinds)
+        )
+    if match[1] not in kinds:
+        raise ValueError(f"{match[1]}: this scenario has no sandboxes; it can have " + ", ".join(kinds))
+    return Fault(match[1], float(match[2]) * _UNITS[match[3]])
+
+
+@dataclass(slots=True)
+class Conditions:
+    """How things are now, as those ask who draw lengths, chances and times. Factors are 1 while nothing is wrong."""
+
+    scoring: float = 1.0
+    sync: float = 1.0
+    is_easy: bool = False
+    # Seconds since the run began.
+    drifts_since: float = math.inf
+
+    def length(self, now: float) -> float:
+        """Factor of response lengths."""
+        share = min(1.0, max(0.0, (now - self.drifts_since) / _DRIFT_SECONDS))
+        return 1.0 + (_DRIFT_FACTOR - 1.0) * share
+
+    def chance(self, drawn: float) -> float:
+        """A task's solve probability."""
+        return drawn**_EASE if self.is_easy else drawn
+
+    def befall(self, kind: str, now: float) -> None:
+        """What concerns no single part of the cluster."""
+        if kind == "scoring-slow":
+            self.scoring = _SCORING_FACTOR
+        elif kind == "weight-sync-slow":
+            self.sync = _SYNC_FACTOR
+        elif kind == "easy-tasks":
+            self.is_easy = True
+        elif kind == "length-drift":
+            self.drifts_since = min(self.drifts_since, now)
+
+
+def timeline(faults: Iterable[Fault], agenda: Agenda, befall: Callable[[str, float], None], age: float) -> None:
+    """Plan them all. `age`: seconds that the run had been going when the demo's clock began."""
+    for fault in faults:
+        agenda.plan(fault.at + age, partial(befall, fault.kind))

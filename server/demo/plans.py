@@ -1,0 +1,87 @@
+"""What only some scenarios have: what befalls their rollouts (see `fates`), another stack. Frozen, as `scenarios`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LossPlan:
+    """Shares of rollouts that have no reward in the end. A lost one keeps its place, masked out of the loss."""
+
+    infra: float = 0.015
+    environment: float = 0.008
+
+
+@dataclass(frozen=True)
+class EvalPlan:
+    """A held-out set every so many versions, on a server of its own that the run shares nothing with."""
+
+    environment: str
+    every_versions: int = 5
+    tasks: int = 8
+    samples: int = 4
+    # Single answers without a sandbox; far shorter than what is trained on, so that a mix-up would be seen.
+    response_tokens_median: float = 300.0
+    response_sigma: float = 0.4
+    prompt_tokens: int = 180
+    tokens_per_second: float = 90.0
+    scoring_seconds: float = 0.5
+    solve_probability: float = 0.6
+
+
+@dataclass(frozen=True)
+class SlimePlan:
+    """A run of slime's `train_async.py`: one rollout is generated while the one before is trained on.
+
+    Each rollout begins with `over_sampling_groups` groups; once a batch of them is complete the rest is aborted.
+    """
+
+    over_sampling_groups: int
+    # GPUs of one SGLang server (tensor parallel over nodes).
+    engine_gpus: int
+    # Parameters that a token passes through, in billions: of a mixture of experts only a few.
+    active_parameters_billion: float
+    # The trainer's own parts beside `train_tokens_per_second_per_gpu`, which holds forward and backward.
+    preprocess_seconds: float
+    # Old log-probabilities, a forward pass: share of the training time.
+    logprob_share: float
+    # As on the engine's page.
+    context_tokens: int
+    weight_gigabytes: float
+    kv_gigabytes: float
+
+
+@dataclass(frozen=True)
+class VerlPlan:
+    """A synchronous run of verl's V1 trainer: the GPUs generate a batch, then train on it."""
+
+    # GPUs of one vLLM server.
+    engine_gpus: int
+    # The trainer's own parts beside `train_tokens_per_second_per_gpu`, which holds all its passes over the batch.
+    wake_seconds: float
+    reward_seconds: float
+    advantage_seconds: float
+    # Old log-probabilities, a forward pass: share of those passes.
+    logprob_share: float
+
+
+@dataclass(frozen=True)
+class AgentPlan:
+    """Agents whose tools answer at once, so that to an engine a rollout is one request; they call more as time goes.
+
+    A run of verl's V1 trainer `separate_async` with `algorithm.filter_groups`: groups of equal rewards are thrown away.
+    """
+
+    engine_gpus: int
+    # Response tokens for each call of a tool.
+    tokens_per_call: float
+    # Mean calls of a rollout grow by this factor between two moments (seconds since the run began), evenly.
+    growth: float
+    grows_from: float
+    grows_until: float
+    # As in `VerlPlan`.
+    logprob_share: float
+
+    def factor(self, now: float) -> float:
+        """Of the lengths at the beginning."""
+        share = (now - self.grows_from) / (self.grows_until - self.grows_from)
+        return 1.0 + (self.growth - 1.0) * min(1.0, max(0.0, share))

@@ -1,0 +1,187 @@
+"""What every stack's process has: event time, one lock, the servers, the control channel on standard input and output.
+
+One lock guards the simulation. Pages show it at its present event time, or, when it follows the wall clock, at the
+moment they are asked for.
+"""
+
+import json
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
+from typing import Protocol, TextIO, TypeVar
+
+from server.demo.engine import Engine
+from server.demo.instrument import Poster
+from server.demo.records import Watcher
+from server.demo.scenarios import Scenario
+
+# Four times a second is promised; a little more often leaves room for a busy machine.
+_FOLLOW_SECONDS = 0.2
+
+T = TypeVar("T")
+
+
+class Simulated(Protocol):
+    """A cluster of any stack. Times are seconds since the run began."""
+
+    scenario: Scenario
+    now: float
+
+    @property
+    def engines(self) -> Sequence[Engine]: ...
+    @property
+    def observers(self) -> Sequence[Watcher]: ...
+    def advance(self, until: float) -> None: ...
+
+
+class Teller(Protocol):
+    """Gathers the lines that are posted."""
+
+    def take(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Event time as a function of the wall clock: `sim` at `wall`, then `speed` times as fast. Epoch seconds."""
+
+    wall: float
+    sim: float
+    speed: float
+
+    def at(self, wall: float) -> float:
+        return self.sim + (wall - self.wall) * self.speed
+
+
+class Served(ABC):
+    """A simulation with its servers and files. All times here are epoch seconds. `ready`: what the ready line says."""
+
+    def __init__(self, cluster: Simulated, start: float) -> None:
+        self._simulated = cluster
+        self.start = start
+        self.ready: dict[str, object] = {}
+        self.pace: Pace | None = None
+        # Where what no file says is posted, of the scenario that is instrumented.
+        self.poster: Poster | None = None
+        self._lock = threading.Lock()
+        # The engines' servers come first, in their order.
+        self._servers: list[ThreadingHTTPServer] = []
+        self._buried: set[int] = set()
+
+    @property
+    @abstractmethod
+    def teller(self) -> Teller | None:
+        """Who gathers what is posted; None where nothing is."""
+
+    @abstractmethod
+    def tell_what_is_under_way(self) -> None:
+        """It is live now: from here on what begins is told too, where anything is."""
+
+    def advance(self, until: float) -> float:
+        """Simulate up to `until`; answers the event time reached, which never goes back."""
+        with self._lock:
+            reached = self._advance(until)
+            lines = self.teller.take() if self.teller and self.poster else []
+        # Whoever takes them may be asking for a page meanwhile.
+        if lines and self.poster:
+            self.poster.post(lines)
+        return reached
+
+    def push_to(self, url: str, token: str) -> None:
+        """Post what no file says to this server from now on; what came before goes with the next advance."""
+        self.poster = Poster(url, self._simulated.scenario.run, token)
+
+    def _advance(self, until: float) -> float:
+        if until - self.start > self._simulated.now:
+            self._simulated.advance(until - self.start)
+            self._bury()
+        return self.start + self._simulated.now
+
+    def _bury(self) -> None:
+        """Nobody listens where an engine died."""
+        for engine in self._simulated.engines:
+            if engine.is_dead and engine.index not in self._buried:
+                self._buried.add(engine.index)
+                self._servers[engine.index].shutdown()
+                self._servers[engine.index].server_close()
+
+    def follow(self, pace: Pace) -> None:
+        """Keep up with the wall clock from now on."""
+        is_first = self.pace is None
+        self.go_live()
+        self.pace = pace
+        if is_first:
+            threading.Thread(target=self._keep_up, name="follow", daemon=True).start()
+
+    def go_live(self) -> None:
+        """From now on what is under way is told too, where the scenario tells anything."""
+        with self._lock:
+            self.tell_what_is_under_way()
+
+    def _keep_up(self) -> None:
+        while self.pace is not None:
+            self.advance(self.pace.at(time.time()))
+            time.sleep(_FOLLOW_SECONDS)
+
+    def _look(self, answer: Callable[[], T]) -> T:
+        with self._lock:
+            self._catch_up()
+            return answer()
+
+    def _catch_up(self) -> None:
+        if self.pace is not None:
+            self._advance(self.pace.at(time.time()))
+
+    def close(self) -> None:
+        """Stop serving and close the files; the process itself just ends (`leave`)."""
+        self.pace = None
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+        for observer in self._simulated.observers:
+            observer.close()
+
+
+# -- control channel -------------------------------------------------------------------------------------------
+
+
+def control(demo: Served, commands: Iterable[str], answers: TextIO) -> None:
+    """Answer one JSON object per line until the commands end."""
+    _say(answers, demo.ready)
+    for line in commands:
+        try:
+            _say(answers, _obey(demo, json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            _say(answers, {"error": f"{type(error).__name__}: {error}"})
+
+
+def _obey(demo: Served, command: dict[str, object]) -> dict[str, object]:
+    if "advance_to" in command:
+        return {"t": demo.advance(_float(command["advance_to"]))}
+    if "push_to" in command:
+        demo.push_to(str(command["push_to"]), str(command.get("token", "")))
+        return {"pushing": True}
+    follow = command["follow"]
+    if not isinstance(follow, dict):
+        raise TypeError("follow must be an object")
+    demo.follow(Pace(_float(follow["wall"]), _float(follow["sim"]), _float(follow["speed"])))
+    return {"following": True}
+
+
+def _float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"expected a number, got {value!r}")
+    return float(value)
+
+
+def _say(answers: TextIO, message: dict[str, object]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+def leave() -> None:
+    """Exit at once: files are flushed after every advance, and no thread may hold the process back."""
+    os._exit(0)

@@ -1,0 +1,203 @@
+"""slime's `train_async.py` (624b824a): generation and training side by side, and weights when both are done.
+
+A rollout begins with more groups than a batch needs, all at once; when a batch of groups is complete the engines abort
+the rest (slime/rollout/sglang_rollout.py). Before weights are sent the next rollout is waited for, so no request ever
+meets two versions.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from server.demo.engine import Engine
+from server.demo.event_time import EventTime, Looker
+from server.demo.events import Agenda
+from server.demo.faults import Conditions, Fault, timeline
+from server.demo.records import Means
+from server.demo.rollouts import Group, Rollout, TaskSet
+from server.demo.scenarios import Scenario
+from server.demo.sglang_page import SglangStats
+from server.demo.slime_records import Generation, SlimeObserver, SlimeStep, SlimeTiming
+
+
+class SlimeCluster(EventTime):
+    """See `server.demo.event_time`."""
+
+    def __init__(self, scenario: Scenario, seed: int, faults: Sequence[Fault] = ()) -> None:
+        assert scenario.slime is not None
+        self.scenario, self.plan = scenario, scenario.slime
+        self.version = 0
+        self.faults = (*(scenario.faults or ()), *faults)
+        self.agenda = Agenda()
+        self.engines = [Engine(i, scenario, self._answered, SglangStats(scenario)) for i in range(scenario.engines)]
+        self.observers: list[SlimeObserver] = []
+        self._tasks, self._noise = TaskSet(scenario, seed), Random(f"{seed}:trainer")
+        self._conditions = self._tasks.conditions = Conditions()
+        self._begun_at, self._number = 0.0, -1
+        # The groups of the rollout that is being generated, by id; and those that are complete.
+        self.open: dict[int, Group] = {}
+        self._complete: list[Group] = []
+        self._ready: Generation | None = None
+        self._is_training = self._is_updating = self._hangs = False
+        # End of the training before; the last update's seconds, which belong to the step that follows it.
+        self._idle_since = self._update = 0.0
+        self._integrals_before = self._integrals(0.0)
+
+    def _lookers(self) -> Sequence[Looker]:
+        return self.observers
+
+    def _begin(self) -> None:
+        self.agenda.plan(0.0, self._generate)
+        timeline(self.faults, self.agenda, self._befall, 0.0)
+
+    # -- the generator -----------------------------------------------------------------------------------------
+
+    def _generate(self, now: float) -> None:
+        """`RolloutManager.generate`: everything it samples is asked for at once."""
+        self._number, self._begun_at = self._number + 1, now
+        self._complete = []
+        for _ in range(self.plan.over_sampling_groups):
+            engine = min(self._alive(), key=lambda engine: engine.load)
+            group = self._tasks.group(self.version, engine.index)
+            self.open[group.id] = group
+            for _ in range(group.size):
+                rollout = self._tasks.rollout(group, now)
+                for observer in self.observers:
+                    observer.dispatched(now, rollout)
+                engine.submit(rollout, now)
+
+    def _answered(self, rollout: Rollout, now: float) -> None:
+        self.agenda.plan(now + self._tasks.scoring_seconds(), lambda at: self._scored(rollout, at))
+
+    def _scored(self, rollout: Rollout, now: float) -> None:
+        group = rollout.group
+        rollout.scored, rollout.reward = now, self._tasks.score(rollout)
+        group.scored += 1
+        # Its rollout may be over: then nobody asks for the reward any more.
+        if group.scored < group.size or group.id not in self.open:
+            return
+        group.completed = now
+        self._complete.append(self.open.pop(group.id))
+        if len(self._complete) == self.scenario.batch_groups:
+            self._collected(now)
+
+    def _collected(self, now: float) -> None:
+        """A batch is there: the engines drop what they still have."""
+        for engine in self.engines:
+            stats = engine.stats
+            assert isinstance(stats, SglangStats)
+            for rollout in engine.drop(now):
+                rollout.finished = now
+                stats.abort(rollout)
+        aborted, self.open = tuple(self.open.values()), {}
+        made = Generation(self._number, self._begun_at, now, self.version, tuple(self._complete), aborted)
+        self._ready = made
+        for observer in self.observers:
+            observer.generated(made)
+        self._meet(now)
+
+    # -- the trainer -------------------------------------------------------------------------------------------
+
+    def _meet(self, now: float) -> None:
+        """The driver's loop: it goes on when the next rollout is there and the last is trained on."""
+        if self._ready is None or self._is_training or self._is_updating:
+            return
+        if self._ready.number == 0:
+            self._turn(now)
+            return
+        self._is_updating = True
+        for observer in self.observers:
+            observer.updating(now)
+        self._update = self._around(self.scenario.broadcast_seconds, 0.08) * self._conditions.sync
+        self.agenda.plan(now + self._update, self._updated)
+
+    def _updated(self, now: float) -> None:
+        self._is_updating = False
+        self.version += 1
+        for observer in self.observers:
+            observer.updated(now, self.version)
+        self._turn(now)
+
+    def _turn(self, now: float) -> None:
+        """The next rollout begins, and training on the one that is there."""
+        made = self._ready
+        assert made is not None
+        self._ready, self._is_training = None, True
+        self._generate(now)
+        timing = self._draw(made, now)
+        begin = now + timing.preprocess
+        self.agenda.plan(begin, lambda at: self._training(at, made, timing))
+        self.agenda.plan(begin + timing.compute, lambda at: self._trained(at, made, timing))
+
+    def _draw(self, made: Generation, now: float) -> SlimeTiming:
+        """Everything of the step is drawn here, so that nothing that happens meanwhile can change it."""
+        s = self.scenario
+        seconds = self._around(made.total_tokens / s.train_tokens_per_second, s.compute_noise)
+        return SlimeTiming(
+            wait=now - self._idle_since - self._update,
+            update=self._update,
+            preprocess=self._around(self.plan.preprocess_seconds, 0.1),
+            logprob=seconds * self.plan.logprob_share,
+            train=seconds * (1 - self.plan.logprob_share),
+        )
+
+    def _around(self, seconds: float, spread: float) -> float:
+        return seconds * self._noise.lognormvariate(0.0, spread)
+
+    def _training(self, now: float, made: Generation, timing: SlimeTiming) -> None:
+        if not self._hangs:
+            for observer in self.observers:
+                observer.training(now, made, timing)
+
+    def _trained(self, now: float, made: Generation, timing: SlimeTiming) -> None:
+        if self._hangs:
+            return
+        for engine in self.engines:
+            engine.sync(now)
+        start, self._idle_since = self._idle_since, now
+        tokens = sum(engine.generated_at(now) for engine in self.engines)
+        step = SlimeStep(made, start, now, timing, self.version, self._means(start, now), tokens)
+        for observer in self.observers:
+            observer.trained(step)
+        self._is_training = False
+        self._meet(now)
+
+    def _means(self, start: float, end: float) -> Means:
+        """Time-weighted means since the step before. There is no buffer."""
+        before, self._integrals_before = self._integrals_before, self._integrals(end)
+        running, waiting, kv = (
+            (now - then) / (end - start) for now, then in zip(self._integrals_before, before, strict=True)
+        )
+        usage = kv / (self.scenario.kv_tokens * len(self.engines))
+        return Means(0.0, running, waiting, usage, running + waiting)
+
+    def _integrals(self, now: float) -> tuple[float, float, float]:
+        stats = [engine.stats for engine in self.engines]
+        return (
+            sum(stat.running_seconds for stat in stats),
+            sum(stat.waiting_seconds for stat in stats),
+            sum(stat.kv_seconds for stat in stats),
+        )
+
+    # -- what breaks -------------------------------------------------------------------------------------------
+
+    def _alive(self) -> list[Engine]:
+        return [engine for engine in self.engines if not engine.is_dead] or self.engines[-1:]
+
+    def _befall(self, kind: str, now: float) -> None:
+        working = [engine for engine in self._alive() if not (engine.is_dead or engine.is_frozen)]
+        if kind == "trainer-hang":
+            self._hangs = True
+        elif kind == "engine-freeze" and working:
+            working[0].freeze(now)
+        elif kind == "engine-crash" and not self._alive()[0].is_dead:
+            self._crash(self._alive()[0], now)
+        self._conditions.befall(kind, now)
+
+    def _crash(self, dead: Engine, now: float) -> None:
+        """The router sends its requests to the others, from their beginning."""
+        lost = dead.crash(now)
+        for group in self.open.values():
+            if group.engine == dead.index:
+                group.engine = min(self._alive(), key=lambda engine: engine.load).index
+        for rollout in lost:
+            self.engines[rollout.group.engine].submit(rollout, now)

@@ -1,0 +1,90 @@
+"""What the simulation of slime tells those who write it down. Seconds since the run began."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from server.demo.records import Means, Watcher
+from server.demo.rollouts import Group, Rollout
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One rollout in slime's word: the groups that were complete first, and those that were aborted then."""
+
+    number: int
+    begun: float
+    ended: float
+    # The policy version that made it: no weights are sent while it goes on.
+    version: int
+    groups: tuple[Group, ...]
+    aborted: tuple[Group, ...]
+
+    def rollouts(self) -> Iterator[Rollout]:
+        return (rollout for group in self.groups for rollout in group.rollouts)
+
+    def dropped(self) -> Iterator[Rollout]:
+        return (rollout for group in self.aborted for rollout in group.rollouts)
+
+    @property
+    def response_tokens(self) -> int:
+        return sum(rollout.response_tokens for rollout in self.rollouts())
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and response: what the trainer computes on."""
+        return sum(rollout.group.prompt_tokens + rollout.response_tokens for rollout in self.rollouts())
+
+    def group_ratio(self, *outcomes: str) -> float:
+        """Share of groups whose outcome (`all`, `none`, `some`) is one of these."""
+        return sum(group.outcome in outcomes for group in self.groups) / len(self.groups)
+
+
+@dataclass(frozen=True)
+class SlimeTiming:
+    """The parts of one step, which begins with the end of the training before: they add up to it."""
+
+    wait: float
+    update: float
+    preprocess: float
+    logprob: float
+    train: float
+
+    @property
+    def compute(self) -> float:
+        """slime's `train`: old log-probabilities, forward and backward."""
+        return self.logprob + self.train
+
+    @property
+    def total(self) -> float:
+        return self.wait + self.update + self.preprocess + self.compute
+
+
+@dataclass(frozen=True)
+class SlimeStep:
+    """Trained on `generation`; `version`: what was sent to the engines last."""
+
+    generation: Generation
+    start: float
+    end: float
+    timing: SlimeTiming
+    version: int
+    means: Means
+    generation_tokens: int
+
+
+class SlimeObserver(Watcher):
+    """Those who write things down override what they need. Calls come in the order of event time."""
+
+    def started(self, now: float) -> None: ...
+
+    def dispatched(self, now: float, rollout: Rollout) -> None: ...
+
+    def generated(self, generation: Generation) -> None: ...
+
+    def training(self, now: float, generation: Generation, timing: SlimeTiming) -> None: ...
+
+    def trained(self, step: SlimeStep) -> None: ...
+
+    def updating(self, now: float) -> None: ...
+
+    def updated(self, now: float, version: int) -> None: ...

@@ -1,0 +1,86 @@
+"""Verdicts for readers: the newest as of now, and their history as spans of time."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from server.clock import Clock
+from server.store import Store
+from server.store.types import RunRow, VerdictRow
+
+# A tick's verdict is 5 s old; after a minute nobody ticks.
+STALE_SECONDS = 60.0
+_OVER = ("finished", "crashed")
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictSpan:
+    """For how long the verdict was the same. Times are epoch seconds.
+
+    Attributes:
+        start, end: from when to when it was said; end None while it stands.
+        since: when it was first found; before `start` by as long as it took to be sure.
+        cause: "" where none was told apart.
+        rules_version: of the rules that said it.
+        replayed: judged in history that was read back.
+        verdict: the whole of it as it was at `start`, as in the status.
+    """
+
+    start: float
+    end: float | None
+    since: float
+    outcome: str
+    cause: str
+    rule: str
+    confidence: float
+    summary: str
+    rules_version: int
+    replayed: bool
+    verdict: Mapping[str, Any]
+
+
+class VerdictReader:
+    """Thread-safe; `server.query.reader.StoreReader` hands its questions on."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def now(self, row: RunRow) -> Mapping[str, Any] | None:
+        """The newest verdict with ``as_of``; of a run that nobody collects it is unknown, with what it was."""
+        text = self._store.verdicts.newest(row.name)
+        if text is None:
+            return None
+        kept = json.loads(text)
+        found: dict[str, Any] = {**kept["verdict"], "as_of": kept["as_of"]}
+        age = self._clock.now() - kept["as_of"]
+        return found if row.lifecycle in _OVER or age <= STALE_SECONDS else _stale(found)
+
+    def spans(self, row: RunRow, start: float, end: float, limit: int) -> list[VerdictSpan]:
+        """Those that stood at some time of [start, end], oldest first; of more than ``limit`` the newest."""
+        rows = self._store.verdicts.page(row.name, round(start * 1000), round(end * 1000), limit)
+        if not rows:
+            return []
+        ends = [*(after.ts for after in rows[1:]), self._store.verdicts.following(row.name, rows[-1].ts)]
+        stands = self._end(row)
+        return [_span(one, stands if until is None else until / 1000) for one, until in zip(rows, ends, strict=True)]
+
+    def _end(self, row: RunRow) -> float | None:
+        """When the newest verdict ended: with the run."""
+        text = self._store.verdicts.newest(row.name) if row.lifecycle in _OVER else None
+        return None if text is None else float(json.loads(text)["as_of"])
+
+
+def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
+    body: Mapping[str, Any] = json.loads(row.body)
+    return VerdictSpan(
+        row.ts / 1000, end, row.since / 1000, row.outcome, row.cause, row.rule, row.confidence, str(body["summary"]),
+        row.rules_version, row.replayed, body,
+    )  # fmt: skip
+
+
+def _stale(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Nobody looks: what held the run back then says nothing of now. All else stands as it was told."""
+    named = str(found["outcome"]) + (f" ({found['cause']})" if found["cause"] else "")
+    words = f"nothing is collected of this run now; the last verdict was {named}: {found['summary']}"
+    return {**found, "outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "summary": words}

@@ -1,0 +1,264 @@
+"""A what-if of a run: its numbers now, out of its status, and how far each of them may be changed."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from server.query.types import Status
+from server.query.what_if_types import Answer, OutOfRange, Range
+from server.verdict.what_if import what_if
+from server.verdict.what_if_types import DELTAS, FIGURES, NEEDS, Changes, Figure, Now, State, WhatIf
+
+__all__ = [
+    "DELTAS", "FIGURES", "MOST", "NEEDS", "Answer", "Changes", "Figure", "Now", "OutOfRange", "Range", "State",
+    "WhatIf", "ask", "changes_of", "to_json",
+]  # fmt: skip
+
+# What may be asked for at all, (lowest, highest): beyond it a number is a mistake. A run's own limits are narrower.
+MOST: Mapping[str, tuple[float, float]] = {
+    "move_gpus": (-100_000, 100_000),
+    "add_engines": (-100_000, 100_000),
+    "concurrency": (1, 10_000_000),
+    "oversampling": (1, 100),
+    "group_size": (2, 4096),
+    "max_response_tokens": (1, 100_000_000),
+    "max_staleness": (1, 10_000),
+    "zero_advantage": (0, 0.99),
+}
+
+# A share of groups without a gradient that is smaller says nothing about a filter.
+_FEW = 0.05
+
+
+def ask(status: Status, changes: Changes) -> Answer:
+    """The estimate for a run.
+
+    Raises:
+        OutOfRange: there are not as many GPUs or engines.
+    """
+    now = today(status)
+    for name, low, high in _limits(now):
+        value = getattr(changes, name)
+        if not low <= value <= high:
+            raise OutOfRange(f"{name} {value}: this run has {_has(name, now)}, so {low:g} to {high:g}")
+    return Answer(status.run, now, ranges(now), what_if(now, changes))
+
+
+def to_json(answer: Answer) -> dict[str, Any]:
+    """The body of `GET /api/v1/runs/{run}/what-if`."""
+    found = answer.found
+    return {
+        "run": answer.run,
+        "label": "an estimate from the verdict's throughput model, not a measurement",
+        "changes": dict(found.changes),
+        "now": _state(found.now),
+        "then": _state(found.then),
+        "assumptions": list(found.assumptions),
+        "missing": dict(found.missing),
+        "inputs": asdict(answer.inputs),
+        "ranges": {name: asdict(one) for name, one in answer.ranges.items()},
+    }
+
+
+def _state(state: State) -> dict[str, Any]:
+    return {"limiter": state.limiter, "figures": {name: asdict(one) for name, one in state.figures.items()}}
+
+
+# ---- today
+
+
+class _Look:
+    """Values of a status by signal and labels."""
+
+    def __init__(self, status: Status) -> None:
+        self._known = [one for one in status.signals if one.value is not None]
+        self._facts = status.facts
+
+    def values(self, signal: str, **labels: str) -> list[float]:
+        wanted = labels.items()
+        return [
+            one.value
+            for one in self._known
+            if one.signal == signal and one.value is not None and wanted <= one.labels.items()
+        ]
+
+    def get(self, signal: str, **labels: str) -> float | None:
+        found = self.values(signal, **labels)
+        return found[0] if found else None
+
+    def total(self, signal: str, **labels: str) -> float | None:
+        found = self.values(signal, **labels)
+        return sum(found) if found else None
+
+    def fact(self, name: str) -> float | None:
+        """A number above zero; frameworks write 0 or -1 for "no limit"."""
+        found = self._facts.get(name)
+        return float(found) if isinstance(found, (int, float)) and 0 < found < math.inf else None
+
+
+def today(status: Status) -> Now:
+    """The run's numbers as its status has them."""
+    look, outcome = _Look(status), (status.verdict or {}).get("outcome")
+    known: dict[str, Any] = _rates(look) | _generation(look) | _learning(look, status.facts) | _money(look)
+    return Now(outcome=str(outcome or ""), apart=_apart(status.mode), one_pool=_one_pool(status.mode), **known)
+
+
+def _apart(mode: str) -> str:
+    """A synchronous step is generation and training one after the other: no queue, and another arithmetic."""
+    words = "synchronous run: trainer and generator take turns, so neither waits for the other at a queue"
+    return words if mode.startswith("sync") else ""
+
+
+def _one_pool(mode: str) -> str:
+    return "trainer and generator share their GPUs: none can move" if mode.endswith("colocated") else ""
+
+
+def _rates(look: _Look) -> dict[str, float | None]:
+    trained, step = look.get("trainer_samples_per_second"), look.get("trainer_step_seconds")
+    compute = look.get("trainer_phase_seconds", phase="compute")
+    known = trained is not None and step is not None and compute
+    return {
+        "capacity": look.get("capacity_samples_per_second"),
+        "compute_capacity": trained * step / compute if known and trained and step and compute else None,
+        "trained": trained,
+        "wait": look.get("trainer_wait_ratio"),
+        "step_seconds": step,
+        "trainer_gpus": look.fact("trainer_gpus"),
+        "generator_gpus": look.fact("generator_gpus"),
+    }
+
+
+def _generation(look: _Look) -> dict[str, float | None]:
+    in_flight, busy = look.total("in_flight_rollouts"), look.total("generator_requests")
+    return {
+        "engines": look.get("generator_engines", state="up") or None,
+        "concurrency": look.fact("max_in_flight") or in_flight or None,
+        "generating": min(1.0, busy / in_flight) if busy and in_flight else None,
+        "kv_ceiling": look.get("kv_concurrency_limit"),
+        "response_tokens": look.get("response_tokens", stat="mean"),
+        "max_response_tokens": look.fact("max_response_tokens"),
+        "truncation": look.get("truncation_ratio"),
+    }
+
+
+def _learning(look: _Look, facts: Mapping[str, str | float]) -> dict[str, Any]:
+    def left(way: str) -> float | None:
+        return look.get("rollout_exit_ratio", exit=way)
+
+    stale, trained = left("stale"), left("trained")
+    staleness = look.get("staleness_versions", level="trajectory", stat="mean")
+    return {
+        "group_size": look.fact("group_size"),
+        "solve_ratio": look.get("solve_ratio", stat="mean"),
+        "oversampling": _oversampling(left("aborted_oversample"), left("surplus")) or look.fact("oversampling"),
+        "zero_advantage": look.get("zero_advantage_ratio", basis="completed"),
+        "filtered": _filtered(look, facts),
+        "max_staleness": look.fact("max_staleness_versions"),
+        "staleness": staleness if staleness is not None else look.get("staleness_estimated_versions"),
+        "stale_share": stale / (stale + trained) if stale is not None and trained else None,
+    }
+
+
+def _oversampling(aborted: float | None, surplus: float | None) -> float | None:
+    thrown = (aborted or 0.0) + (surplus or 0.0)
+    return 1 / (1 - thrown) if (aborted, surplus) != (None, None) and thrown < 1 else None
+
+
+def _filtered(look: _Look, facts: Mapping[str, str | float]) -> bool | None:
+    """As stated; else what is admitted has far fewer groups without a gradient than what is completed, or has not."""
+    stated = facts.get("filters_zero_advantage")
+    if isinstance(stated, (int, float)):
+        return bool(stated)
+    completed, admitted = (look.get("zero_advantage_ratio", basis=basis) for basis in ("completed", "admitted"))
+    if completed is None or admitted is None or completed < _FEW:
+        return None
+    return admitted < completed / 2
+
+
+def _money(look: _Look) -> dict[str, float | None]:
+    costs = look.values("cost_usd_per_million_tokens", tokens="trained") or look.values("cost_usd_per_million_tokens")
+    return {
+        "usd_per_gpu_hour": look.fact("usd_per_gpu_hour"),
+        "usd_per_million_tokens": costs[0] if costs else None,
+        "idle_usd_per_hour": look.total("idle_usd_per_hour"),
+    }
+
+
+# ---- how far
+
+
+def _limits(now: Now) -> list[tuple[str, float, float]]:
+    """(change, lowest, highest) where the run itself bounds it: one GPU and one engine stay on either side."""
+    found: list[tuple[str, float, float]] = []
+    if now.trainer_gpus and now.generator_gpus:
+        found.append(("move_gpus", 1 - now.generator_gpus, now.trainer_gpus - 1))
+    if now.engines:
+        found.append(("add_engines", 1 - now.engines, 100_000.0))
+    return found
+
+
+def _has(name: str, now: Now) -> str:
+    if name == "add_engines":
+        return f"{now.engines:g} engines"
+    return f"{now.trainer_gpus:g} GPUs that train and {now.generator_gpus:g} that generate"
+
+
+def ranges(now: Now) -> Mapping[str, Range]:
+    """What a slider of each change spans, around today's value."""
+    limits = {name: (low, high) for name, low, high in _limits(now)}
+    low, high = limits.get("move_gpus", (0.0, 0.0))
+    least, _ = limits.get("add_engines", (0.0, 0.0))
+    gpus = "" if "move_gpus" in limits else _first(now, "trainer_gpus", "generator_gpus")
+    engines = now.engines or 0.0
+    made = [
+        Range("move_gpus", low, high, 1, None if gpus or now.one_pool else 0.0, "GPUs", now.one_pool or gpus),
+        Range("add_engines", least, max(8.0, 2 * engines), 1, 0.0 if engines else None, "engines",
+              "" if engines else NEEDS["engines"]),
+        _around(now, "concurrency", 0.25, 4, "rollouts", 1),
+        _around(now, "oversampling", 0, 2, "per kept one", 0.05, least=1.0, most=3.0),
+        _around(now, "group_size", 0.5, 4, "rollouts", 1, least=2.0),
+        _around(now, "max_response_tokens", 0.25, 2, "tokens", 64, least=64.0),
+        _around(now, "max_staleness", 0.5, 4, "versions", 1, least=1.0, most=8.0),
+        _around(now, "zero_advantage", 0, 2, "ratio", 0.01, least=0.0, most=0.95),
+    ]  # fmt: skip
+    return {one.name: one for one in made}
+
+
+def _first(now: Now, *names: str) -> str:
+    return next((NEEDS[name] for name in names if not getattr(now, name)), "")
+
+
+def _around(
+    now: Now, name: str, down: float, up: float, unit: str, step: float, least: float = 1.0, most: float = 0.0
+) -> Range:  # fmt: skip
+    """From ``down`` to ``up`` times today's value, at least up to ``most``; shares end at their own most."""
+    value: float | None = getattr(now, name)
+    if value is None:
+        return Range(name, least, max(least, most), step, None, unit, NEEDS[name])
+    low, high = max(least, down * value), max(most, up * value)
+    if unit == "ratio":
+        low, high = 0.0, most
+    low, high = math.floor(low / step) * step, math.ceil(high / step) * step
+    return Range(name, min(low, value), max(high, value), step, value, unit)
+
+
+def changes_of(told: Mapping[str, str]) -> Changes:
+    """Changes out of an address; what is no number, or cannot be, is left out, as in any address typed by hand."""
+    found: dict[str, Any] = {}
+    for one in fields(Changes):
+        value = _number(told.get(one.name, ""))
+        low, high = MOST[one.name]
+        if value is not None and low <= value <= high:
+            found[one.name] = value if one.name in _FRACTIONS else round(value)
+    return Changes(**found)
+
+
+_FRACTIONS = ("oversampling", "zero_advantage")
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,39 @@
+"""What is asked of a run with a what-if, and how far it may be changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from server.verdict.what_if_types import Changes, Now, WhatIf
+
+__all__ = ["Answer", "Changes", "OutOfRange", "Range"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a slider of a change spans.
+
+    Attributes:
+        today: None where it is not known, so that it cannot be changed: ``needs`` says how to tell it.
+    """
+
+    name: str
+    low: float
+    high: float
+    step: float
+    today: float | None
+    unit: str
+    needs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A run's numbers, how far they may be changed, and what comes of the changes."""
+
+    run: str
+    inputs: Now
+    ranges: Mapping[str, Range]
+    found: WhatIf
+
+
+class OutOfRange(ValueError):
+    """A change that this run cannot make; its text says what it can."""

@@ -1,0 +1,64 @@
+"""The Page-Hinkley test (Page, Biometrika 1954), two-sided: has the mean of a series of scores moved? Pure.
+
+What is added up is each score's distance to the mean so far, less (or more) what is tolerated; the test is how far the
+sum has come from its lowest (highest) point, and the change began right after that point.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Mark = tuple[int, float]
+"""(step, its event time in seconds)."""
+
+
+@dataclass(slots=True)
+class PageHinkley:
+    """State of the test; constant size.
+
+    Attributes:
+        n, mean: how many scores make the mean so far, and that mean. To begin with 30 at 0 says that 30 scores before
+            the first had the mean 0.
+        up, low: the sum that rises with the scores, and its lowest point; `down`, `high`: the one that falls.
+        rising, falling: the first scores after those points; None: they are the newest.
+    """
+
+    n: int = 0
+    mean: float = 0.0
+    up: float = 0.0
+    low: float = 0.0
+    down: float = 0.0
+    high: float = 0.0
+    rising: Mark | None = None
+    falling: Mark | None = None
+
+    def add(self, mark: Mark, score: float, tolerated: float) -> None:
+        """The next score, in units of its own spread, as is what is ``tolerated``."""
+        self.n += 1
+        self.mean += (score - self.mean) / self.n
+        self.up += score - self.mean - tolerated
+        self.down += score - self.mean + tolerated
+        self.rising, self.falling = self.rising or mark, self.falling or mark
+        if self.up < self.low:
+            self.low, self.rising = self.up, None
+        if self.down > self.high:
+            self.high, self.falling = self.down, None
+
+    def found(self, threshold: float) -> int:
+        """1: the mean has risen, -1: it has fallen, 0: neither."""
+        if self.up - self.low > threshold:
+            return 1
+        return -1 if self.high - self.down > threshold else 0
+
+    def began(self, direction: int) -> Mark | None:
+        """The first score of a change."""
+        return self.rising if direction > 0 else self.falling
+
+    def saved(self) -> list[Any]:
+        """As JSON."""
+        return [self.n, self.mean, self.up, self.low, self.down, self.high, self.rising, self.falling]
+
+    @classmethod
+    def load(cls, saved: Sequence[Any]) -> "PageHinkley":
+        """From `saved`, also after JSON made lists of its marks."""
+        return cls(*saved)

@@ -1,0 +1,149 @@
+"""When the KV ceiling will be below what the run keeps in flight, if sequences go on growing as they do.
+
+The length is that of the sequences that run now: a long rollout is met more often than a short one, so it is what
+prompt + E[R^2] / 2 E[R] predicts from the lengths of those that ended, measured.
+"""
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from server.signals._ceiling import HINT, Ceiling, ceiling
+from server.signals._engines import INPUTS
+from server.signals._model import Answer, Signal, Unknown, Value, View, fold
+from server.signals._steps import mean, total, window
+from server.signals._ticks import last_sum, window_sum
+from server.signals._trend import Trend, trend
+
+# A point is a mean over whole steps, of five minutes at least (the window that it is read over) and an hour at most.
+SHORTEST, LONGEST = 300.0, 3600.0
+# An hour of short steps at least; three hours, or so many steps, are "at the present slope".
+FEWEST, MOST = 12, 36
+_CAPACITY = "in_flight_capacity_rollouts"
+_LOAD = ("generator_requests_running", "generator_requests_waiting")
+
+
+@dataclass(slots=True)
+class Lengths:
+    """What is remembered: live length over time.
+
+    Attributes:
+        at: the newest instant that is in it, epoch seconds. points: (middle of its time, mean length).
+        begun, step: when the open point began, and the newest step then. area, ticks: sum of its lengths, how many.
+    """
+
+    at: float = 0.0
+    begun: float = 0.0
+    step: int = -1
+    area: float = 0.0
+    ticks: int = 0
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, now: float, step: int, length: float) -> None:
+        """The length as of an instant; one that is not newer says nothing."""
+        if now <= self.at:
+            return
+        self.at = now
+        took = now - self.begun
+        if self.ticks and took >= SHORTEST and (step != self.step or step < 0 or took >= LONGEST):
+            middle = ((self.begun + now) / 2, self.area / self.ticks)
+            self.points = [*self.points[1 - MOST :], middle]
+            self.ticks = 0
+        if not self.ticks:
+            self.begun, self.step, self.area = now, step, 0.0
+        self.area, self.ticks = self.area + length, self.ticks + 1
+
+    def saved(self) -> list[Any]:
+        return [self.at, self.begun, self.step, self.area, self.ticks, self.points]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Requests that are to run at once, and who says so."""
+
+    requests: float
+    words: str
+
+
+def _wanted(view: View) -> Wanted | None:
+    """The configuration's word first, then the orchestrator's, then what runs and waits now."""
+    configured, capacity = view.fact("max_in_flight"), view.fresh(_CAPACITY)
+    said, rollouts = "by configuration", configured or 0.0
+    if rollouts <= 0:
+        said, rollouts = "by the orchestrator's cap", last_sum(capacity)
+    if rollouts > 0:
+        share = _generating(view)
+        words = f"{rollouts:.0f} rollouts in flight {said}"
+        return Wanted(rollouts * (share or 1.0), words + (f", {share:.0%} of their time generating" if share else ""))
+    running = [view.fresh(metric) for metric in _LOAD]
+    now = sum(window_sum(view, gauges) for gauges in running)
+    return Wanted(now, f"{now:.0f} requests running and waiting now") if now > 0 else None
+
+
+def _generating(view: View) -> float | None:
+    """Share of a rollout's time in which it is a request to the engines, where the trainer logs it."""
+    names = ("rollout_model_seconds_mean", "rollout_seconds_mean")
+    rows = window(view, *names)
+    model, whole = (total(rows, name) for name in names)
+    return min(1.0, model / whole) if model > 0 and whole > 0 else None
+
+
+def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
+    lengths = Lengths(*memory) if memory else Lengths()
+    found = ceiling(view)
+    if isinstance(found, Unknown):
+        return memory, found
+    newest = view.steps.newest_of_all()
+    lengths.add(view.now, newest.number if newest is not None else -1, found.length)
+    return lengths.saved(), _answer(view, found, lengths)
+
+
+def _answer(view: View, found: Ceiling, lengths: Lengths) -> Answer:
+    wanted = _wanted(view)
+    if wanted is None:
+        return Unknown("nothing says how much is to be in flight: state the fact `max_in_flight`")
+    if found.requests <= wanted.requests:
+        return _values((0.0, 0.0, 0.0), f"crossed: {found.requests:.0f} requests fit, against {wanted.words}")
+    slope = trend(lengths.points) if len(lengths.points) >= FEWEST else None
+    if slope is None:
+        return Unknown(f"{len(lengths.points)} of the {FEWEST} points of 5 minutes needed so far; it fills by itself")
+    if slope.low <= 0:
+        return Unknown(_no_growth(slope, found.length))
+    # The ceiling is the caches' tokens by the length: it comes down to what is wanted when the length has grown so.
+    at_most = found.length * found.holds / wanted.requests
+    now = median(length + slope.slope * (view.now - ts) for ts, length in lengths.points)
+    low, mid, high = (max(0.0, at_most - now) / per for per in (slope.high, slope.slope, slope.low))
+    said = f"at {at_most:.0f} tokens a sequence ({found.length:.0f} now, {slope.slope * 3600:+.0f} an hour)"
+    return _values((low, mid, high), f"{said}, against {wanted.words}{_steps(view, mid)}")
+
+
+def _no_growth(slope: Trend, length: float) -> str:
+    low, high = (100 * 3600 * each / length for each in (slope.low, slope.high))
+    said = "running sequences become shorter" if slope.high < 0 else "the length of running sequences has no trend"
+    return f"{said}: {low:+.1f} % to {high:+.1f} % an hour; the ceiling does not come down"
+
+
+def _steps(view: View, seconds: float) -> str:
+    rows = window(view, "trainer_step_seconds")
+    took = mean(rows, "trainer_step_seconds") if rows else 0.0
+    return f": about {seconds / took:.0f} steps" if took > 0 else ""
+
+
+def _values(seconds: tuple[float, float, float], why: str) -> list[Value]:
+    bounds = zip(("low", "mid", "high"), seconds, strict=True)
+    return [Value(value, (("bound", bound),), why) for bound, value in bounds]
+
+
+SIGNAL = Signal(
+    name="kv_concurrency_limit_forecast_seconds",
+    title="KV ceiling ahead",
+    unit="seconds",
+    actor="generator",
+    help="Time until the KV ceiling is below the rollouts to be in flight (the fact `max_in_flight`, the "
+    "orchestrator's cap, or what runs and waits now), at the present slope of the live length (Theil-Sen over up to 36 "
+    "points) and at the ends of its 95 % interval; 0 when it is crossed, unknown without a trend.",
+    inputs=tuple(dict.fromkeys((*INPUTS, *_LOAD, _CAPACITY))),
+    cadence="tick",
+    hint=HINT,
+    **fold(_remember),
+)

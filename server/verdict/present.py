@@ -1,0 +1,108 @@
+"""What the trainer's steps tell of the present: of those after the newest clear change, where the last ten hold one.
+
+Means of ten steps would remember the limiter before for ten steps. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from server.signals._window import Step
+from server.verdict import regime
+from server.verdict.inputs import Seen
+from server.verdict.regime import STEP, WAIT
+
+HELD = (("backpressure_seconds", ()), ("dispatch_gate_wait_seconds", ()))
+OVERHEADS = {
+    "weight_sync": ("trainer_weight_sync_seconds", ()),
+    "checkpoint": ("trainer_checkpoint_seconds", ()),
+    "eval": ("trainer_eval_seconds", ()),
+    "other": ("trainer_other_seconds", ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The trainer's own numbers, as of `server.verdict.numbers`.
+
+    Attributes:
+        gated: share of the time of steps that were waited and held alike, by the lesser of both; None: not told.
+        since: they are newer than the signals' means.
+    """
+
+    wait: float | None
+    capacity: float | None
+    trained: float | None
+    arrivals: float | None
+    held: float | None
+    overheads: Mapping[str, float]
+    step: float | None
+    steps: int
+    gated: float | None = None
+    since: bool = False
+
+
+def present(seen: Seen) -> Present:
+    """Of the steps of the present regime, else what the signals say of the last ten."""
+    told = _of_signals(seen)
+    rows = [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
+    newest = min((regime.present(shares) for shares in _shares(rows)), default=len(rows))
+    if told.wait is None or not 0 < newest < len(rows):
+        return replace(told, gated=_gated(told, rows))
+    return replace(_of_rows(told, rows[-newest:]), gated=_gated(told, rows[-newest:]))
+
+
+def _gated(told: Present, rows: Sequence[Step]) -> float | None:
+    """A window in which the trainer waited first and production was held later is of two times, and no gate."""
+    if told.held is None or not rows:
+        return told.held
+    both = (min(row.values.get(WAIT, 0.0), max(row.values.get(key, 0.0) for key in HELD)) for row in rows)
+    return sum(both) / sum(row.values[STEP] for row in rows)
+
+
+def _of_signals(seen: Seen) -> Present:
+    return Present(
+        wait=seen.get("trainer_wait_ratio"),
+        capacity=seen.get("capacity_samples_per_second"),
+        trained=seen.get("trainer_samples_per_second"),
+        arrivals=seen.get("queue_arrivals_samples_per_second"),
+        held=max((value for _, value in seen.rows("generation_held_ratio")), default=None),
+        overheads={row["phase"]: value for row, value in seen.rows("trainer_overhead_seconds") if "phase" in row},
+        step=seen.get("trainer_step_seconds"),
+        steps=len(regime.waits(seen.steps)),
+    )
+
+
+def _shares(rows: Sequence[Step]) -> list[list[float]]:
+    """Of each step: waited, held, and overhead by cause; only what every step of them could tell."""
+    waits = [[row.values[WAIT] / row.values[STEP] for row in rows]] if all(WAIT in row.values for row in rows) else []
+    others = [key for key in (*HELD, OVERHEADS["weight_sync"]) if any(key in row.values for row in rows)]
+    return waits + [[min(1.0, row.values.get(key, 0.0) / row.values[STEP]) for row in rows] for key in others]
+
+
+def _of_rows(told: Present, rows: Sequence[Step]) -> Present:
+    total = sum(row.values[STEP] for row in rows)
+    step = total / len(rows)
+    wait = sum(row.values.get(WAIT, 0.0) for row in rows) / total
+    # Samples per step do not follow from who waits: the rates scale with the step's time.
+    trained = told.trained * told.step / step if told.trained is not None and told.step else told.trained
+    arrivals = told.arrivals
+    if arrivals is not None and trained is not None and told.trained is not None:
+        arrivals = max(0.0, arrivals + trained - told.trained)
+    held = [sum(row.values.get(key, 0.0) for row in rows) / total for key in HELD]
+    return Present(
+        wait=wait,
+        capacity=trained / (1 - wait) if trained is not None and wait < 1 else told.capacity,
+        trained=trained,
+        arrivals=arrivals,
+        held=min(1.0, max(held)) if told.held is not None else None,
+        overheads={name: _mean(rows, name) for name in told.overheads if name in OVERHEADS},
+        step=step,
+        steps=len(rows),
+        since=True,
+    )
+
+
+def _mean(rows: Sequence[Step], name: str) -> float:
+    """Seconds per step; of the rest, an evaluation inside the step is no part."""
+    found = sum(row.values.get(OVERHEADS[name], 0.0) for row in rows) / len(rows)
+    return max(0.0, found - _mean(rows, "eval")) if name == "other" else found

@@ -1,0 +1,65 @@
+"""The cost card: what a million tokens and an hour cost, the idle causes and their sum, and what to set."""
+
+from dashboard.cost import CAUSES, cost
+from dashboard.facts import Facts, View
+from server.query.types import SignalNow, Status
+from server.signals import _idle
+from tests.dashboard.fake import NOW, signal
+
+FACTS: dict[str, str | float] = {"target_usd_per_million_tokens": 8.0}
+
+
+def cells(*signals: SignalNow, **facts: str | float) -> View:
+    return cost(Facts(Status("run", "slime", "async", "running", NOW, None, signals, (), (), {**FACTS, **facts})))
+
+
+def idle(cause: str, usd: float | None, why: str = "") -> SignalNow:
+    return signal("idle_usd_per_hour", usd, "usd/h", "ok" if usd is not None else "unknown", why, cause=cause)
+
+
+def million(of: str, usd: float) -> SignalNow:
+    return signal("cost_usd_per_million_tokens", usd, "usd", of=of)
+
+
+def test_every_cause_has_words_in_its_order() -> None:
+    assert tuple(CAUSES) == _idle.CAUSES
+
+
+def test_the_bill_and_the_causes_that_add_up() -> None:
+    """30.53 + 4.07 + 9.16 = 43.76 of 427.04 USD an hour: 10 %. Widths are parts of the sum."""
+    found = cells(
+        signal("cost_usd_per_hour", 427.04, "usd/h", why="64 x 1.59 + 192 x 1.59 + sandboxes"),
+        million("trained", 11.862), million("sampled", 5.93), million("prefill", 30.1),
+        signal("cost_target_ratio", 1.48, "ratio", "watch"),
+        idle("trainer_wait", 30.53), idle("weight_sync", 4.07), idle("generator_idle", 9.16), idle("stalled", 0.0),
+        signal("idle_usd_total", 100.0, "usd", cause="trainer_wait"),
+        signal("idle_usd_total", 20.0, "usd", cause="stalled"),
+        signal("underused_usd_per_hour", 12.0, "usd/h"),
+    )  # fmt: skip
+    shown = {key: found[f"m.{key}"] for key in ("s", "w", "v", "n", "j", "p", "hour", "basis", "idle", "share", "also")}
+    assert shown == {
+        "s": "known", "w": "", "v": "11.9", "n": "sampled 5.93 · prefill 30.1 · target 8", "j": "watch", "p": "Watch",
+        "hour": "427", "basis": "64 x 1.59 + 192 x 1.59 + sandboxes", "idle": "43.8", "share": "10 % of the bill",
+        "also": "120 USD so far · 12 USD/h underused by engines that run",
+    }  # fmt: skip
+    bars = {cause: (found[f"m.c.{cause}.v"], found[f"m.c.{cause}.w"]) for cause in CAUSES if found[f"m.c.{cause}.v"]}
+    assert bars == {"trainer_wait": ("30.5", 69.8), "weight_sync": ("4.07", 9.3), "generator_idle": ("9.16", 20.9)}
+    assert found["m.c.stalled.s"] == "none"
+
+
+def test_empty_says_what_to_set() -> None:
+    why = "how many GPUs is not known: set [run.NAME.cost] trainer_gpus"
+    found = cells(signal("cost_usd_per_hour", None, "usd/h", "unknown", why), idle("trainer_wait", None, why))
+    assert (found["m.s"], found["m.w"]) == ("unknown", why)
+    assert "set [run.NAME.cost]" in str(cells()["m.w"])
+
+
+def test_one_reason_that_hides_several_causes_is_said_once() -> None:
+    silent = [idle(cause, None, "no engine answers") for cause in ("generator_idle", "generator_down")]
+    found = cells(signal("cost_usd_per_hour", 10.0, "usd/h"), idle("trainer_wait", 0.0), *silent)
+    assert str(found["m.also"]).count("no engine answers") == 1
+    assert (found["m.idle"], found["m.none"]) == ("0", "")
+
+
+def test_nothing_idle_is_a_finding_only_where_all_is_known() -> None:
+    assert cells(signal("cost_usd_per_hour", 10.0, "usd/h"), idle("trainer_wait", 0.0))["m.none"] == "Nothing idles."

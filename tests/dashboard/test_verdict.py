@@ -1,0 +1,148 @@
+"""The verdict as cells: banner, what to try, and the ribbon."""
+
+from typing import Any
+
+import pytest
+
+from dashboard import verdict
+from dashboard.kept import Kept
+from dashboard.page import Scope, cells
+from dashboard.pages import by_path
+from dashboard.theme import DARK, LIGHT
+from dashboard.urlstate import Span
+from dashboard.view import view
+from server.verdict.model import OUTCOMES
+from tests.dashboard import fake
+from tests.dashboard.fake import NOW, RICH
+from tests.dashboard.fake_verdicts import NASTY, NOW_IS, UNKNOWN, hour, judged, span
+from tests.dashboard.memory_reader import MemoryReader
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return judged(fake.reader(60.0))
+
+
+def overview(reader: MemoryReader) -> dict[str, Any]:
+    return dict(view(reader.status(RICH), reader.infos()))
+
+
+def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -> None:
+    found = overview(reader)
+    assert (found["b.chip"], found["b.chip.s"], found["b.cause"]) == ("Generator-bound", "generator", "KV capacity")
+    assert (found["b.since"], found["b.meta"]) == (NOW - 720, "high confidence")
+    assert [found[f"b.{part}"] for part in ("head", "num", "tail")] == [
+        "Generation holds the run back: the trainer waits ", "74%", " of each step",
+    ]  # fmt: skip
+    assert [found[f"b.e.{i}"] for i in range(3)] == [one.text for one in NOW_IS.evidence[1:]]
+    assert NASTY in found["b.e.2"], "a text, as it came"
+    assert (found["b.text"], found["b.m.0"]) == ("The KV cache is full", "tail_index_ratio: push rollout records")
+    assert found["b.usd"] == "18.44 USD/h idle"
+    assert found["b.d"].startswith("In doubt: the trainer says it waits 74%")
+
+
+def test_what_to_try_first_and_what_is_met_then(reader: MemoryReader) -> None:
+    found = overview(reader)
+    assert found["f.next.0"] == NOW_IS.advice
+    assert found["f.next.1"] == f"Met next: sandbox-bound (spin up), worth 1.2× – p95 of a start is 140 s on {NASTY}"
+    assert "f.next.2" not in found
+
+
+def test_what_is_not_known_says_what_to_log(reader: MemoryReader) -> None:
+    reader.set_verdict(RICH, {**UNKNOWN.to_json(), "as_of": NOW})
+    found = overview(reader)
+    assert (found["b.chip"], found["b.chip.s"], found["b.cause"], found["b.since"]) == (
+        "No verdict yet",
+        "none",
+        "",
+        None,
+    )
+    assert (found["b.head"], found["b.num"]) == ("The trainer waits ", "74 %")
+    assert found["b.text"].startswith("The engines are not watched, so nobody can tell who is slow · ")
+    assert [found["b.m.0"], found["b.m.1"]] == list(UNKNOWN.missing)
+    assert "f.next.0" not in found and found["b.usd"] == "" and "confidence" not in found["b.meta"]
+
+
+def test_a_run_that_is_over_shows_what_held_it_back(reader: MemoryReader) -> None:
+    reader.change(RICH, lifecycle="finished")
+    found = overview(reader)
+    assert (found["b.chip"], found["b.chip.s"], found["b.since"]) == ("Finished", "over", None)
+    assert found["b.meta"] == "as of version 412 · was generator-bound (KV capacity) · high confidence"
+    assert "f.next.0" not in found, "nobody tries anything any more"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cause", "words"),
+    [
+        ("trainer_bound", "compute", "Trainer-bound (compute)"),
+        ("stalled", "dead_engine", "Stalled (dead engine)"),
+        ("balanced", "", "Balanced"),
+        ("unknown", "too_close", "Too close to call"),
+        ("unknown", "missing", "No verdict yet"),
+        ("", None, "No verdict yet"),
+    ],
+)
+def test_words(outcome: str, cause: str | None, words: str) -> None:
+    assert verdict.named(outcome, cause) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.9, "high confidence"), (0.5, "medium confidence"), (0.1, "low confidence"), (0.0, ""), (None, "")],
+)
+def test_confidence(value: float | None, words: str) -> None:
+    assert verdict.confidence({"confidence": value}) == words
+
+
+def test_every_outcome_has_a_colour() -> None:
+    assert set(verdict.COLOURS) == set(OUTCOMES) - {"unknown"}
+    assert len(set(verdict.COLOURS.values())) == len(verdict.COLOURS)
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.1, relative luminance."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_white_can_be_read_on_every_colour() -> None:
+    import re  # noqa: PLC0415 - of this test alone
+    from pathlib import Path  # noqa: PLC0415
+
+    css = (Path(verdict.__file__).parent / "assets" / "page-verdict.css").read_text("utf-8")
+    colours = dict(re.findall(r"\[data-state=(\w+)\] \{ --is: (#\w{6})", css))
+    assert set(colours) == set(verdict.COLOURS.values()) - {"overhead"}, "the plain one is that of overhead"
+    for colour in (*colours.values(), re.findall(r"--is: (#\w{6})", css)[0]):
+        assert 1.05 / (luminance(colour) + 0.05) >= 4.5, colour
+    assert LIGHT.keys() == DARK.keys()
+
+
+def test_the_ribbon_of_an_hour() -> None:
+    found = verdict.ribbon_cells(hour())
+    assert [row[:5] for row in found["v.rows"]] == [  # type: ignore[union-attr]
+        [NOW - 7200, NOW - 2640, "balanced", "Balanced", ""],
+        [NOW - 2640, NOW - 2520, "none", "No verdict now", ""],
+        [NOW - 2520, NOW - 720, "sandbox", "Sandbox-bound", "spin up"],
+        [NOW - 720, None, "generator", "Generator-bound", "KV capacity"],
+    ]
+    assert (found["v.note"], found["v.s"]) == ("3 changes in this time, dashed on the charts", "some")
+
+
+def test_a_ribbon_is_bounded_and_says_so() -> None:
+    many = [span(1000 - i, 999 - i, "balanced", "", "", replayed=i == 150) for i in range(verdict.MOST + 1)]
+    found = verdict.ribbon_cells(many)
+    assert len(found["v.rows"]) == verdict.MOST and found["v.rows"][0][0] == NOW - 999  # type: ignore[arg-type, index]
+    assert found["v.note"] == (
+        "at least 200 changes in this time, dashed on the charts · in part judged from history that was read back"
+    )
+    assert verdict.ribbon_cells([]) == {"v.rows": [], "v.note": "", "v.s": "none"}
+    assert verdict.ribbon_cells(hour()[-1:])["v.note"] == "no change in this time"
+
+
+def test_every_page_with_charts_has_the_changes(reader: MemoryReader) -> None:
+    overview_page, alerts = by_path(""), by_path("alerts")
+    assert overview_page is not None and alerts is not None
+    scope = Scope(reader, RICH, shared=Kept(), span=Span(NOW - 900, NOW, True))
+    assert [row[3] for row in cells(overview_page, scope)["v.rows"]] == ["Sandbox-bound", "Generator-bound"]  # type: ignore[union-attr, index]
+    assert "v.rows" not in cells(alerts, Scope(reader, RICH, shared=Kept()))

@@ -1,0 +1,150 @@
+"""Banner and ribbon in a real Chromium: what is seen, hovered, reached by the keyboard and clicked."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from dashboard import shell
+from tests import browser_support
+from tests.dashboard import fake
+from tests.dashboard.fake import NOW, RICH
+from tests.dashboard.fake_verdicts import NASTY, UNKNOWN, hour, judged, span
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.serving import Serving, application, until
+
+pytestmark = pytest.mark.browser
+
+DRAWN = "() => RS.boot && !RS.boot.error && RS.chartsReady() && document.querySelector('.scatterlayer .trace')"
+PARTS = """() => [...document.querySelectorAll('.ribbon li:not([hidden])')].map(li => {
+    const box = li.getBoundingClientRect(), whole = li.parentNode.getBoundingClientRect();
+    const share = wide => Math.round(1000 * wide / whole.width);
+    return [li.dataset.state, share(box.left - whole.left), share(box.width)];
+})"""
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return judged(fake.reader())
+
+
+@pytest.fixture
+def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    with Serving(lambda: application(reader)) as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
+    errors: list[str] = []
+    pages: list[Page] = []
+
+    def opened(theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
+        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(serving.url)
+        page.wait_for_selector("[data-page=ok]")
+        until(page, DRAWN)
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert errors == []
+
+
+@pytest.mark.parametrize(("theme", "size"), [("light", (1440, 900)), ("dark", (390, 844))])
+def test_the_verdict_is_seen(open_page: Open, theme: str, size: tuple[int, int]) -> None:
+    page = open_page(theme, size)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert (
+        page.locator(".banner h1").inner_text() == "Generation holds the run back: the trainer waits 74% of each step"
+    )
+    assert page.locator(".banner .chip").inner_text() == "Generator-bound"
+    assert page.locator(".banner .since").inner_text() == "12 min"
+    assert page.locator(".banner .chip").evaluate("el => getComputedStyle(el).backgroundColor") == "rgb(184, 74, 0)"
+    assert NASTY in page.locator(".evidence").inner_text()
+    assert page.locator(".steps li:visible").count() == 2
+    assert page.evaluate("window.hacked") is None and page.locator(".banner img, .flow img").count() == 0
+    until(page, "() => document.querySelectorAll('.ribbon li:not([hidden])').length === 4")
+    # An hour: 960 s of balance, 120 s unknown, 1,800 s of sandboxes, 720 s of generation.
+    assert page.evaluate(PARTS) == [
+        ["balanced", 0, 267],
+        ["none", 267, 33],
+        ["sandbox", 300, 500],
+        ["generator", 800, 200],
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_can_be_read_by_everybody(open_page: Open, theme: str) -> None:
+    page = open_page(theme)
+    page.evaluate(browser_support.AXE.read_text("utf-8"))
+    found = page.evaluate(
+        "async () => (await axe.run('.banner, .flow')).violations.map(v => v.id + ' ' + v.nodes[0].html)"
+    )
+    assert found == []
+
+
+def test_a_part_tells_itself_to_cursor_and_keyboard(open_page: Open) -> None:
+    page = open_page()
+    page.locator(".ribbon li").nth(2).hover()
+    note = page.locator(".over-time .note")
+    assert "Sandbox-bound (spin up) · " in note.inner_text() and "p95 of a start is 140 s" in note.inner_text()
+    page.locator(".ribbon a").nth(0).focus()
+    assert note.inner_text().startswith("Balanced · ")
+    assert page.locator(".ribbon a").nth(3).get_attribute("aria-label") == (
+        "Generator-bound (KV capacity) for 12 min: Generation holds the run back: the trainer waits 74% of each step"
+        "; the KV cache is full"
+    )
+    page.mouse.move(5, 5)
+    page.locator(".ribbon a").nth(0).blur()
+    assert note.inner_text() == "3 changes in this time, dashed on the charts"
+
+
+def test_a_click_shows_that_time(open_page: Open) -> None:
+    page = open_page()
+    page.locator(".ribbon a").nth(2).click()
+    until(page, "() => location.search.includes('start=')")
+    assert f"start={NOW - 2520:.0f}&end={NOW - 720:.0f}" in page.url and f"run={RICH}" in page.url
+    until(page, f"() => RS.boot.start === {NOW - 2520} && RS.boot.end === {NOW - 720}")
+    until(page, "() => document.querySelectorAll('.ribbon li:not([hidden])').length === 1")
+    assert page.evaluate(PARTS) == [["sandbox", 0, 1000]]
+
+
+def test_changes_are_dashed_on_every_chart_and_told_under_the_cursor(open_page: Open) -> None:
+    page = open_page()
+    lines = "() => RS.plots().map(([el]) => (el.querySelector('.turned').getAttribute('d').match(/M/g) || []).length)"
+    until(page, f"() => ({lines})().every(n => n === 3)")
+    box = page.locator("#panel-queue .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 40)
+    told = "verdict: Generator-bound (KV capacity)"
+    until(page, f"() => document.querySelector('#panel-queue .at').textContent.startsWith('{told}')")
+
+
+def test_a_new_verdict_comes_without_a_reload(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page()
+    page.evaluate("window.same = 1")
+    reader.clock += 30
+    before = hour()[:-1]
+    unknown = span(-15, None, "unknown", "missing", UNKNOWN.summary)
+    last = span(720, -15, "generator_bound", "kv_capacity", "full")
+    reader.set_verdict(RICH, {**UNKNOWN.to_json(), "as_of": NOW + 30}, *before, last, unknown)
+    until(page, "() => document.querySelector('.banner .chip').textContent === 'No verdict yet'")
+    assert page.locator(".missing li:visible").count() == 2
+    assert page.locator(".evidence li:visible").count() == 0 and page.locator(".banner .since:visible").count() == 0
+    until(page, "() => document.querySelectorAll('.ribbon li:not([hidden])').length === 5")
+    assert page.evaluate("window.same") == 1
+
+
+def test_without_a_verdict_there_is_no_ribbon(open_page: Open, reader: MemoryReader) -> None:
+    reader.set_verdict(RICH, None)
+    page = open_page()
+    assert page.locator(".over-time:visible").count() == 0
+    assert page.locator(".banner .chip").inner_text() == "No verdict yet"

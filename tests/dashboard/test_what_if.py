@@ -1,0 +1,105 @@
+"""The What-if page's cells: today, a change in words, bounds, and what is not known."""
+
+from typing import Any
+
+import pytest
+
+from dashboard import what_if
+from dashboard.page import Scope
+from dashboard.pages.what_if import PAGE
+from server.query.what_if import FIGURES, MOST
+from tests.dashboard import fake_what_if as fakes
+from tests.dashboard.fake import POOR
+from tests.dashboard.memory_reader import MemoryReader
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return fakes.reader()
+
+
+def cells(reader: MemoryReader, search: str = "", run: str = fakes.LONG) -> dict[str, Any]:
+    return what_if.cells(Scope(reader, run, search=search))
+
+
+def head(found: dict[str, Any]) -> str:
+    return "".join(found[f"wi.{part}"] for part in ("head", "num", "tail"))
+
+
+def rows(found: dict[str, Any]) -> dict[str, list[Any]]:
+    return {row[0]: row[1:] for key, row in found.items() if key.startswith("wi.row.")}
+
+
+def test_today(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert head(found) == "Today the trainer waits 29 % of its step"
+    assert (found["wi.mode"], found["wi.limit.now"], found["wi.limit.then"], found["wi.flip"]) == (
+        "now", "the generator's side", "", "same",
+    )  # fmt: skip
+    # 256 GPUs at 2 USD over 1.95 * 12,000 tokens/s; 64 GPUs idle 29.09 % of the time
+    assert rows(found)["usd_per_million_tokens"] == [
+        "Per million trained tokens", "6.08 USD", "", "", "same", ""
+    ]  # fmt: skip
+    assert rows(found)["idle_usd_per_hour"][1] == "37.2 USD/h"
+    assert "wi.a.0" not in found
+
+
+def test_gpus_moved(reader: MemoryReader) -> None:
+    found = cells(reader, "?run=x&move_gpus=8")
+    assert head(found) == "The trainer would wait 16 % of its step, not 29 %"
+    assert rows(found)["wait_ratio"] == ["Trainer waits", "29 %", "16 %", "−13.5 points", "better", ""]
+    assert rows(found)["trained_samples_per_second"][1:4] == ["1.95 samples/s", "2.03 samples/s", "+4.17 %"]
+    assert rows(found)["staleness_versions"][2:4] == ["1.5 versions", "as today"]
+    assert rows(found)["trainer_gpus"] == ["GPUs that train", "64 GPUs", "56 GPUs", "−12.5 %", "same", ""]
+    assert found["wi.sl.move_gpus"] == {
+        "low": -191, "high": 63, "step": 1, "today": 0, "value": 8, "unit": "GPUs", "needs": ""
+    }  # fmt: skip
+    # 2.40625 and 2.03125 on a scale of 2.75
+    assert [(found[f"wi.side.{i}"]["to"], found[f"wi.side.{i}"]["limits"]) for i in (0, 1)] == [
+        (87.5, False), (73.9, True),
+    ]  # fmt: skip
+
+
+def test_the_limiter_flips(reader: MemoryReader) -> None:
+    found = cells(reader, "move_gpus=16")
+    assert (found["wi.limit"], found["wi.flip"]) == (["generator", "trainer"], "flipped")
+    assert [found[f"wi.side.{i}"]["limits"] for i in (0, 1)] == [True, False]
+    assert rows(found)["staleness_versions"][2:5] == ["at most 4 versions", "+167 %", "worse"]
+
+
+def test_bounds_in_words(reader: MemoryReader) -> None:
+    found = cells(reader, "oversampling=2.2")
+    assert head(found) == "The trainer would wait at least 19 % of its step, not 29 %"
+    assert rows(found)["trained_samples_per_second"][2] == "at most 2.22 samples/s"
+    assert rows(cells(reader, "oversampling=1"))["wait_ratio"][2] == "0 % or more"
+
+
+def test_what_is_not_known(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert rows(found)["useful_samples_per_second"] == [
+        "With a gradient", "–", "", "", "same", "whether groups without a gradient are dropped before training",
+    ]  # fmt: skip
+    assert found["wi.m.0"].endswith("[run.NAME.facts], or send rollout records")
+    poor = cells(reader, "move_gpus=8", POOR)
+    assert (poor["wi.mode"], head(poor)) == ("none", "Today's rates are not known")
+    assert poor["wi.text"].startswith("Needed: how many samples the trainer takes per second: log step time")
+    assert poor["wi.sl.move_gpus"]["needs"] == "the trainer's GPUs: state trainer_gpus in [run.NAME.facts]"
+    math = cells(reader, run=fakes.MATH)
+    assert (math["wi.mode"], math["wi.text"]) == (
+        "apart", "Synchronous run: trainer and generator take turns, so neither waits for the other at a queue.",
+    )  # fmt: skip
+
+
+def test_a_change_that_cannot_be_is_said_and_today_is_shown(reader: MemoryReader) -> None:
+    found = cells(reader, "move_gpus=64")
+    assert found["wi.refused"] == (
+        "Not possible: move_gpus 64: this run has 64 GPUs that train and 192 that generate, so -191 to 63. "
+        "Shown is today."
+    )
+    assert head(found) == "Today the trainer waits 29 % of its step"
+
+
+def test_every_change_has_a_slider_and_every_row_is_a_figure() -> None:
+    assert set(what_if.ASKS) == set(MOST) == set(what_if.TITLES) == set(what_if.EXPLAINED)
+    assert PAGE.asks == what_if.ASKS
+    assert {row.key for row in (*what_if.ROWS, *what_if.ASIDE)} | {key for key, *_ in what_if.SIDES} == set(FIGURES)
