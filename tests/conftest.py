@@ -17,6 +17,8 @@ from tests import support_postgres
 from tests.order import TESTS, compile_a_share, dear_first
 
 pytest_plugins = ["tests.browser_support"]
+# An assert of a helper's that fails shows its values, as one of a test's does.
+pytest.register_assert_rewrite(*(f"tests.{folder.name}" for folder in TESTS.iterdir() if folder.is_dir()))
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 # Fifty examples of each property at every run, for the suite has fifteen minutes; more when they are asked for.

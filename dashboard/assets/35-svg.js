@@ -1,7 +1,7 @@
-// Drawings over time as plain SVG: a heat map with its axes, lines over it, and the cell under the cursor.
+// Drawings over time as plain SVG: a heat map with its axes, lines over it, the cell under the cursor; lines over charts.
 (function (RS) {
   "use strict";
-  const SVG = "http://www.w3.org/2000/svg", LEFT = 52, RIGHT = 8, TOP = 6, AXIS = 20, DAY = 86400000;
+  const SVG = "http://www.w3.org/2000/svg", LEFT = 52, RIGHT = 8, TOP = 6, AXIS = 20, DAY = 86400000, NEAR = 4;
 
   RS.svg = svg;
   function svg(tag, attributes, words) {
@@ -78,6 +78,46 @@
   };
 
   RS.when = (ms, place) => (place.end - place.start > DAY ? RS.format.clock(ms, true).slice(0, 11) : RS.format.clock(ms).slice(0, 5));
+
+  // One path over every chart: `drawn` says it, by x of a time and by the upper and lower edge.
+  RS.over = function (layer, name, drawn) {
+    const [start, end] = RS.range();
+    for (const [el, gd] of RS.plots()) {
+      const { _offset: left, _length: wide } = gd._fullLayout.xaxis, { t: top, h: high } = gd._fullLayout._size;
+      const d = drawn((ms) => left + (wide * (ms - start)) / (end - start), top, top + high, start, end);
+      const path = overlay(el.querySelector(".plot"), layer, name);
+      if (path.getAttribute("d") !== d) path.setAttribute("d", d);
+    }
+  };
+
+  function overlay(plot, layer, name) {
+    const there = plot.querySelector(`.${layer} path`);
+    if (there) return there;
+    const el = svg("svg", { class: layer, "aria-hidden": "true" }), path = svg("path", { class: name });
+    el.append(path);
+    plot.append(el);
+    return path;
+  }
+
+  // Of [[local ms, ...], ...] the nearest one to a time, within a few pixels.
+  RS.near = function (found, ms, perPixel) {
+    let best = null;
+    for (const one of found) {
+      const off = Math.abs(one[0] - ms);
+      if (off <= NEAR * perPixel && (!best || off < Math.abs(best[0] - ms))) best = one;
+    }
+    return best;
+  };
+
+  // Painted whenever the charts move, and anew when their width has changed.
+  RS.repaint = function (paint) {
+    let later = null;
+    RS.painters.push(paint);
+    window.addEventListener("resize", () => {
+      clearTimeout(later);
+      later = setTimeout(paint, 200);
+    });
+  };
 
   // What the shades mean: how many the darkest stands for, in how wide a column.
   RS.scale = function (name, most, seconds) {

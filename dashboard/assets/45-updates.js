@@ -2,7 +2,7 @@
 // change points of what drifts as lines, always.
 (function (RS) {
   "use strict";
-  const LINES = 40, TICK = 7, NEAR = 4, SVG = "http://www.w3.org/2000/svg";
+  const LINES = 40, TICK = 7;
   let known = null;
 
   // [[local ms, version or null, words of a change point or nothing], ...], the oldest first.
@@ -24,32 +24,12 @@
 
   // What was published at this time, within a few pixels.
   RS.markAt = function (ms, perPixel) {
-    let best = null;
-    for (const mark of RS.marks()) if (Math.abs(mark[0] - ms) <= NEAR * perPixel && (!best || Math.abs(mark[0] - ms) < Math.abs(best[0] - ms))) best = mark;
+    const best = RS.near(RS.marks(), ms, perPixel);
     return best ? best[2] || (best[1] === null ? "weights published" : `v${best[1]} published`) : "";
   };
 
   function paint() {
-    if (!RS.boot || RS.boot.error || !RS.view["w.width"]) return;
-    const [start, end] = RS.range();
-    for (const [el, gd] of RS.plots()) {
-      const { _offset: left, _length: wide } = gd._fullLayout.xaxis, { t: top, h: high } = gd._fullLayout._size;
-      const d = RS.markPath((ms) => left + (wide * (ms - start)) / (end - start), top, top + high, start, end);
-      const path = overlay(el.querySelector(".plot"));
-      if (path.getAttribute("d") !== d) path.setAttribute("d", d);
-    }
-  }
-
-  function overlay(plot) {
-    const there = plot.querySelector(".over path");
-    if (there) return there;
-    const svg = document.createElementNS(SVG, "svg"), path = document.createElementNS(SVG, "path");
-    svg.setAttribute("class", "over");
-    svg.setAttribute("aria-hidden", "true");
-    path.setAttribute("class", "marks");
-    svg.append(path);
-    plot.append(svg);
-    return path;
+    if (RS.boot && !RS.boot.error && RS.view["w.width"]) RS.over("over", "marks", RS.markPath);
   }
 
   RS.drawers.push((cells) => {
@@ -57,10 +37,5 @@
     known = null;
     for (const painter of RS.painters) painter();
   });
-  RS.painters.push(paint);
-  let later = null;
-  window.addEventListener("resize", () => {
-    clearTimeout(later);
-    later = setTimeout(paint, 200);
-  });
+  RS.repaint(paint);
 })(window.RS);

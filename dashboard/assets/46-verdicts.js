@@ -1,7 +1,7 @@
 // The verdict over time (`dashboard/verdict.py`): a ribbon below the same time as the charts, and its changes on them.
 (function (RS) {
   "use strict";
-  const SVG = "http://www.w3.org/2000/svg", NEAR = 4, LEAST = 60;
+  const LEAST = 60;
   const rows = () => RS.view["v.rows"] || [];
   const local = (seconds) => 1000 * seconds + RS.tz;
   let chosen = -1;
@@ -12,8 +12,7 @@
 
   // What the verdict became at this time, within a few pixels.
   RS.verdictAt = function (ms, perPixel) {
-    let best = null;
-    for (const one of changes()) if (Math.abs(one[0] - ms) <= NEAR * perPixel && (!best || Math.abs(one[0] - ms) < Math.abs(best[0] - ms))) best = one;
+    const best = RS.near(changes(), ms, perPixel);
     return best ? "verdict: " + best[1] : "";
   };
 
@@ -69,37 +68,17 @@
       found.forEach((row, i) => fill(where.children[i], row, from, to));
       if (chosen >= 0) tell(chosen);
     }
-    for (const [el, gd] of RS.plots()) draw(el, gd, from, to);
+    RS.over("turns", "turned", turns);
   }
 
   // Dashed, over the whole height: weight updates are thin and many, a change of the verdict is news.
-  function draw(el, gd, from, to) {
-    const { _offset: left, _length: wide } = gd._fullLayout.xaxis, { t: top, h: high } = gd._fullLayout._size;
-    const shown = changes().filter(([at]) => at >= from && at <= to);
-    const d = shown.map(([at]) => `M${Math.round(left + (wide * (at - from)) / (to - from)) + 0.5} ${top}V${top + high}`).join("");
-    const path = overlay(el.querySelector(".plot"));
-    if (path.getAttribute("d") !== d) path.setAttribute("d", d);
-  }
-
-  function overlay(plot) {
-    const there = plot.querySelector(".turns path");
-    if (there) return there;
-    const svg = document.createElementNS(SVG, "svg"), path = document.createElementNS(SVG, "path");
-    svg.setAttribute("class", "turns");
-    svg.setAttribute("aria-hidden", "true");
-    path.setAttribute("class", "turned");
-    svg.append(path);
-    plot.append(svg);
-    return path;
+  function turns(x, top, bottom, start, end) {
+    const shown = changes().filter(([at]) => at >= start && at <= end);
+    return shown.map(([at]) => `M${Math.round(x(at)) + 0.5} ${top}V${bottom}`).join("");
   }
 
   RS.drawers.push((cells) => {
     if (Object.keys(cells).some((key) => key.startsWith("v."))) paint();
   });
-  RS.painters.push(paint);
-  let later = null;
-  window.addEventListener("resize", () => {
-    clearTimeout(later);
-    later = setTimeout(paint, 200);
-  });
+  RS.repaint(paint);
 })(window.RS);

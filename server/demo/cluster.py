@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from server.demo.event_time import EventTime, Looker
 from server.demo.events import Agenda
 from server.demo.faults import Conditions, Fault, timeline
+from server.demo.fleet import Fleet
 from server.demo.orchestrator import Orchestrator
-from server.demo.records import Batch, Means, Observer, Step, Timing
+from server.demo.records import Batch, Observer, Step, Timing
 from server.demo.rollouts import Group, Rollout, TaskSet
 from server.demo.scenarios import Scenario
 from server.demo.trainer import Trainer
@@ -16,7 +16,7 @@ from server.demo.trainer import Trainer
 TICK_SECONDS = 2.0
 
 
-class Cluster(EventTime):
+class Cluster(Fleet):
     """See `server.demo.event_time`."""
 
     def __init__(self, scenario: Scenario, seed: int, faults: Sequence[Fault] = ()) -> None:
@@ -45,9 +45,6 @@ class Cluster(EventTime):
         self.trainer.on_shipped = self._shipped
         self.trainer.on_published = self._published
         self.trainer.on_stepped = self._stepped
-
-    def _lookers(self) -> Sequence[Looker]:
-        return self.observers
 
     def _begin(self) -> None:
         self.agenda.plan(0.0, self.trainer.begin)
@@ -119,21 +116,9 @@ class Cluster(EventTime):
             generation_tokens=sum(engine.generated_at(end) for engine in self.engines),
         )
 
-    def _means(self, start: float, end: float) -> Means:
-        """Time-weighted means since the step before, from the integrals of the state."""
-        before, self._integrals_before = self._integrals_before, self._integrals(end)
-        queue, running, waiting, kv, in_flight = (
-            (now - then) / (end - start) for now, then in zip(self._integrals_before, before, strict=True)
-        )
-        usage = kv / (self.scenario.kv_tokens * len(self.engines))
-        return Means(queue, running, waiting, usage, in_flight)
-
     def _integrals(self, now: float) -> tuple[float, ...]:
-        stats = [engine.stats for engine in self.engines]
         return (
+            *super()._integrals(now),
             self.orchestrator.queue.integral(now),
-            sum(stat.running_seconds for stat in stats),
-            sum(stat.waiting_seconds for stat in stats),
-            sum(stat.kv_seconds for stat in stats),
             self.orchestrator.in_flight.integral(now),
         )

@@ -19,6 +19,7 @@ class EventTime:
 
     agenda: Agenda
     engines: list[Engine]
+    observers: Sequence[Looker]
     now: float = 0.0
     _is_begun = False
 
@@ -26,7 +27,7 @@ class EventTime:
         """Run every event up to and including `until`."""
         if not self._is_begun:
             self._is_begun = True
-            for observer in self._lookers():
+            for observer in self.observers:
                 observer.started(0.0)
             self._begin()
         while (at := min(self.agenda.next_at, *(engine.next_at for engine in self.engines))) <= until:
@@ -35,11 +36,8 @@ class EventTime:
             else:
                 min(self.engines, key=lambda engine: engine.next_at).fire()
         self.now = max(self.now, until)
-        for observer in self._lookers():
+        for observer in self.observers:
             observer.flush()
-
-    def _lookers(self) -> Sequence[Looker]:
-        raise NotImplementedError
 
     def _begin(self) -> None:
         """Plan the first events."""

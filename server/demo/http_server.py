@@ -39,6 +39,16 @@ def serve(name: str, respond: Respond) -> ThreadingHTTPServer:
     return server
 
 
+def by_path(routes: Mapping[str, Callable[[], Reply]]) -> Respond:
+    """Answers each of these paths, whatever its query; any other is not found."""
+
+    def respond(path: str, headers: Mapping[str, str]) -> Reply:
+        route = routes.get(path.split("?", 1)[0])
+        return route() if route else NOT_FOUND
+
+    return respond
+
+
 def url_of(server: ThreadingHTTPServer) -> str:
     return f"http://127.0.0.1:{server.server_address[1]}"
 

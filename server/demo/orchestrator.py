@@ -10,6 +10,7 @@ from collections.abc import Callable
 from server.demo.engine import Engine
 from server.demo.events import Agenda, Level
 from server.demo.fates import Losses
+from server.demo.fleet import alive, freeze_one
 from server.demo.harness import Harness
 from server.demo.records import Batch
 from server.demo.rollouts import Group, Rollout, TaskSet, Turn
@@ -76,7 +77,7 @@ class Orchestrator:
         group = self._open_group
         if group is None or len(group.rollouts) == group.size:
             # All siblings go to one engine, the least loaded one, for the sake of its prefix cache.
-            engine = min(self._alive(), key=self._load)
+            engine = min(alive(self.engines), key=self._load)
             group = self._tasks.group(self.version, engine.index)
             self.incomplete[group.id] = group
             self._open_group = group
@@ -203,17 +204,12 @@ class Orchestrator:
 
     # -- what breaks -------------------------------------------------------------------------------------------
 
-    def _alive(self) -> list[Engine]:
-        """Those to send to. The last one that died is as good as any: its requests wait for it."""
-        return [engine for engine in self.engines if not engine.is_dead] or self.engines[-1:]
-
     def freeze(self, now: float) -> None:
-        for engine in [engine for engine in self._alive() if not (engine.is_frozen or engine.is_dead)][:1]:
-            engine.freeze(now)
+        freeze_one(self.engines, now)
 
     def crash(self, now: float) -> None:
         """The first engine that lives dies; the client sends its requests to the others, from their beginning."""
-        dead = self._alive()[0]
+        dead = alive(self.engines)[0]
         if dead.is_dead:
             return
         lost = dead.crash(now)
@@ -228,7 +224,7 @@ class Orchestrator:
             self.engines[owner.group.engine].submit(request, now)
 
     def _move(self, group: Group) -> None:
-        engine = min(self._alive(), key=self._load)
+        engine = min(alive(self.engines), key=self._load)
         group.engine = engine.index
         if self.harness:
             self.harness.assigned[engine.index] += sum(not rollout.finished for rollout in group.rollouts)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 from server.demo.cluster import Cluster
@@ -10,7 +9,7 @@ from server.demo.engine_stats import MAX_MODEL_LEN
 from server.demo.fates import Evals
 from server.demo.faults import Fault
 from server.demo.grpc_server import GrpcServer
-from server.demo.http_server import NOT_FOUND, Reply, serve, url_of
+from server.demo.http_server import Reply, serve, url_of
 from server.demo.instrument import Instrument
 from server.demo.modal_api import ModalApi
 from server.demo.prime_api import PrimeApi
@@ -24,7 +23,6 @@ from server.demo.truth import Truth
 from server.demo.vllm_page import Page
 
 _NO_MODAL = "the run's sandboxes on Modal are not served: that needs pip install 'rollscope[modal]'"
-_CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class Demo(Served):
@@ -38,10 +36,9 @@ class Demo(Served):
         self.cluster = Cluster(SCENARIOS[scenario], seed, faults)
         plan = self.cluster.scenario.sandboxes
         # A run may have been going for a while when the clock begins.
-        super().__init__(self.cluster, start - (plan.age_seconds if plan else 0.0))
-        self.pages = [Page(engine, self.start) for engine in self.cluster.engines]
+        began = start - (plan.age_seconds if plan else 0.0)
+        super().__init__(self.cluster, began, [Page(engine, began) for engine in self.cluster.engines])
         self.instrument = Instrument(self.cluster.scenario, seed, self.start, records_from) if plan else None
-        self._servers = [_serve_engine(self, index) for index in range(len(self.pages))]
         self.api = self._serve_sandboxes(seed)
         self._modal: GrpcServer | None = None
         self.ready = self._write_files(seed, folder)
@@ -73,11 +70,10 @@ class Demo(Served):
 
     def _write_files(self, seed: int, folder: Path) -> dict[str, object]:
         scenario, orchestrator = self.cluster.scenario, self.cluster.orchestrator
-        urls = [url_of(server) for server in self._servers[: len(self.pages)]]
         run_dir = folder / "run"
         run_dir.mkdir(parents=True)
         harness = orchestrator.harness
-        run = PrimeRun(scenario, seed, orchestrator, run_dir, self.start, urls)
+        run = PrimeRun(scenario, seed, orchestrator, run_dir, self.start, self.urls)
         traces = Traces(scenario, seed, orchestrator, run_dir, self.start, self._records_from)
         self.rollout_truth = RolloutTruth(orchestrator, folder, self.start)
         self.cluster.observers += [run, traces, self.rollout_truth]
@@ -85,17 +81,8 @@ class Demo(Served):
         if scenario.evals is not None:
             told = [traces, self.rollout_truth, *([self.instrument] if self.instrument else [])]
             self.cluster.observers.append(Evals(scenario.evals, seed, told))
-        ready = {
-            "ready": True,
-            "engines": urls,
-            "run_dir": str(run_dir),
-            "truth": str(folder / "truth.jsonl"),
-            "truth_rollouts": str(folder / "truth_rollouts.jsonl"),
-            "run": scenario.run,
-            "scenario": scenario.name,
-            "seed": seed,
-            "start": self.start,
-        }
+        ready = self._told(seed, folder, run_dir)
+        ready["truth_rollouts"] = str(folder / "truth_rollouts.jsonl")
         if self.instrument is not None:
             self.cluster.observers.append(self.instrument)
             ready["pushes"] = True
@@ -106,8 +93,19 @@ class Demo(Served):
             ready |= self._serve_modal(seed)
         return ready
 
-    def page(self, index: int) -> bytes:
-        return self._look(lambda: self.pages[index].render(self.cluster.now))
+    def _routes(self, index: int) -> Mapping[str, Callable[[], Reply]]:
+        return {
+            **super()._routes(index),
+            "/health": lambda: Reply(200, "", b""),
+            "/version": lambda: Reply(200, "application/json", b'{"version":"0.32.0"}'),
+            "/v1/models": lambda: Reply(200, "application/json", self._models()),
+        }
+
+    def _models(self) -> bytes:
+        model = self.cluster.scenario.model
+        card = {"id": model, "object": "model", "created": int(self.start), "owned_by": "vllm", "root": model}
+        card |= {"parent": None, "max_model_len": MAX_MODEL_LEN}
+        return json.dumps({"object": "list", "data": [card]}, separators=(",", ":")).encode()
 
     def _ask(self, api: PrimeApi, path: str, headers: Mapping[str, str]) -> Reply:
         return self._look(lambda: api.respond(path, headers, self.cluster.now))
@@ -125,28 +123,3 @@ class Demo(Served):
         super().close()
         if self._modal is not None:
             self._modal.close()
-
-
-# -- HTTP ------------------------------------------------------------------------------------------------------
-
-
-def _serve_engine(demo: Demo, index: int) -> ThreadingHTTPServer:
-    routes: dict[str, Callable[[], Reply]] = {
-        "/metrics": lambda: Reply(200, _CONTENT_TYPE, demo.page(index)),
-        "/health": lambda: Reply(200, "", b""),
-        "/version": lambda: Reply(200, "application/json", b'{"version":"0.32.0"}'),
-        "/v1/models": lambda: Reply(200, "application/json", _models(demo)),
-    }
-
-    def respond(path: str, headers: Mapping[str, str]) -> Reply:
-        route = routes.get(path.split("?", 1)[0])
-        return route() if route else NOT_FOUND
-
-    return serve(f"engine-{index}", respond)
-
-
-def _models(demo: Demo) -> bytes:
-    model = demo.cluster.scenario.model
-    card = {"id": model, "object": "model", "created": int(demo.start), "owned_by": "vllm", "root": model}
-    card |= {"parent": None, "max_model_len": MAX_MODEL_LEN}
-    return json.dumps({"object": "list", "data": [card]}, separators=(",", ":")).encode()

@@ -9,12 +9,13 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import ThreadingHTTPServer
-from typing import Protocol, TextIO, TypeVar
+from pathlib import Path
+from typing import ClassVar, Protocol, TextIO, TypeVar
 
 from server.demo.engine import Engine
+from server.demo.http_server import Reply, by_path, serve, url_of
 from server.demo.instrument import Poster
 from server.demo.records import Watcher
 from server.demo.scenarios import Scenario
@@ -38,6 +39,14 @@ class Simulated(Protocol):
     def advance(self, until: float) -> None: ...
 
 
+class Page(Protocol):
+    """What an engine says of itself at a moment, in seconds since the run began."""
+
+    content_type: ClassVar[str]
+
+    def render(self, now: float) -> bytes: ...
+
+
 class Teller(Protocol):
     """Gathers the lines that are posted."""
 
@@ -59,8 +68,9 @@ class Pace:
 class Served(ABC):
     """A simulation with its servers and files. All times here are epoch seconds. `ready`: what the ready line says."""
 
-    def __init__(self, cluster: Simulated, start: float) -> None:
+    def __init__(self, cluster: Simulated, start: float, pages: Sequence[Page]) -> None:
         self._simulated = cluster
+        self.pages = pages
         self.start = start
         self.ready: dict[str, object] = {}
         self.pace: Pace | None = None
@@ -68,7 +78,8 @@ class Served(ABC):
         self.poster: Poster | None = None
         self._lock = threading.Lock()
         # The engines' servers come first, in their order.
-        self._servers: list[ThreadingHTTPServer] = []
+        self._servers = [serve(f"engine-{i}", by_path(self._routes(i))) for i in range(len(pages))]
+        self.urls = [url_of(server) for server in self._servers]
         self._buried: set[int] = set()
 
     @property
@@ -79,6 +90,34 @@ class Served(ABC):
     @abstractmethod
     def tell_what_is_under_way(self) -> None:
         """It is live now: from here on what begins is told too, where anything is."""
+
+    def page(self, index: int) -> bytes:
+        return self._look(lambda: self.pages[index].render(self._simulated.now))
+
+    def _routes(self, index: int) -> Mapping[str, Callable[[], Reply]]:
+        """What an engine's server answers, by path."""
+        return {"/metrics": lambda: Reply(200, self.pages[index].content_type, self.page(index))}
+
+    def _engine_targets(self, collector: str, seconds: float) -> list[dict[str, object]]:
+        """Every engine as what is to be collected, this often."""
+        return [
+            {"source": url, "name": f"engine-{index}", "collector": collector, "seconds": seconds}
+            for index, url in enumerate(self.urls)
+        ]
+
+    def _told(self, seed: int, folder: Path, run_dir: Path) -> dict[str, object]:
+        """What the ready line says of every stack."""
+        row = self._simulated.scenario
+        return {
+            "ready": True,
+            "run": row.run,
+            "scenario": row.name,
+            "seed": seed,
+            "start": self.start,
+            "engines": self.urls,
+            "run_dir": str(run_dir),
+            "truth": str(folder / "truth.jsonl"),
+        }
 
     def advance(self, until: float) -> float:
         """Simulate up to `until`; answers the event time reached, which never goes back."""

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
+from typing import ClassVar
 
 from server.demo.engine import Engine
 from server.demo.engine_stats import EngineStats
@@ -64,6 +65,8 @@ class SglangStats(EngineStats):
 
 class SglangPage:
     """Renders one engine at any moment `now` (seconds since the run began)."""
+
+    content_type: ClassVar = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self, engine: Engine, model: str, context: int, gigabytes: tuple[float, float]) -> None:
         self._engine = engine

@@ -5,45 +5,33 @@ the rest (slime/rollout/sglang_rollout.py). Before weights are sent the next rol
 meets two versions.
 """
 
-from collections.abc import Sequence
-from random import Random
+from collections.abc import Iterable, Sequence
 
-from server.demo.engine import Engine
-from server.demo.event_time import EventTime, Looker
-from server.demo.events import Agenda
-from server.demo.faults import Conditions, Fault, timeline
-from server.demo.records import Means
-from server.demo.rollouts import Group, Rollout, TaskSet
+from server.demo.faults import Fault, timeline
+from server.demo.fleet import BatchFleet
+from server.demo.rollouts import Group, Rollout
 from server.demo.scenarios import Scenario
 from server.demo.sglang_page import SglangStats
 from server.demo.slime_records import Generation, SlimeObserver, SlimeStep, SlimeTiming
 
 
-class SlimeCluster(EventTime):
+class SlimeCluster(BatchFleet):
     """See `server.demo.event_time`."""
 
     def __init__(self, scenario: Scenario, seed: int, faults: Sequence[Fault] = ()) -> None:
         assert scenario.slime is not None
-        self.scenario, self.plan = scenario, scenario.slime
+        super().__init__(scenario, seed, faults, SglangStats)
+        self.plan = scenario.slime
         self.version = 0
-        self.faults = (*(scenario.faults or ()), *faults)
-        self.agenda = Agenda()
-        self.engines = [Engine(i, scenario, self._answered, SglangStats(scenario)) for i in range(scenario.engines)]
         self.observers: list[SlimeObserver] = []
-        self._tasks, self._noise = TaskSet(scenario, seed), Random(f"{seed}:trainer")
-        self._conditions = self._tasks.conditions = Conditions()
         self._begun_at, self._number = 0.0, -1
         # The groups of the rollout that is being generated, by id; and those that are complete.
         self.open: dict[int, Group] = {}
         self._complete: list[Group] = []
         self._ready: Generation | None = None
-        self._is_training = self._is_updating = self._hangs = False
+        self._is_training = self._is_updating = False
         # End of the training before; the last update's seconds, which belong to the step that follows it.
         self._idle_since = self._update = 0.0
-        self._integrals_before = self._integrals(0.0)
-
-    def _lookers(self) -> Sequence[Looker]:
-        return self.observers
 
     def _begin(self) -> None:
         self.agenda.plan(0.0, self._generate)
@@ -56,7 +44,7 @@ class SlimeCluster(EventTime):
         self._number, self._begun_at = self._number + 1, now
         self._complete = []
         for _ in range(self.plan.over_sampling_groups):
-            engine = min(self._alive(), key=lambda engine: engine.load)
+            engine = self._idlest()
             group = self._tasks.group(self.version, engine.index)
             self.open[group.id] = group
             for _ in range(group.size):
@@ -64,6 +52,9 @@ class SlimeCluster(EventTime):
                 for observer in self.observers:
                     observer.dispatched(now, rollout)
                 engine.submit(rollout, now)
+
+    def _unanswered(self) -> Iterable[Group]:
+        return self.open.values()
 
     def _answered(self, rollout: Rollout, now: float) -> None:
         self.agenda.plan(now + self._tasks.scoring_seconds(), lambda at: self._scored(rollout, at))
@@ -140,9 +131,6 @@ class SlimeCluster(EventTime):
             train=seconds * (1 - self.plan.logprob_share),
         )
 
-    def _around(self, seconds: float, spread: float) -> float:
-        return seconds * self._noise.lognormvariate(0.0, spread)
-
     def _training(self, now: float, made: Generation, timing: SlimeTiming) -> None:
         if not self._hangs:
             for observer in self.observers:
@@ -160,44 +148,3 @@ class SlimeCluster(EventTime):
             observer.trained(step)
         self._is_training = False
         self._meet(now)
-
-    def _means(self, start: float, end: float) -> Means:
-        """Time-weighted means since the step before. There is no buffer."""
-        before, self._integrals_before = self._integrals_before, self._integrals(end)
-        running, waiting, kv = (
-            (now - then) / (end - start) for now, then in zip(self._integrals_before, before, strict=True)
-        )
-        usage = kv / (self.scenario.kv_tokens * len(self.engines))
-        return Means(0.0, running, waiting, usage, running + waiting)
-
-    def _integrals(self, now: float) -> tuple[float, float, float]:
-        stats = [engine.stats for engine in self.engines]
-        return (
-            sum(stat.running_seconds for stat in stats),
-            sum(stat.waiting_seconds for stat in stats),
-            sum(stat.kv_seconds for stat in stats),
-        )
-
-    # -- what breaks -------------------------------------------------------------------------------------------
-
-    def _alive(self) -> list[Engine]:
-        return [engine for engine in self.engines if not engine.is_dead] or self.engines[-1:]
-
-    def _befall(self, kind: str, now: float) -> None:
-        working = [engine for engine in self._alive() if not (engine.is_dead or engine.is_frozen)]
-        if kind == "trainer-hang":
-            self._hangs = True
-        elif kind == "engine-freeze" and working:
-            working[0].freeze(now)
-        elif kind == "engine-crash" and not self._alive()[0].is_dead:
-            self._crash(self._alive()[0], now)
-        self._conditions.befall(kind, now)
-
-    def _crash(self, dead: Engine, now: float) -> None:
-        """The router sends its requests to the others, from their beginning."""
-        lost = dead.crash(now)
-        for group in self.open.values():
-            if group.engine == dead.index:
-                group.engine = min(self._alive(), key=lambda engine: engine.load).index
-        for rollout in lost:
-            self.engines[rollout.group.engine].submit(rollout, now)

@@ -1,11 +1,9 @@
 """The process of a verl run: the pages of its vLLM servers, and the run's directory."""
 
-from collections.abc import Mapping, Sequence
-from http.server import ThreadingHTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 
 from server.demo.faults import Fault
-from server.demo.http_server import NOT_FOUND, Reply, serve, url_of
 from server.demo.scenarios import SCENARIOS
 from server.demo.served import Served
 from server.demo.verl_cluster import VerlCluster
@@ -13,9 +11,10 @@ from server.demo.verl_run import VerlRun
 from server.demo.verl_truth import VerlTruth
 from server.demo.vllm_page import Page
 
-_CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 # As often as the scrape configuration has it that verl writes for Prometheus.
-_PAGE_SECONDS = 10.0
+PAGE_SECONDS = 10.0
+# No file says what a task's largest reward is, nor that it needs no sandbox: its user does.
+FACTS = {"max_reward": 1.0, "has_sandbox": 0.0}
 
 
 class VerlDemo(Served):
@@ -26,9 +25,7 @@ class VerlDemo(Served):
         faults: Sequence[Fault] = (),
     ) -> None:  # fmt: skip
         self.cluster = VerlCluster(SCENARIOS[scenario], seed, faults)
-        super().__init__(self.cluster, start)
-        self.pages = [Page(engine, start, served=False) for engine in self.cluster.engines]
-        self._servers = [self._serve_engine(index) for index in range(len(self.pages))]
+        super().__init__(self.cluster, start, [Page(one, start, served=False) for one in self.cluster.engines])
         self.ready = self._write_files(seed, folder, records_from)
         self._advance(start)
 
@@ -44,35 +41,11 @@ class VerlDemo(Served):
         run_dir.mkdir(parents=True)
         run = VerlRun(row, seed, run_dir, self.start, since)
         self.cluster.observers += [run, VerlTruth(row, seed, folder, self.start, self.cluster.faults)]
-        urls = [url_of(server) for server in self._servers]
-        engines = [
-            {"source": url, "name": f"engine-{index}", "collector": "vllm", "seconds": _PAGE_SECONDS}
-            for index, url in enumerate(urls)
-        ]
-        return {
-            "ready": True,
-            "run": row.run,
-            "scenario": row.name,
-            "seed": seed,
-            "start": self.start,
-            "engines": urls,
-            "run_dir": str(run_dir),
-            "truth": str(folder / "truth.jsonl"),
+        return self._told(seed, folder, run_dir) | {
             "targets": [
-                *engines,
+                *self._engine_targets("vllm", PAGE_SECONDS),
                 {"source": str(run_dir), "name": "trainer", "collector": "verl"},
                 {"source": str(run.generations), "name": "rollouts", "collector": "verl_rollouts"},
             ],
-            # No file says what a task's largest reward is, nor that it needs no sandbox: its user does.
-            "facts": {"max_reward": 1.0, "has_sandbox": 0.0},
+            "facts": FACTS,
         }
-
-    def page(self, index: int) -> bytes:
-        return self._look(lambda: self.pages[index].render(self.cluster.now))
-
-    def _serve_engine(self, index: int) -> ThreadingHTTPServer:
-        def respond(path: str, headers: Mapping[str, str]) -> Reply:
-            found = path.split("?", 1)[0] == "/metrics"
-            return Reply(200, _CONTENT_TYPE, self.page(index)) if found else NOT_FOUND
-
-        return serve(f"engine-{index}", respond)

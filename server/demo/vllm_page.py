@@ -6,6 +6,7 @@ once per engine; a request fills the slots. What it does not know: where the num
 
 from pathlib import Path
 from string import Template
+from typing import ClassVar
 
 from server.demo.engine import BLOCK_TOKENS, Engine
 from server.demo.engine_stats import MAX_MODEL_LEN
@@ -22,6 +23,8 @@ _CREATED_GAP_SECONDS = 1.3e-05  # between two metrics' constructors, as recorded
 
 class Page:
     """Renders one engine at any moment `now` (seconds since the run began at epoch `start`)."""
+
+    content_type: ClassVar = "text/plain; version=1.0.0; charset=utf-8"
 
     def __init__(self, engine: Engine, start: float, served: bool = True) -> None:
         """`served`: requests come over HTTP, and weights by its routes; else only the page does."""

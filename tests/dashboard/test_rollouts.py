@@ -1,43 +1,29 @@
 """The Rollouts page without a browser: its address, its cells, and what a tick sends."""
 
 import json
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from dashboard import callbacks, columns, rollout_records, ticks
+from dashboard import callbacks, rollout_records, ticks
 from dashboard.columns import grid
 from dashboard.figures import layout
 from dashboard.live import Views
 from dashboard.page import Scope
-from dashboard.page import cells as of_page
-from dashboard.pages import by_key
 from dashboard.panels import PANELS
 from dashboard.rollout_asked import CENSUS, Asked, parse
-from dashboard.rollout_tables import MANY
 from dashboard.rollouts import recipe
-from dashboard.turns import ages
-from dashboard.updates import MOST, cells
-from dashboard.urlstate import Span
-from server.query.rollout_types import EventInfo, FunnelBar, RolloutFilter
+from server.query.rollout_types import FunnelBar, RolloutFilter
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
-
-HOUR = Span(made.NOW - 3600, made.NOW, True)
+from tests.dashboard.rollout_cells import HOUR, ids, view
 
 
 @pytest.fixture
 def reader() -> MemoryReader:
     return made.reader()
-
-
-def view(reader: MemoryReader, run: str = made.ASYNC, search: str = "", span: Span = HOUR) -> dict[str, Any]:
-    page = by_key("rollouts")
-    assert page is not None
-    return dict(of_page(page, Scope(reader, run, span=span, search=search)))
 
 
 # ---- the address
@@ -66,61 +52,6 @@ def test_in_flight_is_every_state_before_the_end() -> None:
     asked = parse("state=in_flight")
     assert asked.wanted.states == CENSUS and asked.in_flight_only
     assert not parse("state=queued,trained").in_flight_only and not Asked().in_flight_only
-
-
-# ---- columns of time
-
-
-@pytest.mark.parametrize(("seconds", "width"), [(900, 60), (3600, 60), (3601, 120), (21_600, 360), (86_400, 1440),
-                                                (216_001, 7200), (604_800, 10_800)])  # fmt: skip
-def test_columns_are_whole_minutes_or_hours(seconds: float, width: float) -> None:
-    found = grid(Span(made.NOW - seconds, made.NOW, True))
-    assert found.width == width and found.count <= columns.COLUMNS + 2
-    assert found.start <= made.NOW - seconds < found.start + width and found.end - width <= made.NOW < found.end
-
-
-# ---- weight updates
-
-
-def published(times: list[float]) -> list[EventInfo]:
-    return [EventInfo(at, "weights_published", str(i), "", 10 + i) for i, at in enumerate(times)]
-
-
-def test_weight_updates_stand_in_columns() -> None:
-    columns_of = grid(Span(600, 1200, True))
-    found = cells(published([605.0, 630.5, 1190.0]), columns_of)
-    assert found == {
-        "w.10": [[5.0, 10], [30.5, 11]], "w.19": [[50.0, 12]], "w.width": 60.0, "w.n": 3,
-        "w.note": "3 weight updates in this time, v10 to v12",
-    }  # fmt: skip
-
-
-def test_change_points_stand_beside_weight_updates_and_are_none() -> None:
-    columns_of = grid(Span(600, 1200, True))
-    drift = EventInfo(642.5, "drift", "drift:tool_calls::40", "tool calls x2.5 from step 40 on")
-    assert cells([*published([605.0]), drift], columns_of) == {
-        "w.10": [[5.0, 10]], "w.d.10": [[42.5, "tool calls x2.5 from step 40 on"]], "w.width": 60.0, "w.n": 1,
-        "w.note": "1 weight update in this time",
-    }  # fmt: skip
-
-
-def test_many_weight_updates_are_thinned_and_that_is_said() -> None:
-    found = cells(published([2.0 * i for i in range(1800)]), grid(Span(0, 3599, True)))
-    drawn = [cell for key, cell in found.items() if key.removeprefix("w.").isdigit()]
-    assert len(drawn) == 60 and all(len(cell) == 3 for cell in drawn if isinstance(cell, list))
-    assert found["w.n"] == 1800
-    assert found["w.note"] == "1,800 weight updates in this time, v10 to v1,809; 180 of them drawn"
-    whole = cells(published([18.0 * i for i in range(MOST)]), grid(Span(0, 3599, True)))
-    assert sum(len(cell) for key, cell in whole.items() if isinstance(cell, list)) == MOST
-
-
-def test_weight_updates_are_on_every_page_with_charts(reader: MemoryReader) -> None:
-    made.publish(reader, made.BARE, 600)
-    for key in ("overview", "rollouts", "sandboxes"):
-        page = by_key(key)
-        assert page is not None
-        found = of_page(page, Scope(reader, made.BARE, span=HOUR))
-        assert found["w.note"] == "14 weight updates in this time, v558 to v571"
 
 
 # ---- cells
@@ -236,122 +167,6 @@ def test_zero_advantage_by_environment_worst_first(reader: MemoryReader) -> None
     ]  # fmt: skip
 
 
-# ---- tables
-
-
-def ids(found: dict[str, Any], prefix: str = "rt") -> list[str]:
-    return [found[f"{prefix}.r.{handle}"][0] for handle in found[f"{prefix}.order"]]
-
-
-def test_table_has_the_stragglers_first(reader: MemoryReader) -> None:
-    found = view(reader)
-    rows = [row for row in reader.records(made.ASYNC).rows.values() if row.moved_at >= grid(HOUR).start]
-    slow = sorted((row for row in rows if row.seconds is not None), key=lambda row: -(row.seconds or 0))
-    assert ids(found) == [row.rollout_id for row in slow[:50]]
-    assert found["rt.n"] == "that moved in the time shown" and found["rt.timed"] == 1
-
-
-@pytest.mark.parametrize(
-    ("search", "words"),
-    [("state=in_flight", "in flight, since whenever"), ("find=r-0", "of any time"), ("group=g-0001", "of any time")],
-)
-def test_what_is_old_is_found(reader: MemoryReader, search: str, words: str) -> None:
-    """A straggler that has not moved for hours is what somebody looks for."""
-    old = made.made("r-0old", "generating", 30_000, group_id="g-0001")
-    reader.put_rollouts(made.ASYNC, old)
-    assert "r-0old" not in ids(view(reader, search="state=generating,trained&sort=moved&order=asc"))
-    found = view(reader, search=search + "&sort=moved&order=asc")
-    assert ids(found)[0] == "r-0old" and found["rt.n"] == words
-
-
-def test_pages_follow_each_other_by_key(reader: MemoryReader) -> None:
-    seen: list[str] = []
-    found = view(reader, search="environment=math")
-    seen += ids(found)
-    after = found["rt.after"]
-    while after:
-        found = view(reader, search="environment=math&" + urlencode({"after": after}))
-        asked, rows, following = found["rt.more"]
-        assert asked == after
-        seen += [row[0] for row in rows]
-        after = following
-    rows = [row for row in reader.records(made.ASYNC).rows.values()
-            if row.environment == "math" and row.moved_at >= grid(HOUR).start]  # fmt: skip
-    assert len(seen) == len(set(seen)) == len(rows) > 500
-
-
-def test_key_of_another_order_is_an_empty_page(reader: MemoryReader) -> None:
-    assert view(reader, search="after=garbage")["rt.more"] == ["garbage", [], ""]
-
-
-def test_groups_by_outcome(reader: MemoryReader) -> None:
-    found = view(reader, search="outcome=none_solved")
-    rows = [found[f"rg.r.{handle}"] for handle in found["rg.order"]]
-    assert len(rows) == 12 and {row[12] for row in rows} == {"none_solved"} and {tuple(row[8:12]) for row in rows} == {
-        (0.0, 0.0, 0.0, 0.0)
-    }  # fmt: skip
-    assert found["rg.after"]
-
-
-# ---- one rollout
-
-
-def test_open_rollout_has_its_timeline(reader: MemoryReader) -> None:
-    found = view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]
-    assert [span[0] for span in found["spans"]] == ["queued", "boot", "prefill", "decode", "tool", "decode",
-        "suspended", "decode", "scoring", "waiting_group", "in_queue"]  # fmt: skip
-    first = found["versions"][0][0]
-    assert found["versions"] == [[first, 1000], [first + 1, 1200], [first + 2, 1800]]
-    # The state was changed by the first turn; a reset makes it young.
-    assert [turn[5] for turn in found["turns"]] == [None, 1, 2, None]
-    assert len(found["siblings"]) == 7 and found["told"] is True
-    assert [version for _, version in found["updates"]] == [first + 1, first + 2, first + 3, first + 4]
-
-
-def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
-    kept = reader.records(made.ASYNC).details
-    detail = kept[made.OPEN, 1]
-    row = replace(detail.row, sandbox_ids=("sbx-9", "sbx-1"))
-    kept[made.OPEN, 1] = replace(detail, row=row, turns=({"version": 1, "sandbox_id": "sbx-t"},))
-    assert view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]["boxes"] == [
-        ["sbx-9", "", "its provider is not collected"], ["sbx-1", "prime", "terminated"],
-        ["sbx-t", "", "its provider is not collected"],
-    ]  # fmt: skip
-
-
-def test_a_page_that_does_not_hold_all_says_so(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = reader.rollouts
-    monkeypatch.setattr(reader, "rollouts", lambda *args, **kwargs: replace(whole(*args, **kwargs), complete=False))
-    assert view(reader, search="find=r-0")["rt.n"] == "of any time · " + MANY
-
-
-def test_nobody_by_that_name(reader: MemoryReader) -> None:
-    found = view(reader, search="rollout=nobody")
-    assert found["rd.none"] == "nobody" and "rd" not in found
-    assert view(reader, search=f"rollout={made.OPEN}&life=7")["rd.none"] == made.OPEN
-
-
-def test_age_of_a_state() -> None:
-    def turn(version: int | None, tools: int = 0, **more: Any) -> dict[str, Any]:
-        return {"version": version, "tool_calls": tools, "mutated": None, "sandbox_id": "a"} | more
-
-    told = [
-        turn(3, 1),
-        turn(5),  # reads on: the state is of version 3
-        turn(6, 2, mutated=False),  # a call that changed nothing leaves no trace
-        turn(8, 1),
-        turn(9),  # oldest change 3, latest 8
-        turn(9, sandbox_id="b", forked_from="a"),  # a fork inherits
-        turn(10, 1, reset=True),
-        turn(11),
-        turn(None, 1),
-        turn(12, sandbox_id="c"),
-    ]
-    assert ages(told) == [
-        (None, None), (2, 2), (3, 3), (5, 5), (6, 1), (6, 1), (None, None), (1, 1), (None, None), (None, None),
-    ]  # fmt: skip
-
-
 # ---- ticks
 
 
@@ -378,22 +193,6 @@ def test_tick_sends_what_changed(reader: MemoryReader, monkeypatch: pytest.Monke
     rows = [key for key, cell in news.items() if key.startswith("rt.r.") and cell is not None]
     assert len(rows) == 1 and news["ro.f.0"][1] == first["view"]["ro.f.0"][1] + 1
     assert len(json.dumps(news)) < 2000
-
-
-def test_hostile_names_are_data(reader: MemoryReader) -> None:
-    names = ["<script>alert(1)</script>", "\u202egnp.exe", "🦊" * 60, "x" * 200, "__proto__", "a/b?c#d", "\ud800"]
-    rows = [made.made(name, "infra_error", 1, seconds=90_000.0 - i, error=name, environment=name, engine=name)
-            for i, name in enumerate(names)]  # fmt: skip
-    reader.put_rollouts(made.ASYNC, *rows)
-    found = view(reader, search="state=infra_error")
-    assert ids(found)[: len(names)] == names
-    assert json.loads(json.dumps(found))["rt.order"] == found["rt.order"]
-
-
-def test_lives_of_one_id_are_two_rows(reader: MemoryReader) -> None:
-    for life in (1, 2):
-        reader.put_rollouts(made.ASYNC, replace(made.made("twice", "stale", 1, seconds=90_000.0), life=life))
-    assert ids(view(reader))[:2] == ["twice", "twice"]
 
 
 def test_recipe_names_the_run_and_compiles() -> None:

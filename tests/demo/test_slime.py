@@ -159,7 +159,7 @@ def test_our_collector_reads_it(demo: SlimeDemo) -> None:
 
 
 def test_our_collector_reads_the_router(demo: SlimeDemo) -> None:
-    page = demo._router("/metrics", {}).body
+    page = demo._router().body
     assert sglang_router.COLLECTOR.matches_page is not None
     assert sglang_router.COLLECTOR.matches_page(page)
     read = sglang_router.parse(page, {}, Limits())

@@ -16,28 +16,17 @@ from collectors.rollouts import (
     verl_rollouts,
 )
 from tests.collectors._reading import TESTDATA
-from tests.collectors.rollouts._written import (
-    EPOCH,
-    event,
-    jsonl,
-    merged,
-    miles,
-    nemo_rl,
-    open_instruct,
-    roll,
-    roll_agentic,
-    tailed,
-    tinker,
-    verl,
-    write,
-)
+from tests.collectors.rollouts import _written as dump
+from tests.collectors.rollouts._written import EPOCH, event, jsonl, merged, tailed, write
 
 NOW = EPOCH + 5_000.0
 
 
 def test_tinker(tmp_path: Path) -> None:
-    write(tmp_path / "iteration_000005/train_rollout_summaries.jsonl", tinker(5, [[1, 0], [0, 0]], 3), EPOCH)
-    write(tmp_path / "iteration_000005/eval_gsm8k_rollout_summaries.jsonl", tinker(5, [[1]], 5, "eval/gsm8k"), EPOCH)
+    write(tmp_path / "iteration_000005/train_rollout_summaries.jsonl", dump.tinker(5, [[1, 0], [0, 0]], 3), EPOCH)
+    write(
+        tmp_path / "iteration_000005/eval_gsm8k_rollout_summaries.jsonl", dump.tinker(5, [[1]], 5, "eval/gsm8k"), EPOCH
+    )
     found = merged(tailed(tinker_rollouts.COLLECTOR, tmp_path, NOW)[0])
     assert found["train/5/0/1"] == Rollout(
         "train/5/0/1", "train/5/0", 2, purpose="train", environment="math", version_dispatched=3, version_start=3,
@@ -55,15 +44,15 @@ def test_tinker(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_tinkers_constant_groups_left_where_the_recipe_removes_them(config: bytes, left: str, tmp_path: Path) -> None:
     write(tmp_path / "config.json", config, EPOCH)
-    write(tmp_path / "iteration_000005/train_rollout_summaries.jsonl", tinker(5, [[1, 0], [0, 0]], 5), EPOCH)
+    write(tmp_path / "iteration_000005/train_rollout_summaries.jsonl", dump.tinker(5, [[1, 0], [0, 0]], 5), EPOCH)
     found = tailed(tinker_rollouts.COLLECTOR, tmp_path, NOW)[0]
     assert [one.exit for one in found] == [None, None, left, left]
     assert [bool(one.consumptions) for one in found] == [True, True, left is None, left is None]
 
 
 def test_verl(tmp_path: Path) -> None:
-    write(tmp_path / "rollouts/7.jsonl", verl(7, [("a", 1.0), ("a", 0.0), ("b", 1.0)], uid=True), EPOCH)
-    write(tmp_path / "my_val_dump/7.jsonl", verl(7, [("a", 1.0)], uid=True), EPOCH)
+    write(tmp_path / "rollouts/7.jsonl", dump.verl(7, [("a", 1.0), ("a", 0.0), ("b", 1.0)], uid=True), EPOCH)
+    write(tmp_path / "my_val_dump/7.jsonl", dump.verl(7, [("a", 1.0)], uid=True), EPOCH)
     found = merged(tailed(verl_rollouts.COLLECTOR, tmp_path, NOW)[0])
     assert found["7/9f1c-a_1_0"] == Rollout(
         "7/9f1c-a_1_0", "7/9f1c-a", 2, purpose="train", consumptions=(Consumption(6, EPOCH),), reward=0.0
@@ -75,7 +64,7 @@ def test_verl(tmp_path: Path) -> None:
 
 def test_verls_older_trainers_groups_are_found_by_prompt_whatever_the_order(tmp_path: Path) -> None:
     rows = [("a", 1.0), ("b", 0.0), ("a", 0.0), ("c", 1.0), ("b", 0.0)]
-    write(tmp_path / "7.jsonl", verl(7, rows, uid=False), EPOCH)
+    write(tmp_path / "7.jsonl", dump.verl(7, rows, uid=False), EPOCH)
     found = tailed(verl_rollouts.COLLECTOR, tmp_path, NOW)[0]
     assert [(one.rollout_id, one.group_id) for one in found] == [
         ("7/0", "7/p0"), ("7/1", "7/p1"), ("7/2", "7/p0"), ("7/3", "7/p2"), ("7/4", "7/p1")
@@ -84,8 +73,8 @@ def test_verls_older_trainers_groups_are_found_by_prompt_whatever_the_order(tmp_
 
 
 def test_open_instruct(tmp_path: Path) -> None:
-    write(tmp_path / "old_rollouts_000000.jsonl", open_instruct(0, [[0, 0]]), EPOCH - 900)
-    write(tmp_path / "new_rollouts_000000.jsonl", open_instruct(4, [[1, 0], [0, 0]]), EPOCH)
+    write(tmp_path / "old_rollouts_000000.jsonl", dump.open_instruct(0, [[0, 0]]), EPOCH - 900)
+    write(tmp_path / "new_rollouts_000000.jsonl", dump.open_instruct(4, [[1, 0], [0, 0]]), EPOCH)
     found = merged(tailed(open_instruct_rollouts.COLLECTOR, tmp_path, NOW)[0])
     assert found["4/1"] == Rollout(
         "4/1", "4/g0", 2, purpose="train", environment="gsm8k", consumptions=(Consumption(4, EPOCH),), prompt_tokens=11,
@@ -97,47 +86,47 @@ def test_open_instruct(tmp_path: Path) -> None:
 
 def test_open_instructs_rows_between_two_looks_are_dated_in_order(tmp_path: Path) -> None:
     """The first look has only the file's time; what came in the 100 s after it is spread over them, by bytes."""
-    file, first = tmp_path / "a_rollouts_000000.jsonl", open_instruct(0, [[1, 0]])
+    file, first = tmp_path / "a_rollouts_000000.jsonl", dump.open_instruct(0, [[1, 0]])
     write(file, first, EPOCH)
     _, cursor, _ = tailed(open_instruct_rollouts.COLLECTOR, tmp_path, EPOCH + 10)
-    write(file, first + open_instruct(1, [[1, 0]]) + open_instruct(2, [[1, 0]]), EPOCH + 100)
+    write(file, first + dump.open_instruct(1, [[1, 0]]) + dump.open_instruct(2, [[1, 0]]), EPOCH + 100)
     found = tailed(open_instruct_rollouts.COLLECTOR, tmp_path, EPOCH + 110, cursor=cursor)[0]
     times = [use.at - EPOCH for one in found for use in one.consumptions if use.at is not None]
     assert times == pytest.approx([25, 50, 75, 100], abs=0.1)
 
 
 def test_roll(tmp_path: Path) -> None:
-    write(tmp_path / "rollout_dump_data.step_3.jsonl", roll(3, [[1, 0], [0, 0]]), EPOCH)
+    write(tmp_path / "rollout_dump_data.step_3.jsonl", dump.roll(3, [[1, 0], [0, 0]]), EPOCH)
     found = tailed(roll_rollouts.COLLECTOR, tmp_path, NOW)[0]
     assert found[1] == Rollout(
         "3/1", "3/g0", 2, purpose="train", environment="math_rule", difficulty="hard",
         consumptions=(Consumption(3, EPOCH),), reward=0.0,
     )  # fmt: skip
-    write(tmp_path / "rollout_dump_data.step_4.jsonl", roll(4, [[1, 0, 1], [0, 0, 0]], ids=False), EPOCH)
+    write(tmp_path / "rollout_dump_data.step_4.jsonl", dump.roll(4, [[1, 0, 1], [0, 0, 0]], ids=False), EPOCH)
     later = tailed(roll_rollouts.COLLECTOR, tmp_path, NOW)[0][4:]
     assert [one.group_id for one in later] == ["4/g0"] * 3 + ["4/g1"] * 3, "by prompt where there are no ids"
 
 
 def test_rolls_agentic_trajectories(tmp_path: Path) -> None:
-    write(tmp_path / "rollout_dump_data.step_3.jsonl", roll_agentic(3, [[1, 0], [0, 0]]), EPOCH)
+    write(tmp_path / "rollout_dump_data.step_3.jsonl", dump.roll_agentic(3, [[1, 0], [0, 0]]), EPOCH)
     one = tailed(roll_rollouts.COLLECTOR, tmp_path, NOW)[0][1]
     assert one == Rollout(
         "3/web_3_4_0_1_7_42_20260801_120000_000001", "3/web_0_7_42", purpose="train", environment="web",
         version_start=3, version_finish=4, consumptions=(Consumption(3, EPOCH),), group_complete_at=EPOCH,
         response_tokens=100, turn_count=3, reward=0.0, truncated=True, error="timeout",
     )  # fmt: skip
-    write(tmp_path / "rollout_dump_data.step_3.jsonl", roll_agentic(3, [[1]], mode="val"), EPOCH)
+    write(tmp_path / "rollout_dump_data.step_3.jsonl", dump.roll_agentic(3, [[1]], mode="val"), EPOCH)
     evaluated = tailed(roll_rollouts.COLLECTOR, tmp_path, NOW)[0][0]
     assert (evaluated.purpose, evaluated.consumptions, evaluated.finished_at) == ("eval", (), EPOCH)
 
 
 def test_rolls_broken_file_is_dropped_whole(tmp_path: Path) -> None:
-    write(tmp_path / "rollout_dump_data.step_3.jsonl", roll(3, [[1, 0]])[:-40], EPOCH)
+    write(tmp_path / "rollout_dump_data.step_3.jsonl", dump.roll(3, [[1, 0]])[:-40], EPOCH)
     assert tailed(roll_rollouts.COLLECTOR, tmp_path, NOW)[::2] == ([], 1)
 
 
 def test_nemo_rl(tmp_path: Path) -> None:
-    write(tmp_path / "train_data_step3.jsonl", nemo_rl([[1, 0], [0, 0]]), EPOCH)
+    write(tmp_path / "train_data_step3.jsonl", dump.nemo_rl([[1, 0], [0, 0]]), EPOCH)
     found = tailed(nemo_rl_rollouts.COLLECTOR, tmp_path, NOW)[0]
     assert found[2] == Rollout(
         "3/2", "3/g1", 2, purpose="train", environment="coder", consumptions=(Consumption(2, EPOCH),),
@@ -148,7 +137,7 @@ def test_nemo_rl(tmp_path: Path) -> None:
 
 def test_nemo_rls_last_experiment_is_read(tmp_path: Path) -> None:
     for name, rewards in (("exp_001", [[0, 0]]), ("exp_002", [[1, 0, 1]])):
-        write(tmp_path / name / "train_data_step1.jsonl", nemo_rl(rewards), EPOCH)
+        write(tmp_path / name / "train_data_step1.jsonl", dump.nemo_rl(rewards), EPOCH)
     assert len(tailed(nemo_rl_rollouts.COLLECTOR, tmp_path, NOW)[0]) == 3
 
 
@@ -190,7 +179,7 @@ def test_miles_from_events_and_conversations(tmp_path: Path) -> None:
     ]  # fmt: skip
     write(tmp_path / "dashboard/meta.json", META % (EPOCH - 10), EPOCH - 10)
     write(tmp_path / STREAM, jsonl(events), EPOCH)
-    write(tmp_path / "trajectory/3.jsonl", miles([(4, 0.5)]), EPOCH + 1)
+    write(tmp_path / "trajectory/3.jsonl", dump.miles([(4, 0.5)]), EPOCH + 1)
     found = merged(tailed(miles_rollouts.COLLECTOR, tmp_path, NOW)[0])
     assert found == {
         "4": Rollout(
@@ -226,8 +215,8 @@ def test_miles_partial_rollouts_go_on_and_others_are_given_up(tmp_path: Path) ->
 
 def test_miles_versions_of_a_resumed_run_are_not_told(tmp_path: Path) -> None:
     """Engines count from 1 again after a restart: rollout 9 is trained from a version that nobody knows."""
-    write(tmp_path / "trajectory/8.jsonl", miles([(16, 0.5)]), EPOCH)
-    write(tmp_path / "trajectory/9.jsonl", miles([(18, 0.5)]), EPOCH + 200)
+    write(tmp_path / "trajectory/8.jsonl", dump.miles([(16, 0.5)]), EPOCH)
+    write(tmp_path / "trajectory/9.jsonl", dump.miles([(18, 0.5)]), EPOCH + 200)
     versions = {None: [9, 10], EPOCH - 10: [9, 10], EPOCH + 100: [9, None]}
     for started, expected in versions.items():
         if started is not None:

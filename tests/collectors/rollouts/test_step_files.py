@@ -17,21 +17,8 @@ from collectors.rollouts import (
     verl_rollouts,
 )
 from tests.collectors._reading import TESTDATA
-from tests.collectors.rollouts._written import (
-    EPOCH,
-    event,
-    jsonl,
-    merged,
-    miles,
-    nemo_rl,
-    open_instruct,
-    roll,
-    roll_agentic,
-    tailed,
-    tinker,
-    verl,
-    write,
-)
+from tests.collectors.rollouts import _written as dump
+from tests.collectors.rollouts._written import EPOCH, event, jsonl, merged, tailed, write
 
 Writes = list[tuple[str, bytes]]
 REWARDS = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 0.5]]
@@ -62,17 +49,17 @@ def _miles() -> Writes:
     return [
         (hour, one),
         (hour, one + two),
-        ("trajectory/0.jsonl", miles([(0, 1.0)])),
+        ("trajectory/0.jsonl", dump.miles([(0, 1.0)])),
         (hour, one + two + three),
-        ("trajectory/1.jsonl", miles([(1, 0.0)], "truncated")),
-        ("trajectory/eval_1.jsonl", miles([(0, 0.5)])),
+        ("trajectory/1.jsonl", dump.miles([(1, 0.0)], "truncated")),
+        ("trajectory/eval_1.jsonl", dump.miles([(0, 0.5)])),
     ]
 
 
 def _open_instruct() -> Writes:
-    first = [b"".join(open_instruct(step, REWARDS) for step in range(end)) for end in (1, 2, 3)]
+    first = [b"".join(dump.open_instruct(step, REWARDS) for step in range(end)) for end in (1, 2, 3)]
     return [("a_rollouts_000000.jsonl", data) for data in first] + [
-        ("a_rollouts_000001.jsonl", open_instruct(3, REWARDS))
+        ("a_rollouts_000001.jsonl", dump.open_instruct(3, REWARDS))
     ]
 
 
@@ -87,7 +74,7 @@ SHUFFLED = [("a", 1.0), ("b", 0.0), ("a", 0.0), ("c", 1.0), ("b", 0.0)]
 
 def _tinker() -> Writes:
     name = "iteration_{:06d}/train_rollout_summaries.jsonl"
-    return [(name.format(step), tinker(step, REWARDS, max(0, step - 1))) for step in range(4)]
+    return [(name.format(step), dump.tinker(step, REWARDS, max(0, step - 1))) for step in range(4)]
 
 
 def _roll(make: Callable[[int, list[list[float]]], bytes]) -> Callable[[], Writes]:
@@ -98,20 +85,20 @@ CASES: dict[str, tuple[Collector, Callable[[], Writes], int]] = {
     "tinker": (tinker_rollouts.COLLECTOR, _tinker, 36),
     "verl v1": (
         verl_rollouts.COLLECTOR,
-        lambda: [(f"dump/{step}.jsonl", verl(step, SCORES, uid=True)) for step in range(1, 5)],
+        lambda: [(f"dump/{step}.jsonl", dump.verl(step, SCORES, uid=True)) for step in range(1, 5)],
         36,
     ),
     "verl v0, shuffled": (
         verl_rollouts.COLLECTOR,
-        lambda: [(f"dump/{step}.jsonl", verl(step, SHUFFLED, uid=False)) for step in range(1, 4)],
+        lambda: [(f"dump/{step}.jsonl", dump.verl(step, SHUFFLED, uid=False)) for step in range(1, 4)],
         15,
     ),
     "open-instruct": (open_instruct_rollouts.COLLECTOR, _open_instruct, 36),
-    "roll": (roll_rollouts.COLLECTOR, _roll(roll), 27),
-    "roll agentic": (roll_rollouts.COLLECTOR, _roll(roll_agentic), 27),
+    "roll": (roll_rollouts.COLLECTOR, _roll(dump.roll), 27),
+    "roll agentic": (roll_rollouts.COLLECTOR, _roll(dump.roll_agentic), 27),
     "nemo": (
         nemo_rl_rollouts.COLLECTOR,
-        lambda: [(f"train_data_step{step}.jsonl", nemo_rl(REWARDS)) for step in range(1, 4)],
+        lambda: [(f"train_data_step{step}.jsonl", dump.nemo_rl(REWARDS)) for step in range(1, 4)],
         27,
     ),
     "miles": (miles_rollouts.COLLECTOR, _miles, 3),
@@ -188,16 +175,16 @@ def test_a_broken_line_is_counted_and_the_rest_is_taken(case: str, tmp_path: Pat
 
 def test_many_files_are_remembered_in_little(tmp_path: Path) -> None:
     for step in range(200):
-        write(tmp_path / f"dump/{step}.jsonl", verl(step, [("a", 1.0), ("a", 0.0)], uid=True), EPOCH + step)
+        write(tmp_path / f"dump/{step}.jsonl", dump.verl(step, [("a", 1.0), ("a", 0.0)], uid=True), EPOCH + step)
     found, cursor, _ = tailed(verl_rollouts.COLLECTOR, tmp_path, EPOCH + 500.0)
     assert len(found) == 400 and len(cursor["files"]) == 16 and cursor["step"] == 183
-    write(tmp_path / "dump/7.jsonl", verl(7, [("a", 0.5), ("a", 0.5)], uid=True), EPOCH + 400.0)
+    write(tmp_path / "dump/7.jsonl", dump.verl(7, [("a", 0.5), ("a", 0.5)], uid=True), EPOCH + 400.0)
     again = tailed(verl_rollouts.COLLECTOR, tmp_path, EPOCH + 501.0, cursor=cursor)[0]
     assert [one.reward for one in again] == [0.5, 0.5]
 
 
 def test_a_file_too_new_waits_and_one_from_the_future_does_not(tmp_path: Path) -> None:
-    write(tmp_path / "1.jsonl", verl(1, [("a", 1.0)], uid=True), EPOCH)
+    write(tmp_path / "1.jsonl", dump.verl(1, [("a", 1.0)], uid=True), EPOCH)
     assert tailed(verl_rollouts.COLLECTOR, tmp_path, EPOCH + 2.9)[0] == []
     assert len(tailed(verl_rollouts.COLLECTOR, tmp_path, EPOCH + 3.0)[0]) == 1
     assert len(tailed(verl_rollouts.COLLECTOR, tmp_path, EPOCH - 100.0)[0]) == 1
@@ -206,7 +193,7 @@ def test_a_file_too_new_waits_and_one_from_the_future_does_not(tmp_path: Path) -
 def test_a_group_longer_than_a_look_has_no_size(tmp_path: Path) -> None:
     """Ten rows of one prompt in looks of four: no look has seen the whole group; the next one is whole."""
     rows = [("a", 1.0)] * 10 + [("b", 1.0)] * 3
-    write(tmp_path / "1.jsonl", verl(1, rows, uid=True), EPOCH)
+    write(tmp_path / "1.jsonl", dump.verl(1, rows, uid=True), EPOCH)
     found = tailed(verl_rollouts.COLLECTOR, tmp_path, EPOCH + 10.0, Limits(tail_rows=4))[0]
     assert [one.group_size for one in found] == [None] * 10 + [3] * 3
     assert len({one.rollout_id for one in found}) == 13

@@ -1,0 +1,22 @@
+"""The cells of the Rollouts page, as tests of it read them."""
+
+from typing import Any
+
+from dashboard.page import Scope
+from dashboard.page import cells as of_page
+from dashboard.pages import by_key
+from dashboard.urlstate import Span
+from tests.dashboard import fake_rollouts as made
+from tests.dashboard.memory_reader import MemoryReader
+
+HOUR = Span(made.NOW - 3600, made.NOW, True)
+
+
+def view(reader: MemoryReader, run: str = made.ASYNC, search: str = "", span: Span = HOUR) -> dict[str, Any]:
+    page = by_key("rollouts")
+    assert page is not None
+    return dict(of_page(page, Scope(reader, run, span=span, search=search)))
+
+
+def ids(found: dict[str, Any], prefix: str = "rt") -> list[str]:
+    return [found[f"{prefix}.r.{handle}"][0] for handle in found[f"{prefix}.order"]]
