@@ -15,7 +15,7 @@ INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/pyth
   || $(BIN)/python -m pip --python $(1)/bin/python install -q $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-alerts bench-scrape eval-verdict lock clean
+.PHONY: help setup demo test test-long check bench bench-alerts bench-scrape eval-verdict lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:80
 
 test: $(VENV)/.dev $(SDKS_READY) $(WRITERS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-long: $(VENV)/.dev ## what `make test` leaves out for its length: more seeds, whole scenarios (5 minutes)
+	@$(BIN)/python -m pytest -q -m long -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/ruff check .
@@ -44,7 +47,7 @@ bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, 
 	@$(BIN)/python -m bench.scrape $(ARGS)
 
 eval-verdict: $(VENV)/.dev ## is the verdict right? 300 simulated runs against measured truth, with a confusion matrix (15 minutes)
-	@$(BIN)/python -m pytest -q -m eval tests/demo
+	@$(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py
 	@$(BIN)/python -m bench.eval_verdict $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)

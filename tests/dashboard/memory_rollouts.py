@@ -52,20 +52,24 @@ class MemoryRollouts:
         """What a test may change by hand."""
         return self._records.setdefault(run, _Kept())
 
+    # A new container each time: the app may be going through the old one on a thread of its own.
+
     def put_rollouts(self, run: str, *rows: RolloutInfo) -> None:
-        self.records(run).rows.update({(row.rollout_id, row.life): row for row in rows})
+        kept = self.records(run)
+        kept.rows = kept.rows | {(row.rollout_id, row.life): row for row in rows}
 
     def put_groups(self, run: str, *groups: GroupInfo) -> None:
-        self.records(run).groups.update({(group.group_id, group.life): group for group in groups})
+        kept = self.records(run)
+        kept.groups = kept.groups | {(group.group_id, group.life): group for group in groups}
 
     def put_detail(self, run: str, detail: RolloutDetail) -> None:
         self.put_rollouts(run, detail.row)
-        self.records(run).details[detail.row.rollout_id, detail.row.life] = detail
+        kept = self.records(run)
+        kept.details = kept.details | {(detail.row.rollout_id, detail.row.life): detail}
 
     def put_events(self, run: str, *events: EventInfo) -> None:
-        kept = self.records(run).events
-        kept.extend(events)
-        kept.sort(key=lambda event: event.ts)
+        kept = self.records(run)
+        kept.events = sorted([*kept.events, *events], key=lambda event: event.ts)
 
     # The protocol.
 

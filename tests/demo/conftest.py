@@ -15,6 +15,8 @@ from server.demo.stacks import begin
 
 START = 1_795_000_000.0  # any epoch; not a whole multiple of a step or tick
 SEEDS = (1, 2, 3)
+# One seed is simulated at every run of the suite, the others by `make test-long`.
+EACH_SEED = pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(n, marks=pytest.mark.long) for n in SEEDS[1:])])
 # The scenarios of prime-rl and vLLM; and those whose rollouts are one request each, from dispatch to verifier.
 PRIME = [name for name, scenario in SCENARIOS.items() if not (scenario.slime or scenario.verl or scenario.agents)]
 # Those of one stack that differ in kind; the others differ from them in numbers alone.

@@ -133,6 +133,7 @@ def without(**changes: object) -> float:
     return 256 * len(steps) / (steps[-1].end - steps[0].start)
 
 
+@pytest.mark.long
 def test_with_other_limits_the_same_run_keeps_its_trainer_busy() -> None:
     """The counterfactual: with no limit on starts the trainer gets most of what it can take, else not half of it."""
     capacity = 256 / (256 * (900 + 4 * 280 + WALL.mean_response_tokens) / WALL.train_tokens_per_second + 2.35)
@@ -140,6 +141,7 @@ def test_with_other_limits_the_same_run_keeps_its_trainer_busy() -> None:
     assert without(concurrent_limit=10_000) < 0.5 * capacity
 
 
+@pytest.mark.long
 def test_boots_are_bounded_by_the_limit_over_the_time_of_a_start() -> None:
     """Little's law of the starting slots: 128 = starts per second x mean seconds in a slot."""
     cluster, _ = simulated(WALL.name, 1, 5_400.0)
@@ -153,7 +155,7 @@ def test_boots_are_bounded_by_the_limit_over_the_time_of_a_start() -> None:
 
 
 def test_siblings_share_an_image_and_sandboxes_are_named_after_traces() -> None:
-    cluster, _ = simulated(WALL.name, 1, 5_400.0)
+    cluster, _ = simulated(WALL.name, 1, 1_800.0)
     assert cluster.orchestrator.harness is not None
     records = cluster.orchestrator.harness.provider.records.values()
     names = {sandbox.name for sandbox in records}
@@ -165,7 +167,7 @@ def test_siblings_share_an_image_and_sandboxes_are_named_after_traces() -> None:
 
 
 def test_a_rollouts_turns_add_up() -> None:
-    cluster, steps = simulated(WALL.name, 1, 5_400.0)
+    cluster, steps = simulated(WALL.name, 1, 1_800.0)
     rollouts = [rollout for step in steps for rollout in step.batch.rollouts()]
     for rollout in rollouts:
         assert rollout.generated == rollout.response_tokens

@@ -9,7 +9,7 @@ from server.demo.cluster import Cluster
 from server.demo.records import Step
 from server.demo.scenarios import SCENARIOS
 from server.demo.truth import expected
-from tests.demo.conftest import PRIME, SEEDS, simulated
+from tests.demo.conftest import EACH_SEED, PRIME, SEEDS, simulated
 
 WARM_UP = 10  # the first steps wait for the first rollouts and fill the buffer
 SECONDS = {"gb300-sandbox-wall": 5_400.0, "trainer-bound": 2_000.0, "reward-bound": 2_600.0}
@@ -92,14 +92,14 @@ def test_every_scenario_has_ranges() -> None:
     assert {*RANGES, "stalled"} == set(PRIME)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@EACH_SEED
 @pytest.mark.parametrize(("scenario", "measure"), [(s, m) for s, ranges in RANGES.items() for m in ranges])
 def test_median(scenario: str, measure: str, seed: int) -> None:
     low, high = RANGES[scenario][measure]
     assert low <= median(map(MEASURES[measure], steady(scenario, seed))) <= high
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@EACH_SEED
 def test_generator_bound_engines_are_full(seed: int) -> None:
     cluster, steps = run("generator-bound", seed)
     finished = sum(engine.stats.finished for engine in cluster.engines)
@@ -108,13 +108,13 @@ def test_generator_bound_engines_are_full(seed: int) -> None:
     assert all(step.means.queue < 256 for step in steps[WARM_UP:]), "the buffer never holds a batch on average"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@EACH_SEED
 def test_healthy_preempts_nobody(seed: int) -> None:
     cluster, _ = run("healthy", seed)
     assert sum(engine.stats.preemptions for engine in cluster.engines) == 0
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@EACH_SEED
 @pytest.mark.parametrize("scenario", RANGES)
 def test_groups_are_mixed_solved_and_unsolved(scenario: str, seed: int) -> None:
     steps = steady(scenario, seed)
@@ -122,7 +122,7 @@ def test_groups_are_mixed_solved_and_unsolved(scenario: str, seed: int) -> None:
         assert low < fmean(step.batch.group_ratio(outcome) for step in steps) < high
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@EACH_SEED
 @pytest.mark.parametrize("scenario", RANGES)
 def test_capacity_is_what_the_parameters_predict(scenario: str, seed: int) -> None:
     steps = steady(scenario, seed)
@@ -132,5 +132,5 @@ def test_capacity_is_what_the_parameters_predict(scenario: str, seed: int) -> No
 
 @pytest.mark.parametrize("scenario", RANGES)
 def test_seeds_differ(scenario: str) -> None:
-    ends = [[step.end for step in run(scenario, seed)[1]] for seed in SEEDS]
-    assert ends[0] != ends[1] != ends[2]
+    ends = [[step.end for step in simulated(scenario, seed, 400.0)[1]] for seed in SEEDS]
+    assert all(ends) and ends[0] != ends[1] != ends[2]

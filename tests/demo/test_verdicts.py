@@ -46,7 +46,7 @@ def said(found: Watched) -> tuple[str, str]:
     return found.verdict.outcome, found.verdict.cause
 
 
-@pytest.mark.eval
+@pytest.mark.long
 def test_a_slow_trainer(tmp_path: Path, own_store: Store) -> None:
     found = watch("trainer-bound", 1, 2_000.0, own_store, tmp_path / "demo", steps=14)
     agrees(found, 256)
@@ -58,7 +58,7 @@ def test_a_slow_trainer(tmp_path: Path, own_store: Store) -> None:
     assert batches == pytest.approx(total(found.truth[-LAST:], "queue_samples") / LAST / 256, rel=0.05)
 
 
-@pytest.mark.eval
+@pytest.mark.long
 def test_slow_scoring(tmp_path: Path, own_store: Store) -> None:
     found = watch("reward-bound", 1, 2_000.0, own_store, tmp_path / "demo", steps=13)
     agrees(found, 256)
@@ -67,7 +67,7 @@ def test_slow_scoring(tmp_path: Path, own_store: Store) -> None:
     assert found.values['rollout_phase_seconds{phase="scoring"}'] == pytest.approx(29.3, rel=0.05)
 
 
-@pytest.mark.eval
+@pytest.mark.long
 def test_a_trainer_that_hangs(tmp_path: Path, own_store: Store) -> None:
     """As `stalled`, earlier. Half an hour is the least that a step may take before it is called so."""
     found = watch("healthy", 1, 2_250.0, own_store, tmp_path / "demo", inject=["trainer-hang@400"])
@@ -79,7 +79,7 @@ def test_a_trainer_that_hangs(tmp_path: Path, own_store: Store) -> None:
     assert found.values['generator_requests{state="running"}'] == 0.0
 
 
-@pytest.mark.eval
+@pytest.mark.long
 def test_the_published_slime_run(tmp_path: Path, own_store: Store) -> None:
     found = watch("qwen3-235b-slime", 1, 4_000.0, own_store, tmp_path / "demo", steps=12)
     assert not found.down

@@ -92,16 +92,7 @@ def test_a_slow_provider_is_read_over_several_polls(
 ) -> None:
     """Each page takes 1.5 s of a clock that only this provider moves: two begin within 60 % of 4 s."""
     poller = start(kind, many(kind, 3 * kind.size))
-    clock = [0.0]
-
-    def slow(request: Request) -> Reply | None:
-        clock[0] += 1.5 if request.path == kind.path else 0.0
-        return None
-
-    slowed = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
-    monkeypatch.setattr("collectors.sandboxes._sweep.time", slowed)
-    monkeypatch.setattr(f"collectors.sandboxes.{kind.collector}.time", slowed)
-    poller.fake.fault = slow
+    Slow(poller, kind.path, 1.5, monkeypatch)
     readings, pages = [], []
     while not readings or not readings[-1].listed:
         before = poller.fake.paths().count(kind.path)
@@ -232,6 +223,8 @@ class Slow:
 
     def __init__(self, poller: Poller, path: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self._path, self._seconds = 0.0, path, seconds
+        # As the product sets it: how many pages fit into a poll is counted here, a few of them, at no time.
+        poller.limits = Limits()
         slowed = SimpleNamespace(monotonic=lambda: self.now, time=time.time)
         monkeypatch.setattr("collectors.sandboxes._sweep.time", slowed)
         monkeypatch.setattr(f"collectors.sandboxes.{poller.collector.name}.time", slowed)

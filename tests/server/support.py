@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from collectors.model import Reading, Sample, ScrapeError, Target
 from server.alerts.config import AlertSettings
 from server.clock import ScaledClock
@@ -14,6 +16,8 @@ from server.store import Store, Writer
 from server.verdicts import Judge
 
 T0 = 1_800_000_000.0
+# For hours of ticks that are about the rules and not about the store: once, on the quicker database.
+ON_SQLITE = pytest.mark.parametrize("store_url", [pytest.param("sqlite", marks=pytest.mark.sqlite)], indirect=True)
 ENGINE = Target("engine-0", "run", "vllm", "generator", url="http://127.0.0.1:1")
 TRAINER = Target("trainer", "run", "prime_rl", "trainer", path="/nowhere")
 

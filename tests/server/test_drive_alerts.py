@@ -11,7 +11,7 @@ from server.alerts.config import AlertSettings, build
 from server.problems import Problems
 from server.store import Store
 from server.store.types import SilenceRow
-from tests.server.support import ENGINE, T0, TRAINER, Bench, bench, page, steps
+from tests.server.support import ENGINE, ON_SQLITE, T0, TRAINER, Bench, bench, page, steps
 
 HOOK = '[[receiver]]\nname="hook"\nkind="webhook"\nurl="http://127.0.0.1:1/x"\n'
 WAITING = (
@@ -259,6 +259,7 @@ def test_status_and_metrics_carry_the_alert(store: Store) -> None:
     assert (found["name"], found["state"], found["value"], found["age_seconds"]) == ("QueueLong", "firing", 50.0, 10.0)
 
 
+@ON_SQLITE
 def test_a_growing_counter_of_ours_is_judged_within_its_window(store: Store) -> None:
     rules = (
         'default_pack=false\n[[rule]]\nname="Burst"\nsignal="generator_preemptions_total"\n'

@@ -8,7 +8,7 @@ from server.drive import RunDriver, carry_of
 from server.heartbeats import Watch
 from server.security import Secret
 from server.store import Store
-from tests.server.support import ENGINE, T0, TRAINER, Bench, bench, page, steps
+from tests.server.support import ENGINE, ON_SQLITE, T0, TRAINER, Bench, bench, page, steps
 from tests.server.test_drive_alerts import HOOK, WAITING, running, settings, states, told, wait
 
 E1 = Target("engine-1", "run", "vllm", "generator", url="http://127.0.0.1:2")
@@ -40,6 +40,7 @@ def test_history_that_is_read_after_hours_invents_no_outage(store: Store) -> Non
         assert run.reader.alert_history("run") == []
 
 
+@ON_SQLITE
 def test_a_trainer_that_logs_every_ten_steps_does_not_stall_between_rows(store: Store) -> None:
     with bench(store, settings(HOOK)) as run:
         for row in range(1, 7):
@@ -87,6 +88,7 @@ def test_what_generates_beside_an_unreadable_trainer_is_judged(store: Store) -> 
         assert firing(run) == ["QueueLong"]
 
 
+@ON_SQLITE
 def test_what_generates_for_an_hour_is_no_start_any_more(store: Store) -> None:
     with bench(store, settings(WAITING)) as run:
         run.commit(TRAINER, Reading(facts={"framework": "x"}, cursor={}), T0)
@@ -106,6 +108,7 @@ def two(run: Bench) -> None:
     run.driver = RunDriver(store=run.store, submit=run._submit, run="run", carry=carry_of(targets), alerts=alerts)
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("restart", [False, True])
 def test_an_alert_of_a_dead_target_holds_for_hours_and_over_restarts(store: Store, restart: bool) -> None:
     with bench(store, settings(WAITING)) as run:

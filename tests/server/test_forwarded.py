@@ -8,6 +8,7 @@ import pytest
 
 from collectors.model import Event, Reading, Sample, Sandbox, ScrapeError
 from server.store import Store, Writer
+from tests.server.support import ON_SQLITE
 from tests.server.test_pushes import HOUR, T0, Lived, health, lived, value
 from tests.server.test_readings import Web, step, waiting
 
@@ -85,6 +86,7 @@ def derived(web: Web, *times: float) -> list[float | None]:
     return [found.get(round((T0 + at) * 1000)) for at in times]
 
 
+@ON_SQLITE
 def test_an_hour_that_comes_late_is_derived_as_if_it_had_not(web: Web) -> None:
     """The server was away from 10 s to 1 h; then the machine tells of that hour, in two goes."""
     query = {"target": "engine", "kind": "vllm", "actor": "generator"}

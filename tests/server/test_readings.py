@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.model import Event, Histogram, Reading, Sample, Sandbox, ScrapeError
@@ -179,6 +179,7 @@ def test_any_json_is_read_or_refused(reading: dict[str, Any], seconds: Any) -> N
     assert found.reading is not None and readings.read(readings.bodies(found)[0]).reading is not None
 
 
+@settings(max_examples=15)
 @given(st.lists(st.integers(0, 4000), max_size=12))
 def test_pieces_lose_nothing(widths: list[int]) -> None:
     rows = [
