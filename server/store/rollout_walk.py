@@ -15,6 +15,8 @@ _TIES, _SOME = 25, 16
 _LOOK = 4_096
 # Of so few classes each is searched by the database itself: beyond, that finds far more than a page takes.
 _CLASSES = 16
+# And of a server, which reads so many of each at a time: of more classes that is several pages.
+_SERVED = 2
 
 WHOLE = 2**63 - 1
 
@@ -162,10 +164,11 @@ def heads(
     connection: Connection, order: Order, wanted: Wanted, part: Part, passed: Key | None, most: int
 ) -> Iterator[Key]:
     """Keys in order: the classes' own orders merged."""
+    if connection.dialect.name == "postgresql":
+        beside = wanted.beside and len(wanted.classes) > _SERVED
+        return _merged(connection, order, wanted, part, passed, most, beside)
     if wanted.beside and len(wanted.classes) > _CLASSES:
         return _looked_at(connection, order, wanted, heads(connection, order, _plain(wanted), part, passed, most), most)
-    if connection.dialect.name == "postgresql":
-        return _merged(connection, order, wanted, part, passed, most)
     where, values = conditions(order, wanted, part, passed)
     sql = (
         f"SELECT {', '.join(part.columns)} FROM {order.table} INDEXED BY {order.index} "
@@ -184,12 +187,13 @@ def _looked_at(connection: Connection, order: Order, wanted: Wanted, keys: Itera
     """Those whose rows fit, some at a time: else every class would be searched for what the page takes from few."""
     size = most
     while some := list(islice(keys, size)):
-        fit = _fitting(connection, order, wanted, [key[-1] for key in some])
+        fit = fitting(connection, order, wanted, [key[-1] for key in some])
         yield from (key for key in some if key[-1] in fit)
         size = min(2 * size, _LOOK)
 
 
-def _fitting(connection: Connection, order: Order, wanted: Wanted, ids: list[int]) -> set[int]:
+def fitting(connection: Connection, order: Order, wanted: Wanted, ids: list[int]) -> set[int]:
+    """Those of these rows that fit the conditions which the order's index does not tell."""
     table, listed, told = order.table, "= ANY(CAST(? AS bigint[]))", cast("object", ids)
     if connection.dialect.name == "sqlite":
         table, listed, told = f"{table} NOT INDEXED", "IN (SELECT value FROM json_each(?))", json.dumps(ids)
@@ -197,31 +201,82 @@ def _fitting(connection: Connection, order: Order, wanted: Wanted, ids: list[int
     return {row[0] for row in fetched(connection, sql, (told, *wanted.values))}
 
 
+@dataclass(slots=True)
+class _Met:
+    """What a walk has met so far: keys of each class, and how many fit."""
+
+    classes: Counter[Any]
+    keys: int = 0
+    fit: int = 0
+
+    def shares(self, wanted: Wanted, look: int) -> list[int]:
+        """How much of each class the next ``look`` keys may hold: alike at first, then by what was met, and more."""
+        if not self.keys:
+            return [min(look, max(_SOME, 4 * look // len(wanted.classes)))] * len(wanted.classes)
+        least = max(1, _SOME // 2)
+        return [min(look, least + 3 * look * self.classes[klass] // (2 * self.keys)) for klass in wanted.classes]
+
+    def look(self, most: int, before: int) -> int:
+        """How many keys to look at for ``most`` in all. Who reads on reads more: then rows cost, not questions."""
+        left = most - self.fit if self.fit < most else most
+        likely = 5 * left * self.keys // (4 * self.fit) if self.fit else _LOOK
+        return max(1, min(likely, 4 * before, _LOOK))
+
+
 def _merged(
-    connection: Connection, order: Order, wanted: Wanted, part: Part, passed: Key | None, most: int
+    connection: Connection, order: Order, wanted: Wanted, part: Part, passed: Key | None, most: int, beside: bool
 ) -> Iterator[Key]:
-    """The same of a server: some of each class at a time, as far as no class may have more in between."""
-    some = min(most, max(_SOME, 4 * most // len(wanted.classes)))
+    """The same of a server: some of each class at a time, as far as no class may have more in between.
+
+    ``beside``: it looks at the rows of what was merged, and not in each class for as many as fit.
+    """
+    met, look = _Met(Counter()), most
     while True:
-        where, values = conditions(order, wanted, part, passed)
-        sql = (
-            f"SELECT h.*, c.klass FROM unnest(CAST(? AS {_type(wanted)}[])) AS c (klass) CROSS JOIN LATERAL ("
-            f"SELECT {', '.join(part.columns)} FROM {order.table} WHERE {order.klass} = c.klass AND {where} "
-            f"ORDER BY {sorting(order, part)} LIMIT {some}) AS h ORDER BY {sorting(order, part)} LIMIT {most}"
-        )
-        rows = fetched(connection, sql, (list(wanted.classes), *values))
-        counts: Counter[Any] = Counter()
-        for *key, klass in rows:
+        limits = met.shares(wanted, look)
+        left = dict(zip(wanted.classes, limits, strict=True))
+        sql, values = _merging(order, wanted, part, passed, (look, max(limits)), beside)
+        rows = fetched(connection, sql, (list(wanted.classes), limits, *values))
+        for *key, klass, fits in rows:
             passed = tuple(key)
-            yield passed
-            counts[klass] += 1
-            if counts[klass] == some:
+            met.classes[klass] += 1
+            met.keys += 1
+            left[klass] -= 1
+            if fits:
+                met.fit += 1
+                yield passed
+            if not left[klass]:
                 break
         else:
-            if len(rows) < most:
+            if len(rows) < look:
                 return
-        # Whoever reads on reads more: then it is the rows that cost, not the questions.
-        some, most = min(2 * some, _LOOK), min(2 * most, _LOOK)
+        look = met.look(most, look)
+        if beside and len(wanted.classes) <= _CLASSES and 20 * met.fit < met.keys:
+            # Far between: within few classes the database passes what does not fit at a third of the cost.
+            beside, most = False, max(1, most - met.fit)
+            met, look = _Met(Counter()), most
+
+
+def _merging(
+    order: Order, wanted: Wanted, part: Part, passed: Key | None, most: tuple[int, int], beside: bool
+) -> tuple[str, tuple[Any, ...]]:
+    """The statement of a round, after whose classes and limits its values come; ``most``: rows, and of one class."""
+    # The number is for the planner, which does not see the classes' own: few rows are best read in order.
+    where, values = conditions(order, _plain(wanted) if beside else wanted, part, passed)
+    by = sorting(order, part)
+    sql = (
+        f"SELECT h.*, c.klass, true AS fits FROM unnest(CAST(? AS {_type(wanted)}[]), CAST(? AS bigint[])) "
+        f"AS c (klass, most) CROSS JOIN LATERAL (SELECT * FROM (SELECT {', '.join(part.columns)} FROM {order.table} "
+        f"WHERE {order.klass} = c.klass AND {where} ORDER BY {by} LIMIT {most[1]}) AS r LIMIT c.most) AS h "
+        f"ORDER BY {by} LIMIT {most[0]}"
+    )
+    if not beside:
+        return sql, values
+    # Without OFFSET it is a join, for which the server may read the whole table.
+    names = ", ".join(f"k.{name}" for name in part.columns)
+    looked = f"SELECT {wanted.sql} AS fits FROM {order.table} WHERE id = k.id OFFSET 0"
+    ordered = ", ".join(f"k.{one}" for one in by.split(", "))
+    whole = f"SELECT {names}, k.klass, f.fits FROM ({sql}) AS k CROSS JOIN LATERAL ({looked}) AS f ORDER BY {ordered}"
+    return whole, (*values, *wanted.values)
 
 
 def _type(wanted: Wanted) -> str:

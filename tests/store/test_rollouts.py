@@ -263,6 +263,8 @@ def test_pages_hold_every_row_once_in_order(store: Store, made_of: list[Any], li
         for name in ("_TIES", "_SOME", "_LOOK"):
             patch.setattr(f"server.store.rollout_walk.{name}", 2)
         patch.setattr("server.store.rollout_walk._CLASSES", few)
+        # With many the one way turns into the other.
+        patch.setattr("server.store.rollout_walk._SERVED", few if few < FEW else 0)
         for sort in SORTS:
             for descending in (True, False):
                 whole = _expected(rows, sort, descending)
@@ -279,11 +281,27 @@ def test_a_class_that_holds_more_of_a_page_than_the_others_gives_it_all(store: S
     assert list(_all(store, "run", Find(), "moved", True, 20)) == newest
 
 
+def test_a_class_that_the_beginning_did_not_show_loses_nothing_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many of each class a server is asked for is learned from what was met: here it then changes."""
+    monkeypatch.setattr("server.store.rollout_pages.FEW", 0)
+    spread = [made(f"old{n:02}", environment=f"env {n}", moved=n, group_id="x") for n in range(90)]
+    alike = [made(f"new{n:02}", environment="env 7", moved=100 + n, group_id="gx"[n % 2]) for n in range(80)]
+    store.write(Batch("run", rollouts=[*spread, *alike]))
+    whole = [*(f"old{n:02}" for n in range(90)), *(f"new{n:02}" for n in range(80))]
+    assert list(_all(store, "run", Find(), "moved", False, 150)) == whole
+    # Of these the first 90 rows are none.
+    assert list(_all(store, "run", Find(group="g"), "moved", False, 30)) == whole[90::2]
+    assert list(_all(store, "run", Find(group="x"), "moved", False, 100)) == [*whole[:90], *whole[91::2]]
+
+
 def test_of_more_ids_than_are_sorted_a_page_holds_the_last_and_an_export_all(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.store.rollout_pages.FEW", 5)
-    monkeypatch.setattr("server.store.rollout_walk._CLASSES", 0)
+    for name in ("_CLASSES", "_SERVED"):
+        monkeypatch.setattr(f"server.store.rollout_walk.{name}", 0)
     # The slowest of them have the first ids, and all the others are slower still.
     store.write(Batch("run", rollouts=[made(f"a{n:02}", seconds=40.0 - n) for n in range(40)]))
     store.write(Batch("run", rollouts=[made(f"b{n:03}", seconds=100.0 + n) for n in range(250)]))
