@@ -9,6 +9,7 @@ from dash import ClientsideFunction, Dash, Input, Output
 from fastapi import FastAPI
 
 from dashboard import callbacks, shell, theme
+from dashboard.callbacks import Candidates as Candidates
 from dashboard.pages import PAGES
 from dashboard.static import Packed, Static
 from server.query.types import Reader
@@ -41,10 +42,14 @@ class _Dash(Dash):
         return {key: value for key, value in config.items() if key not in ("python_version", "websocket")}
 
 
-def attach(api: FastAPI, reader: Reader, *, version: str, receivers: Sequence[str] | None = None) -> Dash:
+def attach(
+    api: FastAPI, reader: Reader, *, version: str, receivers: Sequence[str] | None = None,
+    candidates: Candidates | None = None,
+) -> Dash:  # fmt: skip
     """Puts the dashboard on ``api`` at ``/`` and returns it.
 
     ``receivers``: the names of those configured, so that the Alerts page can say when there is none; None: not known.
+    ``candidates``: what could be watched, for a page without any run: (what it is, the command).
 
     Call it after the API's own routes are declared (Dash adds a catch-all when the app starts) and before
     any middleware that must stand outside it, such as access checks.
@@ -59,7 +64,7 @@ def attach(api: FastAPI, reader: Reader, *, version: str, receivers: Sequence[st
         assets_folder="assets",
     )
     app.layout = shell.layout(PAGES, app.config.requests_pathname_prefix)
-    callbacks.register(app, reader, receivers)
+    callbacks.register(app, reader, receivers, candidates)
     _browser_callbacks(app)
     # Dash looks for its assets at the first request of "/": a browser that opens another page first would get none.
     app._setup_server()  # type: ignore[no-untyped-call]

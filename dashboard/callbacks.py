@@ -22,11 +22,16 @@ from server.query.types import Reader, RunInfo, UnknownRun
 Looking = Callable[[str, bool], Scope]
 """(run, all runs?) -> what is to be read."""
 
+Candidates = Callable[[], Sequence[tuple[str, str]]]
+"""What could be watched from here: (what it is, the command). It may take seconds, and is asked on a thread."""
+
 _NO_RUNS = "No run yet. Point Rollscope at one: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
 _NO_PAGE = "There is no page at this address."
 
 
-def register(app: Dash, reader: Reader, receivers: Sequence[str] | None = None) -> None:
+def register(
+    app: Dash, reader: Reader, receivers: Sequence[str] | None = None, candidates: Candidates | None = None
+) -> None:
     """Adds the callbacks to this app (never to Dash's global list, which all apps of a process share)."""
     views, kept, shared = live.Views(), Rules(), Kept()
     places = [Output(f"page-{page.key}", "children") for page in PAGES]
@@ -43,7 +48,7 @@ def register(app: Dash, reader: Reader, receivers: Sequence[str] | None = None) 
         prevent_initial_call=True,
     )
     async def page(wanted: Json) -> list[Any]:
-        return await asyncio.to_thread(build, look, views, wanted)
+        return await asyncio.to_thread(build, look, views, wanted, candidates)
 
     @app.callback(
         Output("delta", "data"),
@@ -54,7 +59,9 @@ def register(app: Dash, reader: Reader, receivers: Sequence[str] | None = None) 
         return await asyncio.to_thread(ticks.tick, look, views, pull)
 
 
-def build(look: Looking, views: live.Views, wanted: Mapping[str, Any]) -> list[Any]:
+def build(
+    look: Looking, views: live.Views, wanted: Mapping[str, Any], candidates: Candidates | None = None
+) -> list[Any]:
     """Everything a page needs: [boot, run menu, range links, elements per page]. Elements are sent once per visit."""
     address = urlstate.parse(str(wanted.get("search") or ""))
     page = by_path(str(wanted.get("path") or ""))
@@ -66,6 +73,8 @@ def build(look: Looking, views: live.Views, wanted: Mapping[str, Any]) -> list[A
         boot = _load(look, views, wanted, chosen, address, page)
     except UnknownRun:
         nothing = _nothing(address, wanted, page)
+        if candidates is not None and not runs:
+            nothing["found"] = candidates()
         return [nothing, run_links(runs, address), [], *(no_update for _ in PAGES)]
     links = [run_links(runs, address, chosen.name), range_links(address, chosen, float(wanted.get("tz") or 0))]
     if page.key in wanted.get("have", ()):

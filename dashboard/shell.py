@@ -80,4 +80,5 @@ def _theme() -> Any:
 
 
 def _message() -> Any:
-    return html.Section([html.H1("Nothing to show", id="message-title"), html.P(id="message")], className="message")
+    words = [html.H1("Nothing to show", id="message-title"), html.P(id="message"), html.Ul(id="message-found")]
+    return html.Section(words, className="message")

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
+from importlib import metadata
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -20,8 +19,9 @@ import collectors
 import dashboard
 import migrations
 import server
+from dashboard.app import Candidates, csp
 from dashboard.app import attach as attach_dashboard
-from dashboard.app import csp
+from server import onboard
 from server.alerts import config as alerts_config
 from server.attach import Ambiguous, Attached, attach, run_name, source_of
 from server.clock import ScaledClock, WallClock
@@ -37,9 +37,9 @@ from server.serve import AttachDashboard, bind, serve
 from server.store import Store, StoreError, migrate
 
 OK, FAILED, BAD_USAGE = 0, 1, 2
-# A simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up.
-MAX_SPEED = 100.0
+MAX_SPEED = 100.0  # a simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up
 WAIT_SECONDS = 5.0
+_LOOK = onboard.Kept(Path())
 SOURCE = (
     "a URL of an engine or router, a run directory or log, a list of targets (file_sd, prometheus.yml); "
     "COLLECTOR=SOURCE where what it is cannot be told"
@@ -59,19 +59,23 @@ def guard_names() -> str | None:
 
 def version() -> str:
     try:
-        return installed_version("rollscope")
-    except PackageNotFoundError:  # a checkout without an install
+        return metadata.version("rollscope")
+    except metadata.PackageNotFoundError:  # a checkout without an install
         return "0+unknown"
 
 
-def compose(receivers: Sequence[str], api: FastAPI, reader: Reader, version: str) -> tuple[App, Callable[[], str]]:
+def compose(
+    receivers: Sequence[str], candidates: Candidates | None, api: FastAPI, reader: Reader, version: str
+) -> tuple[App, Callable[[], str]]:
     """The dashboard on the API's own application: one process, one port. ``receivers``: who is told of alerts."""
-    dash = attach_dashboard(api, reader, version=version, receivers=receivers)
+    dash = attach_dashboard(api, reader, version=version, receivers=receivers, candidates=candidates)
     return api, lambda: csp(dash)
 
 
 def _composed(settings: Settings) -> AttachDashboard:
-    return partial(compose, [receiver.name for receiver in settings.alerts.receivers])
+    # Who named runs, or only shows what others collect, is not asked whether the engine next door is theirs.
+    candidates = None if settings.runs or settings.role == "web" else _LOOK.pairs
+    return partial(compose, [receiver.name for receiver in settings.alerts.receivers], candidates)
 
 
 # ---- arguments
@@ -93,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         _command(commands, "watch", _watch, "attach to a run and serve it",
                  "rollscope watch http://127.0.0.1:8000 ./outputs/my-run")
     )  # fmt: skip
-    watch.add_argument("sources", nargs="+", metavar="SOURCE", help=SOURCE)
+    watch.add_argument("sources", nargs="*", metavar="SOURCE", help=f"{SOURCE}; none: says what could be watched here")
     watch.add_argument("--run", default=None, help="the run's name (default: the directory's)")
     watch.add_argument("--wait", action="store_true", help="wait for sources that are not there yet")
     forward.arguments(watch)
@@ -191,6 +195,8 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _watch(args: argparse.Namespace) -> int:
+    if not args.sources:
+        return print("\n".join(onboard.lines(_LOOK()))) or BAD_USAGE
     forward.check(args)
     settings = _settings(args)
     sources = tuple(map(source_of, args.sources))
@@ -229,6 +235,8 @@ def _up(args: argparse.Namespace) -> int:
     runs = [] if settings.role == "web" else [attach(run, wait=True) for run in settings.runs]
     for one in (awaited for run in runs for awaited in run.awaited):
         print(f"waiting: run {one.settings.name}: {one.error}", flush=True)
+    if not settings.runs and settings.role != "web":
+        print("no run is configured; " + "\n".join(onboard.lines(_LOOK())), flush=True)
     return _serve(args, settings, runs)
 
 

@@ -68,6 +68,18 @@
     RS.by("live-age").textContent = newest ? (state === "over" ? "ended " : "updated ") + RS.format.age(RS.now() - newest) : "no data yet";
   }
 
+  // What could be watched, each with the command that does it: chosen with one click, copied by hand or by the browser.
+  function candidate([what, command]) {
+    const li = RS.make("li"), code = RS.make("code", command), copy = RS.make("button", "Copy");
+    copy.type = "button";
+    copy.addEventListener("click", () => {
+      getSelection().selectAllChildren(code);
+      if (navigator.clipboard) navigator.clipboard.writeText(command).then(() => (copy.textContent = "Copied"), () => {});
+    });
+    li.append(RS.make("span", what), code, copy);
+    return li;
+  }
+
   function boot(found) {
     if (!found || (asked && found.page !== asked.n)) return none();
     const place = document.querySelector(`[data-place="${found.key}"]`);
@@ -81,6 +93,7 @@
     RS.by("app").dataset.page = found.error ? "error" : "ok";
     RS.by("run-name").textContent = RS.by("run-name").title = found.run || "none";
     RS.by("message").textContent = found.error || "";
+    RS.by("message-found").replaceChildren(...(found.found || []).map(candidate));
     RS.navigated();
     if (found.error) return none();
     RS.reindex();

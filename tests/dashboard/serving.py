@@ -15,7 +15,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from playwright.sync_api import Page
 
 from dashboard import static
-from dashboard.app import attach, csp
+from dashboard.app import Candidates, attach, csp
 from server.query import shape
 from server.query.types import Reader
 from tests.dashboard.memory_reader import MemoryReader
@@ -37,14 +37,16 @@ def _packed(messages: list[Any]) -> static.Kept:
     return _PACKED[key]
 
 
-def application(reader: Reader, receivers: Sequence[str] | None = None) -> FastAPI:
+def application(
+    reader: Reader, receivers: Sequence[str] | None = None, candidates: Candidates | None = None
+) -> FastAPI:
     """The API app as the program wires it: the routes, the dashboard, then the policy outside it."""
     api = FastAPI()
     if isinstance(reader, MemoryReader):
         _silences(api, reader)
         _preflight(api, reader)
         _sandboxes(api, reader)
-    policy = csp(attach(api, reader, version="0.0.0", receivers=receivers))
+    policy = csp(attach(api, reader, version="0.0.0", receivers=receivers, candidates=candidates))
 
     @api.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Any]) -> Response:

@@ -1,0 +1,37 @@
+"""A page without any run: what could be watched, each with its command."""
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.serving import Serving, application, until
+
+FOUND = [
+    ("all of it together", "rollscope watch http://127.0.0.1:8000 ./outputs/my-run"),
+    ("vllm at http://127.0.0.1:8000", "rollscope watch http://127.0.0.1:8000"),
+    ("<b>trl</b> at ./outputs/my-run", "rollscope watch ./outputs/my-run"),
+]
+
+
+@pytest.mark.browser
+def test_candidates_are_shown_until_there_is_a_run(browser: Browser) -> None:
+    reader, found = MemoryReader(1_800_000_000.0), list(FOUND)
+    with Serving(lambda: application(reader, candidates=lambda: found)) as serving:
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto(serving.url)
+        page.wait_for_selector("[data-page=error]")
+        rows = page.locator("#message-found li")
+        assert page.locator("#message").inner_text().startswith("No run yet.")
+        told = [(row.locator("span").inner_text(), row.locator("code").inner_text()) for row in rows.all()]
+        assert told == FOUND
+        # The command is marked, so that it can be copied also where a page may not write to the clipboard.
+        rows.nth(0).get_by_role("button", name="Copy").click()
+        assert page.evaluate("getSelection().toString()") == FOUND[0][1]
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        # The page looks again now and then: an engine that has gone is no longer offered, and a run that came is shown.
+        found.pop(1)
+        until(page, "() => document.querySelectorAll('#message-found li').length === 2")
+        reader.add_run("my-run")
+        page.wait_for_selector("[data-page=ok]")
+        assert rows.count() == 0 or not rows.nth(0).is_visible()
+        page.close()
