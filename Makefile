@@ -15,7 +15,7 @@ INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/pyth
   || $(BIN)/python -m pip --python $(1)/bin/python install -q $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check bench bench-alerts bench-scrape eval-verdict lock clean
+.PHONY: help setup demo test test-long check bench bench-alerts bench-scrape eval-verdict screenshots lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, 
 eval-verdict: $(VENV)/.dev ## is the verdict right? 300 simulated runs against measured truth, with a confusion matrix (15 minutes)
 	@$(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py
 	@$(BIN)/python -m bench.eval_verdict $(ARGS)
+
+screenshots: $(VENV)/.dev node_modules/.ready ## every page, light and dark, wide and narrow, from demos whose clock stands still (4 minutes)
+	@$(BIN)/python -m bench.screenshots $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
 	@for name in runtime dev bootstrap sdks sdks-apart writers; do $(BIN)/uv pip compile -q --universal --generate-hashes \
