@@ -25,7 +25,10 @@ class Request:
 
 @dataclass(eq=False, slots=True)
 class Engine:
-    """Processor sharing: every running request has the same progress per second, and less the more there are."""
+    """Processor sharing: every running request has the same progress per second, and less the more there are.
+
+    ``crowded``: its cache once kept a request out, or threw one out.
+    """
 
     slots: int
     token_s: float
@@ -41,6 +44,7 @@ class Engine:
     tokens: float = 0.0
     preemptions: int = 0
     finished: int = 0
+    crowded: bool = False
     stamp: int = 0
     _ends: list[tuple[float, int, Request]] = field(default_factory=list)
     _order: int = 0
@@ -73,6 +77,7 @@ class Engine:
                 self.waiting.popleft()
                 continue
             if self.running and self.held + one.context > ADMITTED * self.capacity:
+                self.crowded = True
                 return
             self._run(self.waiting.popleft())
 
@@ -120,6 +125,7 @@ class Engine:
             youngest.state = "waiting"
             self.waiting.appendleft(youngest)
             self.preemptions += 1
+            self.crowded = True
 
     def next(self) -> float:
         """When something happens by itself: an end, or a full cache."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 from bench.verdict.cases import Changed, Stalled, Steady
+from bench.verdict.feed import SOURCES
 from server.verdict.model import OUTCOMES
 
 ACCURACY, LATE, PER_HOUR = 0.95, 1.0, 1.0
@@ -44,6 +45,17 @@ def calibration(runs: Sequence[Steady]) -> Iterable[str]:
         if band:
             right = sum(one.right for one in band) / len(band)
             yield f"  confidence {low:.1f}..{min(high, 1):.1f}: {right:.1%} of {len(band)}"
+
+
+def told_without(runs: Sequence[Steady]) -> Iterable[str]:
+    """With one source missing: how much is still said, and how surely. Unknown everywhere would be no answer."""
+    yield f"sure with all sources: {sum(one.said.sure for one in runs)} of {len(runs)}"
+    for source in SOURCES:
+        told = [(one.without[source], one.truth.right) for one in runs if source in one.without]
+        sure = sum(said.sure for said, _ in told)
+        unknown = sum(said.outcome == "unknown" for said, _ in told)
+        right = sum(said.outcome in words for said, words in told if not said.sure)
+        yield f"  without {source}: {sure} of {len(told)} sure, {unknown} unknown, {right} of the others right"
 
 
 def all_sources(runs: Sequence[Steady]) -> Line:

@@ -15,10 +15,14 @@ PROGRESS = ("booting", "generating", "in_tool", "scoring")
 
 
 class Sim:
-    """One run. ``run()`` plays it; ``rows`` and ``pages`` are what it leaves."""
+    """One run, of ``most`` steps at most. ``run()`` plays it; ``rows`` and ``pages`` are what it leaves.
 
-    def __init__(self, config: Config, *, watched: bool = True) -> None:
-        self.c, self._watched = config, watched
+    ``held_once``: production was held at some time.
+    """
+
+    def __init__(self, config: Config, *, watched: bool = True, most: float = math.inf) -> None:
+        self.c, self._watched, self._most = config, watched, most
+        self.held_once = False
         self._rng = random.Random(config.seed * 7919 + 1)
         self._steps_rng = random.Random(config.seed * 7919 + 2)
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -31,7 +35,7 @@ class Sim:
         self.pages: list[Page] = []
         self.version = 0
         self.queue: deque[Group] = deque()
-        self.useful: dict[int, bool] = {}
+        self.useful: dict[int, float] = {}
         self._group: Group | None = None
         self.in_flight = 0
         self._accepted = 0
@@ -61,7 +65,7 @@ class Sim:
         else:
             self._pump()
         heap, horizon = self._heap, c.horizon
-        while heap and heap[0][0] <= horizon:
+        while heap and heap[0][0] <= horizon and len(self.rows) < self._most:
             self.now, _, what, args = heappop(heap)
             what(*args)
         return self
@@ -226,7 +230,8 @@ class Sim:
         if dull and self.c.filtered and not self.c.sync:
             self._accepted -= group.need
             return
-        self.useful[id(group)] = not dull
+        # What it is worth on average: the luck of forty groups would be noise on the truth.
+        self.useful[id(group)] = 1.0 if self.c.filtered and not self.c.sync else 1.0 - self.c.zero
         self.queue.append(group)
         self._taken() if not self.c.sync else self._sync_done()
 
@@ -289,6 +294,7 @@ class Sim:
         if self._held_since is not None:
             self._held += self.now - self._held_since
         self._held_since = self.now if on else None
+        self.held_once |= on
 
     # ---- the trainer
 
@@ -313,7 +319,7 @@ class Sim:
         self._train(self.now - self._step_start, useful)
         self._pump()
 
-    def _train(self, wait: float, useful: int) -> None:
+    def _train(self, wait: float, useful: float) -> None:
         if self._hung:
             return
         c, number = self.c, len(self.rows) + 1
@@ -338,7 +344,7 @@ class Sim:
     def _jittered(self, mean: float) -> float:
         return mean * math.exp(self._steps_rng.gauss(0.0, self.c.jitter))
 
-    def _stepped(self, values: dict[str, float], useful: int) -> None:
+    def _stepped(self, values: dict[str, float], useful: float) -> None:
         self._hold(self._held_since is not None)
         values |= {"trainer_step_seconds": self.now - self._step_start, "trainer_samples": float(self.c.batch)}
         self.version += 1

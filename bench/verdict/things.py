@@ -32,12 +32,12 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the trainer logs of a step, at its end."""
+    """What the trainer logs of a step, at its end. ``useful``: samples with a gradient, as many as to be expected."""
 
     end: float
     number: int
     values: dict[str, float]
-    useful: int
+    useful: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from bench.verdict.sim import Row, Sim
 BALANCED, CLEARLY = 1.10, 1.22
 # The best two are not told apart where their log gains differ by less than a fifth.
 NEAR = 1.2
-# A curriculum is uneven, not the limiter, below this where it is not filtered (DESIGN section 5, the published 55 %).
-UNEVEN = 0.50
-# Every synchronous step has a tail: a third of the step lost is where it is worth a change (DESIGN section 5).
-TAIL = 1.5
+# A curriculum is uneven, not the limiter, below this where it is not filtered (DESIGN section 5, the published 55 %);
+# every synchronous step has a tail, and a third of the step lost is where it is worth a change. Both are conventions:
+# a tenth around them either word is right.
+UNEVEN, UNEVEN_BAND = 0.50, 0.05
+TAIL, TAIL_BAND = 1.5, 1.1
 WARM = 0.3
-# A step of many samples is like the next one: fewer of them tell as much.
-LARGE, SHORT = 128, 0.65
+# (batch from which on, share of the horizon): a step of many samples is like the next one, fewer tell as much.
+SHORT = ((256, 0.5), (128, 0.65), (0, 1.0))
 
 Relief = Callable[[Config], Config]
 
@@ -55,38 +56,44 @@ class Truth:
         return f"{'|'.join(sorted(self.right))} ({', '.join(f'{name} {gain:.2f}' for name, gain in best)})"
 
 
-def rate(rows: list[Row], horizon: float) -> float:
+def rate(rows: list[Row]) -> float:
     """Useful samples per second of whole steps after the warm-up."""
     ends = [row.end for row in rows]
-    late = [n for n, end in enumerate(ends) if end >= WARM * horizon and n]
+    late = [n for n, end in enumerate(ends) if end >= WARM * ends[-1] and n]
     if len(late) < 2:
-        return sum(row.useful for row in rows) / max(horizon, 1e-9)
+        return sum(row.useful for row in rows) / max(ends[-1], 1e-9) if rows else 0.0
     return sum(rows[n].useful for n in late[1:]) / (ends[late[-1]] - ends[late[0]])
 
 
 def truth(config: Config) -> Truth:
-    """Of one that does not change."""
-    if config.batch >= LARGE:
-        config = config.changed(horizon=SHORT * config.horizon)
-    base = rate(Sim(config, watched=False).run().rows, config.horizon)
+    """Of one that does not change. Each relief is looked at for as many steps as the run has without it."""
+    config = config.changed(horizon=next(short for least, short in SHORT if config.batch >= least) * config.horizon)
+    run = Sim(config, watched=False).run()
+    base, most = rate(run.rows), max(len(run.rows), 2)
+    idle = _idle(run)
     gains = {
-        name: rate(Sim(relieve(config), watched=False).run().rows, config.horizon) / max(base, 1e-9)
+        name: 1.0 if name in idle else rate(Sim(relieve(config), watched=False, most=most).run().rows) / max(base, 1e-9)
         for name, (_, relieve, has) in RELIEFS.items() if has(config)
     }  # fmt: skip
     return judged(config, gains)
 
 
+def _idle(run: Sim) -> set[str]:
+    """What never did anything: without it the run is the same to the last event."""
+    crowded = any(one.crowded for one in run.engines)
+    return ({"gate"} if not run.held_once else set()) | ({"cache"} if not crowded else set())
+
+
 def judged(config: Config, gains: dict[str, float]) -> Truth:
     """Which words are right."""
-    common = gains.get("tail", TAIL) < TAIL
-    firm = {name: gain for name, gain in gains.items() if not _soft(config, name) and not (common and name == "tail")}
+    firm = {name: gain for name, gain in gains.items() if not _soft(config, name, gain)}
     best = max(firm.values(), default=1.0)
     right = set(_near(firm)) if best >= BALANCED else set()
     if best < CLEARLY:
         right.add("balanced")
-    # A remedy, or an unevenness, that would gain most may be named, and need not be.
-    soft = {name: gain for name, gain in gains.items() if name not in firm}
-    right |= {RELIEFS[name][0] for name, gain in soft.items() if gain >= max(CLEARLY, best)}
+    # A remedy, an unevenness, or a tail like any, that would gain most may be named, and need not be.
+    named = {name: gain for name, gain in gains.items() if name not in firm and not _common(config, name, gain)}
+    right |= {RELIEFS[name][0] for name, gain in named.items() if gain >= max(CLEARLY, best)}
     top = RELIEFS[max(firm, key=lambda name: firm[name])][0] if best >= _middle() else "balanced"
     return Truth(gains, frozenset(right), top)
 
@@ -95,9 +102,15 @@ def _middle() -> float:
     return math.sqrt(BALANCED * CLEARLY)
 
 
-def _soft(config: Config, name: str) -> bool:
-    """More rollouts at once cure whatever makes each of them slow: no actor. So does a curriculum that is uneven."""
-    return name == "cap" or (name == "zero" and not config.filtered and config.zero < UNEVEN)
+def _soft(config: Config, name: str, gain: float) -> bool:
+    """More rollouts at once cure whatever makes each of them slow: no actor. So do a curriculum and a tail like any."""
+    uneven = name == "zero" and not config.filtered and config.zero < UNEVEN + UNEVEN_BAND
+    return name == "cap" or uneven or (name == "tail" and gain < TAIL * TAIL_BAND)
+
+
+def _common(config: Config, name: str, gain: float) -> bool:
+    """A tail so short that it is nobody's limiter."""
+    return name == "tail" and gain < TAIL / TAIL_BAND
 
 
 def _near(gains: dict[str, float]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from server.verdict.model import Limiter, Outcome, shared
 from server.verdict.numbers import Numbers
+from server.verdict.present import HOLDS
 
 # Below it nobody can tell a limiter from noise: batch noise alone costs a balanced run some per cent.
 LEAST_FACTOR = 1.05
@@ -32,6 +33,12 @@ BUSY_SCORER = 0.9
 # Every tenth sandbox that fails spoils most groups of sixteen.
 FAILING = 0.10
 FULL_QUOTA = 0.98
+# Clearly below its cap.
+BELOW_CAP = 0.7
+# Half of the time of which nobody knows is no gap between two windows.
+MOST_UNTOLD = 0.5
+# What one can have of engines, as of a trainer, is twice of them; not endlessly many.
+TWICE = 2.0
 # Half a minute to start a sandbox is a cold image; two minutes, the alert's level, is a queue.
 SLOW_START, LONG_PENDING = 120.0, 600.0
 
@@ -76,6 +83,14 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
     if tool:
         text = f"rollouts spend {tool:.0%} of their time in tools"
         yield _made(n, "sandbox_bound", "tool_time", _outside(n, tool), text)
+
+
+def _elsewhere(n: Numbers) -> Iterator[Limiter]:
+    """By elimination: as many as may be are under way, most of them in no engine, and in nothing that is told of."""
+    share = 1.0 - n.told
+    if n.saturated is False and n.place and share >= MOST_UNTOLD and (n.places or 0.0) >= BELOW_CAP:
+        text = f"rollouts spend {share:.0%} of their time outside the engines, nobody tells where: likely in tools"
+        yield _made(n, "sandbox_bound", "tool_time", _outside(n, share), text)
 
 
 def _boot_cause(n: Numbers) -> str:
@@ -165,6 +180,28 @@ def _cache(n: Numbers) -> Iterator[Limiter]:
     yield _made(n, "generator_bound", "kv_capacity", max(asked, LEAST_FACTOR), text)
 
 
+# ---- the orchestrator
+
+
+def _orchestrator(n: Numbers) -> Iterator[Limiter]:
+    """Fewer rollouts are under way than may be: as many more as there may be, where the engines have room for them."""
+    places = n.places
+    if places is None or n.wait is None or n.saturated or n.seen.synchronous:
+        return
+    factor = 1 / max(1 - MOST_SHARE, places)
+    factor = min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
+    under_way = f"{places:.0%} of the rollouts that may be under way are"
+    if (n.gated or 0.0) >= HOLDS:
+        text = f"{under_way}, and production is held while the trainer waits"
+        yield _made(n, "orchestrator_bound", "staleness_gate", factor, text)
+    elif (
+        places < BELOW_CAP
+        and (n.held or 0.0) < max(HOLDS, n.wait)
+        and (n.extra.get("scoring_busy_ratio") or 0.0) < BUSY_SCORER
+    ):
+        yield _made(n, "orchestrator_bound", "prompts", factor, under_way)
+
+
 # ---- what the others leave unexplained
 
 _PRODUCTION = ("generator_bound", "sandbox_bound", "reward_bound")
@@ -172,8 +209,11 @@ _FILTERED = ("curriculum_bound", True)
 
 
 def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
-    """Production is slower than the trainer by more than what is known of it: its place is where rollouts are."""
-    gap = n.gap
+    """Production is slower than the trainer by more than what is known of it: its place is where rollouts are.
+
+    Its share is what is left of the gap; its gain is that of twice the engines, whatever else there is.
+    """
+    gap, twice = n.gap, twice_the_engines(n)
     if gap is None or n.seen.synchronous or (n.predicted_wait is not None and n.predicted_wait < 0.02):
         return
     known = 1.0
@@ -181,10 +221,26 @@ def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
         known *= one.factor if one.outcome in _PRODUCTION or (one.outcome, n.filtered) == _FILTERED else 1.0
     left = gap / min(known, gap)
     told = any((one.outcome, one.cause) == ("generator_bound", "too_few_engines") for one in found)
-    if left >= LEAST_FACTOR and not n.quiet and not told:
-        more = "generation would have to be" if known <= LEAST_FACTOR else "beyond that, generation would have to be"
-        text = f"{more} {left:.2g} times as fast to keep the trainer busy"
-        yield _made(n, "generator_bound", "too_few_engines" if n.saturated is not None else "not_told", left, text)
+    if told or gap < LEAST_FACTOR or (twice is None and left < LEAST_FACTOR):
+        return
+    more = "generation would have to be" if known <= LEAST_FACTOR else "beyond that, generation would have to be"
+    text = f"{more} {left:.2g} times as fast to keep the trainer busy" if left >= LEAST_FACTOR else ""
+    gain = max(1.0, min(gap, left if twice is None else twice))
+    cause = "too_few_engines" if n.saturated is not None else "not_told"
+    yield Limiter("generator_bound", cause, max(LEAST_FACTOR, 1.0 if n.quiet else left), gain, text=text)
+
+
+def twice_the_engines(n: Numbers) -> float | None:
+    """How much more were made with engines twice as fast: requests that run take half as long, none waits for room.
+
+    None: neither who is in the engines nor whether those are full is told.
+    """
+    inside = n.place.get("generating", 1.0 if n.saturated else None)
+    if inside is None:
+        return None
+    asked = (n.running or 0.0) + (n.waiting or 0.0)
+    runs = n.running / asked if n.running and asked else 1.0
+    return min(TWICE, 1 / (1 - inside + inside * runs / 2))
 
 
 # ---- the trainer's own
@@ -202,7 +258,7 @@ def _overheads(n: Numbers) -> Iterator[Limiter]:
         factor = n.step / max(0.05 * n.step, n.step - seconds)
         # Where the trainer waits anyway it would only wait longer.
         gain = n.step / max(0.05 * n.step, n.step - max(0.0, seconds - idle))
-        yield Limiter("overhead_bound", cause, factor, max(1.0, gain), text=text)
+        yield Limiter("overhead_bound", cause, factor, max(1.0, min(gain, n.offered or gain)), text=text)
 
 
 def _trainer(n: Numbers) -> Iterator[Limiter]:
@@ -231,5 +287,5 @@ def _computing(n: Numbers) -> float | None:
 
 
 _ALL: tuple[Callable[[Numbers], Iterator[Limiter]], ...] = (
-    _sandboxes, _rewards, _curriculum, _generation, _overheads, _trainer,
+    _sandboxes, _elsewhere, _rewards, _curriculum, _generation, _orchestrator, _overheads, _trainer,
 )  # fmt: skip

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from server.verdict import recent
 from server.verdict.inputs import Seen
-from server.verdict.present import present
+from server.verdict.present import HOLDS, present
 
+# A fifth less is no matter of two windows that differ.
+LESS = 0.8
 # Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
 IN_ENGINE, OVER = ("generating",), ("waiting_group", "queued")
 PHASES = ("booting", "in_tool", "scoring", "generating")
@@ -63,9 +65,30 @@ class Numbers:
 
     @property
     def potential(self) -> float | None:
+        """Arrivals, had production not been held. What is held has filled the queue: it brings what is trained."""
         if self.arrivals is None:
             return None
-        return self.arrivals / max(0.05, 1.0 - min(self.held or 0.0, 0.95))
+        held = self.held or 0.0
+        steady = max(self.arrivals, self.trained or 0.0) if held >= HOLDS else self.arrivals
+        return steady / max(0.05, 1.0 - min(held, 0.95))
+
+    @property
+    def told(self) -> float:
+        """Share of a rollout's time of which is known where it is spent."""
+        return min(1.0, sum(self.place.values()))
+
+    @property
+    def offered(self) -> float | None:
+        """How many times what it takes the trainer could have; None where nobody tells whether more is held back."""
+        if self.potential is None or not self.trained or self.held is None:
+            return None
+        return max(1.0, self.potential / self.trained)
+
+    @property
+    def places(self) -> float | None:
+        """Share of the cap that is under way; those that are scored may still hold their place, and are not counted."""
+        scored = min(self.place.get("scoring", 0.0), 0.95)
+        return None if self.cap is None else min(1.0, self.cap / (1.0 - scored))
 
     @property
     def gap(self) -> float | None:
@@ -219,11 +242,19 @@ def place(seen: Seen, running: float | None, waiting: float | None) -> dict[str,
     logged = {phase: seen.get("rollout_phase_seconds", phase=name) for phase, name in _OF_LOG.items()}
     known = {phase: value for phase, value in logged.items() if value is not None}
     whole = seen.get("rollout_phase_seconds", phase="all")
+    inside = (running + (waiting or 0.0)) / total if total > 0 and running is not None else None
     if len(known) > 1 or (known and whole):
-        return _shares(known, whole)
-    if total > 0 and running is not None:
-        return {"generating": min(1.0, (running + (waiting or 0.0)) / total)}
-    return {}
+        return _at_most(inside, _shares(known, whole))
+    return {"generating": min(1.0, inside)} if inside is not None else {}
+
+
+def _at_most(inside: float | None, logged: dict[str, float]) -> dict[str, float]:
+    """A log is of rollouts that have ended: no more of them are in the engines now than these have requests.
+
+    Where the others are nobody tells, then: the shares add up to less than 1.
+    """
+    before = logged.get("generating", 0.0)
+    return logged if inside is None or inside >= LESS * before else logged | {"generating": inside}
 
 
 def _shares(known: Mapping[str, float], whole: float | None) -> dict[str, float]:

@@ -11,7 +11,12 @@ from server.verdict import regime
 from server.verdict.inputs import Seen
 from server.verdict.regime import STEP, WAIT
 
-HELD = (("backpressure_seconds", ()), ("dispatch_gate_wait_seconds", ()))
+# A tenth of the time is no moment between two batches.
+HOLDS = 0.10
+# Work that takes a quarter longer is no chance; jitter is a tenth of it.
+LATE = 1.25
+GATE = ("dispatch_gate_wait_seconds", ())
+HELD = (("backpressure_seconds", ()), GATE)
 OVERHEADS = {
     "weight_sync": ("trainer_weight_sync_seconds", ()),
     "checkpoint": ("trainer_checkpoint_seconds", ()),
@@ -45,10 +50,52 @@ def present(seen: Seen) -> Present:
     """Of the steps of the present regime, else what the signals say of the last ten."""
     told = _of_signals(seen)
     rows = [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
-    newest = min((regime.present(shares) for shares in _shares(rows)), default=len(rows))
-    if told.wait is None or not 0 < newest < len(rows):
+    if told.wait is None:
         return replace(told, gated=_gated(told, rows))
-    return replace(_of_rows(told, rows[-newest:]), gated=_gated(told, rows[-newest:]))
+    newest = min((regime.present(shares) for shares in _shares(rows)), default=len(rows))
+    opened = open_step(seen, told, rows)
+    if opened is not None:
+        waits = regime.waits([*rows, opened.step])
+        cut = regime.present(waits, 1 if opened.alone else regime.NEWER) if len(waits) > len(rows) else len(waits)
+        if cut < min(len(waits), newest + 1):
+            late = rows[len(rows) - (cut - 1) :]
+            return replace(_of_rows(told, [*late, opened.step], late), gated=_gated(told, late))
+    if not 0 < newest < len(rows):
+        return replace(told, gated=_gated(told, rows))
+    return replace(_of_rows(told, rows[-newest:], rows[-newest:]), gated=_gated(told, rows[-newest:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The step that has not ended, as far as it goes. ``alone``: it needs no second one to show a change."""
+
+    step: Step
+    alone: bool
+
+
+def open_step(seen: Seen, told: Present, rows: Sequence[Step]) -> Open | None:
+    """What can be known of it: a step's row comes at its end, and a step that waits has a late one.
+
+    With a batch in the queue the trainer waits no more. Without one it has waited whatever its work does not take: and
+    if it were its work that takes longer, the queue would hold a batch as soon as a whole step is over.
+    """
+    queue = seen.get("queue_samples_now")
+    batch = seen.fact("batch_samples") or (told.trained * told.step if told.trained and told.step else None)
+    if queue is None or not batch or not rows or WAIT not in rows[-1].values:
+        return None
+    open_for, last = seen.now - rows[-1].ts, rows[-1].values
+    busy = last[STEP] - last[WAIT]
+    if queue >= batch:
+        return Open(_open(rows[-1], open_for, 0.0), False) if open_for >= busy / 2 else None
+    # A gate holds production, however long the trainer works. A full queue does, too, but is not short of a batch.
+    if last.get(GATE, 0.0) >= HOLDS * last[STEP] or open_for < LATE * busy:
+        return None
+    longest = max(row.values[STEP] for row in rows)
+    return Open(_open(rows[-1], open_for, open_for - busy), open_for >= busy + longest)
+
+
+def _open(last: Step, seconds: float, wait: float) -> Step:
+    return Step(last.axis, last.incarnation, last.number + 1, last.ts + seconds, {STEP: seconds, WAIT: wait})
 
 
 def _gated(told: Present, rows: Sequence[Step]) -> float | None:
@@ -73,13 +120,17 @@ def _of_signals(seen: Seen) -> Present:
 
 
 def _shares(rows: Sequence[Step]) -> list[list[float]]:
-    """Of each step: waited, held, and overhead by cause; only what every step of them could tell."""
+    """Of each step: waited, and spent on weights; only what every step of them could tell.
+
+    Not held: a queue that runs full and empty again is held in spells, and is no other run in them.
+    """
     waits = [[row.values[WAIT] / row.values[STEP] for row in rows]] if all(WAIT in row.values for row in rows) else []
-    others = [key for key in (*HELD, OVERHEADS["weight_sync"]) if any(key in row.values for row in rows)]
+    others = [key for key in (OVERHEADS["weight_sync"],) if any(key in row.values for row in rows)]
     return waits + [[min(1.0, row.values.get(key, 0.0) / row.values[STEP]) for row in rows] for key in others]
 
 
-def _of_rows(told: Present, rows: Sequence[Step]) -> Present:
+def _of_rows(told: Present, rows: Sequence[Step], ended: Sequence[Step]) -> Present:
+    """``ended``: those of them that tell more than their time and wait."""
     total = sum(row.values[STEP] for row in rows)
     step = total / len(rows)
     wait = sum(row.values.get(WAIT, 0.0) for row in rows) / total
@@ -88,14 +139,17 @@ def _of_rows(told: Present, rows: Sequence[Step]) -> Present:
     arrivals = told.arrivals
     if arrivals is not None and trained is not None and told.trained is not None:
         arrivals = max(0.0, arrivals + trained - told.trained)
-    held = [sum(row.values.get(key, 0.0) for row in rows) / total for key in HELD]
+    whole = sum(row.values[STEP] for row in ended)
+    held = [sum(row.values.get(key, 0.0) for row in ended) / whole for key in HELD] if whole else [told.held or 0.0]
     return Present(
         wait=wait,
         capacity=trained / (1 - wait) if trained is not None and wait < 1 else told.capacity,
         trained=trained,
         arrivals=arrivals,
         held=min(1.0, max(held)) if told.held is not None else None,
-        overheads={name: _mean(rows, name) for name in told.overheads if name in OVERHEADS},
+        overheads={name: _mean(ended, name) for name in told.overheads if name in OVERHEADS}
+        if ended
+        else told.overheads,
         step=step,
         steps=len(rows),
         since=True,

@@ -23,9 +23,9 @@ def waits(steps: Sequence[Step]) -> list[float]:
     return [step.values[WAIT] / step.values[STEP] for step in told if step.values[STEP] > 0]
 
 
-def present(shares: Sequence[float]) -> int:
-    """How many of the newest shares belong together: all of them, or those after the newest clear change."""
-    for newer in range(NEWER, len(shares) - EARLIER + 1):
+def present(shares: Sequence[float], least: int = NEWER) -> int:
+    """How many of the newest shares belong together: all, or ``least`` and more after the newest clear change."""
+    for newer in range(least, len(shares) - EARLIER + 1):
         if _differ(shares[:-newer], shares[-newer:]):
             return newer
     return len(shares) - _filling(shares)

@@ -4,26 +4,20 @@ DESIGN section 5. `judge` looks at one instant; what must be remembered is in `s
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import log
 
 from server.signals._model import HEARTBEAT
 from server.verdict import evidence as facts
 from server.verdict import words
+from server.verdict.case import UNEXPLAINED, Case
 from server.verdict.inputs import Seen
-from server.verdict.limiters import BUSY_SCORER, MOST_SHARE, ZERO_ADVANTAGE, limiters, slow_by
+from server.verdict.limiters import BELOW_CAP, BUSY_SCORER, ZERO_ADVANTAGE, limiters, slow_by
 from server.verdict.model import Limiter, Outcome, Verdict
-from server.verdict.numbers import Numbers, numbers
+from server.verdict.numbers import numbers
+from server.verdict.present import HOLDS
 
-# 15 %: what batch noise alone costs a balanced run (the watch band of `trainer_wait_ratio`).
-WAITS = 0.15
 # Worth changing something for: the same 15 % seen from the other side, 1 / (1 - 0.15).
 WORTH = 1.18
-# Of the trainer more must be on offer: a run that is held for a sixth of the time, so as not to run ahead, is matched.
-SURPLUS = 1.25
-# A verdict that stands is left 4 % of the step later than it would be found, one that does not is found 2 % later:
-# on the line itself, noise of two per cent then changes nothing.
-STAYS, COMES = 0.04, 0.02
 # A synchronous verdict stands until its gain is a tenth below the line it crossed: a step's tail is a matter of chance.
 LEFT = 0.9
 # Gains nearer than that are not told apart (DESIGN section 5: 20 %), by their logarithms.
@@ -32,16 +26,16 @@ CLEAR, PLAIN = 1.2, 1.5
 MUCH_OVERHEAD = 0.20
 # A synchronous step has a tail by nature: a third of it lost is where others began to keep partial rollouts.
 SYNC_TAIL = 1.5
+# Half of the limit is 3 x the median step: more than one step that simply took longer.
+LATE_STEP = 0.5
 # Half of the engines that do not work leave a run that crawls.
 MOST_ENGINES = 0.5
-# A tenth of what arrives is dropped as stale, and what arrives would do but for that tenth: the wait is those drops.
-ENOUGH, MUCH_STALE = 0.90, 0.10
-# Held for a tenth of the time while the trainer waits is no coincidence.
-HELD = 0.10
+# Requests that run for a minute without a token are hung (`generator_engines`).
+FROZEN_SECONDS = 60.0
 # Engines that stood still for more than a fifth of the window for weights.
 STALLED_SECONDS = 60.0
-# Clearly below its cap.
-BELOW_CAP = 0.7
+# Batches in the queue, on average: it is never short of one.
+STOCK = 1.5
 # A share of the rollouts in flight that decides.
 MOST_OF = 0.5
 # Of a verdict with everything there and nothing near it. Nothing measured from outside is certain.
@@ -51,44 +45,6 @@ UNPROVEN = 0.6
 # From here on a verdict is confident: the dashboard says it without "perhaps".
 CONFIDENT = 0.6
 
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One instant, worked out. ``found``: limiters by gain. ``stands``: the outcome that stands, "" for none."""
-
-    n: Numbers
-    found: tuple[Limiter, ...]
-    stands: str = ""
-
-    @property
-    def seen(self) -> Seen:
-        return self.n.seen
-
-    @property
-    def starved(self) -> bool:
-        """Does the trainer wait for want of samples? Not where more arrives than it takes, and grows too old."""
-        n = self.n
-        if n.wait is None or n.wait < self.waits:
-            return False
-        enough = n.potential is not None and n.capacity is not None and n.potential >= ENOUGH * n.capacity
-        return not (enough and (n.stale or 0.0) >= MUCH_STALE)
-
-    @property
-    def waits(self) -> float:
-        """Share of the step from which on the trainer is starved."""
-        return WAITS if not self.stands else WAITS - STAYS if self.stands in STARVING else WAITS + COMES
-
-    @property
-    def worth(self) -> float:
-        """How much more than it takes must be on offer for the trainer to be the limiter."""
-        return SURPLUS if not self.stands else SURPLUS - STAYS if self.stands == "trainer_bound" else SURPLUS + COMES
-
-    def best(self, *outcomes: Outcome) -> Limiter | None:
-        return next((one for one in self.found if one.outcome in outcomes), None)
-
-
-UNEXPLAINED = ("too_few_engines", "not_told")
-STARVING = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound")
 
 Said = tuple[Outcome, str, float] | None
 """(outcome, cause, confidence before completeness and rivals) or None: the rule does not apply."""
@@ -110,9 +66,13 @@ def lifecycle(case: Case) -> Said:
 
 
 def frozen_engines(case: Case) -> Said:
-    """Requests run and not a token comes: the sharpest sign there is."""
-    engines = case.n.engines
-    return ("stalled", "frozen_engine", 1.0) if _share(engines, "hung") >= MOST_ENGINES else None
+    """Requests run and not a token comes: the sharpest sign there is. Engines that take in weights do that, too."""
+    if _share(case.n.engines, "hung") < MOST_ENGINES:
+        return None
+    # Who takes a minute for weights hangs in every step: only a step that is far too late then tells the difference.
+    pauses = case.n.overheads.get("weight_sync", 0.0) >= FROZEN_SECONDS
+    open_step = case.seen.get("trainer_stall_ratio")
+    return ("stalled", "frozen_engine", 1.0) if not pauses or (open_step or 0.0) >= LATE_STEP else None
 
 
 def dead_engines(case: Case) -> Said:
@@ -120,8 +80,7 @@ def dead_engines(case: Case) -> Said:
     if _share(case.n.engines, "down") < 1.0 or not case.n.engines:
         return None
     open_step = case.seen.get("trainer_stall_ratio")
-    # Half of the limit is 3 x the median step: more than one step that simply took longer.
-    return ("stalled", "dead_engine", 1.0) if open_step is not None and open_step >= 0.5 else None
+    return ("stalled", "dead_engine", 1.0) if open_step is not None and open_step >= LATE_STEP else None
 
 
 def no_progress(case: Case) -> Said:
@@ -175,52 +134,53 @@ def weight_updates(case: Case) -> Said:
 
 
 def gate(case: Case) -> Said:
-    """The trainer waits and production is held at once: neither is slow."""
-    gated, rival = case.n.gated, case.best("overhead_bound", "trainer_bound")
-    if not case.starved or gated is None or gated < HELD:
+    """The trainer waits and production is held at once: dispatched all the time, more were made."""
+    n, first = case.n, case.first
+    if not case.starved or n.gated is None or n.gated < HOLDS:
         return None
-    # Without the gate the trainer would not wait, and no more than that.
-    if rival is not None and rival.outcome == "overhead_bound" and rival.gain > (case.n.gap or 1.0):
+    if n.places is None and not n.saturated:
+        # Held from what, nobody tells: what is under way may fill the engines all the same.
+        return "orchestrator_bound", "staleness_gate", UNPROVEN
+    if first is None or first.cause != "staleness_gate":
         return None
-    return "orchestrator_bound", "staleness_gate", 0.95
+    # Overheads come one after the other with a held production: without them the trainer would wait as long.
+    rival = case.best("overhead_bound")
+    if rival is not None and rival.gain > first.gain:
+        return None
+    return "orchestrator_bound", "staleness_gate", 0.95 if n.saturated is not None else UNPROVEN
 
 
 # ---- tuning: production is too slow
 
 
-def outside_engines(case: Case) -> Said:
-    """Rollouts are in sandboxes, tools or scoring, and the engines have room."""
-    if not case.starved:
-        return None
-    busy = case.n.extra.get("scoring_busy_ratio")
-    first = case.best("sandbox_bound", "reward_bound")
-    if first is None or first.gain < WORTH:
-        return None
-    serial = first.outcome == "reward_bound" and busy is not None and busy >= BUSY_SCORER
-    # Engines with room speak against the engines, and say nothing of groups that are thrown away.
-    rival = case.best("curriculum_bound") if case.n.quiet else case.best("generator_bound", "curriculum_bound")
-    thrown = rival is not None and (rival.outcome == "generator_bound" or case.n.filtered)
-    if not serial and rival is not None and thrown and rival.gain > first.gain:
-        return None
-    return first.outcome, first.cause, 1.0 if serial or case.n.roomy else UNPROVEN
-
-
 def too_few_dispatched(case: Case) -> Said:
     """Fewer rollouts are under way than may be, and the engines have room for them."""
-    n, busy = case.n, case.n.extra.get("scoring_busy_ratio")
-    if not case.starved or n.saturated is not False or n.cap is None or (busy is not None and busy >= BUSY_SCORER):
+    n, first = case.n, case.first
+    if not case.starved or n.saturated is not False or n.places is None or n.places >= BELOW_CAP:
         return None
-    # Those that are scored may still hold their place, and are not counted as under way.
-    places = n.cap / (1.0 - min(n.place.get("scoring", 0.0), MOST_SHARE))
-    return ("orchestrator_bound", "prompts", 0.9) if places < BELOW_CAP else None
+    return ("orchestrator_bound", "prompts", 0.9) if first is not None and first.cause == "prompts" else None
+
+
+def outside_engines(case: Case) -> Said:
+    """Rollouts are in sandboxes, tools or scoring, and without that more were made than with twice the engines."""
+    n, first = case.n, case.first
+    if not case.starved or first is None or first.outcome not in ("sandbox_bound", "reward_bound"):
+        return None
+    busy = n.extra.get("scoring_busy_ratio")
+    if first.outcome == "reward_bound" and busy is not None:
+        # One scorer that has time to spare is waited for by chance; who waits for siblings looks the same.
+        return first.outcome, first.cause, 1.0 if busy >= BUSY_SCORER else UNPROVEN
+    return first.outcome, first.cause, 1.0 if n.roomy and n.told >= MOST_OF else UNPROVEN
 
 
 def thrown_away(case: Case) -> Said:
     """Filtered groups: most is made for nothing."""
-    first = case.best("generator_bound", "curriculum_bound")
-    if not case.starved or not case.n.filtered or first is None or first.outcome != "curriculum_bound":
+    n, first = case.n, case.first
+    if not case.starved or first is None or first.outcome != "curriculum_bound":
         return None
-    return ("curriculum_bound", first.cause, 1.0) if first.gain >= WORTH else None
+    # Engines that nobody sees may be full, and rollouts that nobody sees may be held or anywhere else.
+    proven = n.saturated is not None and (n.saturated or bool(n.place)) and n.batches is not None
+    return "curriculum_bound", first.cause, 1.0 if proven else UNPROVEN
 
 
 def generation(case: Case) -> Said:
@@ -236,6 +196,8 @@ def generation(case: Case) -> Said:
         return "generator_bound", first.cause, 1.0 if n.saturated is not None else UNPROVEN
     if first.cause in ("long_tail", "drift", "preemption"):
         return "generator_bound", first.cause, 0.9
+    if n.place:
+        return "generator_bound", first.cause, UNPROVEN
     # Engines with room, and nobody tells where the rollouts are: it may be anything before them.
     return ("generator_bound", first.cause, 0.5) if n.saturated is False else None
 
@@ -274,12 +236,24 @@ def no_gradient(case: Case) -> Said:
 
 
 def overhead(case: Case) -> Said:
-    """A fifth of the step and more is spent on what neither waits nor trains."""
-    first = case.best("overhead_bound")
+    """A fifth of the step and more is spent on what neither waits nor trains, and that is worth more than the rest."""
+    first, rival = case.best("overhead_bound"), case.best("trainer_bound")
     share = case.n.overhead
     if first is None or share is None or share < MUCH_OVERHEAD or first.gain < 1.0 + MUCH_OVERHEAD:
         return None
-    return "overhead_bound", first.cause, 0.9
+    # A tie goes to the overhead: it is the cheaper one to change.
+    if rival is not None and log(rival.gain) > CLEAR * log(first.gain):
+        return None
+    # Who waits, and whether more is on offer, may turn it round.
+    proven = case.n.wait is not None and (case.n.potential is not None or case.n.held is not None)
+    return "overhead_bound", first.cause, 0.9 if proven else UNPROVEN
+
+
+def ahead(case: Case) -> bool:
+    """Is production known to be ahead of the trainer? A hold proves little where nobody tells what is under way."""
+    n = case.n
+    arrives = n.arrivals is not None and n.arrivals >= case.worth * max(n.trained or 0.0, n.capacity or 0.0)
+    return arrives or n.places is not None or (n.batches or 0.0) >= STOCK
 
 
 def trainer(case: Case) -> Said:
@@ -290,12 +264,11 @@ def trainer(case: Case) -> Said:
         # Enough arrives and grows too old in the queue: whoever took it sooner would not wait for what was dropped.
         return "trainer_bound", slow_by(n), 0.9
     if found is not None and found.factor >= case.worth:
-        # Production that is held at times proves little where nobody tells whether the trainer waits.
-        return "trainer_bound", found.cause, 1.0 if n.wait is not None else UNPROVEN
+        return "trainer_bound", found.cause, 1.0 if n.wait is not None and ahead(case) else UNPROVEN
     if n.wait is None or n.wait >= case.waits or n.potential is not None:
         return None
     # Nobody tells what arrives: a queue that is never short of a batch, beside engines with room, is enough of it.
-    if n.wait < 0.05 and (n.batches or 0.0) >= 1.5 and n.saturated is False:
+    if n.wait < 0.05 and (n.batches or 0.0) >= STOCK and n.saturated is False:
         return "trainer_bound", "compute", 0.7
     return None
 
@@ -361,14 +334,21 @@ def _verdict(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -
 
 
 def _clear(case: Case, own: Limiter | None) -> float:
-    """Is it clearly better than the best of another outcome?"""
+    """Is it clearly better than the best of another outcome?
+
+    Two that each fill the trainer's gap gain the same: then by how much faster production were with each alone.
+    """
     if own is None or own.gain <= 1.0:
         return 1.0
     # A few groups without gradient are worth a line, and are no rival: every run has some.
     uneven = not case.n.filtered and (case.n.zero or 0.0) < ZERO_ADVANTAGE
     rivals = [one for one in case.found if one.outcome != own.outcome]
-    best = max((one.gain for one in rivals if not (uneven and one.outcome == "curriculum_bound")), default=1.0)
-    ratio = log(own.gain) / log(best) if best > 1.0 else PLAIN
+    rivals = [one for one in rivals if not (uneven and one.outcome == "curriculum_bound")]
+    return min((_apart(*case.apart(own, one)) for one in rivals), default=1.0)
+
+
+def _apart(own: float, rival: float) -> float:
+    ratio = log(own) / log(rival) if rival > 1.0 else PLAIN
     return 1.0 if ratio >= PLAIN else 0.85 if ratio >= CLEAR else 0.6
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from server.signals._window import Step
-from server.verdict.present import present
+from server.verdict.present import Present, present
 from tests.verdict.support import HEALTHY, NOW, seen, steps
 
 HELD = {'generation_held_ratio{by="backpressure"}': 0.12}
@@ -16,14 +16,55 @@ def rows(*told: tuple[float, float, float]) -> list[Step]:
             for n, one in enumerate(told)]  # fmt: skip
 
 
-def test_a_slower_trainer_is_seen_by_what_is_held() -> None:
-    """Eight steps of 30 s without a hold, two of 120 s held for 90: 8.5 x 48 / 120 = 3.4 samples/s, held 75 %."""
+def test_a_slower_trainer_is_seen_by_what_it_no_longer_waits() -> None:
+    """Eight steps of 30 s that wait 12, two of 120 s held for 90: 8.5 x 48 / 120 = 3.4 samples/s, held 75 %."""
     found = present(
-        seen(HEALTHY | HELD | {"trainer_step_seconds": 48.0}, last=rows(*[(30, 1, 0)] * 8, *[(120, 0, 90)] * 2))
+        seen(HEALTHY | HELD | {"trainer_step_seconds": 48.0}, last=rows(*[(30, 12, 0)] * 8, *[(120, 0, 90)] * 2))
     )
     assert (found.steps, found.step, found.held) == (2, 120.0, 0.75)
     assert found.trained == pytest.approx(3.4) and found.capacity == pytest.approx(3.4)
     assert found.arrivals == pytest.approx(8.6 + 3.4 - 8.5)
+
+
+def test_a_queue_that_runs_full_and_empty_is_no_other_run() -> None:
+    """Held in the last two of ten steps, and never waited: the hold of all ten counts."""
+    found = present(seen(HEALTHY | HELD, last=rows(*[(30, 1, 0)] * 8, *[(30, 1, 25)] * 2)))
+    assert (found.steps, found.held) == (10, 0.12)
+
+
+def opened(queue: float, since: float, *told: tuple[float, float, float], of: str = "backpressure_seconds") -> Present:
+    """With so many samples of a batch of 256 in the queue, so many seconds after the last step's end (NOW - 1)."""
+    last = rows(*told)
+    for row in last:
+        row.values[(of, ())] = row.values.pop(("backpressure_seconds", ()))
+    return present(seen(HEALTHY | {"queue_samples_now": queue}, now=NOW - 1 + since, last=last, batch_samples=256.0))
+
+
+def test_the_open_step_tells_of_a_wait_before_its_row_does() -> None:
+    """Ten steps of 30 s that wait 3, work 27; now 90 s without a batch: 63 of them waited. 50 s may be chance."""
+    calm = [(30.0, 3.0, 0.0)] * 10
+    found = opened(100.0, 90.0, *calm)
+    assert (found.steps, found.wait, found.step) == (1, pytest.approx(0.7), 90.0)
+    # 8.5 samples/s x 30 s are 255 a step: of 90 s they are 2.83, of the 27 it works 9.44.
+    assert (found.trained, found.capacity) == (pytest.approx(2.833, abs=0.001), pytest.approx(9.444, abs=0.001))
+    assert opened(100.0, 50.0, *calm).wait == 0.06
+    # A second one need not be as long.
+    assert opened(100.0, 50.0, *calm[1:], (60.0, 33.0, 0.0)).steps == 2
+
+
+def test_an_open_step_that_has_its_batch_or_may_have_none_tells_of_no_wait() -> None:
+    calm = [(30.0, 3.0, 0.0)] * 10
+    assert opened(300.0, 90.0, *calm).wait == 0.06
+    gated = [(30.0, 3.0, 6.0)] * 10
+    assert opened(100.0, 90.0, *gated, of="dispatch_gate_wait_seconds").wait == 0.06
+    assert opened(100.0, 90.0, *gated).steps == 1
+
+
+def test_a_batch_in_the_queue_ends_a_wait_at_its_second_step() -> None:
+    """Nine steps that wait half of their time, one that does not, and now a batch waits for the trainer."""
+    before = [(60.0, 30.0, 0.0)] * 9
+    assert opened(300.0, 40.0, *before, (60.0, 0.0, 0.0)).wait == pytest.approx(0.0)
+    assert opened(100.0, 40.0, *before, (60.0, 0.0, 0.0)).wait == 0.06
 
 
 def test_what_waited_before_it_was_held_is_no_gate() -> None:

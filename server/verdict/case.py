@@ -1,0 +1,76 @@
+"""One instant as the rules ask it: who waits, and what gains most. Pure."""
+
+from dataclasses import dataclass
+from math import inf
+
+from server.verdict.inputs import Seen
+from server.verdict.limiters import BUSY_SCORER, twice_the_engines
+from server.verdict.model import Limiter, Outcome
+from server.verdict.numbers import Numbers
+
+# 15 %: what batch noise alone costs a balanced run (the watch band of `trainer_wait_ratio`).
+WAITS = 0.15
+# Of the trainer more must be on offer: a run that is held for a sixth of the time, so as not to run ahead, is matched.
+SURPLUS = 1.25
+# A verdict that stands is left 4 % of the step later than it would be found, one that does not is found 2 % later:
+# on the line itself, noise of two per cent then changes nothing.
+STAYS, COMES = 0.04, 0.02
+# A tenth of what arrives is dropped as stale, and what arrives would do but for that tenth: the wait is those drops.
+ENOUGH, MUCH_STALE = 0.90, 0.10
+
+UNEXPLAINED = ("too_few_engines", "not_told")
+STARVING = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound")
+FILTERED = ("curriculum_bound", True)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One instant, worked out. ``found``: limiters by gain. ``stands``: the outcome that stands, "" for none."""
+
+    n: Numbers
+    found: tuple[Limiter, ...]
+    stands: str = ""
+
+    @property
+    def seen(self) -> Seen:
+        return self.n.seen
+
+    @property
+    def starved(self) -> bool:
+        """Does the trainer wait for want of samples? Not where more arrives than it takes, and grows too old."""
+        n = self.n
+        if n.wait is None or n.wait < self.waits:
+            return False
+        enough = n.potential is not None and n.capacity is not None and n.potential >= ENOUGH * n.capacity
+        return not (enough and (n.stale or 0.0) >= MUCH_STALE)
+
+    @property
+    def waits(self) -> float:
+        """Share of the step from which on the trainer is starved."""
+        return WAITS if not self.stands else WAITS - STAYS if self.stands in STARVING else WAITS + COMES
+
+    @property
+    def worth(self) -> float:
+        """How much more than it takes must be on offer for the trainer to be the limiter."""
+        return SURPLUS if not self.stands else SURPLUS - STAYS if self.stands == "trainer_bound" else SURPLUS + COMES
+
+    def best(self, *outcomes: Outcome) -> Limiter | None:
+        return next((one for one in self.found if one.outcome in outcomes), None)
+
+    @property
+    def first(self) -> Limiter | None:
+        """Of what slows production down, what gains most; of two that fill the gap, what would more than fill it."""
+        slows = [one for one in self.found if one.outcome in STARVING or (one.outcome, self.n.filtered) == FILTERED]
+        return max(slows, key=lambda one: (round(one.gain, 2), self._alone(one)), default=None)
+
+    def apart(self, own: Limiter, rival: Limiter) -> tuple[float, float]:
+        """What to tell two by: their gains, or what they would gain were the trainer no bound to either."""
+        full = (self.n.gap or 1.0) - 0.005
+        both = own.gain >= full and rival.gain >= full
+        return (self._alone(own), self._alone(rival)) if both else (own.gain, rival.gain)
+
+    def _alone(self, one: Limiter) -> float:
+        """How much faster production were without it, however much the trainer could take."""
+        if one.outcome == "reward_bound" and (self.n.extra.get("scoring_busy_ratio") or 0.0) >= BUSY_SCORER:
+            return inf
+        return twice_the_engines(self.n) or one.gain if one.cause in UNEXPLAINED else one.factor
