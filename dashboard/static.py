@@ -10,6 +10,8 @@ import hashlib
 import re
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import brotli  # type: ignore[import-untyped]
@@ -24,6 +26,10 @@ _FOREVER = "public, max-age=31536000, immutable"
 _SMALL = 500
 # brotli 9 takes 0.4 s for plotly.js and comes within 11 % of level 11, which takes ten.
 _BROTLI, _GZIP = 9, 6
+# Charts are lines and areas: the basic edition has those, and is a third of the whole (0.4 of 1.5 MB on the wire).
+_PLOTLY = "/plotly/package_data/plotly.min.js"
+_VERSION = re.compile(rb"v\d+\.\d+\.\d+")
+_VENDOR = Path(__file__).parent / "vendor" / "plotly-basic.min.js"
 # Made per request, so packed while somebody waits. Level 4 takes 2 ms for a page's first load.
 _ANSWERS, _LARGE, _QUICK = ("/_dash-update-component", "/_dash-layout"), 8000, 4
 # A bound on the memory of hostile query strings; the whole dashboard is about forty files.
@@ -79,7 +85,10 @@ class Static:
         async def collect(message: Message) -> None:
             messages.append(message)
 
-        await self.app(_plain(scope), receive, collect)
+        if scope["path"].endswith(_PLOTLY) and (small := await asyncio.to_thread(_small_plotly)) is not None:
+            messages = small
+        else:
+            await self.app(_plain(scope), receive, collect)
         if messages[0]["status"] != 200:
             for message in messages:
                 await send(message)
@@ -100,6 +109,19 @@ class Packed:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         ours = scope["type"] == "http" and scope["path"] in self._paths
         await (self._packer if ours else self._app)(scope, receive, send)
+
+
+def _small_plotly() -> list[Message] | None:
+    """What `make setup` fetched, as the app would answer with it; None: there is none, or it is of another version."""
+    try:
+        body, whole = _VENDOR.read_bytes(), files("plotly") / "package_data" / "plotly.min.js"
+        with whole.open("rb") as file:
+            if _VERSION.findall(body[:200]) != _VERSION.findall(file.read(200)):
+                return None
+    except OSError:
+        return None
+    start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/javascript")]}
+    return [start, {"type": "http.response.body", "body": body}]
 
 
 def _plain(scope: Scope) -> Scope:

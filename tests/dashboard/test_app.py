@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import brotli  # type: ignore[import-untyped]
@@ -87,6 +88,7 @@ async def fetch(app: Any, path: str, **headers: str) -> httpx.Response:
         return await client.send(request)
 
 
+FILE = "/_dash-component-suites/dash/deps/react.min.js"
 PLOTLY = "/_dash-component-suites/plotly/package_data/plotly.min.js"
 
 
@@ -95,7 +97,7 @@ PLOTLY = "/_dash-component-suites/plotly/package_data/plotly.min.js"
     [("gzip, deflate, br", "br"), ("gzip", "gzip"), ("br;q=0, gzip", "gzip"), ("identity", None), ("zstd", None)],
 )
 def test_encodings(accept: str, encoding: str | None) -> None:
-    answer = run(fetch(Static(Origin()), PLOTLY, accept_encoding=accept))
+    answer = run(fetch(Static(Origin()), FILE, accept_encoding=accept))
     assert answer.headers.get("content-encoding") == encoding
     assert answer.content == BODY
     assert answer.headers["vary"] == "accept-encoding"
@@ -116,21 +118,34 @@ def test_compressed_once_even_when_asked_at_once(monkeypatch: pytest.MonkeyPatch
     app = Static(origin)
 
     async def crowd() -> None:
-        await asyncio.gather(*(fetch(app, PLOTLY) for _ in range(5)))
+        await asyncio.gather(*(fetch(app, FILE) for _ in range(5)))
 
     run(crowd())
-    assert origin.seen == [PLOTLY]
+    assert origin.seen == [FILE]
     # On a thread: the event loop never compresses.
     assert threads == [static._compress]
 
 
+def test_the_small_plotly_is_served_and_the_whole_where_it_is_not_or_is_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small = run(fetch(Static(Origin()), PLOTLY, accept_encoding="gzip"))
+    assert b"plotly.js (basic - minified) v" in small.content[:100], "run `make setup`, which fetches it"
+    # The whole one is 1.47 MB.
+    assert int(small.headers["content-length"]) < 450_000
+    monkeypatch.setattr(static, "_VENDOR", tmp_path / "plotly.js")
+    assert run(fetch(Static(Origin()), PLOTLY)).content == BODY
+    (tmp_path / "plotly.js").write_bytes(b"/* plotly.js (basic - minified) v3.9.9 */" + BODY)
+    assert run(fetch(Static(Origin()), PLOTLY)).content == BODY
+
+
 def test_a_browser_that_has_the_file_gets_304() -> None:
     app = Static(Origin())
-    etag = run(fetch(app, PLOTLY)).headers["etag"]
+    etag = run(fetch(app, FILE)).headers["etag"]
     for asked in (etag, f"W/{etag}", f'"other", {etag}'):
-        answer = run(fetch(app, PLOTLY, if_none_match=asked))
+        answer = run(fetch(app, FILE, if_none_match=asked))
         assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
-    assert run(fetch(app, PLOTLY, if_none_match='"other"')).status_code == 200
+    assert run(fetch(app, FILE, if_none_match='"other"')).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -139,7 +154,7 @@ def test_a_browser_that_has_the_file_gets_304() -> None:
         ("/_dash-component-suites/dash/deps/react@18.v4_4_1m1731.min.js", static._FOREVER),
         ("/assets/app.css?m=1731.5", static._FOREVER),
         ("/assets/app.css", "no-cache"),
-        (PLOTLY, "no-cache"),
+        (FILE, "no-cache"),
     ],
 )
 def test_only_fingerprinted_files_are_kept_for_long(path: str, kept: str) -> None:
@@ -171,8 +186,8 @@ def test_long_answers_of_callbacks_are_packed(path: str, repeat: int, packed: bo
 def test_errors_and_other_paths_pass_through() -> None:
     broken, fine = Origin(404), Origin()
     app = Static(broken)
-    assert [run(fetch(app, PLOTLY)).status_code for _ in range(2)] == [404, 404]
-    assert broken.seen == [PLOTLY, PLOTLY]
+    assert [run(fetch(app, FILE)).status_code for _ in range(2)] == [404, 404]
+    assert broken.seen == [FILE, FILE]
     assert "etag" not in run(fetch(Static(fine), "/api/v1/runs")).headers
 
 
