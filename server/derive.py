@@ -6,6 +6,7 @@ a restart is in `states()` (counters) or can be fed again from the store (window
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 from collectors.model import Histogram, Labels
@@ -151,7 +152,7 @@ class Deriver:
     ) -> list[Emission]:
         """Values of one step: answers of every step signal that reads one of them, at the step's time."""
         kept = self.book.get(axis, incarnation, number)
-        told = self._counted(Step(axis, incarnation, number, ts, dict(values)), target)
+        told = self._counted(Step(axis, incarnation, number, ts, _finite(values)), target)
         if kept is not None and kept.values.items() >= told.items():
             return []  # an old row read again says nothing new, nor does one of less weight
         window = self.facts.get("logging_steps") if axis == TRAINER else None
@@ -177,7 +178,7 @@ class Deriver:
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
     ) -> None:
         """Remember a step for the windows of later ones, without an answer."""
-        told = self._counted(Step(axis, incarnation, number, ts, dict(values)), target)
+        told = self._counted(Step(axis, incarnation, number, ts, _finite(values)), target)
         self._remember(axis, incarnation, number, ts, target, told)
 
     def _counted(self, step: Step, target: str) -> dict[StepKey, float]:
@@ -340,6 +341,11 @@ class Deriver:
         if signal.of == "rollout" if isinstance(signal, Counter) else signal.records:
             names |= self.rollouts.tellers
         return _listed(sorted(names))
+
+
+def _finite(values: Mapping[StepKey, float]) -> dict[StepKey, float]:
+    """As the store keeps them: what is no number is not told, so that a restart changes nothing."""
+    return {key: value for key, value in values.items() if isfinite(value)}
 
 
 def _listed(names: list[str]) -> str:

@@ -123,7 +123,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         """The cluster as a user would name it: engines' URLs, the run's directory, the provider's API."""
         if "targets" in self.ready:
             named = tuple(map(_named, self.ready["targets"]))
-            return RunSettings(self.ready["run"], named, self.ready.get("facts", {}))
+            return RunSettings(self.ready["run"], named, {**self._gpus, **self.ready.get("facts", {})})
         engines = [
             TargetSettings(url, name=f"engine-{number}", collector="vllm")
             for number, url in enumerate(self.ready["engines"])

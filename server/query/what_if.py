@@ -7,6 +7,7 @@ from typing import Any
 
 from server.query.types import Status
 from server.query.what_if_types import Answer, OutOfRange, Range
+from server.signals._gpus import ROLES, Fleet, fleet
 from server.verdict.what_if import what_if
 from server.verdict.what_if_types import DELTAS, FIGURES, NEEDS, Changes, Figure, Now, State, WhatIf
 
@@ -42,6 +43,8 @@ def ask(status: Status, changes: Changes) -> Answer:
         value = getattr(changes, name)
         if not low <= value <= high:
             raise OutOfRange(f"{name} {value}: this run has {_has(name, now)}, so {low:g} to {high:g}")
+    if now.engines and now.generator_gpus and _left(now, now.engines, now.generator_gpus, changes) <= 0:
+        raise OutOfRange("move_gpus and add_engines together leave the generator nothing")
     return Answer(status.run, now, ranges(now), what_if(now, changes))
 
 
@@ -100,8 +103,14 @@ class _Look:
 def today(status: Status) -> Now:
     """The run's numbers as its status has them."""
     look, outcome = _Look(status), (status.verdict or {}).get("outcome")
-    known: dict[str, Any] = _rates(look) | _generation(look) | _learning(look, status.facts) | _money(look)
+    gpus = fleet({name: value for name, value in status.facts.items() if _counts(value)}, status.mode)
+    known: dict[str, Any] = _rates(look) | _generation(look) | _learning(look, status.facts)
+    known |= _money(look, gpus) | {f"{role}_gpus": getattr(gpus, role).gpus for role in ROLES}
     return Now(outcome=str(outcome or ""), apart=_apart(status.mode), one_pool=_one_pool(status.mode), **known)
+
+
+def _counts(value: str | float) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _apart(mode: str) -> str:
@@ -124,8 +133,6 @@ def _rates(look: _Look) -> dict[str, float | None]:
         "trained": trained,
         "wait": look.get("trainer_wait_ratio"),
         "step_seconds": step,
-        "trainer_gpus": look.fact("trainer_gpus"),
-        "generator_gpus": look.fact("generator_gpus"),
     }
 
 
@@ -176,12 +183,22 @@ def _filtered(look: _Look, facts: Mapping[str, str | float]) -> bool | None:
     return admitted < completed / 2
 
 
-def _money(look: _Look) -> dict[str, float | None]:
-    costs = look.values("cost_usd_per_million_tokens", tokens="trained") or look.values("cost_usd_per_million_tokens")
+def _idle(look: _Look) -> float | None:
+    """As the verdict's own: causes that are told as 0 when they do not apply say nothing alone."""
+    told = look.total("idle_usd_per_hour")
+    lives = [look.get("idle_usd_per_hour", cause=cause) for cause in ("stalled", "starting", "paused")]
+    of_life = sum(1 for usd in lives if usd is not None)
+    return None if told == 0 and of_life == len(look.values("idle_usd_per_hour")) else told
+
+
+def _money(look: _Look, gpus: Fleet) -> dict[str, float | None]:
+    # One price is all the model has: GPUs of two prices are not moved between the sides for nothing.
+    prices = {pool.usd_per_gpu_hour for pool in gpus.pools}
+    price = prices.pop() if len(prices) == 1 else None
     return {
-        "usd_per_gpu_hour": look.fact("usd_per_gpu_hour"),
-        "usd_per_million_tokens": costs[0] if costs else None,
-        "idle_usd_per_hour": look.total("idle_usd_per_hour"),
+        "usd_per_gpu_hour": price,
+        "usd_per_million_tokens": look.get("cost_usd_per_million_tokens", of="trained"),
+        "idle_usd_per_hour": _idle(look),
     }
 
 
@@ -196,6 +213,11 @@ def _limits(now: Now) -> list[tuple[str, float, float]]:
     if now.engines:
         found.append(("add_engines", 1 - now.engines, 100_000.0))
     return found
+
+
+def _left(now: Now, engines: float, gpus: float, changes: Changes) -> float:
+    """Share of the generator that both changes leave, as the model counts it."""
+    return 1 + changes.add_engines / engines + (0.0 if now.one_pool else changes.move_gpus / gpus)
 
 
 def _has(name: str, now: Now) -> str:

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator
 
+from server.verdict.inputs import Seen
 from server.verdict.model import Evidence, Limiter
 from server.verdict.numbers import Numbers
 
 # Half of a step's wait in hundredths: below it a claim and its cross-check agree.
 DISAGREE = 0.15
 MOST = 8
+# From half of what a step may take on it is worth a line.
+LATE = 0.5
 
 
 def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tuple[Evidence, ...]:
     """What is known, most telling first; at most eight facts. ``own``: what the summary says already."""
     facts = [
+        *_liveness(n),
         *_trainer(n),
         *_limiters(n, tuple(one for one in found if one is not own)),
         *_engines(n),
@@ -23,6 +27,18 @@ def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tup
     for one in facts:
         seen.setdefault(one.text, one)
     return tuple(seen.values())[:MOST]
+
+
+def _liveness(n: Numbers) -> Iterator[Evidence]:
+    """What a stalled run is told by; of one that goes on nothing."""
+    stall = n.seen.get("trainer_stall_ratio")
+    if stall is not None and stall >= LATE:
+        text = f"The open step has lasted {stall:.0%} of the longest a step may take (6 x its median, at least 30 min)"
+        yield _of(n, text, "trainer_stall_ratio", stall, "ratio", 1.0)
+    for state, words in (("hung", "run requests and make no token"), ("down", "do not answer")):
+        if n.engines.get(state, 0.0) >= 0.5 * sum(n.engines.values()) > 0:
+            text = f"{n.engines[state]:.0f} of {sum(n.engines.values()):.0f} engines {words}"
+            yield _of(n, text, "generator_engines", n.engines[state], "engines")
 
 
 def _trainer(n: Numbers) -> Iterator[Evidence]:
@@ -119,6 +135,17 @@ def known(n: Numbers) -> dict[str, bool]:
         "queue": n.batches is not None or n.arrivals is not None,
         "zero": n.zero is not None,
     }
+
+
+# Told as 0 whenever they do not apply: alone they say nothing of what is idle.
+_OF_LIFE = ("stalled", "starting", "paused")
+
+
+def idle(seen: Seen) -> float | None:
+    """Idle USD per hour of all causes that are known; None where none of a running run's is: unknown is not 0."""
+    causes = {row.get("cause", ""): value for row, value in seen.rows("idle_usd_per_hour")}
+    known = any(value > 0 or cause not in _OF_LIFE for cause, value in causes.items())
+    return sum(causes.values()) if known else None
 
 
 def completeness(n: Numbers) -> float:

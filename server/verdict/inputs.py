@@ -72,8 +72,9 @@ class Seen:
         return self.now - max(times) if times else None
 
     def why(self, signal: str) -> str:
-        """Why a signal has no value, in its own words."""
-        gaps = (told.why for told in self.signals.get(signal, {}).values() if told.value is None)
+        """Why a signal has no value that counts now, in its own words."""
+        found = self.signals.get(signal, {}).values()
+        gaps = (self.stale(signal, told.ts) if told.value is not None else told.why for told in found)
         return next((words for words in gaps if words), "")
 
     def fact(self, name: str) -> float | None:

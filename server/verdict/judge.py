@@ -17,6 +17,8 @@ the queue; ``recent`` instants; ``said``: the verdict that stands."""
 
 # A change must hold this long: six ticks outlast one late page. One that is not sure waits twice as long.
 HOLD_SECONDS, UNSURE_SECONDS = 30.0, 60.0
+# Of a verdict about a run whose queue stands still: below what is confident.
+STILL = 0.5
 # Data that is missing for two minutes is no gap between two scrapes any more.
 MISSING_SECONDS = 120.0
 
@@ -84,7 +86,9 @@ def _buffered(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Verd
     rows = [[one.ts, one.queue, one.version, one.batch] for one in samples]
     if state in ("stall", "stop") and found.outcome not in ("stalled", "unknown"):
         text = Evidence(buffer.WORDS[state][0].upper() + buffer.WORDS[state][1:], "queue_samples_now", queue, "samples")
-        return replace(found, evidence=(text, *found.evidence)), rows, state
+        # Where nothing moves for steps, the shares of the last ones speak of another time.
+        sure = round(min(found.confidence, STILL), 2)
+        return replace(found, evidence=(text, *found.evidence), confidence=sure), rows, state
     return found, rows, state
 
 

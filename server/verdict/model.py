@@ -126,7 +126,7 @@ class Verdict:
             "since": self.since,
             "summary": self.summary,
             "evidence": [_plain(one) for one in self.evidence],
-            "shares": {f"{one.outcome}/{one.cause}": one.share for one in self.limiters},
+            "shares": _shares(self.limiters),
             "next": _plain(beyond) if beyond is not None else None,
             "usd_per_hour": self.usd_per_hour,
             "rule": self.rule,
@@ -139,6 +139,15 @@ class Verdict:
             "buffer": self.buffer,
             "rules_version": self.rules_version,
         }
+
+
+def _shares(limiters: tuple[Limiter, ...]) -> dict[str, float]:
+    """Share of the gap by outcome and cause: two limiters may have both in common (tools that are told, and not)."""
+    found: dict[str, float] = {}
+    for one in limiters:
+        name = f"{one.outcome}/{one.cause}"
+        found[name] = found.get(name, 0.0) + one.share
+    return found
 
 
 def _plain(one: Evidence | Limiter) -> dict[str, Any]:

@@ -228,6 +228,10 @@ def _stale(seen: Seen) -> float | None:
     exits = seen.get("rollout_exit_ratio", exit="stale")
     if exits is not None:
         return exits
+    # Of a trainable share the rest is discarded for any reason: errors and filtered groups above all.
+    told = {metric for row in seen.steps for metric, _ in row.values}
+    if "stale_dropped_rollouts" not in told or "trainable_ratio" in told:
+        return None
     arrivals, trained = seen.get("queue_arrivals_samples_per_second"), seen.get("trainer_samples_per_second")
     return seen.get("discarded_rollout_ratio") if arrivals is not None and trained is not None else None
 

@@ -329,7 +329,7 @@ def _verdict(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -
         numbers=n.table(),
         missing=facts.missing(n),
         disagreements=says,
-        usd_per_hour=n.seen.total("idle_usd_per_hour"),
+        usd_per_hour=facts.idle(n.seen),
     )
 
 

@@ -63,7 +63,14 @@ def changed(today: Model, changes: Changes, notes: Notes) -> Model:
         later, capacity, made, bound, _times(today.made, factor.least), lengths.value,
         engines_as_now=engines.value == 1, lacks=missing,
     )  # fmt: skip
-    return _stale(today, model, raw, notes)
+    found = _stale(today, model, raw, notes)
+    if (later.concurrency or 0.0) <= (now.concurrency or 0.0) or found.made is None or found.made == model.made:
+        return found
+    # What a staleness bound keeps from being dispatched is not in flight: a higher cap never makes less than today's.
+    capped = changed(today, replace(changes, concurrency=None), Notes())
+    if capped.made is None or capped.made <= found.made:
+        return found
+    return replace(found, made=capped.made, bound=joined(found.bound, "at least"))
 
 
 def _times(number: float | None, factor: float | None) -> float | None:

@@ -74,6 +74,9 @@ def summary(outcome: Outcome, n: Numbers, first: Limiter | None) -> str:
         title += f": the trainer waits {n.wait:.0%} of each step"
     elif outcome == "balanced" and n.wait is not None:
         title += f": the trainer waits {n.wait:.0%} of its step"
+    elif outcome == "stalled" and (hung := n.engines.get("hung")):
+        # Half of them that hang leave a run that crawls: what is seen is said, not that nothing moves.
+        title = f"{hung:.0f} of {sum(n.engines.values()):.0f} engines run requests and make no token"
     if first is not None and first.text:
         return f"{title}{'; ' if ':' in title else ': '}{first.text}"
     return title

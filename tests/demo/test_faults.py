@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from statistics import fmean
 from urllib.error import URLError
@@ -100,7 +101,14 @@ def test_a_crashed_engines_requests_go_on_elsewhere(scenario: str, seconds: floa
 def test_nobody_listens_where_an_engine_died(make_demo: Callable[..., Demo]) -> None:
     demo = make_demo(faults=[Fault("engine-crash", 10.0), Fault("engine-freeze", 12.0)])
     urls = list(demo.ready["engines"])  # type: ignore[call-overload]
+    kept = HTTPConnection(urls[0].removeprefix("http://"), timeout=10)
+    kept.request("GET", "/metrics")
+    assert kept.getresponse().read()
+    kept.auto_open = 0
     demo.advance(START + 20)
+    with pytest.raises((OSError, HTTPException)):  # nor on a connection that its collector kept
+        kept.request("GET", "/metrics")
+        kept.getresponse()
     with pytest.raises(URLError):
         urlopen(urls[0] + "/metrics", timeout=10)
     frozen = demo.cluster.engines[1]

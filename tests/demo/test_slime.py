@@ -18,6 +18,7 @@ from server.demo.slime_process import SlimeDemo
 from server.demo.slime_records import SlimeObserver, SlimeStep
 from server.demo.slime_truth import mfu
 from tests.demo.conftest import START
+from tests.demo.watched import Same
 
 ROW = SCENARIOS["qwen3-235b-slime"]
 RECORDED = Path(__file__).parent.parent / "testdata/sglang/driven/metrics_1795248877036_load.prom"
@@ -118,6 +119,10 @@ def demo(make_demo: Callable[..., SlimeDemo]) -> SlimeDemo:
     made = make_demo("qwen3-235b-slime")
     made.advance(START + 700)
     return made
+
+
+def test_its_gpus_have_a_price(demo: SlimeDemo) -> None:
+    assert Same(demo).settings().facts == {"gpu_type": "H200", **demo.ready["facts"]}  # type: ignore[dict-item]
 
 
 def shape(page: str) -> set[tuple[str, tuple[str, ...]]]:

@@ -5,6 +5,7 @@ import logging
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,24 @@ def test_status_says_it_as_an_engineer_would(store: Store) -> None:
         assert TOLD in said
         assert "bottleneck" not in said
         assert json.loads(command.dump(found))["verdict"]["next"]["cause"] == "spin_up"
+
+
+def test_while_nobody_collects_it_is_unknown_since_then(store: Store) -> None:
+    with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
+        engine(run, 0, 0)
+        run.clock.set(T0 + 300)
+        said = command.text(shape.status(run.reader.status("run")))
+    assert "verdict: unknown (incomplete), for 5 min\n  nothing is collected of this run now" in said
+    assert "idle now" not in said
+
+
+def test_a_step_that_tells_no_number_tells_nothing(store: Store) -> None:
+    """As after a restart, for the store keeps no such number: 12 of 30 s are waited, not none."""
+    samples = [replace(one, value=math.nan) if one.step in (3, 6) else one for one in steps(1, 10).samples]
+    with bench(store) as run:
+        run.commit(TRAINER, replace(steps(1, 10), samples=tuple(samples)), T0)
+        engine(run, 0, 300, 60)
+        assert run.value("trainer_wait_ratio") == pytest.approx(0.4)
 
 
 # ---- the API

@@ -10,7 +10,7 @@ from collectors.model import Reading, Sample
 from server.api import close_api, create_api
 from server.api_what_if import add_what_if
 from server.query.types import SignalNow, Status
-from server.query.what_if import MOST, changes_of, today
+from server.query.what_if import MOST, OutOfRange, ask, changes_of, today
 from server.store import Store
 from server.verdict.what_if_types import NEEDS, Changes, Now
 from tests.server.support import T0, TRAINER, Bench, bench
@@ -147,6 +147,14 @@ def exits(**shares: float) -> list[SignalNow]:
         ([signal("staleness_estimated_versions", 2.0)], {"staleness": 2.0}),
         ([signal("staleness_estimated_versions", 2.0), signal("staleness_versions", 3.0, level="trajectory",
           stat="mean")], {"staleness": 3.0}),
+        ([signal("cost_usd_per_million_tokens", 9.0, of="prefill"), signal("cost_usd_per_million_tokens", 2.0,
+          of="trained")], {"usd_per_million_tokens": 2.0}),
+        ([signal("cost_usd_per_million_tokens", 9.0, of="prefill"), signal("cost_usd_per_million_tokens", None,
+          of="trained")], {}),
+        ([signal("idle_usd_per_hour", 0.0, cause="stalled"), signal("idle_usd_per_hour", 0.0, cause="starting"),
+          signal("idle_usd_per_hour", None, cause="trainer_wait")], {}),
+        ([signal("idle_usd_per_hour", 0.0, cause="stalled"), signal("idle_usd_per_hour", 0.0, cause="trainer_wait")],
+         {"idle_usd_per_hour": 0.0}),
         ([signal("idle_usd_per_hour", 3.0, cause="wait"), signal("idle_usd_per_hour", 4.0, cause="held")],
          {"idle_usd_per_hour": 7.0}),
         ([signal("trainer_wait_ratio", None)], {}),
@@ -159,10 +167,24 @@ def test_today_from_signals(told: list[SignalNow], expected: dict[str, Any]) -> 
 def test_today_from_facts() -> None:
     told = status(max_in_flight=64.0, oversampling=2.0, filters_zero_advantage=0.0, max_staleness_versions=-1.0)
     assert today(told) == Now(concurrency=64.0, oversampling=2.0, filtered=False)
+    # H200s cost 1.59 where nothing else is stated, and of 8 GPUs in all 6 are the generator's when 2 train.
+    assert today(status(gpus=8.0, trainer_gpus=2.0, gpu_type="H200")) == Now(  # type: ignore[arg-type]
+        trainer_gpus=2.0, generator_gpus=6.0, usd_per_gpu_hour=1.59
+    )
+    two = status(trainer_usd_per_gpu_hour=2.0, generator_usd_per_gpu_hour=1.0)
+    assert today(two) == Now(), "two prices are none for GPUs that move"
     judged = replace(told, verdict={"outcome": "sandbox_bound"}, mode="async_colocated", facts={})
     assert today(judged) == Now(
         outcome="sandbox_bound", one_pool="trainer and generator share their GPUs: none can move"
     )
+
+
+def test_changes_that_leave_no_generator_are_refused_together() -> None:
+    told = status(signal("generator_engines", 4.0, state="up"), trainer_gpus=4.0, generator_gpus=4.0)
+    # 1 - 3/4 of the engines - 3/4 of the GPUs: less than none.
+    with pytest.raises(OutOfRange, match="together leave the generator nothing"):
+        ask(told, Changes(move_gpus=-3, add_engines=-3))
+    assert ask(told, Changes(move_gpus=-2, add_engines=-1)).found.then.figures["generator_gpus"].value == 1.0
 
 
 def test_an_address_typed_by_hand_still_means_something() -> None:

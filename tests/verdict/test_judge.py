@@ -3,11 +3,13 @@
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from server.verdict.judge import HOLD_SECONDS, MISSING_SECONDS, UNSURE_SECONDS, remember
 from server.verdict.model import OUTCOMES, Verdict, from_json
+from server.verdict.rules import CONFIDENT
 from tests.verdict.support import HEALTHY, NOW, STARVED, seen
 from tests.verdict.test_proof import FULL, NO_ENGINES, NO_PLACE, TABLE
 
@@ -74,6 +76,44 @@ def test_data_that_is_missing_for_a_while_blanks_nothing() -> None:
 def test_liveness_shows_at_once() -> None:
     found = run((50.0, [HEALTHY]), (50.0, [HEALTHY, {"trainer_stall_ratio": 1.1}]))
     assert changed(found, "stalled") == 50.0
+
+
+def test_what_stalls_is_told_by_its_own_numbers() -> None:
+    engines: Told = {'generator_engines{state="up"}': 1.0, 'generator_engines{state="hung"}': 3.0}
+    hung: Told = {"trainer_stall_ratio": 1.1, **engines}
+    found = run((50.0, [HEALTHY, hung]))[-1][1]
+    assert found.outcome == "stalled"
+    assert [one.text for one in found.evidence[:2]] == [
+        "The open step has lasted 110% of the longest a step may take (6 x its median, at least 30 min)",
+        "3 of 4 engines run requests and make no token",
+    ]
+    assert found.summary == "3 of 4 engines run requests and make no token"
+    assert run((50.0, [HEALTHY, {"trainer_stall_ratio": 1.1}]))[-1][1].summary == "The run makes no progress"
+    assert not any("open step" in one.text for one in run((50.0, [HEALTHY]))[-1][1].evidence)
+
+
+def test_beside_a_queue_that_stands_still_nothing_is_sure() -> None:
+    """The shares are of steps that ended; two batches wait since, and nobody takes one."""
+    idle: Told = {"queue_samples_now": 600.0, "policy_version": 7.0}
+    moves = run((400.0, BOUND), batch_samples=256.0)[-1][1]
+    still = run((400.0, [*BOUND, idle]), batch_samples=256.0)[-1][1]
+    assert (moves.buffer, still.buffer) == ("", "stall") and moves.outcome == still.outcome
+    assert moves.confidence >= CONFIDENT > 0.5 == still.confidence
+    assert still.evidence[0].text == "Batches wait and the trainer takes none"
+
+
+def test_idle_dollars_that_nobody_tells_are_not_none() -> None:
+    life: Told = {f'idle_usd_per_hour{{cause="{one}"}}': 0.0 for one in ("stalled", "starting", "paused")}
+    waits: Told = {'idle_usd_per_hour{cause="trainer_wait"}': 0.0}
+    hung: Told = {'idle_usd_per_hour{cause="stalled"}': 12.5}
+    assert run((5.0, [HEALTHY, life]))[-1][1].usd_per_hour is None
+    assert run((5.0, [HEALTHY, life, waits]))[-1][1].usd_per_hour == 0.0
+    assert run((5.0, [HEALTHY, life, hung]))[-1][1].usd_per_hour == 12.5
+
+
+def test_what_is_too_old_is_missing_for_its_age() -> None:
+    old = replace(seen(HEALTHY), stale=lambda name, ts: "no step for more than 1800 s" if name[:4] == "zero" else "")
+    assert remember(None, old)[1].missing == ("zero_advantage_ratio: no step for more than 1800 s",)
 
 
 def test_a_restart_at_any_instant_changes_nothing() -> None:

@@ -1,7 +1,7 @@
 """The proof table: a window, what must be said of it, and why. Look-alikes stand beside each other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -28,6 +28,9 @@ NO_ENGINES: Told = {"generator*": None, "kv_*": None}
 NO_PLACE: Told = {"in_flight*": None}
 NO_ZERO: Told = {"zero_advantage*": None}
 NO_QUEUE: Told = {"queue*": None}
+
+
+DROPS = [replace(row, values=row.values | {("stale_dropped_rollouts", ()): 9.0}) for row in steps(*[0.2] * 10)]
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,11 @@ TABLE = [
        said="trainer_bound/compute", sure=True, why="who is held has filled the queue: 8.5 and twice that may come"),
     of("waits in bursts because samples grow stale", HEALTHY, {"trainer_wait_ratio": 0.2,
        "trainer_samples_per_second": 7.2, "queue_arrivals_samples_per_second": 12.0, "discarded_rollout_ratio": 0.4},
-       said="trainer_bound/compute", why="12 arrive, 9 could be taken: the wait is what was dropped"),
+       last=DROPS, said="trainer_bound/compute", why="12 arrive, 9 could be taken: the wait is what was dropped"),
+    of("waits as long, and what is discarded carried no gradient", HEALTHY, STARVED, FULL, {"trainer_wait_ratio": 0.2,
+       "trainer_samples_per_second": 6.8, "capacity_samples_per_second": 8.5, "queue_arrivals_samples_per_second": 6.8,
+       'generation_held_ratio{by="gate"}': 0.2, "discarded_rollout_ratio": 0.28}, last=steps(*[0.2] * 10),
+       said="generator_bound/too_few_engines", why="no step counts a sample that grew too old: it is filtered groups"),
     of("most of the step is not named", HEALTHY, {"trainer_wait_ratio": 0.0, "queue_arrivals_samples_per_second": 12.0,
        'trainer_overhead_seconds{phase="other"}': 17.0}, said="trainer_bound/other", sure=True,
        why="17 of 30 s are neither waiting, computing nor an overhead it names"),
@@ -232,6 +239,11 @@ TABLE = [
        why="without them it would wait longer"),
     of("staleness at its bound", HEALTHY, {"staleness_bound_ratio": 1.0}, said="balanced/",
        why="a bounded queue stands at its bound: it names nothing"),
+    of("tools that are told and tools that are not", HEALTHY, STARVED, QUIET, {"in_flight_rollouts*": None,
+       'in_flight_rollouts{state="generating"}': 100.0, 'generator_requests{state="running"}': 10.0,
+       'rollout_phase_seconds{phase="tools"}': 10.0, 'rollout_phase_seconds{phase="model"}': 50.0,
+       'rollout_phase_seconds{phase="all"}': 60.0}, said="sandbox_bound/tool_time", sure=False,
+       why="a sixth of the time in tools by the log, a tenth in the engines, and nobody tells of the rest"),
     # ---- matched
     of("matched", HEALTHY, said="balanced/", sure=True, why="8.6 arrive, 9 could be taken"),
     of("batch noise", HEALTHY, {"trainer_wait_ratio": 0.13}, said="balanced/", why="13 % is what batches cost"),
@@ -302,7 +314,7 @@ def test_the_table_has_every_outcome_and_sixty_rows() -> None:
 @pytest.mark.parametrize("row", TABLE, ids=[row.what for row in TABLE])
 def test_shares_are_of_the_whole(row: Row) -> None:
     found = judge(seen(*row.told, **row.given))
-    shares = [one.share for one in found.limiters]
+    shares = list(found.to_json()["shares"].values())
     assert not shares or sum(shares) == pytest.approx(1.0)
     assert all(one.gain >= 1.0 and one.cause in CAUSES[one.outcome] for one in found.limiters)
     assert found.cause in (*CAUSES[found.outcome], "")
