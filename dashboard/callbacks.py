@@ -68,7 +68,7 @@ def build(
     runs = look("", True).reader.runs()
     chosen = _choose(runs, address)
     try:
-        if chosen is None or page is None:
+        if page is None or (chosen is None and not page.whole):
             raise UnknownRun(address.run)
         boot = _load(look, views, wanted, chosen, address, page)
     except UnknownRun:
@@ -76,11 +76,13 @@ def build(
         if candidates is not None and not runs:
             nothing["found"] = candidates()
         return [nothing, run_links(runs, address), [], *(no_update for _ in PAGES)]
-    links = [run_links(runs, address, chosen.name), range_links(address, chosen, float(wanted.get("tz") or 0))]
+    tz = float(wanted.get("tz") or 0)
+    links = [run_links(runs, address, boot["run"]), range_links(address, chosen, tz) if chosen else []]
     if page.key in wanted.get("have", ()):
         return [boot, *links, *(no_update for _ in PAGES)]
-    # A page that is opened for the first time brings its charts along, so that they are drawn once.
-    tree = page.tree(boot.pop("figures", {}))
+    # A page that is opened for the first time brings its charts along, so that they are drawn once. Over steps the
+    # browser places the points first.
+    tree = page.tree({} if address.by_step else boot.pop("figures", {}))
     return [boot, *links, *(tree if one is page else no_update for one in PAGES)]
 
 
@@ -98,31 +100,40 @@ def _nothing(address: Address, wanted: Mapping[str, Any], page: Page | None) -> 
 
 
 def _load(
-    look: Looking, views: live.Views, wanted: Mapping[str, Any], run: RunInfo, address: Address, page: Page
+    look: Looking, views: live.Views, wanted: Mapping[str, Any], run: RunInfo | None, address: Address, page: Page
 ) -> Json:
+    if run is None or page.whole:
+        return _load_whole(look(run.name if run else "", True), views, wanted, page)
     scope = look(run.name, address.all and page.charts is None)
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
     cursor = {"cursor": scope.reader.cursor(run.name)} if page.charts else {}
     span = scope.span = urlstate.span(address, run, scope.status.now, scope.facts.newest())
-    scope.search = str(wanted.get("search") or "") if page.asks else ""
+    scope.search = str(wanted.get("search") or "") if page.asks or page.charts else ""
     charts = page.charts(Load(scope, address, run, span, wanted)) if page.charts else {}
     return _boot(views, scope, span, wanted, page) | cursor | charts
 
 
+def _load_whole(scope: Scope, views: live.Views, wanted: Mapping[str, Any], page: Page) -> Json:
+    """A page about all runs, which moves on whatever became of the one that the menu shows."""
+    now = scope.reader.now()
+    scope.search = str(wanted.get("search") or "")
+    return _boot(views, scope, Span(now - 3600, now, True), wanted, page)
+
+
 def _boot(views: live.Views, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
-    status, found = scope.status, cells(page, scope)
+    found, now = cells(page, scope), scope.reader.now() if page.whole else scope.status.now
     return {
         "page": wanted.get("n", 0),
         "key": page.key,
-        "run": status.run,
+        "run": scope.run,
         "all": scope.everything,
-        "now": status.now,
+        "now": now,
         "start": span.start,
         "end": span.end,
         "follow": span.follow,
         "timed": page.timed,
         "asks": list(page.asks),
-        "over": status.lifecycle in urlstate.OVER,
+        "over": found["life"] in urlstate.OVER,
         "bucket": (span.end - span.start) / urlstate.points(span),
         "have": views.remember(found),
         "view": found,

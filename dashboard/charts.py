@@ -7,7 +7,8 @@ from dash import dcc
 
 from dashboard import live
 from dashboard.figures import figure, has_points, limit_line
-from dashboard.limits import limits
+from dashboard.limits import Limit, limits, thresholds
+from dashboard.over import Behind, behind, drawn, traces
 from dashboard.page import Json, Load, html, pill, t
 from dashboard.panels import Card, Line, Panel, names_by_slot
 from dashboard.urlstate import points
@@ -15,6 +16,7 @@ from server.query.types import Reader, Series
 
 _GRAPH: Any = {"displayModeBar": False, "doubleClick": False, "responsive": True, "scrollZoom": False}
 _SPARK_POINTS = 60
+_ROOM = 1.6
 
 
 def read(load: Load, panels: Sequence[Panel], cards: Sequence[Card]) -> Json:
@@ -22,12 +24,39 @@ def read(load: Load, panels: Sequence[Panel], cards: Sequence[Card]) -> Json:
     status = load.scope.status
     slots = names_by_slot(status.signals, panels, cards)
     series = _series(load, slots)
+    found, rules = behind(load, panels), _rules(load, panels)
+    near = {panel.key: [one for one in rules[panel.key] if _near(one, panel, series)] for panel in panels}
     sparks = {f"k.{one.key}": one.peaks for one in cards if f"k.{one.key}" in series}
     return {
-        "figures": _figures(load, panels, series),
+        "figures": _figures(load, panels, series, found, near),
         "drawn": [slot for one in panels for slot, _ in one.slots() if slot in series],
         "sparks": {key: live.spark(series[key], peaks) for key, peaks in sparks.items()},
+        "rules": {key: [[one[0], one[2], one in near[key]] for one in lines] for key, lines in rules.items() if lines},
+        **_asked(load, panels, found),
     }
+
+
+def _asked(load: Load, panels: Sequence[Panel], found: Behind) -> Json:
+    """``behind``: [what lies behind the lines, which]; ``stepped``, over steps: slots with one point per step."""
+    over: Json = {"behind": [found.label, drawn(panels, found)]} if found.label else {}
+    if not load.address.by_step:
+        return over
+    infos = load.scope.reader.infos()
+    lines = [(slot, line.want.signal) for panel in panels for slot, line in panel.slots()]
+    return over | {"stepped": [slot for slot, name in lines if name in infos and infos[name].cadence == "step"]}
+
+
+def _near(limit: Limit, panel: Panel, series: Mapping[str, Series]) -> bool:
+    """Would its line leave room for the data? One far off would press them flat."""
+    edges = [series[slot] for slot, _ in panel.slots() if slot in series]
+    values = [value for one in edges for value in (*one.low, *one.high) if value is not None]
+    return bool(values) and min(*values, 0.0) * _ROOM <= limit[1] <= max(values) * _ROOM
+
+
+def _rules(load: Load, panels: Sequence[Panel]) -> dict[str, list[Limit]]:
+    """Lines of alert rules by panel, beside those of its bands."""
+    facts, infos, rules = load.scope.facts, load.scope.reader.infos(), load.scope.rules if panels else ()
+    return {panel.key: thresholds(panel, rules, limits(panel, facts, infos), infos) for panel in panels}
 
 
 def _series(load: Load, slots: Mapping[str, Sequence[str]]) -> dict[str, Series]:
@@ -42,19 +71,22 @@ def _series(load: Load, slots: Mapping[str, Sequence[str]]) -> dict[str, Series]
     return {slot: series for slot, series in found.items() if has_points(series)}
 
 
-def _figures(load: Load, panels: Sequence[Panel], series: Mapping[str, Series]) -> Json:
+def _figures(
+    load: Load, panels: Sequence[Panel], series: Mapping[str, Series], found: Behind, rules: Mapping[str, list[Limit]]
+) -> Json:
     tz, address = float(load.wanted.get("tz") or 0), load.address
     facts, infos = load.scope.facts, load.scope.reader.infos()
-    revision = f"{load.scope.run}|{address.range}|{address.start}"
+    revision = f"{load.scope.run}|{address.range}|{address.start}|{address.by_step}"
 
-    def drawn(panel: Panel) -> Json:
+    def chart_of(panel: Panel) -> Json:
         chart = figure(panel, series, load.span, tz, revision)
         shapes = [limit_line(value, level) for level, value, _ in limits(panel, facts, infos)]
+        shapes += [limit_line(value, level, "dash") for level, value, _ in rules[panel.key]]
         # A finger that drags over a chart wants to scroll the page.
         drag = {"dragmode": False} if load.wanted.get("touch") else {}
-        return {"data": chart["data"], "layout": chart["layout"] | {"shapes": shapes} | drag}
+        return {"data": traces(panel, found, tz) + chart["data"], "layout": chart["layout"] | {"shapes": shapes} | drag}
 
-    return {panel.key: drawn(panel) for panel in panels}
+    return {panel.key: chart_of(panel) for panel in panels}
 
 
 def card_of(card: Card) -> Any:
@@ -93,6 +125,7 @@ def panel_of(panel: Panel, drawn: Json | None) -> Any:
             "data-panel": panel.key,
             "data-share": "1" if panel.kind == "share" else "",
             "data-unit": panel.unit if panel.unit in ("ratio", "seconds") else "",
+            "data-units": panel.unit,
         },
     )
 
@@ -106,4 +139,4 @@ def _legend(panel: Panel) -> Any:
 def _item(slot: str, line: Line) -> Any:
     swatch = html.I(className=f"swatch c-{line.colour}" + (" thin" if line.thin else ""))
     words = [swatch, t(html.Span, f"p.{slot}.l"), html.B(**{"data-t": f"p.{slot}.v", "data-slot": slot})]
-    return html.Span(words, className="item", **{"data-s": f"p.{slot}.s"})
+    return html.Span(words, className="item", **{"data-s": f"p.{slot}.s", "data-signal": line.want.signal})

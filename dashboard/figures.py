@@ -197,10 +197,10 @@ def _value_axis(panel: Panel) -> Figure:
 def _tick_format(panel: Panel) -> str:
     if panel.unit == "ratio":
         return ".0%"
-    return "" if panel.kind == "share" or panel.unit in ("versions", "reward") else "~s"
+    return "" if panel.kind == "share" or panel.unit in ("versions", "reward", "nats") else "~s"
 
 
-def limit_line(value: float, level: str) -> Figure:
+def limit_line(value: float, level: str, dash: str = "dot") -> Figure:
     """A dotted line over the whole width. It has no label in the chart, where it would cover data: the legend has."""
     return {
         "type": "line",
@@ -209,5 +209,5 @@ def limit_line(value: float, level: str) -> Figure:
         "x1": 1,
         "y0": value,
         "y1": value,
-        "line": {"color": theme.LIMIT[level], "width": 1, "dash": "dot"},
+        "line": {"color": theme.LIMIT[level], "width": 1, "dash": dash},
     }

@@ -13,11 +13,13 @@ from typing import Any
 
 from dash import html as _html
 
+from dashboard import step_axis
 from dashboard.alerts import firing, settle
 from dashboard.facts import Facts, View
 from dashboard.kept import Kept
+from dashboard.marks import fired
 from dashboard.updates import updates
-from dashboard.urlstate import Address, Span
+from dashboard.urlstate import Address, Span, parse
 from dashboard.verdict import ribbon
 from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
 
@@ -115,6 +117,7 @@ class Page:
         points: new points by slot, for a page with charts.
         timed: its cells depend on the time shown: a tick says which that is.
         asks: names of its own in the address: a tick says what they are.
+        whole: it is about all runs, and opens without one; its own cell ``newest`` says how young its data is.
     """
 
     key: str
@@ -126,15 +129,23 @@ class Page:
     points: Callable[[Delta, Status], Json] | None = None
     timed: bool = False
     asks: tuple[str, ...] = ()
+    whole: bool = False
 
 
 def cells(page: Page, scope: Scope) -> View:
     """The page's own texts and the shell's."""
+    count: View = {"n.firing": firing(scope.alerts) or ""}
+    if page.whole:
+        # Nothing of one run is read: what it is about is every run's.
+        return page.cells(scope) | {"life": ""} | count
     shell: View = {"life": scope.status.lifecycle, "newest": scope.facts.newest()}
     if page.charts and scope.span:
         shell |= updates(scope.reader, scope.run, scope.span, scope.shared)
         shell |= ribbon(scope.reader, scope.run, scope.span, scope.shared)
-    return page.cells(scope) | shell | {"n.firing": firing(scope.alerts) or ""}
+        shell |= fired(scope.reader, scope.run, scope.alerts, scope.span, scope.shared)
+        if parse(scope.search).by_step:
+            shell |= step_axis.cells(scope.reader, scope.run, scope.span, scope.shared)
+    return page.cells(scope) | shell | count
 
 
 def t(tag: Any, key: str, name: str = "", **data: str) -> Any:

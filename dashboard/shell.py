@@ -1,11 +1,13 @@
 """What stands around every page: header, navigation, run menu, live state, theme, stores and the timer."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from dash import dcc
 
 from dashboard.page import Page, html, t
+from dashboard.shortcuts import SHORTCUTS
 
 INTERVAL_MS = 2000
 
@@ -24,7 +26,7 @@ def layout(pages: Sequence[Page], base: str) -> Any:
             *_machinery(),
         ],
         id="app",
-        **{"data-page": "loading", "data-base": base},
+        **{"data-page": "loading", "data-base": base, "data-shortcuts": json.dumps(SHORTCUTS)},
     )
 
 
@@ -46,7 +48,8 @@ def _header(pages: Sequence[Page], base: str) -> Any:
     brand = html.A([html.Span(className="logo"), "Rollscope"], href=base, className="brand")
     return html.Header(
         [
-            html.Div([brand, _nav(pages, base)], className="what"),
+            html.Div([brand], className="what"),
+            _nav(pages, base),
             html.Div([menu, html.Nav(id="ranges", **{"aria-label": "Time range"}), reset], className="where"),
             html.Div([_live(), _theme()], className="when"),
         ]
@@ -56,7 +59,13 @@ def _header(pages: Sequence[Page], base: str) -> Any:
 def _nav(pages: Sequence[Page], base: str) -> Any:
     """Plain links: the browser script adds run and range (`assets/25-nav.js`), and they open in a tab of their own."""
     links = [
-        html.A([page.title, *_count(page)], href=base + page.path, **{"data-nav": page.key, "data-title": page.title})
+        html.A(
+            [page.title, *_count(page)],
+            href=base + page.path,
+            # What is about all runs, and the tools, stand apart from what is about one run.
+            className="apart" if page.key == "runs" else "",
+            **{"data-nav": page.key, "data-title": page.title},
+        )
         for page in pages
     ]
     return html.Nav(links, id="pages", **{"aria-label": "Pages"})

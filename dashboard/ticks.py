@@ -31,7 +31,7 @@ def _scope(look: Callable[[str, bool], Scope], page: Page, pull: Mapping[str, An
     scope = look(str(pull["run"]), bool(pull.get("all")))
     span = urlstate.shown(pull.get("span")) if page.timed else None
     scope.span = urlstate.moved(span, scope.reader.now()) if span else None
-    scope.search = str(pull.get("ask") or "") if page.asks else ""
+    scope.search = str(pull.get("ask") or "") if page.asks or page.charts else ""
     return scope
 
 

@@ -31,15 +31,15 @@ def trust(status: Status) -> View:
 
 def _badness(target: TargetTrust) -> tuple[bool, bool, bool, bool, list[str | int]]:
     gone = target.gone_since is not None
-    return (gone, target.up, not target.error, not target.dropped, _counted(target.target))
+    return (gone, target.up, not target.error, not target.dropped, counted(target.target))
 
 
-def _counted(name: str) -> list[str | int]:
+def counted(name: str) -> list[str | int]:
     """Sorts as one counts: engine-2 before engine-10."""
     return [int(part) if at % 2 else part for at, part in enumerate(_NUMBER.split(name))]
 
 
-def _kind(target: TargetTrust) -> str:
+def kind_words(target: TargetTrust) -> str:
     """``vllm (rollout, from engines)``: the job and the list that names it, where one does."""
     found = ", ".join(filter(None, (target.job, target.source and f"from {target.source}")))
     return f"{target.kind} ({found})" if found else target.kind
@@ -57,7 +57,7 @@ def _row(target: TargetTrust, now: float) -> list[str | float | None]:
     return [
         target.target,
         target.actor,
-        _kind(target),
+        kind_words(target),
         # 0 down, 1 up, 2 gone.
         int(target.up) if target.gone_since is None else 2,
         seen,
@@ -75,4 +75,4 @@ def unmapped_words(target: TargetTrust) -> str:
     return ", ".join(keys[:_KEYS]) + more
 
 
-__all__ = ["Cell", "trust", "unmapped_words"]
+__all__ = ["Cell", "counted", "kind_words", "trust", "unmapped_words"]

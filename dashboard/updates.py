@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dashboard.columns import Grid, grid
 from dashboard.facts import View
 from dashboard.kept import Kept
+from dashboard.marks import RESTARTS, restarts
 from dashboard.urlstate import Span
 from server.query.rollout_types import EventInfo
 from server.query.types import Reader
@@ -18,7 +19,8 @@ MOST = 200
 """Drawn at once: more are a grey wall."""
 
 _DRIFT = "drift"
-_KINDS = ("weights_published", _DRIFT)
+_PUBLISHED = "weights_published"
+_KINDS = (_PUBLISHED, _DRIFT, *RESTARTS)
 _READ = 10_000
 # Of more than `MOST`, the first few of each column: which these are does not change while time goes on.
 _PER_COLUMN = 3
@@ -31,13 +33,14 @@ def updates(reader: Reader, run: str, span: Span, shared: Kept) -> View:
     def read() -> list[EventInfo]:
         return reader.events(run, columns.start, columns.end, _KINDS, _READ)
 
-    return cells(shared.get(("updates", run, columns), columns.keep_seconds, read), columns)
+    events = shared.get(("updates", run, columns), columns.keep_seconds, read)
+    return cells(events, columns) | restarts(events, columns)
 
 
 def cells(events: Sequence[EventInfo], columns: Grid) -> View:
     """``w.width``: of a column, seconds; ``w.n``: how many there are; ``w.note``: what the ticks are."""
     changes = [event for event in events if event.kind == _DRIFT]
-    return _published([event for event in events if event.kind != _DRIFT], columns) | _changed(changes, columns)
+    return _published([event for event in events if event.kind == _PUBLISHED], columns) | _changed(changes, columns)
 
 
 def _changed(events: Sequence[EventInfo], columns: Grid) -> View:

@@ -1,6 +1,7 @@
 """The page's state lives in its URL: ``?run=NAME&range=1h``, or ``&start=&end=`` in epoch seconds.
 
-``&all=1`` shows all runs, on pages that can.
+``&all=1`` shows all runs, on pages that can. ``&axis=step`` puts charts over steps; ``&over=1h`` (``1d``, ``7d``, or a
+run's name, with ``&align=now`` at its end) draws another time behind them; ``&panel=KEY`` fills the screen.
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ class Address:
     start: float | None = None
     end: float | None = None
     all: bool = False
+    # Charts over steps, and what is drawn behind them (`dashboard.over`).
+    by_step: bool = False
+    over: str = ""
+    align: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ def parse(search: str) -> Address:
     name = chosen if chosen in RANGES else DEFAULT_RANGE
     if start is None or end is None or end <= start:
         start = end = None
-    return Address(found.get("run"), name, start, end, found.get("all") == "1")
+    more = (found.get("all") == "1", found.get("axis") == "step", found.get("over", ""), found.get("align", ""))
+    return Address(found.get("run"), name, start, end, *more)
 
 
 def _time(value: str | None) -> float | None:

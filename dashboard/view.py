@@ -131,6 +131,7 @@ def _line(cells: View, facts: Facts, slot: str, line: Line) -> SignalNow | None:
     found = line.want.explain(facts.signals)
     known = found is not None and found.value is not None
     cells[f"p.{slot}.v"] = _bare(found) if found is not None and known else ""
+    cells[f"p.{slot}.f"] = found.source if found is not None and known else ""
     cells[f"p.{slot}.s"] = "known" if known else "silent"
     if line.named_by and found is not None:
         cells[f"p.{slot}.l"] = found.labels.get(line.named_by, line.label)

@@ -6,7 +6,7 @@ event loop. Errors are JSON ``{"detail": ...}``; an unknown `/api/...` is a 404,
 
 from collections.abc import Callable
 from html import escape
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -124,8 +124,9 @@ def _history(api: FastAPI, reader: Reader) -> None:
         end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
         points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 600,
         since: Annotated[str | None, Query(description="a cursor of an earlier answer: only what is newer")] = None,
+        by: Annotated[Literal["time", "step"], Query(description="over time, or over the trainer's steps")] = "time",
     ) -> dict[str, Any]:
-        """Min, max and mean per bucket; with `since` only new points, as they were stored."""
+        """Min, max and mean per bucket or step; with `since` only new points, as they were stored."""
         names = _names(signal)
         if since is not None:
             delta = shape.delta(reader.since(run, since))
@@ -136,7 +137,8 @@ def _history(api: FastAPI, reader: Reader) -> None:
         if not start < end:
             raise HTTPException(422, "start must be before end")
         cursor = reader.cursor(run)
-        found = reader.series(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
+        read = reader.by_step if by == "step" else reader.series
+        found = read(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
         return {"cursor": cursor, "now": reader.now(), "series": [shape.series(one) for one in found]}
 
 

@@ -23,6 +23,7 @@ from server.adopt import admits
 from server.apart import Apart, wanted
 from server.api import close_api, create_api
 from server.api_alerts import add_alerts
+from server.api_engines import add_engines
 from server.api_preflight import add_preflight
 from server.api_push import add_pushes
 from server.api_readings import add_readings
@@ -210,6 +211,7 @@ def _app(
     add_readings(api, store, clock, admitted)
     add_preflight(api, reader, preflights)
     add_what_if(api, reader)
+    add_engines(api, reader)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)
     return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)

@@ -8,6 +8,7 @@
   RS.query = function (changes, leaving) {
     const query = new URLSearchParams(location.search);
     query.delete("all");
+    if (leaving) query.delete("panel");
     if (leaving) for (const name of RS.boot.asks || []) query.delete(name);
     if (RS.boot && RS.boot.run && !RS.boot.error) query.set("run", RS.boot.run);
     for (const [key, value] of Object.entries(changes || {}))
@@ -36,12 +37,19 @@
     if (target) target.scrollIntoView({ block: "center" });
   };
 
+  // A narrow screen shows a part of the row: the page that is open is in it. Not `scrollIntoView`, which moves the page.
+  function inView(link) {
+    const row = link.parentNode;
+    row.scrollLeft = link.offsetLeft - row.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
+  }
+
   RS.navigated = function () {
     const shown = RS.boot.key, count = RS.view["n.firing"];
     for (const link of RS.all("[data-nav], [data-goto]")) {
       const key = link.dataset.nav || link.dataset.goto, query = RS.query({}, key !== shown), href = RS.path(key) + query;
       if (link.getAttribute("href") !== href) link.setAttribute("href", href);
       if (!link.dataset.nav) continue;
+      if (key === shown && !link.hasAttribute("aria-current")) inView(link);
       if (key === shown) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
@@ -53,10 +61,11 @@
 
   const plain = (event) => !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
 
-  // Another time is no other question: before Dash hears of the click, which would forget the filters.
+  // Another time is no other question: before Dash hears of the click, which would forget the filters, and how charts are
+  // shown.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("#ranges a");
-    if (!link || !plain(event) || !RS.boot || !(RS.boot.asks || []).length) return;
+    if (!link || !plain(event) || !RS.boot || RS.boot.error) return;
     event.preventDefault();
     event.stopPropagation();
     const to = new URL(link.href).searchParams;

@@ -20,6 +20,8 @@
   };
   const range = () => RS.zoom || window_();
   RS.range = () => range().map(time);
+  // The same on the x axis, which may be one of steps (`32-steps.js`).
+  const across = () => RS.across(...RS.range());
 
   // A gap is a gap, but Plotly fills areas across it: there an area is a held zero (`figures._fill`), and a band of
   // extremes has no height (`figures._envelope`).
@@ -58,12 +60,12 @@
   }
 
   function additions(gd, found) {
-    const at = [], x = [], y = [], oldest = Math.min(...range().map(time), window_()[0]);
+    const at = [], x = [], y = [], oldest = Math.min(across()[0], RS.toX(window_()[0]));
     // A bucket a little narrower than asked: clocks jitter, and two ticks must not fall into one.
-    const width = 900 * RS.boot.bucket;
+    const width = RS.widthX(900 * RS.boot.bucket);
     gd.data.forEach((trace, i) => {
-      const [ts, vs] = found[String(trace.meta).split(":")[0]] || [[], []];
-      const fresh = ts.map((t, j) => insert(trace, t + RS.tz, vs[j] ?? gap(gd, trace), vs[j] === null ? 0 : width)).filter(Boolean);
+      const slot = String(trace.meta).split(":")[0], [ts, vs] = found[slot] || [[], []];
+      const fresh = ts.map((t, j) => insert(trace, RS.slotX(t + RS.tz, slot), vs[j] ?? gap(gd, trace), vs[j] === null ? 0 : width)).filter(Boolean);
       forget(trace, oldest);
       if (fresh.length) at.push(i), x.push(fresh.map((p) => p[0])), y.push(fresh.map((p) => p[1]));
     });
@@ -77,7 +79,7 @@
     const starts = ([slot, [, vs]]) => !known.has(slot) && vs.some((v) => v !== null);
     if (Object.entries(found).some(starts)) return RS.reload();
     const { at, x, y } = additions(gd, found);
-    gd.layout.xaxis.range = range();
+    gd.layout.xaxis.range = across();
     gd.layout.xaxis.autorange = false;
     if (visible.has(key) && at.length) return void window.Plotly.extendTraces(gd, { x, y }, at);
     at.forEach((i, j) => (gd.data[i].x.push(...x[j]), gd.data[i].y.push(...y[j])));
@@ -88,7 +90,7 @@
   // Panels without new points follow the window once it has moved by a pixel.
   RS.slide = function () {
     for (const paint of RS.painters) paint();
-    const [start, end] = range().map(time);
+    const [start, end] = across();
     for (const [el, gd] of RS.plots()) {
       if (!visible.has(el.dataset.panel)) continue;
       const [a, b] = gd._fullLayout.xaxis.range.map(time), pixel = (end - start) / Math.max(1, gd._fullLayout.xaxis._length);
@@ -102,14 +104,15 @@
   function zoomed(gd, change) {
     // Only a drag speaks of `range[0]`; our own calls say `xaxis.range`.
     if (change["xaxis.range[0]"] === undefined) return;
-    RS.zoom = gd._fullLayout.xaxis.range.map(time);
-    RS.all("#app")[0].dataset.zoom = "on";
+    RS.zoom = gd._fullLayout.xaxis.range.map((x) => RS.toMs(time(x)));
+    RS.by("app").dataset.zoom = "on";
     RS.slide();
+    RS.remember();
   }
 
   RS.unzoom = function () {
     RS.zoom = null;
-    RS.all("#app")[0].dataset.zoom = "";
+    RS.by("app").dataset.zoom = "";
     if (RS.boot && RS.chartsReady()) RS.slide();
   };
 
@@ -125,10 +128,11 @@
       if (gd.bound) continue;
       gd.bound = true;
       gd.on("plotly_relayout", (change) => zoomed(gd, change));
-      gd.on("plotly_doubleclick", RS.unzoom);
+      gd.on("plotly_doubleclick", RS.reset);
       const area = el.querySelector(".plot");
+      RS.dress(el, gd);
       area.addEventListener("pointermove", (event) => hover(gd, event));
-      area.addEventListener("pointerleave", leave);
+      area.addEventListener("pointerleave", RS.leave);
       seer.observe(el);
     }
   };
@@ -146,14 +150,20 @@
   function hover(source, event) {
     const axis = source._fullLayout.xaxis, left = source.getBoundingClientRect().left;
     const x = axis.p2l(event.clientX - left - axis._offset), [start, end] = axis.range.map(time);
-    if (x < start || x > end) return leave();
-    RS.hovering = true;
-    const perPixel = (end - start) / axis._length, mark = [RS.verdictAt(x, perPixel), RS.markAt(x, perPixel)].filter(Boolean).join(" · ");
-    for (const [el, gd] of RS.plots()) show(el, gd, x, mark);
+    if (x < start || x > end) return RS.leave();
+    RS.cross(RS.toMs(x), axis._length);
   }
 
-  function show(el, gd, x, mark) {
-    const axis = gd._fullLayout.xaxis, cross = el.querySelector(".cross"), values = {};
+  // The cross-hair of all panels at a time (local ms).
+  RS.cross = function (ms, pixels) {
+    RS.hovering = true;
+    const [start, end] = RS.range(), perPixel = (end - start) / pixels;
+    const mark = [RS.verdictAt, RS.markAt, RS.eventAt].map((at) => at(ms, perPixel)).filter(Boolean).join(" · ");
+    for (const [el, gd] of RS.plots()) show(el, gd, ms, mark);
+  };
+
+  function show(el, gd, ms, mark) {
+    const x = RS.toX(ms), axis = gd._fullLayout.xaxis, cross = el.querySelector(".cross"), values = {};
     if (el.dataset.state !== "data" && el.dataset.state !== "stale") return;
     cross.style.transform = `translateX(${axis._offset + axis.l2p(x)}px)`;
     cross.dataset.on = "1";
@@ -165,13 +175,14 @@
       if (value === undefined) continue;
       b.textContent = el.dataset.share && total ? RS.format.text(value === null ? null : value / total, "ratio") : RS.format.text(value, el.dataset.unit);
     }
-    el.querySelector(".at").textContent = (mark ? mark + " · " : "") + RS.format.clock(x, RS.boot.end - RS.boot.start > 86400);
+    el.querySelector(".at").textContent = (mark ? mark + " · " : "") + RS.stepWords(ms) + RS.format.clock(ms, RS.boot.end - RS.boot.start > 86400);
   }
 
-  function leave() {
+  RS.nearest = nearest;
+  RS.leave = function () {
     if (!RS.hovering) return;
     RS.hovering = false;
     for (const cross of RS.all(".cross, .at")) cross.dataset.on = "", (cross.textContent = "");
     for (const b of RS.all("[data-slot]")) b.textContent = RS.view[b.dataset.t] ?? "";
-  }
+  };
 })(window.RS);

@@ -36,11 +36,12 @@
   };
 
   const STEPS = [15, 60, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2592000].map((s) => 1000 * s);
-  function times(g, { start, end, x, wide, bottom }) {
+  RS.timeTicks = times;
+  function times(g, { start, end, x, wide, bottom, left = LEFT }) {
     const step = STEPS.find((s) => (end - start) / s <= Math.max(2, wide / 90)) || end - start;
     for (let at = Math.ceil(start / step) * step; at <= end; at += step) {
       const words = step >= DAY ? RS.format.clock(at, true).slice(0, 5) : RS.format.clock(at).slice(0, step < 60000 ? 8 : 5);
-      if (x(at) > LEFT + 14 && x(at) < LEFT + wide - 14) g.append(svg("text", { x: x(at), y: bottom + 14, "text-anchor": "middle" }, words));
+      if (x(at) > left + 14 && x(at) < left + wide - 14) g.append(svg("text", { x: x(at), y: bottom + 14, "text-anchor": "middle" }, words));
     }
   }
 
@@ -81,10 +82,10 @@
 
   // One path over every chart: `drawn` says it, by x of a time and by the upper and lower edge.
   RS.over = function (layer, name, drawn) {
-    const [start, end] = RS.range();
+    const [start, end] = RS.range(), [from, to] = RS.across(start, end);
     for (const [el, gd] of RS.plots()) {
       const { _offset: left, _length: wide } = gd._fullLayout.xaxis, { t: top, h: high } = gd._fullLayout._size;
-      const d = drawn((ms) => left + (wide * (ms - start)) / (end - start), top, top + high, start, end);
+      const d = drawn((ms) => left + (wide * (RS.toX(ms) - from)) / (to - from), top, top + high, start, end);
       const path = overlay(el.querySelector(".plot"), layer, name);
       if (path.getAttribute("d") !== d) path.setAttribute("d", d);
     }

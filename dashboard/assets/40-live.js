@@ -8,6 +8,7 @@
 
   // The server's clock: a demo's may run apart from the browser's.
   RS.ticks = () => ticks;
+  RS.asked = () => (asked ? asked.search : "");
   RS.busy = () => RS.view["pf.busy"] === 1;
   RS.now = () => RS.boot.now + since(heardAt) / 1000;
 
@@ -23,7 +24,7 @@
   // History was rewritten, or a series began: load this range again.
   RS.reload = function () {
     if (asked && RS.boot && asked.n !== RS.boot.page && since(askedAt) < GIVE_UP) return;
-    window.dash_clientside.set_props("view", { data: ask(asked.path, location.search) });
+    window.dash_clientside.set_props("view", { data: ask(asked.path, RS.unzoomed(asked.search)) });
   };
 
   function open(pathname, search) {
@@ -43,7 +44,7 @@
       heartbeat();
     });
     document.addEventListener("visibilitychange", heartbeat);
-    RS.by("unzoom").addEventListener("click", RS.unzoom);
+    RS.by("unzoom").addEventListener("click", RS.reset);
     // Runs come and go while a page is open: the menu is as young as the look at it.
     RS.by("run-menu").addEventListener("toggle", (event) => event.target.open && !paused && RS.boot && RS.reload());
   }
@@ -99,7 +100,8 @@
     RS.reindex();
     for (const key of Object.keys(RS.view)) if (!(key in found.view)) found.view[key] = null;
     RS.fill(found.view);
-    for (const [key, figure] of Object.entries(found.figures || {})) window.dash_clientside.set_props("graph-" + key, { figure });
+    for (const [key, figure] of Object.entries(found.figures || {}))
+      window.dash_clientside.set_props("graph-" + key, { figure: RS.overSteps(figure) });
     delete found.figures;
     RS.sparks = found.sparks || {};
     for (const el of RS.all("[data-spark]")) RS.drawSpark(el.dataset.spark);
@@ -117,6 +119,7 @@
     if (!RS.chartsReady()) return void requestAnimationFrame(() => settle(found));
     RS.bind();
     if (RS.zoom) RS.slide();
+    RS.settled();
   }
 
   // A panel shows its chart when it has points, and says why when it has none. A line that is drawn has a legend,
@@ -159,7 +162,7 @@
   RS.once = {};
   function question() {
     const query = new URLSearchParams(location.search), found = new URLSearchParams(RS.once);
-    for (const name of RS.boot.asks) if (query.has(name)) found.set(name, query.get(name));
+    for (const name of [...RS.boot.asks, "axis"]) if (query.has(name)) found.set(name, query.get(name));
     return found.toString() || undefined;
   }
 

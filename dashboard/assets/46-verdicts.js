@@ -1,13 +1,14 @@
 // The verdict over time (`dashboard/verdict.py`): a ribbon below the same time as the charts, and its changes on them.
 (function (RS) {
   "use strict";
-  const LEAST = 60;
+  const LEAST = 60, APART = 6;
   const rows = () => RS.view["v.rows"] || [];
   const local = (seconds) => 1000 * seconds + RS.tz;
   let chosen = -1;
 
   // [[local ms, words], ...] of the changes; where the first one began is none.
   const changes = () => rows().slice(1).map(([start, , , word, cause]) => [local(start), said(word, cause)]);
+  RS.turns = changes;
   const said = (word, cause) => word + (cause ? ` (${cause})` : "");
 
   // What the verdict became at this time, within a few pixels.
@@ -72,9 +73,16 @@
   }
 
   // Dashed, over the whole height: weight updates are thin and many, a change of the verdict is news.
+  // What cannot be told apart is one line.
   function turns(x, top, bottom, start, end) {
-    const shown = changes().filter(([at]) => at >= start && at <= end);
-    return shown.map(([at]) => `M${Math.round(x(at)) + 0.5} ${top}V${bottom}`).join("");
+    let drawn = "", last = -Infinity;
+    for (const [at] of changes()) {
+      const place = Math.round(x(at)) + 0.5;
+      if (at < start || at > end || place - last < APART) continue;
+      drawn += `M${place} ${top}V${bottom}`;
+      last = place;
+    }
+    return drawn;
   }
 
   RS.drawers.push((cells) => {

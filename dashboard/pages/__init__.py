@@ -2,14 +2,30 @@
 
 from dashboard.page import Page
 from dashboard.pages.alerts import PAGE as ALERTS
+from dashboard.pages.generator import PAGE as GENERATOR
+from dashboard.pages.help import PAGE as HELP
 from dashboard.pages.overview import PAGE as OVERVIEW
 from dashboard.pages.preflight import PAGE as PREFLIGHT
 from dashboard.pages.rollouts import PAGE as ROLLOUTS
+from dashboard.pages.runs import PAGE as RUNS
 from dashboard.pages.sandboxes import PAGE as SANDBOXES
+from dashboard.pages.targets import PAGE as TARGETS
+from dashboard.pages.trainer import PAGE as TRAINER
 from dashboard.pages.what_if import PAGE as WHAT_IF
 
-PAGES: tuple[Page, ...] = (OVERVIEW, ALERTS, ROLLOUTS, SANDBOXES, WHAT_IF, PREFLIGHT)
-"""In the order of the navigation. A new page is one file here and one entry."""
+ORDER = (
+    "overview", "rollouts", "generator", "trainer", "sandboxes", "alerts", "runs", "targets", "what-if", "preflight",
+    "help",
+)  # fmt: skip
+"""Of the navigation: what is about one run's actors first, then what is about all runs, then the tools."""
+
+PAGES: tuple[Page, ...] = tuple(
+    sorted(
+        (OVERVIEW, ALERTS, ROLLOUTS, GENERATOR, TRAINER, SANDBOXES, RUNS, TARGETS, WHAT_IF, PREFLIGHT, HELP),
+        key=lambda page: ORDER.index(page.key),
+    )
+)
+"""A new page is one file here, one entry, and its place in the order."""
 
 
 def by_path(path: str) -> Page | None:

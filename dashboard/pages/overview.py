@@ -14,6 +14,9 @@ from dashboard.verdict import EVIDENCE, MISSING
 from dashboard.view import view
 from server.query.types import Delta, Status
 
+# Which page an actor opens.
+_PAGE_OF = {"generator": "generator", "queue": "rollouts", "trainer": "trainer", "sandbox": "sandboxes"}
+
 
 def tree(figures: Json) -> list[Any]:
     """The page's elements."""
@@ -77,7 +80,7 @@ def _actor(key: str, title: str, colour: str) -> Any:
     numbers = [html.Span([t(html.B, f"{cell}.{i}.v"), t(html.Span, f"{cell}.{i}.u")]) for i in range(3)]
     return html.Div(
         [
-            html.Div([html.H2(title), pill(cell)], className="row"),
+            html.Div([html.H2(_opens(key, title)), pill(cell)], className="row"),
             t(html.P, f"{cell}.sub", "note"),
             html.Div(html.Span(className=f"c-{colour}", **{"data-w": f"{cell}.bar"}), className="bar"),
             html.P(numbers, className="numbers"),
@@ -85,6 +88,12 @@ def _actor(key: str, title: str, colour: str) -> Any:
         className=f"actor {key}",
         **{"data-s": f"{cell}.s"},
     )
+
+
+def _opens(key: str, title: str) -> Any:
+    """The name as a link to the actor's page, over all of its box (`assets/page-generator.css`)."""
+    page = _PAGE_OF[key]
+    return html.A(title, href=page, **{"data-goto": page})
 
 
 def _arrow(key: str) -> Any:

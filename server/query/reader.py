@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from collectors import record_formats
 from collectors.model import Labels
-from server import signals
 from server.alerts.config import AlertSettings
 from server.awaited import UNKNOWN
 from server.clock import Clock
 from server.query import shape, what_if
 from server.query.alerts import AlertReader
+from server.query.engines import EngineReader
+from server.query.fleet import FleetReader, run_info
 from server.query.names import format_name, parse_name
+from server.query.now import ITEMS, TICK_STALE_SECONDS, info, never, signal_now, step_stale_seconds, words
 from server.query.preflight import PreflightInfo
 from server.query.rollout_types import (
     Cells,
@@ -26,53 +28,43 @@ from server.query.rollout_types import (
 )
 from server.query.rollouts import RolloutReader
 from server.query.sandboxes import SandboxReader
+from server.query.step_axis import StepAt
+from server.query.steps import StepReader
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
     Delta,
     RuleInfo,
     RunInfo,
+    RunNow,
     SandboxInfo,
     Series,
     SignalInfo,
     SignalNow,
-    SignalState,
     SilenceInfo,
     Status,
+    StepSeries,
     TargetTrust,
     UnknownRun,
 )
 from server.query.verdicts import VerdictReader, VerdictSpan
 from server.query.what_if_types import Answer, Changes
-from server.signals._model import Counter, Signal
-from server.signals._steps import stale_seconds
+from server.signals._model import Counter
+from server.signals._window import TRAINER
 from server.store import Store
 from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow
 
-# A tick's numbers are 5 s old; after a minute nobody ticks.
-TICK_STALE_SECONDS = 60.0
 GONE_SECONDS = 86_400.0
 # More than a browser tab that slept over night misses between two steps; beyond it a fresh range is cheaper.
 DELTA_ROWS = 20_000
 _CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
-
-_ITEMS: Mapping[str, Signal | Counter] = {item.name: item for item in signals.load()}
 
 
 def _not_configured(run: str) -> PreflightInfo:
     return PreflightInfo("not_configured")
 
 
-def _info(item: Signal | Counter) -> SignalInfo:
-    if isinstance(item, Counter):
-        does = "adds up" if item.of == "signal" else "counts"
-        hint = f"{does} {item.metric}, which nobody reports yet"
-        return SignalInfo(item.name, item.title, item.unit, item.help, hint, item.actor)
-    bands = (item.watch, item.critical, item.higher_is_worse)
-    return SignalInfo(item.name, item.title, item.unit, item.help, item.hint, item.actor, *bands)
-
-
-class StoreReader:
+class StoreReader(EngineReader):
     """See `server.query.types.Reader`."""
 
     def __init__(
@@ -85,16 +77,20 @@ class StoreReader:
         self._sandboxes = SandboxReader(store, clock)
         self._rollouts = RolloutReader(store, clock)
         self._verdicts = VerdictReader(store, clock)
+        self._fleet, self._by_step = FleetReader(store, clock), StepReader(store)
 
     def now(self) -> float:
         return self._clock.now()
 
     def infos(self) -> Mapping[str, SignalInfo]:
-        return {name: _info(item) for name, item in _ITEMS.items()}
+        return {name: info(item) for name, item in ITEMS.items()}
 
     def runs(self) -> list[RunInfo]:
         rows = sorted(self._store.runs(), key=lambda row: (row.last_ts or 0, row.name), reverse=True)
-        return [_run_info(row) for row in rows]
+        return [run_info(row) for row in rows]
+
+    def fleet(self) -> list[RunNow]:
+        return self._fleet.now()
 
     def _run(self, run: str) -> RunRow:
         row = self._store.run(run)
@@ -121,21 +117,23 @@ class StoreReader:
         )
 
     def _signals(self, row: RunRow, now: float) -> list[SignalNow]:
-        by_signal: dict[str, list[tuple[Labels, LatestRow]]] = {name: [] for name in _ITEMS}
+        by_signal: dict[str, list[tuple[Labels, LatestRow]]] = {name: [] for name in ITEMS}
         for key, latest in self._store.latest(row.name):
             if key.metric in by_signal:
                 by_signal[key.metric].append((key.labels, latest))
-        stale = _stale_seconds(by_signal)
+        stale = step_stale_seconds(by_signal)
         found = []
         for name, rows in by_signal.items():
-            item = _ITEMS[name]
+            item = ITEMS[name]
             if isinstance(item, Counter):
                 continue
             # The label-less row said "unknown" until the first value came with labels.
             labelled = [pair for pair in rows if pair[0]] or rows
-            found += [_now(item, labels, latest, row, now, stale) for labels, latest in sorted(labelled, key=_labels)]
+            found += [
+                signal_now(item, labels, latest, row, now, stale) for labels, latest in sorted(labelled, key=_labels)
+            ]
             if not rows:
-                found.append(_never(item))
+                found.append(never(item))
         return found + self._counters(row, now)
 
     def _counters(self, row: RunRow, now: float) -> list[SignalNow]:
@@ -147,8 +145,8 @@ class StoreReader:
         found = []
         for series, value in totals.items():
             key = names[series]
-            if key.metric in _ITEMS:
-                unit, name = _ITEMS[key.metric].unit, format_name(key.metric, key.labels)
+            if key.metric in ITEMS:
+                unit, name = ITEMS[key.metric].unit, format_name(key.metric, key.labels)
                 found.append(SignalNow(name, key.metric, dict(key.labels), value, unit, "ok", now - ts, "", "", ts))
         return sorted(found, key=lambda signal: signal.name)
 
@@ -211,6 +209,11 @@ class StoreReader:
     ) -> list[EventInfo]:
         return self._rollouts.events(self._run(run).name, start, end, kinds, limit)
 
+    def step_times(self, run: str, start: float, end: float, most: int = 1000) -> list[StepAt]:
+        name = self._run(run).name
+        found = self._store.step_times(name, TRAINER, round(start * 1000), round(end * 1000), most)
+        return [StepAt(one.ts / 1000, one.step, one.incarnation) for one in found]
+
     def what_if(self, run: str, changes: Changes) -> Answer:
         return what_if.ask(self.status(run), changes)
 
@@ -246,7 +249,7 @@ class StoreReader:
 
     def _one(self, run: str, name: str, start: int, end: int, width: int) -> Series:
         signal, labels = parse_name(name)
-        item = _ITEMS.get(signal)
+        item = ITEMS.get(signal)
         series = self._store.find(run, SeriesKey("", signal, labels))
         buckets = self._store.buckets(series, start, end, width) if series is not None else []
         return Series(
@@ -257,6 +260,9 @@ class StoreReader:
             low=tuple(bucket.low for bucket in buckets),
             high=tuple(bucket.high for bucket in buckets),
         )
+
+    def by_step(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
+        return self._by_step.series(self._run(run).name, names, start, end, points)
 
     def cursor(self, run: str) -> str:
         row = self._run(run)
@@ -295,74 +301,11 @@ def _labels(pair: tuple[Labels, LatestRow]) -> Labels:
     return pair[0]
 
 
-def _run_info(row: RunRow) -> RunInfo:
-    first = row.first_ts / 1000 if row.first_ts is not None else None
-    last = row.last_ts / 1000 if row.last_ts is not None else None
-    return RunInfo(row.name, row.framework, row.mode, row.lifecycle or "starting", first, last, row.facts)
-
-
-def _stale_seconds(by_signal: Mapping[str, list[tuple[Labels, LatestRow]]]) -> float:
-    steps = by_signal.get("trainer_step_seconds", ())
-    return stale_seconds(latest.value for _, latest in steps if latest.value is not None)
-
-
-def _never(item: Signal) -> SignalNow:
-    return SignalNow(item.name, item.name, {}, None, item.unit, "unknown", None, "", item.hint, None)
-
-
-def _now(item: Signal, labels: Labels, latest: LatestRow, row: RunRow, now: float, stale: float) -> SignalNow:
-    state, why, value = _state(item, latest, row), latest.why, latest.value
-    age = max(0.0, now - latest.ts / 1000)
-    judged = latest.state is PointState.VALUE and row.lifecycle != "finished"
-    if judged and (silence := _silence(item, age, row, now, stale)):
-        state, why, value = "unknown", f"{silence}; the last value was {latest.value:.4g}", None
-    name = format_name(item.name, labels)
-    ts = latest.ts / 1000
-    return SignalNow(name, item.name, dict(labels), value, item.unit, state, age, latest.source, why, ts)
-
-
-def _silence(item: Signal, age: float, row: RunRow, now: float, stale: float) -> str:
-    """Why a value is none any more, or "". Of a tick's the carry of its sources has decided, while somebody ticks."""
-    if item.cadence == "step":
-        return f"no step for {_words(age)}" if age > stale else ""
-    silent = min(age, now - row.watermark / 1000) if row.watermark is not None else age
-    return f"nothing collected for {_words(silent)}" if silent > TICK_STALE_SECONDS else ""
-
-
-def _state(item: Signal, latest: LatestRow, row: RunRow) -> SignalState:
-    if latest.state is PointState.UNKNOWN or latest.value is None:
-        return "not_applicable" if latest.state is PointState.NOT_APPLICABLE else "unknown"
-    if _beyond(item, latest.value, item.critical):
-        return "critical"
-    if _beyond(item, latest.value, item.watch) or _near_bound(item, latest.value, row):
-        return "watch"
-    return "ok"
-
-
-def _beyond(item: Signal, value: float, band: float | None) -> bool:
-    if band is None:
-        return False
-    return value >= band if item.higher_is_worse else value < band
-
-
-def _near_bound(item: Signal, value: float, row: RunRow) -> bool:
-    """Staleness has no band of its own: the run's configured bound is one, and at the bound it saturates."""
-    bound = row.facts.get("max_staleness_versions")
-    return item.name == "staleness_versions" and isinstance(bound, (int, float)) and bound > 0 and value >= 0.8 * bound
-
-
-def _words(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def _trust(run: str, row: TargetRow, now: float) -> TargetTrust:
     age = now - row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
     asked = now - row.last_ts / 1000
     silent = not row.gone and asked > TICK_STALE_SECONDS + 3 * row.interval_seconds
-    error = f"not asked for {_words(asked)}: nobody collects this run now" if silent else row.error
+    error = f"not asked for {words(asked)}: nobody collects this run now" if silent else row.error
     up = row.up and not silent
     health = (row.scrape_seconds, row.samples, row.dropped, row.unmapped)
     origin = row.origin or Origin("")

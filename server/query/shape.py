@@ -25,6 +25,7 @@ from server.query.types import (
     SignalNow,
     SilenceInfo,
     Status,
+    StepSeries,
     TargetTrust,
 )
 from server.query.verdicts import VerdictSpan
@@ -100,7 +101,7 @@ def run(found: RunInfo) -> dict[str, Any]:
     return asdict(found) | {"facts": dict(found.facts)}
 
 
-def series(found: Series) -> dict[str, Any]:
+def series(found: Series | StepSeries) -> dict[str, Any]:
     """Buckets column by column: half the bytes of rows."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(found).items()}
 

@@ -8,6 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from server.query.alert_types import AlertInfo as AlertInfo
+from server.query.alert_types import AlertState as AlertState
+from server.query.alert_types import DeliveryInfo as DeliveryInfo
+from server.query.alert_types import RuleInfo as RuleInfo
+from server.query.alert_types import SilenceInfo as SilenceInfo
+from server.query.engine_types import EngineQueries
 from server.query.preflight import PreflightInfo
 from server.query.rollout_types import (
     Cells,
@@ -20,6 +26,7 @@ from server.query.rollout_types import (
     RolloutPage,
     Sort,
 )
+from server.query.step_axis import StepAt
 from server.query.verdicts import VerdictSpan
 from server.query.what_if_types import Answer, Changes
 
@@ -41,7 +48,10 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class SignalInfo:
-    """What a signal is: constant, from the code. ``watch`` and ``critical`` are its bands (None: no band)."""
+    """What a signal is: constant, from the code. ``watch`` and ``critical`` are its bands (None: no band).
+
+    ``inputs``: the catalogue metrics it reads. ``cadence``: ``tick``, ``step`` or ``counter``.
+    """
 
     name: str
     title: str
@@ -52,6 +62,8 @@ class SignalInfo:
     watch: float | None = None
     critical: float | None = None
     higher_is_worse: bool = True
+    inputs: tuple[str, ...] = ()
+    cadence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,27 @@ class SignalNow:
     source: str
     why: str
     ts: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow:
+    """One row of the list of all runs.
+
+    Attributes:
+        verdict: as in `Status`.
+        signals: the few that stand in the list, as in `Status`.
+        step: number of the trainer's newest step; None when none is known.
+        newest: when its youngest number was true; None when there never was any.
+        up, targets: how many of its targets answer, of how many; without those that no list names any more.
+    """
+
+    info: RunInfo
+    verdict: Mapping[str, Any] | None
+    signals: tuple[SignalNow, ...]
+    step: int | None
+    newest: float | None
+    up: int
+    targets: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +168,21 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSeries:
+    """As `Series`, over the trainer's steps: ``step`` ascends; of a step that was trained twice the newer life counts.
+
+    A tick's points count for the step that was under way. Of more steps than points asked for, several are one.
+    """
+
+    name: str
+    unit: str
+    step: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """What is new since a cursor. ``reset``: history was rewritten, fetch the whole range again.
 
@@ -145,94 +193,6 @@ class Delta:
     reset: bool
     now: float
     points: Mapping[str, tuple[tuple[float, float | None], ...]]
-
-
-AlertState = Literal["pending", "firing", "resolved"]
-
-
-@dataclass(frozen=True, slots=True)
-class AlertInfo:
-    """One episode of an alert.
-
-    Attributes:
-        value: newest value it was judged on, in `unit`.
-        muted: why nobody is told: ``silenced ...`` or ``inhibited ...``; "" when somebody is.
-        reason: why it is resolved, or that nothing is known of its series now.
-        held: nothing is known of its series now.
-        url: relative address of the charts at its moment.
-        replayed: it began in history that was read back.
-    """
-
-    run: str
-    name: str
-    state: AlertState
-    severity: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    value: float | None
-    unit: str
-    signal: str
-    active_at: float
-    fired_at: float | None
-    resolved_at: float | None
-    fingerprint: str
-    muted: str = ""
-    reason: str = ""
-    held: bool = False
-    url: str = ""
-    replayed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SilenceInfo:
-    """A silence. ``matchers``: as written, e.g. ``alertname="RunStalled"``. ``state``: pending, active, expired."""
-
-    id: str
-    state: str
-    matchers: tuple[str, ...]
-    starts_at: float
-    ends_at: float
-    created_by: str
-    comment: str
-
-
-@dataclass(frozen=True, slots=True)
-class RuleInfo:
-    """A rule as configured.
-
-    Attributes:
-        expression: the condition in words, e.g. ``trainer_wait_ratio > 0.4 for 5m``.
-        why: "" when it can fire; else what is missing ("no source yet: ...").
-        signal, threshold, recover: for drawing its line into the signal's chart; threshold None where it has none.
-    """
-
-    name: str
-    severity: str
-    class_: str
-    expression: str
-    summary: str
-    builtin: bool
-    why: str = ""
-    signal: str = ""
-    threshold: float | None = None
-    recover: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryInfo:
-    """A notification and what became of it; no secret in any field. ``status``: pending, sent, failed, superseded."""
-
-    run: str
-    receiver: str
-    kind: str
-    status: str
-    alerts: tuple[str, ...]
-    created_at: float
-    sent_at: float | None
-    attempts: int
-    next_at: float | None
-    answer: str
-    group_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +232,7 @@ class SandboxInfo:
     seen_at: float
 
 
-class Reader(Protocol):
+class Reader(EngineQueries, Protocol):
     """The only door for readers. Synchronous and thread-safe: async callers use `asyncio.to_thread`.
 
     Every method raises `UnknownRun` for a run that does not exist. A series' name is `SignalNow.name`.
@@ -284,6 +244,9 @@ class Reader(Protocol):
     def runs(self) -> list[RunInfo]:
         """All runs, the most recently active first."""
 
+    def fleet(self) -> list[RunNow]:
+        """All runs with what holds them back, by name, in a few reads; of more than 500 those that moved last."""
+
     def infos(self) -> Mapping[str, SignalInfo]:
         """Every signal this version can derive, by name, in the order of the README."""
 
@@ -292,6 +255,9 @@ class Reader(Protocol):
 
     def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[Series]:
         """One `Series` per name in the given order; unknown names give an empty series."""
+
+    def by_step(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
+        """As `series`, with the trainer's steps for time; a run without steps gives empty series."""
 
     def cursor(self, run: str) -> str:
         """The newest position: `since` it gives only later points."""
@@ -364,6 +330,9 @@ class Reader(Protocol):
         self, run: str, start: float, end: float, kinds: Sequence[str] = (), limit: int = 1000
     ) -> list[EventInfo]:
         """What happened within [start, end), oldest first; of more than ``limit`` the newest."""
+
+    def step_times(self, run: str, start: float, end: float, most: int = 1000) -> list[StepAt]:
+        """The trainer's within [start, end] and the one before, oldest first; of more than ``most`` some."""
 
     def what_if(self, run: str, changes: Changes) -> Answer:
         """What the changes would make of a run: an estimate (`server.verdict.what_if`).

@@ -48,13 +48,7 @@ class VerdictReader:
 
     def now(self, row: RunRow) -> Mapping[str, Any] | None:
         """The newest verdict with ``as_of``; of a run that nobody collects it is unknown, with what it was."""
-        text = self._store.verdicts.newest(row.name)
-        if text is None:
-            return None
-        kept = json.loads(text)
-        found: dict[str, Any] = {**kept["verdict"], "as_of": kept["as_of"]}
-        age = self._clock.now() - kept["as_of"]
-        return found if row.lifecycle in _OVER or age <= STALE_SECONDS else _stale(found)
+        return told(self._store.verdicts.newest(row.name), row.lifecycle, self._clock.now())
 
     def spans(self, row: RunRow, start: float, end: float, limit: int) -> list[VerdictSpan]:
         """Those that stood at some time of [start, end], oldest first; of more than ``limit`` the newest."""
@@ -69,6 +63,15 @@ class VerdictReader:
         """When the newest verdict ended: with the run."""
         text = self._store.verdicts.newest(row.name) if row.lifecycle in _OVER else None
         return None if text is None else float(json.loads(text)["as_of"])
+
+
+def told(text: str | None, lifecycle: str, now: float) -> dict[str, Any] | None:
+    """A run's newest verdict as stored, with ``as_of``; None before the first."""
+    if text is None:
+        return None
+    kept = json.loads(text)
+    found: dict[str, Any] = {**kept["verdict"], "as_of": kept["as_of"]}
+    return found if lifecycle in _OVER or now - kept["as_of"] <= STALE_SECONDS else _stale(found)
 
 
 def _span(row: VerdictRow, end: float | None) -> VerdictSpan:

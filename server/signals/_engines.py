@@ -108,8 +108,8 @@ def spread(values: list[float]) -> list[Value]:
 def _engines(view: View) -> list[Engine]:
     pages = _pages(view)
     health = {one.name: one for one in view.targets}
-    keys = sorted(_keys(pages))
-    under = Counter((target, above) for target, labels in keys for above in _above(labels))
+    keys = sorted(engine_keys(pages))
+    under = Counter((target, above) for target, labels in keys for above in labels_above(labels))
     found = [_engine(view, key, pages, under, health.get(key[0])) for key in keys]
     told = {one.target for one in found}
     lost = [one for one in view.targets if one.actor == "generator" and one.name not in told]
@@ -129,7 +129,7 @@ def _pages(view: View) -> Pages:
     return pages
 
 
-def _keys(pages: Pages) -> list[Key]:
+def engine_keys(pages: Mapping[Key, Mapping[str, object]]) -> list[Key]:
     """Who runs requests is an engine; on a page that does not tell them, who counts tokens.
 
     A page may tell them without the label of the engine that its tokens and its cache have: the engines are those.
@@ -138,13 +138,13 @@ def _keys(pages: Pages) -> list[Key]:
     told = {target for target, _ in running}
     below: dict[Key, list[Key]] = {}
     for (target, labels), series in pages.items():
-        for above in _above(labels) if not series.keys().isdisjoint(SIGNS) else ():
+        for above in labels_above(labels) if not series.keys().isdisjoint(SIGNS) else ():
             below.setdefault((target, above), []).append((target, labels))
     found = running + [key for key in counting if key[0] not in told]
     return list({one for key in found for one in below.get(key, [key])})
 
 
-def _above(labels: Labels) -> list[Labels]:
+def labels_above(labels: Labels) -> list[Labels]:
     """Label sets of what holds for an engine, too: the page's, and its replica's."""
     replica = tuple([pair for pair in labels if pair[0] == "replica"])
     return [one for one in dict.fromkeys(((), replica)) if one != labels]
@@ -157,7 +157,7 @@ def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health
     series: dict[str, Gauge] = {}
     shared: dict[str, Gauge] = {}
     # The nearest word wins: the engine's own, its replica's, the page's.
-    for above in _above(labels):
+    for above in labels_above(labels):
         for metric, gauge in pages.get((target, above), {}).items():
             several = metric in AMOUNTS and under[target, above] > 1
             (shared if several else series)[metric] = gauge

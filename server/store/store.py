@@ -10,14 +10,16 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from collectors.model import Event
-from server.store import histograms, partitions, ranges, read, rollup, series, write
+from server.store import histograms, partitions, ranges, read, rollup, series, step_times, write
 from server.store.alerts import AlertStore
 from server.store.engine import Engines, StoreError, explained, open_engines
+from server.store.fleet import FleetStore
+from server.store.generators import GeneratorStore
 from server.store.pushes import PushStore
 from server.store.rollouts import RolloutStore
 from server.store.sandboxes import SandboxStore
 from server.store.schema.migrate import check, migrate
-from server.store.types import Batch, Bucket, HistogramDelta, LatestRow, RunRow, SeriesKey, StepRow, TargetRow
+from server.store.types import Batch, Bucket, HistogramDelta, LatestRow, RunRow, SeriesKey, StepRow, StepTime, TargetRow
 from server.store.verdicts import VerdictStore
 
 _T = TypeVar("_T")
@@ -34,6 +36,8 @@ class Store:
         alerts: alerts, silences, the outbox and heartbeats.
         sandboxes, rollouts, pushes: records of each; what was pushed and who pushes.
         verdicts: the newest of a run, and its history.
+        fleet: all runs at once.
+        generators: what single engines say.
     """
 
     def __init__(self, url: str, engines: Engines) -> None:
@@ -42,7 +46,9 @@ class Store:
         self._engines = engines
         self.alerts = AlertStore(engines)
         self.sandboxes = SandboxStore(engines)
+        self.generators = GeneratorStore(engines)
         self.verdicts = VerdictStore(engines)
+        self.fleet = FleetStore(engines)
         self.rollouts = RolloutStore(engines)
         self.pushes = PushStore(engines)
         self._guard = threading.Lock()
@@ -237,6 +243,13 @@ class Store:
             return []
         life = self.incarnation(run) if incarnation is None else incarnation
         return self._read(lambda c: read.run_steps(c, row, axis, last, before, life))
+
+    def step_times(self, run: str, axis: str, start: int, end: int, most: int) -> list[StepTime]:
+        """Steps of an axis told within [start, end] and the last one before, oldest first.
+
+        Of more than ``most`` those that were the newest at equal distances: as dear for a month as for an hour.
+        """
+        return self._read(lambda c: step_times.between(c, run, axis, start, end, most))
 
     def series(self, run: str, target: str | None = None) -> list[tuple[int, SeriesKey]]:
         """(id, key) of a run's series, or of one target's."""

@@ -327,6 +327,15 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTime:
+    """When a step was told (epoch ms), and in which life of the trainer."""
+
+    ts: int
+    step: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Bucket:
     """Points of a series over [ts, ts + width). ``n == 0``: nothing known there, the line breaks."""
 

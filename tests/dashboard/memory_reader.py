@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from server.query import fleet as fleet_query
 from server.query import what_if
 from server.query.preflight import PreflightInfo
 from server.query.sandboxes import edge_of
@@ -18,17 +19,20 @@ from server.query.types import (
     Delta,
     RuleInfo,
     RunInfo,
+    RunNow,
     SandboxInfo,
     Series,
     SignalInfo,
     SignalNow,
     SilenceInfo,
     Status,
+    StepSeries,
     TargetTrust,
     UnknownRun,
 )
 from server.query.verdicts import VerdictSpan
 from server.query.what_if_types import Answer, Changes
+from tests.dashboard.memory_engines import MemoryEngines
 from tests.dashboard.memory_rollouts import MemoryRollouts
 
 Point = tuple[float, float | None]
@@ -46,13 +50,16 @@ class _Run:
     verdict: Mapping[str, Any] | None = None
     spans: list[VerdictSpan] = field(default_factory=list)
     generation: int = 1
+    # (epoch s, step) of the trainer's steps, by time.
+    steps: list[tuple[float, int]] = field(default_factory=list)
 
 
-class MemoryReader(MemoryRollouts):
+class MemoryReader(MemoryRollouts, MemoryEngines):
     """Thread-safe, as the protocol says: the app reads on threads while a test appends."""
 
     def __init__(self, now: float, infos: Iterable[SignalInfo] = ()) -> None:
-        super().__init__()
+        MemoryRollouts.__init__(self)
+        MemoryEngines.__init__(self)
         self.clock = now
         self._infos = {info.name: info for info in infos}
         self._runs: dict[str, _Run] = {}
@@ -82,6 +89,9 @@ class MemoryReader(MemoryRollouts):
 
     def set_targets(self, run: str, *targets: TargetTrust) -> None:
         self._runs[run].targets = list(targets)
+
+    def set_steps(self, run: str, *steps: tuple[float, int]) -> None:
+        self._runs[run].steps = list(steps)
 
     def set_verdict(self, run: str, verdict: Mapping[str, Any] | None, *spans: VerdictSpan) -> None:
         with self._lock:
@@ -237,6 +247,26 @@ class MemoryReader(MemoryRollouts):
     def infos(self) -> Mapping[str, SignalInfo]:
         return self._infos
 
+    def fleet(self) -> list[RunNow]:
+        with self._lock:
+            self.calls.append("fleet")
+            return [self._run_now(self._runs[name]) for name in sorted(self._runs)]
+
+    def _run_now(self, run: _Run) -> RunNow:
+        told = [s for s in run.signals.values() if s.value is not None and s.ts is not None]
+        here = [target for target in run.targets if target.gone_since is None]
+        shown = tuple(
+            replace(s, age_seconds=self._age(s)) for s in run.signals.values() if s.signal in fleet_query.SHOWN
+        )
+        return RunNow(
+            run.info, run.verdict, shown, run.steps[-1][1] if run.steps else None,
+            max((s.ts or 0 for s in told), default=None), sum(target.up for target in here), len(here),
+        )  # fmt: skip
+
+    def by_step(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
+        found, series = self._run(run), self.series(run, names, start, end, points)
+        return [_by_step(one, found.steps) for one in series]
+
     def _run(self, name: str) -> _Run:
         if name not in self._runs:
             raise UnknownRun(name)
@@ -295,6 +325,17 @@ class MemoryReader(MemoryRollouts):
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         runs = [self._run(run)] if run is not None else list(self._runs.values())
         return [target for found in runs for target in found.targets]
+
+
+def _by_step(series: Series, steps: Sequence[tuple[float, int]]) -> StepSeries:
+    """Of several points of one step the last, which suits what tests append."""
+    rows: dict[int, tuple[float, float, float]] = {}
+    for ts, mean, low, high in zip(series.ts, series.mean, series.low, series.high, strict=True):
+        at = bisect.bisect_left(steps, (ts, -1))
+        if mean is not None and low is not None and high is not None and steps:
+            rows[steps[at][1] if at < len(steps) else steps[-1][1] + 1] = (mean, low, high)
+    columns = list(zip(*(rows[step] for step in sorted(rows)), strict=True)) or [(), (), ()]
+    return StepSeries(series.name, series.unit, tuple(sorted(rows)), columns[0], columns[1], columns[2])
 
 
 def _buckets(run: _Run, name: str, start: float, end: float, points: int) -> Series:

@@ -19,6 +19,7 @@ from server.query.rollout_types import (
     RolloutPage,
     Sort,
 )
+from server.query.step_axis import StepAt
 
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 _COLUMNS = {"moved": "moved_at"}
@@ -30,6 +31,7 @@ class _Kept:
     groups: dict[tuple[str, int], GroupInfo] = field(default_factory=dict)
     details: dict[tuple[str, int], RolloutDetail] = field(default_factory=dict)
     events: list[EventInfo] = field(default_factory=list)
+    steps: list[StepAt] = field(default_factory=list)
     # Amounts that rows do not tell: exit -> (GPU-seconds, dollars).
     costs: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
     extra: list[FunnelBar] = field(default_factory=list)
@@ -169,6 +171,18 @@ class MemoryRollouts:
         self._run(run)
         found = self.records(run).events
         return [e for e in found if start <= e.ts < end and (not kinds or e.kind in kinds)][-limit:]
+
+    def step_times(self, run: str, start: float, end: float, most: int = 1000) -> list[StepAt]:
+        self.calls.append(f"steps {run}")
+        self._run(run)
+        told = sorted((one for one in self.records(run).steps if one.ts <= end), key=lambda one: (one.ts, one.life))
+        found = [one for one in told if one.ts <= start][-1:] + [one for one in told if one.ts > start]
+        if len(found) <= most:
+            return found
+        width = (end - start) / (most // 2)
+        instants = (start + i * width for i in range(most // 2 + 1))
+        newest = ([one for one in told if one.ts <= at][-1:] for at in instants)
+        return sorted({one for some in newest for one in some}, key=lambda one: one.ts)
 
 
 def _fits(row: RolloutInfo, wanted: RolloutFilter) -> bool:

@@ -12,11 +12,13 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
 from playwright.sync_api import Page
 
 from dashboard import static
 from dashboard.app import Candidates, attach, csp
-from server.query import shape
+from server import api as routes
+from server.query import UnknownRun, shape
 from server.query.types import Reader
 from tests.dashboard.memory_reader import MemoryReader
 
@@ -46,6 +48,7 @@ def application(
         _silences(api, reader)
         _preflight(api, reader)
         _sandboxes(api, reader)
+        _history(api, reader)
     policy = csp(attach(api, reader, version="0.0.0", receivers=receivers, candidates=candidates))
 
     @api.middleware("http")
@@ -98,6 +101,16 @@ def _sandboxes(api: FastAPI, reader: MemoryReader) -> None:
     @api.get("/api/v1/runs/{run}/sandboxes")
     def sandboxes(run: str, find: str = "", limit: int = 100) -> dict[str, Any]:
         return {"sandboxes": [shape.sandbox(row) for row in reader.sandboxes(run, find=find, limit=limit)]}
+
+
+def _history(api: FastAPI, reader: MemoryReader) -> None:
+    """The real routes of status and series."""
+    routes._runs(api, reader)
+    routes._history(api, reader)
+
+    @api.exception_handler(UnknownRun)
+    def unknown(_: object, error: UnknownRun) -> JSONResponse:
+        return JSONResponse({"detail": f"no run named {error.args[0]!r}"}, 404)
 
 
 class Serving:

@@ -251,16 +251,16 @@ def test_pages_have_addresses_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "have", "sent"), [("", [], [0]), ("alerts", ["overview"], [1]), ("alerts", ["alerts"], [])]
+    ("path", "have", "sent"), [("", [], ["overview"]), ("alerts", ["overview"], ["alerts"]), ("alerts", ["alerts"], [])]
 )
 def test_elements_are_sent_at_the_first_visit(
-    reader: MemoryReader, path: str, have: list[str], sent: list[int]
+    reader: MemoryReader, path: str, have: list[str], sent: list[str]
 ) -> None:
     def look(run: str, everything: bool) -> Scope:
         return Scope(reader, run, everything)
 
     boot, _, _, *places = callbacks.build(look, Views(), {"path": path, "search": "?all=1", "have": have, "n": 1})
-    assert [i for i, place in enumerate(places) if isinstance(place, list)] == sent
+    assert [page.key for page, place in zip(PAGES, places, strict=True) if isinstance(place, list)] == sent
     # A page without charts reads no cursor and no series; one with charts shows one run only.
     assert ("cursor" in boot, boot["all"]) == (path == "", path == "alerts")
 

@@ -16,7 +16,7 @@ from dashboard.page import cells as of_page
 from dashboard.pages import by_key
 from dashboard.panels import CARDS, PANELS, Want, names_by_slot
 from dashboard.trust import MOST, trust
-from server.query import reader as server_reader
+from server.query import now as server_now
 from server.query.types import SignalNow
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
@@ -265,7 +265,7 @@ def test_silent_trainer_is_named_and_nothing_looks_young() -> None:
 
 
 def test_the_reader_marks_silence_with_the_words_we_look_for() -> None:
-    assert LAST in inspect.getsource(server_reader)
+    assert LAST in inspect.getsource(server_now)
 
 
 def test_engines_alone_are_not_a_run_that_loads() -> None:

@@ -54,6 +54,15 @@ def client(run: Bench, *, token: str | None = None, ready: str | None = None) ->
     return Client(Gate(api, hosts=["127.0.0.1", "localhost"], token=token, csp=lambda: "default-src 'self'"))
 
 
+def test_series_over_steps(run: Bench) -> None:
+    # Twelve steps; the first ratio there is stands at the third.
+    ask = "/api/v1/runs/run/series?" + urlencode({"signal": "trainer_wait_ratio", "by": "step", "start": T0 - 3600})
+    [found] = client(run)("GET", ask).json()["series"]
+    assert (found["step"][0], found["step"][-1], found["unit"]) == (3, 12, "ratio")
+    assert len(found["mean"]) == len(found["step"]) == 10
+    assert client(run)("GET", ask.replace("by=step", "by=row")).status_code == 422
+
+
 def test_status_has_the_shape_of_the_contract(run: Bench) -> None:
     status = client(run)("GET", "/api/v1/runs/run/status").json()
     assert set(status) == {

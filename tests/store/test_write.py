@@ -268,3 +268,22 @@ def test_two_threads_write_at_once(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert [seq for seq, *_ in store.points_since("run", 0, 100)] == list(range(1, 41))
+
+
+def test_when_steps_were_told_is_bounded(store: Store) -> None:
+    store.ensure_run("run")
+    told = [StepStamp("trainer", 0, n, T0 + 10_000 * n) for n in range(10)]
+    # Restarted: 7 and 8 are done once more.
+    told += [StepStamp("trainer", 1, n, T0 + 100_000 + 10_000 * (n - 7)) for n in (7, 8)]
+    store.write(Batch("run", steps=[*told, StepStamp("orchestrator", 0, 3, T0 + 41_000)]))
+
+    def steps(start: int, end: int, most: int) -> list[tuple[int, int, int]]:
+        found = store.step_times("run", "trainer", T0 + start, T0 + end, most)
+        return [(one.ts - T0, one.step, one.incarnation) for one in found]
+
+    # The one before the time leads in.
+    assert steps(35_000, 60_000, 100) == [(30_000, 3, 0), (40_000, 4, 0), (50_000, 5, 0), (60_000, 6, 0)]
+    assert steps(85_000, 200_000, 100) == [(80_000, 8, 0), (90_000, 9, 0), (100_000, 7, 1), (110_000, 8, 1)]
+    # Instants 0, 40 s, 80 s and 120 s after the start: the newest step at each.
+    assert steps(5_000, 125_000, 6) == [(0, 0, 0), (40_000, 4, 0), (80_000, 8, 0), (110_000, 8, 1)]
+    assert steps(-90_000, -80_000, 6) == [] and store.step_times("nobody", "trainer", 0, T0, 6) == []

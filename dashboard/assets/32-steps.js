@@ -1,0 +1,105 @@
+// Charts over steps (`?axis=step`, `dashboard/steps.py`): x is the step that was under way. A step's number stands at its
+// end; in between x goes on evenly. All else of the page speaks of times (local ms).
+(function (RS) {
+  "use strict";
+  let known = null, shown = false;
+
+  // [{ begin, end, low, step }, ...], the oldest first: from `begin` to `end` x went from `low` to `step`.
+  function knots() {
+    if (known) return known;
+    const rows = [], width = RS.view["st.width"];
+    for (const [key, cell] of Object.entries(RS.view)) {
+      const [, column] = /^st\.(-?\d+)$/.exec(key) || [];
+      if (column) for (const [after, step, took, low] of cell) rows.push({ end: 1000 * (column * width + after) + RS.tz, step, took, low });
+    }
+    rows.sort((a, b) => a.end - b.end);
+    rows.forEach((row, i) => {
+      const before = rows[i - 1];
+      row.begin = row.took !== undefined ? row.end - 1000 * row.took : before ? before.end : row.end;
+      row.low ??= before ? before.step : row.step;
+    });
+    return (known = rows.filter((row) => row.end > row.begin));
+  }
+
+  const on = () => Boolean(RS.boot && RS.boot.stepped && knots().length);
+  RS.byStep = () => shown;
+
+  // The first of which `key` is not below a value; knots ascend in time and in steps.
+  function first(rows, key, value) {
+    let low = 0, high = rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (rows[middle][key] < value) low = middle + 1;
+      else high = middle;
+    }
+    return rows[low];
+  }
+
+  const pace = (one) => (one.end - one.begin) / (one.step - one.low);
+  // The step that is under way is not over: it ends short of its number, however long it takes.
+  const UNDER_WAY = 0.999;
+
+  RS.toX = function (ms) {
+    const rows = shown ? knots() : [];
+    if (!rows.length) return ms;
+    const one = first(rows, "end", ms), last = rows[rows.length - 1];
+    if (!one) return last.step + Math.min(UNDER_WAY, (ms - last.end) / pace(last));
+    return ms <= one.begin ? one.low : one.low + (ms - one.begin) / pace(one);
+  };
+
+  RS.toMs = function (x) {
+    const rows = shown ? knots() : [];
+    if (!rows.length) return x;
+    const one = first(rows, "step", x), last = rows[rows.length - 1];
+    if (!one) return last.end + (x - last.step) * pace(last);
+    return x <= one.low ? one.begin : one.begin + (x - one.low) * pace(one);
+  };
+
+  // What a time covers; within one step an axis would have no width.
+  RS.across = function (start, end) {
+    const from = RS.toX(start), to = RS.toX(end);
+    return shown && to - from < 1e-3 ? [from - 0.5, to + 0.5] : [from, to];
+  };
+
+  RS.widthX = function (ms) {
+    if (!shown) return ms;
+    const [start, end] = RS.range(), [from, to] = RS.across(start, end);
+    return (ms * (to - from)) / (end - start);
+  };
+
+  // A signal with one value per step stands at the step itself.
+  RS.slotX = (ms, slot) => (shown && RS.boot.stepped.includes(slot) ? Math.ceil(RS.toX(ms) - 1e-6) : RS.toX(ms));
+  RS.stepWords = (ms) => (shown ? `step ${Math.ceil(RS.toX(ms) - 1e-6)} · ` : "");
+
+  // Before the first step that is known, and of work that a restart has lost.
+  function placeless(ms) {
+    const one = first(knots(), "end", ms);
+    return one !== undefined && ms < one.begin;
+  }
+
+  function placed(trace) {
+    const [first_, second] = String(trace.meta).split(":"), slot = first_ === "over" ? second : first_;
+    const kept = trace.x.map((_, i) => i).filter((i) => !placeless(trace.x[i]));
+    return { ...trace, x: kept.map((i) => RS.slotX(trace.x[i], slot)), y: kept.map((i) => trace.y[i]) };
+  }
+
+  // A figure of the server's, over time, as it is shown.
+  RS.overSteps = function (figure) {
+    shown = on();
+    if (!shown) return figure;
+    const xaxis = { ...figure.layout.xaxis, type: "linear", tickformat: ",.1~f", tickprefix: "step ", showtickprefix: "first", range: RS.across(...figure.layout.xaxis.range) };
+    delete xaxis.tickformatstops;
+    return { data: figure.data.map(placed), layout: { ...figure.layout, xaxis } };
+  };
+
+  const newest = () => (knots().length ? knots()[knots().length - 1].step : -1);
+  RS.drawers.push((cells) => {
+    if (!Object.keys(cells).some((key) => key.startsWith("st."))) return;
+    const before = known ? newest() : -1;
+    known = null;
+    // With a load the figures come next: what is painted before them already goes by it.
+    if (RS.boot && cells === RS.boot.view) shown = on();
+    // The first step of a run, or steps that a restart does once more: points have other places now.
+    if (RS.boot && RS.boot.stepped && cells !== RS.boot.view && (on() !== shown || newest() < before)) RS.reload();
+  });
+})(window.RS);

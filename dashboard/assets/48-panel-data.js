@@ -1,0 +1,162 @@
+// What a chart shows, as numbers: for its summary in words, its table, its CSV and its picture.
+(function (RS) {
+  "use strict";
+  const EVERY = 10000, AHEAD = 0.25, PLACE = { 900: "15 minutes", 3600: "hour", 21600: "6 hours", 86400: "24 hours", 604800: "7 days" };
+  const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
+  const unit = (el) => el.dataset.units || "";
+  RS.titleOf = (el) => el.querySelector("h2").textContent;
+  RS.graphOf = (el) => el.querySelector(".js-plotly-plot");
+  const known = (y) => y !== null && y !== undefined && isFinite(y);
+
+  // The lines of a chart that are drawn: [{ label, trace, x, y }, ...] within the time shown; what lies behind them last.
+  RS.linesOf = function (el) {
+    const gd = RS.graphOf(el), [from, to] = RS.across(...RS.range()), found = [];
+    for (const trace of (gd && gd.data) || []) {
+      const [slot, rest] = String(trace.meta).split(":");
+      if (rest && (slot !== "over" || !RS.boot.behind)) continue;
+      const own = rest || slot, item = el.querySelector(`[data-t="p.${own}.l"]`), name = item ? item.textContent : own;
+      const at = trace.x.map((_, i) => i).filter((i) => time(trace.x[i]) >= from && time(trace.x[i]) <= to);
+      const label = rest ? `${name}, ${RS.boot.behind[0]}` : name, x = at.map((i) => time(trace.x[i])), y = at.map((i) => trace.y[i]);
+      found.push({ label, slot: own, behind: Boolean(rest), trace, x, y });
+    }
+    return found.sort((a, b) => a.behind - b.behind);
+  };
+
+  // One row per point of time: [[local ms, value or undefined of each line], ...], the oldest first.
+  RS.rowsOf = function (lines) {
+    const rows = new Map();
+    lines.forEach((line, i) => line.x.forEach((x, j) => {
+      if (!rows.has(x)) rows.set(x, new Array(lines.length));
+      rows.get(x)[i] = line.y[j];
+    }));
+    return Array.from(rows.entries()).sort((a, b) => a[0] - b[0]).map(([x, values]) => [RS.toMs(x), ...values]);
+  };
+
+  RS.valueOf = (el, value) => (known(value) ? RS.format.text(value, el.dataset.unit) : "–");
+
+  // Of a panel in percent the share of the whole, as its header says it.
+  function spoken(el, lines) {
+    if (!el.dataset.share) return lines.map((line) => line.y);
+    const whole = new Map();
+    for (const line of lines) line.x.forEach((x, i) => whole.set(x, (whole.get(x) || 0) + (line.y[i] || 0)));
+    return lines.map((line) => line.y.map((y, i) => (known(y) && whole.get(line.x[i]) ? y / whole.get(line.x[i]) : null)));
+  }
+
+  // [a value, a value with its unit]: "between 120 and 640 samples".
+  function units(el) {
+    const own = el.dataset.share ? "ratio" : unit(el), self = ["ratio", "seconds", "reward"].includes(own);
+    const bare = (value) => RS.format.text(value, self && own !== "reward" ? own : "");
+    return [bare, (value) => bare(value) + (self || !own ? "" : " " + own)];
+  }
+
+  function trend(ys) {
+    const part = Math.max(1, Math.floor(ys.length / 4)), mean = (some) => some.reduce((sum, y) => sum + y, 0) / some.length;
+    const first = mean(ys.slice(0, part)), last = mean(ys.slice(-part)), size = Math.max(Math.abs(first), Math.abs(last));
+    return Math.abs(last - first) <= 0.1 * size ? "steady" : last > first ? "rising" : "falling";
+  }
+
+  // Over which time: the range in words, or from when to when.
+  function over() {
+    const [start, end] = RS.range(), seconds = Math.round((end - start) / 1000);
+    if (RS.boot.follow && !RS.zoom) return `over the last ${PLACE[seconds] || RS.format.span(seconds)}`;
+    const wide = seconds > 86400, clock = (ms) => (wide ? RS.format.clock(ms, true) : RS.format.clock(ms).slice(0, 5));
+    return `from ${clock(start)} to ${clock(end)}`;
+  }
+
+  function lineWords(el, values, first) {
+    const ys = values.filter(known), last = values[values.length - 1], [bare, whole] = units(el);
+    if (!ys.length) return "";
+    const now = known(last) ? `now ${whole(last)}` : "no value now", low = Math.min(...ys), high = Math.max(...ys);
+    const between = bare(low) === bare(high) ? `always ${whole(low)}` : `between ${bare(low)} and ${whole(high)}`;
+    return [now, first ? `${between} ${over()}` : between, trend(ys)].join(", ");
+  }
+
+  // "Queue depth: now 312 samples, between 120 and 640 samples over the last hour, rising".
+  RS.summaryOf = function (el) {
+    const lines = RS.linesOf(el).filter((line) => !line.behind), values = spoken(el, lines), found = [], title = RS.titleOf(el);
+    lines.forEach((line, i) => {
+      const words = lineWords(el, values[i], !found.length), named = lines.length > 1 && line.label !== "now";
+      if (words) found.push(named ? `${line.label} ${words}` : words);
+    });
+    return `${title}: ` + (found.length ? found.join("; ") : `no data. ${el.querySelector(".why p").textContent}`);
+  };
+
+  // Heard when a chart has the focus; told anew now and then, and only where something has changed.
+  RS.summarise = function () {
+    if (!RS.boot || RS.boot.error || document.hidden || !RS.chartsReady()) return;
+    for (const [el] of RS.plots()) {
+      const where = RS.by("sum-" + el.dataset.panel), words = where && RS.summaryOf(el);
+      if (where && where.textContent !== words) where.textContent = words;
+    }
+  };
+  setInterval(() => {
+    RS.summarise();
+    // What lies behind the lines is read with a load, and so far ahead (`dashboard/over.py`).
+    const b = RS.boot;
+    if (b && b.behind && b.follow && b.now - b.end > AHEAD * (b.end - b.start)) RS.reload();
+  }, EVERY);
+
+  // ---- out of the browser
+
+  const iso = (ms) => new Date(ms - RS.tz).toISOString();
+  // A spreadsheet takes what begins like this for a formula.
+  const cell = (words) => `"${(/^[=+\-@\t\r]/.test(words) ? "'" + words : words).replace(/"/g, '""')}"`;
+  RS.csvOf = function (el) {
+    const lines = RS.linesOf(el), own = unit(el), steps = RS.byStep();
+    const head = ["time", ...(steps ? ["step"] : []), ...lines.map((line) => cell(own ? `${line.label} (${own})` : line.label))];
+    const row = ([ms, ...values]) => [iso(ms), ...(steps ? [Math.ceil(RS.toX(ms) - 1e-6)] : []), ...values.map((y) => (known(y) ? y : ""))];
+    return [head, ...RS.rowsOf(lines).map(row)].map((parts) => parts.join(",")).join("\r\n") + "\r\n";
+  };
+
+  RS.save = function (blob, el, ending) {
+    const link = RS.make("a"), at = new Date(RS.range()[1] - RS.tz).toISOString().slice(0, 16).replace(/[-:]/g, "");
+    link.href = URL.createObjectURL(blob);
+    link.download = `${RS.boot.run}-${el.dataset.panel}-${at}`.replace(/[^\w.-]+/g, "_").slice(0, 120) + ending;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  };
+  RS.saveCsv = (el) => RS.save(new Blob([RS.csvOf(el)], { type: "text/csv" }), el, ".csv");
+
+  const token = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  // Plotly takes text for a little HTML.
+  const plain = (words) => words.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const DASH = { turned: "dash", published: "solid", drifted: "solid" };
+
+  function marks() {
+    const [start, end] = RS.range(), every = [...RS.marks().map(([at]) => [at, "published"]), ...RS.turns().map(([at]) => [at, "turned"]), ...RS.allMarks()];
+    const colours = { fired: token("critical"), warned: token("watch") };
+    return every.filter(([at]) => at >= start && at <= end).slice(-200).map(([at, what]) => ({
+      opacity: what === "published" ? 0.3 : 0.8,
+      type: "line", yref: "paper", y0: 0, y1: 1, x0: RS.toX(at), x1: RS.toX(at),
+      line: { color: colours[what] || token("muted"), width: 1, dash: DASH[what] || "solid" },
+    }));
+  }
+
+  // Of the times on the axis: a picture is looked at elsewhere.
+  function zone() {
+    const minutes = Math.abs(RS.tz) / 60000, part = (n) => String(Math.floor(n)).padStart(2, "0");
+    return "UTC" + (minutes ? `${RS.tz < 0 ? "−" : "+"}${part(minutes / 60)}:${part(minutes % 60)}` : "");
+  }
+
+  function picture(el, gd) {
+    const lines = RS.linesOf(el), names = new Map(lines.map((line) => [line.trace, line.label])), grid = { gridcolor: token("grid"), color: token("muted") };
+    const data = gd.data.map((trace) => ({ ...trace, name: plain(names.get(trace) || ""), showlegend: names.has(trace), legendrank: String(trace.meta).startsWith("over:") ? 2000 : 1000 }));
+    const [start, end] = RS.range().map((ms) => new Date(ms).toISOString().slice(0, 16).replace("T", " ")), when = `${start} – ${end} ${zone()}`;
+    const limits = RS.all(".limit", el).map((one) => one.textContent).filter(Boolean);
+    const title = `${plain(RS.titleOf(el))} · ${plain(el.querySelector(".unit").textContent)}<br><sub>${[RS.boot.run, when, ...limits].map(plain).join(" · ")}</sub>`;
+    const layout = { ...gd.layout, autosize: false, width: 1200, height: 600, paper_bgcolor: token("card"), plot_bgcolor: token("card"), showlegend: true,
+      font: { family: "system-ui, sans-serif", size: 15, color: token("muted") }, title: { text: title, x: 0.02, xanchor: "left", font: { size: 20, color: token("ink") } },
+      legend: { orientation: "h", y: -0.12 }, margin: { l: 70, r: 24, t: 90, b: 80 }, xaxis: { ...gd.layout.xaxis, ...grid, range: RS.across(...RS.range()) },
+      yaxis: { ...gd.layout.yaxis, ...grid }, shapes: [...(gd.layout.shapes || []), ...marks()] };
+    return { data, layout };
+  }
+
+  RS.pngOf = (el) => window.Plotly.toImage(picture(el, RS.graphOf(el)), { format: "png", width: 1200, height: 600, scale: 2 });
+  RS.savePng = async function (el) {
+    const bytes = atob((await RS.pngOf(el)).split(",")[1]);
+    RS.save(new Blob([Uint8Array.from(bytes, (c) => c.charCodeAt(0))], { type: "image/png" }), el, ".png");
+  };
+
+  // The same view: absolute times, and this chart in full screen.
+  RS.linkOf = (el) => location.origin + location.pathname + RS.query({ ...RS.moments(), panel: el.dataset.panel });
+})(window.RS);

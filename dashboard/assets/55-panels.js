@@ -1,0 +1,315 @@
+// What every chart can do: a menu of its tools, full screen, a table, a link; its source under the title; arrow keys.
+(function (RS) {
+  "use strict";
+  const MOST = 200, LEAP = 10, AGAIN = 1000;
+  const { make } = RS;
+  let menu = null, filling = null, hidden = [], before = null;
+
+  // ---- dialogs
+
+  // A modal of its own in front of everything; it is gone when it is closed.
+  RS.dialog = function (title, ...children) {
+    const el = make("dialog", "", "sheet"), head = make("div", "", "row"), shut = make("button", "Close", "shut"), name = make("h2", title);
+    name.id = "sheet-title";
+    el.setAttribute("aria-labelledby", "sheet-title");
+    shut.type = "button";
+    shut.addEventListener("click", () => el.close());
+    el.addEventListener("click", (event) => event.target === el && el.close());
+    el.addEventListener("close", () => el.remove());
+    head.append(name, shut);
+    el.append(head, ...children);
+    document.body.append(el);
+    el.showModal();
+    return el;
+  };
+
+  function table(el) {
+    const lines = RS.linesOf(el), rows = RS.rowsOf(lines), nth = Math.ceil(rows.length / MOST), steps = RS.byStep();
+    // Counted from the newest, which is what is looked for first.
+    const shown = rows.filter((_, i) => (rows.length - 1 - i) % nth === 0).reverse(), wide = RS.boot.end - RS.boot.start > 86400;
+    const body = make("table"), head = make("thead"), tr = make("tr"), rest = make("tbody"), caption = make("caption");
+    caption.textContent = nth > 1 ? `Every ${ordinal(nth)} of ${rows.length.toLocaleString("en")} points, the newest first; all are in the CSV` : `${rows.length} points, the newest first`;
+    for (const name of ["Time", ...(steps ? ["Step"] : []), ...lines.map((line) => line.label)]) tr.append(headed(make("th", name), "col"));
+    for (const [ms, ...values] of shown) {
+      const row = make("tr");
+      row.append(headed(make("th", RS.format.clock(ms, wide)), "row"), ...(steps ? [make("td", String(Math.ceil(RS.toX(ms) - 1e-6)))] : []));
+      for (let i = 0; i < lines.length; i++) row.append(make("td", values[i] === undefined ? "" : RS.valueOf(el, values[i])));
+      rest.append(row);
+    }
+    head.append(tr);
+    body.append(caption, head, rest);
+    return body;
+  }
+
+  const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th");
+  const headed = (th, scope) => ((th.scope = scope), th);
+  RS.showTable = function (el) {
+    const frame = make("div", "", "scroll"), save = make("button", "CSV", "more");
+    frame.tabIndex = 0;
+    frame.setAttribute("role", "region");
+    frame.setAttribute("aria-label", "Table");
+    frame.append(table(el));
+    save.type = "button";
+    save.addEventListener("click", () => RS.saveCsv(el));
+    return RS.dialog(RS.titleOf(el), make("p", el.querySelector(".unit").textContent, "note"), frame, save);
+  };
+
+  function copied(words, said) {
+    toast(said ? "Link copied" : "");
+    if (said) return;
+    // Without https a page may not write to the clipboard.
+    const field = make("input", "", "link"), sheet = RS.dialog("Copy this link", field);
+    field.value = words;
+    field.readOnly = true;
+    field.setAttribute("aria-label", "Link");
+    field.focus();
+    field.select();
+    return sheet;
+  }
+
+  RS.copyLink = function (el) {
+    const words = RS.linkOf(el), write = navigator.clipboard ? navigator.clipboard.writeText(words) : Promise.reject();
+    return write.then(() => copied(words, true), () => copied(words, false));
+  };
+
+  // One quiet word, heard as well.
+  function toast(words) {
+    let el = RS.by("toast");
+    if (!el) {
+      el = make("p", "", "toast");
+      el.id = "toast";
+      el.setAttribute("role", "status");
+      document.body.append(el);
+    }
+    el.textContent = words;
+    clearTimeout(el.later);
+    el.later = setTimeout(() => (el.textContent = ""), 2500);
+  }
+  RS.toast = toast;
+
+  // ---- full screen
+
+  RS.filling = () => (filling ? filling.dataset.panel : "");
+  const address = (key) => history.replaceState(history.state, "", location.pathname + RS.query({ panel: key || null }) + location.hash);
+  const ready = () => RS.boot && !RS.boot.error && RS.chartsReady();
+  // What is drawn over a chart has to follow it.
+  const resize = (el) => window.Plotly && RS.graphOf(el) && Promise.resolve(window.Plotly.Plots.resize(RS.graphOf(el))).then(() => ready() && RS.slide());
+
+  // Everything else is out of reach while a chart fills the screen.
+  function apart(el) {
+    for (let at = el; at !== document.body; at = at.parentElement)
+      for (const other of at.parentElement.children) if (other !== at && !other.inert && other.id !== "toast") (other.inert = true), hidden.push(other);
+  }
+
+  function fill(el) {
+    before = document.activeElement;
+    filling = el;
+    el.dataset.full = "1";
+    el.setAttribute("role", "dialog");
+    el.setAttribute("aria-modal", "true");
+    el.setAttribute("aria-label", RS.titleOf(el) + ", full screen");
+    document.documentElement.classList.add("filled");
+    apart(el);
+    const shut = make("button", "Close", "shut");
+    shut.type = "button";
+    shut.addEventListener("click", () => RS.full(null));
+    el.querySelector(".row").append(shut);
+    el.querySelector(".plot").focus({ preventScroll: true });
+  }
+
+  function shrink(el) {
+    filling = null;
+    delete el.dataset.full;
+    for (const name of ["role", "aria-modal", "aria-label"]) el.removeAttribute(name);
+    document.documentElement.classList.remove("filled");
+    for (const other of hidden) other.inert = false;
+    hidden = [];
+    el.querySelector(".row .shut").remove();
+    if (before && before.isConnected) before.focus({ preventScroll: true });
+  }
+
+  RS.full = function (el, quiet) {
+    const was = filling;
+    if (was === el) return;
+    if (was) shrink(was);
+    if (el) fill(el);
+    if (!quiet) address(el && el.dataset.panel);
+    for (const one of [was, el]) if (one) resize(one);
+  };
+
+  // The address says which chart fills the screen, also after "back" and for who opens a link.
+  function follow() {
+    const key = new URLSearchParams(location.search).get("panel") || "";
+    if (!RS.boot || RS.boot.error || key === RS.filling()) return;
+    RS.full(RS.all(`[data-place="${RS.boot.key}"] [data-panel]`).find((el) => el.dataset.panel === key) || null, true);
+  }
+  RS.settled = function () {
+    follow();
+    RS.summarise();
+    // A chart that was there before is drawn anew only now.
+    setTimeout(RS.summarise, AGAIN);
+    lacking();
+  };
+  window.addEventListener("popstate", follow);
+
+  // ---- the menu
+
+  const flip = (changes) => () => RS.show(changes);
+  function items(el) {
+    const asked = new URLSearchParams(location.search), over = asked.get("over"), drawn = RS.linesOf(el).length > 0;
+    const own = drawn ? [["Data table", () => RS.showTable(el)], ["Save CSV", () => RS.saveCsv(el)], ["Save PNG", () => RS.savePng(el)]] : [];
+    const again = RS.filling() ? ["Leave full screen", () => RS.full(null), "Esc"] : ["Full screen", () => RS.full(el), "f"];
+    const axis = asked.get("axis") === "step" ? ["Show by time", flip({ axis: null })] : ["Show by step", flip({ axis: "step" })];
+    const behind = [["1h", "Compare with an hour ago"], ["1d", "Compare with a day ago"]].filter(([key]) => key !== over).map(([key, words]) => [words, flip({ over: key, align: null })]);
+    const none = over ? [["Compare with nothing", flip({ over: null, align: null })]] : [];
+    return [again, ...own, ["Copy link", () => RS.copyLink(el)], ["All charts"], axis, ...behind, ["Compare with another run …", () => choose()], ...none];
+  }
+
+  function choose() {
+    const list = make("ul", "", "choices"), current = RS.boot.run;
+    for (const link of RS.all("#runs a")) {
+      const name = link.querySelector(".name").textContent, li = make("li"), words = make("b", name);
+      if (name === current) continue;
+      li.append(words, pick("from its start", { over: name, align: null }), pick("at its end", { over: name, align: "now" }));
+      list.append(li);
+    }
+    const sheet = RS.dialog("Compare with another run", list.children.length ? list : make("p", "There is no other run.", "note"));
+    list.addEventListener("click", (event) => event.target.closest("button") && sheet.close());
+  }
+
+  function pick(words, changes) {
+    const button = make("button", words, "more");
+    button.type = "button";
+    button.addEventListener("click", flip(changes));
+    return button;
+  }
+
+  function entry([words, run, key]) {
+    if (!run) return Object.assign(make("p", words, "group"), { role: "presentation" });
+    const button = make("button", words);
+    button.type = "button";
+    button.tabIndex = -1;
+    button.setAttribute("role", "menuitem");
+    if (key) button.append(make("kbd", key));
+    button.addEventListener("click", () => (shut(true), run()));
+    return button;
+  }
+
+  function shut(back) {
+    if (!menu) return;
+    const { button } = menu;
+    menu.remove();
+    menu = null;
+    button.setAttribute("aria-expanded", "false");
+    if (back) button.focus({ preventScroll: true });
+  }
+
+  function open(el, button) {
+    menu = Object.assign(make("div", "", "menu"), { button });
+    menu.setAttribute("role", "menu");
+    menu.setAttribute("aria-label", button.getAttribute("aria-label"));
+    menu.append(...items(el).map(entry));
+    menu.addEventListener("keydown", moved);
+    el.append(menu);
+    button.setAttribute("aria-expanded", "true");
+    menu.querySelector("button").focus({ preventScroll: true });
+  }
+
+  function moved(event) {
+    const all = RS.all("button", menu), at = all.indexOf(document.activeElement), n = all.length;
+    const to = { ArrowDown: (at + 1) % n, ArrowUp: (at + n - 1) % n, Home: 0, End: n - 1 }[event.key];
+    if (event.key === "Tab" || event.key === "Escape") shut(true);
+    if (event.key === "Escape" || to !== undefined) event.preventDefault(), event.stopPropagation();
+    if (to !== undefined) all[to].focus();
+  }
+
+  document.addEventListener("pointerdown", (event) => menu && !menu.contains(event.target) && event.target !== menu.button && shut(false));
+
+  // ---- source and age, under the title
+
+  const newest = (line) => line.x.findLast((_, i) => line.y[i] !== null);
+  function source(el) {
+    const lines = RS.linesOf(el), tip = el.querySelector(".tip"), rows = RS.all(".legend .item[data-signal]", el).map((item) => {
+      const key = item.querySelector("[data-slot]").dataset.slot, from = RS.view[`p.${key}.f`], line = lines.find((one) => one.slot === key && !one.behind);
+      const at = line && newest(line), words = [item.dataset.signal, from && `from ${from}`, at && RS.format.age(RS.now() - (RS.toMs(at) - RS.tz) / 1000)];
+      const li = make("li"), help = make("a", "what it means");
+      help.href = RS.path("help") === RS.by("app").dataset.base ? `${RS.by("app").dataset.base}help#${item.dataset.signal}` : `${RS.path("help")}#${item.dataset.signal}`;
+      li.append(make("b", RS.view[`p.${key}.l`] || ""), make("span", words.filter(Boolean).join(" · ") || "no value now"), help);
+      return li;
+    });
+    const list = make("ul");
+    list.append(...rows);
+    tip.replaceChildren(list);
+  }
+
+  function legends(el) {
+    for (const old of RS.all(".legend .more-lines", el)) old.remove();
+    const key = el.dataset.panel, rules = (RS.boot.rules || {})[key] || [], where = el.querySelector(".legend"), [words, slots] = RS.boot.behind || ["", []];
+    for (const [level, limit, near] of rules) {
+      const item = make("span", limit + (near ? "" : " ↑"), `limit rule ${level} more-lines`);
+      if (!near) item.title = "Beyond what is drawn";
+      where.append(item);
+    }
+    const behind = slots.filter((slot) => slot.split(".")[0] === key);
+    behind.forEach((slot, i) => {
+      const item = make("span", "", "item more-lines"), value = make("b");
+      value.dataset.slot = "over:" + slot;
+      value.dataset.t = `p.over:${slot}.v`;
+      item.append(make("i", "", "swatch behind" + (i ? " dotted" : "")), make("span", behind.length > 1 ? `${RS.view[`p.${slot}.l`]} ${words}` : words), value);
+      where.append(item);
+    });
+  }
+
+  // What was asked for and cannot be shown is said.
+  function lacking() {
+    const panels = RS.all(`[data-place="${RS.boot.key}"] [data-panel]`), [words, slots] = RS.boot.behind || ["", []];
+    panels.forEach(legends);
+    if (panels.length && words && !slots.length) toast(`${words}: nothing to draw`);
+    if (panels.length && RS.boot.stepped && !RS.byStep()) toast("No step is known in this time: shown by time");
+  }
+
+  // ---- keys on a chart
+
+  function walk(event, el) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key] * (event.shiftKey ? LEAP : 1), ends = { Home: 0, End: -1 }[event.key];
+    if (Number.isNaN(by) && ends === undefined) return event.key === "Escape" && RS.hovering ? (RS.leave(), event.stopPropagation()) : undefined;
+    const line = RS.linesOf(el)[0];
+    if (!line || !line.x.length) return;
+    event.preventDefault();
+    const last = line.x.length - 1, from = el.at === undefined ? last + (by < 0 ? 1 : 0) : RS.nearest(line.x, RS.toX(el.at));
+    const to = ends === undefined ? Math.max(0, Math.min(last, from + by)) : ends ? last : 0;
+    el.at = RS.toMs(line.x[to]);
+    RS.cross(el.at, RS.graphOf(el)._fullLayout.xaxis._length);
+    const values = RS.all(".item", el).filter((item) => item.querySelector("[data-slot]") && item.offsetParent)
+      .map((item) => RS.all("span, b", item).map((part) => part.textContent).filter(Boolean).join(" "));
+    RS.by("said-" + el.dataset.panel).textContent = [el.querySelector(".at").textContent, ...values].join(", ");
+  }
+
+  // ---- what a panel gets when its chart is first there
+
+  RS.dress = function (el) {
+    if (el.dressed) return;
+    el.dressed = true;
+    const key = el.dataset.panel, title = RS.titleOf(el), row = el.querySelector(".row"), plot = el.querySelector(".plot"), h2 = row.querySelector("h2");
+    const button = Object.assign(make("button", "⋯", "tools"), { type: "button" }), tip = make("div", "", "tip"), sum = make("p", "", "sr"), said = make("p", "", "sr");
+    button.setAttribute("aria-label", `${title}: tools`);
+    button.setAttribute("aria-haspopup", "menu");
+    button.setAttribute("aria-expanded", "false");
+    button.addEventListener("click", () => (menu ? shut(true) : open(el, button)));
+    sum.id = "sum-" + key;
+    said.id = "said-" + key;
+    said.setAttribute("role", "status");
+    Object.entries({ role: "img", tabindex: "0", "aria-label": `${title}, chart`, "aria-describedby": sum.id }).forEach(([name, value]) => plot.setAttribute(name, value));
+    plot.addEventListener("keydown", (event) => walk(event, el));
+    plot.addEventListener("blur", () => ((el.at = undefined), RS.leave()));
+    h2.tabIndex = 0;
+    for (const name of ["pointerenter", "focus"]) h2.addEventListener(name, () => (delete tip.dataset.off, source(el)));
+    h2.addEventListener("focus", () => (tip.dataset.on = "1"));
+    // The focus may go on into it: what is not seen could not take it.
+    row.addEventListener("focusout", () => setTimeout(() => tip.contains(document.activeElement) || document.activeElement === h2 || delete tip.dataset.on));
+    row.addEventListener("keydown", (event) => event.key === "Escape" && (tip.dataset.off = "1"));
+    h2.after(tip);
+    row.append(button);
+    el.append(sum, said);
+  };
+})(window.RS);

@@ -1,0 +1,180 @@
+// Generator: the fleet's heat map as SVG, who is sick, room in the caches, and a row per engine. Only text nodes.
+(function (RS) {
+  "use strict";
+  const { make, cellOf, svg } = RS, LEVELS = 12, TOP = 6, AXIS = 20, RIGHT = 8, LETTER = 6.9;
+  const WORDS = { down: "down", hung: "hung", silent: "silent", paused: "paused", asleep: "asleep" };
+  const shown = () => RS.boot && RS.boot.key === "generator";
+  const box = () => document.querySelector("[data-draw=fleet]");
+
+  // ---- heat map
+
+  // Few engines get rows that can be read, many get rows that fit.
+  const tallOf = (rows) => (rows <= 8 ? 22 : rows <= 20 ? 16 : rows <= 36 ? 12 : 9);
+  const said = (value) => (value === undefined || value === null ? "nothing told" : RS.view["gh.metric"] === "kv" ? RS.format.text(value, "ratio") : RS.format.number(value) + (RS.view["gh.metric"] === "preemptions" ? " a minute" : RS.view["gh.metric"] === "tokens" ? " tokens/s" : ""));
+
+  function columns() {
+    const found = [], width = 1000 * RS.view["gh.width"];
+    for (const [key, cell] of Object.entries(RS.view)) {
+      const at = /^gh\.(\d+)$/.exec(key);
+      if (at) found.push([Number(at[1]) * width + RS.tz, cell]);
+    }
+    return found;
+  }
+
+  function draw() {
+    const where = box(), names = RS.view["gh.names"] || [];
+    if (!where || !shown()) return;
+    where.hidden = !names.length || Boolean(RS.view["gh.none"]);
+    if (where.hidden || !where.clientWidth) return;
+    const place = layout(where, names), el = RS.canvas(where, place.bottom + AXIS, summary(names));
+    el.append(labels(names, place), ...cells(names, place));
+    if (RS.markPath) el.append(svg("path", { d: RS.markPath(place.x, TOP, place.bottom, place.start, place.end), class: "marks" }));
+    where.look = place;
+    shades();
+  }
+
+  function layout(where, names) {
+    const longest = Math.max(...names.map(([name, state]) => (name + (WORDS[state] ? " " + state : "")).length));
+    const left = Math.round(Math.min(where.clientWidth < 480 ? 104 : 168, Math.max(52, 12 + LETTER * longest)));
+    const tall = tallOf(names.length), wide = where.clientWidth - left - RIGHT, [start, end] = RS.range(), bottom = TOP + names.length * tall;
+    return { left, wide, tall, start, end, bottom, rows: names.length, width: 1000 * RS.view["gh.width"], x: (ms) => left + (wide * (ms - start)) / (end - start) };
+  }
+
+  const cut = (words, most) => (words.length > most ? words.slice(0, Math.max(1, most - 1)) + "…" : words);
+  function labels(names, place) {
+    const axes = svg("g", { class: place.tall < 12 ? "axes tight" : "axes" }), most = Math.floor((place.left - 10) / LETTER);
+    names.forEach(([name, state], i) => {
+      const y = TOP + i * place.tall;
+      axes.append(svg("line", { x1: place.left, x2: place.left + place.wide, y1: y - 0.5, y2: y - 0.5 }));
+      const words = WORDS[state] ? `${cut(name, most - state.length - 1)} ${state}` : cut(name, most);
+      const el = svg("text", { x: place.left - 8, y: y + place.tall / 2 + (place.tall < 12 ? 3 : 4), "text-anchor": "end", class: state }, words);
+      el.append(svg("title", {}, name));
+      axes.append(el);
+    });
+    RS.timeTicks(axes, place);
+    return axes;
+  }
+
+  // A path per shade: thousands of rectangles would cost more than they show.
+  function cells(names, place) {
+    const paths = Array.from({ length: LEVELS + 1 }, () => ""), top = RS.view["gh.top"] || 1;
+    for (const [from, values] of columns()) {
+      const left = Math.max(place.left, place.x(from)), right = Math.min(place.left + place.wide, place.x(from + place.width));
+      if (right - left < 0.5) continue;
+      const w = Math.max(1, right - left - 1).toFixed(1);
+      values.forEach((value, i) => {
+        if (value === null || i >= names.length) return;
+        const level = Math.round(LEVELS * Math.min(1, value / top));
+        paths[level] += `M${left.toFixed(1)} ${TOP + i * place.tall}h${w}v${place.tall - 1}h-${w}z`;
+      });
+    }
+    return paths.map((d, level) => svg("path", { d, class: "cell", "fill-opacity": opacity(level) }));
+  }
+  // Steeper than the number: of a cache that is 90 % full and one that is full, the difference is what matters.
+  const opacity = (level) => (0.07 + 0.93 * (level / LEVELS) ** 2).toFixed(2);
+
+  function summary(names) {
+    const ill = names.filter(([, state]) => state !== "up").map(([name, state]) => name + (WORDS[state] ? " " + state : ""));
+    return `${RS.view["gh.title"]} of ${names.length} engines over time` + (ill.length ? `; not like the others: ${ill.slice(0, 6).join(", ")}` : "");
+  }
+
+  function shades() {
+    const where = document.querySelector("[data-shades=fleet]"), top = RS.view["gh.top"], key = `${RS.view["gh.metric"]} ${top}`;
+    if (where.dataset.key === key) return;
+    where.dataset.key = key;
+    where.replaceChildren(make("span", "0"), make("i"), make("span", said(top)), make("span", "blank: nothing told", "blank"));
+  }
+
+  function look(event) {
+    const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), place = where.look;
+    if (!place) return;
+    const area = where.getBoundingClientRect(), x = event.clientX - area.left, row = Math.floor((event.clientY - area.top - TOP) / place.tall);
+    const name = (RS.view["gh.names"] || [])[row];
+    if (x < place.left || x > place.left + place.wide || !name) return void (at.textContent = "");
+    const ms = place.start + ((x - place.left) / place.wide) * (place.end - place.start), column = Math.floor((ms - RS.tz) / place.width);
+    at.textContent = `${RS.when(column * place.width + RS.tz, place)} · ${name[0]}: ${said((RS.view["gh." + column] || [])[row])}`;
+  }
+
+  function choose() {
+    for (const button of RS.all("[data-heat]")) button.setAttribute("aria-pressed", String(button.dataset.heat === RS.view["gh.metric"]));
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-heat]");
+    if (!button || !shown() || button.dataset.heat === RS.view["gh.metric"]) return;
+    const { heat } = button.dataset;
+    history.replaceState(history.state, "", location.pathname + RS.query({ heat: heat === "kv" ? null : heat }) + location.hash);
+    RS.poke();
+  });
+
+  // ---- lists
+
+  function state([many, words, health]) {
+    const li = make("li"), pill = make("span", `${many} ${words}`, "pill");
+    pill.dataset.state = health;
+    li.append(pill);
+    return li;
+  }
+
+  function complaint([name, words, health]) {
+    const li = make("li"), mark = make("i", "", "mark");
+    mark.dataset.state = health;
+    const who = make("b", name);
+    who.title = name;
+    li.append(mark, who, make("span", words, "words"));
+    return li;
+  }
+
+  function room([words, value, width, health]) {
+    const li = make("li"), row = make("span", "", "row"), bar = make("span", "", "bar"), fill = make("span");
+    row.append(make("span", words), make("b", value));
+    fill.style.width = width + "%";
+    fill.dataset.kind = health;
+    bar.append(fill);
+    li.append(row, bar);
+    return li;
+  }
+
+  function engine([name, words, health, running, waiting, kv, tokens, preempted, version, seen, odd]) {
+    const tr = make("tr"), head = make("th"), who = make("span", name, "long"), pill = make("span", words, "pill");
+    head.scope = "row";
+    who.title = name;
+    pill.dataset.state = health;
+    head.append(who);
+    const cell = (label, text, ...what) => {
+      const td = cellOf(label, make("span", text || "–"));
+      if (odd.some((one) => what.includes(one))) td.className = "odd", td.append(make("span", "unlike the others", "sr"));
+      return td;
+    };
+    tr.append(head, cellOf("State", pill), cell("Running", running, "running"), cell("Waiting", waiting, "waiting"), cell("KV cache", kv, "KV cache"),
+      cell("Tokens/s", tokens, "tokens/s per request"), cell("Preempted/min", preempted, "preemptions a minute"), cell("Weights", version, "weights"),
+      cellOf("Last read", RS.aged(seen, "not for 5 min")));
+    return tr;
+  }
+
+  const LISTS = [["gen-states", "gs.", state], ["gen-sick", "gx.", complaint], ["gen-room", "gk.", room], ["engines", "ge.", engine]];
+
+  function watch() {
+    const area = box();
+    RS.fitted(area, draw);
+    if (!area || area.looked) return;
+    area.looked = true;
+    area.addEventListener("pointermove", look);
+    area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
+  }
+
+  RS.drawers.push((cells) => {
+    if (!("gn.head" in RS.view)) return;
+    for (const [name, prefix, row] of LISTS) {
+      const el = document.querySelector(`[data-rows=${name}]`);
+      if (!el || !("gn.head" in cells || RS.touched(cells, prefix))) continue;
+      const found = RS.list(prefix), table = el.closest("table");
+      el.replaceChildren(...found.map(row));
+      if (table) table.hidden = !found.length;
+    }
+    watch();
+    if ("gh.metric" in cells) choose();
+    if (Object.keys(cells).some((key) => key.startsWith("gh."))) draw();
+  });
+  RS.painters.push(draw);
+})(window.RS);

@@ -1,0 +1,181 @@
+// Trainer: steps one by one as stacked bars, the last against the median, what single steps say of learning, and a table.
+(function (RS) {
+  "use strict";
+  const { make, cellOf, svg } = RS, LEFT = 44, RIGHT = 8, TOP = 8, TALL = 190, AXIS = 20;
+  // In the order of `dashboard/steps.py`.
+  const COLOURS = ["orange", "orange", "blue", "plum", "gold", "teal", "grey"];
+  const NAMES = ["wait", "generation", "compute", "weight sync", "checkpoint", "evaluation", "other"];
+  const shown = () => RS.boot && RS.boot.key === "trainer";
+  const box = () => document.querySelector("[data-draw=steps]");
+  const seconds = (value) => RS.format.text(value, "seconds");
+
+  // ---- steps one by one
+
+  function bars() {
+    const where = box(), found = RS.list("ts.");
+    if (!where || !shown()) return;
+    where.hidden = !found.length;
+    if (!found.length || !where.clientWidth) return;
+    const top = nice(Math.max(...found.map(([, , parts, , whole]) => Math.max(whole || 0, parts.reduce((sum, part) => sum + (part || 0), 0)))));
+    const wide = where.clientWidth - LEFT - RIGHT, slot = wide / found.length, y = (value) => TOP + TALL - (TALL * value) / top;
+    const el = RS.canvas(where, TOP + TALL + AXIS, summary(found)), bar = Math.max(1, slot * 0.74);
+    el.append(axis(top, y, wide));
+    found.forEach((step, i) => el.append(...one(step, LEFT + i * slot + (slot - bar) / 2, bar, y)));
+    el.append(...ticks(found, slot), ...lives(found, slot), ...middle(y, wide));
+    where.look = { slot, found };
+  }
+
+  function nice(value) {
+    const size = 10 ** Math.floor(Math.log10(value || 1));
+    return [1, 1.5, 2, 3, 4, 5, 7.5, 10].map((step) => step * size).find((step) => step >= value) || value || 1;
+  }
+
+  function axis(top, y, wide) {
+    const g = svg("g", { class: "axes" });
+    for (const part of [0, 0.5, 1]) {
+      g.append(svg("line", { x1: LEFT, x2: LEFT + wide, y1: y(part * top), y2: y(part * top) }));
+      g.append(svg("text", { x: LEFT - 6, y: y(part * top) + 4, "text-anchor": "end" }, seconds(part * top)));
+    }
+    return g;
+  }
+
+  function one([, , parts, , whole], x, wide, y) {
+    let base = 0;
+    const found = [];
+    parts.forEach((part, i) => {
+      if (!part) return;
+      // A hair of the ground between the parts: their edges are seen whatever colours an eye can tell apart.
+      const high = y(base) - y(base + part);
+      found.push(svg("rect", { x: x.toFixed(1), y: y(base + part).toFixed(1), width: wide.toFixed(1), height: Math.max(0.6, high - (high > 3 ? 0.8 : 0)).toFixed(1), class: "f-" + COLOURS[i] }));
+      base += part;
+    });
+    // Of a step whose phases nobody tells there is its length alone.
+    if (!base && whole) found.push(svg("rect", { x, y: y(whole), width: wide, height: y(0) - y(whole), class: "f-none" }));
+    return found;
+  }
+
+  function ticks(found, slot) {
+    const every = Math.max(1, Math.ceil(58 / slot)), words = [];
+    for (let i = found.length - 1; i >= 0; i -= every) {
+      const x = LEFT + (i + 0.5) * slot;
+      if (x < LEFT + 12) break;
+      words.unshift(svg("text", { x: Math.min(x, LEFT + found.length * slot - 12), y: TOP + TALL + 15, "text-anchor": "middle" }, found[i][0].toLocaleString("en")));
+    }
+    return words;
+  }
+
+  function lives(found, slot) {
+    const marks = [];
+    found.forEach((step, i) => {
+      if (!i || step[3] === found[i - 1][3]) return;
+      const x = LEFT + i * slot;
+      marks.push(svg("path", { d: `M${x.toFixed(1)} ${TOP}v${TALL}`, class: "restart" }), svg("text", { x: x + 4, y: TOP + 10, class: "tag" }, "restart"));
+    });
+    return marks;
+  }
+
+  function middle(y, wide) {
+    const value = RS.view["ts.median"];
+    return value ? [svg("path", { d: `M${LEFT} ${y(value).toFixed(1)}h${wide}`, class: "dashed" })] : [];
+  }
+
+  function summary(found) {
+    const last = found[found.length - 1];
+    return `The last ${found.length} steps by phase, ${RS.view["ts.words"] || "no step time known"}; step ${last[0]}: ${spoken(last)}`;
+  }
+
+  function spoken([, , parts, , whole]) {
+    const told = parts.map((part, i) => (part === null ? "" : `${NAMES[i]} ${seconds(part)}`)).filter(Boolean).join(", ");
+    return (whole === null ? "" : seconds(whole) + (told ? ": " : "")) + told;
+  }
+
+  function look(event) {
+    const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), place = where.look;
+    if (!place) return;
+    const step = place.found[Math.floor((event.clientX - where.getBoundingClientRect().left - LEFT) / place.slot)];
+    at.textContent = step ? `${step[0].toLocaleString("en")} · ${spoken(step)}` : "";
+  }
+
+  // ---- lists
+
+  function pair([words, last, usual, width, ghost, health, colour]) {
+    const li = make("li"), row = make("span", "", "row"), bar = make("span", "", "bar"), fill = make("span", "", "c-" + colour), mark = make("i");
+    const value = make("b", last);
+    if (health === "watch") value.className = "far", value.append(make("span", ", unlike the others", "sr"));
+    row.append(make("span", words), make("span", usual ? "median " + usual : "", "note"), value);
+    fill.style.width = width + "%";
+    mark.style.left = ghost + "%";
+    mark.hidden = !usual;
+    bar.append(fill, mark);
+    li.append(row, bar);
+    return li;
+  }
+
+  function learnt([words, last, usual, values]) {
+    const li = make("li"), numbers = make("span", "", "of");
+    numbers.append(make("b", last), make("span", usual ? " · " + usual : "", "note"));
+    li.append(make("span", words), spark(values), numbers);
+    return li;
+  }
+
+  function spark(values) {
+    const known = values.filter((value) => value !== null), low = Math.min(...known), high = Math.max(...known);
+    const el = svg("svg", { viewBox: "0 0 100 20", preserveAspectRatio: "none", "aria-hidden": "true", class: "spark" });
+    const points = values.map((value, i) => [(100 * i) / Math.max(1, values.length - 1), value === null ? NaN : high > low ? 18 - (16 * (value - low)) / (high - low) : 10]);
+    el.append(RS.line(points, "c-blue"));
+    return el;
+  }
+
+  function happened([what, detail, when]) {
+    const li = make("li"), mark = make("i", "", "mark"), words = make("span", "", "when"), name = make("b", what);
+    mark.dataset.state = what.startsWith("Re") ? "watch" : "ok";
+    words.append(make("span", detail), RS.aged(when, ""));
+    li.append(mark, name, words);
+    return li;
+  }
+
+  // ---- table
+
+  function step([number, when, total, parts, samples, tokens, staleness, reward, norm, far]) {
+    const tr = make("tr"), head = make("th", number), heads = RS.view["tt.phases"] || [], whole = cellOf("Total", make("span", total || "–"));
+    head.scope = "row";
+    if (far) whole.className = "odd", whole.append(make("span", "longer than usual", "sr"));
+    tr.append(head, cellOf("Ended", RS.aged(when, "")), whole);
+    heads.forEach(([words, told], i) => told && tr.append(cellOf(words, make("span", parts[i] || "–"))));
+    for (const [label, value] of [["Samples", samples], ["Tokens", tokens], ["Staleness", staleness], ["Reward", reward], ["Gradient", norm]])
+      tr.append(cellOf(label, make("span", value || "–")));
+    return tr;
+  }
+
+  // A phase that no step tells has no column.
+  function heads() {
+    const told = RS.view["tt.phases"] || [];
+    RS.all("[data-phase]").forEach((el, i) => (el.hidden = !(told[i] && told[i][1])));
+  }
+
+  const LISTS = [["last-step", "tl.", pair], ["learning", "th.", learnt], ["life", "tv.", happened], ["steps", "tt.", step]];
+
+  function watch() {
+    const area = box();
+    RS.fitted(area, bars);
+    if (!area || area.looked) return;
+    area.looked = true;
+    area.addEventListener("pointermove", look);
+    area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
+  }
+
+  RS.drawers.push((cells) => {
+    if (!("tn.head" in RS.view)) return;
+    const begun = "tt.phases" in cells;
+    for (const [name, prefix, row] of LISTS) {
+      const el = document.querySelector(`[data-rows=${name}]`);
+      if (!el || !(begun || RS.touched(cells, prefix))) continue;
+      const found = RS.list(prefix), table = el.closest("table");
+      el.replaceChildren(...found.map(row));
+      if (table) table.hidden = !found.length;
+    }
+    if (begun) heads();
+    watch();
+    if (begun || "ts.median" in cells || RS.touched(cells, "ts.")) bars();
+  });
+})(window.RS);

@@ -1,0 +1,90 @@
+// Help: a fold per signal, found by a word or by its address (`help#trainer_wait_ratio`).
+(function (RS) {
+  "use strict";
+  const { make, by } = RS, OPEN = 2;
+  const here = () => RS.boot && RS.boot.key === "help";
+
+  function pair(term, ...parts) {
+    const dt = make("dt", term), dd = make("dd");
+    dd.append(...parts);
+    return [dt, dd];
+  }
+
+  function codes(names) {
+    return names.flatMap((name, i) => (i ? [" ", make("code", name)] : [make("code", name)]));
+  }
+
+  function frameworks(reported, none, hints, all) {
+    if (!all) return [];
+    const list = make("ul", "", "plain-list");
+    for (const [name, how] of reported) {
+      const li = make("li");
+      li.append(make("b", name), make("span", " " + how, "note"));
+      list.append(li);
+    }
+    const rows = [...pair(`Reported by (${reported.length} of ${all})`, reported.length ? list : "no framework by itself")];
+    if (none.length) rows.push(...pair("Not applicable to", none.join(", ")));
+    if (!hints.length) return rows;
+    const how = make("ul");
+    how.append(...hints.map(([name, words]) => {
+      const li = make("li");
+      li.append(make("b", name), ": " + words);
+      return li;
+    }));
+    return [...rows, ...pair("By framework", how)];
+  }
+
+  function fold([name, title, actor, unit, help, bands, when, inputs, why, reported, none, hints, all]) {
+    const el = make("details"), head = make("summary"), body = make("dl"), link = make("a", "help#" + name, "anchor");
+    el.id = name;
+    el.dataset.words = [name, title, actor, unit, help, inputs.join(" "), reported.map(([one]) => one).join(" ")].join("\n").toLowerCase();
+    head.append(make("b", title), make("code", name), make("span", unit, "note"));
+    link.href = "#" + name;
+    body.append(...pair("Means", help), ...pair("Judged", bands || "by nobody: it has no bands"), ...pair("When", when), ...pair("Read from", ...codes(inputs)),
+      ...pair("To have it", why), ...frameworks(reported, none, hints, all), ...pair("Link", link));
+    el.append(head, body);
+    return el;
+  }
+
+  function draw() {
+    const groups = new Map();
+    for (const row of RS.list("hp.")) groups.set(row[2], [...(groups.get(row[2]) || []), row]);
+    const found = [...groups].sort(([a], [b]) => a.localeCompare(b)).map(([actor, rows]) => {
+      const el = make("section", "", "meaning-group");
+      el.append(make("h3", actor), ...rows.map(fold));
+      return el;
+    });
+    document.querySelector("[data-rows=help]").replaceChildren(...found);
+  }
+
+  function filter() {
+    const words = RS.wanted("find").toLowerCase().split(/\s+/).filter(Boolean), all = RS.all("[data-rows=help] details");
+    const found = all.filter((el) => !(el.hidden = !words.every((word) => el.dataset.words.includes(word))));
+    for (const group of RS.all(".meaning-group")) group.hidden = !group.querySelector("details:not([hidden])");
+    // What is nearly found is shown; a fold that somebody opened stays.
+    if (words.length && found.length <= OPEN) for (const el of found) el.open = true;
+    by("hp-said").textContent = words.length ? `${found.length || "No"} signal${found.length === 1 ? "" : "s"} of ${all.length}.` : "";
+  }
+
+  function show() {
+    const el = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!el || !el.closest(".helplist")) return;
+    el.hidden = el.parentNode.hidden = false;
+    el.open = true;
+    for (const other of RS.all(".helplist .hit")) other.classList.remove("hit");
+    el.classList.add("hit");
+    el.scrollIntoView({ block: "center" });
+  }
+
+  for (const event of ["popstate", "hashchange"]) window.addEventListener(event, () => here() && by("hp-find") && location.pathname === RS.path("help") && show());
+
+  RS.drawers.push((cells) => {
+    if (!by("hp-find") || !("hp.0" in RS.view)) return;
+    RS.finder("hp-find", "Find a signal by name or meaning", filter);
+    if (!RS.touched(cells, "hp.")) return;
+    draw();
+    filter();
+    // After the page is shown: what is hidden cannot be scrolled to.
+    requestAnimationFrame(show);
+  });
+})(window.RS);

@@ -1,0 +1,48 @@
+// The keyboard, on every page (`dashboard/shortcuts.py` has the list).
+(function (RS) {
+  "use strict";
+  const PAGES = { o: "overview", r: "rollouts", g: "generator", t: "trainer", s: "sandboxes", a: "alerts", u: "runs", x: "targets", w: "what-if", h: "help" };
+  const WAIT = 1500;
+  let going = 0;
+
+  const typing = (el) => el && (el.isContentEditable || /^(input|textarea|select)$/i.test(el.tagName));
+  const click = (el) => el && (el.click(), true);
+
+  function help() {
+    const list = RS.make("dl", "", "keys");
+    for (const [key, words] of JSON.parse(RS.by("app").dataset.shortcuts || "[]")) {
+      const name = RS.make("dt");
+      name.append(...key.split(" ").map((part) => RS.make(part === ".." ? "span" : "kbd", part)));
+      list.append(name, RS.make("dd", words));
+    }
+    RS.dialog("Keyboard shortcuts", list);
+  }
+
+  // The chart that has the focus, or that the cursor is on.
+  function panel() {
+    const here = document.activeElement && document.activeElement.closest("[data-panel]");
+    return here || document.querySelector("[data-panel]:hover");
+  }
+
+  function fill() {
+    const el = RS.filling() ? null : panel();
+    if (el || RS.filling()) return RS.full(el), true;
+  }
+
+  function page(key) {
+    going = 0;
+    return click(document.querySelector(`[data-nav="${PAGES[key]}"]`));
+  }
+
+  const DOES = { "?": () => (help(), true), g: () => ((going = performance.now()), true), l: () => click(RS.by("live")), t: () => click(RS.by("theme")), f: fill,
+    Escape: () => RS.filling() && (RS.full(null), true) };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !RS.boot) return;
+    if (typing(event.target) || document.querySelector("dialog[open]")) return;
+    const key = event.key, on = going && performance.now() - going < WAIT;
+    const done = on && PAGES[key] ? page(key) : /^[1-6]$/.test(key) ? click(RS.all("#ranges a")[key - 1]) : DOES[key] && DOES[key]();
+    if (!on || key !== "g") going = key === "g" ? going : 0;
+    if (done) event.preventDefault();
+  });
+})(window.RS);

@@ -1,0 +1,22 @@
+"""What the keyboard does on every page (`assets/90-keys.js`): the list that `?` shows."""
+
+SHORTCUTS: tuple[tuple[str, str], ...] = (
+    ("?", "Show these shortcuts"),
+    ("g o", "Go to Overview"),
+    ("g r", "Go to Rollouts"),
+    ("g g", "Go to Generator"),
+    ("g t", "Go to Trainer"),
+    ("g s", "Go to Sandboxes"),
+    ("g a", "Go to Alerts"),
+    ("g u", "Go to Runs"),
+    ("g x", "Go to Targets"),
+    ("g w", "Go to What-if"),
+    ("g h", "Go to Help"),
+    ("l", "Live or paused"),
+    ("t", "Change the theme"),
+    ("1 .. 6", "Choose the time range"),
+    ("f", "Full screen of the chart under focus"),
+    ("← →", "Move along a chart under focus; with Shift ten points at once"),
+    ("Esc", "Close what is open"),
+)
+"""(key, what it does). ``g o`` is one key after the other; none acts while a text field has the focus."""

@@ -1,0 +1,39 @@
+"""Which framework reports what, and how to have it report more: `server.coverage` for readers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from server import coverage as registry
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Which signals each framework's own log can give.
+
+    Attributes:
+        frameworks: names of the collectors of trainers whose keys are known, by name.
+        cells: signal -> framework -> ``native``, ``derived``, ``-`` (unknown) or ``n/a``. Signals that come from
+            engines, sandboxes or prices are not in it: they do not depend on the framework.
+        hints: signal -> framework -> what to set so that it is reported.
+    """
+
+    frameworks: tuple[str, ...]
+    cells: Mapping[str, Mapping[str, str]]
+    hints: Mapping[str, Mapping[str, str]]
+
+
+@cache
+def coverage() -> Coverage:
+    """Worked out once per process; the first call takes about a second, on a thread."""
+    known = registry.frameworks()
+    by_framework = {one.name: registry.cells(one.name) for one in known}
+    cells: dict[str, Mapping[str, str]] = {}
+    hints: dict[str, Mapping[str, str]] = {}
+    for item in registry.items():
+        cells[item.name] = {one.name: by_framework[one.name][item.name] for one in known}
+        # As the documentation's list has it: what turns on the signal itself, or one of its inputs.
+        wanted = (item.name, *registry.inputs(item))
+        told = {one.name: [one.hints[name] for name in wanted if name in one.hints] for one in known}
+        hints[item.name] = {name: texts[0] for name, texts in told.items() if texts}
+    return Coverage(tuple(one.name for one in known), cells, hints)

@@ -1,0 +1,188 @@
+"""Single engines and single steps, from what their targets told: the part of `Reader` that goes below the signals."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from server.clock import Clock
+from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
+from server.query.names import format_name
+from server.query.types import UnknownRun
+from server.signals._engines import AMOUNTS, Key, engine_keys, labels_above
+from server.signals._window import TRAINER
+from server.store import Store
+from server.store.generators import Told
+from server.store.ranges import fit_width
+from server.store.types import Bucket, RunRow, StepRow
+
+_METRICS: Mapping[EngineMetric, str] = {
+    "kv": "kv_cache_usage_ratio",
+    "running": "generator_requests_running",
+    "waiting": "generator_requests_waiting",
+    "preemptions": "generator_preemptions_total",
+    "tokens": "generator_tokens_total",
+}
+# Seconds that an increase is told for.
+_PER: Mapping[EngineMetric, float] = {"preemptions": 60.0, "tokens": 1.0}
+_HELD = {"generator_asleep": "asleep", "generator_paused": "paused", "generator_requests_paused": "paused"}
+_READ = (
+    *_METRICS.values(), *_HELD, "generator_request_limit", "generator_policy_version", "generator_token_throughput",
+    "kv_cache_used_tokens", "kv_cache_capacity_tokens",
+)  # fmt: skip
+# As `AMOUNTS`, of what is read here only.
+_SHARED = AMOUNTS | {"generator_requests_waiting", "generator_preemptions_total"}
+# Of a step what a page or a script asks for: hundreds more are logged.
+_STEP = frozenset(
+    {
+        "trainer_step_seconds", "trainer_wait_seconds", "generation_seconds", "trainer_compute_seconds",
+        "trainer_weight_sync_seconds", "trainer_checkpoint_seconds", "trainer_eval_seconds", "trainer_other_seconds",
+        "trainer_samples", "trained_tokens", "trainer_mfu_ratio", "staleness_versions_mean", "staleness_versions_max",
+        "reward_mean", "gradient_norm", "gradient_nonfinite", "learning_rate", "entropy_mean", "clip_ratio",
+        "mismatch_kl_mean", "reference_kl_mean", "loss_mean", "effective_sample_ratio", "response_tokens_mean",
+        "truncation_ratio", "policy_version",
+    }
+)  # fmt: skip
+
+Page = dict[str, Told]
+
+
+class EngineReader:
+    """Thread-safe; a base of `StoreReader`."""
+
+    _store: Store
+    _clock: Clock
+
+    def engines(self, run: str, at: float | None = None) -> list[EngineInfo]:
+        row = self._known(run)
+        now = self._clock.now() if at is None else at
+        # A fleet that is not read any more is shown as it was when it last was.
+        end = min(round(now * 1000), row.watermark if row.watermark is not None else round(now * 1000))
+        pages, owners = _pages(self._store.generators.told(row.name, _READ, end))
+        found = [_engine(key, pages, owners) for key in sorted(owners)]
+        # Who left without a word is nobody to look at; who does not answer is.
+        down = {target.name for _, target in self._store.targets(row.name) if not target.up and not target.gone}
+        return [one for one in found if one.last_ts is not None or (at is None and one.target in down)]
+
+    def engine_cells(
+        self, run: str, metric: EngineMetric, keys: Sequence[str], start: float, end: float, width: float
+    ) -> Mapping[str, Mapping[float, float]]:
+        if len(keys) > MOST_ENGINES:
+            raise ValueError(f"at most {MOST_ENGINES} engines at once, not {len(keys)}")
+        row, wide = self._known(run), fit_width(round(width * 1000))
+        pages, owners = _pages(self._store.generators.series(row.name, _READ))
+        named = {_key(key): _series(key, _METRICS[metric], pages, owners) for key in owners}
+        ids = {key: series.series for key in keys if (series := named.get(key)) is not None}
+        per = _PER.get(metric)
+        # The first increase is over what the column before it ended with.
+        first = round(start * 1000) - (wide if per else 0)
+        found = self._store.generators.buckets(row.name, list(ids.values()), first, round(end * 1000), wide)
+        return {key: _grown(found[n], wide, per) if per else _means(found[n]) for key, n in ids.items()}
+
+    def steps(self, run: str, last: int = 40) -> list[StepInfo]:
+        row = self._known(run)
+        last = max(1, min(last, MOST_STEPS))
+        life = self._store.incarnation(row.name)
+        found = _joined(self._store.steps(row.name, None, last, incarnation=life), last)
+        # A trainer that has just begun again has few steps: what came before says what is usual.
+        if len(found) < last and life > 0:
+            before = _joined(self._store.steps(row.name, None, last, incarnation=life - 1), last)
+            found = before[len(found) - last :] + found
+        return found
+
+    def _known(self, run: str) -> RunRow:
+        row = self._store.run(run)
+        if row is None:
+            raise UnknownRun(run)
+        return row
+
+
+def _pages(told: Iterable[Told]) -> tuple[dict[Key, Page], dict[Key, int]]:
+    """What each label set of each target tells, and the engines: which of them there are (see `_engines`)."""
+    pages: dict[Key, Page] = defaultdict(dict)
+    for one in told:
+        pages[one.target, one.labels][one.metric] = one
+    keys = engine_keys(pages)
+    under = Counter((target, labels) for target, own in keys for labels in labels_above(own))
+    return pages, {key: max((under[key[0], labels] for labels in labels_above(key[1])), default=1) for key in keys}
+
+
+def _series(key: Key, metric: str, pages: Mapping[Key, Page], owners: Mapping[Key, int]) -> Told | None:
+    """An engine's own; else its page's, where that is no sum of several engines."""
+    target, labels = key
+    alone = metric not in _SHARED or owners[key] <= 1
+    places = [labels, *(reversed(labels_above(labels)) if alone else ())]
+    return next((one for place in places if (one := pages.get((target, place), {}).get(metric))), None)
+
+
+def _key(key: Key) -> str:
+    """``vllm-3``, or with labels ``vllm-3{engine="1"}``."""
+    return format_name(key[0], key[1])
+
+
+def _engine(key: Key, pages: Mapping[Key, Page], owners: Mapping[Key, int]) -> EngineInfo:
+    told = {metric: one for metric in _READ if (one := _series(key, metric, pages, owners)) is not None}
+    last = {metric: one.last for metric, one in told.items() if one.last is not None}
+    mean = {metric: one.mean for metric, one in told.items() if one.mean is not None}
+    tokens = _rate(told.get(_METRICS["tokens"]), 1.0)
+    seen = [one.last_ts for one in told.values() if one.last_ts is not None]
+    running, waiting = _METRICS["running"], _METRICS["waiting"]
+    return EngineInfo(
+        key=_key(key), target=key[0], labels=dict(key[1]), last_ts=max(seen) / 1000 if seen else None,
+        running=last.get(running), waiting=last.get(waiting), kv_ratio=_kv(last),
+        mean_running=mean.get(running), mean_waiting=mean.get(waiting), mean_kv_ratio=_kv(mean),
+        tokens_per_second=tokens if tokens is not None else mean.get("generator_token_throughput"),
+        preemptions_per_minute=_rate(told.get(_METRICS["preemptions"]), 60.0),
+        request_limit=last.get("generator_request_limit"), version=last.get("generator_policy_version"),
+        held=next((word for metric, word in _HELD.items() if last.get(metric, 0) > 0), ""),
+    )  # fmt: skip
+
+
+def _kv(values: Mapping[str, float]) -> float | None:
+    told, used = values.get("kv_cache_usage_ratio"), values.get("kv_cache_used_tokens")
+    capacity = values.get("kv_cache_capacity_tokens")
+    return told if told is not None or used is None or not capacity else min(1.0, used / capacity)
+
+
+def _rate(counter: Told | None, per: float) -> float | None:
+    """Increase per ``per`` seconds over the minutes that are known; after a decrease it counts from zero."""
+    minutes = counter.minutes if counter is not None else ()
+    if len(minutes) < 2:
+        return None
+    grown = sum(new - old if new >= old else new for (_, old), (_, new) in pairwise(minutes))
+    seconds = (minutes[-1][0] - minutes[0][0]) / 1000
+    return per * grown / seconds if seconds > 0 else None
+
+
+def _means(found: Iterable[Bucket]) -> dict[float, float]:
+    return {one.ts / 1000: one.total / one.n for one in found if one.n}
+
+
+def _grown(found: Iterable[Bucket], wide: int, per: float) -> dict[float, float]:
+    """Increase from column to column; where one is missing, when it grew is not known."""
+    known = [one for one in found if one.n and one.last is not None]
+    return {
+        new.ts / 1000: per * _increase(old.last or 0.0, new.last or 0.0) / (wide / 1000)
+        for old, new in pairwise(known)
+        if new.ts - old.ts == wide
+    }
+
+
+def _increase(old: float, new: float) -> float:
+    return new - old if new >= old else new
+
+
+def _joined(rows: Sequence[StepRow], last: int) -> list[StepInfo]:
+    """Steps of the trainer's axis, or without one of the axis that was heard last."""
+    if not rows:
+        return []
+    own = TRAINER if any(row.axis == TRAINER for row in rows) else rows[-1].axis
+    others: dict[int, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        if row.axis != own:
+            others[row.step] |= _wanted(row)
+    found = [row for row in rows if row.axis == own][-last:]
+    return [StepInfo(row.step, row.ts / 1000, row.incarnation, others[row.step] | _wanted(row)) for row in found]
+
+
+def _wanted(row: StepRow) -> dict[str, float]:
+    return {format_name(metric, labels): value for (metric, labels), value in row.values.items() if metric in _STEP}

@@ -1,0 +1,101 @@
+"""All runs at once: what a list of them shows, in a few statements however many there are."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, case, func, select
+
+from server.store.engine import Engines
+from server.store.series import unpack_labels
+from server.store.tables import latest, runs, series, signal_state, steps, targets
+from server.store.types import GONE, LatestRow, PointState, SeriesKey
+
+Latest = list[tuple[SeriesKey, LatestRow]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """When a step of one life of the trainer ended (epoch ms)."""
+
+    ts: int
+    incarnation: int
+    step: int
+
+
+class FleetStore:
+    """Reached as `Store.fleet`. Runs by id; times are epoch ms; safe to share between threads."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def latest(self, ids: Sequence[int], metrics: Collection[str]) -> dict[int, Latest]:
+        """run -> the newest points of its signals of these names, by series id."""
+        key = (series.c.target, series.c.metric, series.c.labels, series.c.axis)
+        c = latest.c
+        query = (
+            select(c.run, *key, c.series, c.ts, c.v, c.state, c.why, c.source)
+            .join(series, (series.c.run == c.run) & (series.c.id == c.series))
+            .where(series.c.run.in_(ids), series.c.metric.in_(sorted(metrics)))
+            .order_by(c.run, c.series)
+        )
+        found: dict[int, Latest] = defaultdict(list)
+        with self._engines.read.begin() as connection:
+            for run, target, metric, labels, axis, n, ts, v, state, why, source in connection.execute(query):
+                row = LatestRow(n, ts, v, PointState(state), why, source)
+                found[run].append((SeriesKey(target, metric, unpack_labels(labels), axis), row))
+        return found
+
+    def newest(self, ids: Sequence[int], besides: Collection[str]) -> Mapping[int, int]:
+        """run -> when its youngest known value was true, whatever the signals ``besides`` say."""
+        c = latest.c
+        # Not one look per row: the few that do not count are found once.
+        skipped = select(series.c.id).where(series.c.run.in_(ids), series.c.metric.in_(sorted(besides)))
+        query = (
+            select(c.run, func.max(c.ts))
+            .where(c.run.in_(ids), c.state == PointState.VALUE.value, c.series.not_in(skipped))
+            .group_by(c.run)
+        )
+        with self._engines.read.begin() as connection:
+            return {run: ts for run, ts in connection.execute(query)}
+
+    def verdicts(self, ids: Sequence[int]) -> Mapping[int, str]:
+        """run -> its newest verdict, as `VerdictStore.newest` has it."""
+        c = signal_state.c
+        query = select(c.run, c.state).where(c.run.in_(ids), c.name == "verdict")
+        with self._engines.read.begin() as connection:
+            return {run: state for run, state in connection.execute(query)}
+
+    def steps(self, ids: Sequence[int], axis: str) -> Mapping[int, int]:
+        """run -> the newest step of its newest life."""
+        c = steps.c
+        # A look into the key per run: a maximum over all would read every step there ever was.
+        last = select(c.step).where(c.run == runs.c.id, c.axis == axis)
+        last = last.order_by(c.incarnation.desc(), c.step.desc()).limit(1)
+        query = select(runs.c.id, last.scalar_subquery()).where(runs.c.id.in_(ids))
+        with self._engines.read.begin() as connection:
+            return {run: step for run, step in connection.execute(query) if step is not None}
+
+    def targets(self, ids: Sequence[int], now: int, silent_ms: int) -> Mapping[int, tuple[int, int]]:
+        """run -> (how many targets answer, of how many). One not asked for ``silent_ms`` + 3 intervals does not."""
+        c = targets.c
+        asked = c.last_ts >= now - silent_ms - 3000 * c.interval_seconds
+        answers = func.sum(case((c.up & asked, 1), else_=0))
+        query = select(c.run, answers, func.count()).where(c.run.in_(ids), c.error_kind != GONE).group_by(c.run)
+        with self._engines.read.begin() as connection:
+            return {run: (int(up), total) for run, up, total in connection.execute(query)}
+
+    def step_marks(self, run: str, axis: str, start: int, end: int, width: int) -> list[StepMark]:
+        """Steps that ended in [start, end), oldest first: the first one of every ``width`` ms."""
+        with self._engines.read.begin() as connection:
+            return _marks(connection, run, axis, start, end, max(1, width))
+
+
+def _marks(connection: Connection, run: str, axis: str, start: int, end: int, width: int) -> list[StepMark]:
+    c = steps.c
+    number = select(runs.c.id).where(runs.c.name == run).scalar_subquery()
+    here = (c.run == number, c.axis == axis, c.ts >= start, c.ts < end)
+    first = select(func.min(c.ts)).where(*here).group_by(c.ts - c.ts % width)
+    query = select(c.ts, c.incarnation, c.step).where(*here, c.ts.in_(first)).order_by(c.ts, c.incarnation, c.step)
+    # Rows of one instant (a log without times) are in the order in which they were written.
+    return [StepMark(*row) for row in connection.execute(query)]

@@ -1,0 +1,137 @@
+"""What every engine of a run said lately: a statement or two for the whole fleet, whatever the run's length."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, TextClause, bindparam, text
+
+from collectors.model import Labels
+from server.store import ranges, read
+from server.store.engine import Engines
+from server.store.rollup import MINUTE_MS, floor
+from server.store.series import unpack_labels
+from server.store.tables import SLOT_MS
+from server.store.types import Bucket
+
+RECENT_MS = 300_000
+"""How old a sample may be to be one of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One series of one engine.
+
+    Attributes:
+        last, last_ts: its newest sample within `RECENT_MS`.
+        mean: over the last five minutes that are closed (`rollup`); None where none is.
+        minutes: (when (ms), value) of the last sample of each of those minutes, oldest first.
+    """
+
+    series: int
+    target: str
+    metric: str
+    labels: Labels
+    last: float | None = None
+    last_ts: int | None = None
+    mean: float | None = None
+    minutes: tuple[tuple[int, float], ...] = ()
+
+
+_SCOPE = """SELECT s.id, s.target, s.metric, s.labels FROM series s JOIN runs ON runs.id = s.run
+ WHERE runs.name = :run AND s.metric IN :metrics AND s.target <> '' AND s.axis = ''"""
+
+# Two seeks per series: `ORDER BY ts DESC LIMIT 1` over the slots would be a sort of each. Recent is two slots at most.
+_SQLITE_NEWEST = f"""WITH scope AS ({_SCOPE}), found AS MATERIALIZED (
+  SELECT id, coalesce(
+    (SELECT max(x.ts) FROM samples x WHERE x.slot = :slot AND x.series = scope.id AND x.ts <= :at),
+    (SELECT max(x.ts) FROM samples x WHERE x.slot = :slot - 1 AND x.series = scope.id)) AS ts FROM scope
+)
+SELECT found.id, found.ts, x.v FROM found CROSS JOIN samples x
+ WHERE x.slot = found.ts / {SLOT_MS} AND x.series = found.id AND x.ts = found.ts AND found.ts > :since"""
+
+_POSTGRES_NEWEST = f"""SELECT scope.id, x.ts, x.v FROM ({_SCOPE}) scope CROSS JOIN LATERAL (
+  SELECT ts, v FROM samples WHERE series = scope.id AND ts > :since AND ts <= :at ORDER BY ts DESC LIMIT 1) x"""
+
+_MINUTES = f"""WITH scope AS ({_SCOPE})
+SELECT scope.id, r.bucket, r.n, r.total, r.last_ts, r.last FROM scope CROSS JOIN rollups r
+ WHERE r.tier = {MINUTE_MS} AND r.series = scope.id AND r.bucket >= :first AND r.bucket < :closed ORDER BY r.bucket"""
+
+
+class GeneratorStore:
+    """A reader; every call is one transaction."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def told(self, run: str, metrics: Sequence[str], at: int) -> list[Told]:
+        """Series of a run's targets of these metrics as of ``at`` (ms), by id; silent ones too."""
+        with self._engines.read.begin() as connection:
+            return _told(connection, run, metrics, at)
+
+    def series(self, run: str, metrics: Sequence[str]) -> list[Told]:
+        """The same series without a word of what they say."""
+        with self._engines.read.begin() as connection:
+            return [Told(*key) for key in _scope(connection, _values(run, metrics))]
+
+    def buckets(self, run: str, series: Sequence[int], start: int, end: int, width: int) -> dict[int, list[Bucket]]:
+        """As `Store.buckets`, of several series of a run."""
+        with self._engines.read.begin() as connection:
+            found = read.one_run(connection, run)
+            rolled = read.rolled(connection, found.id) if found is not None else None
+            return {n: ranges.buckets(connection, n, start, end, width, rolled) for n in series}
+
+
+def _told(connection: Connection, run: str, metrics: Sequence[str], at: int) -> list[Told]:
+    values = _values(run, metrics)
+    newest, means = dict(_newest(connection, values, at)), _minutes(connection, values, run, at)
+    return [
+        _one(key, newest.get(key[0], (None, None)), means.get(key[0], (None, ()))) for key in _scope(connection, values)
+    ]
+
+
+Key = tuple[int, str, str, Labels]
+Minutes = tuple[float | None, tuple[tuple[int, float], ...]]
+
+
+def _one(key: Key, newest: tuple[float | None, int | None], minutes: Minutes) -> Told:
+    return Told(*key, *newest, *minutes)
+
+
+def _values(run: str, metrics: Sequence[str]) -> dict[str, object]:
+    return {"run": run, "metrics": sorted(set(metrics))}
+
+
+def _scope(connection: Connection, values: dict[str, object]) -> list[Key]:
+    rows = connection.execute(_with_metrics(f"{_SCOPE} ORDER BY s.id"), values)
+    return [(n, target, metric, unpack_labels(labels)) for n, target, metric, labels in rows]
+
+
+def _with_metrics(sql: str) -> TextClause:
+    return text(sql).bindparams(bindparam("metrics", expanding=True))
+
+
+def _newest(connection: Connection, scope: dict[str, object], at: int) -> Iterator[tuple[int, tuple[float, int]]]:
+    sql = _SQLITE_NEWEST if connection.dialect.name == "sqlite" else _POSTGRES_NEWEST
+    values = scope | {"slot": at // SLOT_MS, "at": at, "since": at - RECENT_MS}
+    for n, ts, v in connection.execute(_with_metrics(sql), values):
+        yield n, (v, ts)
+
+
+def _minutes(connection: Connection, scope: dict[str, object], run: str, at: int) -> dict[int, Minutes]:
+    """series -> (mean, first and last) of the five minutes before ``at`` that are closed."""
+    found = read.one_run(connection, run)
+    rolled = read.rolled(connection, found.id) if found is not None else None
+    if rolled is None:
+        return {}
+    closed = min(floor(at, MINUTE_MS), rolled)
+    rows: dict[int, list[tuple[int, float, int | None, float | None]]] = {}
+    values = scope | {"first": closed - RECENT_MS, "closed": closed}
+    for n, _, count, total, last_ts, last in connection.execute(_with_metrics(_MINUTES), values):
+        rows.setdefault(n, []).append((count, total, last_ts, last))
+    return {n: _added(minutes) for n, minutes in rows.items()}
+
+
+def _added(rows: Sequence[tuple[int, float, int | None, float | None]]) -> Minutes:
+    count = sum(n for n, *_ in rows)
+    known = [(ts, last) for _, _, ts, last in rows if ts is not None and last is not None]
+    return (sum(total for _, total, _, _ in rows) / count if count else None), tuple(known)

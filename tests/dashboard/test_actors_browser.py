@@ -1,0 +1,289 @@
+"""The Generator and Trainer pages in a real Chromium: what is seen, drawn and live, and no name that is markup."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from dashboard import engines, shell
+from tests import browser_support
+from tests.dashboard import fake
+from tests.dashboard import fake_actors as actors
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.serving import Serving, application, until
+
+pytestmark = pytest.mark.browser
+
+Open = Callable[..., Page]
+EVIL = "<img src=x onerror=\"document.title='owned'\">"
+DRAWN = "() => document.querySelectorAll('.heat.fleet path.cell[d^=M]').length > 0"
+BARS = "() => document.querySelectorAll('.bars-of-steps rect').length > 0"
+# Names that stick out of the drawing on its left.
+OUT = """() => { const left = document.querySelector('.heat.fleet').getBoundingClientRect().left - 1;
+  return RS.all('.heat.fleet text').filter(el => el.getBoundingClientRect().left < left).length }"""
+TITLE = "words => document.querySelector('.trainer-page h1').textContent === words"
+# Where in the drawing a row and a column are.
+PLACE = """([row, ms]) => {
+  const at = document.querySelector('.heat.fleet').look;
+  return [at.x(ms + RS.tz), 6 + (row + .5) * at.tall];
+}"""
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return actors.reader()
+
+
+@pytest.fixture
+def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    # A live test waits for a tick or two: shorter ones test the same.
+    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(engines, "KEEP_SECONDS", 0.2)
+    with Serving(lambda: application(reader)) as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
+    """Opens a page of a run; the test fails when it logs an error."""
+    pages: list[tuple[Page, list[str]]] = []
+
+    def opened(
+        path: str, run: str = actors.RUN, theme: str = "light", size: tuple[int, int] = (1440, 900), more: str = ""
+    ) -> Page:
+        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
+        errors: list[str] = []
+        pages.append((page, errors))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{serving.url}{path}?run={run}{more}")
+        page.wait_for_selector("[data-page=ok]")
+        until(page, "() => RS.chartsReady()")
+        return page
+
+    yield opened
+    logged = [error for _, errors in pages for error in errors]
+    for page, _ in pages:
+        page.close()
+    assert logged == []
+
+
+def cells_of(page: Page, rows: str, number: int = 0) -> list[str]:
+    row = page.locator(f"[data-rows={rows}] tr").nth(number)
+    return [" ".join(text.split()) for text in row.locator("th, td").all_inner_texts()]
+
+
+def complaints(page: Page) -> list[str]:
+    found = page.locator("[data-rows=gen-sick] li").all_inner_texts()
+    return [" ".join(text.split()) for text in found]
+
+
+@pytest.mark.parametrize(("theme", "size"), [("light", (1440, 900)), ("dark", (390, 844))])
+def test_generator_at_a_glance(open_page: Open, theme: str, size: tuple[int, int]) -> None:
+    page = open_page("generator", theme=theme, size=size)
+    until(page, DRAWN)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert page.locator("h1:visible").inner_text() == "1 of 8 engines does not work: vllm-3"
+    assert complaints(page) == [
+        "vllm-3 runs requests, and nothing has moved in it for a minute",
+        "vllm-5 tokens/s per request 40, median 120 (33 %)",
+        "vllm-6 running 6, median 60 (10 %)",
+    ]
+    # Every name that is drawn can be read.
+    wide = page.locator("[data-rows=gen-sick] b").evaluate_all("all => all.map(el => el.clientWidth)")
+    assert min(wide) > 30
+    names = page.locator(".heat.fleet .axes text[text-anchor=end]").evaluate_all(
+        "all => all.map(el => el.firstChild.data)"
+    )
+    assert names[:4] == ["vllm-3 hung", "vllm-5", "vllm-6", "vllm-0"]
+    assert page.locator(".heat.fleet svg").get_attribute("aria-label") == (
+        "KV cache of 8 engines over time; not like the others: vllm-3 hung, vllm-5, vllm-6"
+    )
+    assert page.locator("#gen-room li .row").all_inner_texts()[0].split() == ["KV", "ceiling", "504"]
+    assert page.locator(".ahead b").inner_text() == "Crossed in 2.25 h, between 80 min and 5 h (95 %)"
+    row = cells_of(page, "engines", 3)
+    assert [text.split(": ")[-1] for text in row][:8] == [
+        "vllm-0",
+        "up",
+        "61 of 128",
+        "4",
+        "81 %",
+        "7,200",
+        "1.5",
+        "v412",
+    ]
+    # What has no numbers says why.
+    assert page.locator("#panel-gheld").get_attribute("data-state") == "unknown"
+
+
+def test_another_map_is_another_address_and_the_cursor_reads_it(open_page: Open) -> None:
+    page = open_page("generator")
+    until(page, DRAWN)
+    page.get_by_role("button", name="Preempted", exact=True).click()
+    until(page, "() => RS.view['gh.metric'] === 'preemptions' && RS.view['gh.top'] === 6")
+    assert "heat=preemptions" in page.url
+    assert page.get_by_role("button", name="Preempted", exact=True).get_attribute("aria-pressed") == "true"
+    at = 1000 * (actors.NOW - 600)
+    for row, words in ((2, "vllm-6: 6 a minute"), (7, "vllm-7: nothing told")):
+        place = page.evaluate(PLACE, [row, at])
+        page.locator(".heat.fleet").hover(position={"x": place[0], "y": place[1]})
+        assert page.locator("#gen-heat .at").inner_text().endswith(words)
+    # Of the last engine nothing is drawn: unknown is not none.
+    below = page.evaluate("""() => { const at = document.querySelector('.heat.fleet').look, y = 6 + 7 * at.tall;
+      return RS.all('.heat.fleet path.cell').filter(el => el.getAttribute('d').includes(` ${y}h`)).length }""")
+    assert below == 0
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    until(page, "() => window.RS && RS.view['gh.metric'] === 'preemptions'")
+    # Of another page it is no question.
+    page.get_by_role("link", name="Trainer", exact=True).click()
+    until(page, "() => RS.boot.key === 'trainer'")
+    assert "heat" not in page.url
+
+
+def test_generator_is_live(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page("generator")
+    until(page, DRAWN)
+    page.evaluate("window.same = 1")
+    reader.clock += 60
+    reader.put_engines(actors.RUN, actors.engine(0, running=99.0, mean_running=131.0, tokens_per_second=15_720.0))
+    reader.put_history(actors.RUN, actors.engine(0).key, "kv", [(reader.clock - 1, 0.99)])
+    for signal, value in (
+        (actors.one("generator_engines", "engines", state="up"), 7.0),
+        (actors.one("kv_concurrency_limit", "requests"), 455.0),
+    ):
+        reader.append(actors.RUN, signal, [(reader.clock, value)])
+    until(
+        page,
+        "() => document.querySelector('[data-rows=gen-sick]').textContent.includes('running 131, median 60 (2.18×)')",
+    )
+    assert cells_of(page, "engines", 1)[:3] == ["vllm-0", "up", "99 of 128 unlike the others"]
+    until(page, "() => document.querySelector('#gen-room b').textContent === '455'")
+    # The newest column has come, in the row that has moved to the top.
+    until(page, "at => (RS.view['gh.' + at] || [])[1] === 0.99", int((reader.clock - 1) // 60))
+    assert page.evaluate("window.same") == 1
+    reader.set_targets(actors.RUN, fake.target("vllm-0", "generator", "vllm", up=False, error="connection refused"))
+    until(page, "() => document.querySelector('.actor-head h1').textContent.includes('vllm-0, vllm-3')")
+    assert complaints(page)[0] == "vllm-0 does not answer: connection refused"
+
+
+def test_names_stay_text_and_many_engines_fit(open_page: Open, reader: MemoryReader) -> None:
+    many = [actors.engine(number) for number in range(20, 120)]
+    reader.put_engines(
+        actors.RUN, *many, replace(actors.engine(900), key="a" + EVIL, target="a" + EVIL, mean_running=1.0)
+    )
+    reader.put_history(actors.RUN, "a" + EVIL, "kv", [(actors.NOW - 60, 0.5)])
+    reader.set_targets(
+        actors.RUN, *(fake.target(one.target, "generator", "vllm") for one in [*actors.engines(), *many])
+    )
+    page = open_page("generator")
+    until(page, DRAWN)
+    assert page.locator("[data-rows=engines] tr").count() == 64
+    assert page.locator("#gen-heat .legend").inner_text().endswith("64 of 109 engines drawn, the outliers first")
+    names = page.locator("[data-rows=engines] .long").evaluate_all("all => all.slice(0, 3).map(el => el.textContent)")
+    assert names == ["vllm-3", "a" + EVIL, "vllm-5"]
+    # A name for each row, and none beside its row's drawing.
+    assert page.locator(".heat.fleet .axes text[text-anchor=end]").count() == 64
+    assert page.evaluate(OUT) == 0
+    assert page.locator("main img, main script").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 1440
+
+
+def test_where_nothing_is_known_both_pages_say_so(open_page: Open) -> None:
+    page = open_page("generator", actors.BARE)
+    assert page.locator("h1:visible").inner_text() == "No engine is watched"
+    assert page.locator("#gen-heat .note:visible").inner_text().startswith("No engine has told of itself: add")
+    assert page.locator("#engines table").is_hidden()
+    assert page.locator("#panel-gload .why").inner_text().endswith(actors.NO_ENGINES)
+    page.get_by_role("link", name="Trainer", exact=True).click()
+    until(page, "() => RS.boot.key === 'trainer'")
+    until(page, TITLE, "No trainer is watched")
+    assert page.locator("#steps table").is_hidden() and page.locator("#panel-tmfu .why").is_visible()
+    assert page.locator("#step-bars .note").inner_text() == "No step has been logged yet."
+
+
+@pytest.mark.parametrize(("theme", "size"), [("dark", (1440, 900)), ("light", (390, 844))])
+def test_trainer_at_a_glance(open_page: Open, theme: str, size: tuple[int, int]) -> None:
+    page = open_page("trainer", theme=theme, size=size)
+    until(page, BARS)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert page.locator("h1:visible").inner_text() == "The trainer waits 60 % of each step"
+    assert page.locator(".trainer-page .banner .note").last.inner_text() == (
+        "Step 140 took 70 s, 75 % above the median of 40 s"
+    )
+    # 40 steps of wait, computing, sync and the rest; four of them with a checkpoint.
+    assert page.locator(".bars-of-steps rect").count() == 40 * 4 + 4
+    assert page.locator(".bars-of-steps .f-gold").count() == 4
+    assert page.locator(".bars-of-steps path.dashed").count() == 1
+    heads = page.locator("#steps thead th").evaluate_all(
+        "all => all.filter(el => !el.hidden).map(el => el.textContent)"
+    )
+    assert heads == [
+        "Step", "Ended", "Total", "Wait", "Compute", "Weight sync", "Checkpoint", "Other",
+        "Samples", "Tokens", "Staleness", "Reward", "Gradient",
+    ]  # fmt: skip
+    assert page.locator("[data-rows=steps] tr").count() == 20
+    assert [text.split(": ")[-1] for text in cells_of(page, "steps", 1)][2:] == [
+        "40", "24", "14", "1.5", "0", "0.5", "256", "680k", "2.5", "0.5", "0.3",
+    ]  # fmt: skip
+    last = [" ".join(text.split()) for text in page.locator("[data-rows=last-step] .row").all_inner_texts()]
+    assert last[0].startswith("Wait median 24 s") and "54 s" in last[0] and last[1] == "Compute median 14 s 14 s"
+    assert page.locator("[data-rows=learning] li").first.inner_text().split() == ["Gradient", "norm", "0.3", "·", "0.3"]
+    assert page.locator("#panel-tphase").get_attribute("data-state") == "data"
+    assert page.locator("#panel-tkl").get_attribute("data-state") == "unknown"
+
+
+def test_a_new_step_comes_and_the_cursor_reads_it(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page("trainer")
+    until(page, BARS)
+    page.evaluate("window.same = 1")
+    reader.clock += 41
+    reader.put_steps(actors.RUN, replace(actors.step(141, trainer_checkpoint_seconds=9.0), life=1))
+    reader.append(actors.RUN, actors.one("trainer_step_seconds", "seconds"), [(reader.clock, 41.0)])
+    until(page, "() => document.querySelector('[data-rows=steps] th').textContent === '141'")
+    until(page, "() => document.querySelectorAll('.bars-of-steps .restart').length === 1")
+    area = page.locator(".bars-of-steps").bounding_box()
+    assert area is not None
+    page.locator(".bars-of-steps").hover(position={"x": area["width"] - 12, "y": 100})
+    assert page.locator("#step-bars .at").inner_text() == (
+        "141 · 40 s: wait 24 s, compute 14 s, weight sync 1.5 s, checkpoint 9 s, other 0.5 s"
+    )
+    assert page.evaluate("window.same") == 1
+
+
+def test_synchronous_run_says_that_wait_does_not_apply(open_page: Open) -> None:
+    page = open_page("trainer", actors.SYNC)
+    until(page, BARS)
+    assert page.locator("h1:visible").inner_text() == "Generation takes 40 % of each step"
+    assert "Wait: not applicable." in page.locator(".trainer-page .banner").inner_text()
+    assert page.locator("#card-tr_wait .pill").inner_text() == "Not applicable"
+    assert page.locator("#panel-tphase .legend").inner_text().startswith("generation32 s")
+    assert page.locator("#steps thead th[data-phase=wait]").is_hidden()
+
+
+def test_an_actor_of_the_overview_opens_its_page(open_page: Open) -> None:
+    page = open_page("")
+    # Anywhere on it, and by keyboard.
+    page.locator(".actor.generator").click(position={"x": 20, "y": 90})
+    until(page, "() => RS.boot.key === 'generator'")
+    assert page.url.endswith(f"generator?run={actors.RUN}")
+    page.go_back()
+    until(page, "() => RS.boot.key === 'overview'")
+    page.locator(".actor.trainer h2 a").focus()
+    page.keyboard.press("Enter")
+    until(page, "() => RS.boot.key === 'trainer'")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessibility(open_page: Open, theme: str) -> None:
+    page = open_page("generator", theme=theme)
+    until(page, DRAWN)
+    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
+    for key, drawn in (("generator", DRAWN), ("trainer", BARS)):
+        page.evaluate(f"RS.go(RS.path('{key}') + RS.query())")
+        until(page, f"() => RS.boot.key === '{key}' && RS.chartsReady() && ({drawn})()")
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []

@@ -1,0 +1,297 @@
+"""What every chart can do, in a real Chromium: tools, source, marks, steps, another time behind it, zoom, keys."""
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from dashboard import shell
+from dashboard.shortcuts import SHORTCUTS
+from server.query.rollout_types import EventInfo
+from server.query.step_axis import StepAt
+from server.query.types import RuleInfo
+from tests import browser_support
+from tests.dashboard import fake, fake_alerts, fake_verdicts
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.serving import Serving, application, until
+from tests.dashboard.test_browser import DRAWN, RANGES, drag
+
+pytestmark = pytest.mark.browser
+
+NOW, STEP = fake.NOW, 40.0
+EVIL = '<img src=x onerror="window.hacked=1">'
+X = "key => RS.plots().find(([el]) => el.dataset.panel === key)[1]._fullLayout.xaxis.range"
+LAST = "slot => RS.plots().flatMap(([, gd]) => gd.data).find(t => t.meta === slot).x.at(-1)"
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    """A run of two hours whose steps take 40 s, with a restart, two alerts and two rules on the queue."""
+    made = fake_verdicts.judged(fake.reader(7200))
+    infos = [replace(info, cadence="step") if info.name == "trainer_wait_ratio" else info for info in fake.INFOS]
+    made._infos = {info.name: info for info in infos}
+    records = made.records(fake.RICH)
+    records.steps = [StepAt(NOW - STEP * (180 - i), 1000 + i, 0) for i in range(181)]
+    records.events = [EventInfo(NOW - 600 * i, "weights_published", str(i), "", 412 - i) for i in range(6)] + [
+        EventInfo(NOW - 2000, "restart", "r", EVIL)
+    ]
+    made.rule_rows = [
+        RuleInfo("QueueLow", "warning", "tuning", "", "", True, "", "queue_samples", 20.0),
+        RuleInfo("QueueFull", "warning", "tuning", "", "", True, "", "queue_samples", 4096.0),
+    ]
+    alerts = [fake_alerts.alert(name, 1.0, "", 0, run=fake.RICH) for name in ("TrainerStarved", "KVCacheExhausted")]
+    made.set_alerts(*(replace(one, fired_at=NOW - 1000 - i) for i, one in enumerate(alerts)))
+    return made
+
+
+@pytest.fixture
+def open_page(browser: Browser, reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    errors: list[str] = []
+
+    def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 1700)) -> Page:
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(search if search.startswith("http") else serving.url + search)
+        page.wait_for_selector("[data-page=ok]")
+        until(page, DRAWN)
+        until(page, "() => document.querySelector('#sum-reward')?.textContent")
+        return page
+
+    contexts: list[object] = []
+    with Serving(lambda: application(reader)) as serving:
+        yield opened
+        for context in contexts:
+            context.close()  # type: ignore[attr-defined]
+    assert errors == []
+
+
+def choose(page: Page, panel: str, words: str) -> None:
+    page.locator(f"#panel-{panel} .tools").click()
+    page.get_by_role("menuitem", name=words).click()
+
+
+def test_numbers_leave_the_browser(open_page: Open, tmp_path: Path) -> None:
+    page = open_page(f"?run={fake.RICH}&range=15m")
+    tools = page.locator("#panel-queue .tools")
+    tools.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("[role=menu]").get_attribute("aria-label") == "Queue depth: tools"
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == "Data table"
+    page.keyboard.press("Enter")
+    sheet = page.get_by_role("dialog")
+    assert sheet.locator("thead th").all_text_contents() == ["Time", "now", "5 min mean"]
+    # 15 min of points every 5 s, both ends.
+    assert sheet.locator("caption").inner_text() == "181 points, the newest first"
+    assert sheet.locator("tbody tr").count() == 181
+    newest = sheet.locator("tbody tr").first.locator("td").all_text_contents()
+    assert newest == page.locator("#panel-queue .item b").all_text_contents()
+    page.keyboard.press("Escape")
+    assert page.get_by_role("dialog").count() == 0 and page.locator("[role=menu]").count() == 0
+    with page.expect_download() as csv:
+        choose(page, "queue", "Save CSV")
+    assert csv.value.suggested_filename == f"{fake.RICH}-queue-20260921T1413.csv"
+    lines = Path(csv.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == 'time,"now (samples)","5 min mean (samples)"' and len(lines) == 182
+    assert lines[-1].startswith("2026-09-21T14:13:20.000Z,19.")
+    with page.expect_download() as png:
+        choose(page, "kv", "Save PNG")
+    made = Path(png.value.path()).read_bytes()
+    assert made[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(made[16:20], "big") == 2400
+    # What is drawn is the page's: the ground of a card in the upper left.
+    assert page.evaluate(
+        "async url => { const i = new Image(); i.src = url; await i.decode();"
+        " const x = document.createElement('canvas').getContext('2d'); x.drawImage(i, 0, 0);"
+        " return Array.from(x.getImageData(2, 2, 1, 1).data); }",
+        "data:image/png;base64," + base64.b64encode(made).decode(),
+    ) == [255, 255, 255, 255]
+
+
+def test_full_screen_and_the_link_to_it(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    page.locator("#panel-kv .plot").focus()
+    page.keyboard.press("f")
+    until(page, "() => document.querySelector('#graph-kv .js-plotly-plot')._fullLayout.height > 1400")
+    assert "panel=kv" in page.url and page.locator("#panel-kv").get_attribute("aria-modal") == "true"
+    # Nothing else can be reached meanwhile, and the marks go on as far as the chart does.
+    assert page.evaluate("document.querySelector('header').inert && document.querySelector('#panel-queue').inert")
+    until(page, "() => document.querySelector('#panel-kv .fired, #panel-kv .warned').getBBox().height > 1300")
+    link = page.evaluate("RS.linkOf(document.querySelector('#panel-kv'))")
+    page.keyboard.press("Escape")
+    until(page, "() => document.querySelector('#graph-kv .js-plotly-plot')._fullLayout.height < 200")
+    assert "panel=" not in page.url and page.evaluate("!document.querySelector('header').inert")
+    assert page.evaluate("document.activeElement.className") == "plot"
+    asked = parse_qs(link.partition("?")[2])
+    assert (asked["start"], asked["end"], asked["panel"]) == ([f"{NOW - 3600:.0f}"], [f"{NOW:.0f}"], ["kv"])
+    shared = open_page(link)
+    until(shared, "() => RS.filling() === 'kv'")
+    assert shared.evaluate("[RS.boot.start, RS.boot.end, RS.boot.follow]") == [NOW - 3600, NOW, False]
+
+
+def test_zoom_is_in_the_address_and_back_undoes_it(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    before = page.url
+    drag(page, "queue")
+    until(page, "() => location.search.includes('start=')")
+    start, end = page.evaluate("RS.range().map(ms => Math.round((ms - RS.tz) / 1000))")
+    assert f"start={start}&end={end}" in page.url
+    loaded, view = page.evaluate("RS.boot.page"), page.url
+    # It is the browser's own: the charts go on behind it, also when history is read anew.
+    reader.rewrite(fake.RICH)
+    until(page, "loaded => RS.boot.page > loaded && RS.chartsReady()", loaded)
+    assert page.evaluate("RS.boot.follow") and page.evaluate(
+        "RS.range().map(ms => Math.round((ms - RS.tz) / 1000))"
+    ) == [start, end]
+    shared = open_page(view)
+    assert shared.evaluate("[RS.boot.start, RS.boot.end]") == [start, end]
+    page.go_back()
+    until(page, f"() => !RS.zoom && ({RANGES})().every(r => r[1] - r[0] > 3.5e6)")
+    assert page.url == before
+    drag(page, "queue")
+    until(page, "() => location.search.includes('start=')")
+    page.locator("#unzoom").click()
+    until(page, "before => !RS.zoom && location.href === before", before)
+
+
+def test_charts_over_steps(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.RICH}&axis=step&range=1h")
+    # 90 steps an hour, the newest is 1180.
+    assert page.evaluate(X, "queue") == pytest.approx([1090, 1180])
+    reads = "slot => RS.plots().flatMap(([, gd]) => gd.data).find(t => t.meta === slot).x"
+    ticks = page.evaluate(reads, "queue.0")
+    assert len(ticks) == 721 and ticks[4] == pytest.approx(1090.5)
+    reader.clock += STEP
+    records = reader.records(fake.RICH)
+    records.steps = [*records.steps, StepAt(reader.clock, 1181, 0)]
+    reader.append(fake.RICH, fake.TICKS[0][0], [(reader.clock - 5, 7.0), (reader.clock, 8.0)])
+    until(page, f"slot => ({LAST})(slot) > 1180.8", "queue.0")
+    page.locator("#panel-queue .plot").hover(position={"x": 200, "y": 60})
+    assert page.locator("#panel-reward .at").inner_text().startswith("step 11")
+    drag(page, "queue")
+    until(page, "() => RS.zoom && location.search.includes('start=')")
+    low, high = page.evaluate(X, "kv")
+    assert 1110 < low < 1125 and 1135 < high < 1155
+    # A restart does steps once more: everything has other places.
+    records.steps = [*records.steps, *(StepAt(reader.clock + 10.0 * (i + 1), 1171 + i, 1) for i in range(3))]
+    reader.clock += 30
+    page.locator("#unzoom").click()
+    until(page, f"() => Math.round(({X})('queue')[1]) === 1173")
+    choose(page, "queue", "Show by time")
+    until(page, "() => !RS.byStep() && RS.chartsReady() && RS.plots()[0][1]._fullLayout.xaxis.type === 'date'")
+    assert "axis=" not in page.url
+
+
+def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    limits = page.locator("#panel-queue .limit:visible").all_text_contents()
+    assert limits == ["one batch 64", "QueueLow 20", "QueueFull 4,096 ↑"]
+    legend = page.locator(".marks-legend .item").all_text_contents()
+    assert legend == ["verdict changed", "restart", "alert fired", "critical alert fired"]
+    # Two alerts within a second: each severity has one mark, and the cursor says both.
+    assert page.evaluate("document.querySelector('#panel-kv .fired').getAttribute('d').match(/M/g).length") == 2
+    near = "seconds => RS.eventAt(1000 * seconds + RS.tz, 5000)"
+    assert page.evaluate(near, NOW - 1000) == "KVCacheExhausted fired · TrainerStarved fired"
+    assert page.evaluate(near, NOW - 2000) == f"restart: {EVIL}"
+    choose(page, "queue", "Compare with an hour ago")
+    until(page, "() => RS.boot.behind?.[0] === 'an hour ago' && document.querySelector('#panel-queue .behind')")
+    assert "over=1h" in page.url
+    page.locator("#panel-queue .plot").hover(position={"x": 200, "y": 60})
+    value = "document.querySelector('#panel-queue [data-slot=\"over:queue.1\"]').textContent"
+    until(page, f"() => {value} !== ''")
+    choose(page, "queue", "Compare with another run")
+    assert page.get_by_role("dialog").locator("b").all_text_contents() == [fake.DONE, fake.POOR]
+    page.get_by_role("dialog").locator("li", has_text=fake.DONE).get_by_role("button", name="at its end").click()
+    until(page, "name => RS.boot.behind?.[0] === name + ', with its newest at the end'", fake.DONE)
+    choose(page, "queue", "Compare with nothing")
+    until(page, "() => !RS.boot.behind && RS.chartsReady() && !document.querySelector('.behind')")
+
+
+def test_source_age_and_summary(open_page: Open, reader: MemoryReader) -> None:
+    evil = replace(fake.signal("queue_samples", 5.0, "samples"), source=EVIL)
+    reader.append(fake.RICH, evil, [(NOW, 5.0)])
+    page = open_page(f"?run={fake.RICH}&range=15m")
+    page.locator("#panel-queue h2").focus()
+    tip = page.locator("#panel-queue .tip")
+    assert tip.is_visible()
+    rows = tip.locator("li")
+    assert rows.nth(0).locator("span").inner_text().startswith("queue_samples_now · from trainer-log · ")
+    assert rows.nth(1).locator("span").inner_text().startswith(f"queue_samples · from {EVIL} · ")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('href')").endswith("help#queue_samples_now")
+    page.keyboard.press("Escape")
+    assert tip.is_hidden()
+    plot = page.locator("#panel-reward .plot")
+    assert plot.get_attribute("aria-describedby") == "sum-reward"
+    # 15 min of 42 s steps: 0.41 and 0.2 an hour, with 0.02 of noise.
+    words = page.locator("#sum-reward").inner_text()
+    low, high = min(values := reward()), max(values)
+    assert words == f"Reward: now {values[-1]:.2f}, between {low:.2f} and {high:.2f} over the last 15 minutes, steady"
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    said = page.locator("#said-reward").inner_text()
+    assert said.endswith(f"mean {values[-2]:.2f}") and page.locator(".cross[data-on='1']").count() == 10
+    page.keyboard.press("Home")
+    assert page.locator("#said-reward").inner_text().endswith(f"mean {values[0]:.2f}")
+
+
+def reward() -> list[float]:
+    curve = next(curve for now, curve in fake.STEPS if now.signal == "reward")
+    return [value for i in range(22) if (value := curve(NOW - 42 * (21 - i))) is not None]
+
+
+def test_keys_go_everywhere_but_not_while_typing(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    page.keyboard.press("?")
+    sheet = page.get_by_role("dialog")
+    assert sheet.locator("dd").all_text_contents() == [words for _, words in SHORTCUTS]
+    page.keyboard.press("Escape")
+    page.keyboard.press("1")
+    until(page, "() => RS.boot.end - RS.boot.start === 900")
+    page.keyboard.press("l")
+    assert page.locator("#live-word").inner_text() == "Paused"
+    page.keyboard.press("l")
+    page.keyboard.press("t")
+    assert page.locator("#theme-word").inner_text() == "Light"
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    until(page, "() => RS.boot.key === 'rollouts'")
+    assert "range=15m" in page.url
+    field = page.locator("main input:visible").first
+    if field.count():
+        field.press("g")
+        field.press("o")
+        assert page.evaluate("RS.boot.key") == "rollouts"
+        page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+    until(page, "() => RS.boot.key === 'overview'")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessibility(open_page: Open, theme: str) -> None:
+    page = open_page(f"?run={fake.RICH}&over=1h", theme=theme)
+    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
+
+    def bad() -> list[tuple[str, list[str]]]:
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        return [
+            (v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
+        ]
+
+    page.locator("#panel-queue .tools").click()
+    page.locator("#panel-reward h2").hover()
+    assert bad() == []
+    page.get_by_role("menuitem", name="Full screen").click()
+    choose(page, "queue", "Data table")
+    assert bad() == []

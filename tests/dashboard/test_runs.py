@@ -1,0 +1,246 @@
+"""The Runs, Targets and Help pages as cells, with numbers by hand; and that a list of all runs is one read."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dashboard import help as help_page
+from dashboard import live, runs, targets
+from dashboard.callbacks import build
+from dashboard.kept import Kept
+from dashboard.page import Rules, Scope
+from dashboard.pages import ORDER, PAGES
+from dashboard.shortcuts import SHORTCUTS
+from dashboard.ticks import tick
+from server.query.coverage import Coverage
+from server.query.types import RunInfo, RunNow, SignalInfo, TargetTrust
+from tests.dashboard import fake
+from tests.dashboard import fake_fleet as fleet
+from tests.dashboard.memory_reader import MemoryReader
+
+NOW = fake.NOW
+
+
+def scope(reader: MemoryReader, search: str = "", run: str = fleet.STAR) -> Scope:
+    return Scope(reader, run, True, search=search)
+
+
+def cell(found: Any, key: str) -> Any:
+    return found[key]
+
+
+# ---- navigation
+
+
+def test_pages_are_in_the_order_of_the_navigation() -> None:
+    found = [page.title for page in PAGES if page.key not in ("generator", "trainer")]
+    assert found == [
+        "Overview", "Rollouts", "Sandboxes", "Alerts", "Runs", "Targets", "What if", "Preflight", "Help",
+    ]  # fmt: skip
+    # Where those two belong.
+    assert ORDER[1:5] == ("rollouts", "generator", "trainer", "sandboxes")
+
+
+def test_every_page_of_the_keyboard_is_one() -> None:
+    keys = [key for key, _ in SHORTCUTS]
+    assert len(set(keys)) == len(keys)
+    assert [key[-1] for key in keys if key.startswith("g ")] == list("orgtsauxwh")
+
+
+# ---- list
+
+
+def test_a_row_says_what_holds_the_run_back() -> None:
+    one = RunNow(
+        RunInfo("a", "slime", "async", "running", NOW - 7200.4, NOW, {}),
+        fleet.verdict("generator_bound", "kv_capacity", 0.9, NOW - 720.3, "Full"),
+        (
+            fleet.number(0.624, "trainer_wait_ratio", "ratio", "critical"),
+            fleet.number(3.456, "cost_usd_per_million_tokens", "USD"),
+        ),
+        1204, NOW, 2, 3,
+    )  # fmt: skip
+    found = runs.row(one, [fleet.alert("a"), replace(fleet.alert("a"), muted="silenced by me")])
+    assert (found["verdict"], found["colour"], found["cause"]) == ("Generator-bound", "generator", "KV capacity")
+    assert (found["sure"], found["since"], found["about"]) == ("high confidence", round(NOW - 720), "slime · async")
+    assert found["wait"] == ["62 %", "critical", "", 0.624]
+    assert found["cost"] == ["3.46", "ok", "", 3.456]
+    # Nobody told of it: a dash, and no number to be sorted by.
+    assert found["stale"] == ["–", "unknown", "", None]
+    assert (found["step"], found["fire"], found["grave"]) == (1204, 1, "critical")
+    assert (found["up"], found["down"]) == ("2 of 3 up", 1)
+
+
+def test_what_is_over_is_missed_by_nobody() -> None:
+    info = RunInfo("a", "unknown", "", "finished", None, None)
+    found = runs.row(RunNow(info, fleet.verdict("balanced", None, 0.8, NOW, ""), (), None, None, 0, 5), [])
+    assert (found["since"], found["up"], found["down"], found["start"]) == (None, "", 0, None)
+    assert (found["about"], found["grave"]) == ("", "")
+
+
+def test_not_applicable_is_no_dash_and_no_zero() -> None:
+    rows = {row["name"]: row for row in _rows(fleet.reader())}
+    assert rows[fleet.SYNC]["wait"] == ["n/a", "not_applicable", "a synchronous trainer does not wait", None]
+    assert rows[fleet.SYNC]["stale"][0] == "0"
+    assert rows[fleet.EVIL]["wait"] == ["–", "unknown", "log <b>time/wait</b>", None]
+    assert rows[fleet.EVIL]["verdict"] == "No verdict yet"
+
+
+def _rows(reader: MemoryReader) -> list[dict[str, Any]]:
+    cells = runs.cells(scope(reader))
+    return [cell(cells, key) for key in cells if key[3:].isdigit()]
+
+
+def test_two_hundred_runs_are_one_read_for_all_browsers() -> None:
+    reader, shared = fleet.reader(200), Kept()
+    for _ in range(5):
+        found = runs.cells(Scope(reader, fleet.STAR, True, shared=shared))
+    assert reader.calls == ["fleet"]
+    assert len([key for key in found if key[3:].isdigit()]) == 206
+    # 3 of the story live, as do the sync and the evil one; of the others each third: 0, 3, .. 198.
+    assert found["rn.head"] == f"{4 + 67} live runs"
+    assert found["newest"] == round(NOW)
+
+
+def test_only_what_moved_is_sent_again() -> None:
+    reader, views = fleet.reader(20), live.Views()
+    first = views.remember(runs.cells(scope(reader)))
+    reader.append(fleet.STAR, fleet.number(0, "reward", "reward", stat="mean"), [(NOW + 5, 0.5)])
+    changed = views.changes(first, runs.cells(scope(reader)))
+    assert set(changed) == {"rn.at", "newest"}
+
+
+def test_without_a_run_these_pages_open_all_the_same() -> None:
+    reader, views = MemoryReader(NOW, fleet.INFOS), live.Views()
+
+    def look(run: str, everything: bool) -> Scope:
+        return Scope(reader, run, everything, None, Rules(), Kept())
+
+    for path in ("runs", "targets", "help"):
+        boot = build(look, views, {"path": path, "search": "", "n": 1})[0]
+        assert "error" not in boot and boot["run"] == "" and boot["over"] is False
+        delta = tick(look, views, {"page": 1, "key": path, "run": "", "all": True, "have": boot["have"]})
+        assert "view" not in delta and "reset" not in delta
+    assert "No run yet" in build(look, views, {"path": "", "search": "", "n": 1})[0]["error"]
+
+
+def test_a_tick_of_the_list_reads_no_single_run() -> None:
+    reader = fleet.reader(3)
+
+    def look(run: str, everything: bool) -> Scope:
+        return Scope(reader, run, everything, None, Rules(), Kept())
+
+    boot = build(look, live.Views(), {"path": "runs", "search": f"?run={fleet.STAR}", "n": 1})[0]
+    assert (boot["all"], boot["run"]) == (True, fleet.STAR)
+    tick(look, live.Views(), {"page": 1, "key": "runs", "run": fleet.STAR, "all": True, "have": ""})
+    assert reader.calls == ["fleet", "fleet"]
+
+
+# ---- targets
+
+
+def health(up: bool, error: str = "", age: float | None = 3.0, **more: Any) -> TargetTrust:
+    return fleet.target("r", "vllm-0", up, error, age, **more)
+
+
+@pytest.mark.parametrize(
+    ("target", "state", "healthy"),
+    [
+        (health(True), "up", True),
+        (health(True, "old answer"), "up", False),
+        (health(True, dropped=1), "up", False),
+        (health(False, "refused"), "down", False),
+        (health(False, "refused", None), "down", False),
+        (health(False, "", None), "waiting", False),
+        (health(False, "no answer", None, kind="unknown"), "waiting", False),
+        (replace(health(False, "left"), gone_since=NOW - 60), "gone", True),
+    ],
+)
+def test_states_of_a_target(target: TargetTrust, state: str, healthy: bool) -> None:
+    assert (targets.state(target), targets.healthy(target)) == (state, healthy)
+
+
+def test_of_a_thousand_targets_the_unhealthy_are_drawn() -> None:
+    reader = MemoryReader(NOW, fleet.INFOS)
+    for run in range(4):
+        reader.add_run(f"r{run}")
+        rows = [fleet.target(f"r{run}", f"e{i}", i % 100 != 7, "refused" if i % 100 == 7 else "") for i in range(250)]
+        reader.set_targets(f"r{run}", *rows)
+    found = targets.cells(scope(reader, run=""))
+    drawn = [cell(found, key) for key in found if key[3:].isdigit()]
+    # Three of each run's 250 are down: numbers 7, 107 and 207.
+    assert [row[4] for row in drawn].count("down") == 12 and {row[4] for row in drawn[:12]} == {"down"}
+    assert [row[1] for row in drawn[:3]] == ["e7", "e107", "e207"]
+    assert len(drawn) == targets.MOST == len(cell(found, "tg.n"))
+    assert found["tg.more"] == "800 more are not shown, none worse than these: narrow the list."
+    assert (found["tg.head"], found["tg.s"]) == ("988 of 1,000 targets up", "watch")
+    only = targets.cells(scope(reader, "unhealthy=1&find=R2", run=""))
+    assert [cell(only, key)[:2] for key in only if key[3:].isdigit()] == [["r2", "e7"], ["r2", "e107"], ["r2", "e207"]]
+    assert only["tg.head"] == "988 of 1,000 targets up" and only["tg.more"] == ""
+
+
+def test_keys_are_told_of_the_target_that_was_asked_for() -> None:
+    reader = fleet.reader()
+    found = targets.cells(scope(reader, f"of={fleet.STAR}&keys=trainer-log"))
+    assert found["tg.keys"] == [fleet.STAR, "trainer-log", [["perf/new_key", 12], ["rollout/<b>x</b>", 3]], 0]
+    assert "tg.keys" not in targets.cells(scope(reader, f"of={fleet.SLOW}&keys=nobody"))
+
+
+def test_coverage_says_what_to_log() -> None:
+    found = targets.cells(scope(fleet.reader(), run=fleet.SYNC))
+    assert found["tg.c.run"] == fleet.SYNC
+    groups = {group: [row[0] for row in targets_of(found, group)] for group in targets.GROUPS}
+    assert groups == {
+        "lack": ["generator_tokens_per_second", "reward", "cost_usd_per_million_tokens"],
+        "silent": [],
+        "has": ["staleness_versions"],
+        "none": ["trainer_wait_ratio"],
+    }
+    assert targets_of(found, "none")[0][3] == "a synchronous trainer does not wait"
+    # verl logs rewards by itself; engines do not depend on the framework.
+    assert targets_of(found, "lack")[1][3:] == ["log rewards", "verl can report it"]
+    assert targets_of(found, "lack")[0][3:] == ["add engines", ""]
+    assert targets.cells(scope(fleet.reader(), run=""))["tg.c.run"] == ""
+
+
+def targets_of(found: Any, group: str) -> list[Any]:
+    return [found[key] for key in found if key.startswith(f"tg.c.{group}.")]
+
+
+def test_a_signal_that_had_a_value_is_silent_and_not_lacking() -> None:
+    info = fleet.INFOS[0]
+    lost = fake.signal(info.name, unit="ratio", state="unknown", why="no step for 3 h; the last value was 0.66")
+    assert targets.covered([lost], {info.name: info})["silent"][0][3] == "no step for 3 h; the last value was 0.66"
+    two = [fleet.number(1, info.name, "ratio", by="a"), fleet.number(2, info.name, "ratio", by="b"), lost]
+    assert targets.covered(two, {info.name: info})["has"][0][3] == "2 series"
+
+
+# ---- help
+
+
+def test_a_signal_is_explained_by_its_own_description() -> None:
+    cells = {"a": "native", "b": "derived", "c": "-", "d": "n/a"}
+    hints = {"trainer_wait_ratio": {"c": "set log_wait"}}
+    known = Coverage(("a", "b", "c", "d"), {"trainer_wait_ratio": cells}, hints)
+    assert help_page.row(fleet.INFOS[0], known) == [
+        "trainer_wait_ratio",
+        "Trainer wait",
+        "Trainer",
+        "ratio",
+        "Share of the step the trainer waits.",
+        "watch ≥ 15 % · critical ≥ 40 %",
+        "one point per trainer step",
+        ["trainer_wait_seconds", "trainer_step_seconds"],
+        "log the wait",
+        [["a", "own key"], ["b", "worked out"]],
+        ["d"],
+        [["c", "set log_wait"]],
+        4,
+    ]
+
+
+def test_bands_of_what_is_bad_when_low() -> None:
+    low = SignalInfo("x", "X", "batches", "", "", "queue", 1.0, 0.6, higher_is_worse=False)
+    assert help_page.bands(low) == "watch < 1 batches · critical < 0.6 batches"
+    assert help_page.bands(SignalInfo("x", "X", "", "", "", "queue")) == ""

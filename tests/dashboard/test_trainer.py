@@ -1,0 +1,189 @@
+"""The Trainer page as cells: the answer, single steps, the last against the median, learning, synchronous runs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dashboard import steps
+from dashboard.kept import Kept
+from dashboard.page import Scope
+from dashboard.page import cells as of_page
+from dashboard.pages import by_key
+from dashboard.urlstate import Span
+from server.query.engine_types import StepInfo
+from server.query.rollout_types import EventInfo
+from tests.dashboard import fake_actors as actors
+from tests.dashboard.memory_reader import MemoryReader
+
+HOUR = Span(actors.NOW - 3600, actors.NOW, follow=True)
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return actors.reader(600)
+
+
+def cells(reader: MemoryReader, run: str = actors.RUN, span: Span | None = HOUR) -> dict[str, Any]:
+    page = by_key("trainer")
+    assert page is not None
+    return of_page(page, Scope(reader, run, span=span))
+
+
+def rows(found: dict[str, Any], prefix: str) -> list[Any]:
+    return [found[f"{prefix}{i}"] for i in range(200) if f"{prefix}{i}" in found]
+
+
+def test_what_the_trainer_does(reader: MemoryReader) -> None:
+    found = cells(reader)
+    expected = {
+        "tn.head": "The trainer waits ", "tn.num": "60 %", "tn.tail": " of each step", "tn.s": "critical",
+        "tn.text": "It is not the limit: the run is generator-bound (KV capacity) · "
+        "It trains 6.3 samples/s and could take 15.8",
+        "tn.sync": "", "tn.step": "Last 10 steps, mean 40.5 s",
+        "tn.w.wait": 59.3, "tn.l.wait": "Wait 59 %", "tn.w.compute": 34.6, "tn.w.eval": 0, "tn.l.eval": "",
+        "tl.words": "Step 140 took 70 s, 75 % above the median of 40 s", "tl.s": "watch",
+        "k.tr_step.v": "40.5", "k.tr_step.n": "last 70 s · median 40 s", "k.tr_step.p": "Watch",
+        "k.tr_mfu.v": "22", "k.tr_mfu.n": "while it computes", "k.tr_sync.n": "of the step 3.7 %",
+        "k.tr_rate.n": "could take 15.8 samples/s",
+    }  # fmt: skip
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_a_trainer_that_is_the_limit_and_one_with_broken_gradients(reader: MemoryReader) -> None:
+    reader.set_verdict(actors.RUN, actors.VERDICT | {"outcome": "trainer_bound", "cause": "compute"})
+    assert cells(reader)["tn.text"].startswith("The trainer is the limit: compute · It trains")
+    reader.append(actors.RUN, actors.one("gradient_nonfinite_steps", "steps", "critical"), [(actors.NOW, 2.0)])
+    found = cells(reader)
+    assert (found["tn.head"] + found["tn.num"] + found["tn.tail"], found["tn.s"]) == (
+        "Gradients are no numbers in 2 of the last 10 steps", "critical",
+    )  # fmt: skip
+
+
+def test_steps_one_by_one(reader: MemoryReader) -> None:
+    found = cells(reader)
+    bars = rows(found, "ts.")
+    assert len(bars) == 40 and [bar[0] for bar in bars[-2:]] == [139, 140]
+    # wait, generation, compute, weight sync, checkpoint, evaluation, other: what is not told is no zero.
+    assert bars[-2][2] == [24.0, None, 14.0, 1.5, 0.0, None, 0.5] and bars[-1][4] == 70.0
+    assert bars[-11][0] == 130 and bars[-11][2][4] == 5.0
+    assert (found["ts.median"], found["ts.words"]) == (40.0, "median 40 s")
+
+
+def test_last_step_against_the_median(reader: MemoryReader) -> None:
+    found = rows(cells(reader), "tl.")
+    assert found[0] == ["Wait", "54 s", "24 s", 100.0, 44.4, "watch", "orange"]
+    assert found[1] == ["Compute", "14 s", "14 s", 25.9, 25.9, "ok", "blue"]
+    # Most steps have no checkpoint: one that has is not unlike the others.
+    assert found[3] == ["Checkpoint", "5 s", "0 s", 9.3, 0.0, "ok", "gold"]
+    assert [row[0] for row in found] == ["Wait", "Compute", "Weight sync", "Checkpoint", "Other"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # Nobody tells what computing took: the rest of the step.
+        ({"trainer_step_seconds": 10.0, "trainer_wait_seconds": 4.0}, {"wait": 4.0, "compute": 6.0}),
+        # An evaluation is part of the rest; a wait of a synchronous run is its generation.
+        ({"trainer_eval_seconds": 3.0, "trainer_other_seconds": 4.0, "trainer_compute_seconds": 1.0},
+         {"compute": 1.0, "eval": 3.0, "other": 1.0}),
+        ({"generation_seconds": 5.0, "trainer_wait_seconds": 5.0, "trainer_compute_seconds": 1.0},
+         {"generation": 5.0, "compute": 1.0}),
+        ({"trainer_step_seconds": 10.0}, {}),
+    ],
+)  # fmt: skip
+def test_phases_of_a_step(values: dict[str, float], expected: dict[str, float]) -> None:
+    assert steps.phases(StepInfo(1, 0.0, 0, values)) == expected
+
+
+def test_table_of_the_last_twenty(reader: MemoryReader) -> None:
+    found = cells(reader)
+    table = rows(found, "tt.")
+    assert len(table) == 20 and [row[0] for row in table[:2]] == ["140", "139"]
+    assert table[1][2:] == [
+        "40", ["24", "", "14", "1.5", "0", "", "0.5"], "256", "680k", "2.5", "0.5", "0.3", 0, 0,
+    ]  # fmt: skip
+    assert table[0][9] == 1
+    told = {words: told for words, told in found["tt.phases"]}
+    assert told == {
+        "Wait": 1,
+        "Generation": 0,
+        "Compute": 1,
+        "Weight sync": 1,
+        "Checkpoint": 1,
+        "Evaluation": 0,
+        "Other": 1,
+    }
+
+
+def test_learning_of_single_steps(reader: MemoryReader) -> None:
+    found = cells(reader)
+    learnt = {row[0]: row[1:3] for row in rows(found, "th.")}
+    assert learnt == {
+        "Gradient norm": ["0.3", "0.3"], "Clipped tokens": ["0.2 %", "0.2 %"], "Learning rate": ["1.0e-06", "1.0e-06"],
+        "Mismatch KL": ["0.002", "0.002"],
+    }  # fmt: skip
+    assert found["th.none"] == "Not logged: reference KL, effective samples, loss."
+    reader.put_steps(actors.RUN, actors.step(141, gradient_nonfinite=1.0))
+    found = cells(reader)
+    assert found["th.bad"] == "1 of the last 40 steps had a gradient that is no number."
+    assert found["tt.0"][8] == "not a number"
+
+
+def test_restarts_checkpoints_and_versions(reader: MemoryReader) -> None:
+    reader.records(actors.RUN).events = [
+        EventInfo(actors.NOW - 2000, "checkpoint", "c", "trainer step 90"),
+        EventInfo(actors.NOW - 900, "restart", "r", "life 1"),
+        *(EventInfo(actors.NOW - 41.0 * 2 * i, "weights_published", f"w{i}", "", 412 - i) for i in range(1, 20)),
+    ]
+    found = cells(reader)
+    assert rows(found, "tv.") == [
+        ["Restarted", "life 1", round(actors.NOW - 900)], ["Checkpoint", "trainer step 90", round(actors.NOW - 2000)],
+    ]  # fmt: skip
+    assert (found["tv.sum"], found["tv.none"]) == ("1 restart · 1 checkpoint", "")
+    assert found["tv.updates"] == "19 versions in 39 steps: 2.05 steps per version"
+    # A step of another life stands in the same row of bars.
+    reader.put_steps(actors.RUN, replace(actors.step(141), life=1))
+    assert [bar[3] for bar in rows(cells(reader), "ts.")[-2:]] == [0, 1]
+
+
+def test_a_synchronous_run_has_no_wait(reader: MemoryReader) -> None:
+    found = cells(reader, actors.SYNC)
+    assert (found["tn.head"], found["tn.num"], found["tn.s"]) == ("Generation takes ", "40 %", "ok")
+    assert found["tn.sync"] == (
+        "Wait: not applicable. Synchronous run: the trainer and the generator take turns, so nobody waits for a queue."
+    )
+    assert found["k.tr_wait.s"] == "not_applicable" and found["tn.l.wait"] == "Generate 40 %"
+    assert found["p.tphase.0.l"] == "generation"
+    assert [row[0] for row in rows(found, "tl.")] == ["Generation", "Compute", "Weight sync"]
+
+
+def test_nothing_known_is_said_and_never_zero(reader: MemoryReader) -> None:
+    found = cells(reader, actors.BARE)
+    assert (found["tn.head"], found["tn.s"], found["tl.words"]) == ("No trainer is watched", "unknown", "")
+    assert found["tn.text"] == "Add the trainer's run directory or its metrics."
+    assert found["ts.none"] == found["tt.none"] == "No step has been logged yet."
+    assert found["k.tr_mfu.v"] == "–" and found["k.tr_mfu.tip"] == actors.NO_MFU
+    assert found["p.tmfu.w"] == actors.NO_MFU and found["tn.split.s"] == "unknown"
+
+
+def test_steps_are_read_when_one_came(reader: MemoryReader) -> None:
+    page = by_key("trainer")
+    assert page is not None
+    now = [0.0]
+    shared = Kept(lambda: now[0])
+    for _ in range(3):
+        of_page(page, Scope(reader, actors.RUN, span=HOUR, shared=shared))
+    assert reader.calls.count(f"steps {actors.RUN}") == 1
+    reader.append(actors.RUN, actors.one("trainer_step_seconds", "seconds"), [(actors.NOW + 40, 41.0)])
+    # All browsers look at the run's state once a second.
+    now[0] += 1.0
+    of_page(page, Scope(reader, actors.RUN, span=HOUR, shared=shared))
+    assert reader.calls.count(f"steps {actors.RUN}") == 2
+
+
+def test_the_usual_is_of_the_steps_before() -> None:
+    found = [StepInfo(i, 0.0, 0, {"trainer_step_seconds": value}) for i, value in enumerate((10.0, 20.0, 30.0, 100.0))]
+    assert steps.usual(found, "trainer_step_seconds") == 20.0
+    # Of two nobody can say what is usual.
+    assert steps.usual(found[1:], "trainer_step_seconds") is None
