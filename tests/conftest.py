@@ -21,8 +21,8 @@ pytest_plugins = ["tests.browser_support"]
 pytest.register_assert_rewrite(*(f"tests.{folder.name}" for folder in TESTS.iterdir() if folder.is_dir()))
 
 # How long an example takes says how busy the machine is, not whether the code is right.
-# Fifty examples of each property at every run, for the suite has fifteen minutes; more when they are asked for.
-EXAMPLES = int(os.environ.get("ROLLSCOPE_TEST_EXAMPLES", "50"))
+# Few examples of each property at every run, for the suite has fifteen minutes; more when they are asked for.
+EXAMPLES = int(os.environ.get("ROLLSCOPE_TEST_EXAMPLES", "25"))
 settings.register_profile("ours", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ours")
 

@@ -9,7 +9,7 @@
   const click = (el) => el && (el.click(), true);
 
   function help() {
-    const list = RS.make("dl", "", "keys");
+    const list = RS.make("dl", "", "shortcuts");
     for (const [key, words] of JSON.parse(RS.by("app").dataset.shortcuts || "[]")) {
       const name = RS.make("dt");
       name.append(...key.split(" ").map((part) => RS.make(part === ".." ? "span" : "kbd", part)));

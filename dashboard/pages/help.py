@@ -34,7 +34,7 @@ def _shortcuts() -> Any:
 
 
 def _keys(key: str) -> list[Any]:
-    return [html.Kbd(one) for one in key.split(" ")]
+    return [html.Span("–") if one == ".." else html.Kbd(one) for one in key.split(" ")]
 
 
 def _words() -> Any:

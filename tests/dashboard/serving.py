@@ -22,7 +22,8 @@ from server.query import UnknownRun, shape
 from server.query.types import Reader
 from tests.dashboard.memory_reader import MemoryReader
 
-PATIENCE = 15.0
+# How long something may take says how busy the machine is: only a test that fails waits for so long.
+PATIENCE = 60.0
 _compress = static._compress
 _PACKED: dict[tuple[bytes, ...], static.Kept] = {}
 

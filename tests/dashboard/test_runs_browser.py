@@ -224,6 +224,9 @@ def test_help_is_found_by_address_and_by_word(open_page: Open) -> None:
     assert page.locator("#cost_usd_per_million_tokens dd").first.inner_text() == "What a million tokens cost."
     assert page.locator("#hp-said").inner_text() == "1 signal of 6."
     assert page.locator("#shortcuts kbd").first.inner_text() == "?"
+    # Keys beside what they do, inside their card.
+    assert page.evaluate("""() => { const end = document.getElementById('shortcuts').getBoundingClientRect().right;
+      return RS.all('#shortcuts dd').every(el => el.getBoundingClientRect().right <= end && el.offsetHeight < 60) }""")
     assert "Zero-advantage group" in page.locator("#words").inner_text()
     # Anchors are of one element each, or they would jump elsewhere.
     assert page.evaluate(DOUBLE) == []

@@ -15,6 +15,15 @@ from server.demo.stacks import begin
 
 START = 1_795_000_000.0  # any epoch; not a whole multiple of a step or tick
 SEEDS = (1, 2, 3)
+# The second scenario of a file whose databases have a scenario each: `make test-long` looks at it.
+SECOND_IS_LONG = pytest.mark.parametrize(
+    "store_url",
+    [
+        pytest.param("sqlite", marks=pytest.mark.sqlite),
+        pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long]),
+    ],
+    indirect=True,
+)
 # One seed is simulated at every run of the suite, the others by `make test-long`.
 EACH_SEED = pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(n, marks=pytest.mark.long) for n in SEEDS[1:])])
 # The scenarios of prime-rl and vLLM; and those whose rollouts are one request each, from dispatch to verifier.

@@ -145,6 +145,7 @@ def test_the_command_names_the_account_as_a_target(cluster: command.Cluster) -> 
     assert "missing" not in cluster.ready
 
 
+@pytest.mark.long
 def test_the_collector_finds_what_the_truth_says(tmp_path: Path) -> None:
     """Over the socket, twenty minutes in and ten later: states, names, the oldest, leftovers, ends and causes."""
     first, second = run(["-m", "tests.demo.read_judges", str(tmp_path / "demo")], tmp_path)

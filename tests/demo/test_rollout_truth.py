@@ -30,7 +30,7 @@ from server.query import StoreReader
 from server.rollout_merge import merged
 from server.signals._census import EXITS
 from server.store import Store, Writer
-from tests.demo.conftest import BASE, START, simulated
+from tests.demo.conftest import BASE, SECOND_IS_LONG, START, simulated
 
 # Ten steps of the window, one that says where it begins, one for the warm-up.
 STEPS = {"healthy": 12, "gb300-sandbox-wall": 12}
@@ -112,6 +112,7 @@ def levels(scenario: str, truth: Mapping[str, Any]) -> Iterator[tuple[str, float
         yield "old_state_turn_ratio", told["old_state_turns"]
 
 
+@SECOND_IS_LONG
 def test_staleness_is_the_truth_at_every_level(watched: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     scenario, found, truth = watched
     assert len(truth["steps"]) == 10
@@ -121,6 +122,7 @@ def test_staleness_is_the_truth_at_every_level(watched: tuple[str, dict[str, Any
         assert found[name] == NEAR(value, rel=near, abs=1e-6), name
 
 
+@SECOND_IS_LONG
 def test_every_other_record_signal_is_the_truth(watched: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     _, found, truth = watched
     expected = {
@@ -148,6 +150,7 @@ def test_every_other_record_signal_is_the_truth(watched: tuple[str, dict[str, An
         assert found[name] == NEAR(value, rel=near, abs=1e-6), name
 
 
+@SECOND_IS_LONG
 def test_every_exit_is_the_truth(watched: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     scenario, found, truth = watched
     assert set(truth["exits"]) == {"trained", "stale"} | (

@@ -34,6 +34,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Line], list[Li
     return found[0], found[1]
 
 
+@pytest.mark.long
 def test_concurrency_goes_from_96_to_960(truth: tuple[list[Line], list[Line]]) -> None:
     lines, _ = truth
     assert {line["in_flight"] for line in lines if line["t"] <= START + 300} == {96}
@@ -60,6 +61,7 @@ def test_the_ramp_is_a_straight_line(now: float, cap: int) -> None:
     assert WALL.sandboxes.in_flight_cap(now) == cap
 
 
+@pytest.mark.long
 def test_completed_spin_ups_look_fine_while_the_oldest_pending_grows(truth: tuple[list[Line], list[Line]]) -> None:
     lines, _ = truth
     at_the_wall = [line for line in lines if line["t"] >= RAMPED]
@@ -72,6 +74,7 @@ def test_completed_spin_ups_look_fine_while_the_oldest_pending_grows(truth: tupl
     assert all(now - before == pytest.approx(30.0) for before, now in pairwise(ages)), "it only grows"
 
 
+@pytest.mark.long
 def test_the_starting_limit_binds_and_most_of_them_wait(truth: tuple[list[Line], list[Line]]) -> None:
     lines, _ = truth
     assert max(line["starting"] for line in lines) == 128
@@ -81,6 +84,7 @@ def test_the_starting_limit_binds_and_most_of_them_wait(truth: tuple[list[Line],
     assert max(line["states"]["running"] for line in at_the_wall) < 450
 
 
+@pytest.mark.long
 def test_failures_of_every_cause(truth: tuple[list[Line], list[Line]]) -> None:
     lines, _ = truth
     failures, created = lines[-1]["failures"], lines[-1]["created"]
@@ -96,6 +100,7 @@ def test_failures_of_every_cause(truth: tuple[list[Line], list[Line]]) -> None:
     assert all(now["failures"].get(c, 0) >= n for before, now in pairwise(lines) for c, n in before["failures"].items())
 
 
+@pytest.mark.long
 def test_credit_falls_with_use(truth: tuple[list[Line], list[Line]]) -> None:
     """What runs is billed at 0.12 USD an hour, the 14 left over too."""
     lines, _ = truth
@@ -104,12 +109,14 @@ def test_credit_falls_with_use(truth: tuple[list[Line], list[Line]]) -> None:
         assert before["credit_usd"] - now["credit_usd"] == pytest.approx(running * 0.12 / 120, rel=0.2)
 
 
+@pytest.mark.long
 def test_step_lines_carry_the_sandboxes_too(truth: tuple[list[Line], list[Line]]) -> None:
     lines, steps = truth
     assert steps[-1]["sandboxes"].keys() == lines[-1].keys() - {"t", "in_flight", "census"}
     assert steps[-1]["sandboxes"]["oldest_pending_seconds"] > 3_400
 
 
+@pytest.mark.long
 def test_engines_are_quiet_and_the_trainer_waits(truth: tuple[list[Line], list[Line]]) -> None:
     _, steps = truth
     last = [step for step in steps if step["start"] >= RAMPED]

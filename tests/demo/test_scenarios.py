@@ -65,6 +65,9 @@ RANGES = {
         "response_tokens": (1_900, 2_050),
     },
 }
+# An hour and a half of a thousand sandboxes.
+LONG = {"gb300-sandbox-wall": pytest.mark.long}
+EACH = [pytest.param(scenario, marks=LONG.get(scenario, ())) for scenario in RANGES]
 MEASURES: dict[str, Callable[[Step], float]] = {
     "step_seconds": lambda step: step.end - step.start,
     "wait_ratio": lambda step: step.timing.wait / step.timing.total,
@@ -93,7 +96,9 @@ def test_every_scenario_has_ranges() -> None:
 
 
 @EACH_SEED
-@pytest.mark.parametrize(("scenario", "measure"), [(s, m) for s, ranges in RANGES.items() for m in ranges])
+@pytest.mark.parametrize(
+    ("scenario", "measure"), [pytest.param(s, m, marks=LONG.get(s, ())) for s, ranges in RANGES.items() for m in ranges]
+)
 def test_median(scenario: str, measure: str, seed: int) -> None:
     low, high = RANGES[scenario][measure]
     assert low <= median(map(MEASURES[measure], steady(scenario, seed))) <= high
@@ -115,7 +120,7 @@ def test_healthy_preempts_nobody(seed: int) -> None:
 
 
 @EACH_SEED
-@pytest.mark.parametrize("scenario", RANGES)
+@pytest.mark.parametrize("scenario", EACH)
 def test_groups_are_mixed_solved_and_unsolved(scenario: str, seed: int) -> None:
     steps = steady(scenario, seed)
     for outcome, low, high in (("all", 0.05, 0.3), ("none", 0.05, 0.3), ("some", 0.5, 0.9)):
@@ -123,7 +128,7 @@ def test_groups_are_mixed_solved_and_unsolved(scenario: str, seed: int) -> None:
 
 
 @EACH_SEED
-@pytest.mark.parametrize("scenario", RANGES)
+@pytest.mark.parametrize("scenario", EACH)
 def test_capacity_is_what_the_parameters_predict(scenario: str, seed: int) -> None:
     steps = steady(scenario, seed)
     capacity = 256 * len(steps) / sum(step.timing.total - step.timing.wait for step in steps)

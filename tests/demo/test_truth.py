@@ -18,6 +18,7 @@ from server.collect import RunLoop
 from server.commands.demo import Cluster
 from server.query import StoreReader
 from server.store import Store, Writer
+from tests.demo.conftest import SECOND_IS_LONG
 
 START = 1_800_000_000.0
 STEPS = 22
@@ -86,6 +87,7 @@ def over_time(rows: Sequence[dict[str, Any]], key: str) -> float:
     return float(sum(row[key] * row["step_seconds"] for row in rows)) / total(rows, "step_seconds")
 
 
+@SECOND_IS_LONG
 def test_every_signal_agrees_with_the_truth(watched: tuple[dict[str, float | None], Truth]) -> None:
     found, every = watched
     rows = every[:STEPS]
@@ -133,6 +135,7 @@ def recorded(last: Truth) -> dict[str, float]:
     }
 
 
+@SECOND_IS_LONG
 def test_signals_from_records_agree_with_the_truth(watched: tuple[dict[str, float | None], Truth]) -> None:
     """Of the ten batches shipped last: the newest is the trainer's last step's, or the one that it has just begun."""
     found, every = watched
@@ -141,6 +144,7 @@ def test_signals_from_records_agree_with_the_truth(watched: tuple[dict[str, floa
     assert told in [pytest.approx(window, rel=1e-6, abs=1e-9) for window in windows]
 
 
+@SECOND_IS_LONG
 def test_counters_of_the_engines_are_the_clusters_own(watched: tuple[dict[str, float | None], Truth]) -> None:
     """Counted from the first page on, 5 s in."""
     found, rows = watched[0], watched[1][:STEPS]

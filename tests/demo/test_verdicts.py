@@ -102,6 +102,7 @@ def test_the_published_slime_run(tmp_path: Path, own_store: Store) -> None:
     assert found.values['generator_engines{state="up"}'] == 12.0
 
 
+@pytest.mark.long
 def test_a_synchronous_run_without_sandboxes(tmp_path: Path, own_store: Store) -> None:
     found = watch("math-sync-colocated", 1, 2_000.0, own_store, tmp_path / "demo", steps=14, every=5.0)
     last = found.truth[-LAST:]
