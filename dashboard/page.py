@@ -65,12 +65,14 @@ class Scope:
     shared: Kept = field(default_factory=Kept)
     # For a page whose cells depend on it (`Page.timed`).
     span: Span | None = None
+    # Up to where the points were read: texts that stand beside them are no older.
+    cursor: str = ""
     # The address's query, for a page that has more in it than run and time (`Page.asks`).
     search: str = ""
 
     @cached_property
     def status(self) -> Status:
-        return self.shared.get(("status", self.run), _STATUS_SECONDS, lambda: self.reader.status(self.run))
+        return self.shared.get(("status", self.run, self.cursor), _STATUS_SECONDS, lambda: self.reader.status(self.run))
 
     @cached_property
     def facts(self) -> Facts:

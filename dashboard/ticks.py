@@ -42,5 +42,6 @@ def _news(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:
     delta = scope.reader.since(scope.run, str(pull["cursor"]))
     if delta.reset:
         return None
+    scope.cursor = delta.cursor
     points = page.points(delta, scope.status)
     return {"cursor": delta.cursor, "now": round(delta.now, 3), "cells": cells(page, scope), "points": points}

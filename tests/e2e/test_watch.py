@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import signal
@@ -17,7 +16,6 @@ import pytest
 from collectors.model import Limits, Target
 from server.clock import ScaledClock
 from server.collect import RunLoop
-from server.main import main
 from server.query import StoreReader
 from server.store import Store, Writer
 from tests.e2e import nasty as module
@@ -130,19 +128,11 @@ def test_a_taken_port_exits_2(tmp_path: Path, engine: str) -> None:
         (["status", "--url", "http://127.0.0.1:9"], "--url"),
     ],
 )
-def test_bad_usage_exits_2_with_one_sentence(
-    tmp_path: Path, args: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In this process: what a program prints as it ends with an error is the other tests' subject."""
-    for name in [name for name in os.environ if name.startswith("ROLLSCOPE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert main(args) == 2
-    said = capsys.readouterr().err
-    assert words in said and "Traceback" not in said
-    assert len(said.strip().splitlines()) == 1
+def test_bad_usage_exits_2_with_one_sentence(tmp_path: Path, args: list[str], words: str) -> None:
+    done = run(tmp_path, *args)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_check_tells_what_is_there_and_what_is_missing(tmp_path: Path, engine: str, trl: Path) -> None:
