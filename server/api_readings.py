@@ -76,9 +76,11 @@ class _Door:
 
     def _check(self, run: str, target: str, agent: str, now: float) -> None:
         """A target has one teller: this process, who pushes, or one machine that forwards it."""
-        tellers = [one for one in self._store.pushes.forwarders(run) if one.target == target]
+        # Targets before tellers: a first reading that is kept in between is its teller's, not another's.
         pushers = {one.target for one in self._store.pushes.pushers(run)}
-        if not tellers and target in pushers | {row.name for _, row in self._store.targets(run)}:
+        known = pushers | {row.name for _, row in self._store.targets(run)}
+        tellers = [one for one in self._store.pushes.forwarders(run) if one.target == target]
+        if not tellers and target in known:
             raise HTTPException(409, f"target {target} of this run is another's: forward with another --run NAME")
         newest = max(tellers, key=lambda one: one.last_ts, default=None)
         if newest is not None and newest.agent != agent and now - newest.last_ts / 1000 < SILENT_SECONDS:

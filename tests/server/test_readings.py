@@ -264,6 +264,27 @@ def test_two_at_once_are_one(web: Web) -> None:
     assert waiting(web) == 1
 
 
+def test_a_first_reading_kept_while_another_is_checked_is_no_stranger(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a slow machine does: the same reading is kept between the two looks of the check."""
+    (body,) = readings.bodies(Outcome(T0, 0.1, step(1)))
+    looks = [web.store.pushes.forwarders, web.store.pushes.pushers]
+
+    def then_keep(look: Any) -> Any:
+        def looked(run: str) -> Any:
+            found = look(run)
+            monkeypatch.undo()
+            assert web.send(step(1), 1) == [{"seq": 1, "repeated": False}]
+            return found
+
+        return looked
+
+    for look in looks:
+        monkeypatch.setattr(web.store.pushes, look.__name__, then_keep(look))
+    assert web.post(body, **QUERY).json() == {"seq": 1, "repeated": True}
+
+
 def test_a_full_inbox_takes_no_number(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushes, "INBOX_PUSHES", 1)
     web.send(step(1), 1)
