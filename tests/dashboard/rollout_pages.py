@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page
 
 from dashboard import columns, rollout_records, shell
 from tests.dashboard import fake_rollouts as made
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, until
 
 Open = Callable[..., Page]
@@ -24,30 +25,22 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opening(browser: Browser, serving: Serving) -> Iterator[Open]:
-    """Opens the page of a run; the test fails when it logs an error."""
-    pages: list[tuple[Page, list[str]]] = []
+    """Opens the page of a run."""
+    with new_pages(browser) as new:
 
-    def opened(
-        run: str = made.ASYNC, more: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900),
-        path: str = "rollouts",
-    ) -> Page:  # fmt: skip
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
-        errors: list[str] = []
-        pages.append((page, errors))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{serving.url}{path}?run={run}{more}")
-        page.wait_for_selector("[data-page=ok]")
-        until(page, "() => RS.chartsReady()")
-        if run == made.ASYNC and path == "rollouts" and not more:
-            until(page, READY)
-        return page
+        def opened(
+            run: str = made.ASYNC, more: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900),
+            path: str = "rollouts",
+        ) -> Page:  # fmt: skip
+            page = new(theme, size)
+            page.goto(f"{serving.url}{path}?run={run}{more}")
+            page.wait_for_selector("[data-page=ok]")
+            until(page, "() => RS.chartsReady()")
+            if run == made.ASYNC and path == "rollouts" and not more:
+                until(page, READY)
+            return page
 
-    yield opened
-    logged = [error for _, errors in pages for error in errors]
-    for page, _ in pages:
-        page.close()
-    assert logged == []
+        yield opened
 
 
 def asked(page: Page) -> dict[str, str]:

@@ -11,6 +11,7 @@ from tests import browser_support
 from tests.dashboard import fake
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -46,27 +47,19 @@ def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.fixture
 def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
-    """Opens a page of a run; the test fails when it logs an error."""
-    pages: list[tuple[Page, list[str]]] = []
+    """Opens a page of a run."""
+    with new_pages(browser) as new:
 
-    def opened(
-        path: str, run: str = actors.RUN, theme: str = "light", size: tuple[int, int] = (1440, 900), more: str = ""
-    ) -> Page:
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
-        errors: list[str] = []
-        pages.append((page, errors))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{serving.url}{path}?run={run}{more}")
-        page.wait_for_selector("[data-page=ok]")
-        until(page, "() => RS.chartsReady()")
-        return page
+        def opened(
+            path: str, run: str = actors.RUN, theme: str = "light", size: tuple[int, int] = (1440, 900), more: str = ""
+        ) -> Page:
+            page = new(theme, size)
+            page.goto(f"{serving.url}{path}?run={run}{more}")
+            page.wait_for_selector("[data-page=ok]")
+            until(page, "() => RS.chartsReady()")
+            return page
 
-    yield opened
-    logged = [error for _, errors in pages for error in errors]
-    for page, _ in pages:
-        page.close()
-    assert logged == []
+        yield opened
 
 
 def cells_of(page: Page, rows: str, number: int = 0) -> list[str]:

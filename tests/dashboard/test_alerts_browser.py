@@ -13,6 +13,7 @@ from dashboard import alerts, shell
 from tests import browser_support
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -47,24 +48,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_page(quick: None, browser: Browser, serving: Serving) -> Iterator[Open]:
-    """Opens the Alerts page; the test fails when it logs an error that was not announced with ``forgiven``."""
-    pages: list[tuple[Page, list[str]]] = []
+    """Opens the Alerts page."""
+    with new_pages(browser) as new:
 
-    def opened(path: str = "alerts", theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
-        errors: list[str] = []
-        pages.append((page, errors))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(serving.url + path)
-        page.wait_for_selector("[data-page=ok]")
-        return page
+        def opened(path: str = "alerts", theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
+            page = new(theme, size)
+            page.goto(serving.url + path)
+            page.wait_for_selector("[data-page=ok]")
+            return page
 
-    yield opened
-    logged = [error for page, errors in pages for error in errors if not getattr(page, "forgiven", False)]
-    for page, _ in pages:
-        page.close()
-    assert logged == []
+        yield opened
 
 
 def change(reader: MemoryReader, old: Any, **changes: Any) -> None:

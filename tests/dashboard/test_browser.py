@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page
+from playwright.sync_api import Browser, Page
 
 from dashboard import format as fmt
 from dashboard import shell
@@ -13,6 +13,7 @@ from dashboard.panels import PANELS
 from tests import browser_support
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until, wait
 
 pytestmark = pytest.mark.browser
@@ -41,32 +42,20 @@ def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.fixture
 def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
-    """Opens a page that fails the test when it logs an error."""
-    pages: list[tuple[Page, list[str]]] = []
+    with new_pages(browser) as new:
 
-    def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900), drawn: bool = True) -> Page:
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
-        errors: list[str] = []
-        pages.append((page, errors))
-        page.on("console", lambda message: _note(errors, message))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.add_init_script(GD)
-        page.goto(serving.url + search)
-        if drawn:
-            page.wait_for_selector("[data-page=ok]")
-            until(page, DRAWN)
-        return page
+        def opened(
+            search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900), drawn: bool = True
+        ) -> Page:
+            page = new(theme, size)
+            page.add_init_script(GD)
+            page.goto(serving.url + search)
+            if drawn:
+                page.wait_for_selector("[data-page=ok]")
+                until(page, DRAWN)
+            return page
 
-    yield opened
-    logged = [error for page, errors in pages for error in errors if not getattr(page, "forgiven", False)]
-    for page, _ in pages:
-        page.close()
-    assert logged == []
-
-
-def _note(errors: list[str], message: ConsoleMessage) -> None:
-    if message.type == "error":
-        errors.append(message.text)
+        yield opened
 
 
 def tell(reader: MemoryReader, index: int, value: float | None, seconds: float = 30.0) -> float:

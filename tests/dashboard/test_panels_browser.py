@@ -17,6 +17,7 @@ from server.query.types import RuleInfo
 from tests import browser_support
 from tests.dashboard import fake, fake_alerts, fake_verdicts
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
 from tests.dashboard.test_browser import DRAWN, RANGES, drag
 
@@ -53,26 +54,17 @@ def reader() -> MemoryReader:
 @pytest.fixture
 def open_page(browser: Browser, reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     monkeypatch.setattr(shell, "INTERVAL_MS", 500)
-    errors: list[str] = []
+    with Serving(lambda: application(reader)) as serving, new_pages(browser) as new:
 
-    def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 1700)) -> Page:
-        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(search if search.startswith("http") else serving.url + search)
-        page.wait_for_selector("[data-page=ok]")
-        until(page, DRAWN)
-        until(page, "() => document.querySelector('#sum-reward')?.textContent")
-        return page
+        def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 1700)) -> Page:
+            page = new(theme, size)
+            page.goto(search if search.startswith("http") else serving.url + search)
+            page.wait_for_selector("[data-page=ok]")
+            until(page, DRAWN)
+            until(page, "() => document.querySelector('#sum-reward')?.textContent")
+            return page
 
-    contexts: list[object] = []
-    with Serving(lambda: application(reader)) as serving:
         yield opened
-        for context in contexts:
-            context.close()  # type: ignore[attr-defined]
-    assert errors == []
 
 
 def choose(page: Page, panel: str, words: str) -> None:

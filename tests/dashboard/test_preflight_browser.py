@@ -14,6 +14,7 @@ from tests.dashboard import fake_alerts
 from tests.dashboard import fake_preflight as fakes
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -37,29 +38,18 @@ def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.fixture
 def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
-    """Opens the page of a run; the test fails when it logs an error."""
-    contexts, errors = [], list[str]()
-
-    def opened(run: str = wall.WALL, theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]}, color_scheme=theme,  # type: ignore[arg-type]
-            permissions=["clipboard-read", "clipboard-write"],
-        )  # fmt: skip
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{serving.url}preflight?run={run}")
-        page.wait_for_selector("[data-page=ok]")
-        until(page, "() => document.querySelector('#pf-run').hasAttribute('aria-disabled')")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
+    """Opens the page of a run."""
     # The browser and Dash themselves log that nobody answered.
-    away = ("ERR_CONNECTION_REFUSED", "the server did not respond")
-    assert [error for error in errors if not any(words in error for words in away)] == []
+    with new_pages(browser, "ERR_CONNECTION_REFUSED", "the server did not respond") as new:
+
+        def opened(run: str = wall.WALL, theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
+            page = new(theme, size, permissions=["clipboard-read", "clipboard-write"])
+            page.goto(f"{serving.url}preflight?run={run}")
+            page.wait_for_selector("[data-page=ok]")
+            until(page, "() => document.querySelector('#pf-run').hasAttribute('aria-disabled')")
+            return page
+
+        yield opened
 
 
 def titles(page: Page, status: str) -> list[str]:

@@ -12,6 +12,7 @@ from tests import browser_support
 from tests.dashboard import fake_fleet as fleet
 from tests.dashboard.fake import NOW
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -39,24 +40,16 @@ def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.fixture
 def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
-    """Opens an address; the test fails when the page logs an error."""
-    pages: list[tuple[Page, list[str]]] = []
+    """Opens an address."""
+    with new_pages(browser) as new:
 
-    def opened(path: str, theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
-        errors: list[str] = []
-        pages.append((page, errors))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(serving.url + path)
-        page.wait_for_selector("[data-page=ok]")
-        return page
+        def opened(path: str, theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
+            page = new(theme, size)
+            page.goto(serving.url + path)
+            page.wait_for_selector("[data-page=ok]")
+            return page
 
-    yield opened
-    logged = [error for _, errors in pages for error in errors]
-    for page, _ in pages:
-        page.close()
-    assert logged == []
+        yield opened
 
 
 def query(page: Page) -> dict[str, str]:

@@ -11,6 +11,7 @@ from tests import browser_support
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -48,29 +49,21 @@ def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.fixture
 def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
-    """Opens the page of a run; the test fails when it logs an error."""
-    pages: list[tuple[Page, list[str]]] = []
+    """Opens the page of a run."""
+    with new_pages(browser) as new:
 
-    def opened(
-        run: str = wall.WALL, theme: str = "light", size: tuple[int, int] = (1440, 900), path: str = "sandboxes"
-    ) -> Page:
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
-        errors: list[str] = []
-        pages.append((page, errors))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{serving.url}{path}?run={run}")
-        page.wait_for_selector("[data-page=ok]")
-        until(page, "() => RS.chartsReady()")
-        if run == wall.WALL and path == "sandboxes":
-            until(page, "() => document.querySelector('.heat .oldest') && document.querySelector('.funnel .count')")
-        return page
+        def opened(
+            run: str = wall.WALL, theme: str = "light", size: tuple[int, int] = (1440, 900), path: str = "sandboxes"
+        ) -> Page:
+            page = new(theme, size)
+            page.goto(f"{serving.url}{path}?run={run}")
+            page.wait_for_selector("[data-page=ok]")
+            until(page, "() => RS.chartsReady()")
+            if run == wall.WALL and path == "sandboxes":
+                until(page, "() => document.querySelector('.heat .oldest') && document.querySelector('.funnel .count')")
+            return page
 
-    yield opened
-    logged = [error for _, errors in pages for error in errors]
-    for page, _ in pages:
-        page.close()
-    assert logged == []
+        yield opened
 
 
 def numbers(page: Page) -> list[str]:

@@ -11,6 +11,7 @@ from tests.dashboard import fake
 from tests.dashboard.fake import NOW, RICH
 from tests.dashboard.fake_verdicts import NASTY, UNKNOWN, hour, judged, span
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -39,23 +40,16 @@ def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.fixture
 def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
-    errors: list[str] = []
-    pages: list[Page] = []
+    with new_pages(browser) as new:
 
-    def opened(theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(serving.url)
-        page.wait_for_selector("[data-page=ok]")
-        until(page, DRAWN)
-        pages.append(page)
-        return page
+        def opened(theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
+            page = new(theme, size)
+            page.goto(serving.url)
+            page.wait_for_selector("[data-page=ok]")
+            until(page, DRAWN)
+            return page
 
-    yield opened
-    for page in pages:
-        page.close()
-    assert errors == []
+        yield opened
 
 
 @pytest.mark.parametrize(("theme", "size"), [("light", (1440, 900)), ("dark", (390, 844))])

@@ -11,6 +11,7 @@ from tests import browser_support
 from tests.dashboard import fake_what_if as fakes
 from tests.dashboard.fake import POOR
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -35,28 +36,19 @@ def serving(reader: MemoryReader) -> Iterator[Serving]:
 
 @pytest.fixture
 def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
-    """Opens the page of a run; the test fails when it logs an error."""
-    contexts, errors = [], list[str]()
+    """Opens the page of a run."""
+    with new_pages(browser) as new:
 
-    def opened(
-        query: str = "", run: str = fakes.LONG, theme: str = "light", size: tuple[int, int] = (1440, 900)
-    ) -> Page:
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]}, color_scheme=theme,  # type: ignore[arg-type]
-        )  # fmt: skip
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{serving.url}what-if?run={run}{query}")
-        page.wait_for_selector("[data-page=ok]")
-        until(page, "() => document.querySelectorAll('[data-slider] input').length === 8")
-        return page
+        def opened(
+            query: str = "", run: str = fakes.LONG, theme: str = "light", size: tuple[int, int] = (1440, 900)
+        ) -> Page:
+            page = new(theme, size)
+            page.goto(f"{serving.url}what-if?run={run}{query}")
+            page.wait_for_selector("[data-page=ok]")
+            until(page, "() => document.querySelectorAll('[data-slider] input').length === 8")
+            return page
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert errors == []
+        yield opened
 
 
 def value(page: Page, name: str) -> str:
