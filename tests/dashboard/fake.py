@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 from dashboard.format import series_name
 from server.query.types import SignalInfo, SignalNow, SignalState, TargetTrust
@@ -131,18 +132,21 @@ STEPS: tuple[tuple[SignalNow, Curve], ...] = (
 )
 
 
-def curves() -> list[tuple[SignalNow, Curve, float]]:
+@cache
+def curves() -> tuple[tuple[SignalNow, Curve, float], ...]:
     """(signal, curve, seconds between points)."""
-    return [(s, c, 5.0) for s, c in (*TICKS, *_labelled())] + [(s, c, 42.0) for s, c in STEPS]
+    return (*((s, c, 5.0) for s, c in (*TICKS, *_labelled())), *((s, c, 42.0) for s, c in STEPS))
 
 
 def target(name: str, actor: str, kind: str, up: bool = True, error: str = "", **unmapped: int) -> TargetTrust:
     return TargetTrust(name, RICH, kind, actor, up, 3.0 if up else 340.0, error, 0.02, 181, 0, unmapped)
 
 
-def history(curve: Curve, step: float, seconds: float, end: float = NOW) -> list[Point]:
+@cache
+def history(curve: Curve, step: float, seconds: float, end: float = NOW) -> tuple[Point, ...]:
+    """Of a curve, which is asked once: every test has a reader of its own, with the same points."""
     count = int(seconds / step)
-    return [(end - step * (count - i), curve(end - step * (count - i))) for i in range(count + 1)]
+    return tuple((end - step * (count - i), curve(end - step * (count - i))) for i in range(count + 1))
 
 
 def reader(seconds: float = 3600.0) -> MemoryReader:

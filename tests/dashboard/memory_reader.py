@@ -7,6 +7,7 @@ import bisect
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from server.query import fleet as fleet_query
@@ -107,7 +108,10 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
             found = self._runs[run]
             kept = found.points.setdefault(now.name, [])
             for point in points:
-                bisect.insort(kept, point, key=lambda p: p[0])
+                if kept and point[0] < kept[-1][0]:
+                    bisect.insort(kept, point, key=lambda p: p[0])
+                else:
+                    kept.append(point)
                 found.log.append((now.name, point))
             last = kept[-1] if kept else (now.ts, now.value)
             found.signals[now.name] = replace(now, value=last[1], ts=last[0])
@@ -173,7 +177,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
             found = found[1 + next((i for i, box in enumerate(found) if box.id == before), -1) :]
         found = [box for box in found if find.lower() in f"{box.id}\n{box.name}".lower()]
         wanted = (box for box in found if (not states or box.state in states) and dangling in (None, box.dangling))
-        return [self._aged(box) for box in wanted][:limit]
+        return [self._aged(box) for box in islice(wanted, limit)]
 
     def _aged(self, box: SandboxInfo) -> SandboxInfo:
         waits = box.ready_at is None and box.state not in ("terminated", "failed") and box.requested_at is not None
