@@ -188,7 +188,7 @@ def _row(alert: AlertInfo, rule: RuleInfo | None) -> View:
     row |= {"description": alert.annotations.get("description"), "runbook": alert.annotations.get("runbook_url")}
     row |= _terms(alert, rule) | _end(alert)
     cells: View = {f"a.{name}": {k: v for k, v in row.items() if v not in (None, "")}}
-    value = text(alert.value, alert.unit) if alert.value is not None else ""
+    value = text(alert.value, alert.unit) if alert.value is not None and not _is_a_state(alert, rule) else ""
     return cells | {f"a.{name}.v": value, f"a.{name}.n": _summary(alert, rule)}
 
 
@@ -211,13 +211,33 @@ def _terms(alert: AlertInfo, rule: RuleInfo | None) -> dict[str, Any]:
     """The limit in the value's unit, and how long it must hold, both read from the rule's expression."""
     if rule is None:
         return {}
-    sign = re.search(r" (>=|<=|==|!=|>|<) ", rule.expression)
     terms: dict[str, Any] = {"rule": rule.expression}
-    if rule.threshold is not None and sign is not None:
-        nice = {">=": "≥", "<=": "≤", "==": "=", "!=": "≠"}.get(sign[1], sign[1])
-        terms["limit"] = f"{nice} {text(rule.threshold, alert.unit)}"
+    sign, limit = _limit(rule)
+    if _is_a_state(alert, rule):
+        del terms["rule"]
+    elif limit is not None:
+        terms["limit"] = f"{_NICE.get(sign, sign)} {text(limit, alert.unit)}"
     holds = re.search(r" for (\w+)$", rule.expression)
     return terms | ({"for": holds[1]} if holds and alert.state == "pending" else {})
+
+
+_NICE = {">=": "≥", "<=": "≤", "==": "=", "!=": "≠"}
+_ONE = re.compile(r"\w+(?:\{[^}]*\})? (>=|<=|==|!=|>|<) (-?\d+(?:\.\d+)?)(?: for \w+)?")
+
+
+def _limit(rule: RuleInfo) -> tuple[str, float | None]:
+    """(sign, number) of a rule about one signal, whatever labels it asks for; no number of any other."""
+    one = _ONE.fullmatch(rule.expression)
+    if one is not None:
+        return one[1], float(one[2])
+    sign = re.search(r" (>=|<=|==|!=|>|<) ", rule.expression)
+    return (sign[1], rule.threshold) if sign is not None else ("", None)
+
+
+def _is_a_state(alert: AlertInfo, rule: RuleInfo | None) -> bool:
+    """Is its number 1 or 0 for "it is so"? Its title says what is so."""
+    sign, limit = _limit(rule) if rule is not None else ("", None)
+    return not alert.unit and sign == "==" and limit in (0.0, 1.0)
 
 
 def _end(alert: AlertInfo) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _LIFE = {
 def banner(facts: Facts) -> View:
     """Keys ``b.*``: chip, headline, text, what stands behind the verdict, the step split and what is measured."""
     cells = _chip(facts) | _headline(facts) | _split(facts) | {"b.text": _text(facts), "b.note": _note(facts)}
-    return cells | verdict.behind(_verdict(facts))
+    return cells | verdict.behind(_verdict(facts)) | _cost(facts)
 
 
 def _verdict(facts: Facts) -> verdict.Told:
@@ -179,6 +179,16 @@ def _note(facts: Facts) -> str:
     if done is not None and able:
         rate = f"{text(done, 'samples/s')}; without the wait it could be {text(able, '')}"
     return joined(rate, f"overhead {text(overhead, 'ratio')}" if overhead is not None else "")
+
+
+def _cost(facts: Facts) -> View:
+    """Keys ``b.usd``, ``b.share``: what idle GPUs cost; where nothing is priced, that it is not known."""
+    dollars, bill = _verdict(facts).get("usd_per_hour"), facts.find("cost_usd_per_hour")
+    if not isinstance(dollars, (int, float)):
+        unpriced = _named(facts) and not facts.over and bill is not None and bill.value is None
+        return {"b.usd": "", "b.share": "What it costs is not known: the GPUs have no price" if unpriced else ""}
+    share = text(dollars / bill.value, "ratio") if bill is not None and bill.value else ""
+    return {"b.usd": f"{dollars:,.2f} USD/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
 
 
 def next_steps(facts: Facts) -> list[str]:

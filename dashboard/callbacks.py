@@ -145,7 +145,7 @@ def run_links(runs: Sequence[RunInfo], address: Address, current: str = "") -> l
     return [
         dcc.Link(
             [html.Span(run.name, className="name"), html.Span(_about(run), className="about")],
-            href=urlstate.link(run.name, address.range),
+            href=urlstate.link(run.name, address.range, **urlstate.manner(address)),
             className="current" if run.name == current else "",
         )
         for run in runs

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from urllib.parse import parse_qs
 
 from dashboard.columns import Grid, grid
-from dashboard.facts import Facts, View
+from dashboard.facts import Facts, View, engine_name
 from dashboard.figures import short
 from dashboard.format import number, text
 from dashboard.page import Scope
@@ -60,17 +60,11 @@ class Engine:
 
     @property
     def name(self) -> str:
-        return named(self.info)
+        return engine_name(self.info.target, self.info.labels)
 
     @property
     def sick(self) -> bool:
         return bool(self.odd) or self.state in ("down", "hung", "silent")
-
-
-def named(info: EngineInfo) -> str:
-    """As `dashboard.facts.engine_name`."""
-    replica, rank = info.labels.get("replica", ""), info.labels.get("engine", "0")
-    return info.target + (f"/{replica}" if replica else "") + (f":{rank}" if rank != "0" else "")
 
 
 def fleet(scope: Scope) -> list[Engine]:

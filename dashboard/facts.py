@@ -1,7 +1,7 @@
 """A run's status as questions: `value("trainer_wait_ratio")`, `fact("trainer_gpus")`."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -127,10 +127,10 @@ def _honest(signal: SignalNow, dead_engines: str) -> SignalNow:
     return replace(signal, state="unknown", why=dead_engines if of_engine else signal.why)
 
 
-def engine_name(one: SignalNow) -> str:
+def engine_name(target: str, labels: Mapping[str, str]) -> str:
     """``vllm-3``, ``vllm-3:1`` for a further rank of it, ``router/10.0.0.1:30000`` for one on a merged page."""
-    replica, rank = one.labels.get("replica", ""), one.labels.get("engine", "0")
-    return one.labels["target"] + (f"/{replica}" if replica else "") + (f":{rank}" if rank != "0" else "")
+    replica, rank = labels.get("replica", ""), labels.get("engine", "0")
+    return target + (f"/{replica}" if replica else "") + (f":{rank}" if rank != "0" else "")
 
 
 def joined(*words: str) -> str:

@@ -22,6 +22,11 @@ _SECONDS: Mapping[str, Any] = {
     "tickformatstops": [{"dtickrange": [None, 0.09], "value": "~s"}, {"dtickrange": [0.09, None], "value": ",~f"}],
 }
 
+# A learning rate: with an SI prefix a millionth is "1µ", and with Plotly's own exponent half of it "0.5e-6".
+_BARE: Mapping[str, Any] = {
+    "tickformatstops": [{"dtickrange": [None, 1e-4], "value": "~e"}, {"dtickrange": [1e-4, None], "value": "~g"}]
+}
+
 # Below this many points a line may be a single dot between two gaps, which only a marker shows.
 _FEW = 40
 
@@ -185,6 +190,8 @@ def _value_axis(panel: Panel) -> Figure:
     axis: Figure = {"fixedrange": True, "nticks": 4, "zeroline": False, "tickformat": _tick_format(panel)}
     if panel.unit == "seconds" and panel.kind != "share":
         axis |= _SECONDS
+    if not panel.unit:
+        axis |= _BARE
     if panel.kind == "share":
         axis["ticksuffix"] = "%"
     if panel.ceiling is not None:
@@ -196,8 +203,9 @@ def _value_axis(panel: Panel) -> Figure:
 
 def _tick_format(panel: Panel) -> str:
     if panel.unit == "ratio":
-        return ".0%"
-    return "" if panel.kind == "share" or panel.unit in ("versions", "reward", "nats") else "~s"
+        # "0.2%" where a whole percent would be nothing, and no digit more than there is.
+        return "~%"
+    return "" if panel.kind == "share" or panel.unit in ("versions", "reward", "nats", "") else "~s"
 
 
 def limit_line(value: float, level: str, dash: str = "dot") -> Figure:

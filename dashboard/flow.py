@@ -4,6 +4,7 @@ from dashboard.banner import next_steps, split
 from dashboard.facts import Facts, View, engine_name, first_clause, joined, worst
 from dashboard.format import STATE_WORDS, parts, text
 from server.query.names import mode_words
+from server.query.types import SignalNow
 
 # What of an engine's states somebody should see; those that are down are told with their number of targets.
 STANDING = ("hung", "silent", "paused", "asleep")
@@ -72,13 +73,17 @@ def _standing(facts: Facts) -> dict[str, str]:
     """Engines that answer and do not work, by state: ``1 hung (vllm-3)``."""
     names: dict[str, list[str]] = {}
     for one in facts.named("generator_engine_state"):
-        names.setdefault(one.labels["state"], []).append(engine_name(one))
+        names.setdefault(one.labels["state"], []).append(_engine(one))
     found = {state: (facts.value("generator_engines", state=state), names.get(state, [])) for state in STANDING}
     return {
         state: f"{count:.0f} {state} ({', '.join(who[:2])}{', ...' if count > 2 else ''})"
         for state, (count, who) in found.items()
         if count and who
     }
+
+
+def _engine(one: SignalNow) -> str:
+    return engine_name(one.labels["target"], one.labels)
 
 
 def _tail(facts: Facts) -> list[str]:
@@ -88,10 +93,10 @@ def _tail(facts: Facts) -> list[str]:
     mean = facts.value("kv_cache_usage_ratio")
     # A fleet that is as full as its fullest engine has no tail.
     if full is not None and full.value is not None and mean is not None and full.value - mean >= TAIL:
-        found.append(f"fullest {engine_name(full)} {text(full.value, 'ratio')}")
+        found.append(f"fullest {_engine(full)} {text(full.value, 'ratio')}")
     idle = [one for one in facts.named("generator_outlier_ratio") if one.labels["side"] == "idlest"]
     if one := min(idle, key=lambda one: one.value or 0.0, default=None):
-        found.append(f"idlest {engine_name(one)} ({text(one.value, 'ratio')} of the median)")
+        found.append(f"idlest {_engine(one)} ({text(one.value, 'ratio')} of the median)")
     return found
 
 

@@ -3,6 +3,7 @@
 """
 
 import math
+import re
 from decimal import ROUND_HALF_UP, Decimal
 
 STATE_WORDS = {
@@ -70,6 +71,11 @@ def text(value: float | None, unit: str) -> str:
     """Value and unit in one string: ``64 %``, ``41.2 s``, ``1.95 samples/s``."""
     figure, word = parts(value, unit)
     return f"{figure} {word}" if word else figure
+
+
+def spaced(words: str) -> str:
+    """A sentence of the verdict's with its shares as `text` writes them: ``63 %``, where it has ``63%``."""
+    return re.sub(r"(?<=\d)%", " %", words)
 
 
 def escape(label: str) -> str:

@@ -3,7 +3,7 @@
 from dashboard import engines
 from dashboard.engines import Engine
 from dashboard.facts import Facts, View, first_clause, joined
-from dashboard.format import STATE_WORDS, number, text
+from dashboard.format import STATE_WORDS, number, spaced, text
 from dashboard.page import Scope
 from dashboard.panels import Card, Line, Panel, want
 from dashboard.verdict import because, named
@@ -62,7 +62,7 @@ def _latency(key: str, title: str, signal: str) -> Panel:
         Line("p50", low, "orange", named_by="stat"),
         Line("p95", high, "orange", "band", thin=True),
     )
-    return Panel(key, title, "5 min quantiles", "seconds", lines)
+    return Panel(key, title, "over 5 min", "seconds", lines)
 
 
 PANELS: tuple[Panel, ...] = (
@@ -124,7 +124,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "gitl",
         "Time between tokens",
-        "5 min quantiles",
+        "over 5 min",
         "seconds",
         # As on the overview: the mean is exact, and fast decode has no quantile.
         (
@@ -132,7 +132,7 @@ PANELS: tuple[Panel, ...] = (
             Line("p95", want(_ITL, stat="p95"), "orange", "band", thin=True),
         ),
     ),
-    _latency("gqueue", "Time in the engines' queue", _QUEUE),
+    _latency("gqueue", "Engine queue time", _QUEUE),
     _latency("ge2e", "Whole request", _E2E),
     Panel(
         "gprefix",
@@ -144,8 +144,8 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "gends",
-        "Requests that end badly",
-        "% of those that ended",
+        "Ended badly",
+        "% of requests ended",
         "ratio",
         (
             Line("aborted", want("generator_finish_ratio", reason="abort"), "orange"),
@@ -166,7 +166,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "gheld",
         "Production held",
-        "% of step time",
+        "% of step",
         "ratio",
         (
             Line("gate", want("generation_held_ratio", by="gate"), "teal"),
@@ -352,7 +352,7 @@ def _ahead(facts: Facts) -> View:
     if mid is None or mid.value is None:
         why = _why(mid or facts.find(_FORECAST))
         return {"gk.next": "No forecast" if why else "", "gk.why": why[:1].upper() + why[1:], "gk.s": "unknown"}
-    told = _why(mid)
+    told = spaced(_why(mid))
     said = told[:1].upper() + told[1:]
     if mid.value <= 0:
         said = told.removeprefix("crossed: ")

@@ -8,14 +8,9 @@ from dashboard.figures import Figure, has_points, milliseconds, short
 from dashboard.page import Load
 from dashboard.panels import Panel, names_by_slot
 from dashboard.step_axis import MOST, Steps
-from dashboard.urlstate import points
+from dashboard.urlstate import AGO, points
 from server.query.types import RunInfo, Series, SignalNow
 
-AGO: Mapping[str, tuple[float, str]] = {
-    "1h": (3600.0, "an hour ago"),
-    "1d": (86_400.0, "a day ago"),
-    "7d": (7 * 86_400.0, "a week ago"),
-}
 _DASHES = ("dash", "dot")
 
 # It is read once per load: so far ahead that the window may move on by a part of itself.

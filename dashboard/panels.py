@@ -108,7 +108,18 @@ def want(signal: str, **labels: str) -> Want:
 
 _MEAN_STALENESS = want("staleness_versions", level="trajectory", stat="mean")
 _KV = want("kv_cache_usage_ratio")
-_RUNNING = want("generator_requests_now", state="running")
+
+
+STALENESS: tuple[Line, ...] = (
+    Line("mean", _MEAN_STALENESS, "blue"),
+    Line("max", want("staleness_versions", level="trajectory", stat="max"), "blue", "band", thin=True),
+)
+LENGTH: tuple[Line, ...] = (
+    Line("mean", want("response_tokens", stat="mean"), "orange"),
+    Line("p90", want("response_tokens", stat="p90|p95|max"), "orange", "band", thin=True, named_by="stat"),
+)
+REWARD: tuple[Line, ...] = (Line("mean", want("reward", stat="mean"), "blue", envelope=True),)
+"""Lines that the overview and an actor's page both draw."""
 
 
 def _cause(cause: str) -> Want:
@@ -149,8 +160,7 @@ CARDS: tuple[Card, ...] = (
         (_KV,),
         notes=(
             ("fullest", want("kv_cache_engine_usage_ratio", stat="max")),
-            ("", _RUNNING),
-            ("ceiling", want("kv_concurrency_limit")),
+            ("room for", want("kv_concurrency_limit")),
         ),
     ),
 )
@@ -159,7 +169,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "steps",
         "Where each step goes",
-        "% of step time",
+        "% of step",
         "seconds",
         (
             Line("wait", want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
@@ -185,10 +195,7 @@ PANELS: tuple[Panel, ...] = (
         "Policy staleness",
         "versions behind",
         "versions",
-        (
-            Line("mean", _MEAN_STALENESS, "blue"),
-            Line("max", want("staleness_versions", level="trajectory", stat="max"), "blue", "band", thin=True),
-        ),
+        STALENESS,
         limits="bound",
     ),
     Panel(
@@ -209,10 +216,7 @@ PANELS: tuple[Panel, ...] = (
         "Response length",
         "tokens",
         "tokens",
-        (
-            Line("mean", want("response_tokens", stat="mean"), "orange"),
-            Line("p90", want("response_tokens", stat="p90|p95|max"), "orange", "band", thin=True, named_by="stat"),
-        ),
+        LENGTH,
     ),
     Panel(
         "requests",
@@ -240,7 +244,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "ttft",
         "Time to first token",
-        "5 min quantiles",
+        "over 5 min",
         "seconds",
         (
             Line("p50", want("time_to_first_token_seconds", stat="p50|mean"), "orange", named_by="stat"),
@@ -250,7 +254,7 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "itl",
         "Time between tokens",
-        "5 min quantiles",
+        "over 5 min",
         "seconds",
         (
             # The mean is exact; fast decode has no quantile, for it is below the engines' first edge.
@@ -263,7 +267,7 @@ PANELS: tuple[Panel, ...] = (
         "Reward",
         "mean per step",
         "reward",
-        (Line("mean", want("reward", stat="mean"), "blue", envelope=True),),
+        REWARD,
         from_zero=False,
     ),
 )

@@ -77,14 +77,14 @@ def cells(scope: Scope) -> View:
 def _head(scope: Scope, found: PreflightInfo) -> View:
     needs_none = scope.facts.number("has_sandbox") == 0
     if found.state == "not_configured":
-        words = "This server's configuration has no such run: what it is read with is only where the configuration is."
+        words = "No configuration on this server names this run. Where one does, a preflight reads every target once."
         return _said("Not configured here", words, "not_applicable" if needs_none else "unknown", None)
     if not found.checks:
         begin = "Reading every target once" if found.state == "running" else "Not checked yet"
         words = (
             "This run needs no sandbox: quota, credit and leftovers do not apply. Engines, run directory and clocks do."
             if needs_none
-            else "A pre-flight reads every configured target once, holds it against the plan and changes nothing."
+            else "A preflight reads every configured target once, holds it against the plan and changes nothing."
         )
         return _said(begin, joined(words, found.error), "unknown", None)
     counts = [f"{n} {word.lower()}" for status, (word, *_) in GROUPS.items() if (n := _count(found.checks, status))]

@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboard.alerts import firing, worst
 from dashboard.facts import View, joined
-from dashboard.format import DASH, text
+from dashboard.format import DASH, spaced, text
 from dashboard.page import Scope
 from dashboard.panels import Want, want
 from dashboard.urlstate import OVER
@@ -63,7 +63,7 @@ def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
         "sure": confidence(verdict),
         # Of a run that is over nothing lasts on.
         "since": round(since) if isinstance(since, (int, float)) and not over else None,
-        "says": str(verdict.get("summary") or ""),
+        "says": spaced(str(verdict.get("summary") or "")),
         "step": one.step,
         "fire": fire,
         "grave": worst(alerts) if fire else "",
@@ -90,7 +90,7 @@ def _head(fleet: Sequence[RunNow]) -> View:
     plural = "" if live == 1 else "s"
     return {
         "rn.head": f"{live:,} live run{plural}" if fleet else "No run yet",
-        "rn.sub": joined(f"{over:,} finished or crashed" if over else "", "tick two to eight to compare them")
+        "rn.sub": joined(f"{over:,} finished or crashed" if over else "", "Tick two to eight to compare them")
         if len(fleet) > 1
         else "",
         "rn.none": "" if fleet else "Point Rollscope at one: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",

@@ -51,7 +51,7 @@ def _header(pages: Sequence[Page], base: str) -> Any:
             html.Div([brand], className="what"),
             _nav(pages, base),
             html.Div([menu, html.Nav(id="ranges", **{"aria-label": "Time range"}), reset], className="where"),
-            html.Div([_live(), _theme()], className="when"),
+            html.Div([_live(), _theme(), _keys()], className="when"),
         ]
     )
 
@@ -86,6 +86,11 @@ def _live() -> Any:
 def _theme() -> Any:
     word = html.Span("Theme", id="theme-word")
     return html.Button([html.Span(className="half"), word], id="theme", type="button")
+
+
+def _keys() -> Any:
+    name = "Keyboard shortcuts"
+    return html.Button("?", id="keys", type="button", title=f"{name} (?)", **{"aria-label": name})
 
 
 def _message() -> Any:

@@ -11,6 +11,7 @@ SHORTCUTS: tuple[tuple[str, str], ...] = (
     ("g u", "Go to Runs"),
     ("g x", "Go to Targets"),
     ("g w", "Go to What-if"),
+    ("g p", "Go to Preflight"),
     ("g h", "Go to Help"),
     ("l", "Live or paused"),
     ("t", "Change the theme"),

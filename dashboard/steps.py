@@ -238,4 +238,6 @@ def _per_version(scope: Scope, found: Sequence[StepInfo]) -> str:
         return "Nobody tells when weights are published."
     per = (len(found) - 1) / len(published)
     plural = "s" if len(published) != 1 else ""
-    return f"{len(published):,} version{plural} in {len(found) - 1} steps: {number(per)} steps per version"
+    each = number(per)
+    rate = f"{each} step{'s' if each != '1' else ''} per version"
+    return f"{len(published):,} version{plural} in {len(found) - 1} steps: {rate}"

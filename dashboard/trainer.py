@@ -6,7 +6,7 @@ from dashboard import steps
 from dashboard.facts import Facts, View, joined, worst
 from dashboard.format import STATE_WORDS, text
 from dashboard.page import Scope
-from dashboard.panels import Card, Line, Panel, want
+from dashboard.panels import LENGTH, REWARD, STALENESS, Card, Line, Panel, want
 from dashboard.verdict import because, named
 from dashboard.view import card_cells, panel_cells
 from server.query.engine_types import StepInfo
@@ -36,7 +36,7 @@ CARDS: tuple[Card, ...] = (
     Card(
         "tr_stale",
         "Staleness",
-        "teal",
+        "blue",
         (want(_STALENESS, level="trajectory", stat="mean"), want(_STALENESS)),
         notes=(("max", want(_STALENESS, level="trajectory", stat="max")),),
     ),
@@ -62,7 +62,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "trate",
-        "Delivered against capacity",
+        "Rate and capacity",
         "samples/s",
         "samples/s",
         (
@@ -103,31 +103,23 @@ PANELS: tuple[Panel, ...] = (
         "Staleness",
         "versions behind",
         "versions",
-        (
-            Line("mean", want(_STALENESS, level="trajectory", stat="mean"), "teal"),
-            Line("max", want(_STALENESS, level="trajectory", stat="max"), "teal", "band", thin=True),
-        ),
+        STALENESS,
         limits="bound",
     ),
-    Panel("tentropy", "Entropy", "nats", "nats", (Line("entropy", want("entropy"), "blue"),)),
-    Panel("tkl", "KL to the generator", "nats", "nats", (Line("mismatch", want("mismatch_kl"), "orange"),)),
     Panel(
-        "treward",
-        "Reward",
-        "mean per step",
-        "reward",
-        (Line("mean", want("reward", stat="mean"), "blue", envelope=True),),
-        from_zero=False,
+        "tnorm", "Gradient norm", "before clipping", "", (Line("norm", want("gradient_norm"), "blue", envelope=True),)
     ),
+    Panel("tclip", "Clipped tokens", "% of tokens", "ratio", (Line("clipped", want("clip_ratio"), "plum", "zero"),)),
+    Panel("tkl", "KL to the generator", "nats", "nats", (Line("mismatch", want("mismatch_kl"), "orange"),)),
+    Panel("treward", "Reward", "mean per step", "reward", REWARD, from_zero=False),
+    Panel("tentropy", "Entropy", "nats per token", "nats", (Line("entropy", want("entropy"), "blue"),)),
+    Panel("tlr", "Learning rate", "of the newest step", "", (Line("rate", want("learning_rate"), "grey"),)),
     Panel(
         "tlength",
         "Response length",
         "tokens",
         "tokens",
-        (
-            Line("mean", want("response_tokens", stat="mean"), "orange"),
-            Line("p90", want("response_tokens", stat="p90|p95|max"), "orange", "band", thin=True, named_by="stat"),
-        ),
+        LENGTH,
     ),
     Panel(
         "ttrunc",

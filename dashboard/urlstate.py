@@ -4,6 +4,7 @@
 run's name, with ``&align=now`` at its end) draws another time behind them; ``&panel=KEY`` fills the screen.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlencode
@@ -20,6 +21,12 @@ RANGES: dict[str, float | None] = {
 }
 DEFAULT_RANGE = "1h"
 OVER = ("finished", "crashed")
+AGO: Mapping[str, tuple[float, str]] = {
+    "1h": (3600.0, "an hour ago"),
+    "1d": (86_400.0, "a day ago"),
+    "7d": (7 * 86_400.0, "a week ago"),
+}
+"""What of a run's own past can lie behind its charts: seconds, and how it is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +74,17 @@ def _time(value: str | None) -> float | None:
     return number if 0 <= number < 2.5e11 else None
 
 
-def link(run: str, range_name: str) -> str:
-    """The address of a run at a range, relative, so it works under any prefix."""
-    return "?" + urlencode({"run": run, "range": range_name})
+def link(run: str, range_name: str, **more: str) -> str:
+    """The address of a run at a range, relative, so it works under any prefix; what is empty is not in it."""
+    return "?" + urlencode({"run": run, "range": range_name} | {key: value for key, value in more.items() if value})
+
+
+def manner(address: Address) -> dict[str, str]:
+    """How charts are shown, which another run has in common: over steps, and behind them how long ago.
+
+    Another run behind them is no such thing: it may be the one that is chosen.
+    """
+    return {"axis": "step" if address.by_step else "", "over": address.over if address.over in AGO else ""}
 
 
 def words(start: float, end: float, tz: float) -> str:

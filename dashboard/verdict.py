@@ -9,6 +9,7 @@ from typing import Any
 
 from dashboard.columns import grid
 from dashboard.facts import View, joined
+from dashboard.format import spaced
 from dashboard.kept import Kept
 from dashboard.urlstate import Span
 from server.query.types import Reader
@@ -72,45 +73,45 @@ def confidence(verdict: Told) -> str:
 
 def headline(summary: str) -> tuple[str, str, str]:
     """(before, the first share in it, after) of its first clause: the number is seen from across the room."""
-    first = summary.partition("; ")[0]
+    first = spaced(summary.partition("; ")[0])
     found = re.search(r"\d+(?:\.\d+)?\s?%", first)
     return (first[: found.start()], found[0], first[found.end() :]) if found else (first, "", "")
 
 
 def rest(summary: str) -> str:
     """What the summary says after that, as a sentence of its own."""
-    words = summary.partition("; ")[2]
+    words = spaced(summary.partition("; ")[2])
     return words[:1].upper() + words[1:]
 
 
 def behind(verdict: Told) -> View:
-    """Keys ``b.e.N`` (evidence), ``b.m.N`` (what to log), ``b.d`` (what is in doubt), ``b.usd``."""
+    """Keys ``b.e.N`` (evidence), ``b.m.N`` (what to log), ``b.d`` (what is in doubt)."""
     cells: View = {}
-    for i, text in enumerate(_texts(verdict.get("evidence"))[:EVIDENCE]):
+    for i, text in enumerate(_texts(verdict)[:EVIDENCE]):
         cells[f"b.e.{i}"] = text
     for i, missing in enumerate(list(verdict.get("missing") or ())[:MISSING]):
-        cells[f"b.m.{i}"] = str(missing)
+        cells[f"b.m.{i}"] = spaced(str(missing))
     doubts = verdict.get("disagreements") or ()
-    cells["b.d"] = f"In doubt: {doubts[0]}" if doubts else ""
-    dollars = verdict.get("usd_per_hour")
-    cells["b.usd"] = f"{dollars:,.2f} USD/h idle" if isinstance(dollars, (int, float)) else ""
+    cells["b.d"] = f"In doubt: {spaced(str(doubts[0]))}" if doubts else ""
     return cells
 
 
-def _texts(evidence: Any) -> list[str]:
-    # The wait is in the headline, and beside it in the bar of the step.
-    told = (one for one in evidence or () if one.get("signal") != "trainer_wait_ratio")
-    return [str(one["text"]) for one in told if one.get("text")]
+def _texts(verdict: Told) -> list[str]:
+    # The wait is in the headline, and beside it in the bar of the step; what is met next is among the steps.
+    beyond = str((verdict.get("next") or {}).get("text") or "").lower()
+    told = (one for one in verdict.get("evidence") or () if one.get("signal") != "trainer_wait_ratio")
+    words = (str(one["text"]) for one in told if one.get("text"))
+    return [spaced(text) for text in words if not beyond or not text.lower().startswith(beyond)]
 
 
 def next_steps(verdict: Told) -> list[str]:
     """What to change first, and what is met after that; empty where the verdict names nothing."""
     beyond = verdict.get("next")
-    found = [str(verdict.get("advice") or "")]
+    found = [spaced(str(verdict.get("advice") or ""))]
     if beyond:
         gain = f", worth {beyond['gain']:.2g}×" if beyond.get("gain", 1.0) > 1.0 else ""
         met = f"Met next: {named(str(beyond['outcome']), beyond['cause']).lower().replace('kv ', 'KV ')}{gain}"
-        found.append(met + (f" – {beyond['text']}" if beyond.get("text") else ""))
+        found.append(met + (f" – {spaced(str(beyond['text']))}" if beyond.get("text") else ""))
     return [step for step in found if step]
 
 
@@ -129,7 +130,7 @@ def ribbon_cells(spans: Sequence[VerdictSpan]) -> View:
     many; ``v.s``: ``none`` where there are none."""
     shown = spans[-MOST:]
     rows = [
-        [one.start, one.end, colour(one.outcome), word(one.outcome, one.cause), _cause(one), one.summary]
+        [one.start, one.end, colour(one.outcome), word(one.outcome, one.cause), _cause(one), spaced(one.summary)]
         for one in shown
     ]
     changes = len(spans) - 1

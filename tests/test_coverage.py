@@ -56,6 +56,7 @@ NOT_RECORDED: dict[str, set[str]] = {
     "pipeline_rl": {"staleness_bound_ratio"},
     # The recorded folder is without the orchestrator's log and its aggregates.
     "prime_rl": {
+        "clip_ratio",  # its metrics hold no `is_masked/*`
         "in_flight_ratio",
         "rollout_phase_seconds",
         "failure_ratio",

@@ -13,7 +13,9 @@
   // Where some of its rollouts do not tell their tokens a bar's amounts are the least there are, and the rest's the most.
   const amount = (row, i, unit) => (row[i] !== null && i > 1 ? { lower: "≥ ", upper: "≤ " }[row[7]] || "" : "") + exact(row[i], unit);
   const partly = (row) => (row[7] === "lower" ? `of ${plain(row[6])} of ${plain(row[1])} rollouts` : "");
-  const exact = (value, unit) => (value === null ? "–" : unit === "USD" ? value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : unit === "GPU-seconds" ? plain(Math.round(value)) : plain(value));
+  // Eight digits have no room between the columns.
+  const big = (value) => (value < 1e7 ? plain(value) : RS.format.number(value));
+  const exact = (value, unit) => (value === null ? "–" : unit === "USD" ? value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : unit === "GPU-seconds" ? big(Math.round(value)) : big(value));
   const said = (row) => UNITS.slice(1).filter(([, i]) => row[i] !== null).map(([unit, i]) => `${amount(row, i, unit)} ${unit}`).concat(partly(row) || []).join(" · ");
 
   function exits() {

@@ -1,7 +1,7 @@
 // The keyboard, on every page (`dashboard/shortcuts.py` has the list).
 (function (RS) {
   "use strict";
-  const PAGES = { o: "overview", r: "rollouts", g: "generator", t: "trainer", s: "sandboxes", a: "alerts", u: "runs", x: "targets", w: "what-if", h: "help" };
+  const PAGES = { o: "overview", r: "rollouts", g: "generator", t: "trainer", s: "sandboxes", a: "alerts", u: "runs", x: "targets", w: "what-if", p: "preflight", h: "help" };
   const WAIT = 1500;
   let going = 0;
 
@@ -37,6 +37,7 @@
   const DOES = { "?": () => (help(), true), g: () => ((going = performance.now()), true), l: () => click(RS.by("live")), t: () => click(RS.by("theme")), f: fill,
     Escape: () => RS.filling() && (RS.full(null), true) };
 
+  document.addEventListener("click", (event) => event.target.closest("#keys") && help());
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !RS.boot) return;
     if (typing(event.target) || document.querySelector("dialog[open]")) return;

@@ -22,10 +22,9 @@ def tree(figures: Json) -> list[Any]:
         _list("pending", "Pending"),
         _list("muted", "Silenced and inhibited"),
         _history(),
-        _rules(),
     ]
     columns = [html.Div(left, className="col"), html.Div([_deliveries(), _silences()], className="col")]
-    return [_head(), html.Div(columns, className="board")]
+    return [_head(), html.Div([*columns, _rules()], className="board")]
 
 
 def cells(scope: Scope) -> View:

@@ -50,7 +50,8 @@ def _banner() -> Any:
         for phase, _ in PHASES
     ]
     right = [t(html.P, "b.step", "meta"), html.Div(slices, className="split", **{"data-s": "b.split.s"})]
-    right += [t(html.P, f"b.{key}", name) for key, name in (("note", "note"), ("usd", "note"), ("d", "note doubt"))]
+    cost = html.P([t(html.B, "b.usd"), t(html.Span, "b.share")], className="idle")
+    right += [t(html.P, "b.note", "note"), cost, t(html.P, "b.d", "note doubt")]
     return html.Section(
         [
             html.Div(
@@ -72,7 +73,10 @@ def _flow() -> Any:
     nodes = [_actor("generator", "Generator", "orange"), _arrow("to_queue"), _actor("queue", "Queue", "teal")]
     nodes += [_arrow("to_trainer"), _actor("trainer", "Trainer", "blue"), _actor("sandbox", "Sandboxes", "purple")]
     weights = html.Div([t(html.Span, "f.weights")], className="weights")
-    return html.Section([*nodes, weights, _next()], className="flow card", **{"aria-label": "Actors"})
+    # The verdict's colour: the actor that holds the run back is marked, whatever state its own numbers are in.
+    return html.Section(
+        [*nodes, weights, _next()], className="flow card", **{"aria-label": "Actors", "data-s": "b.chip.s"}
+    )
 
 
 def _actor(key: str, title: str, colour: str) -> Any:

@@ -60,7 +60,7 @@ def _how() -> Any:
         ),
         html.P("Or from a shell, also before anything runs:", className="note"),
         html.Pre(html.Code(**{"data-t": "pf.cmd"})),
-        html.P(["Pre-flights only read: ", html.B("Rollscope creates and deletes nothing"), "."], className="note"),
+        html.P(["A preflight only reads: ", html.B("Rollscope creates and deletes nothing"), "."], className="note"),
     ]
     return html.Section(body, className="card side how-plan")
 

@@ -72,4 +72,4 @@ def _assumed() -> Any:
     )  # fmt: skip
 
 
-PAGE = Page("what-if", "what-if", "What if", tree, cells, asks=ASKS)
+PAGE = Page("what-if", "what-if", "What-if", tree, cells, asks=ASKS)

@@ -7,7 +7,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from dashboard import engines, shell
-from tests import browser_support
 from tests.dashboard import fake
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader
@@ -267,16 +266,3 @@ def test_an_actor_of_the_overview_opens_its_page(open_page: Open) -> None:
     page.locator(".actor.trainer h2 a").focus()
     page.keyboard.press("Enter")
     until(page, "() => RS.boot.key === 'trainer'")
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_accessibility(open_page: Open, theme: str) -> None:
-    page = open_page("generator", theme=theme)
-    until(page, DRAWN)
-    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
-    for key, drawn in (("generator", DRAWN), ("trainer", BARS)):
-        page.evaluate(f"RS.go(RS.path('{key}') + RS.query())")
-        until(page, f"() => RS.boot.key === '{key}' && RS.chartsReady() && ({drawn})()")
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-        assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []

@@ -12,6 +12,7 @@ from dashboard.page import Rules, Scope
 from dashboard.page import cells as of_page
 from dashboard.pages import PAGES, by_key, by_path
 from server.alerts.matchers import Matcher
+from server.query.types import RuleInfo
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
 
@@ -49,6 +50,27 @@ def test_value_stands_beside_the_limit_in_the_same_unit(reader: MemoryReader) ->
     assert row(found, fake_alerts.WAITS)["for"] == "10m"
     assert "for" not in starved
     assert row(found, fake_alerts.STALE, ".v") == "6.4 versions"
+
+
+@pytest.mark.parametrize(
+    ("expression", "unit", "value", "shown"),
+    [
+        ('kv_concurrency_limit_forecast_seconds{bound="mid"} < 21600 for 30m', "seconds", 600.0, ("10 min", "< 6 h")),
+        # Of a state the number says nothing: the title does.
+        ('bottleneck{verdict=~"generator_bound|stalled"} == 1 for 15m', "", 1.0, ("", None)),
+        ("target_up == 0 for 1m", "", 0.0, ("", None)),
+        ("gradient_nonfinite_steps == 1", "steps", 1.0, ("1 steps", "= 1 steps")),
+    ],
+)
+def test_a_limit_behind_labels_is_a_limit(
+    reader: MemoryReader, expression: str, unit: str, value: float, shown: tuple[str, str | None]
+) -> None:
+    made = replace(fake_alerts.STARVED, name="Own", value=value, unit=unit)
+    reader.rule_rows = [RuleInfo("Own", "warning", "tuning", expression, "", True, "", "", None)]
+    reader.set_alerts(made)
+    found = cells(reader)
+    assert (row(found, made, ".v"), row(found, made).get("limit")) == shown
+    assert ("rule" in row(found, made)) == (shown[1] is not None)
 
 
 def test_charts_are_those_of_its_moment(reader: MemoryReader) -> None:

@@ -10,7 +10,6 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, Page
 
 from dashboard import alerts, shell
-from tests import browser_support
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import new_pages
@@ -333,15 +332,3 @@ def test_keyboard_alone(open_page: Open, api: FastAPI) -> None:
     wait_in(page, lambda: api.state.asked)
     until(page, f"list => ({TITLES})(list).includes('Trainer starved')", "muted")
     assert page.evaluate(FOCUSED) == "alerts-said"
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["alerts", ""])
-def test_accessibility(open_page: Open, theme: str, path: str) -> None:
-    page = open_page(path, theme=theme)
-    if path:
-        card(page, fake_alerts.STARVED).get_by_role("button", name="Silence").click()
-    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []

@@ -10,7 +10,6 @@ from playwright.sync_api import Browser, Page
 from dashboard import format as fmt
 from dashboard import shell
 from dashboard.panels import PANELS
-from tests import browser_support
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import new_pages
@@ -337,18 +336,6 @@ def wait_in(page: Page, condition: Callable[[], object]) -> None:
             return
         page.wait_for_timeout(50)
     raise AssertionError("never happened")
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("run", [fake.RICH, fake.POOR])
-def test_accessibility(open_page: Open, theme: str, run: str) -> None:
-    page = open_page(f"?run={run}", theme=theme, drawn=run == fake.RICH)
-    page.wait_for_selector("[data-page=ok]")
-    page.locator("#run-menu summary").click()
-    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []
 
 
 def test_both_formatters_agree(open_page: Open) -> None:

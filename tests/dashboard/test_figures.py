@@ -104,7 +104,7 @@ def test_axis_of_a_reward_does_not_start_at_zero() -> None:
     assert "rangemode" not in layout(BY_KEY["reward"], SPAN, 0, "r")["yaxis"]
     assert layout(BY_KEY["queue"], SPAN, 0, "r")["yaxis"]["rangemode"] == "tozero"
     free = layout(replace(BY_KEY["kv"], ceiling=None), SPAN, 0, "r")["yaxis"]
-    assert (free["tickformat"], free["rangemode"]) == (".0%", "tozero")
+    assert (free["tickformat"], free["rangemode"]) == ("~%", "tozero")
 
 
 def test_limit_line() -> None:

@@ -54,6 +54,11 @@ def test_text(value: float | None, unit: str, shown: str) -> None:
     assert fmt.text(value, unit) == shown
 
 
+def test_shares_in_sentences_are_written_as_everywhere() -> None:
+    assert fmt.spaced("waits 63% of it; 7.5% is 100%") == "waits 63 % of it; 7.5 % is 100 %"
+    assert fmt.spaced("90 % of %d and %20") == "90 % of %d and %20"
+
+
 def test_escape_leaves_no_markup() -> None:
     assert fmt.escape('<a href="x">R&D</a>') == '&lt;a href="x"&gt;R&amp;D&lt;/a&gt;'
 

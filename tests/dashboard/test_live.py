@@ -136,7 +136,7 @@ def test_rich_run(reader: MemoryReader) -> None:
         "b.l.overhead": "Overhead 5 %",
         "k.wait.p": "Critical",
         "k.wait.n": "watch ≥ 15 % · critical ≥ 40 %",
-        "k.kv.n": "510 running · ceiling 526",
+        "k.kv.n": "room for 526",
         "k.length.n": "p90 10.2k · truncated 3.4 %",
         "k.staleness.n": "max 5",
         "p.steps.0.v": "74 %",

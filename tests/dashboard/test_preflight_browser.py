@@ -9,7 +9,6 @@ from playwright.sync_api import Browser, Page
 from dashboard import shell
 from dashboard.pages import PAGES
 from server.query.preflight import CheckInfo
-from tests import browser_support
 from tests.dashboard import fake_alerts
 from tests.dashboard import fake_preflight as fakes
 from tests.dashboard import fake_sandboxes as wall
@@ -210,13 +209,3 @@ def test_markup_in_answers_stays_text(open_page: Open, reader: MemoryReader) -> 
     assert page.locator("main img, main script").count() == 0
     assert page.title() == f"Preflight · {wall.WALL} · Rollscope"
     assert page.evaluate("document.documentElement.scrollWidth") == 1440
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("run", [wall.WALL, wall.MATH, wall.BARE, fakes.NEW])
-def test_accessibility(open_page: Open, theme: str, run: str) -> None:
-    page = open_page(run, theme=theme)
-    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []

@@ -9,7 +9,6 @@ from playwright.sync_api import Browser
 
 from dashboard.panels import PANELS
 from server.query.rollout_types import EventInfo
-from tests import browser_support
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
@@ -223,15 +222,3 @@ def test_phone_has_cards_and_no_sideways_scroll(open_page: Open, reader: MemoryR
     page.keyboard.press("Escape")
     page.locator("#ro-table thead").get_by_role("button", name="Tokens").click()
     until(page, "() => document.querySelector('#ro-table [aria-sort]').innerText === 'Tokens'")
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(("run", "more"), [(made.ASYNC, ""), (made.ASYNC, "&rollout=" + made.OPEN), (made.BARE, "")])
-def test_accessibility(open_page: Open, theme: str, run: str, more: str) -> None:
-    page = open_page(run, more=more, theme=theme)
-    if more:
-        until(page, "() => document.querySelector('.timeline .span')")
-    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []

@@ -36,7 +36,7 @@ def cell(found: Any, key: str) -> Any:
 def test_pages_are_in_the_order_of_the_navigation() -> None:
     found = [page.title for page in PAGES if page.key not in ("generator", "trainer")]
     assert found == [
-        "Overview", "Rollouts", "Sandboxes", "Alerts", "Runs", "Targets", "What if", "Preflight", "Help",
+        "Overview", "Rollouts", "Sandboxes", "Alerts", "Runs", "Targets", "What-if", "Preflight", "Help",
     ]  # fmt: skip
     # Where those two belong.
     assert ORDER[1:5] == ("rollouts", "generator", "trainer", "sandboxes")
@@ -45,7 +45,7 @@ def test_pages_are_in_the_order_of_the_navigation() -> None:
 def test_every_page_of_the_keyboard_is_one() -> None:
     keys = [key for key, _ in SHORTCUTS]
     assert len(set(keys)) == len(keys)
-    assert [key[-1] for key in keys if key.startswith("g ")] == list("orgtsauxwh")
+    assert [key[-1] for key in keys if key.startswith("g ")] == list("orgtsauxwph")
 
 
 # ---- list

@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from dashboard import runs, shell, targets
-from tests import browser_support
 from tests.dashboard import fake_fleet as fleet
 from tests.dashboard.fake import NOW
 from tests.dashboard.memory_reader import MemoryReader
@@ -223,29 +222,6 @@ def test_help_is_found_by_address_and_by_word(open_page: Open) -> None:
     assert "Zero-advantage group" in page.locator("#words").inner_text()
     # Anchors are of one element each, or they would jump elsewhere.
     assert page.evaluate(DOUBLE) == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_accessible(open_page: Open, theme: str) -> None:
-    ask = f"runs?compare={fleet.STAR},{fleet.DONE},{fleet.SYNC}"
-    page = open_page(ask, theme)
-    until(page, DRAWN, 2)
-    for name in ("runs", "targets", "help"):
-        if name != "runs":
-            page.locator(f"[data-nav={name}]").click()
-            until(
-                page, "name => RS.boot.key === name && document.querySelector(`[data-nav=${name}][aria-current]`)", name
-            )
-        if name == "help":
-            page.locator("#trainer_wait_ratio summary").click()
-        page.evaluate(browser_support.AXE.read_text())
-        found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
-        bad = [
-            (v["id"], [n["html"] for n in v["nodes"]])
-            for v in found["violations"]
-            if v["impact"] in ("serious", "critical")
-        ]
-        assert bad == [], name
 
 
 def test_all_pages_are_reached_by_thumb(open_page: Open, reader: MemoryReader) -> None:

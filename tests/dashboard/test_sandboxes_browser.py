@@ -7,7 +7,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from dashboard import sandbox_records, shell, spinups
-from tests import browser_support
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
@@ -378,13 +377,3 @@ def test_markup_in_names_stays_text(open_page: Open, reader: MemoryReader) -> No
     assert page.locator("main img, main script").count() == 0
     assert page.title() == f"Sandboxes · {wall.WALL} · Rollscope"
     assert page.evaluate("document.documentElement.scrollWidth") == 1440
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("run", [wall.WALL, wall.MATH, wall.BARE])
-def test_accessibility(open_page: Open, theme: str, run: str) -> None:
-    page = open_page(run, theme=theme)
-    page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in bad] == []

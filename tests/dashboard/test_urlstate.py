@@ -3,6 +3,7 @@
 import pytest
 
 from dashboard import urlstate
+from dashboard.callbacks import run_links
 from dashboard.urlstate import Address
 from server.query.types import RunInfo
 
@@ -22,6 +23,20 @@ from server.query.types import RunInfo
 )
 def test_parse(search: str, address: Address) -> None:
     assert urlstate.parse(search) == address
+
+
+@pytest.mark.parametrize(
+    ("search", "kept"),
+    [
+        ("?run=a&range=6h&axis=step&over=1d", "?run=b&range=6h&axis=step&over=1d"),
+        ("?run=a&axis=time&over=7d&align=now", "?run=b&range=1h&over=7d"),
+        # It may be the very run that is chosen; a place of its own has no meaning there either.
+        ("?run=a&over=b&align=now&axis=step&panel=kv&start=1&end=9", "?run=b&range=1h&axis=step"),
+    ],
+)
+def test_another_run_is_shown_in_the_same_manner(search: str, kept: str) -> None:
+    links = run_links([RunInfo("b", "", "", "running", None, None)], urlstate.parse(search))
+    assert [link.href for link in links] == [kept]
 
 
 def run(lifecycle: str) -> RunInfo:

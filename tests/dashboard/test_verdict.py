@@ -32,13 +32,13 @@ def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -
     assert (found["b.chip"], found["b.chip.s"], found["b.cause"]) == ("Generator-bound", "generator", "KV capacity")
     assert (found["b.since"], found["b.meta"]) == (NOW - 720, "high confidence")
     assert [found[f"b.{part}"] for part in ("head", "num", "tail")] == [
-        "Generation holds the run back: the trainer waits ", "74%", " of each step",
+        "Generation holds the run back: the trainer waits ", "74 %", " of each step",
     ]  # fmt: skip
-    assert [found[f"b.e.{i}"] for i in range(3)] == [one.text for one in NOW_IS.evidence[1:]]
+    assert [found[f"b.e.{i}"] for i in range(3)] == [one.text.replace("97%", "97 %") for one in NOW_IS.evidence[1:]]
     assert NASTY in found["b.e.2"], "a text, as it came"
     assert (found["b.text"], found["b.m.0"]) == ("The KV cache is full", "tail_index_ratio: push rollout records")
-    assert found["b.usd"] == "18.44 USD/h idle"
-    assert found["b.d"].startswith("In doubt: the trainer says it waits 74%")
+    assert (found["b.usd"], found["b.share"]) == ("18.44 USD/h", "idle")
+    assert found["b.d"].startswith("In doubt: the trainer says it waits 74 %")
 
 
 def test_what_to_try_first_and_what_is_met_then(reader: MemoryReader) -> None:

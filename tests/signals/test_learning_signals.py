@@ -1,0 +1,38 @@
+"""Signals of the update, beside staleness: gradient norm, clipped tokens, learning rate. Numbers by hand."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from server.signals._model import Signal, Unknown, Value
+from server.signals.clip_ratio import SIGNAL as CLIPPED
+from server.signals.gradient_norm import SIGNAL as NORM
+from server.signals.learning_rate import SIGNAL as RATE
+from tests.signals.support import book, view
+
+
+@pytest.mark.parametrize(("signal", "metric"), [(NORM, "gradient_norm"), (CLIPPED, "clip_ratio")])
+def test_means_of_the_last_ten_steps_that_tell_it(signal: Signal, metric: str) -> None:
+    # Two steps before the window, ten in it, of which the newest says nothing of it: eleven tell, the last ten count.
+    rows: list[Mapping[str, float]] = [
+        {metric: 9.0},
+        {metric: 9.0},
+        *({metric: 0.1 * i} for i in range(1, 11)),
+        {"trainer_step_seconds": 30.0},
+    ]
+    (found,) = signal.compute(view(steps=book(rows)))  # type: ignore[misc]
+    assert found.value == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize(("signal", "metric"), [(NORM, "gradient_norm"), (CLIPPED, "clip_ratio")])
+def test_two_steps_are_too_few_and_none_says_what_to_log(signal: Signal, metric: str) -> None:
+    few = signal.compute(view(steps=book([{metric: 0.3}] * 2)))
+    assert few == Unknown("2 of the 3 steps needed so far; it fills by itself")
+    assert signal.compute(view(steps=book([{"trainer_step_seconds": 30.0}] * 5))) == Unknown(signal.hint)
+
+
+def test_the_learning_rate_is_the_newest_steps_that_tells_it() -> None:
+    rows: list[Mapping[str, float]] = [{"learning_rate": 1e-7}, {"learning_rate": 4e-7}, {"trainer_step_seconds": 30.0}]
+    assert RATE.compute(view(steps=book(rows))) == [Value(4e-7)]
+    assert RATE.compute(view(steps=book([{"learning_rate": 0.0}]))) == [Value(0.0)]
+    assert RATE.compute(view()) == Unknown(RATE.hint)
