@@ -79,7 +79,8 @@ def ingest(name: str, url: str, seconds: float, parts: int) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
-        address = process.stdout.readline().split()[-1]
+        # It says first that no run is configured, and what could be watched here.
+        address = next(line for line in process.stdout if line.startswith("Rollscope is at ")).split()[-1]
         run = f"ingest{parts}"
         with httpx.Client(base_url=address, timeout=60) as client:
             bodies = _bodies(records(round(3 * RATE * seconds), time.time(), parts))

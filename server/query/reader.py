@@ -52,6 +52,7 @@ from server.query.what_if_types import Answer, Changes
 from server.signals._model import Counter
 from server.signals._window import TRAINER
 from server.store import Store
+from server.store.rollout_pages import BadKey
 from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow
 
 GONE_SECONDS = 86_400.0
@@ -179,7 +180,15 @@ class StoreReader(EngineReader):
         self, run: str, wanted: RolloutFilter = RolloutFilter(), *, sort: Sort = "seconds", descending: bool = True,  # noqa: B008
         limit: int = 100, after: str = "",
     ) -> RolloutPage:  # fmt: skip
-        return self._rollouts.page(self._run(run).name, wanted, sort, descending, limit, after)
+        try:
+            page = self._rollouts.page(run, wanted, sort, descending, limit, after)
+        except BadKey:
+            self._run(run)
+            raise
+        # A page with rows has told that there is such a run: asking first would be a fifth of its time.
+        if not page.rows:
+            self._run(run)
+        return page
 
     def rollout(self, run: str, rollout_id: str, life: int | None = None) -> RolloutDetail | None:
         return self._rollouts.one(self._run(run).name, rollout_id, life)

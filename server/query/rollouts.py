@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import get_args
 
 from collectors.model import Purpose
@@ -24,7 +25,7 @@ from server.signals._census import CENSUS, left
 from server.signals._gpus import fleet
 from server.store import Store
 from server.store.ranges import fit_width
-from server.store.rollout_fields import RECORD
+from server.store.rollout_fields import RECORD, by_place
 from server.store.rollout_write import OTHER
 from server.store.rollouts import DEFAULT, HOUR, MINUTE, Find, order_of
 from server.store.types import RolloutGroupRow, RolloutRow, RunRow, SandboxRow, SeriesKey
@@ -156,17 +157,18 @@ def _boxes(rows: Iterable[RolloutRow]) -> list[str]:
     return sorted({name for row in rows for name in row.record.sandbox_ids})
 
 
+_times_of, _same_of, _own_of = attrgetter(*_TIMES), attrgetter(*_SAME), attrgetter(*_OWN)
+_info_made = by_place(RolloutInfo, ("rollout_id", "purpose", "exit", "moved_at", "times", *_SAME, *_OWN))
+
+
 def info(row: RolloutRow) -> RolloutInfo:
     """A row of the table."""
     record = row.record
-    times = {name: at for name in _TIMES if (at := getattr(record, name)) is not None}
+    times = {name: at for name, at in zip(_TIMES, _times_of(record), strict=True) if at is not None}
     if row.consumed_at is not None:
         times["consumed_at"] = row.consumed_at / 1000
-    return RolloutInfo(
-        rollout_id=record.rollout_id, purpose=record.purpose or "", exit=left(record) or "",
-        moved_at=row.moved_at / 1000, times=times, **{name: getattr(record, name) for name in _SAME},
-        **{name: getattr(row, name) for name in _OWN},
-    )  # fmt: skip
+    said = (record.rollout_id, record.purpose or "", left(record) or "", row.moved_at / 1000, times)
+    return RolloutInfo(*_info_made((*said, *_same_of(record), *_own_of(row))))
 
 
 def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str, SandboxRow]) -> RolloutDetail:

@@ -22,6 +22,7 @@ from server.store.rollout_walk import (
     Heads,
     Key,
     Lookup,
+    Met,
     Order,
     Part,
     Wanted,
@@ -30,8 +31,8 @@ from server.store.rollout_walk import (
     classes_of,
     conditions,
     fetched,
-    fitting,
     heads,
+    held,
     sorting,
     source,
 )
@@ -131,7 +132,7 @@ def _way(connection: Connection, order: Order, wanted: Wanted, limit: int) -> tu
         return partial(heads, connection, order, wanted), True
     low, high = wanted.start if wanted.start is not None else 0, wanted.end if wanted.end is not None else WHOLE
     window = Lookup(wanted.window, "moved_at >= ? AND moved_at < ?", (low, high))
-    if _count(connection, order, wanted, window, TOGETHER * FEW + 1) <= TOGETHER * FEW:
+    if sum(_counts(connection, order, wanted, [window], TOGETHER * FEW + 1)) <= TOGETHER * FEW:
         return partial(_sorted, connection, order, wanted, [window]), True
     return partial(by_value if order.ties else heads, connection, order, wanted), True
 
@@ -142,16 +143,17 @@ def _looked_up(connection: Connection, order: Order, wanted: Wanted, limit: int)
     Of ids that lie together far from where the order begins, neither is quick: those that are sorted are the last.
     """
     most = TOGETHER * FEW
-    counts = [_count(connection, order, wanted, lookup, most + 1) for lookup in wanted.lookups]
+    counts = _counts(connection, order, wanted, wanted.lookups, most + 1)
     found = [lookup for lookup, count in zip(wanted.lookups, counts, strict=True) if count]
     together = sum(counts) > FEW and all(_together(_sample(connection, order, wanted, lookup)) for lookup in found)
     if sum(counts) <= (most if together else FEW):
         return partial(_sorted, connection, order, wanted, found), True
     capped = together and limit < BULK and all(lookup.name for lookup in found)
-    if capped and not _often(connection, order, wanted):
+    known = _often(connection, order, wanted) if capped else None
+    if capped and known is None:
         last = [_last(connection, order, wanted, lookup, most) for lookup in found]
         return partial(_sorted, connection, order, wanted, last), False
-    return partial(heads, connection, order, wanted.also(*wanted.met)), True
+    return partial(heads, connection, order, wanted.also(*wanted.met), known=known), True
 
 
 def _sample(connection: Connection, order: Order, wanted: Wanted, lookup: Lookup) -> list[int]:
@@ -165,24 +167,28 @@ def _together(ids: Sequence[int]) -> bool:
     return 4 * len({one // _BLOCK for one in ids}) <= len(ids)
 
 
-def _count(connection: Connection, order: Order, wanted: Wanted, lookup: Lookup, most: int) -> int:
-    # What the index alone answers.
-    classes, values = classes_of(connection, order, wanted) if lookup.index == wanted.window else ("", ())
-    sql = (
-        f"SELECT count(*) FROM (SELECT 1 FROM {source(connection, order, lookup.index)} "
-        f"WHERE run = ? AND {classes}{lookup.sql} LIMIT {most}) AS found"
-    )
-    return int(fetched(connection, sql, (wanted.run, *values, *lookup.values))[0][0])
+def _counts(
+    connection: Connection, order: Order, wanted: Wanted, lookups: Sequence[Lookup], most: int
+) -> tuple[int, ...]:
+    # What the indexes alone answer, in one question.
+    parts: list[str] = []
+    told: list[Any] = []
+    for lookup in lookups:
+        classes, values = classes_of(connection, order, wanted) if lookup.index == wanted.window else ("", ())
+        parts.append(
+            f"(SELECT count(*) FROM (SELECT 1 FROM {source(connection, order, lookup.index)} "
+            f"WHERE run = ? AND {classes}{lookup.sql} LIMIT {most}) AS found)"
+        )
+        told += (wanted.run, *values, *lookup.values)
+    return fetched(connection, f"SELECT {', '.join(parts)}", told)[0]
 
 
-def _often(connection: Connection, order: Order, wanted: Wanted) -> bool:
-    """Does the order begin with them? Asked of its beginning on every page: all of them go the same way."""
+def _often(connection: Connection, order: Order, wanted: Wanted) -> Met | None:
+    """What its beginning holds, if the order begins with them. Asked on every page: all of them go the same way."""
     walk = _walk(order, partial(heads, connection, order, wanted), Place(), _GLANCE)
     ids = [key[-1] for _, key in islice(walk, _GLANCE)]
-    if not ids:
-        return True
-    met = replace(wanted, sql=wanted.met[0], values=wanted.met[1])
-    return 10 * len(fitting(connection, order, met, ids)) >= len(ids)
+    met = held(connection, order, wanted, ids)
+    return met if 10 * met.fit >= len(ids) else None
 
 
 def _last(connection: Connection, order: Order, wanted: Wanted, lookup: Lookup, most: int) -> Lookup:

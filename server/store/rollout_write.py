@@ -84,7 +84,7 @@ def _placed(key: ClassKey, names: set[str]) -> ClassKey:
 def known_classes(connection: Connection, run: int) -> dict[ClassKey, int]:
     """(environment, purpose, state, mixed) -> number."""
     c = rollout_classes.c
-    rows = connection.execute(select(c.environment, c.purpose, c.state, c.mixed, c.id).where(c.run == run))
+    rows = connection.execute(select(c.environment, c.purpose, c.state, c.mixed, c.id).where(c.run == run)).all()
     return {(row[0], row[1], row[2], row[3]): row[4] for row in rows}
 
 

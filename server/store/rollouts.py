@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, select, text
 
 from collectors.model import Exit
 from server.store import rollout_bins
@@ -21,8 +22,8 @@ from server.store.rollout_tables import (
     rollout_sums,
     rollouts,
 )
-from server.store.rollout_walk import Lookup, Order, Wanted
-from server.store.rollout_write import AMOUNTS, OTHER, ClassKey, known_classes
+from server.store.rollout_walk import Lookup, Order, Wanted, listed
+from server.store.rollout_write import AMOUNTS, OTHER, ClassKey
 from server.store.tables import runs
 from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum
 
@@ -115,8 +116,7 @@ class RolloutStore:
     def live(self, run: str, most: int = LIVE_MOST) -> list[RolloutRow]:
         """What has not left, of any life, with details; of more than ``most`` those that moved last."""
         with self._engines.read.begin() as connection:
-            number = _number(connection, run)
-            known = known_classes(connection, number)
+            number, known = _known(connection, run)
             wanted = [number for key, number in known.items() if key[2] not in LEAVING]
             c = rollouts.c
             query = _select().where(c.run == number, c["class"].in_(wanted))
@@ -136,8 +136,8 @@ class RolloutStore:
         """What moved at or after ``since_ms``, oldest first, without details; of too many the newest."""
         c = rollouts.c
         with self._engines.read.begin() as connection:
-            number = _number(connection, run)
-            classes = list(known_classes(connection, number).values())
+            number, known = _known(connection, run)
+            classes = list(known.values())
             query = _select().where(c.run == number, c["class"].in_(classes), c.moved_at >= since_ms)
             rows = connection.execute(query.order_by(c.moved_at.desc(), c.id.desc()).limit(most)).all()
         return [fields.row(row[1:]) for row in reversed(rows)]
@@ -146,8 +146,8 @@ class RolloutStore:
         """What moved last within [start, end), oldest first, with details; of more than ``most`` the newest."""
         c = rollouts.c
         with self._engines.read.begin() as connection:
-            number = _number(connection, run)
-            classes = list(known_classes(connection, number).values())
+            number, known = _known(connection, run)
+            classes = list(known.values())
             query = _select().where(c.run == number, c["class"].in_(classes), c.moved_at >= start, c.moved_at < end)
             rows = _with_details(connection, number, query.order_by(c.moved_at.desc(), c.id.desc()).limit(most))
         return rows[::-1]
@@ -201,10 +201,8 @@ class RolloutStore:
         """
         place = unpack(order, after)
         with self._engines.read.begin() as connection:
-            number = _number(connection, run)
-            wanted = find.wanted(number, known_classes(connection, number), order)
-            ids, rest, complete = page(connection, order, wanted, place, limit)
-            rows = {row[0]: row for row in connection.execute(_select().where(rollouts.c.id.in_(ids)))}
+            ids, rest, complete = page(connection, order, find.wanted(*_known(connection, run), order), place, limit)
+            rows = _by_id(connection, rollouts, ids)
         found = [fields.row(rows[one][1:]) for one in ids if one in rows]
         return found, pack(order, rest) if rest else "", complete
 
@@ -225,7 +223,7 @@ class RolloutStore:
             if environment:
                 wanted = replace(wanted, sql="environment = ?", values=(clean(environment),))
             ids, rest, _ = page(connection, order, wanted, place, limit)
-            rows = {row[0]: row for row in connection.execute(_select_groups().where(rollout_groups.c.id.in_(ids)))}
+            rows = _by_id(connection, rollout_groups, ids)
         return [fields.group(rows[one][1:]) for one in ids if one in rows], pack(order, rest) if rest else ""
 
     # -- what is added up
@@ -268,8 +266,8 @@ class RolloutStore:
         """(state, purpose, how many, since when the oldest) of what has not left, of one life."""
         c = rollouts.c
         with self._engines.read.begin() as connection:
-            number = _number(connection, run)
-            live = {n: key for key, n in known_classes(connection, number).items() if key[2] not in LEAVING}
+            number, known = _known(connection, run)
+            live = {n: key for key, n in known.items() if key[2] not in LEAVING}
             query = select(c["class"], func.count(), func.min(c.moved_at)).where(
                 c.run == number, c["class"].in_(list(live)), c.life == life
             )
@@ -283,7 +281,7 @@ class RolloutStore:
     def environments(self, run: str) -> list[str]:
         """Names of environments, sorted; at most `ENVIRONMENTS`, and `OTHER` for those beyond."""
         with self._engines.read.begin() as connection:
-            return sorted({key[0] for key in known_classes(connection, _number(connection, run)) if key[0]})
+            return sorted({key[0] for key in _known(connection, run)[1] if key[0]})
 
     def newest_life(self, run: str) -> int:
         """The newest life that any rollout is of; 0 where none is known."""
@@ -308,6 +306,21 @@ def _number(connection: Connection, run: str) -> int:
     return connection.execute(select(runs.c.id).where(runs.c.name == run)).scalar() or -1
 
 
+_k = rollout_classes.c
+_KNOWN = (
+    select(runs.c.id, _k.environment, _k.purpose, _k.state, _k.mixed, _k.id)
+    .select_from(runs.outerjoin(rollout_classes, _k.run == runs.c.id))
+    .where(runs.c.name == bindparam("run"))
+)
+
+
+def _known(connection: Connection, run: str) -> tuple[int, dict[ClassKey, int]]:
+    """A run's number (-1: there is none), and that of each of its classes."""
+    rows = connection.execute(_KNOWN, {"run": run}).all()
+    known = {(row[1], row[2], row[3], row[4]): row[5] for row in rows if row[5] is not None}
+    return rows[0][0] if rows else -1, known
+
+
 _ALL = (rollouts.c.id, *(rollouts.c[name] for name in fields.COLUMNS))
 _ALL_GROUPS = (rollout_groups.c.id, *(rollout_groups.c[name] for name in fields.GROUP))
 
@@ -318,6 +331,18 @@ def _select() -> Select[Any]:
 
 def _select_groups() -> Select[Any]:
     return select(*_ALL_GROUPS)
+
+
+@cache
+def _those(table: Table, among: str) -> Select[Any]:
+    # The same for any number of ids: what differs is compiled, parsed and planned again.
+    query = _select() if table is rollouts else _select_groups()
+    return query.where(text(f"{table.name}.id {among.format(':ids')}"))
+
+
+def _by_id(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int, Row[Any]]:
+    among, told = listed(connection, ids)
+    return {row[0]: row for row in connection.execute(_those(table, among), {"ids": told}).all()}
 
 
 def _with_details(connection: Connection, run: int, query: Select[Any]) -> list[RolloutRow]:
