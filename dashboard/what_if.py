@@ -62,6 +62,9 @@ ASIDE = (
     Row("response_tokens", "Response length", 0),
     Row("kv_concurrency_limit", "KV ceiling", 0),
 )
+# Half of a thousandth is no change that an estimate can tell; three times as much reads better than +200 %.
+LITTLE, TIMES = 0.0005, 3.0
+_SAME = "as today"
 _UNITS = {"usd": "USD", "usd/h": "USD/h"}
 SIDES = (("trainer_could_take", "trainer", "Trainer"), ("generator_could_make", "generator", "Generator side"))
 ASK = "Move a slider: what would come of it is estimated. The address keeps what is asked, so a link can be shared."
@@ -184,7 +187,7 @@ def _change(row: Row, now: Figure, then: Figure) -> tuple[str, str]:
         return "", "same"
     more = then.value - now.value
     if abs(more) <= 1e-9 * max(1.0, abs(now.value)):
-        return "as today", "same"
+        return _SAME, "same"
     state = "same" if not row.better else "better" if more * row.better > 0 else "worse"
     return _difference(now, then.value, more), state
 
@@ -192,7 +195,11 @@ def _change(row: Row, now: Figure, then: Figure) -> tuple[str, str]:
 def _difference(now: Figure, then: float, more: float) -> str:
     sign = "+" if more > 0 else "−"
     if now.unit == "ratio":
-        return f"{sign}{number(abs(100 * more))} points"
+        return f"{sign}{number(abs(100 * more))} points" if abs(more) >= LITTLE else _SAME
     if not now.value:
         return f"{sign}{number(abs(more))}"
+    if abs(more) < LITTLE * abs(now.value):
+        return _SAME
+    if then >= TIMES * now.value:
+        return f"× {number(then / now.value)}"
     return f"{sign}{number(abs(100 * more / now.value))} %" if then else DASH

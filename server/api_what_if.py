@@ -30,7 +30,7 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
         group_size: Annotated[int | None, _within("group_size", "rollouts per group")] = None,
         max_response_tokens: Annotated[int | None, _within("max_response_tokens", "cap of a response's length")] = None,
         max_staleness: Annotated[int | None, _within("max_staleness", "the staleness bound, in versions")] = None,
-        zero_advantage: Annotated[float | None, _within("zero_advantage", "share of groups without gradient")] = None,
+        zero_advantage: Annotated[float | None, _within("zero_advantage", "equal groups: 0.4 is 40 %")] = None,
     ) -> dict[str, Any]:
         """An estimate from the verdict's throughput model: `now` beside `then`, with what it assumes and misses.
 

@@ -32,7 +32,9 @@ def lines(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") ->
     if advice := verdict.get("advice"):
         yield f"  change first: {advice}"
     if (dollars := verdict.get("usd_per_hour")) is not None:
-        yield f"  idle now: {dollars:,.2f} USD an hour"
+        lacks = verdict.get("usd_lacks")
+        least, rest = ("at least ", f" (in part: {lacks})") if lacks else ("", "")
+        yield f"  idle now: {least}{dollars:,.2f} USD an hour{rest}"
     yield from _listed("to be sure, log", list(verdict.get("missing", ())))
 
 

@@ -41,6 +41,7 @@ NO_VERDICT: dict[str, Any] = {
     "shares": {},
     "next": None,
     "usd_per_hour": None,
+    "usd_lacks": "",
     "rule": "",
     "completeness": 0.0,
     "limiters": [],

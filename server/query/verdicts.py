@@ -83,8 +83,11 @@ def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
 
 
 def _stale(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Nobody looks since ``as_of``: what held the run back then says nothing of now. All else stands as it was told."""
+    """Nobody looks since ``as_of``: what held the run back then says nothing of now, nor what to change.
+
+    All else stands as it was told.
+    """
     named = str(found["outcome"]) + (f" ({found['cause']})" if found["cause"] else "")
     words = f"nothing is collected of this run now; the last verdict was {named}: {found['summary']}"
     unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": found["as_of"]}
-    return {**found, **unseen, "usd_per_hour": None, "summary": words}
+    return {**found, **unseen, "usd_per_hour": None, "usd_lacks": "", "summary": words, "advice": "", "next": None}

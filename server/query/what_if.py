@@ -21,12 +21,20 @@ MOST: Mapping[str, tuple[float, float]] = {
     "move_gpus": (-100_000, 100_000),
     "add_engines": (-100_000, 100_000),
     "concurrency": (1, 10_000_000),
-    "oversampling": (1, 100),
-    "group_size": (2, 4096),
-    "max_response_tokens": (1, 100_000_000),
+    "oversampling": (1, 16),
+    "group_size": (2, 1024),
+    # Below it a response is a word, and a rollout's time is no longer that of its tokens.
+    "max_response_tokens": (16, 10_000_000),
     "max_staleness": (1, 10_000),
     "zero_advantage": (0, 0.99),
 }
+
+# The laws are those of the run's own neighbourhood: what is proportional there is not at a thousand times of it.
+REACH = 8.0
+_SCALED = {
+    "concurrency": "rollouts in flight", "oversampling": "rollouts begun per one that is kept",
+    "group_size": "rollouts per group", "max_response_tokens": "tokens", "max_staleness": "versions",
+}  # fmt: skip
 
 # A share of groups without a gradient that is smaller says nothing about a filter.
 _FEW = 0.05
@@ -36,16 +44,30 @@ def ask(status: Status, changes: Changes) -> Answer:
     """The estimate for a run.
 
     Raises:
-        OutOfRange: there are not as many GPUs or engines.
+        OutOfRange: there are not as many GPUs or engines; or a number is more than `REACH` times today's, or less.
     """
     now = today(status)
     for name, low, high in _limits(now):
         value = getattr(changes, name)
         if not low <= value <= high:
             raise OutOfRange(f"{name} {value}: this run has {_has(name, now)}, so {low:g} to {high:g}")
+    for name, words in _SCALED.items():
+        _reaches(name, getattr(now, name), getattr(changes, name), words)
     if now.engines and now.generator_gpus and _left(now, now.engines, now.generator_gpus, changes) <= 0:
         raise OutOfRange("move_gpus and add_engines together leave the generator nothing")
     return Answer(status.run, now, ranges(now), what_if(now, changes))
+
+
+def _reaches(name: str, today: float | None, value: float | None, words: str) -> None:
+    if today is None or value is None or today / REACH <= value <= today * REACH:
+        return
+    least, most = (max(today / REACH, MOST[name][0]), min(today * REACH, MOST[name][1]))
+    far = f"{_plain(least)} to {_plain(most)}, from an eighth of it to eight times as many"
+    raise OutOfRange(f"{name} {_plain(value)}: today it is {_plain(today)} {words}, and the estimate holds for {far}")
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def to_json(answer: Answer) -> dict[str, Any]:

@@ -35,6 +35,7 @@ _OVERHEADS = (
 STEP_INPUTS = (
     "trainer_step_seconds", "trainer_wait_seconds", "generation_seconds", *(metric for _, metric in _OVERHEADS),
 )  # fmt: skip
+_UNSEEN = "no target of this run has answered yet: whether its GPUs are held is not told"
 _NO_STEPS = "no trainer step so far: add the run's directory as a target"
 _NO_OVERHEAD = "this trainer reports neither weight sync nor checkpoint time"
 _NO_WAIT = "this trainer reports no wait time"
@@ -85,6 +86,8 @@ def priced(view: View) -> Answer:
         unknown |= idle.unknown
         for cause, share in idle.shares.items():
             usd[cause] = usd.get(cause, 0.0) + share * pool.usd_per_hour
+    for cause in (one for one in _ALWAYS if one in unknown and not usd[one]):
+        del usd[cause]
     values = [Value(usd[cause], (("cause", cause),)) for cause in CAUSES if cause in usd]
     return values + [Value(float("nan"), (("cause", c),), unknown[c]) for c in CAUSES if c in unknown and c not in usd]
 
@@ -95,9 +98,17 @@ def _parts(view: View) -> list[Part]:
         judged = [(found.trainer, _shared(view))]
     else:
         judged = [(found.trainer, _trainer(view)), (found.generator, _generator(view))]
+    if view.lifecycle == "starting" and _unseen(view):
+        return [(pool, Idle(unknown={"starting": _UNSEEN})) for pool, _ in judged]
     if view.lifecycle in ("starting", "paused"):
         return [(pool, _whole(view.lifecycle, idle.shares)) for pool, idle in judged]
     return judged
+
+
+def _unseen(view: View) -> bool:
+    """Has no target of it answered yet? An address that is wrong looks the same, and bills nobody's GPUs."""
+    asked = [target for target in view.targets if not target.gone]
+    return bool(asked) and all(target.last_ok_ts is None for target in asked)
 
 
 def _whole(cause: str, others: Mapping[str, float]) -> Idle:

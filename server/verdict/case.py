@@ -15,8 +15,6 @@ SURPLUS = 1.25
 # A verdict that stands is left 4 % of the step later than it would be found, one that does not is found 2 % later:
 # on the line itself, noise of two per cent then changes nothing.
 STAYS, COMES = 0.04, 0.02
-# A tenth of what arrives is dropped as stale, and what arrives would do but for that tenth: the wait is those drops.
-ENOUGH, MUCH_STALE = 0.90, 0.10
 
 UNEXPLAINED = ("too_few_engines", "not_told")
 STARVING = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound")
@@ -38,11 +36,7 @@ class Case:
     @property
     def starved(self) -> bool:
         """Does the trainer wait for want of samples? Not where more arrives than it takes, and grows too old."""
-        n = self.n
-        if n.wait is None or n.wait < self.waits:
-            return False
-        enough = n.potential is not None and n.capacity is not None and n.potential >= ENOUGH * n.capacity
-        return not (enough and (n.stale or 0.0) >= MUCH_STALE)
+        return self.n.wait is not None and self.n.wait >= self.waits and not self.n.dropped
 
     @property
     def waits(self) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from server.verdict.inputs import Seen
 from server.verdict.model import Evidence, Limiter
 from server.verdict.numbers import Numbers
+from server.verdict.words import opened
 
 # Half of a step's wait in hundredths: below it a claim and its cross-check agree.
 DISAGREE = 0.15
@@ -35,6 +36,8 @@ def _liveness(n: Numbers) -> Iterator[Evidence]:
     if stall is not None and stall >= LATE:
         text = f"The open step has lasted {stall:.0%} of the longest a step may take (6 x its median, at least 30 min)"
         yield _of(n, text, "trainer_stall_ratio", stall, "ratio", 1.0)
+    elif n.opened is not None and n.opened.late:
+        yield _of(n, opened(n.opened), "trainer_stall_ratio", n.opened.seconds, "seconds", n.opened.usual)
     for state, words in (("hung", "run requests and make no token"), ("down", "do not answer")):
         if n.engines.get(state, 0.0) >= 0.5 * sum(n.engines.values()) > 0:
             text = f"{n.engines[state]:.0f} of {sum(n.engines.values()):.0f} engines {words}"
@@ -138,7 +141,17 @@ def known(n: Numbers) -> dict[str, bool]:
 
 
 # Told as 0 whenever they do not apply: alone they say nothing of what is idle.
+NO_LONGER = "no longer reported"
 _OF_LIFE = ("stalled", "starting", "paused")
+
+
+def idle_lacks(seen: Seen) -> str:
+    """Why the idle USD per hour that are known are not all; "" where they are."""
+    if idle(seen) is None:
+        return ""
+    found = seen.signals.get("idle_usd_per_hour", {}).values()
+    words = (part for told in found if told.value is None and told.why != NO_LONGER for part in told.why.split("; "))
+    return "; ".join(dict.fromkeys(words))
 
 
 def idle(seen: Seen) -> float | None:
@@ -155,5 +168,13 @@ def completeness(n: Numbers) -> float:
 
 def missing(n: Numbers) -> tuple[str, ...]:
     """What would settle or confirm it: the signals' own words where they have some."""
-    gone = [_MISSING[name] for name, there in known(n).items() if not there]
-    return tuple(f"{signal}: {n.seen.why(signal) or how}" for signal, how in gone)
+    gone = [(*_MISSING[name], _in_part(n.seen, name)) for name, there in known(n).items() if not there]
+    return tuple(f"{signal}: {part or n.seen.why(signal) or how}" for signal, how, part in gone)
+
+
+def _in_part(seen: Seen, name: str) -> str:
+    """A clock that runs ahead hides what is logged, and so does a limit: to log it would mend nothing."""
+    actor = "generator" if name == "engines" else "trainer"
+    found = [one.name for one in seen.targets if one.up and not one.complete and not one.gone and one.actor == actor]
+    told = f"target {found[0]} answers, and its numbers do not count yet" if found else ""
+    return f"{told}: its clock is ahead of ours, or its answer was cut at a limit (see its row)" if told else ""

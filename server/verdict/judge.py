@@ -69,7 +69,7 @@ def _still(kept: Memory, told: Verdict) -> Verdict:
     stands = from_json(kept["said"])
     return replace(
         stands, confidence=round(min(stands.confidence, 0.5), 2), numbers=told.numbers, missing=told.missing,
-        completeness=told.completeness, usd_per_hour=told.usd_per_hour, buffer=told.buffer,
+        completeness=told.completeness, usd_per_hour=told.usd_per_hour, usd_lacks=told.usd_lacks, buffer=told.buffer,
     )  # fmt: skip
 
 
@@ -87,7 +87,8 @@ def _buffered(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Verd
     if state in ("stall", "stop") and found.outcome not in ("stalled", "unknown"):
         text = Evidence(buffer.WORDS[state][0].upper() + buffer.WORDS[state][1:], "queue_samples_now", queue, "samples")
         # Where nothing moves for steps, the shares of the last ones speak of another time.
-        sure = round(min(found.confidence, STILL), 2)
+        # An open step is of now, and the queue that stands still beside it is the very sign of it.
+        sure = found.confidence if found.cause == "open_step" else round(min(found.confidence, STILL), 2)
         return replace(found, evidence=(text, *found.evidence), confidence=sure), rows, state
     return found, rows, state
 

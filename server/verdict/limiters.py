@@ -39,6 +39,8 @@ BELOW_CAP = 0.7
 MOST_UNTOLD = 0.5
 # What one can have of engines, as of a trainer, is twice of them; not endlessly many.
 TWICE = 2.0
+# Requests that fill up engines decode slower each: of what there is room for so much comes of it, by its logarithm.
+FILLS = 0.75
 # Half a minute to start a sandbox is a cold image; two minutes, the alert's level, is a queue.
 SLOW_START, LONG_PENDING = 120.0, 600.0
 
@@ -51,8 +53,12 @@ def limiters(n: Numbers) -> tuple[Limiter, ...]:
 
 def _outside(n: Numbers, share: float) -> float:
     """Factor of a share of a rollout's time outside the engines: without it they fill up, and no further."""
-    factor = 1 / (1 - min(share, MOST_SHARE))
-    return min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
+    return _filled(n, 1 / (1 - min(share, MOST_SHARE)))
+
+
+def _filled(n: Numbers, factor: float) -> float:
+    """So many times the requests in the engines, as far as these have room."""
+    return min(factor, n.room**FILLS) if n.room is not None and n.room > LEAST_FACTOR else factor
 
 
 def _made(n: Numbers, outcome: Outcome, cause: str, factor: float, text: str) -> Limiter:
@@ -188,8 +194,7 @@ def _orchestrator(n: Numbers) -> Iterator[Limiter]:
     places = n.places
     if places is None or n.wait is None or n.saturated or n.seen.synchronous:
         return
-    factor = 1 / max(1 - MOST_SHARE, places)
-    factor = min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
+    factor = _filled(n, 1 / max(1 - MOST_SHARE, places))
     under_way = f"{places:.0%} of the rollouts that may be under way are"
     if (n.gated or 0.0) >= HOLDS:
         text = f"{under_way}, and production is held while the trainer waits"
@@ -214,7 +219,7 @@ def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
     Its share is what is left of the gap; its gain is that of twice the engines, whatever else there is.
     """
     gap, twice = n.gap, twice_the_engines(n)
-    if gap is None or n.seen.synchronous or (n.predicted_wait is not None and n.predicted_wait < 0.02):
+    if gap is None or n.seen.synchronous or n.dropped or (n.predicted_wait is not None and n.predicted_wait < 0.02):
         return
     known = 1.0
     for one in found:
@@ -265,8 +270,9 @@ def _trainer(n: Numbers) -> Iterator[Limiter]:
     """Production could deliver more than the trainer takes."""
     if n.potential is None or not n.trained:
         return
-    # Beyond what it could take, not what it does: the part it waits for is not its own.
-    factor = n.potential / max(n.trained, n.capacity or 0.0)
+    # Beyond what it could take, not what it does: the part it waits for is not its own. Unless it waits for what was
+    # dropped because it came too late.
+    factor = n.potential / max(n.trained, 0.0 if n.dropped else n.capacity or 0.0)
     text = f"{n.potential:.3g} samples/s could arrive, {n.trained:.3g} are trained"
     # What one can have is a trainer twice as fast, not an endlessly fast one.
     own = max(0.0, (_computing(n) or 0.0) + n.overheads.get("other", 0.0))

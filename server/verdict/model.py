@@ -19,7 +19,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
     "sandbox_bound": ("spin_up", "starting_limit", "init_failures", "quota", "tool_time"),
     "reward_bound": ("scoring", "verifier"),
     "curriculum_bound": ("too_easy", "too_hard", "equal_rewards"),
-    "trainer_bound": ("compute", "other"),
+    "trainer_bound": ("compute", "other", "open_step"),
     "overhead_bound": ("weight_sync", "checkpoint", "eval"),
     "orchestrator_bound": ("concurrency", "staleness_gate", "prompts", "not_told"),
     "balanced": (),
@@ -30,7 +30,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
 OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
 """Every outcome, in the order of DESIGN section 5."""
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Grows with every change of a rule or a constant that can change a verdict: stored with each."""
 
 
@@ -87,6 +87,7 @@ class Verdict:
         disagreements: claims of the framework that its own numbers contradict.
         buffer: state of the queue over its window, a word of `server.verdict.buffer`.
         usd_per_hour: idle money; None when prices or GPU counts are not known.
+        usd_lacks: what of it is not known, so that there is more of it; "" when all is.
     """
 
     outcome: Outcome
@@ -103,6 +104,7 @@ class Verdict:
     missing: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
     usd_per_hour: float | None = None
+    usd_lacks: str = ""
     buffer: str = ""
     rules_version: int = RULES_VERSION
 
@@ -129,6 +131,7 @@ class Verdict:
             "shares": _shares(self.limiters),
             "next": _plain(beyond) if beyond is not None else None,
             "usd_per_hour": self.usd_per_hour,
+            "usd_lacks": self.usd_lacks,
             "rule": self.rule,
             "completeness": self.completeness,
             "limiters": [_plain(one) for one in self.limiters],
@@ -168,6 +171,7 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
         missing=tuple(told["missing"]),
         disagreements=tuple(told["disagreements"]),
         rules_version=told["rules_version"],
+        usd_lacks=told.get("usd_lacks", ""),
         **{name: told[name] for name in plain},
     )
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from server.verdict import recent
 from server.verdict.inputs import Seen
-from server.verdict.present import HOLDS, present
+from server.verdict.present import HOLDS, Late, Present, open_since, present
 
 # A fifth less is no matter of two windows that differ.
 LESS = 0.8
+# A tenth of what arrives is dropped as stale, and what arrives would do but for that tenth: the wait is those drops.
+ENOUGH, MUCH_STALE = 0.90, 0.10
 # Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
 IN_ENGINE, OVER = ("generating",), ("waiting_group", "queued")
 PHASES = ("booting", "in_tool", "scoring", "generating")
@@ -35,6 +37,7 @@ class Numbers:
         place: share of a rollout's time per phase (`PHASES`), of census, log, or running requests in flight.
         zero: zero-advantage share of completed groups; filtered: they are thrown away before training.
         lost: share of rollouts by exit.
+        opened: the trainer's open step beside those before it.
     """
 
     seen: Seen
@@ -61,6 +64,7 @@ class Numbers:
     stale: float | None
     drift: float | None
     batches: float | None
+    opened: Late | None = None
     extra: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -71,6 +75,12 @@ class Numbers:
         held = self.held or 0.0
         steady = max(self.arrivals, self.trained or 0.0) if held >= HOLDS else self.arrivals
         return steady / max(0.05, 1.0 - min(held, 0.95))
+
+    @property
+    def dropped(self) -> bool:
+        """Does enough arrive, and much of it is dropped as stale? Then the wait is those drops."""
+        enough = self.potential is not None and self.capacity is not None and self.potential >= ENOUGH * self.capacity
+        return enough and (self.stale or 0.0) >= MUCH_STALE
 
     @property
     def told(self) -> float:
@@ -187,7 +197,7 @@ def numbers(seen: Seen) -> Numbers:
         compute_capacity=seen.get("compute_capacity_samples_per_second"),
         trained=own.trained,
         # Records count consumptions too: what was dropped as stale arrived all the same.
-        arrivals=own.arrivals if own.arrivals is not None else _with_stale(produced, seen),
+        arrivals=_arrivals(own, produced, seen),
         held=own.held,
         gated=own.gated,
         overheads=own.overheads,
@@ -205,6 +215,7 @@ def numbers(seen: Seen) -> Numbers:
         stale=_stale(seen),
         drift=max((value for name in DRIFTS for _, value in seen.rows(name)), default=None),
         batches=seen.get("queue_batches"),
+        opened=open_since(seen),
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
             "tail_bubble_ratio": recent.bubble(seen),
@@ -213,6 +224,13 @@ def numbers(seen: Seen) -> Numbers:
             "in_flight_ratio": recent.cap(seen),
         },
     )
+
+
+def _arrivals(own: Present, produced: float | None, seen: Seen) -> float | None:
+    """At the queue; a synchronous run has none, and what it makes arrives nowhere."""
+    if seen.synchronous:
+        return None
+    return own.arrivals if own.arrivals is not None else _with_stale(produced, seen)
 
 
 DRIFTS = ("response_length_drift_ratio", "turns_drift_ratio", "tool_calls_drift_ratio")
@@ -225,6 +243,8 @@ def _with_stale(produced: float | None, seen: Seen) -> float | None:
 
 def _stale(seen: Seen) -> float | None:
     """Share of rollouts that reached the queue and grew too old in it."""
+    if seen.synchronous:
+        return None
     exits = seen.get("rollout_exit_ratio", exit="stale")
     if exits is not None:
         return exits

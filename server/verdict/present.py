@@ -3,8 +3,10 @@
 Means of ten steps would remember the limiter before for ten steps. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 
 from server.signals._window import Step
 from server.verdict import regime
@@ -15,6 +17,10 @@ from server.verdict.regime import STEP, WAIT
 HOLDS = 0.10
 # Work that takes a quarter longer is no chance; jitter is a tenth of it.
 LATE = 1.25
+# Three times the usual one, and half as long again as any of the last ten: no checkpoint, and no step like the others.
+HANGS, BEYOND, LEAST_OPEN = 3.0, 1.5, 120.0
+# What `trainer_stall_ratio` holds the open step against (DESIGN section 5).
+LEAST_LIMIT, LIMIT = 1800.0, 6.0
 GATE = ("dispatch_gate_wait_seconds", ())
 HELD = (("backpressure_seconds", ()), GATE)
 OVERHEADS = {
@@ -92,6 +98,63 @@ def open_step(seen: Seen, told: Present, rows: Sequence[Step]) -> Open | None:
         return None
     longest = max(row.values[STEP] for row in rows)
     return Open(_open(rows[-1], open_for, open_for - busy), open_for >= busy + longest)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The open step beside those that ended, seconds. ``usual``: median from row to row; ``longest``: of the last ten.
+
+    Attributes:
+        after: number of the newest step that ended; None where none is known.
+        batches: that wait in the queue while it is open, of a queue that is told live; None: not told.
+    """
+
+    after: int | None
+    seconds: float
+    usual: float
+    longest: float
+    batches: float | None = None
+
+    @property
+    def times(self) -> float:
+        return self.seconds / self.usual
+
+    @property
+    def late(self) -> bool:
+        """Too long for a step that merely took longer."""
+        return self.seconds >= max(HANGS * self.usual, BEYOND * self.longest, LEAST_OPEN)
+
+    @property
+    def fed(self) -> bool:
+        """Late, with its batch in the queue: nobody is waited for but the trainer."""
+        return self.late and self.batches is not None and self.batches >= 1.0
+
+
+def open_since(seen: Seen) -> Late | None:
+    """How long it has been open, by the signal that knows when steps were met, whatever the trainer's clock says."""
+    stall, rows = seen.get("trainer_stall_ratio"), [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
+    step = seen.get("trainer_step_seconds")
+    took = list(_row_to_row(rows)) or ([step] if step else [])
+    if stall is None or not took:
+        return None
+    seconds = stall * max(LEAST_LIMIT, LIMIT * median(took))
+    found = Late(rows[-1].number if rows else None, seconds, median(took), max(took))
+    return replace(found, batches=_batches_now(seen, found))
+
+
+def _row_to_row(rows: Sequence[Step]) -> Iterator[float]:
+    """A row may stand for several steps."""
+    for before, row in pairwise(rows):
+        yield max(row.values[STEP] * max(1, row.number - before.number), row.ts - before.ts)
+
+
+def _batches_now(seen: Seen, late: Late) -> float | None:
+    """Of a queue that was told a whole step into the open one: what a step's own row says is of its end."""
+    queue, age, trained = seen.get("queue_samples_now"), seen.age("queue_samples_now"), _of_signals(seen)
+    batch = seen.fact("batch_samples") or (trained.trained * trained.step if trained.trained and trained.step else None)
+    if queue is None or age is None or not batch or age > late.seconds - late.usual:
+        return None
+    return queue / batch
 
 
 def _open(last: Step, seconds: float, wait: float) -> Step:

@@ -3,102 +3,57 @@
 DESIGN section 5. `judge` looks at one instant; what must be remembered is in `server.verdict.judge`.
 """
 
-from collections.abc import Callable, Mapping
 from math import log
 
-from server.signals._model import HEARTBEAT
 from server.verdict import evidence as facts
 from server.verdict import words
-from server.verdict.case import UNEXPLAINED, Case
+from server.verdict.case import STARVING, SURPLUS, UNEXPLAINED, Case
 from server.verdict.inputs import Seen
 from server.verdict.limiters import BELOW_CAP, BUSY_SCORER, ZERO_ADVANTAGE, limiters, slow_by
+from server.verdict.liveness import (
+    MOST_OF,
+    Rule,
+    Said,
+    dead_engines,
+    evaluates,
+    frozen_engines,
+    lifecycle,
+    no_progress,
+    open_step,
+    silent_trainer,
+)  # fmt: skip
 from server.verdict.model import Limiter, Outcome, Verdict
-from server.verdict.numbers import numbers
+from server.verdict.numbers import MUCH_STALE, Numbers, numbers
 from server.verdict.present import HOLDS
 
 # Worth changing something for: the same 15 % seen from the other side, 1 / (1 - 0.15).
 WORTH = 1.18
 # A synchronous verdict stands until its gain is a tenth below the line it crossed: a step's tail is a matter of chance.
 LEFT = 0.9
+# A tenth below a line a share of some dozens of groups may well be above it.
+NEAR_LINE = 0.9
 # Gains nearer than that are not told apart (DESIGN section 5: 20 %), by their logarithms.
 CLEAR, PLAIN = 1.2, 1.5
 # Of a step: overhead that is the first thing to change. The alert on weight sync stands at a quarter.
 MUCH_OVERHEAD = 0.20
 # A synchronous step has a tail by nature: a third of it lost is where others began to keep partial rollouts.
 SYNC_TAIL = 1.5
-# Half of the limit is 3 x the median step: more than one step that simply took longer.
-LATE_STEP = 0.5
-# Half of the engines that do not work leave a run that crawls.
-MOST_ENGINES = 0.5
-# Requests that run for a minute without a token are hung (`generator_engines`).
-FROZEN_SECONDS = 60.0
 # Engines that stood still for more than a fifth of the window for weights.
 STALLED_SECONDS = 60.0
 # Batches in the queue, on average: it is never short of one.
 STOCK = 1.5
-# A share of the rollouts in flight that decides.
-MOST_OF = 0.5
+# Two fifths of the time: what was under way comes to its end meanwhile.
+MUCH_HELD = 0.40
+# A quarter of the step and more is no accident of some batches.
+MUCH_WAIT, FEW_STEPS = 0.25, 3
+# Beside a queue that is never short of a batch a trainer waits for nothing: what it did is of before.
+SOME_WAIT = 0.10
 # Of a verdict with everything there and nothing near it. Nothing measured from outside is certain.
 CERTAIN = 0.95
 # What one missing source could turn round is no confident verdict, whatever else speaks for it.
 UNPROVEN = 0.6
 # From here on a verdict is confident: the dashboard says it without "perhaps".
 CONFIDENT = 0.6
-
-
-Said = tuple[Outcome, str, float] | None
-"""(outcome, cause, confidence before completeness and rivals) or None: the rule does not apply."""
-
-Rule = Callable[[Case], Said]
-
-
-# ---- liveness
-
-
-def lifecycle(case: Case) -> Said:
-    """Nobody holds back a run that loads, rests or is over."""
-    life = case.seen.lifecycle
-    if life in ("finished", "crashed"):
-        return "unknown", "over", 0.0
-    if life == "paused":
-        return "unknown", "paused", 0.0
-    return ("unknown", "starting", 0.0) if life == "starting" else None
-
-
-def frozen_engines(case: Case) -> Said:
-    """Requests run and not a token comes: the sharpest sign there is. Engines that take in weights do that, too."""
-    if _share(case.n.engines, "hung") < MOST_ENGINES:
-        return None
-    # Who takes a minute for weights hangs in every step: only a step that is far too late then tells the difference.
-    pauses = case.n.overheads.get("weight_sync", 0.0) >= FROZEN_SECONDS
-    open_step = case.seen.get("trainer_stall_ratio")
-    return ("stalled", "frozen_engine", 1.0) if not pauses or (open_step or 0.0) >= LATE_STEP else None
-
-
-def dead_engines(case: Case) -> Said:
-    """No engine answers and no step comes. A trainer that goes on proves that only their metrics are gone."""
-    if _share(case.n.engines, "down") < 1.0 or not case.n.engines:
-        return None
-    open_step = case.seen.get("trainer_stall_ratio")
-    return ("stalled", "dead_engine", 1.0) if open_step is not None and open_step >= LATE_STEP else None
-
-
-def no_progress(case: Case) -> Said:
-    """The open step is longer than max(6 x median, 30 min)."""
-    ratio = case.seen.get("trainer_stall_ratio")
-    if ratio is None or ratio < 1.0:
-        return None
-    engines = case.n.engines
-    if engines and _share(engines, "up") == 0 and _share(engines, "down") > 0:
-        return "stalled", "dead_engine", 1.0
-    return "stalled", "no_progress", 1.0
-
-
-def silent_trainer(case: Case) -> Said:
-    """A heartbeat that should have come."""
-    beats = [target for target in case.seen.targets if target.kind == HEARTBEAT and not target.gone]
-    silent = bool(beats) and not any(target.up for target in beats)
-    return ("stalled", "dead_trainer", 0.9) if silent else None
 
 
 # ---- infrastructure
@@ -119,10 +74,7 @@ def failing_sandboxes(case: Case) -> Said:
 
 def evaluation(case: Case) -> Said:
     """Engines are full and nothing is made for training."""
-    states = {row.get("state", ""): value for row, value in case.seen.rows("in_flight_rollouts")}
-    total = sum(states.values())
-    busy = total > 0 and states.get("eval", 0.0) / total >= MOST_OF
-    return ("overhead_bound", "eval", 0.9) if busy and case.starved else None
+    return ("overhead_bound", "eval", 0.9) if case.starved and evaluates(case) else None
 
 
 def weight_updates(case: Case) -> Said:
@@ -169,7 +121,8 @@ def outside_engines(case: Case) -> Said:
     busy = n.extra.get("scoring_busy_ratio")
     if first.outcome == "reward_bound" and busy is not None:
         # One scorer that has time to spare is waited for by chance; who waits for siblings looks the same.
-        return first.outcome, first.cause, 1.0 if busy >= BUSY_SCORER else UNPROVEN
+        # A busy one may be as fast as all before it: only what waits for it tells that more were made without it.
+        return first.outcome, first.cause, 1.0 if busy >= BUSY_SCORER and n.place else UNPROVEN
     return first.outcome, first.cause, 1.0 if n.roomy and n.told >= MOST_OF else UNPROVEN
 
 
@@ -245,15 +198,20 @@ def overhead(case: Case) -> Said:
     if rival is not None and log(rival.gain) > CLEAR * log(first.gain):
         return None
     # Who waits, and whether more is on offer, may turn it round.
-    proven = case.n.wait is not None and (case.n.potential is not None or case.n.held is not None)
-    return "overhead_bound", first.cause, 0.9 if proven else UNPROVEN
+    return "overhead_bound", first.cause, 0.9 if case.n.wait is not None and ahead(case) else UNPROVEN
 
 
 def ahead(case: Case) -> bool:
-    """Is production known to be ahead of the trainer? A hold proves little where nobody tells what is under way."""
+    """Is production known to be clearly ahead of the trainer?
+
+    A hold ends what is dispatched, not what is under way: while rollouts take longer than it lasts, as many are made.
+    It proves as much as there is room below the cap, and where it lasts for long beside a queue that is never short.
+    """
     n = case.n
     arrives = n.arrivals is not None and n.arrivals >= case.worth * max(n.trained or 0.0, n.capacity or 0.0)
-    return arrives or n.places is not None or (n.batches or 0.0) >= STOCK
+    if n.places is not None and n.places * SURPLUS <= 1.0:
+        return True
+    return arrives or ((n.held or 0.0) >= MUCH_HELD and (n.places is not None or (n.batches or 0.0) >= STOCK))
 
 
 def trainer(case: Case) -> Said:
@@ -276,8 +234,20 @@ def trainer(case: Case) -> Said:
 def balanced(case: Case) -> Said:
     if case.n.wait is None or case.n.wait >= case.waits:
         return None
-    # Without a word of what arrives it may as well be the trainer that sets the pace.
-    return "balanced", "", 0.95 if case.n.potential is not None else UNPROVEN
+    return "balanced", "", 0.95 if _calm(case.n) else UNPROVEN
+
+
+def _calm(n: Numbers) -> bool:
+    """Does nothing speak against it?"""
+    # Without a word of what arrives it may as well be the trainer that sets the pace; so it may where a tenth of what
+    # arrived is dropped as stale, whatever the queue has lost or gained meanwhile.
+    if n.potential is None or (n.stale or 0.0) >= MUCH_STALE:
+        return False
+    # Three steps without a wait, or some that wait beside a stock, are of two times.
+    if 0 < n.steps <= FEW_STEPS or ((n.wait or 0.0) >= SOME_WAIT and (n.batches or 0.0) >= STOCK):
+        return False
+    # A fifth of overhead is worth as much as production can follow, which nobody sees while the two are in turns.
+    return (n.overhead or 0.0) < MUCH_OVERHEAD
 
 
 def nothing(case: Case) -> Said:
@@ -286,6 +256,7 @@ def nothing(case: Case) -> Said:
 
 RULES: tuple[tuple[str, Rule], ...] = (
     ("V01", lifecycle), ("V02", frozen_engines), ("V03", no_progress), ("V04", dead_engines), ("V05", silent_trainer),
+    ("V06", open_step),
     ("V10", failing_sandboxes), ("V11", evaluation), ("V12", weight_updates), ("V13", gate),
     ("V14", too_few_dispatched), ("V20", outside_engines), ("V22", thrown_away), ("V23", generation),
     ("V24", starved_somehow), ("V30", synchronous), ("V31", no_gradient), ("V32", overhead), ("V33", trainer),
@@ -310,27 +281,42 @@ def _verdict(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -
     own = next((one for one in case.found if (one.outcome, one.cause) == (outcome, cause)), None)
     found = tuple(sorted(case.found, key=lambda one: one is not own))
     complete = facts.completeness(n)
-    liveness = rule < "V06"
+    liveness = rule < "V10"
     says = facts.disagreements(n)
     if not liveness:
-        # Half of all groups without a gradient would be the first thing to change, and nobody tells of it.
-        blind = UNPROVEN if n.zero is None and n.seen.fact("group_size") != 1 else 1.0
-        sure *= (0.4 + 0.6 * complete) * _clear(case, own) * (0.8 if says else 1.0) * blind
+        sure *= (0.4 + 0.6 * complete) * _clear(case, own) * (0.8 if says else 1.0) * _blind(case, outcome)
     return Verdict(
         outcome=outcome,
         cause=cause,
         rule=rule,
         confidence=round(CERTAIN * sure, 2),
         completeness=round(complete, 2),
-        summary=words.summary(outcome, n, own),
+        summary=words.summary(outcome, cause, n, own),
         evidence=facts.evidence(n, found, own),
         limiters=found,
-        advice=words.advice(outcome, cause),
+        advice=words.advice(outcome, cause, n),
         numbers=n.table(),
         missing=facts.missing(n),
         disagreements=says,
         usd_per_hour=facts.idle(n.seen),
+        usd_lacks=facts.idle_lacks(n.seen),
     )
+
+
+def _blind(case: Case, outcome: Outcome) -> float:
+    """Would a source that is missing turn it round, whatever else speaks for it?"""
+    n = case.n
+    # Half of all groups without a gradient would be the first thing to change, and nobody tells of it.
+    if n.zero is None and n.seen.fact("group_size") != 1:
+        return UNPROVEN
+    if outcome not in STARVING or n.seen.synchronous:
+        return 1.0
+    # A long checkpoint holds production, and the trainer waits for what was not made meanwhile; a queue that runs full
+    # and empty by turns makes it wait for some of them. Who sees the queue can tell either from want.
+    untold, long = n.held is None and n.arrivals is None, (n.overhead or 0.0) >= MUCH_OVERHEAD
+    spells = (n.wait or 0.0) < MUCH_WAIT or 0 < n.steps <= FEW_STEPS
+    in_turns = (n.held or 0.0) >= HOLDS > (n.gated or 0.0)
+    return UNPROVEN if (untold and (spells or long)) or (in_turns and long) else 1.0
 
 
 def _clear(case: Case, own: Limiter | None) -> float:
@@ -341,17 +327,18 @@ def _clear(case: Case, own: Limiter | None) -> float:
     if own is None or own.gain <= 1.0:
         return 1.0
     # A few groups without gradient are worth a line, and are no rival: every run has some.
-    uneven = not case.n.filtered and (case.n.zero or 0.0) < ZERO_ADVANTAGE
+    # Near the line where they are one it is a matter of luck on which side of it the last ones were.
+    uneven = not case.n.filtered and (case.n.zero or 0.0) < NEAR_LINE * ZERO_ADVANTAGE
     rivals = [one for one in case.found if one.outcome != own.outcome]
     rivals = [one for one in rivals if not (uneven and one.outcome == "curriculum_bound")]
-    return min((_apart(*case.apart(own, one)) for one in rivals), default=1.0)
+    found = min((_apart(*case.apart(own, one)) for one in rivals), default=1.0)
+    overhead = case.best("overhead_bound")
+    if own.outcome != "trainer_bound" or overhead is None or (case.n.overhead or 0.0) < MUCH_OVERHEAD:
+        return found
+    # What waits in some steps and is held in others may wait for no want: the overhead's gain is all of it then.
+    return min(found, _apart(own.gain, overhead.factor))
 
 
 def _apart(own: float, rival: float) -> float:
     ratio = log(own) / log(rival) if rival > 1.0 else PLAIN
     return 1.0 if ratio >= PLAIN else 0.85 if ratio >= CLEAR else 0.6
-
-
-def _share(engines: Mapping[str, float], state: str) -> float:
-    total = sum(engines.values())
-    return engines.get(state, 0.0) / total if total else 0.0

@@ -8,6 +8,8 @@ from server.verdict.what_if_types import Bound, Changes, Now
 
 # From here on a mean is at its bound: some samples are always fresher.
 AT_BOUND = 0.8
+# Lengths beyond it: what is not proportional to them is no longer small beside them.
+FAR = 2.0
 # Verdicts in which engines are not what the generator's side lacks.
 NOT_ENGINES = ("sandbox_bound", "reward_bound", "orchestrator_bound")
 _FULL = "While the trainer is the limit the queue fills up to the staleness bound."
@@ -127,7 +129,7 @@ def _raw(now: Now, later: Now, gpus: Factor, lengths: Factor, notes: Notes) -> F
     """By how much more rollouts the engines bring to their end."""
     if gpus.value is None or not lengths.value:
         return Factor(None, "", (*gpus.lacks, *lengths.lacks))
-    engines = gpus * _filled(now, later, gpus) * Factor(1 / lengths.value)
+    engines = gpus * _filled(now, later, gpus) * Factor(1 / lengths.value, lengths.bound)
     found = engines * _in_flight(now, later, notes)
     room = _room(now)
     if found.value is not None and room is not None:
@@ -187,7 +189,9 @@ def _lengths(now: Now, later: Now, notes: Notes) -> Factor:
         "Lengths below the cap are exponential, within what today's mean and truncation allow; time per rollout and "
         "trainer compute are proportional to response tokens. What cutting answers does to rewards is not in it."
     )
-    return Factor(mean_cut_at(mean, cap, wanted, now.truncation) / mean)
+    found = mean_cut_at(mean, cap, wanted, now.truncation) / mean
+    # Prompts, tools and boots do not shrink with the answer: far from today's length neither side's bound is known.
+    return Factor(found, "" if 1 / FAR <= found <= FAR else "about")
 
 
 # ---- what of it reaches the trainer

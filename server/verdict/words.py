@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from server.verdict.model import Limiter, Outcome
 from server.verdict.numbers import Numbers
+from server.verdict.present import Late
 
 TITLES: Mapping[Outcome, str] = {
     "stalled": "The run makes no progress",
@@ -54,6 +55,8 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("trainer_bound", "compute"): "Move GPUs from generation to training (see what-if), or make the step faster.",
     ("trainer_bound", "other"): "Most of the step is neither waiting nor computing: profile what the trainer does not "
     "name.",
+    ("trainer_bound", "open_step"): "Look at the trainer's log, its collectives and its disk: its batch is there, and "
+    "one step takes many times its usual length.",
     ("overhead_bound", "weight_sync"): "Publish weights in the background, less often, or over a faster path.",
     ("overhead_bound", "checkpoint"): "Write checkpoints asynchronously or less often.",
     ("overhead_bound", "eval"): "Evaluate less often, on fewer tasks, or on engines of its own.",
@@ -67,7 +70,23 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
 """(outcome, cause) -> the first thing to change."""
 
 
-def summary(outcome: Outcome, n: Numbers, first: Limiter | None) -> str:
+def opened(step: Late) -> str:
+    """``The trainer's step after 412 has been open for 12 min, 24 times its usual length``."""
+    after = f" after {step.after}" if step.after is not None else ""
+    return f"The trainer's step{after} has been open for {span(step.seconds)}, {step.times:.2g} times its usual length"
+
+
+def span(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> str:
     """One sentence with the number that matters most."""
     title = TITLES[outcome]
     if outcome in ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound") and n.wait is not None:
@@ -77,10 +96,15 @@ def summary(outcome: Outcome, n: Numbers, first: Limiter | None) -> str:
     elif outcome == "stalled" and (hung := n.engines.get("hung")):
         # Half of them that hang leave a run that crawls: what is seen is said, not that nothing moves.
         title = f"{hung:.0f} of {sum(n.engines.values()):.0f} engines run requests and make no token"
+    elif cause == "open_step" and n.opened is not None:
+        return f"{opened(n.opened)}; {n.opened.batches or 0.0:.2g} batches wait in the queue"
     if first is not None and first.text:
         return f"{title}{'; ' if ':' in title else ': '}{first.text}"
     return title
 
 
-def advice(outcome: Outcome, cause: str) -> str:
+def advice(outcome: Outcome, cause: str, n: Numbers) -> str:
+    dead = n.engines.get("down", 0.0) + n.engines.get("hung", 0.0)
+    if (outcome, cause) == ("generator_bound", "too_few_engines") and dead:
+        return "Restart the engines that do not work before moving any GPUs."
     return ADVICE.get((outcome, cause), "")

@@ -41,6 +41,12 @@ def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -
     assert found["b.d"].startswith("In doubt: the trainer says it waits 74 %")
 
 
+def test_idle_dollars_that_are_not_all_are_at_least_so_many(reader: MemoryReader) -> None:
+    lacks = {"usd_lacks": "how many GPUs is not known: set [run.NAME.cost] generator_gpus"}
+    reader.set_verdict(RICH, {**NOW_IS.to_json(), **lacks, "as_of": NOW})
+    assert overview(reader)["b.usd"] == "at least 18.44 USD/h idle"
+
+
 def test_what_to_try_first_and_what_is_met_then(reader: MemoryReader) -> None:
     found = overview(reader)
     assert found["f.next.0"] == NOW_IS.advice

@@ -7,7 +7,7 @@ import pytest
 from dashboard import what_if
 from dashboard.page import Scope
 from dashboard.pages.what_if import PAGE
-from server.query.what_if import FIGURES, MOST
+from server.query.what_if import FIGURES, MOST, Figure
 from tests.dashboard import fake_what_if as fakes
 from tests.dashboard.fake import POOR
 from tests.dashboard.memory_reader import MemoryReader
@@ -65,6 +65,18 @@ def test_the_limiter_flips(reader: MemoryReader) -> None:
     assert (found["wi.limit"], found["wi.flip"]) == (["generator", "trainer"], "flipped")
     assert [found[f"wi.side.{i}"]["limits"] for i in (0, 1)] == [True, False]
     assert rows(found)["staleness_versions"][2:5] == ["at most 4 versions", "+167 %", "worse"]
+
+
+def test_a_change_in_words() -> None:
+    def said(key: str, unit: str, now: float, then: float) -> str:
+        row = next(one for one in what_if.ROWS if one.key == key)
+        return what_if._change(row, Figure(now, unit), Figure(then, unit))[0]
+
+    rates = [said("trained_samples_per_second", "samples/s", 2.0, then) for then in (2.0005, 2.5, 5.9, 6.0, 24.5)]
+    assert rates == ["as today", "+25 %", "+195 %", "× 3", "× 12.3"]
+    assert [said("wait_ratio", "ratio", 0.5, then) for then in (0.5002, 0.49, 0.05)] == [
+        "as today", "−1 points", "−45 points",
+    ]  # fmt: skip
 
 
 def test_bounds_in_words(reader: MemoryReader) -> None:

@@ -69,12 +69,25 @@ def test_slow_scoring(tmp_path: Path, own_store: Store) -> None:
 
 @pytest.mark.long
 def test_a_trainer_that_hangs(tmp_path: Path, own_store: Store) -> None:
-    """As `stalled`, earlier. Half an hour is the least that a step may take before it is called so."""
+    """As `stalled`, earlier. Half an hour is the least that a step may take before it is called so.
+
+    Long before, its open step is what is told: with its batches in the queue it is nobody else who is slow.
+    """
     found = watch("healthy", 1, 2_250.0, own_store, tmp_path / "demo", inject=["trainer-hang@400"])
     since = found.truth[-1]["end"] - found.about["start"]
     assert said(found) == ("stalled", "no_progress")
     first = next(at for at, verdict in found.verdicts if verdict.outcome == "stalled")
     assert 1_800.0 <= first - since <= 1_810.0
+    late = [(at - since, verdict) for at, verdict in found.verdicts if at > since]
+    early = next(at for at, verdict in late if verdict.cause == "open_step")
+    # Three usual steps, or two minutes; half a minute to ask for it, and ten seconds between two looks.
+    usual = total(found.truth[-LAST:], "step_seconds") / LAST
+    assert max(120.0, 3 * usual) <= early <= max(120.0, 3.3 * usual) + 50.0
+    between = [verdict for at, verdict in late if early <= at < first - since]
+    assert {(one.outcome, one.cause) for one in between} == {("trainer_bound", "open_step")}
+    assert min(one.confidence for one in between) >= 0.6
+    assert "times its usual length" in between[-1].summary and "batches wait in the queue" in between[-1].summary
+    assert all(verdict.outcome != "orchestrator_bound" for _, verdict in late)
     assert found.lifecycle == "running"
     assert found.values['generator_requests{state="running"}'] == 0.0
 

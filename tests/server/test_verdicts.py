@@ -360,7 +360,18 @@ def test_while_nobody_collects_it_is_unknown_since_then(store: Store) -> None:
         run.clock.set(T0 + 300)
         said = command.text(shape.status(run.reader.status("run")))
     assert "verdict: unknown (incomplete), for 5 min\n  nothing is collected of this run now" in said
-    assert "idle now" not in said
+    assert "idle now" not in said and "change first" not in said and "next limiter" not in said
+
+
+def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None:
+    part = replace(FULL, usd_lacks="how many GPUs is not known: set [run.NAME.cost] generator_gpus")
+    with bench(store, judge=lambda memory, seen: ({}, part)) as run:
+        engine(run, 0, 0)
+        said = command.text(shape.status(run.reader.status("run")))
+    assert (
+        "  idle now: at least 12.50 USD an hour (in part: how many GPUs is not known: set [run.NAME.cost] "
+        "generator_gpus)\n" in said
+    )
 
 
 def test_a_step_that_tells_no_number_tells_nothing(store: Store) -> None:

@@ -1,5 +1,6 @@
 """What-ifs over HTTP: today's numbers out of a real store, changes checked, and what is refused."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -82,6 +83,8 @@ REFUSED = [
     ("oversampling=nan", "finite"),
     ("zero_advantage=1", "less than or equal to 0.99"),
     ("max_staleness=0", "greater than or equal to 1"),
+    ("max_response_tokens=1", "greater than or equal to 16"),
+    ("group_size=4096", "less than or equal to 1024"),
     ("concurrency=1e99", "integer"),
     ("move_gpu=8", "unknown parameter 'move_gpu'; there are move_gpus, add_engines, concurrency, oversampling"),
 ]
@@ -197,3 +200,28 @@ def test_every_change_and_every_need_is_one_of_the_inputs() -> None:
     fields = set(Now.__dataclass_fields__)
     assert set(NEEDS) <= fields and set(MOST) - {"move_gpus", "add_engines"} <= fields
     assert set(MOST) == set(Changes.__dataclass_fields__)
+
+
+NEAR = status(
+    signal("response_tokens", 2_000.0, stat="mean"), group_size=16.0, max_in_flight=512.0,
+    max_response_tokens=8_192.0, max_staleness_versions=4.0, oversampling=1.5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (Changes(max_response_tokens=16), "max_response_tokens 16: today it is 8,192 tokens, and the estimate holds "
+         "for 1,024 to 65,536, from an eighth of it to eight times as many"),
+        (Changes(group_size=256), "group_size 256: today it is 16 rollouts per group, and the estimate holds for 2 "),
+        (Changes(concurrency=5_000), "concurrency 5,000: today it is 512 rollouts in flight"),
+        (Changes(max_staleness=33), "for 1 to 32"),
+        (Changes(oversampling=12.5), "for 1 to 12"),
+    ],
+)  # fmt: skip
+def test_what_is_far_from_today_is_refused_with_how_far_the_estimate_holds(changes: Changes, words: str) -> None:
+    with pytest.raises(OutOfRange, match=re.escape(words)):
+        ask(NEAR, changes)
+    # Eight times and an eighth still are; of what is not known today nothing can be far from it.
+    ask(NEAR, Changes(max_response_tokens=65_536, group_size=2, concurrency=64, max_staleness=32))
+    ask(status(), changes)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -273,6 +274,18 @@ def test_a_trainer_that_stands_still_idles_whole() -> None:
 def test_while_it_starts_or_is_paused_all_of_it_idles(lifecycle: str) -> None:
     assert idle(view(lifecycle=lifecycle, **SPLIT)) == {lifecycle: pytest.approx(407.04)}
     assert idle(view(lifecycle=lifecycle, mode="sync_colocated", gpus=8.0, usd_per_gpu_hour=2.0)) == {lifecycle: 16.0}
+
+
+def test_a_run_of_which_nothing_ever_answered_bills_nobody() -> None:
+    """An address that is wrong looks the same as engines that load. One that answered once, or a push, is a run."""
+    never, once = health("engine", "generator", None, up=False), health("trainer", "trainer", 3600.0, up=False)
+    words = "no target of this run has answered yet: whether its GPUs are held is not told"
+    assert idle(view(lifecycle="starting", targets=(never,), **SPLIT)) == {"starting": words}
+    assert idle(view(lifecycle="starting", targets=(never, once), **SPLIT)) == {"starting": pytest.approx(407.04)}
+    assert idle(view(lifecycle="starting", targets=(replace(never, gone=True),), **SPLIT)) == {
+        "starting": pytest.approx(407.04)
+    }
+    assert idle(view(lifecycle="paused", targets=(never,), **SPLIT)) == {"paused": pytest.approx(407.04)}
 
 
 def test_what_one_pool_lacks_hides_nothing_of_the_other() -> None:

@@ -84,9 +84,12 @@ def steps(*waits: float, seconds: float = 30.0) -> list[Step]:
 
 def seen(
     *told: Mapping[str, float | None], mode: str = "async", lifecycle: str = "running", now: float = NOW,
-    last: Sequence[Step] = (), targets: Sequence[TargetHealth] = (), **facts: float,
+    last: Sequence[Step] = (), targets: Sequence[TargetHealth] = (), old: float = 2.0, **facts: float,
 ) -> Seen:  # fmt: skip
-    """The last word on each series counts; None takes it away, and ``name*`` with None all that begin with it."""
+    """The last word on each series counts; None takes it away, and ``name*`` with None all that begin with it.
+
+    ``old``: seconds since all of it was told.
+    """
     numbers: dict[str, float] = {}
     for part in told:
         for series, value in part.items():
@@ -97,7 +100,7 @@ def seen(
     signals: dict[str, dict[Labels, Answer]] = {}
     for series, value in numbers.items():
         name, labels = key(series)
-        signals.setdefault(name, {})[labels] = Answer(now - 2.0, value)
+        signals.setdefault(name, {})[labels] = Answer(now - old, value)
     return Seen(now, mode, lifecycle, dict(facts), signals, targets, steps=last)
 
 

@@ -7,11 +7,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from server.answers import NO_LONGER
+from server.signals._model import TargetHealth
+from server.verdict.evidence import NO_LONGER as LEFT
 from server.verdict.judge import HOLD_SECONDS, MISSING_SECONDS, UNSURE_SECONDS, remember
 from server.verdict.model import OUTCOMES, Verdict, from_json
-from server.verdict.rules import CONFIDENT
-from tests.verdict.support import HEALTHY, NOW, STARVED, seen
-from tests.verdict.test_proof import FULL, NO_ENGINES, NO_PLACE, TABLE
+from server.verdict.rules import CONFIDENT, judge
+from tests.verdict.support import HEALTHY, NOW, STARVED, Answer, seen, steps
+from tests.verdict.test_proof import TABLE
+from tests.verdict.windows import FULL, NO_ENGINES, NO_PLACE
 
 Told = Mapping[str, float | None]
 BOUND = [HEALTHY, STARVED, FULL]
@@ -92,6 +96,29 @@ def test_what_stalls_is_told_by_its_own_numbers() -> None:
     assert not any("open step" in one.text for one in run((50.0, [HEALTHY]))[-1][1].evidence)
 
 
+def test_a_trainer_that_hangs_is_told_by_its_open_step() -> None:
+    """Half of a minute after it is late enough, and sure: what stands still beside it is no other time's doing."""
+    rows = steps(*[0.4] * 10)
+    before: Told = {"queue_samples_now": 600.0, "policy_version": 10.0, **FULL}
+    found = run((60.0, [HEALTHY, STARVED, before]), last=rows, batch_samples=256.0)
+    memory, said = None, []
+    for tick in range(0, 600, 5):
+        told = {**HEALTHY, **STARVED, "queue_samples_now": 600.0, "policy_version": 10.0, "in_flight_ratio": 0.1}
+        told |= {"trainer_stall_ratio": tick / 1800, 'generator_requests{state="running"}': 3.0}
+        memory, verdict = remember(memory, seen(told, now=NOW + tick, last=rows, batch_samples=256.0))
+        said.append(verdict)
+    assert found[-1][1].outcome != "trainer_bound"
+    first = next(n for n, verdict in enumerate(said) if verdict.cause == "open_step")
+    # 3 x 30 s are less than two minutes; it then asks for 30 s.
+    assert 5 * first == 120 + HOLD_SECONDS
+    last = said[-1]
+    assert (last.outcome, last.rule, last.buffer) == ("trainer_bound", "V06", "stall")
+    assert last.confidence >= CONFIDENT
+    assert last.summary == (
+        "The trainer's step after 10 has been open for 10 min, 20 times its usual length; 2.3 batches wait in the queue"
+    )
+
+
 def test_beside_a_queue_that_stands_still_nothing_is_sure() -> None:
     """The shares are of steps that ended; two batches wait since, and nobody takes one."""
     idle: Told = {"queue_samples_now": 600.0, "policy_version": 7.0}
@@ -109,6 +136,31 @@ def test_idle_dollars_that_nobody_tells_are_not_none() -> None:
     assert run((5.0, [HEALTHY, life]))[-1][1].usd_per_hour is None
     assert run((5.0, [HEALTHY, life, waits]))[-1][1].usd_per_hour == 0.0
     assert run((5.0, [HEALTHY, life, hung]))[-1][1].usd_per_hour == 12.5
+
+
+def test_idle_dollars_of_one_pool_alone_say_so() -> None:
+    now = seen(HEALTHY, {'idle_usd_per_hour{cause="trainer_wait"}': 3.5})
+    idle, lacks = now.signals["idle_usd_per_hour"], "how many GPUs is not known: set [run.NAME.cost] generator_gpus"
+    gone = {("cause", "generator_idle"): lacks, ("cause", "generator_down"): lacks, ("cause", "eval"): NO_LONGER}
+    more = {(label,): Answer(NOW, None, why) for label, why in gone.items()}
+    part = replace(now, signals={**now.signals, "idle_usd_per_hour": {**idle, **more}})
+    assert (judge(part).usd_per_hour, judge(part).usd_lacks) == (3.5, lacks)
+    assert (judge(now).usd_per_hour, judge(now).usd_lacks) == (3.5, "")
+    nobody = replace(now, signals={**now.signals, "idle_usd_per_hour": more})
+    assert (judge(nobody).usd_per_hour, judge(nobody).usd_lacks) == (None, "")
+    assert LEFT == NO_LONGER
+
+
+def test_what_a_clock_that_is_ahead_hides_is_not_to_be_logged() -> None:
+    ahead = TargetHealth("rank0", "verl", "trainer", True, NOW, NOW, 5.0, complete=False)
+    engine = replace(ahead, name="e0", actor="generator")
+    blind: Told = {"trainer_wait_ratio": None, "capacity_samples_per_second": None}
+    words = "trainer_wait_ratio: target rank0 answers, and its numbers do not count yet: its clock is ahead of ours, "
+    assert judge(seen(HEALTHY, blind, targets=[ahead])).missing[0].startswith(words)
+    for other in ([engine], [replace(ahead, complete=True)], [replace(ahead, gone=True)]):
+        assert judge(seen(HEALTHY, blind, targets=other)).missing == (
+            "trainer_wait_ratio: log the trainer's wait beside its step time",
+        )
 
 
 def test_what_is_too_old_is_missing_for_its_age() -> None:

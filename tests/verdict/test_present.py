@@ -1,9 +1,12 @@
 """The trainer's own numbers of the present: after a change, at the start, and where it waits and holds at two times."""
 
+from dataclasses import replace
+
 import pytest
 
+from server.signals._steps import STEP_STALE_FACTOR, STEP_STALE_SECONDS
 from server.signals._window import Step
-from server.verdict.present import Present, present
+from server.verdict.present import LEAST_LIMIT, LIMIT, Present, open_since, present
 from tests.verdict.support import HEALTHY, NOW, seen, steps
 
 HELD = {'generation_held_ratio{by="backpressure"}': 0.12}
@@ -82,3 +85,19 @@ def test_the_first_step_fills_the_pipeline() -> None:
 
 def test_a_first_step_like_the_others_counts() -> None:
     assert present(seen(HEALTHY, last=steps(0.2, 0.05, 0.05, 0.1, 0.05))).wait == 0.06
+
+
+def test_the_open_step_is_held_against_what_the_stall_signal_is() -> None:
+    """A stall of 0.1 is 180 s of steps of 30 s, and 720 s of steps of 20 minutes."""
+    assert (LEAST_LIMIT, LIMIT) == (STEP_STALE_SECONDS, STEP_STALE_FACTOR)
+    short = open_since(seen(HEALTHY, {"trainer_stall_ratio": 0.1}, last=steps(*[0.1] * 10)))
+    long = open_since(seen(HEALTHY, {"trainer_stall_ratio": 0.1}, last=steps(*[0.1] * 10, seconds=1200.0)))
+    assert short is not None and (short.after, short.seconds, short.usual, short.times) == (10, 180.0, 30.0, 6.0)
+    assert long is not None and (long.seconds, long.late) == (720.0, False)
+    # A row of three steps is one of 90 s; without rows their mean is what is known.
+    rare = [replace(row, number=3 * row.number, ts=NOW + 90 * row.number) for row in steps(*[0.1] * 4)]
+    found = open_since(seen(HEALTHY, {"trainer_stall_ratio": 0.1}, last=rare))
+    assert found is not None and (found.usual, found.after, found.late) == (90.0, 12, False)
+    alone = open_since(seen(HEALTHY, {"trainer_stall_ratio": 0.1}))
+    assert alone is not None and (alone.usual, alone.after, alone.late) == (30.0, None, True)
+    assert open_since(seen(HEALTHY, {"trainer_stall_ratio": None}, last=steps(*[0.1] * 10))) is None

@@ -1,59 +1,31 @@
 """The proof table: a window, what must be said of it, and why. Look-alikes stand beside each other."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from server.signals._model import TargetHealth
 from server.verdict.model import CAUSES
 from server.verdict.rules import CONFIDENT, judge
 from tests.verdict.support import HEALTHY, NOW, STARVED, SYNC, seen, steps
-
-Told = Mapping[str, float | None]
-
-FULL: Told = {
-    'generator_requests{state="running"}': 100.0, 'generator_requests{state="waiting"}': 0.0,
-    'in_flight_rollouts{state="generating"}': 102.0, "kv_concurrency_limit": 104.0, "kv_cache_usage_ratio": 0.6,
-}  # fmt: skip
-QUIET: Told = {
-    'generator_requests{state="running"}': 12.0, "kv_cache_usage_ratio": 0.1, "in_flight_ratio": 1.0,
-}  # fmt: skip
-BOOTING: Told = QUIET | {
-    'in_flight_rollouts{state="generating"}': 12.0, 'in_flight_rollouts{state="booting"}': 40.0,
-    'in_flight_rollouts{state="in_tool"}': 5.0, 'in_flight_rollouts{state="scoring"}': 0.0,
-}  # fmt: skip
-NO_ENGINES: Told = {"generator*": None, "kv_*": None}
-NO_PLACE: Told = {"in_flight*": None}
-NO_ZERO: Told = {"zero_advantage*": None}
-NO_QUEUE: Told = {"queue*": None}
-
-
-DROPS = [replace(row, values=row.values | {("stale_dropped_rollouts", ()): 9.0}) for row in steps(*[0.2] * 10)]
-
-
-@dataclass(frozen=True)
-class Row:
-    """``sure``: at least confident (True), not confident (False), or either (None)."""
-
-    what: str
-    told: tuple[Told, ...]
-    outcome: str
-    cause: str
-    why: str
-    sure: bool | None = None
-    given: dict[str, Any] = field(default_factory=dict)
-
-
-def of(what: str, *told: Told, said: str, why: str, sure: bool | None = None, **given: Any) -> Row:
-    outcome, _, cause = said.partition("/")
-    return Row(what, told, outcome, cause, why, sure, given)
-
-
-def beat(up: bool) -> TargetHealth:
-    return TargetHealth("beat", "heartbeat", "trainer", up, NOW - 5, NOW - 5, 60.0)
-
+from tests.verdict.windows import (
+    AHEAD,
+    BOOTING,
+    DROPS,
+    FULL,
+    HANGS,
+    LONG_ONE,
+    NO_ENGINES,
+    NO_PLACE,
+    NO_QUEUE,
+    NO_ZERO,
+    ONE_OF_TWO,
+    OPEN,
+    QUIET,
+    TURNS,
+    Row,
+    beat,
+    of,
+)
 
 TABLE = [
     # ---- liveness
@@ -75,8 +47,29 @@ TABLE = [
     of("metrics of all engines gone, steps come", HEALTHY, {'generator_engines{state="up"}': 0.0,
        'generator_engines{state="down"}': 4.0, "generator_requests*": None, "kv_*": None},
        said="balanced/", why="a trainer that does not wait proves that they generate"),
-    of("all engines frozen", HEALTHY, {'generator_engines{state="up"}': 1.0, 'generator_engines{state="hung"}': 3.0},
+    of("all engines frozen", HEALTHY, {'generator_engines{state="up"}': 0.0, 'generator_engines{state="hung"}': 4.0},
        said="stalled/frozen_engine", sure=True, why="requests run and no token comes"),
+    of("one of two engines frozen, steps go on", HEALTHY, ONE_OF_TWO, said="balanced/",
+       why="36 s into a step of 30 s: the other one is enough so far"),
+    of("one of two engines frozen, and the trainer waits", HEALTHY, STARVED, ONE_OF_TWO,
+       said="generator_bound/too_few_engines", why="twice the engines are there, half of them work"),
+    of("three of four frozen, and the step does not end", HEALTHY, {'generator_engines{state="up"}': 1.0,
+       'generator_engines{state="hung"}': 3.0, "trainer_stall_ratio": 0.07}, said="stalled/frozen_engine", sure=True,
+       why="126 s into a step of 30 s: what still works makes no batch"),
+    of("half of the engines frozen, nobody knows of steps", HEALTHY, ONE_OF_TWO, {"trainer_stall_ratio": None},
+       said="stalled/frozen_engine", sure=True, why="nothing says that the run goes on"),
+    of("a trainer that hangs beside a full queue", *HANGS, **OPEN, said="trainer_bound/open_step", sure=True,
+       why="12 times the usual step with its batch there: those who are held behind it are not slow"),
+    of("a step that is only longer than usual", *HANGS, {"trainer_stall_ratio": 0.06}, **OPEN,
+       said="orchestrator_bound/prompts", why="108 s of 30: not yet two minutes"),
+    of("a trainer that waits for long", *HANGS, {"queue_samples_now": 100.0}, **OPEN, said="orchestrator_bound/prompts",
+       why="less than a batch in the queue: it is not the trainer"),
+    of("a queue that only the steps' rows tell of", *HANGS, **OPEN | {"now": NOW + 360.0, "old": 360.0},
+       said="orchestrator_bound/prompts", why="two batches at the last step's end say nothing of now"),
+    of("an open step as long as one with a checkpoint", *HANGS, **OPEN | {"last": LONG_ONE},
+       said="orchestrator_bound/prompts", why="one of the last ten took 400 s, 360 are no surprise"),
+    of("an evaluation in the open step", *HANGS, {'in_flight_rollouts{state="eval"}': 90.0}, **OPEN,
+       said="overhead_bound/eval", why="it does something else"),
     of("one engine of four frozen", HEALTHY, {'generator_engines{state="up"}': 3.0,
        'generator_engines{state="hung"}': 1.0}, said="balanced/", why="three quarters go on and nobody waits"),
     of("heartbeat missed", HEALTHY, targets=[beat(False)], said="stalled/dead_trainer", sure=True,
@@ -120,6 +113,9 @@ TABLE = [
     of("a scorer that takes one group at a time", HEALTHY, STARVED, QUIET, {"scoring_busy_ratio": 0.99,
        'in_flight_rollouts{state="generating"}': 57.0}, said="reward_bound/scoring", sure=True,
        why="it is never idle"),
+    of("a busy scorer, and nobody tells what waits for it", HEALTHY, STARVED, QUIET, NO_PLACE,
+       {"scoring_busy_ratio": 0.98}, said="reward_bound/scoring", sure=False,
+       why="it may be as fast as all that comes before it: without it no more were made then"),
     of("a scorer with time to spare", HEALTHY, STARVED, FULL, {"scoring_busy_ratio": 0.1},
        said="generator_bound/too_few_engines", sure=True, why="it waits for groups"),
     of("evaluation on the same engines", HEALTHY, STARVED, FULL, {'in_flight_rollouts{state="eval"}': 90.0,
@@ -166,6 +162,13 @@ TABLE = [
        'rollout_phase_seconds{phase="model"}': 60.0, 'rollout_phase_seconds{phase="tools"}': 40.0},
        said="generator_bound/too_few_engines", why="without tools the engines would be as full"),
     # ---- tail, drift, curriculum
+    of("tools beside engines half full, a third of the groups thrown away", HEALTHY, STARVED, {
+       "trainer_wait_ratio": 0.5, "in_flight_ratio": 1.0, 'generator_requests{state="running"}': 33.0,
+       "kv_concurrency_limit": 57.0, 'in_flight_rollouts{state="generating"}': 33.0,
+       'in_flight_rollouts{state="in_tool"}': 67.0, 'in_flight_rollouts{state="booting"}': 0.0,
+       'in_flight_rollouts{state="scoring"}': 0.0, 'zero_advantage_ratio{basis="completed"}': 0.35},
+       filters_zero_advantage=1.0, said="curriculum_bound/equal_rewards", sure=False,
+       why="1.54 times as much without them; engines with room for 1.73 make (1.73)^0.75 = 1.51 of it"),
     of("aborts of an oversampled run", HEALTHY, STARVED, FULL, {'rollout_exit_ratio{exit="aborted_oversample"}': 0.6,
        'rollout_exit_ratio{exit="trained"}': 0.4, 'tail_index_ratio{of="seconds"}': 4.0},
        said="generator_bound/long_tail", sure=True, why="60 % of what is begun is thrown away for the slowest"),
@@ -246,6 +249,16 @@ TABLE = [
        why="a sixth of the time in tools by the log, a tenth in the engines, and nobody tells of the rest"),
     # ---- matched
     of("matched", HEALTHY, said="balanced/", sure=True, why="8.6 arrive, 9 could be taken"),
+    of("matched, and a fifth is dropped as stale", HEALTHY, {"discarded_rollout_ratio": 0.2},
+       last=[replace(row, values=row.values | {("stale_dropped_rollouts", ()): 9.0}) for row in steps(*[0.06] * 10)],
+       said="balanced/", sure=False, why="what is dropped did arrive: the queue may have lost as much meanwhile"),
+    of("matched, and a quarter of the step is a checkpoint", HEALTHY, {
+       'trainer_overhead_seconds{phase="checkpoint"}': 7.5, 'generation_held_ratio{by="backpressure"}': 0.05},
+       last=steps(*[0.06] * 10), said="balanced/", sure=False, why="without it the trainer finds what nobody has seen"),
+    of("matched for three steps", HEALTHY, {"trainer_wait_ratio": 0.3}, last=steps(*[0.5] * 7, 0.0, 0.0, 0.0),
+       said="balanced/", sure=False, why="three batches that came in time may be chance"),
+    of("some wait beside a stock", HEALTHY, {"trainer_wait_ratio": 0.12, "queue_batches": 3.0}, said="balanced/",
+       sure=False, why="with three batches in the queue it waits for nothing: it waited before"),
     of("batch noise", HEALTHY, {"trainer_wait_ratio": 0.13}, said="balanced/", why="13 % is what batches cost"),
     # ---- a source is missing
     of("starved, engines unknown, place unknown", HEALTHY, STARVED, NO_ENGINES, NO_PLACE, said="unknown/missing",
@@ -263,6 +276,43 @@ TABLE = [
     of("nothing at all", said="unknown/missing", sure=False, why="absent is never zero"),
     of("matched without a zero-advantage share", HEALTHY, NO_ZERO, said="balanced/", why="who waits is known"),
     of("matched without a queue", HEALTHY, NO_QUEUE, said="balanced/", why="who waits is known"),
+    of("starved beside long checkpoints, and nobody tells of the queue", HEALTHY, STARVED, FULL, NO_QUEUE,
+       {'trainer_overhead_seconds{phase="checkpoint"}': 9.0}, said="generator_bound/too_few_engines", sure=False,
+       why="if production was held meanwhile, it is they that it waits for"),
+    of("starved beside long checkpoints, never held", HEALTHY, STARVED, FULL,
+       {'trainer_overhead_seconds{phase="checkpoint"}': 9.0}, said="generator_bound/too_few_engines", sure=True,
+       why="5.4 arrive all the time"),
+    of("starved and held in turns beside long checkpoints", HEALTHY, STARVED, FULL,
+       {'trainer_overhead_seconds{phase="checkpoint"}': 9.0, 'generation_held_ratio{by="backpressure"}': 0.2},
+       last=TURNS,
+       said="generator_bound/too_few_engines", sure=False, why="what is held during one is missing after it"),
+    of("starved, nobody tells of the queue", HEALTHY, STARVED, FULL, NO_QUEUE, said="generator_bound/too_few_engines",
+       sure=True, why="weights take a twentieth of the step: nobody is held for long"),
+    of("starved a little, nobody tells of the queue", HEALTHY, STARVED, FULL, NO_QUEUE, {"trainer_wait_ratio": 0.2},
+       said="generator_bound/too_few_engines", sure=False, why="a queue full and empty by turns looks the same"),
+    of("starved for two steps, nobody tells of the queue", HEALTHY, FULL, NO_QUEUE, last=steps(*[0.05] * 8, 0.5, 0.5),
+       said="generator_bound/too_few_engines", sure=False, why="two batches that came late may be chance"),
+    of("starved for 4 steps, nobody tells of the queue", HEALTHY, FULL, NO_QUEUE, last=steps(*[0.05] * 5, *[0.5] * 4),
+       said="generator_bound/too_few_engines", sure=True, why="four are none"),
+    of("held for a quarter, nobody tells what is under way", HEALTHY, NO_PLACE, AHEAD, said="trainer_bound/compute",
+       sure=False, why="what is under way goes on: as much may be made in spite of it"),
+    of("held for a quarter, nearly all may be under way", HEALTHY, AHEAD, said="trainer_bound/compute", sure=False,
+       why="95 % of the cap: a faster trainer finds a twentieth more"),
+    of("held for a quarter, and half of the cap is under way", HEALTHY, AHEAD, {"in_flight_ratio": 0.5},
+       last=steps(*[0.0] * 10), said="trainer_bound/compute", sure=True, why="as many again could be"),
+    of("held most of the time, nobody tells what is under way", HEALTHY, NO_PLACE, AHEAD,
+       {'generation_held_ratio{by="backpressure"}': 0.6}, said="trainer_bound/compute", sure=True,
+       why="nothing is under way for so long"),
+    of("evaluations of a held run, nearly all under way", HEALTHY, AHEAD, {"trainer_step_seconds": 30.0,
+       'trainer_overhead_seconds{phase="eval"}': 12.0}, said="overhead_bound/eval", sure=False,
+       why="40 % of the step, and production is not known to follow"),
+    of("trainer-bound beside weights of a third of a step, held and waiting in turns", HEALTHY, AHEAD,
+       {"trainer_wait_ratio": 0.14, 'trainer_overhead_seconds{phase="weight_sync"}': 10.0, "in_flight_ratio": 0.2,
+        'generation_held_ratio{by="backpressure"}': 0.6}, last=TURNS, said="trainer_bound/compute", sure=False,
+       why="less the wait they gain 1.2, and 1.5 if the wait is no want: more than a trainer twice as fast"),
+    of("trainer-bound, nearly half of the groups without a gradient", HEALTHY, {"trainer_wait_ratio": 0.0,
+       "queue_arrivals_samples_per_second": 18.0, 'zero_advantage_ratio{basis="completed"}': 0.47},
+       said="trainer_bound/compute", sure=False, why="1.9 times either way, and on which side of a half is luck"),
     of("starved without a zero-advantage share", HEALTHY, STARVED, FULL, NO_ZERO,
        said="generator_bound/too_few_engines", sure=False, why="who has no gradient may come first"),
     of("held, who waits is not told", HEALTHY, {"trainer_wait_ratio": None, 'generation_held_ratio{by="gate"}': 0.5},
@@ -304,6 +354,17 @@ def test_the_table(row: Row) -> None:
     assert (found.outcome, found.cause) == (row.outcome, row.cause), (row.why, found.rule, found.limiters)
     if row.sure is not None:
         assert (found.confidence >= CONFIDENT) is row.sure, (found.confidence, found.completeness, found.limiters)
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if str(row.given.get("mode", "")).startswith("sync")],
+                         ids=lambda row: row.what)  # fmt: skip
+def test_a_synchronous_run_is_told_of_no_queue(row: Row) -> None:
+    made = {'production_samples_per_second{stage="delivered"}': 4.0, "capacity_samples_per_second": 9.0}
+    for more in (made, made | {'rollout_exit_ratio{exit="stale"}': 0.3, "trainer_stall_ratio": 0.9}):
+        found = judge(seen(*row.told, more, **row.given))
+        words = [found.summary, found.advice, *found.missing, *found.disagreements, *(e.text for e in found.evidence)]
+        assert not [one for one in words if "queue" in one]
+        assert found.numbers["arrivals_samples_per_second"] is None
 
 
 def test_the_table_has_every_outcome_and_sixty_rows() -> None:

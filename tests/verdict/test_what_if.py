@@ -184,6 +184,15 @@ def test_length_cap() -> None:
     assert value(FULL, "kv_concurrency_limit", max_response_tokens=288) == pytest.approx(2397.72, abs=0.01)
 
 
+def test_a_cap_far_from_today_is_told_as_about() -> None:
+    # 288 leaves half of the tokens; of 87 of 500 what does not shrink with them is most.
+    assert [then(FULL, "trained_samples_per_second", max_response_tokens=cap).bound for cap in (288, 90)] == [
+        "",
+        "about",
+    ]
+    assert [then(FULL, "wait_ratio", max_response_tokens=cap).bound for cap in (288, 90)] == ["", "about"]
+
+
 def test_where_sandboxes_are_the_limit_engines_do_not_help() -> None:
     boxes = replace(FULL, outcome="sandbox_bound")
     assert value(boxes, "trained_samples_per_second", add_engines=6) == pytest.approx(1.95)

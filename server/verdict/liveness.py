@@ -1,0 +1,100 @@
+"""The rules that are asked first: does the run live, and does each of its actors? Pure.
+
+Numbered in `server.verdict.rules`.
+"""
+
+from collections.abc import Callable, Mapping
+
+from server.signals._model import HEARTBEAT
+from server.verdict.case import Case
+from server.verdict.model import Outcome
+
+# Half of the limit is 3 x the median step: more than one step that simply took longer.
+LATE_STEP = 0.5
+# Half of the engines that do not work leave a run that crawls.
+MOST_ENGINES = 0.5
+# Requests that run for a minute without a token are hung (`generator_engines`).
+FROZEN_SECONDS = 60.0
+# A share of the rollouts in flight that decides.
+MOST_OF = 0.5
+
+Said = tuple[Outcome, str, float] | None
+"""(outcome, cause, confidence before completeness and rivals) or None: the rule does not apply."""
+
+Rule = Callable[[Case], Said]
+
+
+def lifecycle(case: Case) -> Said:
+    """Nobody holds back a run that loads, rests or is over."""
+    life = case.seen.lifecycle
+    if life in ("finished", "crashed"):
+        return "unknown", "over", 0.0
+    if life == "paused":
+        return "unknown", "paused", 0.0
+    return ("unknown", "starting", 0.0) if life == "starting" else None
+
+
+def frozen_engines(case: Case) -> Said:
+    """Requests run and not a token comes: the sharpest sign there is. Engines that take in weights do that, too."""
+    hung = _share(case.n.engines, "hung")
+    if hung < MOST_ENGINES or (_share(case.n.engines, "up") > 0 and goes_on(case)):
+        return None
+    # Who takes a minute for weights hangs in every step: only a step that is far too late then tells the difference.
+    pauses = case.n.overheads.get("weight_sync", 0.0) >= FROZEN_SECONDS
+    open_step = case.seen.get("trainer_stall_ratio")
+    return ("stalled", "frozen_engine", 1.0) if not pauses or (open_step or 0.0) >= LATE_STEP else None
+
+
+def goes_on(case: Case) -> bool:
+    """Does the trainer make its steps as ever? Then what still works is enough for some of them."""
+    return case.n.opened is not None and not case.n.opened.late
+
+
+def dead_engines(case: Case) -> Said:
+    """No engine answers and no step comes. A trainer that goes on proves that only their metrics are gone."""
+    if _share(case.n.engines, "down") < 1.0 or not case.n.engines:
+        return None
+    open_step = case.seen.get("trainer_stall_ratio")
+    return ("stalled", "dead_engine", 1.0) if open_step is not None and open_step >= LATE_STEP else None
+
+
+def no_progress(case: Case) -> Said:
+    """The open step is longer than max(6 x median, 30 min)."""
+    ratio = case.seen.get("trainer_stall_ratio")
+    if ratio is None or ratio < 1.0:
+        return None
+    engines = case.n.engines
+    if engines and _share(engines, "up") == 0 and _share(engines, "down") > 0:
+        return "stalled", "dead_engine", 1.0
+    return "stalled", "no_progress", 1.0
+
+
+def silent_trainer(case: Case) -> Said:
+    """A heartbeat that should have come."""
+    beats = [target for target in case.seen.targets if target.kind == HEARTBEAT and not target.gone]
+    silent = bool(beats) and not any(target.up for target in beats)
+    return ("stalled", "dead_trainer", 0.9) if silent else None
+
+
+def open_step(case: Case) -> Said:
+    """The trainer has what it waits for and takes far longer over it than ever: it hangs, or works on something else.
+
+    Before all tuning: whoever stands behind a full queue is held, idle and below every cap. Not stalled yet: one step
+    may take that long (an evaluation, a checkpoint on a slow disk).
+    """
+    n = case.n
+    if n.seen.synchronous or n.opened is None or not n.opened.fed or evaluates(case):
+        return None
+    return "trainer_bound", "open_step", 0.9
+
+
+def evaluates(case: Case) -> bool:
+    """Are most of what is in flight evaluations?"""
+    states = {row.get("state", ""): value for row, value in case.seen.rows("in_flight_rollouts")}
+    total = sum(states.values())
+    return total > 0 and states.get("eval", 0.0) / total >= MOST_OF
+
+
+def _share(engines: Mapping[str, float], state: str) -> float:
+    total = sum(engines.values())
+    return engines.get(state, 0.0) / total if total else 0.0
