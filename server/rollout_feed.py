@@ -3,14 +3,17 @@ twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from collectors.model import Event, Reading, Rollout, Target
 from server.arrivals import Arrivals
 from server.lives import Lives
 from server.rollout_ingest import RolloutIngest, Taken
 from server.signals._versions import KEPT_VERSIONS, VersionClock
-from server.store import Store
 from server.store.types import Batch
+
+if TYPE_CHECKING:
+    from server.store import Store
 
 ALWAYS = 1 << 62
 # So many of the rollouts that moved last may have left a sandbox that is kept.
@@ -26,7 +29,7 @@ class RolloutFeed:
         incarnation: the newest life of its trainer.
     """
 
-    def __init__(self, store: Store, run: str, facts: Mapping[str, str | float], incarnation: int) -> None:
+    def __init__(self, store: "Store", run: str, facts: Mapping[str, str | float], incarnation: int) -> None:
         self._store, self._run = store.rollouts, run
         self.lives = Lives(incarnation, (ts / 1000 for ts in store.lives(run)))
         self._clock = published(store, run)
@@ -95,7 +98,7 @@ def versions(events: Iterable[Event], now: float) -> list[tuple[float, int]]:
     return [(now if event.ts is None else event.ts, event.version) for event in told]  # type: ignore[misc]
 
 
-def published(store: Store, run: str, until: int = ALWAYS) -> VersionClock:
+def published(store: "Store", run: str, until: int = ALWAYS) -> VersionClock:
     """The clock of a run as the store has it, up to ``until`` (epoch ms)."""
     clock = VersionClock()
     for ts, event in store.events(run, 0, until, [PUBLISHED], KEPT_VERSIONS):

@@ -11,8 +11,11 @@ from typing import Any, TextIO
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["tests.store.crash_child", "tests.alerts.delivery_child", "tests.server.rollout_child"]
-)
+    [
+        "tests.store.crash_child", "tests.alerts.delivery_child", "tests.server.rollout_child",
+        "tests.server.verdict_child",
+    ]
+)  # fmt: skip
 
 
 def begin(main: Callable[..., Any], *args: Any) -> tuple[ForkServerProcess, TextIO]:
@@ -22,6 +25,19 @@ def begin(main: Callable[..., Any], *args: Any) -> tuple[ForkServerProcess, Text
     process.start()
     writing.close()
     return process, os.fdopen(os.dup(reading.fileno()), encoding="utf-8")
+
+
+def run_and_kill(main: Callable[..., Any], *args: Any, lines: int, spin: int) -> list[str]:
+    """Begin a process, read its first word and ``lines`` more, burn ``spin`` turns, kill it: all that it printed."""
+    process, said = begin(main, *args)
+    printed = [said.readline().strip() for _ in range(lines + 1)]
+    for _ in range(spin):
+        pass  # a seeded moment later, somewhere inside a transaction
+    process.kill()
+    rest = said.read().split("\n")[:-1]  # the last line may be torn
+    process.join()
+    said.close()
+    return printed + rest
 
 
 def _run(printed: Any, main: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 import collectors
 from server import signals
@@ -20,8 +21,10 @@ from server.commands._alerts_history import ENDED, HistoryFrame, Track
 from server.problems import ConfigError
 from server.signals import Counter, Signal
 from server.signals._steps import stale_seconds
-from server.store import Store
 from server.store.types import PointState, TargetRow
+
+if TYPE_CHECKING:
+    from server.store import Store
 
 # As in the live driver: five seconds, but a minute for what is longer than a day.
 TICK_SECONDS, OLD_TICK_SECONDS, OLD_SECONDS = 5.0, 60.0, 86_400.0
@@ -65,7 +68,9 @@ class Replay:
     errors: Mapping[str, str]
 
 
-def run(store: Store, run: str, rules: Sequence[Rule], start: float | None = None, end: float | None = None) -> Replay:
+def run(
+    store: "Store", run: str, rules: Sequence[Rule], start: float | None = None, end: float | None = None
+) -> Replay:
     """Evaluate the rules over a stored run; ``start`` and ``end`` (epoch seconds) narrow it.
 
     Raises:
@@ -99,7 +104,7 @@ def _grid(begin: float, stop: float, every: float) -> Iterator[float]:
     return (n * every for n in range(number, last + 1))
 
 
-def _first_step(store: Store, run: str) -> float | None:
+def _first_step(store: "Store", run: str) -> float | None:
     """Event time of the first step of any axis; None without a trainer."""
     for life in range(store.incarnation(run) + 1):
         newest = store.steps(run, last=1, incarnation=life)
@@ -108,7 +113,7 @@ def _first_step(store: Store, run: str) -> float | None:
     return None
 
 
-def _first_of(store: Store, run: str, axis: str, life: int, newest: int) -> float:
+def _first_of(store: "Store", run: str, axis: str, life: int, newest: int) -> float:
     """Found by halving: the store pages backwards only, and a long run has a million steps."""
     low, high = -1, newest
     while low < high:
@@ -121,7 +126,7 @@ def _first_of(store: Store, run: str, axis: str, life: int, newest: int) -> floa
 class _History:
     """The series that the rules name, loaded by the hour; what no window needs any more is dropped."""
 
-    def __init__(self, store: Store, run: str, rules: Sequence[Rule]) -> None:
+    def __init__(self, store: "Store", run: str, rules: Sequence[Rule]) -> None:
         self._store, self._run = store, run
         conditions = [condition for rule in rules for condition in rule.conditions]
         self._window = max((condition.window for condition in conditions), default=0.0)

@@ -1,4 +1,7 @@
-"""`rollscope status`: a run's state in words, or as the API's JSON. Asks a running server, else reads the store."""
+"""`rollscope status`: a run's state in words, or as the API's JSON. Asks a running server, else reads the store.
+
+The store is only loaded where it is read: `server.store` and `server.query` hand out what they name on use.
+"""
 
 import json
 import os
@@ -9,13 +12,14 @@ from urllib.parse import quote
 
 import httpx
 
+from server import query
+from server import store as stores
 from server.clock import WallClock
 from server.commands import _verdict_text
 from server.problems import ConfigError
-from server.query import StoreReader, UnknownRun, shape
+from server.query import shape
 from server.query.names import mode_words
 from server.signals._model import SYNC_MODES
-from server.store import Store, StoreError
 
 WAIT_SECONDS = 5.0
 
@@ -67,13 +71,13 @@ def _read(run: str | None, url: str) -> dict[str, Any]:
     if url.startswith("sqlite:///") and not os.path.exists(url.removeprefix("sqlite:///")):
         raise ConfigError(["status: no server answers on this machine and there is no store; try: rollscope demo"])
     try:
-        with closing(Store.open(url, read_only=True)) as store:
-            reader = StoreReader(store, WallClock())
+        with closing(stores.Store.open(url, read_only=True)) as store:
+            reader = query.StoreReader(store, WallClock())
             name = run or _first([{"name": found.name} for found in reader.runs()])
             return shape.status(reader.status(name))
-    except UnknownRun:
+    except query.UnknownRun:
         raise ConfigError([f"status: no run named {run!r}"]) from None
-    except StoreError as error:
+    except stores.StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
 
 

@@ -4,57 +4,39 @@ Keys and their order follow trainer/ppo/v1/{trainer_separate_async,replay_buffer
 logger's lines have no times. `timing_s/gen` is the wait for a batch; verl counts groups and calls them samples.
 """
 
-import json
-import pprint
 from collections import Counter, deque
 from pathlib import Path
-from random import Random
 from statistics import fmean
 
 from server.demo.orchestrator import Orchestrator
-from server.demo.prime_run import AppendFile
 from server.demo.records import Batch, Observer, Step
 from server.demo.rollouts import Rollout
 from server.demo.scenarios import Scenario
 from server.demo.truth import Truth
-from server.demo.verl_run import spread
+from server.demo.verl_run import FileLogger, spread
 
 _PROJECT, _EXPERIMENT = "grpo-agents", "glm5-search"
 # Steps over which the truth counts completed groups by outcome.
 _WINDOW = 10
 
 
-class AgentRun(Observer):
+class AgentRun(FileLogger, Observer):
     """`run_dir` becomes a verl run that began at epoch `start`."""
 
     def __init__(self, scenario: Scenario, seed: int, orchestrator: Orchestrator, run_dir: Path, start: float) -> None:
         assert scenario.agents is not None
-        self._scenario, self._plan, self._start = scenario, scenario.agents, start
-        self._orchestrator = orchestrator
-        self._noise = Random(f"{seed}:learning")
-        (run_dir / _PROJECT).mkdir()
-        self._log = AppendFile(run_dir / "train.log", start)
-        self._metrics = AppendFile(run_dir / _PROJECT / f"{_EXPERIMENT}.jsonl", start)
+        super().__init__(seed, run_dir, start, _PROJECT, _EXPERIMENT)
+        self._scenario, self._plan, self._orchestrator = scenario, scenario.agents, orchestrator
         self._filtered, self._ready = 0, 0.0
 
     def started(self, now: float) -> None:
-        text = pprint.pformat(_config(self._scenario))
-        self._log.line(text + f"\nCreating file logger at {_PROJECT}/{_EXPERIMENT}.jsonl", self._start + now)
+        self._print(_config(self._scenario), now)
 
     def shipped(self, now: float, batch: Batch, pack_seconds: float) -> None:
         self._ready = self._orchestrator.queue.value / self._scenario.group_size
 
     def stepped(self, step: Step) -> None:
-        line = {"step": step.batch.step, "data": self._data(step)}
-        self._metrics.line(json.dumps(line, separators=(",", ":")), self._start + step.end)
-
-    def flush(self) -> None:
-        for file in (self._log, self._metrics):
-            file.flush()
-
-    def close(self) -> None:
-        for file in (self._log, self._metrics):
-            file.close()
+        self._line(step.batch.step, self._data(step), step.end)
 
     def _data(self, step: Step) -> dict[str, float]:
         rollouts = list(step.batch.rollouts())

@@ -6,7 +6,6 @@ which version acted in each turn and whether that changed the sandbox, the task'
 Of the past (the demo's first hour) it tells what ended; what is under way it tells from the moment it is live.
 """
 
-import json
 import logging
 import urllib.request
 from collections import deque
@@ -15,37 +14,26 @@ from itertools import islice
 from urllib.parse import quote
 
 from server.demo.fates import EXITS
-from server.demo.harness import trace_id
 from server.demo.records import Batch, Observer
 from server.demo.rollouts import Group, Rollout
 from server.demo.scenarios import Scenario
+from server.demo.telling import KEPT_LINES, Telling
 from server.demo.traces import group_id
 
 log = logging.getLogger("server.demo")
 
 _LINES = 2_000
-# Nobody takes them: what is older than this is not worth keeping.
-_KEPT_LINES = 50_000
 _TIMEOUT_SECONDS = 30.0
 Line = dict[str, object]
 
 
-class Instrument(Observer):
-    """Gathers lines as things happen; `take` hands them out. `start` is the run's, epoch seconds.
-
-    Of what is scored before `since` (epoch seconds) it tells nothing, as `Traces`.
-    """
+class Instrument(Telling, Observer):
+    """Gathers lines as things happen. Of what is scored before `since` it tells nothing, as `Traces`."""
 
     def __init__(self, scenario: Scenario, seed: int, start: float, since: float = 0.0, uses: bool = False) -> None:
         """`uses`: it tells what was trained on too, where no file does."""
+        super().__init__(scenario, seed, start, since)
         self._uses = uses
-        self._since = since - start
-        self.run = scenario.run
-        self._scenario = scenario
-        self._seed = seed
-        self._start = start
-        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self.is_live = False
 
     def go_live(self, under_way: Iterable[Rollout]) -> None:
         """From now on tell what begins too; these have begun already."""
@@ -140,19 +128,6 @@ class Instrument(Observer):
             for index, call in enumerate(rollout.calls)
         ]
 
-    def _say(self, rollout: Rollout, **told: object) -> None:
-        line = {"rollout_id": trace_id(self._seed, rollout), **told}
-        self._lines.append(json.dumps(line, separators=(",", ":")))
-
-    def _at(self, seconds: float) -> float:
-        return round(self._start + seconds, 3)
-
-    def take(self) -> list[str]:
-        """The lines since the last call, oldest first."""
-        lines = list(self._lines)
-        self._lines.clear()
-        return lines
-
 
 class Poster:
     """Posts lines to a server, which may be full or not up yet: those it did not take are posted the next time."""
@@ -162,7 +137,7 @@ class Poster:
         self._headers = {"content-type": "application/x-ndjson"}
         if token:
             self._headers["authorization"] = f"Bearer {token}"
-        self._left: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._left: deque[str] = deque(maxlen=KEPT_LINES)
 
     def post(self, lines: list[str]) -> None:
         self._left.extend(lines)

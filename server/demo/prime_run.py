@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from random import Random
 
+from server.demo.files import AppendFile, Files
 from server.demo.orchestrator import Orchestrator
 from server.demo.prime_configs import write_configs
 from server.demo.prime_rows import Progress, Row, orchestrator_row, trainer_rows
@@ -21,64 +22,36 @@ _ROW_GAP_SECONDS = 2.5e-05  # between two rows of one step, as recorded
 _KEEP_BROADCASTS = 3  # enough for every version still in flight
 
 
-class AppendFile:
-    """A text file that grows, with the event time of its last line as modification time (epoch seconds)."""
-
-    def __init__(self, path: Path, start: float) -> None:
-        self._path = path
-        # Unbuffered: what is flushed goes out in one write, so that a reader rarely meets half a line.
-        self._file = path.open("wb", buffering=0)
-        self._pending: list[str] = []
-        self._stamp: float | None = start
-        self.flush()
-
-    def line(self, text: str, stamp: float) -> None:
-        self._pending.append(text + "\n")
-        self._stamp = stamp
-
-    def flush(self) -> None:
-        if self._stamp is None:
-            return
-        self._file.write("".join(self._pending).encode())
-        self._pending.clear()
-        os.utime(self._path, (self._stamp, self._stamp))
-        self._stamp = None
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class Log:
     """Lines as loguru writes them for prime-rl: local time, level right-aligned to 7, message. Without the colours."""
 
-    def __init__(self, path: Path, start: float) -> None:
-        self.file = AppendFile(path, start)
+    def __init__(self, file: AppendFile, start: float) -> None:
+        self._file = file
         self._start = start
 
     def write(self, now: float, message: str, level: str = "INFO") -> None:
         stamp = self._start + now
         clock = time.strftime("%H:%M:%S", time.localtime(stamp))
-        self.file.line(f"{clock} {level:>7} {message}", stamp)
+        self._file.line(f"{clock} {level:>7} {message}", stamp)
 
 
-class PrimeRun(Observer):
+class PrimeRun(Files, Observer):
     """`run_dir` becomes a prime-rl run that began at epoch `start`."""
 
     def __init__(
         self, scenario: Scenario, seed: int, orchestrator: Orchestrator, run_dir: Path, start: float, engines: list[str]
     ) -> None:
+        super().__init__(start)
         self._scenario = scenario
         self._orchestrator = orchestrator
         self._dir = run_dir
-        self._start = start
         self._noise = Random(f"{seed}:learning")
         self._progress = Progress()
         write_configs(scenario, run_dir, start, engines)
-        self._metrics = AppendFile(run_dir / "metrics.jsonl", start)
+        self._metrics = self._open(run_dir / "metrics.jsonl")
         logs = _attempt_dir(run_dir)
-        self._trainer_log = Log(logs / "trainer.log", start)
-        self._orchestrator_log = Log(logs / "orchestrator.log", start)
-        self._files = (self._metrics, self._trainer_log.file, self._orchestrator_log.file)
+        self._trainer_log = Log(self._open(logs / "trainer.log"), start)
+        self._orchestrator_log = Log(self._open(logs / "orchestrator.log"), start)
 
     def started(self, now: float) -> None:
         self._trainer_log.write(now, "Starting training loop (max_steps=infinite)")
@@ -122,14 +95,6 @@ class PrimeRun(Observer):
             self._row(step.batch.step, step.end + index * _ROW_GAP_SECONDS, row)
         merged = {key: value for row in rows for key, value in row.items()}
         self._trainer_log.write(step.end, _trainer_line(step, merged), "SUCCESS")
-
-    def flush(self) -> None:
-        for file in self._files:
-            file.flush()
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
 
     def _row(self, step: int, now: float, row: Row) -> None:
         stamp = self._start + now

@@ -6,15 +6,10 @@ from dataclasses import dataclass
 from server.demo.rollouts import Group, Rollout
 
 
-@dataclass(frozen=True)
-class Batch:
-    """One batch of the trainer: `groups` are trained, `dropped` went stale since the batch before."""
+class Groups:
+    """A base of what holds the `groups` that one step of a trainer is made of."""
 
-    step: int
     groups: tuple[Group, ...]
-    dropped: tuple[Group, ...]
-    taken_at: float
-    gate_seconds: float
 
     def members(self) -> Iterator[Rollout]:
         """All that the trainer computes on; what was lost is masked out of the loss."""
@@ -25,10 +20,6 @@ class Batch:
         return (rollout for rollout in self.members() if not rollout.error)
 
     @property
-    def input_tokens(self) -> int:
-        return sum(rollout.input_tokens for rollout in self.rollouts())
-
-    @property
     def response_tokens(self) -> int:
         return sum(rollout.response_tokens for rollout in self.rollouts())
 
@@ -36,6 +27,25 @@ class Batch:
     def total_tokens(self) -> int:
         """Prompt, tool and response tokens: what the trainer computes on."""
         return sum(rollout.input_tokens + rollout.response_tokens for rollout in self.members())
+
+    def group_ratio(self, *outcomes: str) -> float:
+        """Share of groups whose outcome (`all`, `none`, `some`) is one of these."""
+        return sum(group.outcome in outcomes for group in self.groups) / len(self.groups)
+
+
+@dataclass(frozen=True)
+class Batch(Groups):
+    """One batch of the trainer: `groups` are trained, `dropped` went stale since the batch before."""
+
+    step: int
+    groups: tuple[Group, ...]
+    dropped: tuple[Group, ...]
+    taken_at: float
+    gate_seconds: float
+
+    @property
+    def input_tokens(self) -> int:
+        return sum(rollout.input_tokens for rollout in self.rollouts())
 
     def staleness(self) -> list[tuple[int, int, int]]:
         """(total, in flight, in queue) of each rollout, in policy versions, as prime-rl's `episode_staleness`."""
@@ -45,10 +55,6 @@ class Batch:
         total = self.step - 1 - rollout.group.version
         in_flight = min(total, rollout.version_end - rollout.group.version)
         return total, in_flight, total - in_flight
-
-    def group_ratio(self, *outcomes: str) -> float:
-        """Share of groups whose outcome (`all`, `none`, `some`) is one of these."""
-        return sum(group.outcome in outcomes for group in self.groups) / len(self.groups)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 from server.demo.fates import EXITS
+from server.demo.files import Files
 from server.demo.orchestrator import Orchestrator
-from server.demo.prime_run import AppendFile
 from server.demo.records import Batch, Observer, Step
 from server.demo.rollout_tally import Numbers, Tally, of_batch, staleness, together
 from server.demo.rollouts import Group, Rollout
@@ -34,13 +34,13 @@ class Shipped:
     tally: Tally
 
 
-class RolloutTruth(Observer):
+class RolloutTruth(Files, Observer):
     """Epoch times in the file; no collector reads it."""
 
     def __init__(self, orchestrator: Orchestrator, folder: Path, start: float) -> None:
+        super().__init__(start)
         self._orchestrator = orchestrator
-        self._start = start
-        self._file = AppendFile(folder / "truth_rollouts.jsonl", start)
+        self._file = self._open(folder / "truth_rollouts.jsonl")
         self._shipped: deque[Shipped] = deque(maxlen=_KEPT_STEPS)
         self._groups: deque[Group] = deque()
         self._ended: deque[Rollout] = deque()
@@ -110,12 +110,6 @@ class RolloutTruth(Observer):
             "window": self.window(step.end),
         }
         self._file.line(json.dumps(line), self._start + step.end)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
 
     # -- the last ten batches ----------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from server.demo.files import Files
 from server.demo.harness import Harness
 from server.demo.judges import Judges
 from server.demo.orchestrator import Orchestrator
-from server.demo.prime_run import AppendFile
 from server.demo.records import Observer
 
 EVERY_SECONDS = 30.0
@@ -62,14 +62,14 @@ def nearest_rank(ordered: list[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-class SandboxTruth(Observer):
+class SandboxTruth(Files, Observer):
     """Writes `truth_sandboxes.jsonl`. Epoch times; no collector reads it."""
 
     def __init__(self, orchestrator: Orchestrator, harness: Harness, folder: Path, start: float) -> None:
+        super().__init__(start)
         self._orchestrator = orchestrator
         self._harness = harness
-        self._start = start
-        self._file = AppendFile(folder / "truth_sandboxes.jsonl", start)
+        self._file = self._open(folder / "truth_sandboxes.jsonl")
 
     def tick(self, now: float) -> None:
         if now % EVERY_SECONDS:
@@ -77,9 +77,3 @@ class SandboxTruth(Observer):
         census = self._orchestrator.census()
         line = {"t": self._start + now, "in_flight": self._orchestrator.in_flight.value, "census": census}
         self._file.line(json.dumps(line | sandbox_state(self._harness, now)), self._start + now)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()

@@ -5,25 +5,15 @@ weight versions and status (slime/utils/types.py); so the past is told. What is 
 """
 
 import hashlib
-import json
-from collections import deque
 from collections.abc import Iterable
 
 from server.demo.rollouts import Rollout
-from server.demo.scenarios import Scenario
 from server.demo.slime_records import Generation, SlimeObserver, SlimeTiming
-
-# Nobody takes them: what is older than this is not worth keeping.
-_KEPT_LINES = 50_000
+from server.demo.telling import Telling
 
 
-class SlimeHook(SlimeObserver):
-    """Gathers lines as things happen; `take` hands them out. Of what ends before `since` (epoch) it tells nothing."""
-
-    def __init__(self, scenario: Scenario, seed: int, start: float, since: float = 0.0) -> None:
-        self._scenario, self._seed, self._start, self._since = scenario, seed, start, since - start
-        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self.is_live = False
+class SlimeHook(Telling, SlimeObserver):
+    """Gathers lines as things happen. Of a rollout in slime's word that is over before `since` it tells nothing."""
 
     def go_live(self, under_way: Iterable[Rollout]) -> None:
         """From now on tell what begins too; these have begun already."""
@@ -69,16 +59,5 @@ class SlimeHook(SlimeObserver):
             "dispatched_at": self._at(rollout.dispatched), "started_at": self._at(rollout.dispatched),
         }  # fmt: skip
 
-    def _say(self, rollout: Rollout, **told: object) -> None:
-        name = hashlib.sha256(f"{self._seed}:sample:{rollout.id}".encode()).hexdigest()[:16]
-        known = {key: value for key, value in told.items() if value is not None}
-        self._lines.append(json.dumps({"rollout_id": name, **known}, separators=(",", ":")))
-
-    def _at(self, seconds: float) -> float:
-        return round(self._start + seconds, 3)
-
-    def take(self) -> list[str]:
-        """The lines since the last call, oldest first."""
-        lines = list(self._lines)
-        self._lines.clear()
-        return lines
+    def _name(self, rollout: Rollout) -> str:
+        return hashlib.sha256(f"{self._seed}:sample:{rollout.id}".encode()).hexdigest()[:16]

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.demo.records import Means, Watcher
+from server.demo.records import Groups, Means, Watcher
 from server.demo.rollouts import Group, Rollout
 
 
 @dataclass(frozen=True)
-class Generation:
+class Generation(Groups):
     """One rollout in slime's word: the groups that were complete first, and those that were aborted then."""
 
     number: int
@@ -19,24 +19,8 @@ class Generation:
     groups: tuple[Group, ...]
     aborted: tuple[Group, ...]
 
-    def rollouts(self) -> Iterator[Rollout]:
-        return (rollout for group in self.groups for rollout in group.rollouts)
-
     def dropped(self) -> Iterator[Rollout]:
         return (rollout for group in self.aborted for rollout in group.rollouts)
-
-    @property
-    def response_tokens(self) -> int:
-        return sum(rollout.response_tokens for rollout in self.rollouts())
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and response: what the trainer computes on."""
-        return sum(rollout.group.prompt_tokens + rollout.response_tokens for rollout in self.rollouts())
-
-    def group_ratio(self, *outcomes: str) -> float:
-        """Share of groups whose outcome (`all`, `none`, `some`) is one of these."""
-        return sum(group.outcome in outcomes for group in self.groups) / len(self.groups)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median
 
-from server.demo.prime_run import AppendFile
+from server.demo.files import Files
 from server.demo.scenarios import Scenario
 from server.demo.slime_records import Generation, SlimeObserver, SlimeStep, SlimeTiming
 
@@ -20,14 +20,15 @@ _TRAINER = "(MegatronTrainRayActor pid=5230, ip=10.12.0.4)"
 _GPUS_PER_NODE = 8
 
 
-class SlimeRun(SlimeObserver):
+class SlimeRun(Files, SlimeObserver):
     """`run_dir/job.log` of a job that began at epoch `start`."""
 
     def __init__(self, scenario: Scenario, seed: int, run_dir: Path, start: float) -> None:
         assert scenario.slime is not None
-        self._scenario, self._plan, self._start = scenario, scenario.slime, start
+        super().__init__(start)
+        self._scenario, self._plan = scenario, scenario.slime
         self._noise = Random(f"{seed}:learning")
-        self._file = AppendFile(run_dir / "job.log", start)
+        self._file = self._open(run_dir / "job.log")
 
     def started(self, now: float) -> None:
         self._file.line(f"+ {_command(self._scenario)}", self._start + now)
@@ -58,12 +59,6 @@ class SlimeRun(SlimeObserver):
     def updated(self, now: float, version: int) -> None:
         elapsed = now - self._began_update
         self._say(now, _TRAINER, "timer.py:32", f"Timer update_weights end (elapsed: {elapsed:.1f}s)")
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
 
     def _say(self, now: float, actor: str, place: str, message: str) -> None:
         stamp = self._start + now

@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 
 from server.demo.fates import INFRA
+from server.demo.files import AppendFile
 from server.demo.harness import trace_id
 from server.demo.orchestrator import Orchestrator
-from server.demo.prime_run import AppendFile
 from server.demo.records import Batch, Observer
 from server.demo.rollouts import Call, Group, Rollout
 from server.demo.scenarios import Scenario

@@ -1,78 +1,80 @@
 """What really happened, step by step, from the simulation's own state. No collector reads it; tests judge by it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
 from server.demo.faults import Fault
+from server.demo.files import Files
 from server.demo.harness import Harness
-from server.demo.prime_run import AppendFile
-from server.demo.records import Batch, Observer, Step
+from server.demo.records import Batch, Groups, Means, Observer, Step
 from server.demo.sandbox_truth import sandbox_state
 from server.demo.scenarios import Scenario
 
 
-class Truth(Observer):
-    """Writes `truth.jsonl`, one line a trainer step, and `truth.json`, the parameters. Epoch times."""
+class TruthFiles(Files):
+    """Writes `truth.jsonl`, one line a trainer step, and `truth.json`, the parameters. Epoch times.
+
+    `age`: seconds between the run's start and the clock's, from which faults count; `more`: beside the parameters.
+    """
+
+    def __init__(
+        self, scenario: Scenario, seed: int, folder: Path, start: float, faults: Sequence[Fault], age: float = 0.0,
+        **more: object,
+    ) -> None:  # fmt: skip
+        super().__init__(start)
+        self._file = self._open(folder / "truth.jsonl")
+        about = {"scenario": scenario.name, "seed": seed, "start": start, "parameters": parameters(scenario), **more}
+        if faults:
+            about["faults"] = [{"kind": fault.kind, "at": start + age + fault.at} for fault in faults]
+        (folder / "truth.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+
+    def _write(self, number: int, start: float, end: float, seconds: float, told: Mapping[str, object]) -> None:
+        """The line of a step, whose parts are the stack's own."""
+        times = {"step": number, "start": self._start + start, "end": self._start + end, "step_seconds": seconds}
+        self._file.line(json.dumps({**times, **told}), self._start + end)
+
+
+class Truth(TruthFiles, Observer):
+    """Of prime-rl, and of whatever else trains on batches that an orchestrator ships."""
 
     def __init__(
         self, scenario: Scenario, seed: int, folder: Path, start: float, harness: Harness | None = None,
         faults: Sequence[Fault] = (),
     ) -> None:  # fmt: skip
-        self._start = start
+        age = scenario.sandboxes.age_seconds if scenario.sandboxes else 0.0
+        super().__init__(scenario, seed, folder, start, faults, age, expected=expected(scenario))
         self._harness = harness
-        self._file = AppendFile(folder / "truth.jsonl", start)
-        about = {
-            "scenario": scenario.name,
-            "seed": seed,
-            "start": start,
-            "parameters": parameters(scenario),
-            "expected": expected(scenario),
-        }
-        if faults:
-            age = scenario.sandboxes.age_seconds if scenario.sandboxes else 0.0
-            about["faults"] = [{"kind": fault.kind, "at": start + age + fault.at} for fault in faults]
-        (folder / "truth.json").write_text(json.dumps(about, indent=2) + "\n")
 
     def stepped(self, step: Step) -> None:
-        line: dict[str, object] = {**self._times(step), **_samples(step.batch), **_state(step), **self._more(step)}
+        told: dict[str, object] = {**_parts(step), **_samples(step.batch), **_state(step), **self._more(step)}
         if self._harness:
-            line["sandboxes"] = sandbox_state(self._harness, step.end)
-        self._file.line(json.dumps(line), self._start + step.end)
+            told["sandboxes"] = sandbox_state(self._harness, step.end)
+        self._write(step.batch.step, step.start, step.end, step.timing.total, told)
 
     def _more(self, step: Step) -> dict[str, float]:
         """What only some stacks have."""
         return {}
 
-    def flush(self) -> None:
-        self._file.flush()
 
-    def close(self) -> None:
-        self._file.close()
-
-    def _times(self, step: Step) -> dict[str, float]:
-        timing = step.timing
-        return {
-            "step": step.batch.step,
-            "start": self._start + step.start,
-            "end": self._start + step.end,
-            "step_seconds": timing.total,
-            "wait_seconds": timing.wait,
-            "compute_seconds": timing.compute,
-            "weight_sync_seconds": timing.broadcast,
-            "checkpoint_seconds": timing.checkpoint,
-            "other_seconds": timing.load,
-        }
+def _parts(step: Step) -> dict[str, float]:
+    timing = step.timing
+    return {
+        "wait_seconds": timing.wait,
+        "compute_seconds": timing.compute,
+        "weight_sync_seconds": timing.broadcast,
+        "checkpoint_seconds": timing.checkpoint,
+        "other_seconds": timing.load,
+    }
 
 
 def _samples(batch: Batch) -> dict[str, float]:
     """`tokens` are loss tokens (the responses), `total_tokens` those the trainer computes on."""
-    rollouts = list(batch.rollouts())
     totals, in_flight, in_queue = zip(*batch.staleness(), strict=True)
     return {
-        "samples": len(rollouts),
+        "samples": len(list(batch.rollouts())),
         "groups": len(batch.groups),
         "tokens": batch.response_tokens,
         "total_tokens": batch.total_tokens,
@@ -80,15 +82,34 @@ def _samples(batch: Batch) -> dict[str, float]:
         "staleness_max": max(totals),
         "staleness_in_flight_mean": fmean(in_flight),
         "staleness_in_queue_mean": fmean(in_queue),
-        "zero_advantage_ratio": batch.group_ratio("all", "none"),
-        "all_solved_ratio": batch.group_ratio("all"),
-        "none_solved_ratio": batch.group_ratio("none"),
+        **outcomes(batch),
+        "dropped_samples": sum(group.size for group in batch.dropped),
+        "gate_seconds": batch.gate_seconds,
+    }
+
+
+def outcomes(made: Groups) -> dict[str, float]:
+    """What became of the samples that one step trains on, in any stack."""
+    rollouts = list(made.rollouts())
+    return {
+        "zero_advantage_ratio": made.group_ratio("all", "none"),
+        "all_solved_ratio": made.group_ratio("all"),
+        "none_solved_ratio": made.group_ratio("none"),
         "response_tokens_mean": fmean(rollout.response_tokens for rollout in rollouts),
         "response_tokens_max": max(rollout.response_tokens for rollout in rollouts),
         "truncated_ratio": fmean(rollout.truncated for rollout in rollouts),
         "reward_mean": fmean(rollout.reward for rollout in rollouts),
-        "dropped_samples": sum(group.size for group in batch.dropped),
-        "gate_seconds": batch.gate_seconds,
+    }
+
+
+def engine_state(version: int, means: Means, generation_tokens: int) -> dict[str, float]:
+    """Of a stack without a queue: time-weighted means over the step, and totals at its end."""
+    return {
+        "policy_version": version,
+        "requests_running": means.running,
+        "requests_waiting": means.waiting,
+        "kv_usage": means.kv_usage,
+        "generation_tokens": generation_tokens,
     }
 
 

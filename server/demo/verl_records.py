@@ -1,10 +1,9 @@
 """What the simulation of verl tells those who write it down. Seconds since the run began."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.demo.records import Means, Watcher
-from server.demo.rollouts import Group, Rollout
+from server.demo.records import Groups, Means, Watcher
+from server.demo.rollouts import Group
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class VerlTiming:
 
 
 @dataclass(frozen=True)
-class VerlStep:
+class VerlStep(Groups):
     """One step. `bubble`: share of the generation's engine time that stood empty: 1 - mean running / most running."""
 
     number: int
@@ -40,22 +39,6 @@ class VerlStep:
     means: Means
     bubble: float
     generation_tokens: int
-
-    def rollouts(self) -> Iterator[Rollout]:
-        return (rollout for group in self.groups for rollout in group.rollouts)
-
-    @property
-    def response_tokens(self) -> int:
-        return sum(rollout.response_tokens for rollout in self.rollouts())
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and response: what the trainer computes on."""
-        return sum(rollout.group.prompt_tokens + rollout.response_tokens for rollout in self.rollouts())
-
-    def group_ratio(self, *outcomes: str) -> float:
-        """Share of groups whose outcome (`all`, `none`, `some`) is one of these."""
-        return sum(group.outcome in outcomes for group in self.groups) / len(self.groups)
 
 
 class VerlObserver(Watcher):

@@ -8,12 +8,12 @@ import hashlib
 import json
 import os
 import pprint
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from server.demo.prime_run import AppendFile
+from server.demo.files import Files
 from server.demo.scenarios import Scenario
 from server.demo.verl_records import VerlObserver, VerlStep
 
@@ -22,36 +22,43 @@ _PROJECT, _EXPERIMENT = "grpo-math", "qwen3-8b-sync"
 _KEPT_STEPS = 32
 
 
-class VerlRun(VerlObserver):
+class FileLogger(Files):
+    """The two files of any verl run below `run_dir`: what it prints, and the lines of `trainer.logger=['file']`."""
+
+    def __init__(self, seed: int, run_dir: Path, start: float, project: str, experiment: str) -> None:
+        super().__init__(start)
+        self._noise = Random(f"{seed}:learning")
+        self._log_path = f"{project}/{experiment}.jsonl"
+        (run_dir / project).mkdir()
+        self._log = self._open(run_dir / "train.log")
+        self._metrics = self._open(run_dir / self._log_path)
+
+    def _print(self, config: Mapping[str, object], now: float) -> None:
+        """The configuration as verl prints it when it begins."""
+        text = pprint.pformat(config)
+        self._log.line(f"{text}\nCreating file logger at {self._log_path}", self._start + now)
+
+    def _line(self, number: int, data: Mapping[str, float], now: float) -> None:
+        self._metrics.line(json.dumps({"step": number, "data": data}, separators=(",", ":")), self._start + now)
+
+
+class VerlRun(FileLogger, VerlObserver):
     """`run_dir` becomes a verl run that began at epoch `start`. No generation before `since` (epoch) is written."""
 
     def __init__(self, scenario: Scenario, seed: int, run_dir: Path, start: float, since: float = 0.0) -> None:
         assert scenario.verl is not None
-        self._scenario, self._seed, self._start, self._since = scenario, seed, start, since
-        self._noise = Random(f"{seed}:learning")
-        (run_dir / _PROJECT).mkdir()
+        super().__init__(seed, run_dir, start, _PROJECT, _EXPERIMENT)
+        self._scenario, self._seed, self._since = scenario, seed, since
         self.generations = run_dir / "rollouts"
         self.generations.mkdir()
-        self._log = AppendFile(run_dir / "train.log", start)
-        self._metrics = AppendFile(run_dir / _PROJECT / f"{_EXPERIMENT}.jsonl", start)
 
     def started(self, now: float) -> None:
-        text = pprint.pformat(_config(self._scenario))
-        self._log.line(text + f"\nCreating file logger at {_PROJECT}/{_EXPERIMENT}.jsonl", self._start + now)
+        self._print(_config(self._scenario), now)
 
     def stepped(self, step: VerlStep) -> None:
-        stamp = self._start + step.end
-        self._metrics.line(json.dumps({"step": step.number, "data": self._data(step)}, separators=(",", ":")), stamp)
-        if stamp >= self._since:
+        self._line(step.number, self._data(step), step.end)
+        if self._start + step.end >= self._since:
             self._dump(step)
-
-    def flush(self) -> None:
-        for file in (self._log, self._metrics):
-            file.flush()
-
-    def close(self) -> None:
-        for file in (self._log, self._metrics):
-            file.close()
 
     # -- metrics -----------------------------------------------------------------------------------------------
 

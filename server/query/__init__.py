@@ -1,26 +1,43 @@
-"""The only door for readers: the dashboard, the API, `/metrics` and the command line read through it."""
+"""The only door for readers: the dashboard, the API, `/metrics` and the command line read through it.
 
-from server.query.preflight import CheckInfo, PreflightInfo
-from server.query.reader import StoreReader
-from server.query.types import (
-    AlertInfo,
-    DeliveryInfo,
-    Delta,
-    Reader,
-    RuleInfo,
-    RunInfo,
-    RunNow,
-    SandboxInfo,
-    Series,
-    SignalInfo,
-    SignalNow,
-    SilenceInfo,
-    Status,
-    StepSeries,
-    TargetTrust,
-    UnknownRun,
-)
-from server.query.verdicts import VerdictSpan
+What is named here is loaded when it is first asked for: names and words alone need neither store nor rules.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.query.preflight import CheckInfo, PreflightInfo
+    from server.query.reader import StoreReader
+    from server.query.types import (
+        AlertInfo,
+        DeliveryInfo,
+        Delta,
+        Reader,
+        RuleInfo,
+        RunInfo,
+        RunNow,
+        SandboxInfo,
+        Series,
+        SignalInfo,
+        SignalNow,
+        SilenceInfo,
+        Status,
+        StepSeries,
+        TargetTrust,
+        UnknownRun,
+    )
+    from server.query.verdicts import VerdictSpan
+else:
+    _HOMES = {
+        "CheckInfo": "preflight", "PreflightInfo": "preflight", "StoreReader": "reader", "VerdictSpan": "verdicts",
+    }  # fmt: skip
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'types')}"), name)
+
 
 __all__ = [
     "AlertInfo",

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.alerts import links, text
 from server.alerts.config import AlertSettings
@@ -14,8 +14,10 @@ from server.alerts.mute import Silence
 from server.alerts.silences import silence_of
 from server.clock import Clock
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
-from server.store import Store
 from server.store.types import AlertRow, DeliveryRow, SilenceRow
+
+if TYPE_CHECKING:
+    from server.store import Store
 
 # More than a page shows and a person reads; beyond it something is wrong with the rules, not with the run.
 MOST_ALERTS = 10_000
@@ -26,7 +28,7 @@ EXPIRED_SECONDS = 7 * 86_400.0
 class AlertReader:
     """Thread-safe; every call reads the store. Rules and receivers are the configuration's."""
 
-    def __init__(self, store: Store, clock: Clock, settings: AlertSettings) -> None:
+    def __init__(self, store: "Store", clock: Clock, settings: AlertSettings) -> None:
         self._store, self._clock, self._settings = store, clock, settings
         self._rules = {rule.name: rule for rule in settings.rules}
         self._kinds = {receiver.name: receiver.kind for receiver in settings.receivers}

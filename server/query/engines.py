@@ -144,11 +144,11 @@ def _kv(values: Mapping[str, float]) -> float | None:
 
 
 def _rate(counter: Told | None, per: float) -> float | None:
-    """Increase per ``per`` seconds over the minutes that are known; after a decrease it counts from zero."""
+    """Increase per ``per`` seconds over the minutes that are known."""
     minutes = counter.minutes if counter is not None else ()
     if len(minutes) < 2:
         return None
-    grown = sum(new - old if new >= old else new for (_, old), (_, new) in pairwise(minutes))
+    grown = sum(_increase(old, new) for (_, old), (_, new) in pairwise(minutes))
     seconds = (minutes[-1][0] - minutes[0][0]) / 1000
     return per * grown / seconds if seconds > 0 else None
 
@@ -159,15 +159,16 @@ def _means(found: Iterable[Bucket]) -> dict[float, float]:
 
 def _grown(found: Iterable[Bucket], wide: int, per: float) -> dict[float, float]:
     """Increase from column to column; where one is missing, when it grew is not known."""
-    known = [one for one in found if one.n and one.last is not None]
+    known = [(one.ts, one.last) for one in found if one.n and one.last is not None]
     return {
-        new.ts / 1000: per * _increase(old.last or 0.0, new.last or 0.0) / (wide / 1000)
-        for old, new in pairwise(known)
-        if new.ts - old.ts == wide
+        at / 1000: per * _increase(old, new) / (wide / 1000)
+        for (before, old), (at, new) in pairwise(known)
+        if at - before == wide
     }
 
 
 def _increase(old: float, new: float) -> float:
+    """Of a counter; after a decrease it counts from zero."""
     return new - old if new >= old else new
 
 

@@ -8,9 +8,8 @@ from server.query.now import ITEMS
 from server.query.types import StepSeries
 from server.signals._window import TRAINER
 from server.store import Store
-from server.store.fleet import StepMark
 from server.store.ranges import fit_width
-from server.store.types import Bucket, SeriesKey
+from server.store.types import Bucket, SeriesKey, StepTime
 
 _Sum = tuple[int, float, float, float]
 """(how many points, their sum, lowest, highest)."""
@@ -26,10 +25,16 @@ class StepReader:
         """See `Reader.by_step`."""
         first, last = round(start * 1000), round(end * 1000)
         width = fit_width(max(1, round((last - first) / max(1, points))))
-        marks = self._store.fleet.step_marks(run, TRAINER, first - first % width, last + width, width)
+        marks = self._marks(run, first - first % width, last + width, width)
         return [self._one(run, name, marks, first, last, width) for name in names]
 
-    def _one(self, run: str, name: str, marks: Sequence[StepMark], start: int, end: int, width: int) -> StepSeries:
+    def _marks(self, run: str, start: int, end: int, width: int) -> list[StepTime]:
+        """Steps that ended from ``start`` (where a bucket begins) on; of more than two a bucket, its newest."""
+        buckets = -(-(end - start) // width)
+        found = self._store.step_times(run, TRAINER, start, start + buckets * width, 2 * buckets)
+        return [mark for mark in found if mark.ts >= start]
+
+    def _one(self, run: str, name: str, marks: Sequence[StepTime], start: int, end: int, width: int) -> StepSeries:
         signal, labels = parse_name(name)
         item = ITEMS.get(signal)
         number = self._store.find(run, SeriesKey("", signal, labels)) if marks else None
@@ -46,7 +51,7 @@ class StepReader:
         )
 
 
-def joined(buckets: Sequence[Bucket], marks: Sequence[StepMark]) -> dict[int, _Sum]:
+def joined(buckets: Sequence[Bucket], marks: Sequence[StepTime]) -> dict[int, _Sum]:
     """step -> what was measured while it was under way, or at its end; ``marks`` by time.
 
     A bucket counts for the step that ends first from its beginning on: a step's own point lies at its end. After a
@@ -58,7 +63,7 @@ def joined(buckets: Sequence[Bucket], marks: Sequence[StepMark]) -> dict[int, _S
         if not bucket.n or bucket.low is None or bucket.high is None or not marks:
             continue
         at = bisect_left(times, bucket.ts)
-        mark = marks[at] if at < len(marks) else StepMark(0, marks[-1].incarnation, marks[-1].step + 1)
+        mark = marks[at] if at < len(marks) else StepTime(0, marks[-1].step + 1, marks[-1].incarnation)
         life, known = found.get(mark.step, (-1, None))
         if mark.incarnation < life:
             continue

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.clock import Clock
-from server.store import Store
 from server.store.types import RunRow, VerdictRow
+
+if TYPE_CHECKING:
+    from server.store import Store
 
 # A tick's verdict is 5 s old; after a minute nobody ticks.
 STALE_SECONDS = 60.0
@@ -43,7 +45,7 @@ class VerdictSpan:
 class VerdictReader:
     """Thread-safe; `server.query.reader.StoreReader` hands its questions on."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: "Store", clock: Clock) -> None:
         self._store, self._clock = store, clock
 
     def now(self, row: RunRow) -> Mapping[str, Any] | None:

@@ -2,9 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import case, func, select
 
 from server.store.engine import Engines
 from server.store.series import unpack_labels
@@ -12,15 +11,6 @@ from server.store.tables import latest, runs, series, signal_state, steps, targe
 from server.store.types import GONE, LatestRow, PointState, SeriesKey
 
 Latest = list[tuple[SeriesKey, LatestRow]]
-
-
-@dataclass(frozen=True, slots=True)
-class StepMark:
-    """When a step of one life of the trainer ended (epoch ms)."""
-
-    ts: int
-    incarnation: int
-    step: int
 
 
 class FleetStore:
@@ -84,18 +74,3 @@ class FleetStore:
         query = select(c.run, answers, func.count()).where(c.run.in_(ids), c.error_kind != GONE).group_by(c.run)
         with self._engines.read.begin() as connection:
             return {run: (int(up), total) for run, up, total in connection.execute(query)}
-
-    def step_marks(self, run: str, axis: str, start: int, end: int, width: int) -> list[StepMark]:
-        """Steps that ended in [start, end), oldest first: the first one of every ``width`` ms."""
-        with self._engines.read.begin() as connection:
-            return _marks(connection, run, axis, start, end, max(1, width))
-
-
-def _marks(connection: Connection, run: str, axis: str, start: int, end: int, width: int) -> list[StepMark]:
-    c = steps.c
-    number = select(runs.c.id).where(runs.c.name == run).scalar_subquery()
-    here = (c.run == number, c.axis == axis, c.ts >= start, c.ts < end)
-    first = select(func.min(c.ts)).where(*here).group_by(c.ts - c.ts % width)
-    query = select(c.ts, c.incarnation, c.step).where(*here, c.ts.in_(first)).order_by(c.ts, c.incarnation, c.step)
-    # Rows of one instant (a log without times) are in the order in which they were written.
-    return [StepMark(*row) for row in connection.execute(query)]

@@ -5,15 +5,16 @@ from sqlalchemy import Connection, select, text
 from server.store.tables import runs, steps
 from server.store.types import StepTime
 
-# One seek per instant. `DISTINCT` before the join: between two steps many instants have the same.
+# One seek per instant. `DISTINCT` before the join: between two steps many instants have the same. `CROSS JOIN`: SQLite
+# would read every step of the run, in order, and look for each among the instants.
 _SEEKS = text("""WITH RECURSIVE instants(at) AS (
   SELECT CAST(:start AS BIGINT) UNION ALL SELECT at + :width FROM instants WHERE at + :width <= :end
 ), newest AS (
   SELECT DISTINCT (SELECT x.ts FROM steps x WHERE x.run = :run AND x.axis = :axis AND x.ts <= instants.at
     ORDER BY x.ts DESC LIMIT 1) AS ts FROM instants
 )
-SELECT s.ts, s.step, s.incarnation FROM newest JOIN steps s ON s.run = :run AND s.axis = :axis AND s.ts = newest.ts
- ORDER BY s.ts, s.incarnation, s.step""")
+SELECT s.ts, s.step, s.incarnation FROM newest CROSS JOIN steps s
+ WHERE s.run = :run AND s.axis = :axis AND s.ts = newest.ts ORDER BY s.ts, s.incarnation, s.step""")
 
 
 def between(connection: Connection, name: str, axis: str, start: int, end: int, most: int) -> list[StepTime]:
@@ -23,7 +24,7 @@ def between(connection: Connection, name: str, axis: str, start: int, end: int, 
         return []
     c = steps.c
     query = select(c.ts, c.step, c.incarnation).where(c.run == run, c.axis == axis)
-    inside = query.where(c.ts > start, c.ts <= end).order_by(c.ts, c.incarnation, c.step).limit(most)
+    inside = query.where(c.ts > start, c.ts <= end).order_by(c.ts, c.incarnation, c.step).limit(most + 1)
     before = query.where(c.ts <= start).order_by(c.ts.desc(), c.incarnation.desc(), c.step.desc()).limit(1)
     rows = [*connection.execute(before), *connection.execute(inside)]
     if len(rows) > most:

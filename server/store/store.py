@@ -18,7 +18,7 @@ from server.store.generators import GeneratorStore
 from server.store.pushes import PushStore
 from server.store.rollouts import RolloutStore
 from server.store.sandboxes import SandboxStore
-from server.store.schema.migrate import check, migrate
+from server.store.schema.revision import check
 from server.store.types import Batch, Bucket, HistogramDelta, LatestRow, RunRow, SeriesKey, StepRow, StepTime, TargetRow
 from server.store.verdicts import VerdictStore
 
@@ -73,11 +73,6 @@ class Store:
             engines.dispose()
             raise
         return cls(url, engines)
-
-    @staticmethod
-    def migrate(url: str) -> None:
-        """Create or upgrade the schema at ``url``; see `schema.migrate`."""
-        migrate(url)
 
     def close(self) -> None:
         """Close every connection. A WAL that nobody else uses is folded into the database."""

@@ -49,3 +49,10 @@ def histogram(
         "bucketCounts": [str(count) for count in counts], "attributes": attributes(**labels),
     }  # fmt: skip
     return {"name": name, "histogram": {"aggregationTemporality": temporality, "dataPoints": [point]}}
+
+
+def total(name: str, *points: dict[str, Any], monotonic: bool = True, temporality: int = 2) -> dict[str, Any]:
+    return {
+        "name": name,
+        "sum": {"aggregationTemporality": temporality, "isMonotonic": monotonic, "dataPoints": list(points)},
+    }

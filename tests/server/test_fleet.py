@@ -7,8 +7,7 @@ from server.clock import ScaledClock
 from server.query import StoreReader
 from server.query.steps import joined
 from server.store import Store
-from server.store.fleet import StepMark
-from server.store.types import Batch, Bucket, LatestRow, PointState, SeriesKey, StepStamp, TargetRow
+from server.store.types import Batch, Bucket, LatestRow, PointState, SeriesKey, StepStamp, StepTime, TargetRow
 
 NOW = 1_790_000_000.0
 MS = round(NOW * 1000)
@@ -124,7 +123,7 @@ def bucket(ts: int, value: float) -> Bucket:
 
 def test_a_step_trained_twice_has_the_newer_lifes_value() -> None:
     # Steps 1 to 3 end at 10, 20, 30; the next life goes on from step 2, at 40.
-    marks = [StepMark(10, 0, 1), StepMark(20, 0, 2), StepMark(30, 0, 3), StepMark(40, 1, 2), StepMark(50, 1, 3)]
+    marks = [StepTime(10, 1, 0), StepTime(20, 2, 0), StepTime(30, 3, 0), StepTime(40, 2, 1), StepTime(50, 3, 1)]
     found = joined([bucket(ts, float(ts)) for ts in (10, 20, 30, 40, 50)], marks)
     assert {step: total for step, (_, total, _, _) in found.items()} == {1: 10.0, 2: 40.0, 3: 50.0}
     # A late point of the first life does not take the place of the second's.

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from server import onboard
-from server.main import BAD_USAGE, main
+from server.cli import BAD_USAGE
+from server.main import main
 from server.onboard import Candidate, Found, look
 from tests.discovery.engine import engine
 from tests.e2e.test_forward import free_port
@@ -90,6 +91,6 @@ def test_asked_again_within_seconds_it_does_not_look_again(place: Path) -> None:
 def test_watch_without_a_source_says_what_there_is(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("server.main._LOOK", onboard.Kept(place / "outputs" / "verl", ()))
+    monkeypatch.setattr("server.cli.watch.LOOK", onboard.Kept(place / "outputs" / "verl", ()))
     assert main(["watch"]) == BAD_USAGE
     assert capsys.readouterr().out == "found on this machine:\n  rollscope watch .   # verl, trainer\n"

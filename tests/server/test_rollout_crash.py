@@ -5,7 +5,7 @@ import random
 import pytest
 
 from server.store import Store
-from tests.killed import begin
+from tests.killed import run_and_kill
 from tests.server import rollout_child
 from tests.server.rollout_child import MANY, offer
 from tests.server.test_pushes import lived, waiting
@@ -13,25 +13,14 @@ from tests.server.test_pushes import lived, waiting
 KILLS = 4
 
 
-def run_and_kill(url: str, first: int, bodies: int, spin: int) -> list[int]:
-    """Start the child at a body, read ``bodies`` acknowledgements, burn ``spin`` turns, kill it: all acknowledged."""
-    child, said = begin(rollout_child.main, url, first)
-    printed = [said.readline().strip() for _ in range(bodies + 1)][1:]
-    for _ in range(spin):
-        pass  # a seeded moment later
-    child.kill()
-    printed += said.read().split("\n")[:-1]  # the last line may be torn
-    child.join()
-    said.close()
-    return [int(n) for n in printed]
-
-
 @pytest.mark.crash
 def test_killed_between_inbox_and_merge(store_url: str) -> None:
     rng, acknowledged = random.Random(7), [-1]
     store = Store.open(store_url)
     for _ in range(KILLS):
-        acknowledged += run_and_kill(store_url, acknowledged[-1] + 1, rng.randrange(1, 8), rng.randrange(3_000_000))
+        bodies, spin = rng.randrange(1, 8), rng.randrange(3_000_000)
+        _, *told = run_and_kill(rollout_child.main, store_url, acknowledged[-1] + 1, lines=bodies, spin=spin)
+        acknowledged += map(int, told)
     last = acknowledged[-1] + 2  # one body may have been kept without a word
     offer(store, last)
     with lived(store, last) as run:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from server.store import Store
-from tests.killed import begin
+from tests.killed import run_and_kill
 from tests.server import verdict_child
 from tests.server.support import T0, bench
 from tests.server.verdict_child import SPELL, judge, tick
@@ -14,24 +14,13 @@ from tests.server.verdict_child import SPELL, judge, tick
 KILLS = 4
 
 
-def run_and_kill(url: str, first: int, ticks: int, spin: int) -> int:
-    """Start the child at a tick, read ``ticks`` words of it, burn ``spin`` turns, kill it: the last tick told."""
-    child, said = begin(verdict_child.main, url, first)
-    printed = [said.readline().strip() for _ in range(ticks + 1)][1:]
-    for _ in range(spin):
-        pass  # a seeded moment later
-    child.kill()
-    printed += said.read().split("\n")[:-1]  # the last line may be torn
-    child.join()
-    said.close()
-    return int(printed[-1])
-
-
 @pytest.mark.crash
 def test_killed_between_any_two_writes(store_url: str) -> None:
     rng, last = random.Random(8), -1
     for _ in range(KILLS):
-        last = run_and_kill(store_url, last + 1, rng.randrange(2, 9), rng.randrange(2_000_000))
+        lines, spin = rng.randrange(2, 9), rng.randrange(2_000_000)
+        *_, told = run_and_kill(verdict_child.main, store_url, last + 1, lines=lines, spin=spin)
+        last = int(told)
     store = Store.open(store_url)
     with bench(store, judge=judge) as run:
         end = last + 5  # a tick or two may have been kept without a word

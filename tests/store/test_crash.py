@@ -6,25 +6,12 @@ import sqlite3
 import pytest
 
 from server.store import Store
-from tests.killed import begin
+from tests.killed import run_and_kill
 from tests.store import crash_child
 from tests.store.crash_child import KEYS, T0
 from tests.store.helpers import FOREVER
 
 KILLS = 20
-
-
-def run_and_kill(url: str, lines: int, spin: int) -> list[str]:
-    """Start the child, read ``lines`` acknowledgements, burn ``spin`` turns, kill it; all that it printed."""
-    child, said = begin(crash_child.main, url)
-    printed = [said.readline().strip() for _ in range(lines + 1)]
-    for _ in range(spin):
-        pass  # a seeded moment later, somewhere inside a transaction
-    child.kill()
-    rest = said.read().split("\n")[:-1]  # the last line may be torn
-    child.join()
-    said.close()
-    return printed + rest
 
 
 def check(store: Store, acknowledged: set[int], resumed: list[int]) -> int:
@@ -49,7 +36,8 @@ def test_killed_at_twenty_points(store_url: str) -> None:
     acknowledged: set[int] = set()
     resumed: list[int] = []
     for _ in range(KILLS):
-        first, *numbers = run_and_kill(store_url, rng.randrange(1, 12), rng.randrange(400_000))
+        lines, spin = rng.randrange(1, 12), rng.randrange(400_000)
+        first, *numbers = run_and_kill(crash_child.main, store_url, lines=lines, spin=spin)
         resumed.append(int(first.removeprefix("from ")))
         assert not acknowledged or resumed[-1] > max(acknowledged)
         acknowledged |= {int(number) for number in numbers}

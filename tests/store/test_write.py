@@ -286,4 +286,7 @@ def test_when_steps_were_told_is_bounded(store: Store) -> None:
     assert steps(85_000, 200_000, 100) == [(80_000, 8, 0), (90_000, 9, 0), (100_000, 7, 1), (110_000, 8, 1)]
     # Instants 0, 40 s, 80 s and 120 s after the start: the newest step at each.
     assert steps(5_000, 125_000, 6) == [(0, 0, 0), (40_000, 4, 0), (80_000, 8, 0), (110_000, 8, 1)]
+    # From before the first step on: as many as asked for are all told, more are not cut off where they end.
+    assert [step for _, step, _ in steps(-5_000, 45_000, 5)] == [0, 1, 2, 3, 4]
+    assert steps(-5_000, 115_000, 6) == [(30_000, 3, 0), (70_000, 7, 0), (110_000, 8, 1)]
     assert steps(-90_000, -80_000, 6) == [] and store.step_times("nobody", "trainer", 0, T0, 6) == []

@@ -1,0 +1,52 @@
+"""What the commands that serve share: `up`, `watch` and `demo`."""
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from server import onboard
+from server.attach import Attached
+from server.cli._common import common
+from server.clock import WallClock
+from server.config import Settings
+from server.serve import AttachDashboard, bind, serve
+
+LOOK = onboard.Kept(Path())
+
+
+def serving(parser: argparse.ArgumentParser) -> None:
+    """What every command takes that serves."""
+    common(parser)
+    parser.add_argument("--host", default=None, help="address to bind (default 127.0.0.1; others need a token)")
+    parser.add_argument("--port", type=int, default=None, help="port (default 8050; 0 chooses one)")
+    parser.add_argument("--role", choices=("all", "collect", "web"), default=None, help="default: all")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+
+
+def composed(args: argparse.Namespace, settings: Settings) -> AttachDashboard:
+    """``args.compose`` is `server.main.compose`: nothing below it knows the dashboard."""
+    # Who named runs, or only shows what others collect, is not asked whether the engine next door is theirs.
+    candidates = None if settings.runs or settings.role == "web" else LOOK.pairs
+    return partial(args.compose, [receiver.name for receiver in settings.alerts.receivers], candidates)
+
+
+def serve_runs(args: argparse.Namespace, settings: Settings, runs: Sequence[Attached]) -> int:
+    """Until it is told to stop. Returns the exit code."""
+    sock = bind(settings.host, settings.port)
+    return serve(
+        settings, runs, WallClock(), composed(args, settings), version=args.version, sock=sock, announce=announcer(args)
+    )
+
+
+def announcer(args: argparse.Namespace) -> Callable[[str], None]:
+    """Says the address, and opens it for who sits at a terminal."""
+
+    def announce(url: str) -> None:
+        print(f"Rollscope is at {url}", flush=True)
+        if not args.no_browser and sys.stdout.isatty():
+            webbrowser.open(url)
+
+    return announce

@@ -1,0 +1,22 @@
+"""`rollscope preflight`: will the run fit what it is about to ask for?"""
+
+import argparse
+import os
+
+from server.cli import FAILED, OK
+from server.cli._common import common
+from server.clock import WallClock
+from server.commands import preflight
+from server.config import load
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    common(parser)
+    preflight.arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    runs = [(run, run.preflight) for run in load(args.config, os.environ).runs]
+    report = preflight.run(runs, preflight.plan(args), WallClock(), args.runs)
+    print(preflight.dump(report) if args.json else preflight.text(report))
+    return FAILED if preflight.failed(report) else OK

@@ -1,0 +1,22 @@
+"""`rollscope up`: serves what the configuration names."""
+
+import argparse
+
+from server import onboard
+from server.attach import attach
+from server.cli._common import settings
+from server.cli._serving import LOOK, serve_runs, serving
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    serving(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    found = settings(args)
+    runs = [] if found.role == "web" else [attach(run, wait=True) for run in found.runs]
+    for one in (awaited for run in runs for awaited in run.awaited):
+        print(f"waiting: run {one.settings.name}: {one.error}", flush=True)
+    if not found.runs and found.role != "web":
+        print("no run is configured; " + "\n".join(onboard.lines(LOOK())), flush=True)
+    return serve_runs(args, found, runs)

@@ -1,0 +1,64 @@
+"""`rollscope watch SOURCE...`: attaches to a run and serves it, or forwards it."""
+
+import argparse
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from server import onboard
+from server.attach import Ambiguous, Attached, attach, run_name, source_of
+from server.cli import BAD_USAGE
+from server.cli._common import SOURCE, settings
+from server.cli._serving import LOOK, serve_runs, serving
+from server.clock import WallClock
+from server.commands import forward
+from server.commands._look import introduce
+from server.config import RunSettings
+from server.problems import ConfigError
+
+WAIT_SECONDS = 5.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    serving(parser)
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"{SOURCE}; none: says what could be watched here")
+    parser.add_argument("--run", default=None, help="the run's name (default: the directory's)")
+    parser.add_argument("--wait", action="store_true", help="wait for sources that are not there yet")
+    forward.arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    if not args.sources:
+        return print("\n".join(onboard.lines(LOOK()))) or BAD_USAGE
+    forward.check(args)
+    chosen = settings(args)
+    sources = tuple(map(source_of, args.sources))
+    run = RunSettings(args.run or run_name(one.source for one in sources), sources)
+    attached = _wait_for(run) if args.wait else attach(run)
+    if args.push is not None and attached.discover:
+        raise ConfigError(["--push forwards sources that are named: let the server's configuration name the list"])
+    # A name nobody chose must not join two runs: `./a/out` and `./b/out` are told apart by what was read before.
+    place = next((target.path for target in attached.targets if target.path), None)
+    facts = {"source_path": str(Path(place).resolve())} if place else {}
+    chosen = replace(chosen, runs=(run,))
+    for line in introduce(attached, WallClock().now()):
+        print(line, flush=True)
+    if args.push is not None:
+        return forward.run(args, attached, partial(print, flush=True))
+    return serve_runs(args, chosen, [replace(attached, named=args.run is not None or not facts, facts=facts)])
+
+
+def _wait_for(run: RunSettings) -> Attached:
+    """Attach once everything is there: an engine that still loads, a run that has not begun."""
+    told: list[str] = []
+    while True:
+        try:
+            return attach(run)
+        except Ambiguous:
+            raise
+        except ConfigError as error:
+            if error.problems != told:
+                told = error.problems
+                print("waiting: " + "; ".join(told), flush=True)
+        time.sleep(WAIT_SECONDS)

@@ -1,0 +1,40 @@
+"""A base of whoever gathers what would be posted of rollouts: NDJSON for `POST /api/v1/runs/RUN/rollouts`."""
+
+import json
+from collections import deque
+
+from server.demo.harness import trace_id
+from server.demo.rollouts import Rollout
+from server.demo.scenarios import Scenario
+
+# Nobody takes them: what is older than this is not worth keeping.
+KEPT_LINES = 50_000
+
+
+class Telling:
+    """`_say` gathers a line, `take` hands them out. `start`: the run's, epoch seconds; `since` too.
+
+    What ends before `since` is left out by those who tell; `is_live`: what begins is told too.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, start: float, since: float = 0.0) -> None:
+        self._scenario, self._seed, self._start, self._since = scenario, seed, start, since - start
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.is_live = False
+
+    def take(self) -> list[str]:
+        """The lines since the last call, oldest first."""
+        lines = list(self._lines)
+        self._lines.clear()
+        return lines
+
+    def _say(self, rollout: Rollout, **told: object) -> None:
+        """What is None is not known, and left out."""
+        known = {key: value for key, value in told.items() if value is not None}
+        self._lines.append(json.dumps({"rollout_id": self._name(rollout), **known}, separators=(",", ":")))
+
+    def _name(self, rollout: Rollout) -> str:
+        return trace_id(self._seed, rollout)
+
+    def _at(self, seconds: float) -> float:
+        return round(self._start + seconds, 3)
