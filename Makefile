@@ -18,7 +18,7 @@ INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/pyth
   || $(BIN)/python -m pip --python $(1)/bin/python install -q $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check bench bench-alerts bench-scrape eval-verdict screenshots lock clean
+.PHONY: help setup demo test test-long check bench bench-alerts bench-scrape bench-ui eval-verdict screenshots lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook besi
 
 bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, memory, missed scrapes, beside Prometheus (8 minutes)
 	@$(BIN)/python -m bench.scrape $(ARGS)
+
+bench-ui: $(VENV)/.dev $(PLOTLY) $(WRITERS)/.ready node_modules/.ready ## looking: first chart, datum to pixel, open tabs, memory, beside TensorBoard and trackio (15 minutes)
+	@$(BIN)/python -m bench.ui $(ARGS)
 
 eval-verdict: $(VENV)/.dev ## is the verdict right? 300 simulated runs against measured truth, with a confusion matrix (15 minutes)
 	@$(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py

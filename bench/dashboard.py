@@ -1,73 +1,104 @@
-"""What an open dashboard costs: the first chart, bytes and processor time per tab, memory over hours. JSON lines.
+"""Parts of `bench.ui`: programs that serve, tabs that look at them in a real Chromium, and viewers without a screen.
 
-    python -m bench.dashboard [--tabs 10] [--seconds 60]
-
-The installed program serves a demo, real Chromium tabs look at it. Server figures are the server process' own
-(/proc), so that the browser's work beside it on the same cores does not count. Times to the first chart are of this
-machine; everything else holds on any.
+Server figures are the server process' own (/proc), so that the browser's work beside it on the same cores does not
+count. The machine's speed of the moment stands beside times (`slowness`): ratios hold on any.
 """
 
-import argparse
 import contextlib
 import json
 import re
-import statistics
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
+from playwright.sync_api import Browser, CDPSession, Page, Request
 
 from bench.server import cpu_seconds
-from tests.browser_support import start
+from dashboard.shell import INTERVAL_MS
 
-COLD_OPENS = 5
 SCENARIO = "generator-bound"
-READY = "() => document.querySelector('[data-page=ok]') && RS.chartsReady() && RS.plots().length > 0"
+# A line of a chart has been drawn, of a page that says it is whole.
+DRAWN = "() => document.querySelector('[data-page=ok]') && document.querySelector('.scatterlayer .lines path')"
+SIZE = {"width": 1440, "height": 900}
+PULL = '"delta.data"'
+ASK = "/_dash-update-component"
+# What a fixed piece of Python took here on an idle machine is 1; beside eight other jobs it has been 2.
+_UNIT_MS, _UNIT_LOOPS = 3.7, 400
 
 
-def report(bench: str, value: float, target: float | None = None, **more: Any) -> None:
-    judged = {} if target is None else {"target": target, "ok": value <= target}
-    print(json.dumps({"bench": bench, "value": round(value, 3), **judged, **more}), flush=True)
+def report(bench: str, value: float | None, target: float | None = None, **more: Any) -> None:
+    """One JSON line; ``value`` None: not measured, and ``more`` says why."""
+    judged = {} if target is None or value is None else {"target": target, "ok": value <= target}
+    shown = None if value is None else round(value, 3)
+    print(json.dumps({"bench": bench, "value": shown, **judged, **more}), flush=True)
 
 
-class Program:
-    """`rollscope demo`, once its first hour is there."""
+def slowness() -> float:
+    """How many times as long as on the idle machine of the README's figures a fixed piece of work takes now."""
+    example, began = {"a": [1, 2, 3], "b": {"c": "x" * 20}}, time.process_time()
+    for _ in range(_UNIT_LOOPS):
+        json.loads(json.dumps(example))
+        names = sorted(str(number) for number in range(20))
+        dict(zip(names, names, strict=True))
+    return round(1000 * (time.process_time() - began) / _UNIT_MS, 2)
 
-    def __init__(self, folder: str, speed: float) -> None:
-        words = [sys.executable, "-P", "-m", "server.main", "demo", "--scenario", SCENARIO, "--port", "0"]
-        words += ["--no-browser", "--speed", str(speed), "--store", f"sqlite:///{folder}/store-{speed:g}.db"]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None and self.process.stderr is not None
-        self.url = next(m[1] for line in self.process.stdout if (m := re.search(r"Rollscope is at (\S+)", line)))
-        for line in self.process.stderr:
-            if "first hour is there" in line:
-                break
-        self.run = httpx.get(f"{self.url}/api/v1/runs", trust_env=False).json()[0]["name"]
+
+@dataclass
+class Served:
+    """A server's process."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    def cpu(self) -> float:
+        """Processor seconds so far."""
+        return cpu_seconds(self.process.pid)
 
     def rss_mb(self) -> float:
+        """Resident memory now."""
         with open(f"/proc/{self.process.pid}/status") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
-    def cpu(self) -> float:
-        return cpu_seconds(self.process.pid)
-
-    def end(self) -> None:
-        self.process.terminate()
-        self.process.communicate(timeout=60)
+    def runs(self) -> list[str]:
+        """Names, the one with the newest data first."""
+        return [run["name"] for run in httpx.get(f"{self.url}/api/v1/runs", trust_env=False).json()]
 
 
 @contextlib.contextmanager
-def program(folder: str, speed: float) -> Iterator[Program]:
-    found = Program(folder, speed)
+def installed(*words: str, errors: int = subprocess.DEVNULL) -> Iterator[Served]:
+    """`rollscope` with these words, until the block ends.
+
+    Raises:
+        RuntimeError: it ended without serving.
+    """
+    command = [sys.executable, "-P", "-m", "server.main", *words, "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
-        yield found
+        assert process.stdout is not None
+        url = next((m[1] for line in process.stdout if (m := re.search(r"Rollscope is at (\S+)", line))), "")
+        if not url:
+            raise RuntimeError(f"rollscope {words[0]}: ended with {process.wait()}")
+        yield Served(process, url)
     finally:
-        found.end()
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@contextlib.contextmanager
+def demo(folder: str, speed: float) -> Iterator[Served]:
+    """`rollscope demo`, once its first hour is there; its store is ``folder``/demo.db."""
+    words = ["demo", "--scenario", SCENARIO, "--speed", str(speed), "--store", f"sqlite:///{folder}/demo.db"]
+    with installed(*words, errors=subprocess.PIPE) as served:
+        assert served.process.stderr is not None
+        for line in served.process.stderr:
+            if "first hour is there" in line:
+                break
+        yield served
 
 
 class Counted:
@@ -84,86 +115,107 @@ class Counted:
         self.requests += 1
 
 
-def cold(browser: Browser, url: str) -> tuple[float, float]:
-    """(seconds to the first chart drawn, MB) of a browser that has seen nothing."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
+def cold(browser: Browser, url: str, drawn: str = DRAWN) -> tuple[float, float]:
+    """(seconds to the first chart drawn, MB until then) of a browser that has seen nothing."""
+    context = browser.new_context(viewport=SIZE)  # type: ignore[arg-type]
     page = context.new_page()
     counted = Counted(page)
-    page.goto(url)
-    page.wait_for_function(READY, polling=20)
+    page.goto(url, wait_until="commit")
+    page.wait_for_function(drawn, polling=20, timeout=120_000)
     seconds = page.evaluate("performance.now() / 1000")
-    page.wait_for_load_state("networkidle")
+    # What was on its way when the chart was there belongs to it: asked for before, or not needed for it.
+    page.wait_for_timeout(300)
+    found = counted.bytes / 1e6
     context.close()
-    return seconds, counted.bytes / 1e6
+    return seconds, found
 
 
-def watched(browser: Browser, served: Program, tabs: int, seconds: float) -> dict[str, float]:
-    """Server CPU (s) and bytes of ``tabs`` open tabs over so many seconds."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    pages = [context.new_page() for _ in range(tabs)]
-    counts = [Counted(page) for page in pages]
-    for page in pages:
-        page.goto(f"{served.url}/?run={served.run}")
-        page.wait_for_function(READY)
-    settle(pages, 5)
-    before, began, cpu = sum(one.bytes for one in counts), time.monotonic(), served.cpu()
-    settle(pages, seconds)
-    took = time.monotonic() - began
-    found = {"cpu": (served.cpu() - cpu) / took, "bytes": (sum(one.bytes for one in counts) - before) / took}
+@contextlib.contextmanager
+def tabs(browser: Browser, url: str, count: int, drawn: str = DRAWN) -> Iterator[list[tuple[Page, Counted]]]:
+    """So many tabs, each with its chart drawn."""
+    context = browser.new_context(viewport=SIZE)  # type: ignore[arg-type]
+    found = []
+    for _ in range(count):
+        page = context.new_page()
+        found.append((page, Counted(page)))
+        page.goto(url, wait_until="commit")
+        page.wait_for_function(drawn, timeout=120_000)
+    yield found
     context.close()
-    return found
-
-
-def settle(pages: Sequence[Page], seconds: float) -> None:
-    """Let them live for so long. Without a tab the server alone."""
-    if pages:
-        pages[0].wait_for_timeout(1000 * seconds)
-    else:
-        time.sleep(seconds)
 
 
 def heap_mb(page: Page) -> float:
+    """What the page's scripts hold, after a collection."""
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.collectGarbage")
     used: float = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
     return used / 1e6
 
 
-def flat(browser: Browser, served: Program, tabs: int, quarters: int, seconds: float) -> None:
-    """Memory of tabs and server over compressed time, a line per quarter."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    pages = [context.new_page() for _ in range(tabs)]
-    for page in pages:
-        page.goto(f"{served.url}/?run={served.run}")
-        page.wait_for_function(READY)
-    for quarter in range(quarters):
-        settle(pages, seconds)
-        heap = statistics.mean(heap_mb(page) for page in pages)
-        report(f"memory, quarter {quarter + 1}", served.rss_mb(), unit="MB of the server", heap_mb=round(heap, 1))
-    context.close()
+def pull_of(page: Page) -> dict[str, Any]:
+    """What this tab asks the server at a tick."""
+
+    def asks(request: Request) -> bool:
+        return ASK in request.url and PULL in (request.post_data or "")
+
+    with page.expect_request(asks, timeout=60_000) as found:
+        pass
+    asked: dict[str, Any] = found.value.post_data_json
+    return asked
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tabs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = start(playwright)
-        with program(folder, 1.0) as served:
-            opens = [cold(browser, f"{served.url}/?run={served.run}") for _ in range(COLD_OPENS)]
-            report("cold open: seconds to the first chart", statistics.median(one for one, _ in opens), 1.5)
-            report("cold open: MB", max(mb for _, mb in opens), 0.8)
-            alone = watched(browser, served, 0, args.seconds)
-            for tabs in (1, args.tabs):
-                found = watched(browser, served, tabs, args.seconds)
-                more = 1000 * (found["cpu"] - alone["cpu"]) / tabs
-                report(f"{tabs} tabs: server ms per tab and second", more, 10.0, alone_ms=round(1000 * alone["cpu"], 1))
-                report(f"{tabs} tabs: kB/s per tab", found["bytes"] / tabs / 1000, 10.0)
-        with program(folder, 60.0) as served:
-            flat(browser, served, args.tabs, 4, 30.0)
-        browser.close()
+@dataclass
+class Viewers:
+    """Tabs without a screen: each asks what a real one asked, as often, and goes on from the answer.
+
+    ``bytes``: of the answers' bodies; ``asked``: how many there were, ``failed``: how many were not 200.
+    """
+
+    url: str
+    pull: dict[str, Any]
+    count: int
+    bytes: int = 0
+    asked: int = 0
+    failed: int = 0
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __enter__(self) -> "Viewers":
+        for number in range(self.count):
+            self._threads.append(threading.Thread(target=self._look, args=(number / max(1, self.count),)))
+            self._threads[-1].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _look(self, phase: float) -> None:
+        pull, every = json.loads(json.dumps(self.pull)), INTERVAL_MS / 1000
+        wanted = pull["inputs"][0]["value"]
+        due = time.monotonic() + phase * every
+        with httpx.Client(base_url=self.url, trust_env=False, timeout=60.0) as client:
+            while not self._over.wait(max(0.0, due - time.monotonic())):
+                self._note(answer := client.post(ASK, json=pull))
+                if answer.status_code == httpx.codes.OK:
+                    told = answer.json()["response"]["delta"]["data"]
+                    wanted |= {key: told[key] for key in ("cursor", "have") if key in told} | {"n": wanted["n"] + 1}
+                # A tick while a call is pending is left out, as a tab leaves it out.
+                due = max(due + every, time.monotonic())
+
+    def _note(self, answer: httpx.Response) -> None:
+        with self._lock:
+            self.asked += 1
+            self.bytes += len(answer.content)
+            self.failed += answer.status_code != httpx.codes.OK
 
 
-if __name__ == "__main__":
-    main()
+def slope(samples: Sequence[tuple[float, float]]) -> float:
+    """Least squares: how much the second grows per unit of the first."""
+    n, xs, ys = len(samples), [x for x, _ in samples], [y for _, y in samples]
+    mean_x, mean_y = sum(xs) / n, sum(ys) / n
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in samples) / spread if spread else 0.0

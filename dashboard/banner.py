@@ -188,7 +188,8 @@ def _cost(facts: Facts) -> View:
         unpriced = _named(facts) and not facts.over and bill is not None and bill.value is None
         return {"b.usd": "", "b.share": "What it costs is not known: the GPUs have no price" if unpriced else ""}
     share = text(dollars / bill.value, "ratio") if bill is not None and bill.value else ""
-    return {"b.usd": f"{dollars:,.2f} USD/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
+    least = "at least " if _verdict(facts).get("usd_lacks") else ""
+    return {"b.usd": f"{least}{dollars:,.2f} USD/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
 
 
 def next_steps(facts: Facts) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dashboard.format import text
-from dashboard.panels import Want
+from dashboard.panels import Signals, Want
 from dashboard.urlstate import OVER
 from server.query.types import SignalNow, Status, TargetTrust
 
@@ -26,7 +26,7 @@ class Facts:
     def __init__(self, status: Status) -> None:
         self.status = status
         lost = self._dead_engines()
-        self.signals = tuple(_honest(signal, lost) for signal in status.signals)
+        self.signals = Signals(_honest(signal, lost) for signal in status.signals)
 
     def find(self, signal: str, **labels: str) -> SignalNow | None:
         return Want(signal, tuple(labels.items())).explain(self.signals)

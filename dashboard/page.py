@@ -31,8 +31,11 @@ Json = dict[str, Any]
 
 # What can fire changes when a target comes or goes, and costs a look at every series of the run.
 _RULES_SECONDS = 30.0
-# Half of what a tick costs. Of ten browsers that show a run one reads it; none sees it later than the next tick.
-_STATUS_SECONDS = 0.9
+# Nearly all that a look costs. Of ten browsers that show a run one reads it, once for each tick of the run: new points
+# are never shown beside an older one. What changes without a point is seen before the next tick (5 s), and at once by
+# whoever changed it (`Scope.fresh`).
+STATUS_SECONDS = 4.0
+_BLIND_SECONDS = 0.9
 
 
 class Rules:
@@ -67,12 +70,16 @@ class Scope:
     span: Span | None = None
     # Up to where the points were read: texts that stand beside them are no older.
     cursor: str = ""
+    # Somebody changed something and wants to see it: nothing that was read for others will do.
+    fresh: bool = False
     # The address's query, for a page that has more in it than run and time (`Page.asks`).
     search: str = ""
 
     @cached_property
     def status(self) -> Status:
-        return self.shared.get(("status", self.run, self.cursor), _STATUS_SECONDS, lambda: self.reader.status(self.run))
+        # Without a cursor nobody knows whether there is news, as at a page's first load.
+        seconds = 0.0 if self.fresh else STATUS_SECONDS if self.cursor else _BLIND_SECONDS
+        return self.shared.get(("status", self.run, self.cursor), seconds, lambda: self.reader.status(self.run))
 
     @cached_property
     def facts(self) -> Facts:
@@ -81,6 +88,11 @@ class Scope:
     @cached_property
     def alerts(self) -> list[AlertInfo]:
         return settle(self.reader.alerts(self.about), self.silences)
+
+    def resolved(self, most: int) -> list[AlertInfo]:
+        """Alerts that are over, the newest first: shared like the status."""
+        key = ("resolved", self.about, most, self.cursor)
+        return self.shared.get(key, STATUS_SECONDS, lambda: self.reader.alert_history(self.about, most))
 
     @cached_property
     def silences(self) -> list[SilenceInfo]:
@@ -132,6 +144,16 @@ class Page:
     timed: bool = False
     asks: tuple[str, ...] = ()
     whole: bool = False
+
+
+def shown(page: Page, scope: Scope) -> View:
+    """`cells`, which browsers share that show the same page of a run at the same points."""
+    if scope.fresh or not scope.cursor:
+        return cells(page, scope)
+    span = scope.span
+    when = (span.end - span.start, None if span.follow else span.end) if span else None
+    key = ("cells", page.key, scope.run, scope.everything, scope.search, when, scope.cursor)
+    return scope.shared.get(key, STATUS_SECONDS, lambda: cells(page, scope))
 
 
 def cells(page: Page, scope: Scope) -> View:

@@ -4,8 +4,9 @@ A line names a signal and the labels it needs. Labels nobody asked for do not br
 candidates the one with the fewest extra labels wins, then the first by name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Literal
 
@@ -15,6 +16,28 @@ from server.query.types import SignalNow
 Labels = tuple[tuple[str, str], ...]
 
 
+class Signals(tuple[SignalNow, ...]):
+    """A run's signals, found by name: a page asks two hundred times for one of three hundred."""
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Sequence[SignalNow]]:
+        """Name -> those of that name, in their order."""
+        found: dict[str, list[SignalNow]] = {}
+        for one in self:
+            found.setdefault(one.signal, []).append(one)
+        return found
+
+
+def _of(signals: Sequence[SignalNow], name: str) -> Sequence[SignalNow]:
+    return signals.by_name.get(name, ()) if isinstance(signals, Signals) else [s for s in signals if s.signal == name]
+
+
+@lru_cache(maxsize=1024)
+def _choices(labels: Labels) -> Sequence[dict[str, str]]:
+    keys = [key for key, _ in labels]
+    return [dict(zip(keys, values, strict=True)) for values in product(*(value.split("|") for _, value in labels))]
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """A signal and the labels it must carry; ``a|b`` accepts either value and prefers the first."""
@@ -22,15 +45,13 @@ class Want:
     signal: str
     labels: Labels = ()
 
-    def choices(self) -> Iterator[dict[str, str]]:
+    def choices(self) -> Sequence[dict[str, str]]:
         """Every accepted set of labels, the preferred first."""
-        keys = [key for key, _ in self.labels]
-        for values in product(*(value.split("|") for _, value in self.labels)):
-            yield dict(zip(keys, values, strict=True))
+        return _choices(self.labels)
 
     def find(self, signals: Sequence[SignalNow]) -> SignalNow | None:
         """The signal that fits best, or None."""
-        same = [s for s in signals if s.signal == self.signal]
+        same = _of(signals, self.signal)
         for labels in self.choices():
             fits = [s for s in same if labels.items() <= s.labels.items()]
             if fits:
@@ -39,7 +60,7 @@ class Want:
 
     def explain(self, signals: Sequence[SignalNow]) -> SignalNow | None:
         """As `find`; else the bare signal, which says why there is nothing."""
-        bare = (s for s in signals if s.signal == self.signal and s.value is None)
+        bare = (s for s in _of(signals, self.signal) if s.value is None)
         return self.find(signals) or next(bare, None)
 
     def names(self, signals: Sequence[SignalNow]) -> list[str]:
@@ -283,6 +304,7 @@ def names_by_slot(
     signals: Sequence[SignalNow], panels: Sequence[Panel] = PANELS, cards: Sequence[Card] = CARDS
 ) -> Mapping[str, list[str]]:
     """Which series feed which slot, as the run reports now."""
+    signals = Signals(signals)
     names = {slot: one.names(signals) for slot, one in slots(panels, cards).items()}
     for card in cards:
         found = card.find(signals)

@@ -5,7 +5,7 @@ from typing import Any
 
 from dashboard import urlstate
 from dashboard.live import Views
-from dashboard.page import Json, Page, Scope, cells
+from dashboard.page import Json, Page, Scope, cells, shown
 from dashboard.pages import by_key
 from server.query.types import UnknownRun
 
@@ -29,6 +29,7 @@ def tick(look: Callable[[str, bool], Scope], views: Views, pull: Mapping[str, An
 def _scope(look: Callable[[str, bool], Scope], page: Page, pull: Mapping[str, Any]) -> Scope:
     """What is to be read, at the time that the browser shows and the server's clock has moved on."""
     scope = look(str(pull["run"]), bool(pull.get("all")))
+    scope.fresh = bool(pull.get("fresh"))
     span = urlstate.shown(pull.get("span")) if page.timed else None
     scope.span = urlstate.moved(span, scope.reader.now()) if span else None
     scope.search = str(pull.get("ask") or "") if page.asks or page.charts else ""
@@ -44,4 +45,4 @@ def _news(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:
         return None
     scope.cursor = delta.cursor
     points = page.points(delta, scope.status)
-    return {"cursor": delta.cursor, "now": round(delta.now, 3), "cells": cells(page, scope), "points": points}
+    return {"cursor": delta.cursor, "now": round(delta.now, 3), "cells": shown(page, scope), "points": points}

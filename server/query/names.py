@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from collectors.model import Labels
 
@@ -11,6 +12,7 @@ _PAIR = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 
+@lru_cache(maxsize=1 << 14)
 def format_name(signal: str, labels: Labels) -> str:
     """The written form; labels sorted, values escaped as in the exposition format."""
     if not labels:

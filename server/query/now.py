@@ -33,6 +33,10 @@ def info(item: Signal | Counter) -> SignalInfo:
     )
 
 
+INFOS: Mapping[str, SignalInfo] = {name: info(item) for name, item in ITEMS.items()}
+"""What each of them is."""
+
+
 def step_stale_seconds(by_signal: Mapping[str, Rows]) -> float:
     """How old a run's newest step may be, by how long its steps take."""
     steps = by_signal.get("trainer_step_seconds", ())

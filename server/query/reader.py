@@ -13,7 +13,7 @@ from server.query.alerts import AlertReader
 from server.query.engines import EngineReader
 from server.query.fleet import FleetReader, run_info
 from server.query.names import format_name, parse_name
-from server.query.now import ITEMS, TICK_STALE_SECONDS, info, never, signal_now, step_stale_seconds, words
+from server.query.now import INFOS, ITEMS, TICK_STALE_SECONDS, never, signal_now, step_stale_seconds, words
 from server.query.preflight import PreflightInfo
 from server.query.rollout_types import (
     Cells,
@@ -28,6 +28,7 @@ from server.query.rollout_types import (
 )
 from server.query.rollouts import RolloutReader
 from server.query.sandboxes import SandboxReader
+from server.query.series_names import SeriesNames
 from server.query.step_axis import StepAt
 from server.query.steps import StepReader
 from server.query.types import (
@@ -79,12 +80,13 @@ class StoreReader(EngineReader):
         self._rollouts = RolloutReader(store, clock)
         self._verdicts = VerdictReader(store, clock)
         self._fleet, self._by_step = FleetReader(store, clock), StepReader(store)
+        self._names = SeriesNames(store)
 
     def now(self) -> float:
         return self._clock.now()
 
     def infos(self) -> Mapping[str, SignalInfo]:
-        return {name: info(item) for name, item in ITEMS.items()}
+        return INFOS
 
     def runs(self) -> list[RunInfo]:
         rows = sorted(self._store.runs(), key=lambda row: (row.last_ts or 0, row.name), reverse=True)
@@ -142,7 +144,7 @@ class StoreReader(EngineReader):
         ts = row.watermark / 1000 if row.watermark is not None else now
         # Counters first: a series that is made in between then has its name.
         totals = self._store.counters(row.name)
-        names = dict(self._store.series(row.name, target=""))
+        names = self._names.of(row.name, totals)
         found = []
         for series, value in totals.items():
             key = names[series]
@@ -281,13 +283,14 @@ class StoreReader(EngineReader):
         row = self._run(run)
         now = self._clock.now()
         match = _CURSOR.fullmatch(cursor)
-        if match is None or match[1] != str(row.generation) or int(match[2]) > self._store.last_seq(run):
+        if match is None or match[1] != str(row.generation):
             return Delta(self.cursor(run), True, now, {})
         generation, seq = match[1], match[2]
         rows = self._store.points_since(run, int(seq), DELTA_ROWS)
-        if len(rows) >= DELTA_ROWS:
+        # A cursor of the future is another store's; where there are points behind it, it is none.
+        if len(rows) >= DELTA_ROWS or (not rows and int(seq) > self._store.last_seq(run)):
             return Delta(self.cursor(run), True, now, {})
-        names = {series: key for series, key in self._store.series(run, target="")} if rows else {}
+        names = self._names.of(run, {series for _, series, *_ in rows})
         points: dict[str, list[tuple[float, float | None]]] = {}
         for _, series, ts, value, state in rows:
             key = names[series]

@@ -10,7 +10,7 @@ from dataclasses import fields
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from server.store.bulk import Row, clean, upsert
@@ -31,8 +31,30 @@ _OUTBOX = (
     "next_at", "answer",
 )  # fmt: skip
 
+
+def _alerts_of(where: ColumnElement[bool], *first: ColumnElement[Any]) -> tuple[Select[Any], Select[Any]]:
+    """Statements for all runs and for one (``run``). Put together once: every look at a page asks them."""
+    query = select(runs.c.name, *(alerts.c[name] for name in _ALERT)).join(runs, runs.c.id == alerts.c.run)
+    # The fingerprint last: equal times must not change places from one read to the next.
+    query = query.where(where).order_by(*first, alerts.c.active_at, alerts.c.fingerprint).limit(bindparam("most"))
+    return query, query.where(runs.c.name == bindparam("run"))
+
+
+_SINCE = _alerts_of(or_(alerts.c.resolved_at.is_(None), alerts.c.resolved_at >= bindparam("since")))
+_IN_STATES = _alerts_of(alerts.c.state.in_(bindparam("states", expanding=True)))
+_FIRED = _alerts_of(
+    and_(alerts.c.resolved_at.is_not(None), alerts.c.fired_at.is_not(None)), alerts.c.resolved_at.desc()
+)
+_QUIET = (
+    select(*(silences.c[name] for name in _SILENCE))
+    .where(or_(silences.c.ends_at > bindparam("now"), silences.c.ends_at >= bindparam("expired")))
+    .order_by(silences.c.ends_at, silences.c.id)
+)
+
 _JSON_LABELS = ("series", "labels")
 _JSON_NAMES = ("firing", "resolved")
+# As good as no limit, and later than any silence can end: SQL has a number there.
+MOST, FOREVER = 2**31 - 1, 2**63 - 1
 _WORDS = ("rule", "reason", "muted")
 
 
@@ -161,28 +183,22 @@ class AlertStore:
 
     def active(self, run: str, since_ms: int) -> AlertRows:
         """Pending and firing alerts of a run and those resolved at or after ``since_ms``, oldest first."""
-        c = alerts.c
-        return [row for _, row in self._alerts(run, or_(c.resolved_at.is_(None), c.resolved_at >= since_ms))]
+        return [row for _, row in self._alerts(_SINCE, run, MOST, since=since_ms)]
 
     def list(self, run: str | None, states: Collection[str], limit: int) -> RunAlerts:
         """(run, alert) in one of the states, of one run or of all, oldest first."""
-        return self._alerts(run, alerts.c.state.in_(sorted(states)), limit=limit)
+        return self._alerts(_IN_STATES, run, limit, states=sorted(states))
 
     def history(self, run: str | None, limit: int) -> RunAlerts:
         """(run, alert) that fired and is resolved, newest resolution first."""
-        c = alerts.c
-        had_fired = and_(c.resolved_at.is_not(None), c.fired_at.is_not(None))
-        return self._alerts(run, had_fired, c.resolved_at.desc(), limit=limit)
+        return self._alerts(_FIRED, run, limit)
 
     def _alerts(
-        self, run: str | None, where: ColumnElement[bool], *first: ColumnElement[Any], limit: int | None = None
+        self, statements: tuple[Select[Any], Select[Any]], run: str | None, limit: int, **more: Any
     ) -> RunAlerts:
-        query = select(runs.c.name, *(alerts.c[name] for name in _ALERT)).join(runs, runs.c.id == alerts.c.run)
-        # The fingerprint last: equal times must not change places from one read to the next.
-        query = query.where(where).order_by(*first, alerts.c.active_at, alerts.c.fingerprint).limit(limit)
-        if run is not None:
-            query = query.where(runs.c.name == run)
-        return self._read(lambda c: [(name, _alert(values)) for name, *values in c.execute(query)])
+        given = {**more, "most": limit} | ({} if run is None else {"run": run})
+        query = statements[run is not None]
+        return self._read(lambda c: [(name, _alert(values)) for name, *values in c.execute(query, given)])
 
     def abandon(self, runs_kept: Collection[str], now_ms: int) -> int:
         """End the alerts of every run but these: nobody evaluates them any more. How many were ended."""
@@ -204,10 +220,8 @@ class AlertStore:
 
     def silences(self, now_ms: int, expired_since: int | None = None) -> SilenceRows:
         """Active and pending silences, and those that ended at or after ``expired_since``; the first to end first."""
-        c = silences.c
-        wanted = c.ends_at > now_ms if expired_since is None else or_(c.ends_at > now_ms, c.ends_at >= expired_since)
-        query = select(*(c[name] for name in _SILENCE)).where(wanted).order_by(c.ends_at, c.id)
-        return self._read(lambda connection: [_silence(values) for values in connection.execute(query)])
+        given = {"now": now_ms, "expired": FOREVER if expired_since is None else expired_since}
+        return self._read(lambda connection: [_silence(values) for values in connection.execute(_QUIET, given)])
 
     def put_silence(self, silence: SilenceRow) -> None:
         """Create a silence, or replace the one with its id."""

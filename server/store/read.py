@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import BindParameter, Connection, bindparam, func, select
 
 from collectors.model import Event, Labels
 from server.store.series import unpack_labels
@@ -38,6 +38,28 @@ _RUN = (
     runs.c.facts,
 )
 _TARGET = tuple(column for column in targets.columns if column.name != "run")
+# What every look at a run asks is put together once: that costs as much as SQLite's answer.
+_NAME: BindParameter[str] = bindparam("name")
+_ONE = select(*_RUN).where(runs.c.name == _NAME)
+_SEQ = select(runs.c.seq).where(runs.c.name == _NAME)
+_COUNTERS = select(counters.c.series, counters.c.v).join(runs, runs.c.id == counters.c.run).where(runs.c.name == _NAME)
+_LATEST = (
+    select(series.c.target, series.c.metric, series.c.labels, series.c.axis)
+    .add_columns(latest.c.series, latest.c.ts, latest.c.v, latest.c.state, latest.c.why, latest.c.source)
+    .join(runs, runs.c.id == latest.c.run)
+    .join(series, series.c.id == latest.c.series)
+    .where(runs.c.name == _NAME)
+    .order_by(latest.c.series)
+)
+# A subquery, not a join: the index on (run, seq) then gives the rows in order, without a sort.
+_POINTS = (
+    select(points.c.seq, points.c.series, points.c.ts, points.c.v, points.c.state)
+    .where(points.c.run == select(runs.c.id).where(runs.c.name == _NAME).scalar_subquery())
+    .where(points.c.seq > bindparam("seq"))
+    .order_by(points.c.seq)
+    .limit(bindparam("most"))
+)
+_STATES = {int(state): state for state in PointState}
 
 
 def all_runs(connection: Connection) -> list[RunRow]:
@@ -48,7 +70,7 @@ def all_runs(connection: Connection) -> list[RunRow]:
 
 def one_run(connection: Connection, name: str) -> RunRow | None:
     """A run by name."""
-    row = connection.execute(select(*_RUN).where(runs.c.name == name)).one_or_none()
+    row = connection.execute(_ONE, {"name": name}).one_or_none()
     return None if row is None else _run(row)
 
 
@@ -70,7 +92,7 @@ def rolled_of_series(connection: Connection, number: int) -> int | None:
 
 def run_seq(connection: Connection, name: str) -> int:
     """The newest seq of a run; 0 before its first point."""
-    return int(connection.execute(select(runs.c.seq).where(runs.c.name == name)).scalar() or 0)
+    return int(connection.execute(_SEQ, {"name": name}).scalar() or 0)
 
 
 def run_cursors(connection: Connection, name: str) -> dict[str, str]:
@@ -108,24 +130,14 @@ def run_states(connection: Connection, name: str) -> dict[str, tuple[int, str]]:
 
 def run_counters(connection: Connection, name: str) -> dict[int, float]:
     """series -> absolute value."""
-    query = select(counters.c.series, counters.c.v).join(runs, runs.c.id == counters.c.run)
-    return {number: value for number, value in connection.execute(query.where(runs.c.name == name))}
+    return {number: value for number, value in connection.execute(_COUNTERS, {"name": name})}
 
 
 def run_latest(connection: Connection, name: str) -> list[tuple[SeriesKey, LatestRow]]:
     """The newest point of every signal series of a run, by series id."""
-    key = (series.c.target, series.c.metric, series.c.labels, series.c.axis)
-    c = latest.c
-    query = (
-        select(*key, c.series, c.ts, c.v, c.state, c.why, c.source)
-        .join(runs, runs.c.id == c.run)
-        .join(series, series.c.id == c.series)
-        .where(runs.c.name == name)
-        .order_by(c.series)
-    )
     return [
-        (SeriesKey(target, metric, unpack_labels(labels), axis), LatestRow(n, ts, v, PointState(state), why, source))
-        for target, metric, labels, axis, n, ts, v, state, why, source in connection.execute(query)
+        (SeriesKey(target, metric, unpack_labels(labels), axis), LatestRow(n, ts, v, _STATES[state], why, source))
+        for target, metric, labels, axis, n, ts, v, state, why, source in connection.execute(_LATEST, {"name": name})
     ]
 
 
@@ -159,11 +171,7 @@ def points_since(
     connection: Connection, name: str, seq: int, limit: int
 ) -> list[tuple[int, int, int, float | None, int]]:
     """(seq, series, ts, value, state) of the points with a greater seq, in their order."""
-    c = points.c
-    # A subquery, not a join: the index on (run, seq) then gives the rows in order, without a sort.
-    run = select(runs.c.id).where(runs.c.name == name).scalar_subquery()
-    query = select(c.seq, c.series, c.ts, c.v, c.state).where(c.run == run, c.seq > seq).order_by(c.seq).limit(limit)
-    return [tuple(row) for row in connection.execute(query)]
+    return [tuple(row) for row in connection.execute(_POINTS, {"name": name, "seq": seq, "most": limit})]
 
 
 _Told = dict[str, dict[tuple[str, Labels], float]]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from sqlalchemy import Connection, select
 
@@ -19,8 +20,9 @@ def pack_labels(labels: Labels) -> str:
     return json.dumps(labels, separators=(",", ":"))
 
 
+@lru_cache(maxsize=1 << 14)
 def unpack_labels(text: str) -> Labels:
-    """The labels of :func:`pack_labels`."""
+    """The labels of :func:`pack_labels`. Kept: a look at a run reads the same few hundred texts every second."""
     return tuple((name, value) for name, value in json.loads(text))
 
 

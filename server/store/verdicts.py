@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from server.store.bulk import clean, upsert
 from server.store.engine import Engines
@@ -12,6 +12,12 @@ from server.store.types import VerdictRow
 
 _COLUMNS = tuple(field.name for field in fields(VerdictRow))
 _TEXTS = ("cause", "rule")
+# Put together once: every look at a run asks it.
+_NEWEST = (
+    select(signal_state.c.state)
+    .join(runs, runs.c.id == signal_state.c.run)
+    .where(runs.c.name == bindparam("run"), signal_state.c.name == "verdict")
+)
 
 
 def write(connection: Connection, rows: Sequence[VerdictRow], run: int) -> None:
@@ -31,10 +37,8 @@ class VerdictStore:
 
     def newest(self, run: str) -> str | None:
         """What the rules said last, and when, as `server.verdicts` keeps it (JSON); None before the first."""
-        c = signal_state.c
-        query = select(c.state).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.name == "verdict")
         with self._engines.read.begin() as connection:
-            return connection.execute(query).scalar()
+            return connection.execute(_NEWEST, {"run": run}).scalar()
 
     def page(self, run: str, start: int, end: int, limit: int) -> list[VerdictRow]:
         """Verdicts that stood at some time of [start, end], oldest first; of more than ``limit`` the newest."""
