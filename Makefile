@@ -31,7 +31,7 @@ demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:80
 test: $(VENV)/.dev $(PLOTLY) $(SDKS_READY) $(WRITERS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-long: $(VENV)/.dev ## what `make test` leaves out for its length: more seeds, whole scenarios (10 minutes)
+test-long: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## what `make test` leaves out for its length: more seeds, whole scenarios (10 minutes)
 	@$(BIN)/python -m pytest -q -m long -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers

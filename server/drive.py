@@ -102,10 +102,11 @@ class RunDriver:
         self._lifecycle = said if said in ("finished", "crashed", "paused") else ""
         self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
         self._answers.recover(self._store.latest(self.run))
+        states = self._store.states(self.run)
+        # Counters may have grown before the first tick: by what a start found committed and told by nothing any more.
+        deriver.restore(states)
         if row.watermark is not None:
             self.watermark = row.watermark / 1000
-            states = self._store.states(self.run)
-            deriver.restore(states)
             self._alerts.restore(states)
             self._verdicts.restore(states)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.

@@ -100,12 +100,14 @@ _LARGE_BYTES = 24_000_000
 class Reused:
     """A migrated database for one test after the other, each finding it as the first did.
 
-    Making a database and dropping it again is 0.15 s of work for the server, emptying one 0.02 s.
+    Making a database and dropping it again is 0.15 s of work for the server; emptying one 5 ms, by a connection that
+    stays, for a new one has the whole catalogue to read.
     """
 
     def __init__(self, server_url: str, template: str) -> None:
         self._server, self._template = server_url, template
         self._made: AbstractContextManager[str] | None = None
+        self._own: psycopg.Connection | None = None
         self._url = self._shape = ""
         self._lent = False
 
@@ -128,6 +130,9 @@ class Reused:
 
     def close(self) -> None:
         """Drop it."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
         if self._made is not None:
             made, self._made = self._made, None
             made.__exit__(None, None, None)
@@ -136,19 +141,16 @@ class Reused:
         made = database(self._server, self._template)
         self._url = made.__enter__()
         self._made = made
-        with self._connected() as connection:
-            self._shape = _told(connection)
-
-    def _connected(self) -> psycopg.Connection:
-        return psycopg.connect(self._url, autocommit=True)
+        self._own = psycopg.connect(self._url, autocommit=True)
+        self._shape = _told(self._own)
 
     def _cleaned(self) -> bool:
         """Whether it is as it was made: what cannot be emptied is not worth understanding."""
+        assert self._own is not None
         try:
-            with self._connected() as connection:
-                _empty(connection)
-                (size,) = connection.execute("SELECT pg_database_size(current_database())").fetchone() or (0,)
-                return size < _LARGE_BYTES and _told(connection) == self._shape
+            _empty(self._own)
+            (size,) = self._own.execute("SELECT pg_database_size(current_database())").fetchone() or (0,)
+            return size < _LARGE_BYTES and _told(self._own) == self._shape
         except psycopg.Error:
             return False
 

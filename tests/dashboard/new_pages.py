@@ -4,8 +4,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
+# Of two themes and two sizes the pair that has each once; the other pair is `make test-long`.
+LOOKS = (
+    ("light", (1440, 900)),
+    ("dark", (390, 844)),
+    pytest.param("dark", (1440, 900), marks=pytest.mark.long),
+    pytest.param("light", (390, 844), marks=pytest.mark.long),
+)
 New = Callable[..., Page]
 """(theme, (width, height), settings of its context) -> a blank page."""
 

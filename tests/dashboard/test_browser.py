@@ -12,7 +12,7 @@ from dashboard import shell
 from dashboard.panels import PANELS
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
-from tests.dashboard.new_pages import new_pages
+from tests.dashboard.new_pages import LOOKS, new_pages
 from tests.dashboard.serving import Serving, application, until, wait
 
 pytestmark = pytest.mark.browser
@@ -64,8 +64,7 @@ def tell(reader: MemoryReader, index: int, value: float | None, seconds: float =
     return reader.clock
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "size"), LOOKS)
 def test_page_is_clean(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page(theme=theme, size=size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]

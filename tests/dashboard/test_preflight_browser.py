@@ -13,7 +13,7 @@ from tests.dashboard import fake_alerts
 from tests.dashboard import fake_preflight as fakes
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
-from tests.dashboard.new_pages import new_pages
+from tests.dashboard.new_pages import LOOKS, new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -55,8 +55,7 @@ def titles(page: Page, status: str) -> list[str]:
     return page.locator(f"[data-checks={status}] h3").all_inner_texts()
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "size"), LOOKS)
 def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page(theme=theme, size=size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]

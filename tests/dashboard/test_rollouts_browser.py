@@ -9,6 +9,7 @@ from playwright.sync_api import Browser
 from server.query.rollout_types import RolloutDetail
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import LOOKS
 from tests.dashboard.rollout_pages import IDS, Open, asked, hurry, opening
 from tests.dashboard.serving import Serving, application, until
 
@@ -42,8 +43,7 @@ def slowest(reader: MemoryReader, **only: object) -> list[str]:
 # ---- what is seen
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "size"), LOOKS)
 def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page(theme=theme, size=size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]

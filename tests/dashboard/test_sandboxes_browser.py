@@ -10,7 +10,7 @@ from dashboard import sandbox_records, shell, spinups
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
-from tests.dashboard.new_pages import new_pages
+from tests.dashboard.new_pages import LOOKS, new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -70,8 +70,7 @@ def numbers(page: Page) -> list[str]:
     return [" ".join(text.split()) for text in page.locator(".eight .kpi").evaluate_all(words)]
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "size"), LOOKS)
 def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page(theme=theme, size=size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]

@@ -10,7 +10,7 @@ from dashboard.what_if import ASKS
 from tests.dashboard import fake_what_if as fakes
 from tests.dashboard.fake import POOR
 from tests.dashboard.memory_reader import MemoryReader
-from tests.dashboard.new_pages import new_pages
+from tests.dashboard.new_pages import LOOKS, new_pages
 from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
@@ -54,8 +54,7 @@ def value(page: Page, name: str) -> str:
     return page.locator(f"[data-slider={name}] output").inner_text()
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "size"), LOOKS)
 def test_a_shared_link_opens_the_same_sliders(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page("&move_gpus=8&max_staleness=2", theme=theme, size=size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]

@@ -31,8 +31,8 @@ def pages(demo: Any) -> list[bytes]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_size_of_the_advances_does_not_matter(make_demo: MakeDemo, scenario: str) -> None:
     coarse, fine = make_demo(scenario), make_demo(scenario)
-    assert coarse.advance(START + 600) == START + 600
-    for step in range(1, 121):
+    assert coarse.advance(START + 300) == START + 300
+    for step in range(1, 61):
         fine.advance(START + 5 * step)
         pages(fine)
     assert pages(coarse) == pages(fine)

@@ -22,6 +22,7 @@ from server.attach import attach
 from server.clock import ScaledClock
 from server.collect import RunLoop
 from server.commands.demo import Cluster
+from server.demo import traces
 from server.demo.instrument import Instrument
 from server.demo.process import Demo
 from server.demo.scenarios import SCENARIOS
@@ -211,11 +212,15 @@ def _traces(root: Path, cohort: str) -> list[str]:
     return [json.loads(line)["traces"][0]["id"] for line in lines]
 
 
-def test_steps_far_behind_are_removed(make_demo: Callable[..., Demo]) -> None:
+@pytest.mark.parametrize(("kept", "seconds"), [(8, 500), pytest.param(KEPT_STEPS, 2_700, marks=pytest.mark.long)])
+def test_steps_far_behind_are_removed(
+    make_demo: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch, kept: int, seconds: int
+) -> None:
+    monkeypatch.setattr(traces, "KEPT_STEPS", kept)
     demo = make_demo("healthy")
-    demo.advance(START + 2_700)
+    demo.advance(START + seconds)
     steps = sorted(int(path.name[5:]) for path in (Path(str(demo.ready["run_dir"])) / "rollouts").iterdir())
-    assert steps == list(range(steps[-1] - KEPT_STEPS + 1, steps[-1] + 1))
+    assert steps == list(range(steps[-1] - kept + 1, steps[-1] + 1))
     assert steps[0] > 1
 
 

@@ -9,7 +9,7 @@ from server.demo.cluster import Cluster
 from server.demo.records import Step
 from server.demo.scenarios import SCENARIOS
 from server.demo.truth import expected
-from tests.demo.conftest import EACH_SEED, PRIME, SEEDS, simulated
+from tests.demo.conftest import BASE, EACH_SEED, PRIME, SEEDS, simulated
 
 WARM_UP = 10  # the first steps wait for the first rollouts and fill the buffer
 SECONDS = {"gb300-sandbox-wall": 5_400.0, "trainer-bound": 2_000.0, "reward-bound": 2_600.0}
@@ -135,7 +135,9 @@ def test_capacity_is_what_the_parameters_predict(scenario: str, seed: int) -> No
     assert capacity == pytest.approx(expected(SCENARIOS[scenario])["capacity_samples_per_second"], rel=0.05)
 
 
-@pytest.mark.parametrize("scenario", RANGES)
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(name, marks=() if name in BASE else pytest.mark.long) for name in RANGES]
+)
 def test_seeds_differ(scenario: str) -> None:
     # The first of its steps takes longest where every rollout boots a sandbox first.
     seconds = 1_200.0 if SCENARIOS[scenario].sandboxes else 400.0

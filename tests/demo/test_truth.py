@@ -21,7 +21,8 @@ from server.store import Store, Writer
 from tests.demo.conftest import SECOND_IS_LONG
 
 START = 1_800_000_000.0
-STEPS = 22
+# Ten of the window, one that says where it begins, one for the warm-up.
+STEPS = 12
 LAST = 10
 Truth = list[dict[str, Any]]
 

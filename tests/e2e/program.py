@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 120
 # Not the environment's own script: an editable install leads to the checkout it was made in, which may be another one.
 PROGRAM = (sys.executable, "-P", "-m", "server.main")
 
@@ -31,6 +32,9 @@ class Program:
         self._env = {**environment(home, ROOT if script is None else None), **env}
         self._home = home
         self.url = ""
+        # One for all questions: to make one is work, for the certificates it reads. Each has a connection of its own,
+        # for a kept one may be closed by the program at the moment it is used again.
+        self._client = httpx.Client(timeout=30, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
     def __enter__(self) -> Self:
         self.process = subprocess.Popen(
@@ -47,6 +51,7 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._client.close()
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
@@ -58,31 +63,33 @@ class Program:
         return self.process.returncode, errors
 
     def get(self, path: str, **kwargs: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=30, trust_env=False, **kwargs)
+        return self._client.get(self.url + path, **kwargs)
 
-    def breathe(self) -> None:
+    def breathe(self, seconds: float = 0.05) -> None:
         """Before asking again: without it the program would mostly answer us. One that ends is not waited for."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=0.05)
+            self.process.wait(timeout=seconds)
 
     def until(self, path: str, good: Any, seconds: float = 180.0) -> Any:
         """The JSON of `path` once `good` accepts it; polls as a script would, for `seconds` at most."""
         import time  # noqa: PLC0415
 
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, 0.05
         last: Any = None
         while time.monotonic() < deadline:
             answer = self.get(path)
             last = answer.json() if answer.status_code == 200 else answer.text
             if answer.status_code == 200 and good(last):
                 return last
-            self.breathe()
+            self.breathe(pause)
+            # What takes long is not asked for twenty times a second: a question is work for both.
+            pause = min(1.1 * pause, 1.0)
         raise AssertionError(f"{path} never became good; last: {str(last)[:2000]}")
 
 
 def run(home: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself."""
     return subprocess.run(
-        [*PROGRAM, *args], env={**environment(home), **env}, cwd=home, capture_output=True, text=True, timeout=120,
-        check=False,
+        [*PROGRAM, *args], env={**environment(home), **env}, cwd=home, capture_output=True, text=True,
+        timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip

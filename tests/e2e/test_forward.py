@@ -128,7 +128,8 @@ def spooled(home: Path) -> int:
 
 
 @pytest.mark.crash
-def test_nothing_is_lost_and_nothing_counts_twice_whoever_is_killed(tmp_path: Path, trainer: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
+def test_nothing_is_lost_and_nothing_counts_twice_whoever_is_killed(tmp_path: Path, trainer: Path, kills: int) -> None:
     port, node, head = free_port(), tmp_path / "node", tmp_path / "head"
     node.mkdir()
     head.mkdir()
@@ -138,7 +139,9 @@ def test_nothing_is_lost_and_nothing_counts_twice_whoever_is_killed(tmp_path: Pa
         agent.says("the server does not answer: ConnectError; nothing is lost")
         with Server(head, port) as server:
             # What the run is comes with the facts, the numbers with the rows: neither waits for the other.
-            status = server.until(RUN, lambda s: tokens(s) == total(20) and s["framework"])
+            # On a machine so busy that the agent is silent for long, the target is down for a while.
+            up = lambda s: all(one["up"] for one in s["trust"])  # noqa: E731
+            status = server.until(RUN, lambda s: tokens(s) == total(20) and s["framework"] and up(s))
             assert status["framework"] == "prime_rl"
             assert [(one["target"], one["kind"], one["up"]) for one in status["trust"]] == [
                 ("outputs", "prime_rl", True)
@@ -156,19 +159,20 @@ def test_nothing_is_lost_and_nothing_counts_twice_whoever_is_killed(tmp_path: Pa
     with Agent(node, port, str(trainer)), Server(head, port) as server:
         server.until(RUN, lambda s: tokens(s) == total(60))
     # Both killed in the middle of sending and taking, wherever they are by then.
-    for first in (61, 81, 101):
+    last = 60 + 20 * kills
+    for first in range(61, last, 20):
         with Agent(node, port, str(trainer)) as agent, Server(head, port) as server:
             write(trainer, first, first + 19)
             agent.end(signal.SIGKILL)
             server.end(signal.SIGKILL)
     with Agent(node, port, str(trainer)) as agent, Server(head, port) as server:
-        server.until(RUN, lambda s: tokens(s) == total(120))
+        server.until(RUN, lambda s: tokens(s) == total(last))
         # The end of a job: what was written last is told before the agent goes.
-        write(trainer, 121, 130)
+        write(trainer, last + 1, last + 10)
         assert agent.end(signal.SIGTERM) == 0
-        server.until(RUN, lambda s: tokens(s) == total(130))
+        server.until(RUN, lambda s: tokens(s) == total(last + 10))
         assert spooled(node) == 0
-    assert rows(head) == (130, 0)
+    assert rows(head) == (last + 10, 0)
     assert sorted(path.name for path in trainer.rglob("*")) == ["metrics.jsonl", "orchestrator"], "the run was touched"
 
 

@@ -24,9 +24,27 @@ def known(status: dict[str, Any]) -> dict[str, float]:
     return {name: one["value"] for name, one in status["signals"].items() if one["value"] is not None}
 
 
+def the_printed_recipe_pushes(program: Program) -> None:
+    recipe, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/pushing.md").read_text("utf-8"), re.DOTALL)
+    code = [line for line in recipe.splitlines() if line.strip()]
+    assert len(code) <= 10 and recipe in (ROOT / "README.md").read_text("utf-8")
+    names: dict[str, Any] = {}
+    exec(recipe, names)
+    for step in (1, 2, 3):
+        answer = names["push"](
+            "mine", step, url=program.url, trainer_step_seconds=31.5, reward_mean=0.42, entropy_mean=None
+        )
+        assert b'"taken":2' in answer
+    wanted = {"trainer_step_seconds": 31.5, 'reward{stat="mean"}': 0.42}
+    program.until("/api/v1/runs/mine/status", lambda s: known(s).items() >= wanted.items())
+
+
 def test_a_run_that_only_pushes_survives_a_kill(tmp_path: Path) -> None:
+    """An empty server needs no configuration; on its second life the recipe of the documentation is tried too."""
     with Program(tmp_path, "up") as program:
         assert program.get("/api/v1/runs").json() == []
+        assert (program.get("/").status_code, program.get("/readyz").status_code) == (200, 200)
+        assert program.get("/api/nope").headers["content-type"] == "application/json"
         asked = time.time() - 50
         boxes = [{"id": "a", "requested_at": asked}, {"id": "b", "requested_at": asked, "ready_at": asked + 10}]
         assert post(program, "/api/v1/runs/fresh/sandboxes", json=boxes).status_code == 200
@@ -47,23 +65,8 @@ def test_a_run_that_only_pushes_survives_a_kill(tmp_path: Path) -> None:
         status = program.until(path, lambda s: known(s).items() >= again.items())
         assert (status["lifecycle"], known(status)['sandboxes{state="starting"}']) == ("running", 1.0)
         assert run(tmp_path, "status", "fresh", "--url", program.url).returncode == 0
+        the_printed_recipe_pushes(program)
         assert program.end()[0] == 0
-
-
-def test_the_printed_recipe_pushes_one_step(tmp_path: Path) -> None:
-    recipe, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/pushing.md").read_text("utf-8"), re.DOTALL)
-    code = [line for line in recipe.splitlines() if line.strip()]
-    assert len(code) <= 10 and recipe in (ROOT / "README.md").read_text("utf-8")
-    names: dict[str, Any] = {}
-    exec(recipe, names)
-    with Program(tmp_path, "up") as program:
-        for step in (1, 2, 3):
-            answer = names["push"](
-                "mine", step, url=program.url, trainer_step_seconds=31.5, reward_mean=0.42, entropy_mean=None
-            )
-            assert b'"taken":2' in answer
-        wanted = {"trainer_step_seconds": 31.5, 'reward{stat="mean"}': 0.42}
-        program.until("/api/v1/runs/mine/status", lambda s: known(s).items() >= wanted.items())
 
 
 def otlp(value: float) -> bytes:

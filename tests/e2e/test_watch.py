@@ -26,16 +26,44 @@ DATA = Path(__file__).parent.parent / "testdata"
 PAGES = sorted((DATA / "vllm/default").glob("metrics_*.prom"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine() -> Iterator[str]:
     with nasty() as server:
         yield f"{server.url}/good"
 
 
+def copied(folder: Path) -> Path:
+    """A copy: a reader must never have written into it, which the test of that checks."""
+    return Path(shutil.copytree(DATA / "trl/sync", folder / "my-run"))
+
+
 @pytest.fixture
 def trl(tmp_path: Path) -> Path:
-    """A copy: a reader must never have written into it, which the test of that checks."""
-    return Path(shutil.copytree(DATA / "trl/sync", tmp_path / "my-run"))
+    return copied(tmp_path)
+
+
+class Watched:
+    """A program that watches an engine and a finished run, for all who only ask; the last to come ends it."""
+
+    def __init__(self, home: Path, engine: str) -> None:
+        self.home, self.trl = home, copied(home)
+        self.sources = (engine.replace("http://", "http://user:hunter2@"), str(self.trl))
+        self.before = stamps(self.trl)
+        self.program = Program(home, "watch", *self.sources)
+
+    def complete(self) -> dict[str, Any]:
+        return dict(self.program.until("/api/v1/runs/my-run/status", complete))
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Iterator[Watched]:
+    made = Watched(tmp_path_factory.mktemp("watched"), engine)
+    with made.program:
+        yield made
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
 def complete(status: dict[str, Any]) -> bool:
@@ -43,14 +71,12 @@ def complete(status: dict[str, Any]) -> bool:
     return 'generator_requests{state="running"}' in signals and signals["trainer_step_seconds"]["value"] is not None
 
 
-def test_a_real_engine_and_a_real_finished_run(tmp_path: Path, engine: str, trl: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in trl.rglob("*")}
-    with Program(tmp_path, "watch", engine, str(trl)) as program:
-        status = program.until("/api/v1/runs/my-run/status", complete)
-        metrics = program.get("/metrics").text
-        page = program.get("/")
-        told = run(tmp_path, "status", "--json", "--url", program.url)
-        words = run(tmp_path, "status", "my-run", "--url", program.url)
+def test_a_real_engine_and_a_real_finished_run(watched: Watched) -> None:
+    status, program = watched.complete(), watched.program
+    metrics = program.get("/metrics").text
+    page = program.get("/")
+    told = run(watched.home, "status", "--json", "--url", program.url)
+    words = run(watched.home, "status", "my-run", "--url", program.url)
     assert (status["framework"], status["mode"], status["lifecycle"]) == ("trl", "sync_colocated", "finished")
     value = {name: signal["value"] for name, signal in status["signals"].items()}
     assert value['generator_requests{state="running"}'] == 128
@@ -70,43 +96,19 @@ def test_a_real_engine_and_a_real_finished_run(tmp_path: Path, engine: str, trl:
     later = {name.partition("{")[0] for name in json.loads(told.stdout)["signals"]}
     assert later == {name.partition("{")[0] for name in status["signals"]}
     assert "my-run: trl, sync_colocated, finished" in words.stdout
-    assert {path: path.stat().st_mtime_ns for path in trl.rglob("*")} == before, "the run's files were touched"
+    assert stamps(watched.trl) == watched.before, "the run's files were touched"
 
 
-def test_sigterm_drains_and_the_next_start_goes_on(tmp_path: Path, engine: str, trl: Path) -> None:
-    with Program(tmp_path, "watch", engine, str(trl)) as program:
-        program.until("/api/v1/runs/my-run/status", complete)
-        code, errors = program.end(signal.SIGTERM)
-    assert code == 0 and "Traceback" not in errors, errors
-    path = tmp_path / ".local/state/rollscope/rollscope.db"
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        (steps,) = connection.execute("SELECT count(*) FROM steps").fetchone()
-    connection.close()
-    assert steps == 90
-    offline = run(tmp_path, "status", "--json")
-    assert offline.returncode == 0 and json.loads(offline.stdout)["lifecycle"] == "finished"
-    with Program(tmp_path, "watch", engine, str(trl)) as program:
-        program.until("/readyz", lambda answer: answer["status"] == "ok")
-        program.until("/api/v1/runs/my-run/status", complete)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT count(*) FROM steps").fetchone() == (90,)
-        assert connection.execute("SELECT count(*) FROM events WHERE kind = 'restart'").fetchone() == (0,)
-    connection.close()
+def test_a_second_server_on_one_store_exits_2_naming_the_holder(watched: Watched) -> None:
+    second = run(watched.home, "watch", *watched.sources, "--port", "0", "--no-browser")
+    assert second.returncode == 2
+    assert str(watched.program.process.pid) in second.stderr and "Traceback" not in second.stderr
 
 
-def test_a_second_server_on_one_store_exits_2_naming_the_holder(tmp_path: Path, engine: str, trl: Path) -> None:
-    with Program(tmp_path, "watch", engine, str(trl)) as program:
-        second = run(tmp_path, "watch", engine, str(trl), "--port", "0", "--no-browser")
-        assert second.returncode == 2
-        assert str(program.process.pid) in second.stderr and "Traceback" not in second.stderr
-
-
-def test_a_taken_port_exits_2(tmp_path: Path, engine: str) -> None:
-    with Program(tmp_path, "watch", engine) as program:
-        port = program.url.rsplit(":", 1)[1]
-        second = run(tmp_path, "watch", engine, "--port", port, "--store", f"sqlite:///{tmp_path}/other.db")
-        assert second.returncode == 2 and f"127.0.0.1:{port}" in second.stderr
+def test_a_taken_port_exits_2(watched: Watched, tmp_path: Path, engine: str) -> None:
+    port = watched.program.url.rsplit(":", 1)[1]
+    second = run(tmp_path, "watch", engine, "--port", port, "--store", f"sqlite:///{tmp_path}/other.db")
+    assert second.returncode == 2 and f"127.0.0.1:{port}" in second.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,14 +145,6 @@ def test_check_tells_what_is_there_and_what_is_missing(tmp_path: Path, engine: s
     assert run(tmp_path, "check", "http://127.0.0.1:9").returncode == 1
 
 
-def test_an_empty_server_needs_no_configuration(tmp_path: Path) -> None:
-    with Program(tmp_path, "up") as program:
-        assert program.get("/api/v1/runs").json() == []
-        assert program.get("/").status_code == 200
-        assert program.get("/readyz").status_code == 200
-        assert program.get("/api/nope").headers["content-type"] == "application/json"
-
-
 def test_replaying_the_recorded_pages_counts_what_the_client_counted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,18 +171,6 @@ def test_replaying_the_recorded_pages_counts_what_the_client_counted(
     assert (len(PAGES), finished, found["generator_generated_tokens_total"]) == (22, 1273, 175970)
 
 
-def test_two_directories_of_one_name_do_not_become_one_run(tmp_path: Path, trl: Path) -> None:
-    other = tmp_path / "elsewhere" / trl.name
-    shutil.copytree(trl, other)
-    with Program(tmp_path, "watch", str(trl)) as program:
-        program.until("/api/v1/runs/my-run/status", lambda status: status["lifecycle"] == "finished")
-        program.end()
-    second = run(tmp_path, "watch", str(other), "--port", "0", "--no-browser")
-    assert second.returncode == 2 and "--run NAME" in second.stderr and str(trl) in second.stderr
-    with Program(tmp_path, "watch", str(other), "--run", "second") as program:
-        program.until("/api/v1/runs/second/status", lambda status: status["lifecycle"] == "finished")
-
-
 def test_waiting_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
     source = tmp_path / "later"
     command = [*PROGRAM, "watch", str(source), "--wait", "--port", "0", "--no-browser"]
@@ -201,17 +183,17 @@ def test_waiting_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
         process.terminate()
 
 
-def test_credentials_of_a_url_are_in_no_name(tmp_path: Path, engine: str) -> None:
-    secret = engine.replace("http://", "http://user:hunter2@")
-    with Program(tmp_path, "watch", secret) as program:
-        program.until("/api/v1/targets", bool)
-        pages = [program.get(path).text for path in ("/api/v1/runs", "/api/v1/targets", "/metrics")]
+def test_credentials_of_a_url_are_in_no_name(watched: Watched) -> None:
+    assert "hunter2" in watched.sources[0]
+    program = watched.program
+    program.until("/api/v1/targets", bool)
+    pages = [program.get(path).text for path in ("/api/v1/runs", "/api/v1/targets", "/metrics")]
     assert all("hunter2" not in page for page in pages) and '"vllm-127.0.0.1-' in pages[1]
 
 
 def test_it_is_this_checkouts_program_that_is_tested(tmp_path: Path) -> None:
     """An environment that belongs to another checkout must not lend its program."""
-    where = "import server.main; print(server.main.__file__)"
+    where = "import importlib.util as u; print(u.find_spec('server.main').origin)"
     env = environment(tmp_path)
     told = subprocess.run(
         [*PROGRAM[:2], "-c", where], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
@@ -223,3 +205,33 @@ def test_it_is_this_checkouts_program_that_is_tested(tmp_path: Path) -> None:
     (tmp_path / "server" / "main.py").write_text("")
     told = subprocess.run([*PROGRAM[:2], "-c", where], env=other, cwd=ROOT, capture_output=True, text=True, check=True)
     assert Path(told.stdout.strip()) == tmp_path / "server" / "main.py"
+
+
+def test_sigterm_drains_and_the_next_start_goes_on(watched: Watched, tmp_path: Path) -> None:
+    """The last: it ends the program. Then its store is met by a directory of the same name, and by the same again."""
+    watched.complete()
+    code, errors = watched.program.end(signal.SIGTERM)
+    assert code == 0 and "Traceback" not in errors, errors
+    path = watched.home / ".local/state/rollscope/rollscope.db"
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        (steps,) = connection.execute("SELECT count(*) FROM steps").fetchone()
+    connection.close()
+    assert steps == 90
+    offline = run(watched.home, "status", "--json")
+    assert offline.returncode == 0 and json.loads(offline.stdout)["lifecycle"] == "finished"
+
+    other = str(copied(tmp_path))
+    second = run(watched.home, "watch", other, "--port", "0", "--no-browser")
+    assert second.returncode == 2 and "--run NAME" in second.stderr and str(watched.trl) in second.stderr
+    with Program(watched.home, "watch", other, "--run", "second") as program:
+        program.until("/api/v1/runs/second/status", lambda status: status["lifecycle"] == "finished")
+
+    with Program(watched.home, "watch", *watched.sources) as program:
+        program.until("/readyz", lambda answer: answer["status"] == "ok")
+        program.until("/api/v1/runs/my-run/status", complete)
+    with sqlite3.connect(path) as connection:
+        of_run = "SELECT count(*) FROM steps s JOIN runs r ON r.id = s.run WHERE r.name = 'my-run'"
+        assert connection.execute(of_run).fetchone() == (90,)
+        assert connection.execute("SELECT count(*) FROM events WHERE kind = 'restart'").fetchone() == (0,)
+    connection.close()

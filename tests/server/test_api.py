@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,15 +23,38 @@ from tests.server.support import ENGINE, T0, TRAINER, Bench, bench, page, steps
 pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
 
 
-@pytest.fixture
-def run(store: Store) -> Iterator[Bench]:
+def fill(made: Bench) -> Bench:
     """A run with two minutes of pages and twelve steps."""
+    made.commit(TRAINER, steps(1, 12, batch_samples=64.0), T0)
+    for n in range(73):
+        made.commit(ENGINE, page(n, 10.0 * n, waiting=2), T0 + 5 * n)
+    made.advance(T0 + 360)
+    return made
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("sqlite", marks=pytest.mark.sqlite), pytest.param("postgres", marks=pytest.mark.postgres)],
+)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Made once per kind of database: look, do not touch."""
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            path = tmp_path_factory.mktemp("api") / "store.db"
+            shutil.copyfile(request.getfixturevalue("migrated_file"), path)
+            url = f"sqlite:///{path}"
+        else:
+            url = stack.enter_context(request.getfixturevalue("reused_database").lend())
+        store = Store.open(url)
+        stack.callback(store.close)
+        yield fill(stack.enter_context(bench(store)))
+
+
+@pytest.fixture
+def own(store: Store) -> Iterator[Bench]:
+    """One of the test's own, which may go on with it."""
     with bench(store) as made:
-        made.commit(TRAINER, steps(1, 12, batch_samples=64.0), T0)
-        for n in range(73):
-            made.commit(ENGINE, page(n, 10.0 * n, waiting=2), T0 + 5 * n)
-        made.advance(T0 + 360)
-        yield made
+        yield fill(made)
 
 
 class Client:
@@ -78,7 +102,7 @@ def test_status_has_the_shape_of_the_contract(run: Bench) -> None:
         "facts",
     }
     assert set(status["verdict"]) == {
-        "outcome", "cause", "confidence", "since", "summary", "evidence", "shares", "next", "usd_per_hour",
+        "outcome", "cause", "confidence", "since", "summary", "evidence", "shares", "next", "usd_per_hour", "usd_lacks",
         "rule", "completeness", "limiters", "advice", "numbers", "missing", "disagreements", "buffer", "rules_version",
         "as_of",
     }  # fmt: skip
@@ -108,11 +132,11 @@ def test_series_are_buckets_with_extremes(run: Bench) -> None:
     assert (one["low"][1], one["mean"][1], one["high"][1]) == (12, 17.5, 23)
 
 
-def test_since_returns_only_what_is_new(run: Bench) -> None:
-    ask = client(run)
+def test_since_returns_only_what_is_new(own: Bench) -> None:
+    ask = client(own)
     cursor = ask("GET", "/api/v1/runs/run/series", params={"signal": "trainer_wait_ratio"}).json()["cursor"]
-    run.commit(TRAINER, steps(13, 13, wait=30.0), T0 + 400)
-    run.advance(T0 + 400)
+    own.commit(TRAINER, steps(13, 13, wait=30.0), T0 + 400)
+    own.advance(T0 + 400)
     delta = ask("GET", "/api/v1/runs/run/series", params={"signal": "trainer_wait_ratio", "since": cursor}).json()
     assert delta["points"] == {"trainer_wait_ratio": [[T0 + 390, pytest.approx((9 * 12 + 30) / 300)]]}
     again = ask("GET", "/api/v1/runs/run/series", params={"since": delta["cursor"]}).json()
@@ -172,9 +196,9 @@ def test_metrics_say_what_the_api_says(run: Bench) -> None:
         assert (base in names) == has_value, base
 
 
-def test_unknown_series_disappear_from_metrics(run: Bench) -> None:
-    run.advance(T0 + 360 + 4000)
-    found = samples(client(run)("GET", "/metrics").text)
+def test_unknown_series_disappear_from_metrics(own: Bench) -> None:
+    own.advance(T0 + 360 + 4000)
+    found = samples(client(own)("GET", "/metrics").text)
     assert ("rollscope_trainer_wait_ratio", (("run", "run"),)) not in found
     assert ("rollscope_trained_tokens_total", (("run", "run"),)) in found  # counters stay
     assert not any(math.isnan(value) for value in found.values())

@@ -110,13 +110,13 @@ def test_a_failed_scrape_resolves_nothing(store: Store) -> None:
         running(run)
         for at in (0, 5, 10):
             wait(run, at, 50)
-        for at in range(15, 900, 5):
+        for at in range(15, 400, 5):
             run.fail(ENGINE, "unreachable", "no route", T0 + at)
             run.advance(T0 + at, live=True)
         (alert,) = run.reader.alerts("run")
         assert (alert.state, alert.held, alert.reason) == ("firing", True, "target engine-0 does not answer")
         assert told(store) == [("firing", ["QueueLong firing"])]
-        wait(run, 900, 0)
+        wait(run, 400, 0)
         assert states(run) == []
 
 
@@ -266,7 +266,7 @@ def test_a_growing_counter_of_ours_is_judged_within_its_window(store: Store) -> 
         'increase_over="60s"\nabove=5\n'
     )
     total, fired = 0.0, []
-    for n in range(60):
+    for n in range(36):
         total += 2.0 if 20 <= n < 24 else 0.0
         with bench(store, settings(rules)) as run:  # a restart at every tick: the past is in the store
             if n == 0:

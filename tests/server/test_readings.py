@@ -180,7 +180,7 @@ def test_any_json_is_read_or_refused(reading: dict[str, Any], seconds: Any) -> N
 
 
 @settings(max_examples=15)
-@given(st.lists(st.integers(0, 4000), max_size=12))
+@given(st.lists(st.integers(0, 4000), max_size=6))
 def test_pieces_lose_nothing(widths: list[int]) -> None:
     rows = [
         Sample("reward_mean", 1.0, step=at, axis="trainer") for at, width in enumerate(widths) for _ in range(width)

@@ -165,6 +165,18 @@ def test_what_moves_again_is_counted_once_over_a_restart(store: Store, writer: W
     assert list(state[0].values()) == [1.0]
 
 
+def test_what_counted_before_the_first_tick_is_not_forgotten(store: Store, writer: Writer) -> None:
+    """Two use a group that is mixed; one then turns out to have failed, and nobody lives to hear of it."""
+    life = Life(store, writer, "early")
+    life.take([part for part in PARTS if part.rollout_id in ("r2", "r3") and part.exit is None], T0 + 1)
+    life.take([Rollout("r3", exit="infra_error", exited_at=T0 + 60)], T0 + 2, dies=True)
+    counted = {("groups_total", "mixed"): 1.0, ("rollouts_total", "trained"): 1.0}
+    life = Life(store, writer, "early")
+    assert life.shown() == counted
+    life.advance(T0 + 3)
+    assert Life(store, writer, "early").shown() == counted
+
+
 def test_what_was_committed_and_never_derived_counts_when_it_comes(store: Store, writer: Writer) -> None:
     life = Life(store, writer, "lost")
     life.take([Rollout("a", dispatched_at=T0, exit="stale", exited_at=T0 + 5)], T0 + 6)

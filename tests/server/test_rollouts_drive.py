@@ -129,7 +129,7 @@ def test_a_run_of_records_alone_shows_its_numbers(store: Store) -> None:
         assert sources["mixed_version_ratio"] == sources["infra_failure_ratio"] == "records"
 
 
-@pytest.mark.parametrize("died", [5, 12, 25])
+@pytest.mark.parametrize("died", [12, *(pytest.param(n, marks=pytest.mark.long) for n in (5, 25))])
 def test_a_restart_at_any_point_changes_no_number(store: Store, died: int) -> None:
     """Also one between the commit of records and what follows from them."""
     with bench(store, mode="async") as run:
