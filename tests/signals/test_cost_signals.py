@@ -340,9 +340,6 @@ def test_where_both_share_gpus_at_once_a_wait_is_idle_as_far_as_the_engines_are(
     assert idle(seen) == {"trainer_wait": pytest.approx(0.4 * 0.5 * 16)}
 
 
-# ---- underused
-
-
 def test_low_occupancy_is_beside_idle() -> None:
     """4 of the 16 requests that fit, all the time: three quarters of the engine are free, and nothing is idle."""
     series = [
