@@ -6,6 +6,7 @@ We unpack it ourselves: the package would put it into a shared temporary folder 
 ROLLSCOPE_TEST_CHROMIUM=/path/to/chromium.
 """
 
+import fcntl
 import hashlib
 import io
 import os
@@ -42,13 +43,16 @@ def unpack() -> Path:
     stamp = hashlib.sha256((PACKAGE / "package.json").read_bytes()).hexdigest()[:12]
     folder = cache_folder() / stamp
     binary = folder / "chromium"
-    if not binary.exists():
-        _unpack_into(packed, folder, binary)
+    folder.mkdir(parents=True, exist_ok=True)
+    # One of the workers unpacks, the others wait: a browser replaced while it starts cannot start its own helpers.
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            _unpack_into(packed, folder, binary)
     return binary
 
 
 def _unpack_into(packed: Path, folder: Path, binary: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for name in ("al2023.tar.br", "swiftshader.tar.br", "fonts.tar.br"):
         archive = io.BytesIO(brotli.decompress((packed / name).read_bytes()))
         with tarfile.open(fileobj=archive) as tar:
@@ -56,7 +60,7 @@ def _unpack_into(packed: Path, folder: Path, binary: Path) -> None:
     part = folder / f"chromium.{os.getpid()}"
     part.write_bytes(brotli.decompress((packed / "chromium.br").read_bytes()))
     part.chmod(0o755)
-    # Last and atomic: two test runs at once see a whole browser or none.
+    # Last and atomic: who is stopped on the way leaves no half of a browser.
     part.replace(binary)
 
 

@@ -209,6 +209,7 @@
     while (panels.childElementCount > loaded.lines.length) panels.lastChild.remove();
     while (panels.childElementCount < loaded.lines.length) panels.append(panel());
     loaded.lines.forEach((of, i) => paint(panels.children[i], of));
+    held();
     by("compare").dataset.drawn = loaded.key;
   }
 
@@ -229,7 +230,7 @@
     chart.addEventListener("pointerleave", () => point(null));
     chart.addEventListener("blur", () => point(null));
     chart.addEventListener("keydown", arrow);
-    RS.fitted(chart, () => el.of && paint(el, el.of));
+    RS.fitted(chart, () => el.of && (paint(el, el.of), held()));
     return el;
   }
 
@@ -337,6 +338,9 @@
     const edge = xs.length > 1 ? (xs[xs.length - 1] - xs[0]) / (xs.length - 1) : 1;
     return best >= 0 && x >= xs[0] - 2 * edge && x <= xs[xs.length - 1] + 2 * edge ? ys[best] : null;
   }
+
+  // What is drawn anew under the cursor still tells of where it stands.
+  const held = () => cursor !== null && point(cursor);
 
   function point(x) {
     cursor = x;

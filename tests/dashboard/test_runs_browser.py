@@ -20,6 +20,9 @@ Open = Callable[..., Page]
 NAMES = "() => RS.all('[data-rows=runs] tr').map(tr => tr.querySelector('th a').textContent)"
 DRAWN = "count => document.querySelectorAll('.run-line').length === count && !document.querySelector('#compare').hidden"
 BEGINS = "() => RS.all('.run-line').map(el => el.getAttribute('d').match(/^M([\\d.]+)/)[1])"
+# A minute later by the page's clock: what lives is read again.
+LATER = "() => { const now = performance.now.bind(performance); performance.now = () => now() + 60000; }"
+NARROWER = "() => { const el = document.querySelector('.lines'); el.style.width = el.clientWidth - 9 + 'px'; }"
 DOUBLE = "() => RS.all('[id]').map(el => el.id).filter((id, i, all) => all.indexOf(id) !== i)"
 
 
@@ -151,6 +154,13 @@ def test_a_shared_link_shows_the_same_figures(open_page: Open, reader: MemoryRea
     page.keyboard.press("ArrowRight")
     assert page.locator(".compared-one .at").inner_text() == "step 7"
     assert table(page, 0)[0][1] == "1" and table(page, 0)[1][1] == "10"
+    # Drawn anew, by newer data or for another width: the figures under the cursor stay.
+    for anew in (LATER, NARROWER):
+        page.evaluate("() => { document.querySelector('.lines svg').id = 'old'; }")
+        page.evaluate(anew)
+        until(page, "() => !document.querySelector('#old')")
+        assert page.locator(".compared-one .at").inner_text() == "step 7"
+        assert table(page, 0)[0][1] == "1" and table(page, 0)[1][1] == "10"
     page.keyboard.press("Tab")
     assert table(page, 0)[0][1] == "5"
     page.locator("[data-way=clock]").click()
