@@ -113,6 +113,8 @@ def shoot(browser: Browser, url: str, path: str, theme: str, size: tuple[int, in
     page.wait_for_function("RS.chartsReady()")
     # Two answers of the server: by then every cell, row and chart is drawn.
     page.wait_for_function("n => RS.ticks() >= n", arg=2)
+    if whole:
+        page.evaluate("RS.drawAll()")
     page.screenshot(path=out, full_page=whole)
     page.close()
 

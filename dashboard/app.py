@@ -15,7 +15,7 @@ from dashboard.static import Packed, Static
 from server.query.types import Reader
 
 _INDEX = """<!DOCTYPE html>
-<html lang="en">
+<html lang="en" data-plain="@plain@">
 <head>
 {%metas%}
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -74,8 +74,10 @@ def attach(
 
 
 def _index(version: str) -> str:
+    # Pages without charts: only there plotly.js is not fetched at once (`assets/28-graphs.js`).
+    plain = " ".join(page.path for page in PAGES if page.charts is None)
     page = _INDEX.replace("@tokens@", theme.css()).replace("@script@", theme.SCRIPT)
-    return page.replace("@version@", version)
+    return page.replace("@version@", version).replace("@plain@", plain)
 
 
 def _browser_callbacks(app: Dash) -> None:

@@ -80,9 +80,7 @@ def build(
     links = [run_links(runs, address, boot["run"]), range_links(address, chosen, tz) if chosen else []]
     if page.key in wanted.get("have", ()):
         return [boot, *links, *(no_update for _ in PAGES)]
-    # A page that is opened for the first time brings its charts along, so that they are drawn once. Over steps the
-    # browser places the points first.
-    tree = page.tree({} if address.by_step else boot.pop("figures", {}))
+    tree = page.tree()
     return [boot, *links, *(tree if one is page else no_update for one in PAGES)]
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dash import dcc
-
 from dashboard import live
 from dashboard.figures import figure, has_points, limit_line
 from dashboard.limits import Limit, limits, thresholds
@@ -14,7 +12,6 @@ from dashboard.panels import Card, Line, Panel, names_by_slot
 from dashboard.urlstate import points
 from server.query.types import Reader, Series
 
-_GRAPH: Any = {"displayModeBar": False, "doubleClick": False, "responsive": True, "scrollZoom": False}
 _SPARK_POINTS = 60
 _ROOM = 1.6
 
@@ -105,11 +102,14 @@ def card_of(card: Card) -> Any:
     )
 
 
-def panel_of(panel: Panel, drawn: Json | None) -> Any:
-    """A chart with its legend, or why there is none; texts by the keys ``p.KEY.*`` (`dashboard.view.panel_cells`)."""
+def panel_of(panel: Panel) -> Any:
+    """A chart with its legend, or why there is none; texts by the keys ``p.KEY.*`` (`dashboard.view.panel_cells`).
+
+    Its figure comes with each load (`read`), and is drawn by `assets/28-graphs.js`.
+    """
     key = f"p.{panel.key}"
     title = [html.H2(panel.title), html.Span(panel.shown, className="unit"), html.Span(className="at")]
-    graph = dcc.Graph(id=f"graph-{panel.key}", figure=drawn, config=_GRAPH, responsive=True, className="graph")
+    graph = html.Div(id=f"graph-{panel.key}", className="graph")
     why = html.Div([pill(key, "h"), t(html.P, f"{key}.w")], className="why")
     return html.Section(
         [

@@ -125,7 +125,7 @@ class Page:
 
     Attributes:
         path: its address below the dashboard's own prefix, without slashes; "" is the front page.
-        tree: its elements, static, with the charts' first figures by panel; texts come by key (`t`).
+        tree: its elements, static; texts come by key (`t`), the charts' figures with a load.
         cells: all its texts for a scope; a tick sends those that changed.
         charts: what a page with charts adds to a load (``figures``, ``drawn``, ``sparks``); None: it has none.
         points: new points by slot, for a page with charts.
@@ -137,7 +137,7 @@ class Page:
     key: str
     path: str
     title: str
-    tree: Callable[[Json], list[Any]]
+    tree: Callable[[], list[Any]]
     cells: Callable[[Scope], View]
     charts: Callable[[Load], Json] | None = None
     points: Callable[[Delta, Status], Json] | None = None

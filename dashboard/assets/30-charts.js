@@ -7,12 +7,6 @@
   RS.zoom = null;
   RS.tz = -60000 * new Date().getTimezoneOffset();
 
-  const plot = (key) => document.querySelector(`#graph-${key} .js-plotly-plot`);
-  // Of the page that is shown: the others keep their charts, and get new ones when they come back.
-  const panels = () => RS.all(`[data-place="${RS.boot ? RS.boot.key : ""}"] [data-panel]`);
-  RS.plots = () => panels().map((el) => [el, plot(el.dataset.panel)]).filter(([, gd]) => gd && gd._fullLayout && gd.data);
-  RS.chartsReady = () => panels().length === 0 || (window.Plotly && RS.plots().length === panels().length);
-
   const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
   const window_ = () => {
     const b = RS.boot, end = b.follow ? Math.max(b.end, RS.boot.now) : b.end;
@@ -72,19 +66,23 @@
     return { at, x, y };
   }
 
-  // Hidden panels take the points and skip the drawing, which is what costs.
+  // Panels out of sight take the points and skip the drawing, which is what costs.
   RS.grow = function (key, found) {
-    const gd = plot(key);
+    const gd = document.querySelector(`#graph-${key} .chart`), seen = visible.has(key) && gd._fullLayout;
     const known = new Set(gd.data.map((trace) => trace.meta));
     const starts = ([slot, [, vs]]) => !known.has(slot) && vs.some((v) => v !== null);
     if (Object.entries(found).some(starts)) return RS.reload();
     const { at, x, y } = additions(gd, found);
-    gd.layout.xaxis.range = across();
-    gd.layout.xaxis.autorange = false;
-    if (visible.has(key) && at.length) return void window.Plotly.extendTraces(gd, { x, y }, at);
+    RS.placed(gd);
+    if (seen && at.length) return void window.Plotly.extendTraces(gd, { x, y }, at);
     at.forEach((i, j) => (gd.data[i].x.push(...x[j]), gd.data[i].y.push(...y[j])));
-    if (visible.has(key)) window.Plotly.redraw(gd);
+    if (seen) window.Plotly.redraw(gd);
     else gd.stale = true;
+  };
+
+  RS.placed = (gd) => Object.assign(gd.layout.xaxis, { range: across(), autorange: false });
+  RS.paint = function () {
+    if (RS.boot && !RS.boot.error && RS.chartsReady()) for (const paint of RS.painters) paint();
   };
 
   // Panels without new points follow the window once it has moved by a pixel.
@@ -116,7 +114,12 @@
     if (RS.boot && RS.chartsReady()) RS.slide();
   };
 
-  // Binds what is not bound yet: Dash makes the charts when Plotly has arrived.
+  RS.drew = function (gd) {
+    gd.on("plotly_relayout", (change) => zoomed(gd, change));
+    gd.on("plotly_doubleclick", RS.reset);
+  };
+
+  // Binds what is not bound yet, and goes on with what could not be drawn.
   RS.bind = function () {
     seer ||= new IntersectionObserver((entries) => {
       for (const entry of entries)
@@ -124,17 +127,16 @@
         else visible.delete(entry.target.dataset.panel);
       if (RS.boot && !RS.boot.error && RS.chartsReady()) RS.slide();
     });
-    for (const [el, gd] of RS.plots()) {
+    for (const [el, gd] of RS.charts()) {
       if (gd.bound) continue;
       gd.bound = true;
-      gd.on("plotly_relayout", (change) => zoomed(gd, change));
-      gd.on("plotly_doubleclick", RS.reset);
       const area = el.querySelector(".plot");
       RS.dress(el, gd);
       area.addEventListener("pointermove", (event) => hover(gd, event));
       area.addEventListener("pointerleave", RS.leave);
       seer.observe(el);
     }
+    RS.drawOn();
   };
 
   function nearest(xs, x) {
@@ -148,6 +150,7 @@
   }
 
   function hover(source, event) {
+    if (!source._fullLayout) return;
     const axis = source._fullLayout.xaxis, left = source.getBoundingClientRect().left;
     const x = axis.p2l(event.clientX - left - axis._offset), [start, end] = axis.range.map(time);
     if (x < start || x > end) return RS.leave();

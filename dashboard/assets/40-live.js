@@ -100,8 +100,7 @@
     RS.reindex();
     for (const key of Object.keys(RS.view)) if (!(key in found.view)) found.view[key] = null;
     RS.fill(found.view);
-    for (const [key, figure] of Object.entries(found.figures || {}))
-      window.dash_clientside.set_props("graph-" + key, { figure: RS.overSteps(figure) });
+    for (const [key, figure] of Object.entries(found.figures || {})) RS.figure(key, RS.overSteps(figure));
     delete found.figures;
     RS.sparks = found.sparks || {};
     for (const el of RS.all("[data-spark]")) RS.drawSpark(el.dataset.spark);
@@ -114,7 +113,7 @@
     return none();
   }
 
-  // Dash draws the figures after this callback; then they listen, and a zoom that is still wanted is set again.
+  // Once what is near the screen is drawn, it listens, and a zoom that is still wanted is set again.
   function settle(found) {
     if (RS.boot !== found) return;
     if (!RS.chartsReady()) return void requestAnimationFrame(() => settle(found));

@@ -5,7 +5,6 @@
   const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
   const unit = (el) => el.dataset.units || "";
   RS.titleOf = (el) => el.querySelector("h2").textContent;
-  RS.graphOf = (el) => el.querySelector(".js-plotly-plot");
   const known = (y) => y !== null && y !== undefined && isFinite(y);
 
   // The lines of a chart that are drawn: [{ label, trace, x, y }, ...] within the time shown; what lies behind them last.
@@ -84,7 +83,7 @@
   // Heard when a chart has the focus; told anew now and then, and only where something has changed.
   RS.summarise = function () {
     if (!RS.boot || RS.boot.error || document.hidden || !RS.chartsReady()) return;
-    for (const [el] of RS.plots()) {
+    for (const [el] of RS.charts()) {
       const where = RS.by("sum-" + el.dataset.panel), words = where && RS.summaryOf(el);
       if (where && where.textContent !== words) where.textContent = words;
     }

@@ -91,9 +91,6 @@
 
   RS.filling = () => (filling ? filling.dataset.panel : "");
   const address = (key) => history.replaceState(history.state, "", location.pathname + RS.query({ panel: key || null }) + location.hash);
-  const ready = () => RS.boot && !RS.boot.error && RS.chartsReady();
-  // What is drawn over a chart has to follow it.
-  const resize = (el) => window.Plotly && RS.graphOf(el) && Promise.resolve(window.Plotly.Plots.resize(RS.graphOf(el))).then(() => ready() && RS.slide());
 
   // Everything else is out of reach while a chart fills the screen.
   function apart(el) {
@@ -134,7 +131,6 @@
     if (was) shrink(was);
     if (el) fill(el);
     if (!quiet) address(el && el.dataset.panel);
-    for (const one of [was, el]) if (one) resize(one);
   };
 
   // The address says which chart fills the screen, also after "back" and for who opens a link.
@@ -279,7 +275,10 @@
     const last = line.x.length - 1, from = el.at === undefined ? last + (by < 0 ? 1 : 0) : RS.nearest(line.x, RS.toX(el.at));
     const to = ends === undefined ? Math.max(0, Math.min(last, from + by)) : ends ? last : 0;
     el.at = RS.toMs(line.x[to]);
-    RS.cross(el.at, RS.graphOf(el)._fullLayout.xaxis._length);
+    const gd = RS.graphOf(el);
+    // The focus comes before the eye.
+    RS.draw(gd);
+    RS.cross(el.at, gd._fullLayout.xaxis._length);
     const values = RS.all(".item", el).filter((item) => item.querySelector("[data-slot]") && item.offsetParent)
       .map((item) => RS.all("span, b", item).map((part) => part.textContent).filter(Boolean).join(" "));
     RS.by("said-" + el.dataset.panel).textContent = [el.querySelector(".at").textContent, ...values].join(", ");

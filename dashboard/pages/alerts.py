@@ -4,7 +4,7 @@ from typing import Any
 
 from dashboard.alerts import board
 from dashboard.facts import View
-from dashboard.page import Json, Page, Scope, html, t
+from dashboard.page import Page, Scope, html, t
 
 HISTORY, DELIVERIES = 50, 30
 
@@ -15,7 +15,7 @@ url_env = "SLACK_WEBHOOK_URL"
 """
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements; it has no charts."""
     left = [
         _list("firing"),

@@ -13,10 +13,10 @@ from server.query.types import Delta, Status
 _COLUMNS = ("Engine", "State", "Running", "Waiting", "KV cache", "Tokens/s", "Preempted/min", "Weights", "Last read")
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements."""
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
-    load, *rest = [panel_of(panel, figures.get(panel.key)) for panel in PANELS]
+    load, *rest = [panel_of(panel) for panel in PANELS]
     sides = [html.Div([_heat(), load], className="stack"), html.Div([_sick(), _room()], className="stack")]
     first = html.Div(sides, className="actor-grid")
     charts = html.Div([*rest, t(html.P, "w.note", "note marks-note")], className="charts")

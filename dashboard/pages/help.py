@@ -3,12 +3,12 @@
 from typing import Any
 
 from dashboard.help import cells
-from dashboard.page import Json, Page, html
+from dashboard.page import Page, html
 from dashboard.shortcuts import SHORTCUTS
 from dashboard.words import WORDS
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements; it has no charts."""
     side = html.Div([_shortcuts(), _words()], className="col")
     return [_head(), html.Div([_signals(), side], className="helpboard")]

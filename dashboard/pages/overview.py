@@ -18,9 +18,9 @@ from server.query.types import Delta, Status
 _PAGE_OF = {"generator": "generator", "queue": "rollouts", "trainer": "trainer", "sandbox": "sandboxes"}
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements."""
-    return [_banner(), _cards(), _flow(), _charts(figures), _cost(), _trust()]
+    return [_banner(), _cards(), _flow(), _charts(), _cost(), _trust()]
 
 
 def cells(scope: Scope) -> View:
@@ -126,8 +126,8 @@ def _ribbon() -> Any:
     return html.Div([head, parts], className="over-time", **{"data-s": "v.s"})
 
 
-def _charts(figures: Json) -> Any:
-    panels = [panel_of(panel, figures.get(panel.key)) for panel in PANELS]
+def _charts() -> Any:
+    panels = [panel_of(panel) for panel in PANELS]
     return html.Div([_alerts(), *panels, t(html.P, "w.note", "note marks-note")], className="charts", id="charts")
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from dashboard.page import Json, Page, html, t
+from dashboard.page import Page, html, t
 from dashboard.preflight import GROUPS, cells
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements; it has no charts. Which of them are seen depends on ``pf.mode``."""
     groups = html.Div([_group(status) for status in GROUPS], className="col checks")
     columns = html.Div([groups, html.Div([_plan(), _how()], className="col")], className="board")

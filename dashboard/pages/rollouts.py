@@ -28,7 +28,7 @@ _READERS = (
 )
 
 
-def tree(_figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements; which of them are seen depends on ``ro.mode``."""
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
     known = html.Div([_funnel(), _census(), _stale(), _length(), _groups(), _side(), _table()], className="known")

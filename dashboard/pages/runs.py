@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dashboard.page import Json, Page, html, t
+from dashboard.page import Page, html, t
 from dashboard.runs import ASKS, cells
 
 # (column, what it is sorted by, narrow?)
@@ -18,7 +18,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
 )
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements; it has no charts of the usual kind."""
     return [_head(), _compare(), _list()]
 

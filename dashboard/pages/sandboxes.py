@@ -10,10 +10,10 @@ from dashboard.sandboxes import CARDS, PANELS, SPARKS, cells
 from server.query.types import Delta, Status
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements; which of them are seen depends on ``sb.mode``."""
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
-    charts = [_heat(), _funnel(), panel_of(PANELS[0], figures.get("boxes")), _infra(figures)]
+    charts = [_heat(), _funnel(), panel_of(PANELS[0]), _infra()]
     lists = [_causes(), _quota(), _failures(), _pending(), _dangling(), t(html.P, "w.note", "note marks-note")]
     known = html.Div([cards, html.Div([*charts, *lists], className="boxgrid")], className="known")
     return [html.Div([_head(), _needs_none(), _how(), known], className="boxes", **{"data-s": "sb.mode"})]
@@ -100,8 +100,8 @@ def _funnel() -> Any:
     return html.Section([head, drawn, *notes], className="card panel w4", id="box-funnel")
 
 
-def _infra(figures: Json) -> Any:
-    panel = panel_of(PANELS[1], figures.get("infra"))
+def _infra() -> Any:
+    panel = panel_of(PANELS[1])
     panel.children.append(t(html.P, "sb.infra", "note"))
     return panel
 

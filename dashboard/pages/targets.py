@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from dashboard.page import Json, Page, html, t
+from dashboard.page import Page, html, t
 from dashboard.targets import ASKS, GROUPS, cells
 
 _NAMES = ("Target", "Run", "State", "Last read", "Took", "Samples", "Unmapped keys")
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements; it has no charts."""
     return [_head(), _list(), _coverage()]
 

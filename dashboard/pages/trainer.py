@@ -14,10 +14,10 @@ _SLICES = ("wait", "compute", "weight_sync", "checkpoint", "eval", "other")
 _MEASURED = ("Samples", "Tokens", "Staleness", "Reward", "Gradient")
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements."""
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
-    drawn = {panel.key: panel_of(panel, figures.get(panel.key)) for panel in PANELS}
+    drawn = {panel.key: panel_of(panel) for panel in PANELS}
     first = html.Div([drawn.pop("tphase"), _one_by_one(), _last()], className="step-grid")
     names = ("trate", "tstep", "tmfu", "tsync")
     speed = html.Div([drawn.pop(name) for name in names], className="charts")

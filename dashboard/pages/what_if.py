@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from dashboard.page import Json, Page, html, t
+from dashboard.page import Page, html, t
 from dashboard.what_if import ASKS, EXPLAINED, TITLES, cells
 
 
-def tree(figures: Json) -> list[Any]:
+def tree() -> list[Any]:
     """The page's elements; it has no charts. Which of them are seen depends on ``wi.mode``."""
     right = html.Div([_sides(), _figures(), _assumed()], className="col")
     return [

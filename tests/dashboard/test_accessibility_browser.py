@@ -57,6 +57,7 @@ def load(page: Page, url: str, key: str, run: str, more: str, there: str) -> Non
     page.goto(f"{url}{path}?run={run}{more}")
     page.wait_for_selector("[data-page=ok]")
     until(page, f"() => RS.chartsReady() && ({there})")
+    page.evaluate("RS.drawAll()")
     page.evaluate(browser_support.AXE.read_text(encoding="utf-8"))
 
 

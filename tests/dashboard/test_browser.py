@@ -17,9 +17,9 @@ from tests.dashboard.serving import Serving, application, until, wait
 
 pytestmark = pytest.mark.browser
 
-DRAWN = "() => RS.boot && !RS.boot.error && RS.chartsReady() && document.querySelector('.scatterlayer .trace')"
+DRAWN = "() => RS.boot && !RS.boot.error && RS.chartsReady() && RS.charts().length > 0"
 LAST = "slot => { const t = gdOf(slot).data.find(t => t.meta === slot); return [t.x.at(-1) - RS.tz, t.y.at(-1)]; }"
-GD = "window.gdOf = slot => document.querySelector(`#graph-${slot.split('.')[0]} .js-plotly-plot`)"
+GD = "window.gdOf = slot => document.querySelector(`#graph-${slot.split('.')[0]} .chart`)"
 MS = "x => typeof x === 'number' ? Math.floor(x) : Date.parse(x.replace(' ', 'T') + 'Z')"
 RANGES = f"() => RS.plots().map(([, gd]) => gd._fullLayout.xaxis.range.map({MS}))"
 
@@ -44,10 +44,12 @@ def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
     with new_pages(browser) as new:
 
         def opened(
-            search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900), drawn: bool = True
-        ) -> Page:
+            search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900), drawn: bool = True,
+            before: Callable[[Page], None] = lambda page: None,
+        ) -> Page:  # fmt: skip
             page = new(theme, size)
             page.add_init_script(GD)
+            before(page)
             page.goto(serving.url + search)
             if drawn:
                 page.wait_for_selector("[data-page=ok]")
@@ -267,7 +269,7 @@ def test_a_line_without_a_value_keeps_its_legend(open_page: Open, reader: Memory
 def test_extremes_close_in_a_live_gap(open_page: Open, reader: MemoryReader) -> None:
     page = open_page("?range=6h")
     edges = (
-        "() => RS.plots().find(([el]) => el.dataset.panel === 'queue')[1].data.filter((t) => /:(lo|hi)$/.test(t.meta))"
+        "() => RS.charts().find(([el]) => el.dataset.panel === 'queue')[1].data.filter((t) => /:(lo|hi)$/.test(t.meta))"
     )
     assert page.evaluate(f"({edges})().length") == 2
     at = 1000 * tell(reader, 0, None)
@@ -361,3 +363,34 @@ def test_markup_in_names_stays_text(browser: Browser) -> None:
         assert page.locator(".trust tbody th").inner_text() == name
         assert page.locator("main img, main script, .trust i").count() == 0
         page.close()
+
+
+FAR = (
+    "key => { const gd = document.querySelector(`#graph-${key} .chart`); return Boolean(gd.data && !gd._fullLayout); }"
+)
+SHOWN = "key => document.querySelectorAll(`#graph-${key} .scatterlayer .trace`).length > 0"
+
+
+def test_a_chart_is_drawn_when_it_comes_near_the_screen(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(size=(1440, 500))
+    assert page.evaluate(FAR, "reward") and page.evaluate(SHOWN, "queue")
+    # What comes meanwhile is drawn with the rest, in the window as it is then.
+    at = tell(reader, 0, 55.0)
+    until(page, f"at => Math.abs(({LAST})('queue.0')[0] - at) < 1", 1000 * at)
+    assert page.evaluate("document.querySelector('#sum-reward').textContent").startswith("Reward: now ")
+    page.locator("#panel-reward").scroll_into_view_if_needed()
+    until(page, SHOWN, "reward")
+    assert page.evaluate(f"({MS})(gdOf('reward')._fullLayout.xaxis.range[1]) - RS.tz") >= 1000 * at
+    assert page.evaluate("document.querySelectorAll('#panel-reward .over path').length") > 0
+
+
+def test_plotly_that_did_not_come_is_asked_for_again(open_page: Open) -> None:
+    lost: list[str] = []
+
+    def unreachable(page: Page) -> None:
+        page.forgiven = True  # type: ignore[attr-defined]
+        page.route("**/plotly.min.js", lambda route: (lost.append(route.request.url), route.abort()), times=2)
+
+    page = open_page(drawn=False, before=unreachable)
+    until(page, SHOWN, "queue")
+    assert len(lost) == 2

@@ -270,3 +270,11 @@ def test_keys_go_everywhere_but_not_while_typing(open_page: Open) -> None:
     page.keyboard.press("g")
     page.keyboard.press("o")
     until(page, "() => RS.boot.key === 'overview'")
+
+
+def test_print_has_every_chart(open_page: Open) -> None:
+    page = open_page(size=(390, 844))
+    until(page, "() => window.Plotly")
+    assert page.evaluate("RS.plots().length < RS.charts().length")
+    page.evaluate("() => { window.dispatchEvent(new Event('beforeprint')); }")
+    assert page.evaluate("RS.plots().length === RS.charts().length")

@@ -15,7 +15,7 @@ from tests.dashboard.serving import Serving, application, until
 
 pytestmark = pytest.mark.browser
 
-DRAWN = "() => RS.boot && !RS.boot.error && RS.chartsReady() && document.querySelector('.scatterlayer .trace')"
+DRAWN = "() => RS.boot && !RS.boot.error && RS.chartsReady() && RS.charts().length > 0"
 PARTS = """() => [...document.querySelectorAll('.ribbon li:not([hidden])')].map(li => {
     const box = li.getBoundingClientRect(), whole = li.parentNode.getBoundingClientRect();
     const share = wide => Math.round(1000 * wide / whole.width);

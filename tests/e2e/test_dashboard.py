@@ -41,7 +41,8 @@ def page(request: pytest.FixtureRequest, browser: Browser, demo: Program) -> Ite
     opened.on("console", lambda message: messages.append(message.text) if message.type == "error" else None)
     opened.on("pageerror", lambda error: messages.append(str(error)))
     opened.goto(demo.url)
-    until(opened, "document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    until(opened, "window.RS && RS.boot && RS.chartsReady() && RS.charts().length > 0")
+    opened.evaluate("RS.drawAll()")
     yield opened
     assert messages == []
     context.close()
@@ -78,7 +79,6 @@ def test_the_overview_shows_what_the_api_says(page: Page, demo: Program) -> None
 
 def test_every_panel_holds_the_first_hour(page: Page) -> None:
     """An hour of points in each chart, as drawn, not as sent."""
-    until(page, "document.querySelectorAll('.js-plotly-plot').length >= 10")
     spans = page.evaluate(
         """Array.from(document.querySelectorAll('.js-plotly-plot')).map(gd => {
             const xs = gd.data.flatMap(t => t.x.filter((_, i) => t.y[i] !== null));
