@@ -145,4 +145,13 @@
     draws.set(el, draw);
     seer.observe(el);
   };
+
+  // The same for a drawing over which a cursor reads values: `look` says them in its panel's header.
+  RS.readable = function (area, draw, look) {
+    RS.fitted(area, draw);
+    if (!area || area.looked) return;
+    area.looked = true;
+    area.addEventListener("pointermove", look);
+    area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
+  };
 })(window.RS);

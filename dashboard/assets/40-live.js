@@ -5,6 +5,7 @@
   const none = () => window.dash_clientside.no_update;
   const since = (then) => performance.now() - then;
   let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, paused = false, poked = false, clock = null;
+  let looked = false;
 
   // The server's clock: a demo's may run apart from the browser's.
   RS.ticks = () => ticks;
@@ -44,6 +45,7 @@
       heartbeat();
     });
     document.addEventListener("visibilitychange", heartbeat);
+    for (const name of ["pointermove", "keydown", "focus"]) window.addEventListener(name, () => (looked = true), { passive: true });
     RS.by("unzoom").addEventListener("click", RS.reset);
     // Runs come and go while a page is open: the menu is as young as the look at it.
     RS.by("run-menu").addEventListener("toggle", (event) => event.target.open && !paused && RS.boot && RS.reload());
@@ -145,12 +147,16 @@
     // A tick while a call is pending is skipped, so a slow server never sees a storm. Dash does not tell
     // when a call failed: after a while it counts as lost, and a server that came back is asked again.
     if ((pulledAt && since(pulledAt) < GIVE_UP) || !RS.chartsReady()) return none();
-    // What is over changes no more, but for a pre-flight that was begun: its end is news.
-    if (RS.boot.over && !RS.boot.all && !RS.busy() && ticks % IDLE_TICKS) return none();
+    if (RS.boot.over && !RS.boot.all && !RS.busy() && resting()) return none();
     return request();
   }
 
+  // What is over changes no more, but for a pre-flight that was begun: its end is news. One that crashed may come back,
+  // one that has finished may be begun anew: that is looked for while somebody is there to see it.
+  const resting = () => ticks % IDLE_TICKS > 0 || !(looked || RS.view.life === "crashed");
+
   function request(fresh) {
+    looked = false;
     RS.bind();
     pulledAt = performance.now();
     const { page, key, run, all, cursor, have } = RS.boot;

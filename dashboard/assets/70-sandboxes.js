@@ -207,20 +207,11 @@
     document.querySelector("[data-code=recipe]").textContent = (RS.view["sb.recipe"] || "").replace("@here@", address);
   }
 
-  function watch() {
-    RS.fitted(box("heat"), heat);
-    RS.fitted(box("funnel"), funnel);
-    const area = box("heat");
-    if (!area || area.looked) return;
-    area.looked = true;
-    area.addEventListener("pointermove", look);
-    area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
-  }
-
   RS.drawers.push((cells) => {
     if (!("sb.mode" in RS.view)) return;
     rows(cells);
-    watch();
+    RS.readable(box("heat"), heat, look);
+    RS.fitted(box("funnel"), funnel);
     if ("sb.recipe" in cells) recipe();
     if ("sb.funnel" in cells || "sb.funnel.shares" in cells || "sb.mode" in cells) funnel();
     if (Object.keys(cells).some((key) => key.startsWith("h."))) heat();

@@ -236,20 +236,11 @@
     document.querySelector("[data-code=push]").textContent = (RS.view["ro.push"] || "").replace("@here@", address);
   }
 
-  function watch() {
-    for (const [name, draw] of [["exits", exits], ["hs", stale], ["hl", length], ["solve", solve]]) RS.fitted(box(name), draw);
-    for (const area of [box("hs"), box("hl")]) {
-      if (!area || area.looked) continue;
-      area.looked = true;
-      area.addEventListener("pointermove", look);
-      area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
-    }
-  }
-
   RS.drawers.push((cells) => {
     if (!("ro.mode" in RS.view) || !box("exits")) return;
     const any = (prefix) => "ro.mode" in cells || Object.keys(cells).some((key) => key.startsWith(prefix));
-    watch();
+    for (const [name, draw] of [["exits", exits], ["solve", solve]]) RS.fitted(box(name), draw);
+    for (const [name, draw] of [["hs", stale], ["hl", length]]) RS.readable(box(name), draw, look);
     if ("ro.push" in cells) recipe();
     if (any("ro.f.")) exits();
     if (any("ro.c.")) census();

@@ -154,15 +154,6 @@
 
   const LISTS = [["gen-states", "gs.", state], ["gen-sick", "gx.", complaint], ["gen-room", "gk.", room], ["engines", "ge.", engine]];
 
-  function watch() {
-    const area = box();
-    RS.fitted(area, draw);
-    if (!area || area.looked) return;
-    area.looked = true;
-    area.addEventListener("pointermove", look);
-    area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
-  }
-
   RS.drawers.push((cells) => {
     if (!("gn.head" in RS.view)) return;
     for (const [name, prefix, row] of LISTS) {
@@ -172,7 +163,7 @@
       el.replaceChildren(...found.map(row));
       if (table) table.hidden = !found.length;
     }
-    watch();
+    RS.readable(box(), draw, look);
     if ("gh.metric" in cells) choose();
     if (Object.keys(cells).some((key) => key.startsWith("gh."))) draw();
   });

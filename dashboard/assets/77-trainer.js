@@ -155,15 +155,6 @@
 
   const LISTS = [["last-step", "tl.", pair], ["learning", "th.", learnt], ["life", "tv.", happened], ["steps", "tt.", step]];
 
-  function watch() {
-    const area = box();
-    RS.fitted(area, bars);
-    if (!area || area.looked) return;
-    area.looked = true;
-    area.addEventListener("pointermove", look);
-    area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
-  }
-
   RS.drawers.push((cells) => {
     if (!("tn.head" in RS.view)) return;
     const begun = "tt.phases" in cells;
@@ -175,7 +166,7 @@
       if (table) table.hidden = !found.length;
     }
     if (begun) heads();
-    watch();
+    RS.readable(box(), bars, look);
     if (begun || "ts.median" in cells || RS.touched(cells, "ts.")) bars();
   });
 })(window.RS);

@@ -22,6 +22,10 @@ LAST = "slot => { const t = gdOf(slot).data.find(t => t.meta === slot); return [
 GD = "window.gdOf = slot => document.querySelector(`#graph-${slot.split('.')[0]} .chart`)"
 MS = "x => typeof x === 'number' ? Math.floor(x) : Date.parse(x.replace(' ', 'T') + 'Z')"
 RANGES = f"() => RS.plots().map(([, gd]) => gd._fullLayout.xaxis.range.map({MS}))"
+FAR = (
+    "key => { const gd = document.querySelector(`#graph-${key} .chart`); return Boolean(gd.data && !gd._fullLayout); }"
+)
+SHOWN = "key => document.querySelectorAll(`#graph-${key} .scatterlayer .trace`).length > 0"
 
 Open = Callable[..., Page]
 
@@ -310,6 +314,12 @@ def test_finished_run_is_left_alone(open_page: Open, reader: MemoryReader) -> No
     ticks = page.evaluate("RS.ticks()")
     until(page, "ticks => RS.ticks() > ticks + 1", ticks)
     assert f"since {fake.DONE}" not in reader.calls
+    # Nothing is asked of a run that is over, however long the page is open; somebody who is there asks once a minute.
+    asks = """() => Array.from({length: 200}, () => dash_clientside.rollscope.pull())
+      .filter((one) => one !== dash_clientside.no_update).length"""
+    assert page.evaluate(asks) == 0
+    page.mouse.move(200, 200)
+    assert page.evaluate(asks) == 1
 
 
 def test_slow_server_sees_no_storm(open_page: Open, reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,12 +373,6 @@ def test_markup_in_names_stays_text(browser: Browser) -> None:
         assert page.locator(".trust tbody th").inner_text() == name
         assert page.locator("main img, main script, .trust i").count() == 0
         page.close()
-
-
-FAR = (
-    "key => { const gd = document.querySelector(`#graph-${key} .chart`); return Boolean(gd.data && !gd._fullLayout); }"
-)
-SHOWN = "key => document.querySelectorAll(`#graph-${key} .scatterlayer .trace`).length > 0"
 
 
 def test_a_chart_is_drawn_when_it_comes_near_the_screen(open_page: Open, reader: MemoryReader) -> None:
