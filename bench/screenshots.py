@@ -8,6 +8,7 @@ store, signals, verdict, alerts); then the clock stands, so that the same commit
 
 import argparse
 import asyncio
+import shutil
 import socket
 import tempfile
 import threading
@@ -46,7 +47,7 @@ SCENARIOS = ("healthy", "gb300-sandbox-wall", "generator-bound")
 """The last one collected is the run that is shown first; pages named in `SHOWN` show another."""
 SHOWN = {"sandboxes": "gb300-sandbox-wall", "preflight": "gb300-sandbox-wall"}
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
-README = Path(__file__).parent.parent / "docs"
+README, ITS_PAGES = Path(__file__).parent.parent / "docs", ("overview", "rollouts", "sandboxes", "alerts")
 
 
 async def collect(cluster: Cluster, loop: RunLoop, clock: ScaledClock, seconds: float) -> None:
@@ -154,12 +155,13 @@ def main() -> None:
         with serving(application(store, reader, clock, runs)) as url, sync_playwright() as playwright:
             browser = start(playwright)
             files = list(pictures(browser, url, args.out, args.page))
-            if args.readme:
-                for theme in ("light", "dark"):
-                    shown = f"?run={RUNS[SCENARIOS[-1]]}&range=1h"
-                    shoot(browser, url, shown, theme, (1440, 900), README / f"overview-{theme}.png", whole=False)
             browser.close()
         store.close()
+    if args.readme:
+        for file in files:
+            key, theme, size = file.stem.rsplit("-", 2)
+            if key in ITS_PAGES and size == "wide":
+                shutil.copy(file, README / f"{key}-{theme}.png")
     print(f"{len(files)} pictures in {args.out}, {time.monotonic() - began:.0f} s")
 
 

@@ -23,7 +23,7 @@ ASKS = ("compare", "signal", "by", "find", "sort")
 WANTS: Mapping[str, Want] = {
     "wait": want("trainer_wait_ratio"),
     "stale": want("staleness_versions", level="trajectory", stat="mean"),
-    "cost": want("cost_usd_per_million_tokens"),
+    "cost": want("cost_usd_per_million_tokens", of="trained"),
 }
 """Columns of signals, by the row's key."""
 

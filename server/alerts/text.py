@@ -28,6 +28,7 @@ NAMES: Mapping[str, str] = {
     "since": "when the condition became true: 2026-11-21 12:30:05 UTC",
     "for": "how long it must hold: 5m",
     "expression": "the condition: trainer_wait_ratio > 0.4 for 5m",
+    "verdict": "of a rule about verdicts the one that holds: generator-bound",
 }
 """Name in an annotation -> what it becomes. Beside these: ``label_NAME``, empty when there is no such label."""
 
@@ -177,6 +178,8 @@ class _Names(Mapping[str, str]):
         self._labels = dict(alert.labels)
 
     def __getitem__(self, name: str) -> str:
+        if name == "verdict":
+            return self._labels.get(name, "").replace("_", "-")
         if name in NAMES:
             return self._labels.get(name, "") if name in _FROM_LABELS else self._of_rule(name)
         if _is_label(name):

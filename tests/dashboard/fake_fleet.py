@@ -74,7 +74,7 @@ def grow(made: MemoryReader, run: str, start: float, seconds: float, step: float
     made.append(run, reward, rewards)
     lag = number(0, "staleness_versions", "versions", level="trajectory", stat="mean")
     made.append(run, lag, [(ts, 1.5 + wait + 0.1 * noise(ts, 4)) for ts in times])
-    cost = number(0, "cost_usd_per_million_tokens", "USD")
+    cost = number(0, "cost_usd_per_million_tokens", "USD", of="trained")
     made.append(run, cost, [(ts, 2.0 + 4 * wait) for ts in times])
     made.set_steps(run, *((ts, i) for i, ts in enumerate(times)))
 

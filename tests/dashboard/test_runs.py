@@ -57,7 +57,9 @@ def test_a_row_says_what_holds_the_run_back() -> None:
         fleet.verdict("generator_bound", "kv_capacity", 0.9, NOW - 720.3, "Full"),
         (
             fleet.number(0.624, "trainer_wait_ratio", "ratio", "critical"),
-            fleet.number(3.456, "cost_usd_per_million_tokens", "USD"),
+            # Of a million tokens that are trained on, whatever else a million of costs.
+            fleet.number(0.5, "cost_usd_per_million_tokens", "USD", of="prefill"),
+            fleet.number(3.456, "cost_usd_per_million_tokens", "USD", of="trained"),
         ),
         1204, NOW, 2, 3,
     )  # fmt: skip
