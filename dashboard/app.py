@@ -10,12 +10,13 @@ from fastapi import FastAPI
 
 from dashboard import callbacks, shell, theme
 from dashboard.callbacks import Candidates as Candidates
+from dashboard.news import News
 from dashboard.pages import PAGES
 from dashboard.static import Packed, Static
 from server.query.types import Reader
 
 _INDEX = """<!DOCTYPE html>
-<html lang="en" data-plain="@plain@">
+<html lang="en" data-plain="@plain@" data-push="@push@">
 <head>
 {%metas%}
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -44,12 +45,13 @@ class _Dash(Dash):
 
 def attach(
     api: FastAPI, reader: Reader, *, version: str, receivers: Sequence[str] | None = None,
-    candidates: Candidates | None = None,
+    candidates: Candidates | None = None, push: bool = True,
 ) -> Dash:  # fmt: skip
     """Puts the dashboard on ``api`` at ``/`` and returns it.
 
     ``receivers``: the names of those configured, so that the Alerts page can say when there is none; None: not known.
     ``candidates``: what could be watched, for a page without any run: (what it is, the command).
+    ``push``: tabs are told of news over a WebSocket (`dashboard.news`); without it they look by the clock.
 
     Call it after the API's own routes are declared (Dash adds a catch-all when the app starts) and before
     any middleware that must stand outside it, such as access checks.
@@ -60,11 +62,13 @@ def attach(
         title="Rollscope",
         # Dash would flash "Updating..." in the tab's title on every tick.
         update_title="",
-        index_string=_index(version),
+        index_string=_index(version, push),
         assets_folder="assets",
     )
     app.layout = shell.layout(PAGES, app.config.requests_pathname_prefix)
     callbacks.register(app, reader, receivers, candidates)
+    if push:
+        api.add_api_websocket_route(app.config.routes_pathname_prefix + "news", News(reader).serve)
     _browser_callbacks(app)
     # Dash looks for its assets at the first request of "/": a browser that opens another page first would get none.
     app._setup_server()  # type: ignore[no-untyped-call]
@@ -73,11 +77,11 @@ def attach(
     return app
 
 
-def _index(version: str) -> str:
+def _index(version: str, push: bool) -> str:
     # Pages without charts: only there plotly.js is not fetched at once (`assets/28-graphs.js`).
     plain = " ".join(page.path for page in PAGES if page.charts is None)
     page = _INDEX.replace("@tokens@", theme.css()).replace("@script@", theme.SCRIPT)
-    return page.replace("@version@", version).replace("@plain@", plain)
+    return page.replace("@version@", version).replace("@plain@", plain).replace("@push@", "on" if push else "off")
 
 
 def _browser_callbacks(app: Dash) -> None:

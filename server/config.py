@@ -96,6 +96,7 @@ class Settings:
     store: Secret = NO_SECRET  # its URL may hold a password
     role: str = "all"
     collect: str = "auto"
+    push: bool = True
     runs: tuple[RunSettings, ...] = ()
     alerts: AlertSettings = field(default_factory=alerts_config.defaults)
     otlp: otlp_map.Maps = field(default_factory=dict)
@@ -141,7 +142,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     problems = Problems()
     problems.unknown(raw, {"server", "store", "run", "alerts", "otlp"}, "config")
     server = problems.take(raw, "server", dict, {}, "config")
-    problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role", "collect"}, "server")
+    problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role", "collect", "push"}, "server")
     store = problems.take(raw, "store", dict, {}, "config")
     problems.unknown(store, {"url", "url_file"}, "store")
     runs = problems.take(raw, "run", dict, {}, "config")
@@ -153,6 +154,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         store=_store(problems, store, env),
         role=_word(problems, server, "role", env.get("ROLLSCOPE_ROLE", "all"), ("all", "collect", "web")),
         collect=_word(problems, server, "collect", "auto", ("inside", "apart", "auto")),
+        push=problems.take(server, "push", bool, True, "server"),
         runs=tuple(_run(problems, name, table, env) for name, table in runs.items()),
         alerts=alerts_config.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
         otlp=otlp_map.check(raw.get("otlp", []), lambda where, words: problems.add(f"otlp{where}", words)),

@@ -70,11 +70,16 @@ def version() -> str:
 
 
 def compose(
-    receivers: Sequence[str], candidates: "Candidates | None", api: "FastAPI", reader: "Reader", version: str
+    receivers: Sequence[str],
+    candidates: "Candidates | None",
+    push: bool,
+    api: "FastAPI",
+    reader: "Reader",
+    version: str,
 ) -> "tuple[App, Callable[[], str]]":
     """The dashboard on the API's own application: one process, one port. ``receivers``: who is told of alerts."""
     app = importlib.import_module("dashboard.app")
-    dash = app.attach(api, reader, version=version, receivers=receivers, candidates=candidates)
+    dash = app.attach(api, reader, version=version, receivers=receivers, candidates=candidates, push=push)
     return api, lambda: app.csp(dash)
 
 

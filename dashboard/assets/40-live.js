@@ -1,11 +1,11 @@
 // The live path: a timer asks for one small delta, which is drawn here; Dash only carries it.
 (function (RS) {
   "use strict";
-  const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 80, LOOK = 8;
+  const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 80, LOOK = 8, QUIET = 5;
   const none = () => window.dash_clientside.no_update;
   const since = (then) => performance.now() - then;
-  let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, paused = false, poked = false, clock = null;
-  let looked = false;
+  let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, paused = false, clock = null;
+  let looked = false, news = false, waiting = "";
 
   // The server's clock: a demo's may run apart from the browser's.
   RS.ticks = () => ticks;
@@ -56,6 +56,7 @@
     RS.bind();
     RS.ages();
     RS.navigated();
+    RS.listen(!paused && !document.hidden);
     // Dash's links take no aria attributes; the chosen one must not be told by colour alone.
     for (const link of RS.all("#runs a, #ranges a"))
       if (link.classList.contains("current")) link.setAttribute("aria-current", "true");
@@ -148,6 +149,8 @@
     // when a call failed: after a while it counts as lost, and a server that came back is asked again.
     if ((pulledAt && since(pulledAt) < GIVE_UP) || !RS.chartsReady()) return none();
     if (RS.boot.over && !RS.boot.all && !RS.busy() && resting()) return none();
+    // Who is told of news asks for them then; now and then also so, to know that the server is there.
+    if (RS.pushed() && !news && ticks % QUIET) return none();
     return request();
   }
 
@@ -156,7 +159,7 @@
   const resting = () => ticks % IDLE_TICKS > 0 || !(looked || RS.view.life === "crashed");
 
   function request(fresh) {
-    looked = false;
+    looked = news = false;
     RS.bind();
     pulledAt = performance.now();
     const { page, key, run, all, cursor, have } = RS.boot;
@@ -172,11 +175,20 @@
     return found.toString() || undefined;
   }
 
-  // Something was changed from here: look at once, or as soon as the pull under way is back.
-  RS.poke = function () {
+  // At once, or as soon as the pull under way is back. `fresh`: nothing will do that was read for others.
+  function look(kind) {
     if (!RS.boot || RS.boot.error || !RS.chartsReady()) return;
-    poked = Boolean(pulledAt && since(pulledAt) < GIVE_UP);
-    if (!poked) window.dash_clientside.set_props("pull", { data: request(true) });
+    const busy = pulledAt && since(pulledAt) < GIVE_UP;
+    waiting = !busy ? "" : waiting === "fresh" ? waiting : kind;
+    if (!busy) window.dash_clientside.set_props("pull", { data: request(kind === "fresh" || undefined) });
+  }
+
+  // Something was changed from here.
+  RS.poke = () => look("fresh");
+  // The server has something new; a page that is being loaded has it, or gets it at its next tick.
+  RS.news = function () {
+    news = true;
+    if (!paused && !document.hidden && asked && RS.boot && RS.boot.page === asked.n) look("news");
   };
 
   function apply(delta) {
@@ -192,7 +204,7 @@
     draw(delta.points || {});
     heartbeat();
     seen(delta.cursor);
-    if (poked) RS.poke();
+    if (waiting) look(waiting);
     return none();
   }
 

@@ -30,7 +30,7 @@ def composed(args: argparse.Namespace, settings: Settings) -> AttachDashboard:
     """``args.compose`` is `server.main.compose`: nothing below it knows the dashboard."""
     # Who named runs, or only shows what others collect, is not asked whether the engine next door is theirs.
     candidates = None if settings.runs or settings.role == "web" else LOOK.pairs
-    return partial(args.compose, [receiver.name for receiver in settings.alerts.receivers], candidates)
+    return partial(args.compose, [receiver.name for receiver in settings.alerts.receivers], candidates, settings.push)
 
 
 def serve_runs(args: argparse.Namespace, settings: Settings, runs: Sequence[Attached]) -> int:

@@ -277,7 +277,7 @@ class StoreReader(EngineReader):
 
     def cursor(self, run: str) -> str:
         row = self._run(run)
-        return f"{row.generation}:{self._store.last_seq(run)}"
+        return f"{row.generation}:{row.seq}"
 
     def since(self, run: str, cursor: str) -> Delta:
         row = self._run(run)

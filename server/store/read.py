@@ -36,6 +36,7 @@ _RUN = (
     runs.c.first_ts,
     runs.c.last_ts,
     runs.c.facts,
+    runs.c.seq,
 )
 _TARGET = tuple(column for column in targets.columns if column.name != "run")
 # What every look at a run asks is put together once: that costs as much as SQLite's answer.

@@ -300,7 +300,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as stored. ``watermark``: event time up to which ticks are done (ms); None before the first."""
+    """A run as stored. ``watermark``: event time up to which ticks are done (ms); None before the first.
+
+    ``seq``: the newest given to a point of it; 0 before the first.
+    """
 
     id: int
     name: str
@@ -312,6 +315,7 @@ class RunRow:
     first_ts: int | None
     last_ts: int | None
     facts: Mapping[str, str | float]
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,10 @@ def everything(store: Store) -> Batch:
 
 def seen(store: Store) -> dict[str, object]:
     """All that can be read, but for seqs."""
+    run = store.run("run")
+    assert run is not None and run.seq == store.last_seq("run")
     return {
-        "run": store.run("run"),
+        "run": replace(run, seq=0),
         "targets": store.targets("run"),
         "cursors": store.cursors("run"),
         "states": store.states("run"),

@@ -1,0 +1,96 @@
+"""Push: an open tab is told that its run has something new, and looks at once instead of at its next tick.
+
+Only a word crosses the socket. What a tab needs depends on what it has, and the one way to get it stays its pull
+(`dashboard.ticks`): news while a pull is under way are one more pull, and a tab whose socket is down looks by the clock
+again. One look at a run's cursor serves all of its tabs.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+
+from fastapi import WebSocket, WebSocketDisconnect
+
+from server.query.types import Reader, UnknownRun
+
+# Half of it is what push adds to a datum's way to the screen; a look is one row of the database.
+EVERY_SECONDS = 0.2
+# A socket costs memory as long as it is open: beyond these tabs look by the clock, which any number can.
+MOST = 500
+_LATER, _NO_RUN = 1013, 4404
+
+log = logging.getLogger(__name__)
+
+
+class News:
+    """The open tabs of all runs. Used on one event loop."""
+
+    def __init__(self, reader: Reader, every: float = EVERY_SECONDS, most: int = MOST) -> None:
+        self._reader, self._every, self._most = reader, every, most
+        self._tabs: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._seen: dict[str, str] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One tab, until it goes; ``?run=`` says what it shows. Refused: too many tabs, or no such run."""
+        run, news = socket.query_params.get("run", ""), asyncio.Event()
+        if sum(map(len, self._tabs.values())) >= self._most:
+            return await socket.close(_LATER)
+        self._tabs[run].add(news)
+        try:
+            # Before the tab is let in: what is new after its first look is then seen to differ.
+            self._seen.setdefault(run, await asyncio.to_thread(self._reader.cursor, run))
+            await socket.accept()
+            await self._tell(socket, news)
+        except UnknownRun:
+            await socket.close(_NO_RUN)
+        finally:
+            self._leave(run, news)
+
+    async def _tell(self, socket: WebSocket, news: asyncio.Event) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        gone = asyncio.create_task(_gone(socket))
+        try:
+            while not gone.done():
+                told = asyncio.create_task(news.wait())
+                await asyncio.wait({gone, told}, return_when=asyncio.FIRST_COMPLETED)
+                if told.done() and not gone.done():
+                    news.clear()
+                    # A tab that went at this moment is told by `gone`.
+                    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                        await socket.send_text("news")
+                told.cancel()
+        finally:
+            gone.cancel()
+
+    def _leave(self, run: str, news: asyncio.Event) -> None:
+        self._tabs[run].discard(news)
+        if not self._tabs[run]:
+            del self._tabs[run]
+            self._seen.pop(run, None)
+
+    async def _look(self) -> None:
+        while self._tabs:
+            for run in tuple(self._tabs):
+                await self._look_at(run)
+            await asyncio.sleep(self._every)
+
+    async def _look_at(self, run: str) -> None:
+        try:
+            cursor = await asyncio.to_thread(self._reader.cursor, run)
+        except Exception as error:  # noqa: BLE001 - whatever a database does, the tabs' own looks tell; asked again
+            log.debug("push: %s: %s", run, error)
+            return
+        if run in self._seen and cursor != self._seen[run]:
+            self._seen[run] = cursor
+            for news in self._tabs[run]:
+                news.set()
+
+
+async def _gone(socket: WebSocket) -> None:
+    """Until the tab closes its end; what it says is not heard."""
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            await socket.receive_text()

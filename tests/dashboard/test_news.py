@@ -1,0 +1,149 @@
+"""The socket that tells open tabs of news: who is let in, what is said, and that nobody stays behind."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI, WebSocketDisconnect
+from starlette.testclient import TestClient, WebSocketTestSession
+
+from dashboard.news import News
+from server.security import Gate
+from tests.dashboard import fake
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.serving import wait
+
+HERE = f"/news?run={fake.RICH}"
+
+
+class Counting(MemoryReader):
+    """Counts the looks at a run's cursor; ``broken``: they fail."""
+
+    looks, broken = 0, False
+
+    def cursor(self, run: str) -> str:
+        self.looks += 1
+        if self.broken:
+            raise OSError("disk I/O error")
+        return super().cursor(run)
+
+
+@pytest.fixture
+def reader() -> Counting:
+    made = fake.reader(60)
+    made.__class__ = Counting
+    assert isinstance(made, Counting)
+    return made
+
+
+@pytest.fixture
+def news(reader: Counting) -> News:
+    return News(reader, every=0.001, most=3)
+
+
+@pytest.fixture
+def client(news: News) -> Iterator[TestClient]:
+    api = FastAPI()
+    api.add_api_websocket_route("/news", news.serve)
+    with TestClient(api) as made:
+        yield made
+
+
+def tell(reader: MemoryReader, run: str = fake.RICH) -> None:
+    reader.append(run, fake.TICKS[0][0], [(reader.clock, 7.0)])
+
+
+def more_looks(reader: Counting) -> None:
+    before = reader.looks
+    wait(lambda: reader.looks > before + 3)
+
+
+def code(client: TestClient, path: str, **headers: str) -> int:
+    with pytest.raises(WebSocketDisconnect) as refused, client.websocket_connect(path, headers=headers):
+        pass
+    return refused.value.code
+
+
+def test_every_tab_of_a_run_is_told_once_of_what_is_new(client: TestClient, reader: Counting) -> None:
+    other = f"/news?run={fake.DONE}"
+    with client.websocket_connect(HERE) as one, client.websocket_connect(HERE) as two:
+        more_looks(reader)
+        for _ in range(2):
+            tell(reader)
+            assert [one.receive_text(), two.receive_text()] == ["news", "news"]
+            more_looks(reader)
+        # Had anything else been said, it would be before these words.
+        with client.websocket_connect(other) as three:
+            tell(reader, fake.DONE)
+            assert three.receive_text() == "news"
+            assert queued(one) == queued(two) == queued(three) == 0
+
+
+def queued(tab: WebSocketTestSession) -> int:
+    return int(tab._send_rx.statistics().current_buffer_used)
+
+
+def test_what_comes_while_a_tab_is_let_in_is_news(reader: Counting) -> None:
+    told, accepted = [], asyncio.Event()
+
+    class Slow:
+        """A tab whose first look ends before it is let in: what comes then it has not seen."""
+
+        def __init__(self) -> None:
+            self.query_params = {"run": fake.RICH}
+
+        async def accept(self) -> None:
+            tell(reader)
+
+        async def send_text(self, words: str) -> None:
+            told.append(words)
+            accepted.set()
+
+        async def receive_text(self) -> str:
+            await accepted.wait()
+            raise WebSocketDisconnect
+
+    asyncio.run(asyncio.wait_for(News(reader, every=0.001).serve(Slow()), 30))  # type: ignore[arg-type]
+    assert told == ["news"]
+
+
+def test_who_is_not_let_in(client: TestClient, news: News) -> None:
+    assert code(client, "/news?run=nobody") == code(client, "/news") == 4404
+    with client.websocket_connect(HERE), client.websocket_connect(HERE), client.websocket_connect(HERE):
+        assert code(client, HERE) == 1013
+    wait(lambda: not news._tabs)
+    with client.websocket_connect(HERE):
+        pass
+
+
+def test_nothing_is_looked_at_for_nobody(client: TestClient, news: News, reader: Counting) -> None:
+    with client.websocket_connect(HERE) as tab:
+        tab.send_text("what a tab says is not heard")
+        more_looks(reader)
+    wait(lambda: not news._tabs and news._looking is not None and news._looking.done())
+    assert news._seen == {}
+    # The next one starts it again.
+    with client.websocket_connect(HERE) as tab:
+        tell(reader)
+        assert tab.receive_text() == "news"
+
+
+def test_a_database_that_fails_for_a_while_ends_nothing(client: TestClient, reader: Counting) -> None:
+    with client.websocket_connect(HERE) as tab:
+        reader.broken = True
+        tell(reader)
+        more_looks(reader)
+        reader.broken = False
+        assert tab.receive_text() == "news"
+
+
+def test_the_gate_stands_before_the_socket(news: News) -> None:
+    api = FastAPI()
+    api.add_api_websocket_route("/news", news.serve)
+    bearer = {"authorization": "Bearer 0123456789abcdef"}
+    with TestClient(Gate(api, hosts=["testserver"], token="0123456789abcdef")) as client:  # type: ignore[arg-type]
+        assert code(client, HERE) == 1008
+        # A page of another site, in the browser of somebody who is let in.
+        assert code(client, HERE, origin="http://evil.example", **bearer) == 1008
+        with client.websocket_connect(HERE, headers={"origin": "http://testserver", **bearer}):
+            pass

@@ -1,0 +1,116 @@
+"""Push in a real Chromium: data without a tick, and ticks without push."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from dashboard import shell
+from tests.dashboard import fake
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
+from tests.dashboard.serving import Serving, application, until
+from tests.dashboard.test_browser import DRAWN, GD, LAST, tell
+
+pytestmark = pytest.mark.browser
+
+Open = Callable[..., Page]
+NEWEST = f"value => ({LAST})('queue.0')[1] === value"
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return fake.reader()
+
+
+@pytest.fixture
+def interval() -> int:
+    """Between two ticks, in ms."""
+    return 200
+
+
+@pytest.fixture
+def serving(reader: MemoryReader, interval: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    monkeypatch.setattr(shell, "INTERVAL_MS", interval)
+    with Serving(lambda: application(reader)) as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
+    with new_pages(browser, "ERR_CONNECTION_REFUSED", "did not respond") as new:
+
+        def opened(search: str = "", before: Callable[[Page], None] = lambda page: None) -> Page:
+            page = new()
+            page.add_init_script(GD)
+            before(page)
+            page.goto(serving.url + search)
+            until(page, DRAWN)
+            return page
+
+        yield opened
+
+
+# The clock of the page does not tick while the test lasts.
+@pytest.mark.parametrize("interval", [3_600_000])
+def test_news_reach_the_pixels_without_a_tick(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    until(page, "() => RS.pushed()")
+    ticks = page.evaluate("RS.ticks()")
+    for value in (55.0, 77.0):
+        tell(reader, 0, value)
+        until(page, NEWEST, value)
+    assert page.evaluate("RS.ticks()") == ticks
+    # Paused is paused; what was missed comes when it goes on.
+    page.locator("#live").click()
+    until(page, "() => !RS.pushed()")
+    tell(reader, 0, 99.0)
+    page.locator("#live").click()
+    until(page, NEWEST, 99.0)
+
+
+def test_a_tab_that_is_told_asks_less_often(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    until(page, "() => RS.pushed()")
+    ticks, looks = page.evaluate("RS.ticks()"), len(reader.calls)
+    until(page, "ticks => RS.ticks() >= ticks + 20", ticks)
+    asked = page.evaluate("RS.ticks()") - ticks
+    # Every fifth tick to know that the server is there; one more may have been under way.
+    assert reader.calls[looks:].count(f"since {fake.RICH}") <= asked / 5 + 1
+
+
+def test_without_push_there_are_ticks(open_page: Open, reader: MemoryReader) -> None:
+    closed: list[str] = []
+
+    def behind_a_proxy(page: Page) -> None:
+        page.route_web_socket("**/news?*", lambda socket: (closed.append(socket.url), socket.close()))
+
+    page = open_page(f"?run={fake.RICH}", before=behind_a_proxy)
+    until(page, "() => !RS.pushed()")
+    tell(reader, 0, 55.0)
+    until(page, NEWEST, 55.0)
+    assert closed and not page.evaluate("RS.pushed()")
+    assert page.locator("#live-word").inner_text() == "Live"
+
+
+def test_a_server_that_comes_back_pushes_again(open_page: Open, reader: MemoryReader, serving: Serving) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    until(page, "() => RS.pushed()")
+    serving.stop()
+    until(page, "() => !RS.pushed()")
+    tell(reader, 0, 55.0)
+    serving.start()
+    until(page, NEWEST, 55.0)
+    until(page, "() => RS.pushed()")
+
+
+@pytest.mark.parametrize("interval", [3_600_000])
+def test_another_run_is_listened_to_when_it_is_shown(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.DONE}")
+    # What is over has no news.
+    assert page.evaluate("RS.pushed()") is False
+    page.locator("#run-menu summary").click()
+    page.get_by_role("link", name=fake.RICH).click()
+    until(page, "() => RS.pushed()")
+    tell(reader, 0, 55.0)
+    until(page, NEWEST, 55.0)
