@@ -9,7 +9,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from collectors.model import Purpose
-from server import rollout_push
+from server import rollout_inbox, rollout_push
 from server.adopt import TOO_MANY
 from server.api_push import RETRY, Turns, plain_of, run_of
 from server.clock import Clock
@@ -81,7 +81,7 @@ def _pushes(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], 
         if found.lines:
             if not admitted(run):
                 raise HTTPException(429, TOO_MANY, RETRY)
-            _keep(store, run, kind, found.lines, now)
+            _keep(store, run, kind, found, now)
         refused = [{"line": number, "detail": why} for number, why in found.refused]
         said = {"taken": len(found.lines), "refused": refused, "refused_count": found.lost}
         return JSONResponse(said, 207 if found.lost else 200)
@@ -108,13 +108,16 @@ def _documented(needed: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": schema, "application/x-ndjson": {"schema": item}}}}
 
 
-def _keep(store: Store, run: str, kind: rollout_push.Kind, lines: list[bytes], now: float) -> None:
-    weight = len(lines) * (rollout_push.WEIGHT if kind == "rollouts" else 1)
-    packed = rollout_push.pack(kind, lines)
+def _keep(store: Store, run: str, kind: rollout_push.Kind, found: rollout_push.Pushed, now: float) -> None:
+    weight = len(found.lines) * (rollout_push.WEIGHT if kind == "rollouts" else 1)
+    packed = rollout_inbox.pack(kind, found.lines)
+    if kind == "rollouts":
+        rollout_inbox.held.put(packed, found.records)
     push = Push(run, PUSHED, "generator", INTERVAL_SECONDS, round(now * 1000), weight, packed)
     try:
         store.pushes.offer([push])
     except InboxFull as error:
+        rollout_inbox.held.take(packed)
         raise HTTPException(429, str(error), RETRY) from None
 
 

@@ -103,15 +103,21 @@ def _too_many(record: Rollout) -> str:
     """Why nobody can mean the counts of a rollout, in words; "" where they may be."""
     turns = max([turn.tool_calls or 0 for turn in record.turns], default=0)
     versions = max([tokens for _, tokens in record.token_versions], default=0)
-    counts = zip(COUNTED.items(), (*_counts_of(record), record.turn_count, turns, versions), strict=True)
-    found = ((name, most) for (name, most), count in counts if count is not None and count > most)
-    return next((f"{name} must be a whole number up to {most}" for name, most in found), "")
+    counts = (*_counts_of(record), record.turn_count, turns, versions)
+    if not any([count is not None and count > most for count, most in zip(counts, COUNTED.values(), strict=True)]):
+        return ""
+    told = zip(COUNTED.items(), counts, strict=True)
+    found = ((name, most) for (name, most), count in told if count is not None and count > most)
+    return next(f"{name} must be a whole number up to {most}" for name, most in found)
 
 
 def _lived(record: Rollout, now: float) -> bool:
     """Are all of its times such as somebody can mean?"""
-    uses, spans = (use.at for use in record.consumptions), (at for one in record.spans for at in (one.start, one.end))
-    return all(_in_time(at, now) for at in (*_times_of(record), *uses, *spans))
+    told = [*_times_of(record), *[use.at for use in record.consumptions]]
+    for one in record.spans:
+        told += (one.start, one.end)
+    latest = now + AHEAD_SECONDS
+    return all([at is None or FIRST_TIME <= at <= latest for at in told])
 
 
 def _in_time(ts: float | None, now: float) -> bool:

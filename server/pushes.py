@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import get_args
 
 from collectors.model import Actor, Cursor, Reading, Sample, ScrapeError, Target
-from server import readings, rollout_push
+from server import readings, rollout_inbox, rollout_push
 from server.forwarded import Forwards, patience, with_skew
 from server.ingest import PUSHED, Arrivals, Ingest
 from server.push_body import Body, unpack
@@ -84,7 +84,7 @@ class Pushes:
         held: list[Push] = []
         weight = 0
         for push in self._store.pushes.due(self._run, ROWS_AT_ONCE, BYTES_AT_ONCE):
-            together = rollout_push.packed(push.body) and push.id not in self._alone
+            together = rollout_inbox.packed(push.body) and push.id not in self._alone
             if held and (not together or weight + push.rows > _WEIGHT_AT_ONCE):
                 yield self._records(ingest, held)
                 held, weight = [], 0
@@ -93,14 +93,14 @@ class Pushes:
                 weight += push.rows
                 continue
             yield None
-            yield self._records(ingest, [push]) if rollout_push.packed(push.body) else self._one(ingest, push)
+            yield self._records(ingest, [push]) if rollout_inbox.packed(push.body) else self._one(ingest, push)
             yield None
         if held:
             yield self._records(ingest, held)
 
     def _records(self, ingest: Ingest, held: Sequence[Push]) -> tuple[Batch, Arrivals]:
         """Rollouts and events: nobody's health depends on them, for they come when something happens."""
-        parts = [rollout_push.unpack(push.body, push.received_at / 1000) for push in held]
+        parts = [rollout_inbox.unpack(push.body, push.received_at / 1000) for push in held]
         reading = Reading(
             rollouts=tuple(one for part in parts for one in part.rollouts),
             events=tuple(one for part in parts for one in part.events),

@@ -35,9 +35,10 @@ def ages(environments: Environments, record: Rollout, before: RolloutRow | None,
 
 def places(said: Rollout, known: Sequence[Rollout]) -> Iterator[tuple[str, float]]:
     """(sandbox, since when) where others may have to be judged again; ``known``: of its id, before it was said."""
-    told = [begun for one in (said, *known) if (begun := start(one, math.inf)) < math.inf]
-    if said.turns or start(said, math.inf) < math.inf:
-        for sandbox in dict.fromkeys(box for one in (said, *known) for box in sandboxes(one)):
+    boxes = dict.fromkeys([box for one in (said, *known) for box in sandboxes(one)])
+    if boxes and (said.turns or start(said, math.inf) < math.inf):
+        told = [begun for one in (said, *known) if (begun := start(one, math.inf)) < math.inf]
+        for sandbox in boxes:
             yield sandbox, min(told, default=-math.inf)
 
 

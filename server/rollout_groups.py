@@ -23,6 +23,7 @@ class Group:
     Attributes:
         version: the policy's when it was complete, as its members tell it: at least that.
         completed: when it was, epoch seconds.
+        told: rollouts it should have, as its members tell it.
     """
 
     members: dict[str, Member] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Group:
     complete: bool = False
     version: int | None = None
     completed: float | None = None
+    told: int | None = None
     environment: str = ""
     purpose: str = ""
 
@@ -69,16 +71,20 @@ class Groups:
         for key in keys:
             self._judge(self._known[key])
 
-    def put(self, key: GroupKey, record: Rollout) -> tuple[bool, int | None, float | None]:
-        """A member as it is now; what its siblings' rows followed from before."""
-        group = self._known.get(key)
-        if group is None:
-            group = self._known[key] = Group()
-        self._known.move_to_end(key)
-        before = group.waited_for
-        self._put(group, record)
-        self._judge(group)
-        return before
+    def put(self, members: Iterable[tuple[GroupKey, Rollout]]) -> dict[GroupKey, tuple[bool, int | None, float | None]]:
+        """Members as they are now; of each group what its members' rows followed from before."""
+        found: dict[GroupKey, tuple[bool, int | None, float | None]] = {}
+        for key, record in members:
+            group = self._known.get(key)
+            if group is None:
+                group = self._known[key] = Group()
+            self._known.move_to_end(key)
+            if key not in found:
+                found[key] = group.waited_for
+            self._put(group, record)
+        for key in found:
+            self._judge(self._known[key])
+        return found
 
     def forget(self) -> None:
         while len(self._known) > REMEMBERED:
@@ -91,6 +97,8 @@ class Groups:
         group.purpose = max(group.purpose, record.purpose or "")
 
     def _judge(self, group: Group) -> None:
+        told = [one.size for one in group.members.values() if one.size is not None]
+        group.told = max(told) if told else None
         members, size = group.members.values(), self.size(group)
         group.complete = _groups.complete(members, size)
         group.version = _groups.version_complete(tuple(members), size) if group.complete else None
@@ -98,9 +106,8 @@ class Groups:
 
     def size(self, group: Group) -> int | None:
         """Rollouts it should have: as a member tells it, else as the run's configuration does."""
-        told = [one.size for one in group.members.values() if one.size is not None]
-        if told:
-            return max(told)
+        if group.told is not None:
+            return group.told
         size = self._facts.get("group_size")
         return int(size) if isinstance(size, (int, float)) else None
 

@@ -7,7 +7,7 @@ that is told again changes nothing: totals are what a row adds now, less what it
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from operator import attrgetter
 
 from collectors.model import Rollout, Target
@@ -23,6 +23,7 @@ from server.rollout_merge import cleaned, merged, stripped, told_last
 from server.rollout_totals import Totals
 from server.signals import _census
 from server.signals._environments import Environments, sandboxes, start, when
+from server.signals._quick import maker
 from server.signals._staleness import Judged, judge, newest_use
 from server.signals._versions import VersionClock
 from server.store.types import RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
@@ -43,6 +44,8 @@ SWEEP_SECONDS = 60.0
 JUDGED_AGAIN = 1_000
 _FIRST = (-math.inf, 0, 0, "")
 _WAITING = frozenset({"scoring", "waiting_group", "queued"})
+_arrival_made, _row_made = maker(RolloutArrival), maker(RolloutRow)
+_UNJUDGED = [one.default for one in fields(RolloutRow) if one.default is not MISSING]
 # All of a row but who told it last, and when.
 _said_of = attrgetter(*(one.name for one in fields(RolloutRow) if one.name not in ("target", "seen_at")))
 
@@ -101,9 +104,13 @@ class RolloutIngest:
             known = self._known.get(record.rollout_id[:200], {}).get(life)
             group = record.group_id[:200] or (known.record.group_id if known is not None else "")
             lives = (life,)
-            if known is None and record.incarnation is None:  # its siblings may have an older number of its life
+            if (
+                known is None and record.incarnation is None and not self.lives.single
+            ):  # its siblings may have an older number of its life
                 lives = (life, *new_lives(self.lives, record)[1])
-            found |= dict.fromkeys((group, one) for one in lives if group and (group, one) not in self._groups)
+            for one in lives if group else ():
+                if (group, one) not in self._groups:
+                    found[group, one] = None
         return list(found)
 
     def neighbours(self, records: Iterable[Rollout]) -> list[Rollout]:
@@ -194,6 +201,8 @@ class RolloutIngest:
         """The life whose rollout a record speaks of; ``work``: what was told in this batch."""
         name = record.rollout_id[:200]
         rows = self._known.get(name, {})
+        if record.incarnation is None and self.lives.single:  # then nothing tells one life from another
+            return max(rows, default=self.lives.newest)
         known = {life: (work or {}).get((name, life), row.record) for life, row in rows.items()}
         if (life := known_life(self.lives, known, record)) is not None:
             return life
@@ -223,12 +232,9 @@ class RolloutIngest:
 
     def _group(self, work: Mapping[Key, Rollout]) -> dict[GroupKey, tuple[bool, int | None, float | None]]:
         """Groups of what was told, with what their members' rows followed from before."""
-        found: dict[GroupKey, tuple[bool, int | None, float | None]] = {}
-        for (_, life), record in work.items():
-            if record.group_id:
-                before = self._groups.put((record.group_id, life), record)
-                found.setdefault((record.group_id, life), before)
-        return found
+        return self._groups.put(
+            ((record.group_id, life), record) for (_, life), record in work.items() if record.group_id
+        )
 
     def _in_time(self, work: Mapping[Key, Rollout], now: float) -> dict[Key, Rollout]:
         """In the order in which they changed their sandboxes; what tells no turns first."""
@@ -279,7 +285,7 @@ class RolloutIngest:
         # What is pushed may be taken after what was read later: it is dated no earlier than the row it adds to, or the
         # driver would hear of that one last.
         met = now if before is None else max(now, before.seen_at / 1000)
-        taken.arrivals.append(RolloutArrival(min(ts, met), row, before))
+        taken.arrivals.append(_arrival_made(min(ts, met), row, before, None, False))
 
     def _settle_groups(self, groups: Iterable[GroupKey], now: float, taken: Taken, totals: Totals) -> None:
         closed: dict[GroupKey, bool] = {}
@@ -310,9 +316,8 @@ class RolloutIngest:
             group = self._groups.get(key) if key[0] else None
             if group is not None and group.row is not None:
                 ts = max(arrival.ts, group.row.completed_at / 1000) if group.row.completed_at else arrival.ts
-                taken.arrivals[at] = replace(
-                    arrival, ts=ts, group=group.row, closed=closed.pop(key, False)
-                )  # fmt: skip
+                told = (ts, arrival.row, arrival.before, group.row, closed.pop(key, False))
+                taken.arrivals[at] = _arrival_made(*told)
 
     # ---- rows
 
@@ -335,7 +340,7 @@ class RolloutIngest:
         detailed = kept(record, judged.mixed, state, before, self._slowest.slow(seconds))
         if seconds is not None and (before is None or before.seconds is None):
             self._slowest.add(seconds)
-        return RolloutRow(
+        return _row_made(
             target.name, record if detailed else stripped(record), life, first, seen, state, moved,
             seconds, record.turn_count, use.version if use else None, _ms(use.at) if use else None,
             judged.staleness, judged.in_flight, judged.in_group, judged.in_queue, judged.token_staleness,
@@ -366,7 +371,7 @@ class RolloutIngest:
 
 def _blank(record: Rollout, life: int) -> RolloutRow:
     """A place in memory for a rollout that is being read: no target has told it yet."""
-    return RolloutRow("", record, life, 0, 0, "", 0)
+    return _row_made("", record, life, 0, 0, "", 0, *_UNJUDGED)
 
 
 def _mixed(judged: Judged, before: RolloutRow | None) -> bool | None:

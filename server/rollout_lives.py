@@ -71,7 +71,7 @@ def _generated(record: Rollout) -> bool:
 
 def across(lives: Lives, record: Rollout, life: int) -> Rollout:
     """With the lives of its uses where nobody tells them, as the restarts that are known by now say."""
-    if not record.consumptions or record.incarnation is not None or (begun := begun_at(record)) is None:
+    if lives.single or not record.consumptions or record.incarnation is not None or (begun := begun_at(record)) is None:
         return record
     uses = []
     for use in record.consumptions:
@@ -85,6 +85,8 @@ def of_life(lives: Lives, said: Rollout, life: int, known: Rollout | None) -> Ro
     """Its consumptions are of the life it tells, else of the one the run was in."""
     if not said.consumptions:
         return said if said.incarnation in (None, life) else replace(said, incarnation=None)
+    if lives.single and life == lives.newest and _untold(said, known):
+        return said
     told = said.incarnation if said.incarnation is not None else known.incarnation if known is not None else None
     uses, begun = [], begun_at(said, *([known] if known is not None else []))
     for use in said.consumptions:
@@ -97,6 +99,12 @@ def of_life(lives: Lives, said: Rollout, life: int, known: Rollout | None) -> Ro
     if own == said.incarnation and tuple(uses) == said.consumptions:
         return said
     return replace(said, consumptions=tuple(uses), incarnation=own)
+
+
+def _untold(said: Rollout, known: Rollout | None) -> bool:
+    """Is no life told, of it and of its uses?"""
+    own = said.incarnation is None and (known is None or known.incarnation is None)
+    return own and all([use.incarnation is None for use in said.consumptions])
 
 
 def any_in(lives: Lives, at: float | None, times: Iterable[float]) -> bool:

@@ -2,52 +2,57 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from operator import attrgetter
 from typing import Any
 
 from collectors.model import Consumption, Rollout, Span, Turn
+from server.signals._quick import maker
 
 # As of sandboxes: what is longer would not fit an index.
 ID_LENGTH, TEXT_LENGTH = 200, 200
 TURNS, SPANS, VERSIONS, USES, BOXES = 10_000, 2_000, 1_000, 100, 100
 TIMES = ("dispatched_at", "started_at", "first_token_at", "finished_at", "scored_at", "group_complete_at", "exited_at")
+_times = attrgetter(*TIMES)
 NUMBERS = ("reward", "max_reward", "advantage")
 _NAMES = tuple(field.name for field in fields(Rollout))
-_values = attrgetter(*_NAMES)
+_USUAL = [None if field.default is MISSING else field.default for field in fields(Rollout)]
+_values, _made = attrgetter(*_NAMES), maker(Rollout)
 _EMPTY: tuple[Any, ...] = (None, "", ())
 
 
 def cleaned(record: Rollout) -> Rollout:
     """The same as the store would give it back: times in whole milliseconds, texts and lists of a bounded length."""
-    told = {name: value for name, value in zip(_NAMES, _values(record), strict=True) if value not in _EMPTY}
-    for name in TIMES:
-        if name in told:
-            told[name] = _ms(told[name])
-    for name in NUMBERS:
-        if name in told:
-            told[name] = float(told[name]) if math.isfinite(told[name]) else None
-    for name, length in _TEXTS.items():
-        if name in told and len(told[name]) > length:
-            told[name] = told[name][:length]
-    for name, clean in _LISTS.items():
-        if name in told:
-            told[name] = clean(told[name])
-    _count_turns(told)
-    return Rollout(**told)
+    told: list[Any] = [
+        usual if value in _EMPTY else value for value, usual in zip(_values(record), _USUAL, strict=True)
+    ]
+    for at in _TIMES:
+        if (time := told[at]) is not None:
+            told[at] = round(time * 1000) / 1000
+    for at in _NUMBERS:
+        if (number := told[at]) is not None:
+            told[at] = float(number) if math.isfinite(number) else None
+    for at, length in _TEXTS:
+        if len(told[at]) > length:
+            told[at] = told[at][:length]
+    for at, clean in _LISTS:
+        if told[at]:
+            told[at] = clean(told[at])
+    if told[_TURNS]:
+        _count_turns(told)
+    found: Rollout = _made(*told)
+    return found
 
 
-def _count_turns(told: dict[str, Any]) -> None:
+def _count_turns(told: list[Any]) -> None:
     """Turns are not kept of every rollout; how many they were, and how many calls they made, is."""
-    turns = told.get("turns", ())
-    if not turns:
-        return
-    told["turn_count"] = max(len(turns), told.get("turn_count") or 0)
-    calls = [turn.tool_calls for turn in turns]
-    if told.get("tool_calls") is None and None not in calls:
-        told["tool_calls"] = sum(calls)
-    if "sandbox_ids" not in told and (boxes := tuple(dict.fromkeys(t.sandbox_id for t in turns if t.sandbox_id))):
-        told["sandbox_ids"] = boxes[:BOXES]
+    turns = told[_TURNS]
+    told[_TURN_COUNT] = max(len(turns), told[_TURN_COUNT] or 0)
+    if told[_TOOL_CALLS] is None:
+        calls = [turn.tool_calls for turn in turns]
+        told[_TOOL_CALLS] = None if None in calls else sum(calls)
+    if not told[_BOXES] and (boxes := dict.fromkeys([turn.sandbox_id for turn in turns if turn.sandbox_id])):
+        told[_BOXES] = tuple(boxes)[:BOXES]
 
 
 def _ms(seconds: float) -> float:
@@ -69,13 +74,15 @@ def _uses(uses: tuple[Consumption, ...]) -> tuple[Consumption, ...]:
     return tuple(Consumption(one.version, _ms_or_none(one.at), one.incarnation) for one in uses[:USES])
 
 
-_TEXTS = {"rollout_id": ID_LENGTH, "group_id": ID_LENGTH} | dict.fromkeys(
-    ("environment", "agent", "difficulty", "engine", "error"), TEXT_LENGTH
-)
-_LISTS: Mapping[str, Callable[[Any], Any]] = {
+_TEXTS = [(_NAMES.index(name), ID_LENGTH) for name in ("rollout_id", "group_id")] + [
+    (_NAMES.index(name), TEXT_LENGTH) for name in ("environment", "agent", "difficulty", "engine", "error")
+]
+_CLEANED: Mapping[str, Callable[[Any], Any]] = {
     "turns": lambda turns: turns[:TURNS], "spans": _spans, "token_versions": lambda made: made[:VERSIONS],
-    "consumptions": _uses, "sandbox_ids": lambda boxes: tuple(box[:ID_LENGTH] for box in boxes[:BOXES]),
+    "consumptions": _uses, "sandbox_ids": lambda boxes: tuple([box[:ID_LENGTH] for box in boxes[:BOXES]]),
 }  # fmt: skip
+_LISTS = [(_NAMES.index(name), clean) for name, clean in _CLEANED.items()]
+_TIMES, _NUMBERS = [[_NAMES.index(name) for name in names] for names in (TIMES, NUMBERS)]
 
 
 def merged(known: Rollout, said: Rollout) -> Rollout:
@@ -92,29 +99,30 @@ def merged(known: Rollout, said: Rollout) -> Rollout:
         rule = _RULES.get(_NAMES[at])
         values[at] = new if old in _EMPTY or rule is None else rule(old, new)
     values[_SAMPLED] = known.sampled and said.sampled
-    return Rollout(*values)
+    found: Rollout = _made(*values)
+    return found
 
 
 def begun_at(*records: Rollout) -> float | None:
     """When a rollout was dispatched, else when it began, as its partial records tell it (epoch seconds)."""
-    for name in ("dispatched_at", "started_at"):
-        if told := [at for record in records if (at := getattr(record, name)) is not None]:
-            return float(min(told))
-    return None
+    told = [record.dispatched_at for record in records if record.dispatched_at is not None]
+    told = told or [record.started_at for record in records if record.started_at is not None]
+    return float(min(told)) if told else None
 
 
 def told_last(record: Rollout) -> float | None:
     """The newest time it tells of itself."""
-    times = [at for name in TIMES if (at := getattr(record, name)) is not None]
+    times = [at for at in _times(record) if at is not None]
     times += [use.at for use in record.consumptions if use.at is not None]
-    times += [span.start if span.end is None else span.end for span in record.spans]
+    if record.spans:
+        times += [span.start if span.end is None else span.end for span in record.spans]
     return max(times, default=None)
 
 
 def told_first(record: Rollout) -> float | None:
     """The oldest time it tells of itself: it began before."""
-    told = [getattr(record, name) for name in TIMES] + [use.at for use in record.consumptions]
-    return min((at for at in told if at is not None), default=None)
+    told = [*_times(record), *[use.at for use in record.consumptions]]
+    return min([at for at in told if at is not None], default=None)
 
 
 def stripped(record: Rollout) -> Rollout:
@@ -123,7 +131,8 @@ def stripped(record: Rollout) -> Rollout:
         return record
     values = list(_values(record))
     values[_TURNS] = values[_SPANS] = ()
-    return Rollout(*values)
+    found: Rollout = _made(*values)
+    return found
 
 
 def _longer(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -172,4 +181,6 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     "exit": lambda old, new: old, "consumptions": _consumed, "sandbox_ids": _joined,
     "turns": _turns, "token_versions": _longer, "spans": _longer,
 }  # fmt: skip
-_SAMPLED, _TURNS, _SPANS = map(_NAMES.index, ("sampled", "turns", "spans"))
+_SAMPLED, _TURNS, _SPANS, _TURN_COUNT, _TOOL_CALLS, _BOXES = map(
+    _NAMES.index, ("sampled", "turns", "spans", "turn_count", "tool_calls", "sandbox_ids")
+)

@@ -5,24 +5,24 @@ waits in the inbox as it came, and is read again by whoever collects.
 """
 
 import json
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
-from collectors.model import Consumption, Event, Exit, Purpose, Reading, Rollout, Span, SpanKind, Turn
+from collectors.model import Consumption, Event, Exit, Purpose, Rollout, Span, SpanKind, Turn
 from collectors.readers import weight_versions
 from server import push_values as checks
 from server.lives import BEGINS
-from server.plausible import AHEAD_SECONDS, COUNTED
+from server.plausible import AHEAD_SECONDS, COUNTED, FIRST_TIME
 from server.push_values import ID_LENGTH, MOST, TURNS
+from server.signals._quick import maker
 
 MAX_LINES, LINE_BYTES = 10_000, 1 << 20
 SPANS, USES, DETAIL_LENGTH = 10_000, 1_000, 2_000
 WEIGHT = 5
 """A rollout costs as much to collect as so many samples: what the inbox and a tick take is bounded by their sum."""
 
-_MARK, _MOST_CALLS = b"records\n", int(COUNTED["turns.tool_calls"])
+_MOST_CALLS = int(COUNTED["turns.tool_calls"])
 _SHOWN = 1_000  # refused lines that an answer lists; the rest is counted
 
 Kind = Literal["rollouts", "events"]
@@ -63,10 +63,10 @@ def parse(body: bytes, kind: Kind, now: float, *, document: bool = False) -> Pus
     Raises:
         Refusal: the body as a whole cannot be read.
     """
-    found, make = Pushed(), _MAKE[kind]
+    found, make = Pushed(), MAKE[kind]
     for number, line in _lines(body, document):
         try:
-            item, raw = _item(line)
+            item, raw = item_of(line)
             found.records.append(make(item, now))
             found.lines.append(raw)
         except ValueError as error:
@@ -118,14 +118,20 @@ def _bounded(items: list[Any]) -> list[Any]:
     return items
 
 
-def _item(line: "bytes | object") -> tuple[object, bytes]:
+def item_of(line: "bytes | object") -> tuple[object, bytes]:
     """(what a line says, the line)."""
     if not isinstance(line, bytes):
         return line, _dumped(line)
     if len(line) > LINE_BYTES:
         raise ValueError(f"a line may hold {LINE_BYTES} bytes")
     try:
-        return _DECODER.decode(line.decode().strip()), line
+        text = line.decode().strip()
+        try:
+            item, end = _scanned(text, 0)
+        except StopIteration:
+            end = -1
+        # What is not one value and no more gets the decoder's own words.
+        return (item if end == len(text) else _DECODER.decode(text)), line
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -146,6 +152,7 @@ def _constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_constant)
+_scanned: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]
 
 
 # ---- records
@@ -176,6 +183,17 @@ FIELDS = (*_PLAIN, *sorted(_TIMES), *_OTHER)
 lists of them), `turns` may be their count, and an engine's `weight_versions` may stand for `token_versions`. Only
 `rollout_id` must be given."""
 
+# Of a record's values, by place: what a check has nothing to say against is not looked at twice.
+_made, _NAMES = maker(Rollout), [one.name for one in fields(Rollout)]
+_NOTHING = [None if one.default is MISSING else one.default for one in fields(Rollout)]
+_PLACES = {name: _NAMES.index(name) for name in (*_PLAIN, *_TIMES)}
+_ID, _TURNS, _TURN_COUNT, _TOKENS, _SPANS, _USES, _LIFE = map(
+    _NAMES.index, ("rollout_id", "turns", "turn_count", "token_versions", "spans", "consumptions", "incarnation")
+)
+_WHOLE = {name: COUNTED.get(name, MOST) for name, check in _PLAIN.items() if check is checks.whole}
+_TEXTS = frozenset(name for name, check in _PLAIN.items() if check in (checks.text, checks.identity))
+_SHORT = min(ID_LENGTH, checks.TEXT_LENGTH)
+
 # Between our own machines nothing may be lost.
 _WIRE = ("consumptions", "turn_count")
 
@@ -185,41 +203,53 @@ def record(item: object, now: float, *, wire: bool = False) -> Rollout:
     if not isinstance(item, dict):
         raise ValueError("not a JSON object")
     latest = now + AHEAD_SECONDS
-    values: dict[str, Any] = {}
+    values = _NOTHING.copy()
     for name, value in item.items():
-        check = _PLAIN.get(name)
-        if check is not None:
-            if value is not None:
-                values[name] = check(name, value)
-        elif name in _TIMES:
-            if value is not None:
-                values[name] = checks.moment(name, value, latest)
-        elif name not in _OTHER and not (wire and name in _WIRE):
-            raise ValueError(f"unknown field {ascii(name)[:80]}; known: {', '.join(FIELDS)}")
-    if not values.get("rollout_id"):
+        place = _PLACES.get(name)
+        if place is None:
+            if name not in _OTHER and not (wire and name in _WIRE):
+                raise ValueError(f"unknown field {ascii(name)[:80]}; known: {', '.join(FIELDS)}")
+        elif value is not None:
+            values[place] = _checked(name, value, latest)
+    if not values[_ID]:
         raise ValueError("rollout_id is missing")
     _listed(item, values, latest)
-    return Rollout(**values)
+    found: Rollout = _made(*values)
+    return found
 
 
-def _listed(item: Mapping[str, Any], values: dict[str, Any], latest: float) -> None:
+def _checked(name: str, value: Any, latest: float) -> Any:
+    """Of a million values all but a few are as they should be: those are not asked about one by one."""
+    kind = type(value)
+    if kind is float:
+        if name in _TIMES and FIRST_TIME <= value <= latest:
+            return round(value * 1000) / 1000
+    elif kind is int:
+        if 0 <= value <= _WHOLE.get(name, -1):
+            return value
+    elif kind is str and name in _TEXTS and len(value) <= _SHORT and value.isprintable():
+        return value
+    return checks.moment(name, value, latest) if name in _TIMES else _PLAIN[name](name, value)
+
+
+def _listed(item: Mapping[str, Any], values: list[Any], latest: float) -> None:
     turns, spans = item.get("turns"), item.get("spans")
     if isinstance(turns, list):
-        values["turns"] = tuple(map(_turn, checks.listed("turns", turns, TURNS)))
+        values[_TURNS] = tuple(map(_turn, checks.listed("turns", turns, TURNS)))
     elif turns is not None:
-        values["turn_count"] = checks.whole("turns", turns)
+        values[_TURN_COUNT] = checks.whole("turns", turns)
     if item.get("turn_count") is not None:
-        values["turn_count"] = checks.whole("turn_count", item["turn_count"])
-    if item.get(weight_versions.KEY) is not None:
-        values.setdefault("token_versions", _told_by_engine(item[weight_versions.KEY]))
+        values[_TURN_COUNT] = checks.whole("turn_count", item["turn_count"])
+    if (told := item.get(weight_versions.KEY)) is not None:
+        told = _told_by_engine(told)
+        if item.get("token_versions") is None:
+            values[_TOKENS] = told
     if spans is not None:
-        values["spans"] = tuple(_span(one, latest) for one in checks.listed("spans", spans, SPANS))
+        values[_SPANS] = tuple(_span(one, latest) for one in checks.listed("spans", spans, SPANS))
     if item.get("consumptions") is not None:
-        values["consumptions"] = tuple(
-            _use(one, latest) for one in checks.listed("consumptions", item["consumptions"], USES)
-        )
+        values[_USES] = tuple(_use(one, latest) for one in checks.listed("consumptions", item["consumptions"], USES))
     elif "version_consumed" in item or "consumed_at" in item:
-        values["consumptions"] = _uses(item, values.get("incarnation"), latest)
+        values[_USES] = _uses(item, values[_LIFE], latest)
 
 
 def _told_by_engine(spans: Any) -> tuple[tuple[int, int], ...]:
@@ -246,10 +276,12 @@ def _turn(item: Any) -> Turn:
             and (calls is None or (type(calls) is int and 0 <= calls <= _MOST_CALLS))
             and type(mutated) in _FLAG and type(reset) in _FLAG
         ):  # fmt: skip
-            return Turn(version, calls, mutated, reset is True)
+            plain: Turn = _turn_made(version, calls, mutated, reset is True, "", "")
+            return plain
     return Turn(**_object("turns", item, _TURN))
 
 
+_turn_made = maker(Turn)
 _PLAIN_TURN = frozenset(("version", "tool_calls", "mutated", "reset"))
 _FLAG = (bool, type(None))
 
@@ -278,6 +310,9 @@ def _use(item: Any, latest: float) -> Consumption:
 
 
 def _uses(item: Mapping[str, Any], life: int | None, latest: float) -> tuple[Consumption, ...]:
+    version, at = item.get("version_consumed"), item.get("consumed_at")
+    if type(version) is int and type(at) is float and 0 <= version <= MOST and FIRST_TIME <= at <= latest:
+        return (_use_made(version, round(at * 1000) / 1000, life),)  # as nearly all do
     versions = [checks.whole("version_consumed", one) for one in _several(item, "version_consumed")]
     times = [checks.moment("consumed_at", one, latest) for one in _several(item, "consumed_at")]
     if versions and times and len(versions) != len(times):
@@ -288,6 +323,9 @@ def _uses(item: Mapping[str, Any], life: int | None, latest: float) -> tuple[Con
     else:
         pairs = [(version, None) for version in versions] or [(None, at) for at in times]
     return tuple(Consumption(version, at, life) for version, at in pairs)
+
+
+_use_made = maker(Consumption)
 
 
 def _several(item: Mapping[str, Any], name: str) -> list[Any]:
@@ -359,39 +397,4 @@ def _key(kind: str, version: int | None, ts: float | None) -> str:
     )
 
 
-_MAKE: Mapping[Kind, Callable[[object, float], Any]] = {"rollouts": record, "events": event}
-
-
-# ---- in the inbox
-
-
-def pack(kind: Kind, lines: Sequence[bytes]) -> bytes:
-    """Bytes for the inbox, of lines that `parse` took."""
-    return _MARK + zlib.compress(b"\n".join([kind.encode(), *lines]), 1)
-
-
-def packed(data: bytes) -> bool:
-    """Is this of `pack`, and not of `server.push_body` or `server.readings`?"""
-    return data.startswith(_MARK)
-
-
-def unpack(data: bytes, now: float) -> Reading:
-    """The reverse of `pack`. ``now``: when it was pushed.
-
-    Raises:
-        ValueError: not what `pack` made.
-    """
-    try:
-        kind, *lines = zlib.decompress(data.removeprefix(_MARK)).split(b"\n")
-    except zlib.error:
-        raise ValueError("not packed records") from None
-    make, found, dropped, why = _MAKE["events" if kind == b"events" else "rollouts"], [], 0, ""
-    for line in lines:
-        try:
-            found.append(make(_item(line)[0], now))
-        except ValueError as error:  # another version took it
-            dropped, why = dropped + 1, why or str(error)
-    records = tuple(found)
-    if kind == b"events":
-        return Reading(events=records, dropped=dropped, why_dropped=why)
-    return Reading(rollouts=records, dropped=dropped, why_dropped=why)
+MAKE: Mapping[Kind, Callable[[object, float], Any]] = {"rollouts": record, "events": event}

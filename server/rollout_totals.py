@@ -57,6 +57,8 @@ class Totals:
     def __init__(self, environments: set[str]) -> None:
         self._environments = environments
         self._sums: dict[_Cell, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0, 0])
+        # By the minute, (its start, kind, bin): hours are added up of them at the end.
+        self._minutes: dict[tuple[int, str, int], int] = defaultdict(int)
         self._bins: dict[tuple[int, int, str, int], int] = defaultdict(int)
 
     def change(self, before: RolloutRow | None, row: RolloutRow) -> None:
@@ -87,7 +89,11 @@ class Totals:
 
     def bins(self) -> list[RolloutBin]:
         """Cells of distributions that changed."""
-        return [RolloutBin(*cell, n) for cell, n in self._bins.items() if n]
+        found = self._bins.copy()
+        for (at, kind, number), n in self._minutes.items():
+            for tier in TIERS:
+                found[tier, at // tier * tier, kind, number] += n
+        return [RolloutBin(*cell, n) for cell, n in found.items() if n]
 
     def _count(self, row: RolloutRow, sign: int) -> None:
         record = row.record
@@ -96,9 +102,9 @@ class Totals:
         if record.purpose not in (None, "train"):
             return
         if _census.finished(record) or _census.left(record) is not None:
-            at = ended_at(row)
+            at = ended_at(row) // TIERS[0] * TIERS[0]
             for kind, number in _numbers(row):
-                self._bin(at, kind, number, sign)
+                self._minutes[at, kind, number] += sign
         for use in uses(record, row.life):
             if use.staleness is not None:
                 at = row.moved_at if use.at is None else round(use.at * 1000)
@@ -107,12 +113,13 @@ class Totals:
     def _sum(self, row: RolloutRow, sign: int) -> None:
         record, at = row.record, left_at(row)
         environment, purpose = self._named(record.environment), record.purpose or "train"
+        prompt, response, loss = record.prompt_tokens or 0, record.response_tokens or 0, record.loss_tokens or 0
         for tier in TIERS:
             cell = self._sums[(tier, at // tier * tier, row.state, environment, purpose)]
             cell[0] += sign
-            cell[1] += sign * (record.prompt_tokens or 0)
-            cell[2] += sign * (record.response_tokens or 0)
-            cell[3] += sign * (record.loss_tokens or 0)
+            cell[1] += sign * prompt
+            cell[2] += sign * response
+            cell[3] += sign * loss
             cell[4] += sign * (row.seconds or 0.0)
             cell[5] += sign * (record.response_tokens is not None)
 
@@ -133,8 +140,7 @@ class Totals:
             self._bin(at, "solve_ratio", min(9, group.solved * 10 // group.valid), sign)
 
     def _bin(self, at: int, kind: str, number: int, sign: int) -> None:
-        for tier in TIERS:
-            self._bins[(tier, at // tier * tier, kind, number)] += sign
+        self._minutes[at // TIERS[0] * TIERS[0], kind, number] += sign
 
 
 def _numbers(row: RolloutRow) -> Iterator[tuple[str, int]]:

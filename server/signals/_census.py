@@ -72,8 +72,9 @@ def ended(record: Rollout) -> bool:
 
 def generated_at(record: Rollout) -> float | None:
     """When its own generation ended, at the latest (epoch seconds); a use tells nothing of that."""
-    told = (record.finished_at, record.scored_at, record.group_complete_at)
-    return next((at for at in told if at is not None), None)
+    if record.finished_at is not None:
+        return record.finished_at
+    return record.scored_at if record.scored_at is not None else record.group_complete_at
 
 
 def ended_at(record: Rollout) -> float | None:

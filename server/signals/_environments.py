@@ -14,6 +14,8 @@ from collectors.model import Rollout, Turn
 SANDBOXES, EPISODES = 50_000, 16
 # Of so many rollouts in sandboxes the turns are remembered, to be judged again when an older change is told.
 REMEMBERED = 1_000
+# Ages of the turns of so many rollouts in no sandbox, of so many turns each, are kept: thousands have had the same.
+ALIKE, ALIKE_TURNS = 4096, 16
 HINT = "log `turns` with `version`, `mutated` (or `tool_calls`), `reset` and `sandbox_id` per turn"
 FORGOTTEN = "its sandbox was used before our start by a rollout whose turns are not kept"
 OTHER_LIFE = "its environment was changed in another life of the trainer: versions of two lives cannot be compared"
@@ -103,12 +105,14 @@ _Episode = tuple[_When, Effect]
 def start(record: Rollout, met: float) -> float:
     """When it began to change anything, epoch seconds; ``met``: of what tells no time."""
     times = [at for at in (record.started_at, record.dispatched_at, record.first_token_at) if at is not None]
-    return min(times, default=met)
+    return min(times) if times else met
 
 
 def when(record: Rollout, life: int, begun: float) -> _When:
     """Its place among others: by time, then by version."""
     acted = {turn.version for turn in record.turns} or {None}
+    if None not in acted:
+        return begun, life, min(acted), record.rollout_id  # type: ignore[type-var, return-value]
     told = [version for one in acted if (version := _only_version(record) if one is None else one) is not None]
     return begun, life, min(told, default=-1), record.rollout_id
 
@@ -124,8 +128,17 @@ def sandboxes(record: Rollout) -> dict[str, None]:
     """Those that its turns were played in, or forked from, as far as those are kept."""
     if not record.turns:
         return dict.fromkeys(record.sandbox_ids if record.turn_count else ())
-    named = (box for turn in record.turns for box in (turn.sandbox_id, turn.forked_from) if box)
-    return dict.fromkeys((*named, *([own] if (own := _own(record)) else [])))
+    named = [box for turn in record.turns for box in (turn.sandbox_id, turn.forked_from) if box]
+    return dict.fromkeys([*named, own] if (own := _own(record)) else named)
+
+
+def _nowhere(record: Rollout, life: int) -> tuple[object, ...] | None:
+    """All that the ages of its few turns follow from, where they were played in no sandbox."""
+    turns = record.turns
+    if record.sandbox_ids or len(turns) > ALIKE_TURNS or any([one.sandbox_id or one.forked_from for one in turns]):
+        return None
+    only = _only_version(record) if any([one.version is None for one in turns]) else None
+    return life, only, *[(one.version, one.tool_calls, one.mutated, one.reset) for one in turns]
 
 
 def _own(record: Rollout) -> str:
@@ -140,6 +153,8 @@ class Environments:
         self._turns: OrderedDict[Key, tuple[Turn, ...]] = OrderedDict()
         # Rollouts that found a sandbox in another state than they were judged on, as was told later.
         self._changed: dict[Key, None] = {}
+        # Of those in no sandbox, whose ages follow from their own turns alone.
+        self._alike: dict[tuple[object, ...], Ages] = {}
 
     def __contains__(self, sandbox: str) -> bool:
         return sandbox in self._of
@@ -187,6 +202,8 @@ class Environments:
 
     def judge(self, record: Rollout, life: int, start: float) -> Ages:
         """The ages of a rollout's turns, that began then. Its sandboxes are remembered as it left them."""
+        if (alike := _nowhere(record, life)) is not None and alike in self._alike:
+            return self._alike[alike]
         walk = _Walk(self, record, life, start)
         for turn in record.turns:
             walk.play(turn)
@@ -194,7 +211,12 @@ class Environments:
             self.note(sandbox, walk.at, effect)
             self.remember((record.rollout_id, life), record.turns)
         # A few turns of many would say too little: the first ones, on a state as it was made.
-        return Ages(bound=walk.bound, unknown=walk.why) if walk.why else Ages(walk.turns, walk.latest, walk.bound)
+        found = Ages(bound=walk.bound, unknown=walk.why) if walk.why else Ages(walk.turns, walk.latest, walk.bound)
+        if alike is not None:
+            if len(self._alike) >= ALIKE:
+                self._alike.clear()
+            self._alike[alike] = found
+        return found
 
     def revisit(self, record: Rollout, life: int, start: float) -> None:
         """What a rollout of the store did, that was judged before our start; of most the turns are not kept."""
@@ -306,6 +328,6 @@ def _only_version(record: Rollout) -> int | None:
     """The version of every turn of a rollout that only one made."""
     made = {version for version, tokens in record.token_versions if tokens > 0}
     if len(made) == 1:
-        return made.pop()
+        return next(iter(made))
     same = not made and record.version_start == record.version_finish
     return record.version_start if same else None

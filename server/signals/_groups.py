@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from collectors.model import Rollout
 from server.signals import _census
+from server.signals._quick import maker
 
 ZERO_ADVANTAGE = ("all_solved", "none_solved", "equal_unknown", "too_few_valid")
 """Outcomes without any gradient, by cause."""
@@ -45,19 +46,23 @@ def member(record: Rollout) -> Member:
     reward = None if record.exit in _census.FAILED else record.reward
     settled = bool(record.consumptions) or record.advantage is not None
     begun = [at for at in (record.dispatched_at, record.started_at) if at is not None]
-    return Member(
+    found: Member = _made(
         reward, record.max_reward, record.solved, _census.ended(record), _census.ended_at(record),
         min(begun, default=None), finish(record), record.group_size, record.group_complete_at, settled,
         min(uses, default=None), bool(record.consumptions) or record.exit == "trained", record.sampled,
         record.exit == "aborted_oversample",
     )  # fmt: skip
+    return found
+
+
+_made = maker(Member)
 
 
 def finish(record: Rollout) -> int | None:
     """The version of its last token."""
     if record.version_finish is not None:
         return record.version_finish
-    return max((version for version, tokens in record.token_versions if tokens > 0), default=None)
+    return max([version for version, tokens in record.token_versions if tokens > 0], default=None)
 
 
 def complete(members: Collection[Member], size: int | None) -> bool:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from collectors.model import Rollout
 from server.signals import _census
+from server.signals._quick import maker
 from server.signals._staleness import Use, ages_of, made_by
 
 Key = tuple[str, int]
@@ -115,6 +116,7 @@ class Note:
     bound: bool = False
 
 
+_made = maker(Note)
 _ABORTED = frozenset(("aborted_oversample", *_census.FAILED))
 
 
@@ -124,7 +126,7 @@ def note(row: Row, use: Use | None = None) -> Note:
     ended = record.finished_at if record.finished_at is not None else _census.ended_at(record)
     turns = _turns_by_age(row)
     at = use.at if use is not None and use.at is not None else ended if use is None else None
-    return Note(
+    found: Note = _made(
         row.moved_at / 1000 if at is None else at, _age(record, use), row.state,
         _census.finished(record) and record.exit not in _ABORTED, record.environment, record.difficulty,
         (record.group_id, row.life) if record.group_id else None, record.sampled, record.response_tokens, row.seconds,
@@ -133,6 +135,7 @@ def note(row: Row, use: Use | None = None) -> Note:
         use.staleness if use is not None else None, _parts(row, use), _tokens_by_age(record, use), turns,
         (row.environment_latest or 0.0) * sum(turns.values()), row.environment_bound,
     )  # fmt: skip
+    return found
 
 
 def _turns_by_age(row: Row) -> dict[int, int]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from server.signals._rollout_notes import Key, Note
@@ -49,10 +50,21 @@ class Part:
     values: dict[str, list[float]] = field(default_factory=dict)
     gaps: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, note: Note) -> None:
+    def extend(self, notes: Iterable[Note]) -> None:
+        """Add some, after those that are in it."""
+        notes = notes if isinstance(notes, list) else list(notes)
+        for note in notes:
+            self._add(note)
+        for name in VALUES:
+            if values := [value for note in notes if (value := getattr(note, name)) is not None]:
+                held = self.values.setdefault(name, [])
+                held += values
+                held.sort()  # what was in order already costs next to nothing
+
+    def _add(self, note: Note) -> None:
         self.count += 1
-        if note.staleness is not None:
-            self.staleness[note.staleness] = self.staleness.get(note.staleness, 0) + 1
+        if (stale := note.staleness) is not None:
+            self.staleness[stale] = self.staleness.get(stale, 0) + 1
         if note.parts is not None:
             flight, group, queue = self.parts
             self.parts = (flight + note.parts[0], group + note.parts[1], queue + note.parts[2])
@@ -62,9 +74,6 @@ class Part:
         self.latest, self.bound = self.latest + note.latest, self.bound or note.bound
         _count(self.tokens, note.tokens_by_age)
         _count(self.turns, note.turns_by_age)
-        for name in VALUES:
-            if (value := getattr(note, name)) is not None:
-                self.values.setdefault(name, []).append(value)
         for gap in note.unknown.split("; ") if note.unknown else ():
             level, _, why = gap.partition(": ")
             self.gaps.setdefault(level, Counter())[why] += 1
@@ -78,10 +87,7 @@ def _count(held: dict[int, int], more: dict[int, int]) -> None:
 def part_of(notes: Iterable[Note]) -> Part:
     """Of a few rollouts."""
     found = Part()
-    for note in notes:
-        found.add(note)
-    for values in found.values.values():
-        values.sort()
+    found.extend(notes)
     return found
 
 
@@ -105,44 +111,70 @@ def merged(parts: list[Part]) -> Part:
 
 @dataclass(slots=True)
 class Slot:
-    """Some rollouts, and what they come to: worked out again only when one of them changed."""
+    """Some rollouts, and what they come to: those that came since are added, and all again when one of them changed."""
 
     notes: dict[Key, Note] = field(default_factory=dict)
     _parts: dict[bool, Part] = field(default_factory=dict)
     _kinds: dict[bool, Counter[Kind]] = field(default_factory=dict)
     _sums: dict[bool, dict[str, Sums]] = field(default_factory=dict)
+    _fresh: list[Note] = field(default_factory=list)
 
     def put(self, key: Key, note: Note) -> None:
+        if key in self.notes:
+            for kept in (self._parts, self._kinds, self._sums, self._fresh):
+                kept.clear()
+        else:
+            self._fresh.append(note)
         self.notes[key] = note
-        self._parts.clear()
-        self._kinds.clear()
-        self._sums.clear()
 
     def kinds(self, sampled: bool) -> Counter[Kind]:
         """How many there are of each kind; ``sampled`` as in `part`."""
+        self._catch_up()
         if sampled not in self._kinds:
-            notes = (note for note in self.notes.values() if note.sampled is sampled)
-            self._kinds[sampled] = Counter((note.idle, note.group, note.staleness) for note in notes)
+            self._kinds[sampled] = Counter(map(_kind, self._told(sampled)))
         return self._kinds[sampled]
 
     def part(self, sampled: bool) -> Part:
         """Of those whose source tells of all (or, ``sampled``, of some only)."""
+        self._catch_up()
         if sampled not in self._parts:
-            self._parts[sampled] = part_of(note for note in self.notes.values() if note.sampled is sampled)
+            self._parts[sampled] = part_of(self._told(sampled))
         return self._parts[sampled]
 
     def by_environment(self, sampled: bool) -> dict[str, Sums]:
         """Environment -> what of `SUMMED` is told -> (rollouts, sum); "" names none."""
+        self._catch_up()
         if sampled not in self._sums:
-            found = self._sums[sampled] = {}
-            for note in self.notes.values():
-                if note.sampled is sampled:
-                    sums = found.setdefault(note.environment, {})
-                    for name in SUMMED:
-                        if (value := getattr(note, name)) is not None:
-                            count, total = sums.get(name, (0, 0.0))
-                            sums[name] = (count + 1, total + value)
+            self._sums[sampled] = {}
+            _add_up(self._sums[sampled], self._told(sampled))
         return self._sums[sampled]
+
+    def _told(self, sampled: bool) -> list[Note]:
+        return [note for note in self.notes.values() if note.sampled is sampled]
+
+    def _catch_up(self) -> None:
+        """In the order in which they came, as if all were added again: sums of floats depend on it."""
+        for sampled in (False, True) if self._fresh else ():
+            fresh = [note for note in self._fresh if note.sampled is sampled]
+            if sampled in self._parts:
+                self._parts[sampled].extend(fresh)
+            if sampled in self._kinds:
+                self._kinds[sampled].update(map(_kind, fresh))
+            if sampled in self._sums:
+                _add_up(self._sums[sampled], fresh)
+        self._fresh.clear()
+
+
+_kind = attrgetter("idle", "group", "staleness")
+
+
+def _add_up(found: dict[str, Sums], notes: Iterable[Note]) -> None:
+    for note in notes:
+        sums = found.setdefault(note.environment, {})
+        for name in SUMMED:
+            if (value := getattr(note, name)) is not None:
+                count, total = sums.get(name, (0, 0.0))
+                sums[name] = (count + 1, total + value)
 
 
 class Timed(Generic[_T]):
@@ -182,22 +214,21 @@ class Timed(Generic[_T]):
 
     def within(self, start: float, end: float = math.inf) -> Iterator[_T]:
         """What happened within (start, end]."""
-        for minute in self.minutes:
-            if (minute + 1) * MINUTE > start and minute * MINUTE <= end:
-                yield from self._inside(minute, start, end)
+        for minute in self._touched(start, end):
+            yield from self._inside(minute, start, end)
 
     def count(self, start: float, end: float) -> int:
         """How much happened within (start, end]."""
-        touched = [minute for minute in self.minutes if (minute + 1) * MINUTE > start and minute * MINUTE <= end]
         return sum(
-            len(self.minutes[minute])
-            if _whole(minute, start, end)
-            else sum(1 for _ in self._inside(minute, start, end))
-            for minute in touched
+            len(self.minutes[minute]) if _whole(minute, start, end) else len(self._inside(minute, start, end))
+            for minute in self._touched(start, end)
         )
 
-    def _inside(self, minute: int, start: float, end: float) -> Iterator[_T]:
-        return (what for at, what in self.minutes[minute].values() if start < at <= end)
+    def _touched(self, start: float, end: float) -> list[int]:
+        return [minute for minute in self.minutes if (minute + 1) * MINUTE > start and minute * MINUTE <= end]
+
+    def _inside(self, minute: int, start: float, end: float) -> list[_T]:
+        return [what for at, what in self.minutes[minute].values() if start < at <= end]
 
 
 def _whole(minute: int, start: float, end: float) -> bool:
@@ -209,25 +240,55 @@ class TimedNotes(Timed[Note]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parts: dict[tuple[int, bool], Part] = {}
+        self._parts: dict[int, dict[bool, Part]] = {}
+        self._values: dict[int, dict[tuple[str, bool], list[float]]] = {}
 
     def _changed(self, minute: int) -> None:
-        self._parts.pop((minute, False), None)
-        self._parts.pop((minute, True), None)
+        self._parts.pop(minute, None)
+        self._values.pop(minute, None)
 
     def made(self, start: float, end: float, sampled: bool) -> list[Part]:
         """Of those made to their end within (start, end], and told by a source of all (or of samples)."""
         return [
             self._minute(minute, sampled)
             if _whole(minute, start, end)
-            else part_of(one for one in self._inside(minute, start, end) if one.whole and one.sampled is sampled)
-            for minute in self.minutes
-            if (minute + 1) * MINUTE > start and minute * MINUTE <= end
+            else part_of(_made(self._inside(minute, start, end), sampled))
+            for minute in self._touched(start, end)
         ]
 
+    def values(self, name: str, start: float, end: float, sampled: bool) -> list[float]:
+        """The same, but one of `VALUES` alone: ascending."""
+        return sorted(chain.from_iterable(
+            self._minute_values(minute, name, sampled)
+            if _whole(minute, start, end)
+            else _values(name, _made(self._inside(minute, start, end), sampled))
+            for minute in self._touched(start, end)
+        ))  # fmt: skip
+
+    def number(self, start: float, end: float, sampled: bool) -> int:
+        """The same, but how many."""
+        touched = self._touched(start, end)
+        return sum(len(_made(self._inside(minute, start, end), sampled)) for minute in touched)
+
     def _minute(self, minute: int, sampled: bool) -> Part:
-        key = (minute, sampled)
-        if key not in self._parts:
-            notes = (one for _, one in self.minutes[minute].values())
-            self._parts[key] = part_of(one for one in notes if one.whole and one.sampled is sampled)
-        return self._parts[key]
+        kept = self._parts.setdefault(minute, {})
+        if sampled not in kept:
+            kept[sampled] = part_of(_made(self._all(minute), sampled))
+        return kept[sampled]
+
+    def _minute_values(self, minute: int, name: str, sampled: bool) -> list[float]:
+        kept = self._values.setdefault(minute, {})
+        if (name, sampled) not in kept:
+            kept[name, sampled] = sorted(_values(name, _made(self._all(minute), sampled)))
+        return kept[name, sampled]
+
+    def _all(self, minute: int) -> Iterator[Note]:
+        return (one for _, one in self.minutes[minute].values())
+
+
+def _made(notes: Iterable[Note], sampled: bool) -> list[Note]:
+    return [one for one in notes if one.whole and one.sampled is sampled]
+
+
+def _values(name: str, notes: Iterable[Note]) -> list[float]:
+    return [value for value in map(attrgetter(name), notes) if value is not None]

@@ -7,11 +7,13 @@ unknown and says what to log; versions of two lives of a trainer are never compa
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from collectors.model import Consumption, Rollout
 from server.signals._environments import HINT as ENVIRONMENT_HINT
 from server.signals._environments import Ages, Environments
 from server.signals._groups import finish
+from server.signals._quick import maker
 from server.signals._versions import VersionClock
 
 ORIGIN_HINT = "log `token_versions` ([[version, loss tokens], ...]) or `version_start`"
@@ -58,17 +60,20 @@ class Use:
     staleness: int | None
 
 
+_judged_made, _use_made = maker(Judged), maker(Use)
+
+
 def oldest(record: Rollout) -> int | None:
     """The oldest policy version that produced one of its kept tokens."""
-    kept = min((version for version, tokens in record.token_versions if tokens > 0), default=None)
-    if kept is not None:
-        return kept
+    kept = [version for version, tokens in record.token_versions if tokens > 0]
+    if kept:
+        return min(kept)
     return record.version_start if record.version_start is not None else record.version_dispatched
 
 
 def made_by(record: Rollout) -> tuple[tuple[int, int], ...]:
     """(version, tokens) of every version that made it; () where several did and nobody tells how much of it."""
-    kept = tuple((version, tokens) for version, tokens in record.token_versions if tokens > 0)
+    kept = tuple([pair for pair in record.token_versions if pair[1] > 0])
     if kept or record.version_start is None or record.version_start != record.version_finish:
         return kept
     return ((record.version_start, record.loss_tokens or record.response_tokens or 1),)
@@ -92,12 +97,13 @@ def uses(record: Rollout, life: int) -> Iterator[Use]:
         own = use.incarnation is None or use.incarnation == life
         known = own and origin is not None and use.version is not None and use.version >= origin
         consumed_in = life if use.incarnation is None else use.incarnation
-        yield Use(use.version, consumed_in, use.at, use.version - origin if known else None)  # type: ignore[operator]
+        yield _use_made(use.version, consumed_in, use.at, use.version - origin if known else None)  # type: ignore[operator]
 
 
 def newest_use(record: Rollout) -> Consumption | None:
     """The consumption that its row speaks of."""
-    return max(record.consumptions, key=_order, default=None)
+    uses = record.consumptions
+    return max(uses, key=_order) if len(uses) > 1 else uses[0] if uses else None
 
 
 def _order(use: Consumption) -> tuple[int, int, float]:
@@ -140,12 +146,13 @@ def judge(
         words.append(f"{ENVIRONMENT}: {ages.unknown if ages is not None else ENVIRONMENT_HINT}")
     parts = _parts(record, clock, origin, whole, alone, group_version, group_at)
     judged = known.judged if known is not None else None
-    return Judged(
+    found: Judged = _judged_made(
         whole, *parts, token,
         known.mean() if known is not None else None, known.latest / judged if known is not None and judged else None,
         ages.bound if ages is not None else False, known.old if known is not None else None, judged,
         ages_text(known), mixed(record), "; ".join(words),
     )  # fmt: skip
+    return found
 
 
 def _why(use: Consumption, own: bool, origin: int | None) -> str:
@@ -158,7 +165,7 @@ def _token(record: Rollout, consumed: int | None) -> float | None:
     made = made_by(record)
     if consumed is None or not made:
         return None
-    return sum((consumed - version) * tokens for version, tokens in made) / sum(tokens for _, tokens in made)
+    return sum([(consumed - version) * tokens for version, tokens in made]) / sum([tokens for _, tokens in made])
 
 
 def _parts(
@@ -214,8 +221,13 @@ def ages_text(ages: Ages | None) -> str:
 
 def ages_of(text: str) -> list[tuple[int, int]]:
     """The reverse of `ages_text`."""
+    return [*_ages_of(text)]
+
+
+@lru_cache(maxsize=4096)  # thousands of rollouts have had the same turns
+def _ages_of(text: str) -> tuple[tuple[int, int], ...]:
     pairs = (pair.rpartition(":") for pair in text.split())
-    return [(int(age), int(count)) for age, _, count in pairs]
+    return tuple((int(age), int(count)) for age, _, count in pairs)
 
 
 __all__ = ["Environments", "Judged", "Use", "judge", "uses"]

@@ -46,7 +46,7 @@ def _waiting(view: View, found: Window) -> float | None:
 def _in_flight(found: Window) -> float | None:
     """Mean seconds from dispatch to completion: of groups, the longest of their members; else of rollouts."""
     groups = [one.seconds for one in found.groups if one.seconds is not None and one.completed is not None]
-    values = groups or found.ended.values.get("seconds", [])
+    values = groups or found.ended_values("seconds")
     return mean(values) if values else None
 
 

@@ -11,7 +11,7 @@ OF = ("response_tokens", "seconds")
 
 
 def _compute(_: View, found: Window) -> Answer:
-    known = [(name, found.ended.values.get(name, [])) for name in OF]
+    known = [(name, found.ended_values(name)) for name in OF]
     told = [(name, values) for name, values in known if len(values) >= LEAST and quantile(values, 0.5) > 0]
     if not told:
         return Unknown(

@@ -69,8 +69,8 @@ def compact(value: Any) -> str:
     return _encode(value)
 
 
-def _text(value: str) -> str:
-    # What can be printed holds neither a NUL nor half a surrogate pair.
+def text(value: str) -> str:
+    """As `clean`: what can be printed holds neither a NUL nor half a surrogate pair."""
     return value if value.isprintable() else clean(value)
 
 
@@ -82,19 +82,15 @@ def _seconds(value: int | None) -> float | None:
     return None if value is None else value / 1000
 
 
-def _word(value: str | None) -> str:
-    return value or ""
+def _versions_text(pairs: Sequence[Sequence[int]]) -> str:
+    if len(pairs) == 1 and type(pairs[0][0]) is int and type(pairs[0][1]) is int:
+        return f"[[{pairs[0][0]},{pairs[0][1]}]]"
+    return compact(pairs) if pairs else ""
 
 
-def _float(value: float | None) -> float | None:
-    # COPY in its binary form takes a whole number for no float; what is not finite is no measurement.
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-_OUT: Mapping[str, Callable[[Any], Any]] = {"text": _text, "word": _word, "time": _ms, "float": _float}
 _JSON_OUT: Mapping[str, Callable[[Any], str]] = {
-    "token_versions": lambda pairs: compact(pairs) if pairs else "",
-    "sandbox_ids": lambda names: compact([_text(name) for name in names]) if names else "",
+    "token_versions": _versions_text,
+    "sandbox_ids": lambda names: compact([text(name) for name in names]) if names else "",
     "consumptions": lambda uses: compact([[u.version, _ms(u.at), u.incarnation] for u in uses]) if uses else "",
 }
 
@@ -116,14 +112,6 @@ _JSON_IN: Mapping[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
-def _steps(
-    fields: Mapping[str, str], plain: Mapping[str, Callable[[Any], Any]], named: Mapping[str, Callable[[Any], Any]]
-) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Which of the fields are changed on the way, by their place: most are not, and cost nothing."""
-    found = ((at, named.get(name) or plain.get(kind)) for at, (name, kind) in enumerate(fields.items()))
-    return [(at, change) for at, change in found if change is not None]
-
-
 def _places(kind: str) -> list[int]:
     return [at for at, name in enumerate(RECORD.values()) if name == kind]
 
@@ -138,7 +126,6 @@ def by_place(made: type[Any], names: Iterable[str]) -> Callable[[Sequence[Any]],
 
 
 _of_record, _of_row, _of_group = attrgetter(*RECORD), attrgetter(*ROW), attrgetter(*GROUP)
-_RECORD_OUT, _ROW_OUT, _GROUP_OUT = _steps(RECORD, _OUT, _JSON_OUT), _steps(ROW, _OUT, {}), _steps(GROUP, _OUT, {})
 _TIMES, _WORDS = _places("time"), _places("word")
 _JSON = [(list(RECORD).index(name), change) for name, change in _JSON_IN.items()]
 _record_made = by_place(Rollout, (*COLUMNS, *DETAILS))
@@ -146,16 +133,41 @@ _record_made = by_place(Rollout, (*COLUMNS, *DETAILS))
 _row_made = by_place(RolloutRow, (*COLUMNS, "", "", "record"))
 
 
-def _changed(values: Iterable[Any], steps: Sequence[tuple[int, Callable[[Any], Any]]]) -> list[Any]:
-    found = list(values)
-    for at, change in steps:
-        found[at] = change(found[at])
-    return found
+class _Out:
+    """Turns values of some fields into those of the table: most are not changed on the way, and cost nothing."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        def of(kind: str) -> list[int]:
+            return [at for at, one in enumerate(names.values()) if one == kind]
+
+        self._texts, self._words, self._times, self._floats = of("text"), of("word"), of("time"), of("float")
+        self._json = [(at, _JSON_OUT[name]) for at, name in enumerate(names) if name in _JSON_OUT]
+
+    def __call__(self, values: Iterable[Any]) -> list[Any]:
+        found = list(values)
+        for at in self._texts:
+            if (said := found[at]) and not said.isprintable():
+                found[at] = clean(said)
+        for at in self._words:
+            found[at] = found[at] or ""
+        for at in self._times:
+            if (time := found[at]) is not None:
+                found[at] = round(time * 1000)
+        for at in self._floats:
+            # COPY in its binary form takes a whole number for no float; what is not finite is no measurement.
+            if (value := found[at]) is not None:
+                found[at] = float(value) if math.isfinite(value) else None
+        for at, change in self._json:
+            found[at] = change(found[at])
+        return found
+
+
+_record_out, _row_out, _group_out = _Out(RECORD), _Out(ROW), _Out(GROUP)
 
 
 def values(row: RolloutRow) -> list[Any]:
     """What the table holds of a row, in the order of `COLUMNS`."""
-    return _changed(_of_record(row.record), _RECORD_OUT) + _changed(_of_row(row), _ROW_OUT)
+    return _record_out(_of_record(row.record)) + _row_out(_of_row(row))
 
 
 def row(values: Sequence[Any], details: tuple[tuple[Turn, ...], tuple[Span, ...]] = ((), ())) -> RolloutRow:
@@ -174,7 +186,7 @@ def row(values: Sequence[Any], details: tuple[tuple[Turn, ...], tuple[Span, ...]
 
 def group_values(group: RolloutGroupRow) -> list[Any]:
     """What the table holds of a group, in the order of `GROUP`."""
-    return _changed(_of_group(group), _GROUP_OUT)
+    return _group_out(_of_group(group))
 
 
 def group(values: Sequence[Any]) -> RolloutGroupRow:
@@ -184,7 +196,7 @@ def group(values: Sequence[Any]) -> RolloutGroupRow:
 
 def turns_text(turns: Sequence[Turn]) -> str:
     """Turns as JSON, by place."""
-    rows = [[t.version, t.tool_calls, t.mutated, t.reset, _text(t.sandbox_id), _text(t.forked_from)] for t in turns]
+    rows = [[t.version, t.tool_calls, t.mutated, t.reset, text(t.sandbox_id), text(t.forked_from)] for t in turns]
     return compact(rows) if rows else ""
 
 

@@ -51,19 +51,19 @@ def write(connection: Connection, batch: Batch, run: int) -> None:
 
 
 def _headers(connection: Connection, rows: Sequence[RolloutRow], run: int) -> None:
-    classes = _classes(connection, rows, run)
-    found: list[Row] = [(run, classes[_class_of(row)], *fields.values(row)) for row in rows]
+    keys = [_class_of(row) for row in rows]
+    classes = _classes(connection, set(keys), run)
+    found: list[Row] = [(run, classes[key], *fields.values(row)) for key, row in zip(keys, rows, strict=True)]
     upsert(connection, rollouts, ("run", "class", *fields.COLUMNS), found, _CHANGING)
 
 
 def _class_of(row: RolloutRow) -> ClassKey:
     mixed = -1 if row.mixed is None else int(row.mixed)
-    return clean(row.record.environment), row.record.purpose or "", row.state, mixed
+    return fields.text(row.record.environment), row.record.purpose or "", row.state, mixed
 
 
-def _classes(connection: Connection, rows: Sequence[RolloutRow], run: int) -> dict[ClassKey, int]:
+def _classes(connection: Connection, wanted: set[ClassKey], run: int) -> dict[ClassKey, int]:
     """A number for each class met, made where new."""
-    wanted = {_class_of(row) for row in rows}
     known = known_classes(connection, run)
     if new := wanted - known.keys():
         names = {key[0] for key in known}
@@ -91,7 +91,7 @@ def known_classes(connection: Connection, run: int) -> dict[ClassKey, int]:
 def _consumptions(connection: Connection, rows: Iterable[RolloutRow], run: int) -> None:
     found: list[Row] = [
         (
-            run, clean(row.record.rollout_id), row.life, -1 if use.version is None else use.version,
+            run, fields.text(row.record.rollout_id), row.life, -1 if use.version is None else use.version,
             -1 if use.incarnation is None else use.incarnation, None if use.at is None else round(use.at * 1000),
         )
         for row in rows for use in row.record.consumptions
@@ -104,7 +104,7 @@ def _details(connection: Connection, rows: Iterable[RolloutRow], run: int) -> No
     kept: list[Row] = []
     gone: list[Row] = []
     for row in {(row.record.rollout_id, row.life): row for row in rows}.values():
-        key = (run, clean(row.record.rollout_id), row.life)
+        key = (run, fields.text(row.record.rollout_id), row.life)
         if row.detailed:
             kept.append((*key, fields.turns_text(row.record.turns), fields.spans_text(row.record.spans)))
         else:

@@ -8,7 +8,8 @@ import json
 from server.clock import ScaledClock
 from server.collect import RunLoop
 from server.ingest import PUSHED
-from server.rollout_push import WEIGHT, pack
+from server.rollout_inbox import pack
+from server.rollout_push import WEIGHT
 from server.store import Store, Writer
 from server.store.types import Push
 

@@ -10,7 +10,8 @@ import pytest
 
 from collectors.model import Event
 from server.ingest import PUSHED, Ingest
-from server.rollout_push import WEIGHT, pack
+from server.rollout_inbox import pack
+from server.rollout_push import WEIGHT
 from server.store import Store, pushes
 from server.store.types import Push
 from tests.server.rollouts_web import MS, complete, post, totals, web

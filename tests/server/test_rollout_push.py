@@ -10,18 +10,8 @@ from hypothesis import strategies as st
 
 from collectors.model import Consumption, Event, Reading, Rollout, Span, Turn
 from server import readings
-from server.rollout_push import (
-    EVENT_FIELDS,
-    FIELDS,
-    LINE_BYTES,
-    MAX_LINES,
-    Refusal,
-    pack,
-    parse,
-    record,
-    unpack,
-    wire_of,
-)
+from server.rollout_inbox import Held, pack, unpack
+from server.rollout_push import EVENT_FIELDS, FIELDS, LINE_BYTES, MAX_LINES, Refusal, parse, record, wire_of
 from server.scrape import Outcome
 
 NOW = 1_800_000_000.0
@@ -281,3 +271,22 @@ def test_any_json_is_records_or_named_lines(items: list[object]) -> None:
         return
     assert len(found.records) == len(found.lines)
     assert list(unpack(pack("rollouts", found.lines), NOW).rollouts) == found.records
+
+
+def test_what_is_asked_for_is_held_once_in_its_bounds() -> None:
+    now = [100.0]
+    held = Held(most=3, clock=lambda: now[0])
+    one, two = [Rollout("a"), Rollout("b")], [Rollout("c"), Rollout("d")]
+    held.put(b"one", one)
+    assert held.take(b"one") is None  # nobody had asked before: another process may collect
+    held.put(b"one", one)
+    held.put(b"two", two)
+    assert held.take(b"two") is None  # four would be more than three
+    assert held.take(b"one") == one
+    assert held.take(b"one") is None
+    held.put(b"two", two)
+    now[0] = 161.0
+    held.put(b"one", one)
+    assert (held.take(b"two"), held.take(b"one")) == (None, one)
+    held.put(b"three", [Rollout("e"), Rollout("f"), Rollout("g")])
+    assert [one.rollout_id for one in held.take(b"three") or ()] == ["e", "f", "g"]

@@ -10,7 +10,7 @@ import pytest
 from collectors.model import Consumption, Event, Reading, Rollout, Target
 from server.ingest import PUSHED
 from server.lives import Lives
-from server.rollout_push import pack
+from server.rollout_inbox import pack
 from server.store import Store
 from server.store.types import Push, RolloutRow
 from tests.server.support import T0, TRAINER, Bench, bench, steps
