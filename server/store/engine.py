@@ -137,4 +137,4 @@ def _pragmas(write: bool) -> tuple[str, ...]:
         return (*both, "cache_size=-16384")
     # NORMAL loses no committed data when the process dies, only when the machine does (and then no consistency).
     # A bigger WAL before a checkpoint: the hot slot's pages are written back once, not once per second.
-    return (*both, "journal_mode=WAL", "synchronous=NORMAL", "cache_size=-131072", "wal_autocheckpoint=8000")
+    return (*both, "journal_mode=WAL", "synchronous=NORMAL", "cache_size=-32768", "wal_autocheckpoint=8000")
