@@ -45,25 +45,22 @@ class News:
             await self._tell(socket, news)
         except UnknownRun:
             await socket.close(_NO_RUN)
+        except Exception as error:  # noqa: BLE001 - of the first look alone: the tab asks again by its own clock
+            log.debug("push: %s: %s", run, error)
+            with contextlib.suppress(RuntimeError):
+                await socket.close(_LATER)
         finally:
             self._leave(run, news)
 
     async def _tell(self, socket: WebSocket, news: asyncio.Event) -> None:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
-        gone = asyncio.create_task(_gone(socket))
+        gone, telling = asyncio.create_task(_gone(socket)), asyncio.create_task(_each(socket, news))
         try:
-            while not gone.done():
-                told = asyncio.create_task(news.wait())
-                await asyncio.wait({gone, told}, return_when=asyncio.FIRST_COMPLETED)
-                if told.done() and not gone.done():
-                    news.clear()
-                    # A tab that went at this moment is told by `gone`.
-                    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-                        await socket.send_text("news")
-                told.cancel()
+            await asyncio.wait({gone, telling}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
+            telling.cancel()
 
     def _leave(self, run: str, news: asyncio.Event) -> None:
         self._tabs[run].discard(news)
@@ -87,6 +84,14 @@ class News:
             self._seen[run] = cursor
             for news in self._tabs[run]:
                 news.set()
+
+
+async def _each(socket: WebSocket, news: asyncio.Event) -> None:
+    """Says each piece of news, until the tab is gone."""
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        while await news.wait():
+            news.clear()
+            await socket.send_text("news")
 
 
 async def _gone(socket: WebSocket) -> None:

@@ -8,24 +8,37 @@
   const NEAR = "300px";
   const config = JSON.parse(by("_dash-config").textContent), base = config.requests_pathname_prefix;
   const waiting = new Set();
-  let arrives = null, drawing = false, near = null, sized = null;
+  const FIRST = 1000, LAST = 60000;
+  let arrives = null, drawing = false, near = null, sized = null, wait = FIRST, again = 0;
 
-  // Resolved when `window.Plotly` is there. A server that was away is asked again by whoever draws next.
+  // Resolved when `window.Plotly` is there. Who draws next asks again, less and less often, a server that was away; what
+  // arrived and is no plotly.js (half of it, a proxy's page) has not arrived.
   function plotly() {
+    if (!arrives && performance.now() < again) return Promise.reject(new Error("no plotly.js"));
     return (arrives ||= new Promise((done, lost) => {
       const script = Object.assign(make("script"), { src: `${base}_dash-component-suites/plotly/package_data/plotly.min.js` });
-      script.addEventListener("load", done);
-      script.addEventListener("error", () => ((arrives = null), script.remove(), lost(new Error("no plotly.js"))));
+      const over = () => {
+        if (window.Plotly) return done((again = 0));
+        arrives = null;
+        again = performance.now() + wait;
+        wait = Math.min(LAST, 2 * wait);
+        script.remove();
+        lost(new Error("no plotly.js"));
+      };
+      script.addEventListener("load", over);
+      script.addEventListener("error", over);
       document.head.append(script);
     }));
   }
+  RS.plotly = plotly;
   // Pages with charts need it first of all; the others may never.
   if (!document.documentElement.dataset.plain.split(" ").includes(location.pathname.slice(base.length))) plotly().catch(() => {});
 
   // The element that Plotly draws into; `_fullLayout` is there once it has.
   RS.graphOf = (el) => el.querySelector(".chart");
   const drawn = (gd) => Boolean(gd && gd._fullLayout);
-  const settled = (gd) => drawn(gd) || (gd && gd.far);
+  // While there is no Plotly all else of the page lives.
+  const settled = (gd) => drawn(gd) || (gd && (gd.far || again > 0));
   // Of the page that is shown: the others keep their charts, and get new ones when they come back.
   const panels = () => RS.all(`[data-place="${RS.boot ? RS.boot.key : ""}"] [data-panel]`);
   RS.charts = () => panels().map((el) => [el, RS.graphOf(el)]).filter(([, gd]) => gd && gd.data);
@@ -66,9 +79,10 @@
 
   // Now: somebody wants to look at it, print it or walk along it.
   RS.draw = function (gd) {
+    if (!window.Plotly) return;
     waiting.delete(gd);
     // One without a width would be drawn for another: it is seen again when it has one.
-    if (drawn(gd) || !gd.clientWidth || !window.Plotly) return;
+    if (drawn(gd) || !gd.clientWidth) return;
     near.unobserve(gd);
     RS.placed(gd);
     window.Plotly.newPlot(gd, gd.data, gd.layout, CONFIG);

@@ -204,7 +204,7 @@
     draw(delta.points || {});
     heartbeat();
     seen(delta.cursor);
-    if (waiting) look(waiting);
+    if (waiting && !((paused || document.hidden) && waiting === "news")) look(waiting);
     return none();
   }
 

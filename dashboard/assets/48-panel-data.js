@@ -150,9 +150,11 @@
     return { data, layout };
   }
 
-  RS.pngOf = (el) => window.Plotly.toImage(picture(el, RS.graphOf(el)), { format: "png", width: 1200, height: 600, scale: 2 });
+  RS.pngOf = (el) => RS.plotly().then(() => window.Plotly.toImage(picture(el, RS.graphOf(el)), { format: "png", width: 1200, height: 600, scale: 2 }));
   RS.savePng = async function (el) {
-    const bytes = atob((await RS.pngOf(el)).split(",")[1]);
+    const url = await RS.pngOf(el).catch(() => "");
+    if (!url) return RS.toast("No picture: plotly.js cannot be had");
+    const bytes = atob(url.split(",")[1]);
     RS.save(new Blob([Uint8Array.from(bytes, (c) => c.charCodeAt(0))], { type: "image/png" }), el, ".png");
   };
 

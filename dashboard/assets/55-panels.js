@@ -278,6 +278,7 @@
     const gd = RS.graphOf(el);
     // The focus comes before the eye.
     RS.draw(gd);
+    if (!gd._fullLayout) return;
     RS.cross(el.at, gd._fullLayout.xaxis._length);
     const values = RS.all(".item", el).filter((item) => item.querySelector("[data-slot]") && item.offsetParent)
       .map((item) => RS.all("span, b", item).map((part) => part.textContent).filter(Boolean).join(" "));

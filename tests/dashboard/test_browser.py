@@ -48,12 +48,10 @@ def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
     with new_pages(browser) as new:
 
         def opened(
-            search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900), drawn: bool = True,
-            before: Callable[[Page], None] = lambda page: None,
-        ) -> Page:  # fmt: skip
+            search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900), drawn: bool = True
+        ) -> Page:
             page = new(theme, size)
             page.add_init_script(GD)
-            before(page)
             page.goto(serving.url + search)
             if drawn:
                 page.wait_for_selector("[data-page=ok]")
@@ -386,15 +384,3 @@ def test_a_chart_is_drawn_when_it_comes_near_the_screen(open_page: Open, reader:
     until(page, SHOWN, "reward")
     assert page.evaluate(f"({MS})(gdOf('reward')._fullLayout.xaxis.range[1]) - RS.tz") >= 1000 * at
     assert page.evaluate("document.querySelectorAll('#panel-reward .over path').length") > 0
-
-
-def test_plotly_that_did_not_come_is_asked_for_again(open_page: Open) -> None:
-    lost: list[str] = []
-
-    def unreachable(page: Page) -> None:
-        page.forgiven = True  # type: ignore[attr-defined]
-        page.route("**/plotly.min.js", lambda route: (lost.append(route.request.url), route.abort()), times=2)
-
-    page = open_page(drawn=False, before=unreachable)
-    until(page, SHOWN, "queue")
-    assert len(lost) == 2

@@ -128,6 +128,12 @@ def test_nothing_is_looked_at_for_nobody(client: TestClient, news: News, reader:
         assert tab.receive_text() == "news"
 
 
+def test_a_database_that_fails_at_the_door_lets_nobody_in(client: TestClient, reader: Counting, news: News) -> None:
+    reader.broken = True
+    assert code(client, HERE) == 1013
+    assert not news._tabs
+
+
 def test_a_database_that_fails_for_a_while_ends_nothing(client: TestClient, reader: Counting) -> None:
     with client.websocket_connect(HERE) as tab:
         reader.broken = True

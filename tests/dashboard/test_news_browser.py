@@ -1,4 +1,4 @@
-"""Push in a real Chromium: data without a tick, and ticks without push."""
+"""Push in a real Chromium: data without a tick, and ticks without push; and a page without plotly.js."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,7 +10,7 @@ from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, application, until
-from tests.dashboard.test_browser import DRAWN, GD, LAST, tell
+from tests.dashboard.test_browser import DRAWN, GD, LAST, SHOWN, tell
 
 pytestmark = pytest.mark.browser
 
@@ -114,3 +114,21 @@ def test_another_run_is_listened_to_when_it_is_shown(open_page: Open, reader: Me
     until(page, "() => RS.pushed()")
     tell(reader, 0, 55.0)
     until(page, NEWEST, 55.0)
+
+
+def test_plotly_that_did_not_come_is_asked_for_again(open_page: Open, reader: MemoryReader) -> None:
+    # The second answer is not whole: it arrives and does not run.
+    answers = [lambda route: route.abort(), lambda route: route.fulfill(body="/* half", content_type="text/javascript")]
+
+    def unreachable(page: Page) -> None:
+        page.forgiven = True  # type: ignore[attr-defined]
+        page.route("**/plotly.min.js", lambda route: answers.pop(0)(route) if answers else route.continue_())
+
+    page = open_page(f"?run={fake.RICH}", before=unreachable)
+    # All else lives meanwhile, and somebody who walks along a chart that is not there breaks nothing.
+    tell(reader, 0, 55.0)
+    until(page, f"() => ({LAST})('queue.0')[1] === 55")
+    page.locator("#panel-queue .plot").focus()
+    page.keyboard.press("ArrowLeft")
+    until(page, SHOWN, "queue")
+    assert not answers and page.locator("#live-word").inner_text() == "Live"

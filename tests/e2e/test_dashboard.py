@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect
 
 from dashboard.verdict import word
 from tests.browser_support import AXE
@@ -91,6 +93,18 @@ def test_new_ticks_reach_the_pixels_without_a_reload(page: Page) -> None:
     newest = "Math.max(...document.querySelector('#graph-requests .js-plotly-plot').data[0].x)"
     before = page.evaluate(newest)
     until(page, f"({newest}) > {before}")
+
+
+def test_a_socket_takes_no_long_messages(demo: Program) -> None:
+    run = demo.get("/api/v1/runs").json()[0]["name"]
+    with connect(f"{demo.url.replace('http', 'ws')}/news?run={run}", compression="deflate", proxy=None) as socket:
+        # What is compressed could be a thousand times as long.
+        assert socket.protocol.extensions == []
+        socket.send("a" * 2000)
+        with pytest.raises(ConnectionClosedError) as closed:
+            for _ in range(1000):
+                socket.recv(timeout=30)
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
 
 
 def test_no_serious_accessibility_issue(page: Page) -> None:
