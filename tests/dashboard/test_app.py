@@ -59,7 +59,9 @@ def test_index_tells_nothing_it_need_not() -> None:
     attach(api, fake.reader(60), version="1.2.3")
     page = index(api)
     assert "python_version" not in page and "_dash-ws-callback" not in page
-    assert "1.2.3" in page and '<html lang="en">' in page
+    assert "1.2.3" in page and '<html lang="en" ' in page
+    # Pages without charts, by their paths: there plotly.js is not fetched; and tabs are told of news.
+    assert 'data-plain="alerts runs targets what-if preflight help" data-push="on"' in page
 
 
 BODY = b"var x = 1;\n" * 400
