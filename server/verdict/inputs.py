@@ -30,6 +30,7 @@ class Seen:
         running_since: when the run last began to run; None while it never did.
         recent: means of `server.verdict.recent` over the last minutes: one instant for requests and for rollouts.
         steps: the trainer's last steps, oldest first: a change of limiter is older in them than in their mean.
+        first: (incarnation, number) of the first of them that is not of another time, as found before; None: of none.
     """
 
     now: float
@@ -42,6 +43,7 @@ class Seen:
     running_since: float | None = None
     steps: Sequence[Step] = ()
     recent: Mapping[str, float] = field(default_factory=dict)
+    first: tuple[int, int] | None = None
 
     @property
     def synchronous(self) -> bool:

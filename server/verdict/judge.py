@@ -9,14 +9,17 @@ from typing import Any
 from server.verdict import buffer, recent
 from server.verdict.inputs import Seen
 from server.verdict.model import Evidence, Verdict, from_json
-from server.verdict.rules import CONFIDENT, judge
+from server.verdict.rules import CONFIDENT, case_of, said_of
 
 Memory = dict[str, Any]
 """JSON: ``outcome``, ``cause``, ``since``; ``next`` = [outcome, cause, since] that asks to follow; ``samples`` of
-the queue; ``recent`` instants; ``said``: the verdict that stands."""
+the queue; ``recent`` instants; ``first`` = [incarnation, number] of the first step of the present; ``said``: the
+verdict that stands."""
 
 # A change must hold this long: six ticks outlast one late page. One that is not sure waits twice as long.
 HOLD_SECONDS, UNSURE_SECONDS = 30.0, 60.0
+# Whole steps have shown a change already: three ticks outlast a page that mixes both times.
+CHANGED_SECONDS = 15.0
 # Of a verdict about a run whose queue stands still: below what is confident.
 STILL = 0.5
 # Data that is missing for two minutes is no gap between two scrapes any more.
@@ -28,13 +31,17 @@ def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
     kept: Memory = dict(memory or {})
     instants = recent.add([(ts, told) for ts, told in kept.get("recent", [])], seen)
     kept["recent"] = [list(one) for one in instants]
-    seen = replace(seen, recent=recent.means(instants))
-    found, kept["samples"], window = _buffered(judge(seen, kept.get("outcome", "")), kept.get("samples", []), seen)
+    first = kept.get("first")
+    seen = replace(seen, recent=recent.means(instants), first=(first[0], first[1]) if first else None)
+    case = case_of(seen, kept.get("outcome", ""))
+    if case.n.first is not None and case.n.first != seen.first:
+        kept["first"] = list(case.n.first)
+    found, kept["samples"], window = _buffered(said_of(case), kept.get("samples", []), seen)
     told = replace(found, buffer=window)
     known = (kept.get("outcome"), kept.get("cause"))
     if told.key == known:
         kept.pop("next", None)
-    elif _follows(kept, told, seen.now):
+    elif _follows(kept, told, seen.now, case.n.changed):
         since = kept.pop("next")[2] if known != (None, None) else seen.now
         kept.update(outcome=told.outcome, cause=told.cause, since=since)
     if told.key == (kept["outcome"], kept["cause"]):
@@ -43,24 +50,26 @@ def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
     return kept, _still(kept, told)
 
 
-def _follows(kept: Memory, told: Verdict, now: float) -> bool:
-    """Has it asked for long enough to follow the one that stands?"""
+def _follows(kept: Memory, told: Verdict, now: float, changed: bool) -> bool:
+    """Has it asked for long enough to follow the one that stands? ``changed``: the steps themselves show a change."""
     if "outcome" not in kept:
         return True
     asks = kept.get("next")
     # A cause that flickers is no reason to doubt the outcome.
     since = asks[2] if asks is not None and asks[0] == told.outcome else now
     kept["next"] = asks = [told.outcome, told.cause, since]
-    return now - float(asks[2]) >= _hold(str(kept["outcome"]), told)
+    return now - float(asks[2]) >= _hold(str(kept["outcome"]), told, changed)
 
 
-def _hold(before: str, told: Verdict) -> float:
+def _hold(before: str, told: Verdict, changed: bool) -> float:
     if told.cause in ("over", "paused", "starting") or told.outcome == "stalled":
         return 0.0
     if told.outcome == "unknown":
         return MISSING_SECONDS
     if before in ("unknown", "stalled"):
         return HOLD_SECONDS
+    if changed:
+        return CHANGED_SECONDS
     return HOLD_SECONDS if told.confidence >= CONFIDENT else UNSURE_SECONDS
 
 

@@ -52,8 +52,11 @@ def limiters(n: Numbers) -> tuple[Limiter, ...]:
 
 
 def _outside(n: Numbers, share: float) -> float:
-    """Factor of a share of a rollout's time outside the engines: without it they fill up, and no further."""
-    return _filled(n, 1 / (1 - min(share, MOST_SHARE)))
+    """Factor of a share of a rollout's time outside the engines: without it they fill up, and no further.
+
+    Below the cap another could have begun all the while: as many are made, and fewer are under way.
+    """
+    return 1.0 if _waits_for_prompts(n) else _filled(n, 1 / (1 - min(share, MOST_SHARE)))
 
 
 def _filled(n: Numbers, factor: float) -> float:
@@ -199,12 +202,16 @@ def _orchestrator(n: Numbers) -> Iterator[Limiter]:
     if (n.gated or 0.0) >= HOLDS:
         text = f"{under_way}, and production is held while the trainer waits"
         yield _made(n, "orchestrator_bound", "staleness_gate", factor, text)
-    elif (
-        places < BELOW_CAP
-        and (n.held or 0.0) < max(HOLDS, n.wait)
-        and (n.extra.get("scoring_busy_ratio") or 0.0) < BUSY_SCORER
-    ):
+    elif _waits_for_prompts(n):
         yield _made(n, "orchestrator_bound", "prompts", factor, under_way)
+
+
+def _waits_for_prompts(n: Numbers) -> bool:
+    """Is there room for more below the cap, and nothing that holds them?"""
+    if n.places is None or n.wait is None or n.saturated or n.seen.synchronous:
+        return False
+    held = (n.held or 0.0) >= max(HOLDS, n.wait) or (n.gated or 0.0) >= HOLDS
+    return n.places < BELOW_CAP and not held and (n.extra.get("scoring_busy_ratio") or 0.0) < BUSY_SCORER
 
 
 # ---- what the others leave unexplained

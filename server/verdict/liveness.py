@@ -51,11 +51,15 @@ def goes_on(case: Case) -> bool:
 
 
 def dead_engines(case: Case) -> Said:
-    """No engine answers and no step comes. A trainer that goes on proves that only their metrics are gone."""
+    """No engine answers and no step comes. A trainer that goes on proves that only their metrics are gone.
+
+    It goes on while its queue lasts: once that is short of a batch, and has been for a step, nothing else will come.
+    """
     if _share(case.n.engines, "down") < 1.0 or not case.n.engines:
         return None
-    open_step = case.seen.get("trainer_stall_ratio")
-    return ("stalled", "dead_engine", 1.0) if open_step is not None and open_step >= LATE_STEP else None
+    stall, opened = case.seen.get("trainer_stall_ratio"), case.n.opened
+    late = (stall is not None and stall >= LATE_STEP) or (opened is not None and opened.hungry)
+    return ("stalled", "dead_engine", 1.0) if late else None
 
 
 def no_progress(case: Case) -> Said:

@@ -38,6 +38,8 @@ class Numbers:
         zero: zero-advantage share of completed groups; filtered: they are thrown away before training.
         lost: share of rollouts by exit.
         opened: the trainer's open step beside those before it.
+        changed: a clear change is among the last ten steps, and what is told of them is of those after it;
+            first: of them, that is wholly of the present, as `Seen.first`.
     """
 
     seen: Seen
@@ -65,6 +67,8 @@ class Numbers:
     drift: float | None
     batches: float | None
     opened: Late | None = None
+    changed: bool = False
+    first: tuple[int, int] | None = None
     extra: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -216,6 +220,8 @@ def numbers(seen: Seen) -> Numbers:
         drift=max((value for name in DRIFTS for _, value in seen.rows(name)), default=None),
         batches=seen.get("queue_batches"),
         opened=open_since(seen),
+        changed=own.since,
+        first=own.first,
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
             "tail_bubble_ratio": recent.bubble(seen),

@@ -38,6 +38,7 @@ class Present:
     Attributes:
         gated: share of the time of steps that were waited and held alike, by the lesser of both; None: not told.
         since: they are newer than the signals' means.
+        first: (incarnation, number) of the first step that is wholly of the present, to be kept; None: none is yet.
     """
 
     wait: float | None
@@ -50,6 +51,7 @@ class Present:
     steps: int
     gated: float | None = None
     since: bool = False
+    first: tuple[int, int] | None = None
 
 
 def present(seen: Seen) -> Present:
@@ -58,17 +60,80 @@ def present(seen: Seen) -> Present:
     rows = [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
     if told.wait is None:
         return replace(told, gated=_gated(told, rows))
+    every, rows = len(rows), _same_work(seen, told, rows)
     newest = min((regime.present(shares) for shares in _shares(rows)), default=len(rows))
-    opened = open_step(seen, told, rows)
+    first, whole = _kept(rows[-newest:]) if 0 < newest < every else None, newest == len(rows) < every
+    newest = min(newest, sum(_is_since(row, seen.first) for row in rows))
+    opened = _with_open(seen, told, rows, newest)
     if opened is not None:
-        waits = regime.waits([*rows, opened.step])
-        cut = regime.present(waits, 1 if opened.alone else regime.NEWER) if len(waits) > len(rows) else len(waits)
-        if cut < min(len(waits), newest + 1):
-            late = rows[len(rows) - (cut - 1) :]
-            return replace(_of_rows(told, [*late, opened.step], late), gated=_gated(told, late))
-    if not 0 < newest < len(rows):
+        return replace(opened, first=first)
+    if not 0 < newest < every:
         return replace(told, gated=_gated(told, rows))
-    return replace(_of_rows(told, rows[-newest:], rows[-newest:]), gated=_gated(told, rows[-newest:]))
+    found = replace(_of_rows(told, rows[-newest:], rows[-newest:]), gated=_gated(told, rows[-newest:]), first=first)
+    return _supplied(found, told) if whole else found
+
+
+def _with_open(seen: Seen, told: Present, rows: Sequence[Step], newest: int) -> Present | None:
+    """Of the open step and those before it that are like it; None where ``newest`` steps tell as much without it."""
+    opened = open_step(seen, told, rows)
+    waits = regime.waits([*rows, opened.step]) if opened is not None else []
+    if opened is None or len(waits) <= len(rows):
+        return None
+    cut = regime.present(waits, 1 if opened.alone else regime.NEWER)
+    if cut >= min(len(waits), newest + 1):
+        return None
+    late = rows[len(rows) - (cut - 1) :]
+    return replace(_of_rows(told, [*late, opened.step], late), gated=_gated(told, late))
+
+
+def _is_since(row: Step, first: tuple[int, int] | None) -> bool:
+    return first is None or row.incarnation != first[0] or row.number >= first[1]
+
+
+def _kept(rows: Sequence[Step]) -> tuple[int, int] | None:
+    """The first step that is wholly of the present, once as many are as have a spread."""
+    return (rows[1].incarnation, rows[1].number) if len(rows) > regime.EARLIER else None
+
+
+def _same_work(seen: Seen, told: Present, rows: list[Step]) -> list[Step]:
+    """Those since the trainer's own work is what it is; the first of them waited for it before it grew."""
+    newest = regime.of_work(rows, _outlasts(seen, told, rows))
+    if not 0 < newest < len(rows):
+        return rows
+    before, first = rows[:-newest], rows[-newest]
+    usual = sum(regime.work(row) for row in before) / len(before)
+    # What more of work there is, is waited no more: production brings what it brought.
+    less = min(first.values[WAIT], max(0.0, regime.work(first) - usual))
+    values = {**first.values, STEP: first.values[STEP] - less, WAIT: first.values[WAIT] - less}
+    return [replace(first, values=values), *rows[len(rows) - newest + 1 :]]
+
+
+def _outlasts(seen: Seen, told: Present, rows: Sequence[Step]) -> bool:
+    """Has the open step its batch, and worked longer than all before the newest?"""
+    queue, batch = seen.get("queue_samples_now"), _batch(seen, told)
+    if queue is None or not batch or queue < batch or any(WAIT not in row.values for row in rows) or len(rows) < 2:
+        return False
+    busy = [row.values[STEP] - row.values[WAIT] for row in rows]
+    longest = max(busy[:-1])
+    # It may have waited first: as long as any, but for what the last one worked longer.
+    waited = max(0.0, max(row.values[WAIT] for row in rows) - max(0.0, busy[-1] - longest))
+    return seen.now - rows[-1].ts - waited >= LATE * longest
+
+
+def _supplied(found: Present, told: Present) -> Present:
+    """Work that grew leaves production what it was: it brings what it brought, or what more of it is held now."""
+    if found.arrivals is None or told.arrivals is None:
+        return found
+    before, now = _potential(told, found.trained), _potential(found, found.trained)
+    return replace(found, arrivals=told.arrivals, held=told.held) if before > now else found
+
+
+def _potential(one: Present, trained: float | None) -> float:
+    return max(one.arrivals or 0.0, trained or 0.0) / max(0.05, 1.0 - (one.held or 0.0))
+
+
+def _batch(seen: Seen, told: Present) -> float | None:
+    return seen.fact("batch_samples") or (told.trained * told.step if told.trained and told.step else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +151,7 @@ def open_step(seen: Seen, told: Present, rows: Sequence[Step]) -> Open | None:
     if it were its work that takes longer, the queue would hold a batch as soon as a whole step is over.
     """
     queue = seen.get("queue_samples_now")
-    batch = seen.fact("batch_samples") or (told.trained * told.step if told.trained and told.step else None)
+    batch = _batch(seen, told)
     if queue is None or not batch or not rows or WAIT not in rows[-1].values:
         return None
     open_for, last = seen.now - rows[-1].ts, rows[-1].values
@@ -123,6 +188,12 @@ class Late:
     def late(self) -> bool:
         """Too long for a step that merely took longer."""
         return self.seconds >= max(HANGS * self.usual, BEYOND * self.longest, LEAST_OPEN)
+
+    @property
+    def hungry(self) -> bool:
+        """Without its batch for longer than a whole step and the longest one together."""
+        long = self.seconds >= max(self.usual + self.longest, LEAST_OPEN)
+        return long and self.batches is not None and self.batches < 1.0
 
     @property
     def fed(self) -> bool:

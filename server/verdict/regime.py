@@ -1,20 +1,35 @@
 """Which of the last steps belong to the present: a change of limiter must not wait until ten steps forget it. Pure."""
 
 from collections.abc import Sequence
-from math import sqrt
+from dataclasses import dataclass
+from math import log, sqrt
 
 from server.signals._window import Step
 
 # A mean over fewer than three earlier steps has no spread worth the name; two newer ones are no accident together.
 EARLIER, NEWER = 3, 2
-# Shares of a step jitter by a few hundredths in the calmest run; a change that matters is a fifth of the step.
-LEAST_SPREAD, LEAST_CHANGE = 0.03, 0.20
 # Of ten steps that do not change, one in a thousand runs shows such a difference (normal noise, nine places to cut).
 SIGNIFICANT = 4.5
 # Fewer steps than the window holds are all there ever were: the first of them waited while the pipeline filled.
 WHOLE = 10
 
 STEP, WAIT = ("trainer_step_seconds", ()), ("trainer_wait_seconds", ())
+# What comes every so many steps is no change of the others.
+NOW_AND_THEN = (("trainer_checkpoint_seconds", ()), ("trainer_eval_seconds", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a change is held against: ``spread`` no series has less of, and the least ``change`` that matters."""
+
+    spread: float
+    change: float
+
+
+# Shares of a step jitter by a few hundredths in the calmest run; a change that matters is a fifth of the step.
+SHARES = Line(0.03, 0.20)
+# So does the logarithm of the trainer's own work, and a quarter more of it is no jitter.
+WORK = Line(0.03, log(1.25))
 
 
 def waits(steps: Sequence[Step]) -> list[float]:
@@ -23,25 +38,48 @@ def waits(steps: Sequence[Step]) -> list[float]:
     return [step.values[WAIT] / step.values[STEP] for step in told if step.values[STEP] > 0]
 
 
+def work(step: Step) -> float:
+    """Seconds of a step that neither wait nor come every so many steps."""
+    told = step.values
+    return told[STEP] - told[WAIT] - sum(told.get(key, 0.0) for key in NOW_AND_THEN)
+
+
+def of_work(steps: Sequence[Step], more: bool = False) -> int:
+    """How many of the newest steps are the same work; all where not every one tells. ``more``: so is the open one.
+
+    Work jitters by hundredths where waits come in bursts: it is the trainer's alone.
+    """
+    works = [work(step) if STEP in step.values and WAIT in step.values else 0.0 for step in steps]
+    if min(works, default=0.0) <= 0.0:
+        return len(steps)
+    logs = [log(one) for one in works]
+    found = changed([*logs, logs[-1]], WORK) if more else len(logs)
+    return 1 if more and found == NEWER else changed(logs, WORK)
+
+
+def changed(values: Sequence[float], line: Line, least: int = NEWER) -> int:
+    """How many of the newest belong together: all, or ``least`` and more after the newest clear change."""
+    cuts = range(least, len(values) - EARLIER + 1)
+    return next((newer for newer in cuts if _differ(values[:-newer], values[-newer:], line)), len(values))
+
+
 def present(shares: Sequence[float], least: int = NEWER) -> int:
-    """How many of the newest shares belong together: all, or ``least`` and more after the newest clear change."""
-    for newer in range(least, len(shares) - EARLIER + 1):
-        if _differ(shares[:-newer], shares[-newer:]):
-            return newer
-    return len(shares) - _filling(shares)
+    """As `changed`, of shares; the first of all that waited while the pipeline filled is none of them."""
+    found = changed(shares, SHARES, least)
+    return found - _filling(shares) if found == len(shares) else found
 
 
 def _filling(shares: Sequence[float]) -> bool:
     """Is the first of all steps in it, and waited clearly longer than any other?"""
     young = EARLIER < len(shares) < WHOLE
-    return young and shares[0] >= max(shares[1:]) + LEAST_CHANGE
+    return young and shares[0] >= max(shares[1:]) + SHARES.change
 
 
-def _differ(before: Sequence[float], after: Sequence[float]) -> bool:
+def _differ(before: Sequence[float], after: Sequence[float], line: Line) -> bool:
     change = abs(_mean(after) - _mean(before))
-    if change < LEAST_CHANGE:
+    if change < line.change:
         return False
-    spread = max(LEAST_SPREAD, sqrt((_squares(before) + _squares(after)) / max(1, len(before) + len(after) - 2)))
+    spread = max(line.spread, sqrt((_squares(before) + _squares(after)) / max(1, len(before) + len(after) - 2)))
     return change > SIGNIFICANT * spread * sqrt(1 / len(before) + 1 / len(after))
 
 

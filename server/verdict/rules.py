@@ -243,6 +243,9 @@ def _calm(n: Numbers) -> bool:
     # arrived is dropped as stale, whatever the queue has lost or gained meanwhile.
     if n.potential is None or (n.stale or 0.0) >= MUCH_STALE:
         return False
+    # That nothing holds it back is known of what is seen alone: the engines, and what is under way outside them.
+    if n.saturated is None or n.places is None:
+        return False
     # Three steps without a wait, or some that wait beside a stock, are of two times.
     if 0 < n.steps <= FEW_STEPS or ((n.wait or 0.0) >= SOME_WAIT and (n.batches or 0.0) >= STOCK):
         return False
@@ -265,10 +268,19 @@ RULES: tuple[tuple[str, Rule], ...] = (
 """In the order they are asked."""
 
 
+def case_of(seen: Seen, stands: str = "") -> Case:
+    """One instant, worked out. ``stands``: the outcome that stands."""
+    n = numbers(seen)
+    return Case(n, limiters(n), stands)
+
+
 def judge(seen: Seen, stands: str = "") -> Verdict:
     """What the rules say of one instant. ``stands``: the outcome that stands."""
-    n = numbers(seen)
-    case = Case(n, limiters(n), stands)
+    return said_of(case_of(seen, stands))
+
+
+def said_of(case: Case) -> Verdict:
+    """What the rules say of it."""
     for name, rule in RULES:
         said = rule(case)
         if said is not None:
@@ -316,7 +328,13 @@ def _blind(case: Case, outcome: Outcome) -> float:
     untold, long = n.held is None and n.arrivals is None, (n.overhead or 0.0) >= MUCH_OVERHEAD
     spells = (n.wait or 0.0) < MUCH_WAIT or 0 < n.steps <= FEW_STEPS
     in_turns = (n.held or 0.0) >= HOLDS > (n.gated or 0.0)
-    return UNPROVEN if (untold and (spells or long)) or (in_turns and long) else 1.0
+    return UNPROVEN if (untold and (spells or long)) or (in_turns and long) or _may_pause(n) else 1.0
+
+
+def _may_pause(n: Numbers) -> bool:
+    """Are weights published for a fifth of the step, and nobody tells whether the engines stand still meanwhile?"""
+    untold = n.seen.get("generator_weight_stall_seconds", stat="mean") is None
+    return untold and n.overheads.get("weight_sync", 0.0) >= MUCH_OVERHEAD * (n.step or 0.0) > 0.0
 
 
 def _clear(case: Case, own: Limiter | None) -> float:

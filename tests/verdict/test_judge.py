@@ -10,7 +10,7 @@ from typing import Any
 from server.answers import NO_LONGER
 from server.signals._model import TargetHealth
 from server.verdict.evidence import NO_LONGER as LEFT
-from server.verdict.judge import HOLD_SECONDS, MISSING_SECONDS, UNSURE_SECONDS, remember
+from server.verdict.judge import CHANGED_SECONDS, HOLD_SECONDS, MISSING_SECONDS, UNSURE_SECONDS, remember
 from server.verdict.model import OUTCOMES, Verdict, from_json
 from server.verdict.rules import CONFIDENT, judge
 from tests.verdict.support import HEALTHY, NOW, STARVED, Answer, seen, steps
@@ -49,6 +49,18 @@ def test_a_change_shows_when_it_has_held() -> None:
     assert changed(found, "generator_bound") == 100.0 + HOLD_SECONDS
     # It is dated by when it was first seen.
     assert found[-1][1].since == NOW + 100.0 and found[0][1].since == NOW
+
+
+def test_what_whole_steps_show_need_not_hold_as_long() -> None:
+    """Five steps that waited 40 % after five that did not."""
+    memory, _ = remember(None, seen(HEALTHY))
+    last = steps(*[0.05] * 5, *[0.4] * 5)
+    said = []
+    for at in (5.0, 10.0, 15.0, 20.0):
+        memory, verdict = remember(json.loads(json.dumps(memory)), seen(*BOUND, now=NOW + at, last=last))
+        said.append(verdict.outcome)
+    assert CHANGED_SECONDS == 15.0 and said == ["balanced"] * 3 + ["generator_bound"]
+    assert memory["first"] == [1, 7]
 
 
 def test_a_flicker_does_not_show() -> None:

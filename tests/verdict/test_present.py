@@ -70,6 +70,27 @@ def test_a_batch_in_the_queue_ends_a_wait_at_its_second_step() -> None:
     assert opened(100.0, 40.0, *before, (60.0, 0.0, 0.0)).wait == 0.06
 
 
+def test_work_that_grew_ends_a_wait_that_was_shorter() -> None:
+    """Nine steps wait 12 of 30 s, one waits 12 and works 72; the next has its batch, and worked 23 s (1.25 x 18) too.
+
+    54 s more than the usual 18 are no longer waited for 12: 255 samples in 72 s are 3.54 a second, and 8.6 arrive.
+    """
+    told = [*[(30.0, 12.0, 0.0)] * 9, (84.0, 12.0, 0.0)]
+    found = opened(300.0, 23.0, *told)
+    assert (found.steps, found.wait, found.step, found.arrivals) == (1, 0.0, 72.0, 8.6)
+    assert found.capacity == pytest.approx(3.542, abs=0.001)
+    assert (opened(300.0, 22.0, *told).steps, opened(100.0, 23.0, *told).steps) == (10, 10)
+
+
+def test_what_was_found_to_be_of_another_time_stays_so() -> None:
+    """The sixth of ten is of both times, four are kept; once but two of before are left no difference would show."""
+    found = present(seen(HEALTHY, last=rows(*[(30, 12, 0)] * 5, *[(120, 0, 0)] * 5)))
+    assert (found.steps, found.first) == (5, (1, 6))
+    late = seen(HEALTHY, last=rows(*[(30, 12, 0)] * 2, *[(120, 0, 0)] * 8))
+    assert (present(late).steps, present(replace(late, first=(1, 3))).steps) == (10, 7)
+    assert present(replace(late, first=(0, 3))).steps == 10, "of a life before"
+
+
 def test_what_waited_before_it_was_held_is_no_gate() -> None:
     """Ten steps: five wait half of their time, five are held for half of it, none does both."""
     apart = present(seen(HEALTHY | HELD, last=rows(*[(30, 15, 0), (30, 0, 15)] * 5)))

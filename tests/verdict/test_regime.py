@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from server.verdict.regime import present
+from server.signals._window import Step
+from server.verdict.regime import of_work, present
 
 
 @pytest.mark.parametrize("before, after", [(0.05, 0.5), (0.5, 0.05), (0.3, 0.7)])
@@ -33,3 +34,27 @@ def test_waits_in_bursts_are_one_regime() -> None:
 
 def test_few_steps_are_all_there_is() -> None:
     assert present([]) == 0 and present([0.1, 0.9, 0.9]) == 3
+
+
+def worked(*seconds: float, saves: float = 0.0) -> list[Step]:
+    """Steps that wait 10 s each and then work so long; each fourth writes a checkpoint as well."""
+    found = []
+    for number, one in enumerate(seconds, 1):
+        more = saves if number % 4 == 0 else 0.0
+        names = ("trainer_step_seconds", "trainer_wait_seconds", "trainer_checkpoint_seconds")
+        values = dict(zip(((name, ()) for name in names), (10 + one + more, 10.0, more), strict=True))
+        found.append(Step("trainer", 1, number, 1000.0 * number, dict(values)))
+    return found
+
+
+def test_work_that_grew_is_found_whatever_was_waited() -> None:
+    """27 s, then 54: of the step's 37 s a quarter was waited, of 64 a sixth; no share shows it."""
+    steps = worked(27, 28, 26, 27, 27, 28, 26, 27, 54, 55)
+    assert (of_work(steps), of_work(steps[:9]), of_work(steps[2:5])) == (2, 9, 3)
+    # One is an accident, unless the next has worked for as long already.
+    assert of_work(steps[:9], more=True) == 1 and of_work(steps[:8], more=True) == 8
+
+
+def test_what_comes_now_and_then_is_no_change_of_work() -> None:
+    assert of_work(worked(*[27, 28, 26] * 3, saves=200.0)) == 9
+    assert of_work(worked(27, 27, 27, 27, 0, 54, 54)) == 7, "a step that tells no work tells of no change"
