@@ -221,13 +221,17 @@ def _funnel(records: Records, columns: Grid) -> View:
         "ro.f.in": funnel.in_flight,
         "ro.f.why": _sentence(funnel.why),
         "ro.f.none": none,
-        "ro.f.lost": _lost(funnel.wasted_usd),
+        "ro.f.lost": _lost(funnel.wasted_usd, sum(bar.usd or 0.0 for bar in bars if bar.exit == "unrecorded")),
         "ro.f.of": purpose,
     }
 
 
-def _lost(usd: float | None) -> str:
-    return f"{number(usd)} USD went into what was not trained on." if usd else ""
+def _lost(usd: float | None, unrecorded: float) -> str:
+    """``unrecorded``: dollars of it of which no record tells: records may have begun late, so it is no known loss."""
+    if not usd or not unrecorded:
+        return f"{number(usd)} USD went into what was not trained on." if usd else ""
+    told = f"{number(usd)} USD went into what no record calls trained"
+    return f"{told}, {number(unrecorded)} of it into what none tells of."
 
 
 def _sentence(words: str) -> str:

@@ -28,11 +28,6 @@ class Lives:
         return self._begun[-1] if self._begun else None
 
     @property
-    def single(self) -> bool:
-        """No restart is known: every instant is of the newest life."""
-        return not self._begun
-
-    @property
     def oldest(self) -> int:
         """The life before the first restart that is known."""
         return self.newest - len(self._begun)

@@ -104,11 +104,9 @@ def _too_many(record: Rollout) -> str:
     turns = max([turn.tool_calls or 0 for turn in record.turns], default=0)
     versions = max([tokens for _, tokens in record.token_versions], default=0)
     counts = (*_counts_of(record), record.turn_count, turns, versions)
-    if not any([count is not None and count > most for count, most in zip(counts, COUNTED.values(), strict=True)]):
-        return ""
     told = zip(COUNTED.items(), counts, strict=True)
-    found = ((name, most) for (name, most), count in told if count is not None and count > most)
-    return next(f"{name} must be a whole number up to {most}" for name, most in found)
+    found = [limit for limit, count in told if count is not None and count > limit[1]]
+    return "{} must be a whole number up to {}".format(*found[0]) if found else ""
 
 
 def _lived(record: Rollout, now: float) -> bool:
@@ -116,6 +114,7 @@ def _lived(record: Rollout, now: float) -> bool:
     told = [*_times_of(record), *[use.at for use in record.consumptions]]
     for one in record.spans:
         told += (one.start, one.end)
+    # `_in_time` of each without a call of each: a record has some twenty times.
     latest = now + AHEAD_SECONDS
     return all([at is None or FIRST_TIME <= at <= latest for at in told])
 

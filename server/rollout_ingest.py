@@ -105,7 +105,7 @@ class RolloutIngest:
             group = record.group_id[:200] or (known.record.group_id if known is not None else "")
             lives = (life,)
             if (
-                known is None and record.incarnation is None and not self.lives.single
+                known is None and record.incarnation is None and self.lives.last is not None
             ):  # its siblings may have an older number of its life
                 lives = (life, *new_lives(self.lives, record)[1])
             for one in lives if group else ():
@@ -201,7 +201,7 @@ class RolloutIngest:
         """The life whose rollout a record speaks of; ``work``: what was told in this batch."""
         name = record.rollout_id[:200]
         rows = self._known.get(name, {})
-        if record.incarnation is None and self.lives.single:  # then nothing tells one life from another
+        if record.incarnation is None and self.lives.last is None:  # then nothing tells one life from another
             return max(rows, default=self.lives.newest)
         known = {life: (work or {}).get((name, life), row.record) for life, row in rows.items()}
         if (life := known_life(self.lives, known, record)) is not None:

@@ -71,7 +71,9 @@ def _generated(record: Rollout) -> bool:
 
 def across(lives: Lives, record: Rollout, life: int) -> Rollout:
     """With the lives of its uses where nobody tells them, as the restarts that are known by now say."""
-    if lives.single or not record.consumptions or record.incarnation is not None or (begun := begun_at(record)) is None:
+    if lives.last is None or not record.consumptions or record.incarnation is not None:
+        return record
+    if (begun := begun_at(record)) is None:
         return record
     uses = []
     for use in record.consumptions:
@@ -85,7 +87,7 @@ def of_life(lives: Lives, said: Rollout, life: int, known: Rollout | None) -> Ro
     """Its consumptions are of the life it tells, else of the one the run was in."""
     if not said.consumptions:
         return said if said.incarnation in (None, life) else replace(said, incarnation=None)
-    if lives.single and life == lives.newest and _untold(said, known):
+    if lives.last is None and life == lives.newest and _untold(said, known):
         return said
     told = said.incarnation if said.incarnation is not None else known.incarnation if known is not None else None
     uses, begun = [], begun_at(said, *([known] if known is not None else []))

@@ -94,7 +94,7 @@
   RS.drawAll = function () {
     const all = () => RS.charts().forEach(([, gd]) => RS.draw(gd));
     // A page goes to the printer when this is back: it cannot wait for a promise.
-    return window.Plotly ? Promise.resolve(all()) : plotly().then(all);
+    return window.Plotly ? Promise.resolve(all()) : plotly().then(all, () => {});
   };
   window.addEventListener("beforeprint", RS.drawAll);
 

@@ -139,7 +139,8 @@ class MemoryRollouts:
             if rows:
                 bars.append(FunnelBar(name, len(rows), sum(row.response_tokens or 0 for row in rows), gpu, usd))
         live = sum(row.state in CENSUS for row in mine)
-        return Funnel(start, end, (*bars, *kept.extra), live, kept.why)
+        lost = [bar.usd for bar in (*bars, *kept.extra) if bar.exit != "trained" and bar.usd is not None]
+        return Funnel(start, end, (*bars, *kept.extra), live, kept.why, sum(lost) if lost else None)
 
     def rollout_census(self, run: str) -> list[CensusState]:
         self._run(run)

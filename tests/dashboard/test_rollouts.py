@@ -120,6 +120,10 @@ def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader
     assert bars[0][3:] == [212_400.5, 118.0, 0, None, ""] and bars[2][3:] == [None, None, 0, None, ""]
     assert bars[4] == ["unrecorded", 0, 1_204_000, 31_000.0, 17.22, 1, None, ""]
     assert found["ro.f.in"] == 127
+    # 88.95 with a record, 17.22 without one.
+    assert found["ro.f.lost"] == ("106 USD went into what no record calls trained, 17.2 of it into what none tells of.")
+    reader.records(made.ASYNC).extra = []
+    assert view(reader)["ro.f.lost"] == "89 USD went into what was not trained on."
 
 
 def test_funnel_says_what_is_missing(reader: MemoryReader) -> None:
