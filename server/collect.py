@@ -48,8 +48,7 @@ log = logging.getLogger("rollscope.collect")
 
 # A tick does not wait for slow targets: what they bring is in the next one.
 PATIENCE_SECONDS = 1.0
-# Spread of the scrapes' starts: half of what one core reads a second, so that no page waits long for its neighbours.
-# A thousand are begun within 2 s; with the patience and what is derived the tick is over before the next.
+# Spread of the scrapes' starts: half of what a core reads a second: no page waits long, and the tick ends in time.
 TARGETS_PER_SECOND, SPREAD_SECONDS = 500.0, 2.0
 ROLLUP_SECONDS = 60.0
 # What history may take of a live tick: less than all of it, or every second grid instant would be missed.
@@ -204,12 +203,12 @@ class RunLoop:
         self.on_read()
         await self._advance(horizon, t, live=not patient and horizon == t)
         self.on_step()
-        if self._behind and not self._stopping:
-            # The tick could not wait for all of it; what there is of time before the next one is for the rest.
-            await asyncio.to_thread(self._take_all, t, t + SHARE * TICK_SECONDS)
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
             await asyncio.to_thread(self._store.rollup, self.run, round(t * 1000))
+        if self._behind and not self._stopping:
+            # The tick could not wait for all of it; what there is of time before the next one is for the rest.
+            await asyncio.to_thread(self._take_all, t, t + TICK_SECONDS)
 
     async def _advance(self, t: float, present: float, *, live: bool = False) -> None:
         if t > -math.inf:
@@ -232,7 +231,7 @@ class RunLoop:
             self.driver.feed(arrivals)
 
     def _take_all(self, t: float, until: float) -> None:
-        """What waits in the inbox, but for what would take longer than ``until``: that is said in ``_behind``."""
+        """What waits in the inbox, but for what would last beyond ``until``: that is said in ``_behind``."""
         while not self._take_pushes(t, until):
             pass  # what was derived beside a body that no database takes is read again
 
@@ -241,7 +240,7 @@ class RunLoop:
 
         False when one was refused: what is left is then to be taken by another `Ingest`, of what the store holds.
         """
-        self._behind, under_way = False, None
+        self._behind, under_way, begun = False, None, self._clock.now()
         for taken in self.pushes.take(self._ingest):
             # While the database writes one body the next is derived from; only then it is told of that one, too.
             if under_way is not None and not self._stored(*under_way, t):
@@ -252,8 +251,9 @@ class RunLoop:
             self._names |= self._carried.keys()
             under_way = (self._writer.submit(taken[0], block=True), *taken)
             self._writer.hurry()
-            if self._clock.now() >= until:
-                self._behind = True
+            last, begun = begun, self._clock.now()
+            self._behind = 2 * begun - last >= until  # the next one may take as long as this one did
+            if self._behind:
                 break
         return under_way is None or self._stored(*under_way, t)
 

@@ -173,6 +173,31 @@ def test_history_that_takes_too_long_is_left_for_after_the_tick(store: Store, mo
     assert (rows, len(store.rollouts.get("run", "0123"))) == ([1], 4)
 
 
+def test_a_backlog_fills_the_tick_and_ends_before_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies that take 0.8 s each: three by half of the tick, three more by its end, none that would last beyond."""
+    monkeypatch.setattr("server.pushes._WEIGHT_AT_ONCE", 5)
+    plain = Ingest.records
+    with lived(store) as run:
+        for n in range(9):
+            post(run, "rollouts", [complete(str(n))])
+        now, rows = [5.0], []
+
+        def records(*args: Any) -> Any:
+            now[0] += 0.8
+            run.clock.set(T0 + now[0])
+            return plain(*args)
+
+        def derive(*args: Any, **kwargs: Any) -> Any:
+            rows.append(9 - waiting(store))
+            return advance(*args, **kwargs)
+
+        advance = run.loop.driver.advance
+        monkeypatch.setattr(Ingest, "records", records)
+        monkeypatch.setattr(run.loop.driver, "advance", derive)
+        run.at(5)
+    assert (rows, 9 - waiting(store), round(now[0], 1)) == ([3], 6, 9.8)
+
+
 def test_what_one_cell_adds_up_fits_every_database(store: Store, run: Lived) -> None:
     """1,100 of the most tokens each in one minute, and one of more than can be meant."""
     body = [complete(f"r{n}", response_tokens=10**9, loss_tokens=None, token_versions=None) for n in range(1100)]
