@@ -163,6 +163,8 @@ def layout(panel: Panel, span: Span, tz: float, revision: str) -> Figure:
         "font": {"family": "system-ui, sans-serif", "size": 11},
         "xaxis": _time_axis(span, tz),
         "yaxis": _value_axis(panel),
+        # The slot of the line that is a limit: the browser keeps the others readable below it (`30-charts.js`).
+        "meta": next((slot for slot, line in panel.slots() if line.limit), ""),
     }
 
 

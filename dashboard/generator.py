@@ -74,7 +74,7 @@ PANELS: tuple[Panel, ...] = (
         (
             Line("running", want("generator_requests", state="running"), "orange", "zero", envelope=True),
             Line("waiting", want("generator_requests", state="waiting"), "grey"),
-            Line("KV ceiling", want(_CEILING), "plum"),
+            Line("KV ceiling", want(_CEILING), "plum", limit=True),
         ),
         limits="in_flight",
     ),

@@ -82,6 +82,8 @@ class Line:
     envelope: bool = False
     # Takes the label shown from this label of the series found: a run may report max and no p90.
     named_by: str = ""
+    # What the others may reach: where it is far above them for a while, it does not flatten them.
+    limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,7 @@ PANELS: tuple[Panel, ...] = (
         (
             Line("running", want("generator_requests", state="running"), "orange", envelope=True),
             Line("waiting", want("generator_requests", state="waiting"), "grey"),
-            Line("KV ceiling", want("kv_concurrency_limit"), "orange", thin=True),
+            Line("KV ceiling", want("kv_concurrency_limit"), "orange", thin=True, limit=True),
         ),
     ),
     Panel(

@@ -48,6 +48,7 @@
   // A figure of the server's for a panel: at once if its chart is drawn, else when it is near.
   RS.figure = function (key, { data, layout }) {
     const where = by("graph-" + key), gd = where.querySelector(".chart") || where.appendChild(make("div", "", "chart"));
+    RS.limited({ data, layout });
     if (drawn(gd)) return void window.Plotly.react(gd, data, layout, CONFIG);
     Object.assign(gd, { data, layout });
     if (gd.watched) return;

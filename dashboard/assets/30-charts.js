@@ -73,14 +73,28 @@
     const starts = ([slot, [, vs]]) => !known.has(slot) && vs.some((v) => v !== null);
     if (Object.entries(found).some(starts)) return RS.reload();
     const { at, x, y } = additions(gd, found);
-    RS.placed(gd);
-    if (seen && at.length) return void window.Plotly.extendTraces(gd, { x, y }, at);
     at.forEach((i, j) => (gd.data[i].x.push(...x[j]), gd.data[i].y.push(...y[j])));
+    RS.placed(gd);
     if (seen) window.Plotly.redraw(gd);
     else gd.stale = true;
   };
 
-  RS.placed = (gd) => Object.assign(gd.layout.xaxis, { range: across(), autorange: false });
+  // While the first answers are short the KV caches hold thousands of them: where a limit is far above what it mostly was
+  // and is, it runs out of the chart, or all below it would be one flat line. One that merely falls is seen whole.
+  const FAR = 3, MOSTLY = 0.75;
+  RS.limited = function ({ data, layout }) {
+    if (!layout.meta) return;
+    const mine = (trace) => String(trace.meta).split(":").includes(layout.meta);
+    const of = (keep) => data.filter((trace) => mine(trace) === keep).flatMap((trace) => trace.y).filter((y) => y !== null);
+    const limit = of(true).sort((a, b) => a - b), newest = data.find((trace) => trace.meta === layout.meta)?.y.at(-1) ?? 0;
+    const most = of(false).reduce((a, b) => Math.max(a, b), Math.max(newest, limit[Math.floor(MOSTLY * limit.length)]));
+    layout.yaxis.autorangeoptions = limit.at(-1) > FAR * most ? { clipmax: 1.08 * most } : {};
+  };
+
+  RS.placed = function (gd) {
+    Object.assign(gd.layout.xaxis, { range: across(), autorange: false });
+    RS.limited(gd);
+  };
   RS.paint = function () {
     if (RS.boot && !RS.boot.error && RS.chartsReady()) for (const paint of RS.painters) paint();
   };

@@ -161,6 +161,28 @@ def test_generator_is_live(open_page: Open, reader: MemoryReader) -> None:
     assert complaints(page)[0] == "vllm-0 does not answer: connection refused"
 
 
+def test_a_limit_that_is_far_away_flattens_nothing(open_page: Open, reader: MemoryReader) -> None:
+    """While the first answers are short the KV caches hold 90,000 of them; some 400 run, and 604 to 504 could since."""
+    ceiling, waiting = (
+        actors.one("kv_concurrency_limit", "requests"),
+        actors.one("generator_requests", "requests", state="waiting"),
+    )
+    top = "() => document.querySelector('#graph-gload .chart')._fullLayout.yaxis.range[1]"
+    page = open_page("generator")
+    until(page, DRAWN)
+    assert 604 < page.evaluate(top) < 700, "one that falls is seen from its beginning"
+    reader.append(actors.RUN, ceiling, [(actors.NOW - 3500 + 30 * n, 90_000.0) for n in range(10)])
+    page = open_page("generator")
+    until(page, DRAWN)
+    assert 580 < page.evaluate(top) < 700
+    # It follows what comes: more than the limit, and a limit that rose.
+    for signal, value in ((waiting, 2_000.0), (ceiling, 5_000.0)):
+        reader.clock += 60
+        reader.append(actors.RUN, signal, [(reader.clock - 1, value)])
+        until(page, f"least => ({top})() >= least", value)
+    assert page.evaluate(top) < 6_000
+
+
 def test_names_stay_text_and_many_engines_fit(open_page: Open, reader: MemoryReader) -> None:
     many = [actors.engine(number) for number in range(20, 120)]
     reader.put_engines(
