@@ -132,7 +132,8 @@ def _sqlite(path: Path, *, write: bool) -> Engine:
 
 
 def _pragmas(write: bool) -> tuple[str, ...]:
-    both = (f"busy_timeout={BUSY_MS}", "foreign_keys=ON", "mmap_size=268435456", "temp_store=MEMORY")
+    # No mmap: mapped pages count as the process's own (600 MB after five hours of a run), and are read no faster.
+    both = (f"busy_timeout={BUSY_MS}", "foreign_keys=ON", "temp_store=MEMORY")
     if not write:
         return (*both, "cache_size=-16384")
     # NORMAL loses no committed data when the process dies, only when the machine does (and then no consistency).
