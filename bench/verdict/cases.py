@@ -166,32 +166,59 @@ def step_seconds(config: Config) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """``seconds``: from the fault until the verdict said so (inf: never); ``early``: said before there was one."""
+    """``seconds``: from the onset until the verdict said so (inf: never); ``early``: said before there was a fault.
+
+    ``onset``: seconds from the fault until it holds the run up: a frozen engine that nobody asks is as good as any,
+    without engines the trainer makes its steps while the queue lasts, and one that hangs hangs after the open step.
+    """
 
     config: Config
     fault: str
     seconds: float
     limit: float
     early: bool
+    onset: float
 
     @property
     def right(self) -> bool:
         return not self.early and self.seconds <= self.limit
 
 
+FAULTS = ("killed", "frozen", "hung")
+# Whatever waits in the queue is trained by then, and production opened again.
+LONG = 24
+
+
 def stalled(seed: int) -> Stalled:
+    config, fault, step, slack = stall_of(seed)
+    limit = max(6 * step, 1800.0)
+    limit = {"killed": limit / 2 + slack, "frozen": 180.0, "hung": limit + slack}[fault]
+    at = 12 * step
+    run = replace(config, fault=(at, fault), horizon=at + LONG * step)
+    onset = held_up(Sim(run).run(), at, fault)
+    run = replace(run, horizon=onset + 1.3 * limit + 200)
+    told = played(run, Sim(run).run())
+    late = [one.at for one in told if one.verdict.outcome == "stalled"]
+    after = [one for one in late if one > at]
+    every = told[1].at - told[0].at
+    seconds = max(0.0, after[0] - onset) if after else math.inf
+    return Stalled(run, fault, seconds, limit + 2 * every, len(late) > len(after), onset - at)
+
+
+def held_up(sim: Sim, at: float, fault: str) -> float:
+    """Since when the fault holds the run up: the first request a frozen engine is asked, else the last step."""
+    last = max([at, *(row.end for row in sim.rows)])
+    if fault != "frozen":
+        return last
+    # The page of an engine that froze at rest may show no request ever: then it counts from the last step, too.
+    asked = (page.at for page in sim.pages if page.at >= at and any(one[0] + one[1] for one in page.engines))
+    return next(asked, last)
+
+
+def stall_of(seed: int) -> tuple[Config, str, float, float]:
+    """(configuration, fault, seconds of a step, seconds by which a longer one and a late row may put it off)."""
     rng = random.Random(seed)
     config = draw(seed, rng.choice(("trainer", "balanced", "tool", "generator_slots")))
     config = config.changed(batch=min(config.batch, 64), group=min(config.group, 8))
-    fault, step = ("killed", "frozen", "hung")[seed % 3], step_seconds(config)
-    limit = max(6 * step, 1800.0)
-    # A step of the time before may still come: what waits in the queue is trained.
-    slack = 3 * step + config.lag + between(rng, 60.0, 61.0)
-    limit = {"killed": limit / 2 + slack, "frozen": 180.0, "hung": limit + slack}[fault]
-    at = 12 * step
-    run = replace(config, fault=(at, fault), horizon=at + 1.3 * limit + 200)
-    told = played(run, Sim(run).run())
-    late = [one.at - at for one in told if one.verdict.outcome == "stalled"]
-    after = [one for one in late if one > 0]
-    every = told[1].at - told[0].at
-    return Stalled(run, fault, after[0] if after else math.inf, limit + 2 * every, len(late) > len(after))
+    step = step_seconds(config)
+    return config, FAULTS[seed % 3], step, step + config.lag + between(rng, 60.0, 61.0)

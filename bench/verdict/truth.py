@@ -1,7 +1,7 @@
 """What holds a simulated run back, measured: the same run, relieved of one thing at a time. Nothing is asserted."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from bench.verdict.config import Config
@@ -19,6 +19,10 @@ TAIL, TAIL_BAND = 1.5, 1.1
 WARM = 0.3
 # (batch from which on, share of the horizon): a step of many samples is like the next one, fewer tell as much.
 SHORT = ((256, 0.5), (128, 0.65), (0, 1.0))
+# Of a gain: what luck alone makes of none in a dozen steps; and from where on one that stands alone is none.
+LUCK, PLAINLY = 1.04, 1.5
+# Times the run: as many of its steps are looked at where gains are to be told apart.
+LONG = 3.0
 
 Relief = Callable[[Config], Config]
 
@@ -67,15 +71,28 @@ def rate(rows: list[Row]) -> float:
 
 def truth(config: Config) -> Truth:
     """Of one that does not change. Each relief is looked at for as many steps as the run has without it."""
-    config = config.changed(horizon=next(short for least, short in SHORT if config.batch >= least) * config.horizon)
+    short = next(short for least, short in SHORT if config.batch >= least) * config.horizon
+    gains = _gains(config.changed(horizon=short), [name for name, (_, _, has) in RELIEFS.items() if has(config)])
+    # What a dozen steps gain is luck by some per cent: those that contend are measured over many more.
+    return judged(config, gains | _gains(config.changed(horizon=LONG * config.horizon), contend(config, gains)))
+
+
+def _gains(config: Config, names: Collection[str]) -> dict[str, float]:
+    """Useful samples per second without each, over those with all of them."""
+    if not names:
+        return {}
     run = Sim(config, watched=False).run()
-    base, most = rate(run.rows), max(len(run.rows), 2)
-    idle = _idle(run)
-    gains = {
-        name: 1.0 if name in idle else rate(Sim(relieve(config), watched=False, most=most).run().rows) / max(base, 1e-9)
-        for name, (_, relieve, has) in RELIEFS.items() if has(config)
-    }  # fmt: skip
-    return judged(config, gains)
+    base, most, idle = max(rate(run.rows), 1e-9), max(len(run.rows), 2), _idle(run)
+    without = {name: Sim(RELIEFS[name][1](config), watched=False, most=most) for name in names if name not in idle}
+    return {name: rate(without[name].run().rows) / base if name in without else 1.0 for name in names}
+
+
+def contend(config: Config, gains: Mapping[str, float]) -> list[str]:
+    """Those that may decide; none where one outcome gains far more than any other."""
+    best = max(gains.values(), default=1.0)
+    found = [name for name, gain in gains.items() if gain >= LUCK and 2 * math.log(gain) >= math.log(best)]
+    clear = len({RELIEFS[name][0] for name in found}) == 1 and best >= PLAINLY
+    return [] if clear and not any(_soft(config, name, gains[name]) for name in found) else found
 
 
 def _idle(run: Sim) -> set[str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from server.verdict.inputs import Seen
-from server.verdict.limiters import BUSY_SCORER, twice_the_engines
+from server.verdict.limiters import twice_the_engines
 from server.verdict.model import Limiter, Outcome
 from server.verdict.numbers import Numbers
 
@@ -55,7 +55,11 @@ class Case:
     def first(self) -> Limiter | None:
         """Of what slows production down, what gains most; of two that fill the gap, what would more than fill it."""
         slows = [one for one in self.found if one.outcome in STARVING or (one.outcome, self.n.filtered) == FILTERED]
-        return max(slows, key=lambda one: (round(one.gain, 2), self._alone(one)), default=None)
+        return max(slows, key=self._rank, default=None)
+
+    def _rank(self, one: Limiter) -> tuple[float, float, bool]:
+        """A tie goes to whoever needs no more engines: it is cheaper to change."""
+        return round(one.gain, 2), round(self._alone(one), 1), one.cause not in UNEXPLAINED
 
     def apart(self, own: Limiter, rival: Limiter) -> tuple[float, float]:
         """What to tell two by: their gains, or what they would gain were the trainer no bound to either."""
@@ -65,6 +69,6 @@ class Case:
 
     def _alone(self, one: Limiter) -> float:
         """How much faster production were without it, however much the trainer could take."""
-        if one.outcome == "reward_bound" and (self.n.extra.get("scoring_busy_ratio") or 0.0) >= BUSY_SCORER:
+        if one.outcome == "reward_bound" and self.n.scorer_full:
             return inf
         return twice_the_engines(self.n) or one.gain if one.cause in UNEXPLAINED else one.factor

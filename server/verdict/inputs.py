@@ -31,6 +31,7 @@ class Seen:
         recent: means of `server.verdict.recent` over the last minutes: one instant for requests and for rollouts.
         steps: the trainer's last steps, oldest first: a change of limiter is older in them than in their mean.
         first: (incarnation, number) of the first of them that is not of another time, as found before; None: of none.
+        hung_since: since when half of the engines and more run requests without a token; None: they do not.
     """
 
     now: float
@@ -44,6 +45,7 @@ class Seen:
     steps: Sequence[Step] = ()
     recent: Mapping[str, float] = field(default_factory=dict)
     first: tuple[int, int] | None = None
+    hung_since: float | None = None
 
     @property
     def synchronous(self) -> bool:

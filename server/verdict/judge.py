@@ -8,13 +8,14 @@ from typing import Any
 
 from server.verdict import buffer, recent
 from server.verdict.inputs import Seen
+from server.verdict.liveness import hangs
 from server.verdict.model import Evidence, Verdict, from_json
 from server.verdict.rules import CONFIDENT, case_of, said_of
 
 Memory = dict[str, Any]
 """JSON: ``outcome``, ``cause``, ``since``; ``next`` = [outcome, cause, since] that asks to follow; ``samples`` of
-the queue; ``recent`` instants; ``first`` = [incarnation, number] of the first step of the present; ``said``: the
-verdict that stands."""
+the queue; ``recent`` instants; ``first`` = [incarnation, number] of the first step of the present; ``hung``: since when
+engines hang; ``said``: the verdict that stands."""
 
 # A change must hold this long: six ticks outlast one late page. One that is not sure waits twice as long.
 HOLD_SECONDS, UNSURE_SECONDS = 30.0, 60.0
@@ -32,7 +33,10 @@ def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
     instants = recent.add([(ts, told) for ts, told in kept.get("recent", [])], seen)
     kept["recent"] = [list(one) for one in instants]
     first = kept.get("first")
-    seen = replace(seen, recent=recent.means(instants), first=(first[0], first[1]) if first else None)
+    kept["hung"] = kept.get("hung") or seen.now if hangs(seen) else None
+    seen = replace(
+        seen, recent=recent.means(instants), first=(first[0], first[1]) if first else None, hung_since=kept["hung"]
+    )
     case = case_of(seen, kept.get("outcome", ""))
     if case.n.first is not None and case.n.first != seen.first:
         kept["first"] = list(case.n.first)

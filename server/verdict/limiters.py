@@ -5,6 +5,8 @@ part, and no further than the next one allows: that is its gain. Factors multipl
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import sqrt
 
 from server.verdict.model import Limiter, Outcome, shared
 from server.verdict.numbers import Numbers
@@ -28,8 +30,6 @@ LONG_TAIL = 3.0
 ABORTED = 0.20
 # Half again as long as at the start.
 DRIFTED = 1.5
-# A scorer that is busy nine tenths of the time sets the pace.
-BUSY_SCORER = 0.9
 # Every tenth sandbox that fails spoils most groups of sixteen.
 FAILING = 0.10
 FULL_QUOTA = 0.98
@@ -39,8 +39,8 @@ BELOW_CAP = 0.7
 MOST_UNTOLD = 0.5
 # What one can have of engines, as of a trainer, is twice of them; not endlessly many.
 TWICE = 2.0
-# Requests that fill up engines decode slower each: of what there is room for so much comes of it, by its logarithm.
-FILLS = 0.75
+# The more requests an engine runs, the slower each decodes: of so many times as many so much comes, by its logarithm.
+FILLS = 0.8
 # Half a minute to start a sandbox is a cold image; two minutes, the alert's level, is a queue.
 SLOW_START, LONG_PENDING = 120.0, 600.0
 
@@ -48,7 +48,16 @@ SLOW_START, LONG_PENDING = 120.0, 600.0
 def limiters(n: Numbers) -> tuple[Limiter, ...]:
     """All that are known to cost anything, by gain, with their shares of the gap."""
     found = [one for make in _ALL for one in make(n)]
-    return shared(tuple(one for one in (*found, *_rest(n, found)) if one.factor >= LEAST_FACTOR))
+    found = [_behind(n, one) for one in (*found, *_rest(n, found)) if one.factor >= LEAST_FACTOR]
+    return shared(tuple(found))
+
+
+def _behind(n: Numbers, one: Limiter) -> Limiter:
+    """Whatever comes before a scorer that is never idle gains nothing: it would wait for it instead."""
+    return replace(one, gain=1.0) if n.scorer_full and one.outcome in _BEFORE_SCORING else one
+
+
+_BEFORE_SCORING = ("generator_bound", "sandbox_bound", "orchestrator_bound")
 
 
 def _outside(n: Numbers, share: float) -> float:
@@ -60,8 +69,9 @@ def _outside(n: Numbers, share: float) -> float:
 
 
 def _filled(n: Numbers, factor: float) -> float:
-    """So many times the requests in the engines, as far as these have room."""
-    return min(factor, n.room**FILLS) if n.room is not None and n.room > LEAST_FACTOR else factor
+    """What comes of so many times the requests in the engines, as far as these have room."""
+    most: float = min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
+    return float(most**FILLS)
 
 
 def _made(n: Numbers, outcome: Outcome, cause: str, factor: float, text: str) -> Limiter:
@@ -111,9 +121,10 @@ def _boot_cause(n: Numbers) -> str:
 
 def _rewards(n: Numbers) -> Iterator[Limiter]:
     share, busy = n.place.get("scoring", 0.0), n.extra.get("scoring_busy_ratio")
-    if busy is not None and busy >= BUSY_SCORER and not n.seen.synchronous:
+    if busy is not None and n.scorer_full:
         text = f"the scorer is busy {min(busy, 1.0):.0%} of the time"
-        yield _made(n, "reward_bound", "scoring", n.gap or 1.0, text)
+        # More than it is asked of it nobody can tell: between nothing and the whole gap, the middle by its logarithm.
+        yield Limiter("reward_bound", "scoring", n.gap or 1.0, sqrt(n.gap or 1.0), text=text)
     elif share and not (n.saturated and share < 0.5):
         text = f"rollouts spend {share:.0%} of their time waiting for a reward"
         yield _made(n, "reward_bound", "scoring", _outside(n, share), text)
@@ -211,7 +222,7 @@ def _waits_for_prompts(n: Numbers) -> bool:
     if n.places is None or n.wait is None or n.saturated or n.seen.synchronous:
         return False
     held = (n.held or 0.0) >= max(HOLDS, n.wait) or (n.gated or 0.0) >= HOLDS
-    return n.places < BELOW_CAP and not held and (n.extra.get("scoring_busy_ratio") or 0.0) < BUSY_SCORER
+    return n.places < BELOW_CAP and not held and not n.scorer_full
 
 
 # ---- what the others leave unexplained
@@ -238,6 +249,8 @@ def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
     more = "generation would have to be" if known <= LEAST_FACTOR else "beyond that, generation would have to be"
     text = f"{more} {left:.2g} times as fast to keep the trainer busy" if left >= LEAST_FACTOR else ""
     gain = max(1.0, min(gap, left if twice is None else twice))
+    if _waits_for_prompts(n) and n.held is not None:
+        gain = 1.0  # More could have begun and did not: faster engines would only be emptier.
     cause = "too_few_engines" if n.saturated is not None else "not_told"
     yield Limiter("generator_bound", cause, max(LEAST_FACTOR, 1.0 if n.quiet else left), gain, text=text)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from server.signals._model import HEARTBEAT
 from server.verdict.case import Case
+from server.verdict.inputs import Seen
 from server.verdict.model import Outcome
 
 # Half of the limit is 3 x the median step: more than one step that simply took longer.
@@ -39,10 +40,17 @@ def frozen_engines(case: Case) -> Said:
     hung = _share(case.n.engines, "hung")
     if hung < MOST_ENGINES or (_share(case.n.engines, "up") > 0 and goes_on(case)):
         return None
-    # Who takes a minute for weights hangs in every step: only a step that is far too late then tells the difference.
-    pauses = case.n.overheads.get("weight_sync", 0.0) >= FROZEN_SECONDS
-    open_step = case.seen.get("trainer_stall_ratio")
-    return ("stalled", "frozen_engine", 1.0) if not pauses or (open_step or 0.0) >= LATE_STEP else None
+    # Who takes a minute for weights hangs in every step: for no longer than they take, and not in a step far too late.
+    weights, open_step = case.n.overheads.get("weight_sync", 0.0), case.seen.get("trainer_stall_ratio")
+    frozen = case.seen.now - (case.seen.hung_since or case.seen.now)
+    pauses = weights >= FROZEN_SECONDS and frozen < weights and (open_step or 0.0) < LATE_STEP
+    return ("stalled", "frozen_engine", 1.0) if not pauses else None
+
+
+def hangs(seen: Seen) -> bool:
+    """Do half of the engines and more run requests without a token?"""
+    engines = {row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row}
+    return _share(engines, "hung") >= MOST_ENGINES
 
 
 def goes_on(case: Case) -> bool:

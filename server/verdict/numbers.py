@@ -14,6 +14,10 @@ from server.verdict.present import HOLDS, Late, Present, open_since, present
 LESS = 0.8
 # A tenth of what arrives is dropped as stale, and what arrives would do but for that tenth: the wait is those drops.
 ENOUGH, MUCH_STALE = 0.90, 0.10
+# Of a step: less is the moment in which a batch is handed over.
+LITTLE_WAIT = 0.05
+# A scorer that is busy nine tenths of the time sets the pace.
+BUSY_SCORER = 0.9
 # Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
 IN_ENGINE, OVER = ("generating",), ("waiting_group", "queued")
 PHASES = ("booting", "in_tool", "scoring", "generating")
@@ -73,12 +77,20 @@ class Numbers:
 
     @property
     def potential(self) -> float | None:
-        """Arrivals, had production not been held. What is held has filled the queue: it brings what is trained."""
+        """Arrivals, had production not been held. What is held has filled the queue: it brings what is trained.
+
+        Where it waits beside a queue that is short of a batch, nothing was filled: what is held comes and goes.
+        """
         if self.arrivals is None:
             return None
-        held = self.held or 0.0
+        held = 0.0 if self.short else self.held or 0.0
         steady = max(self.arrivals, self.trained or 0.0) if held >= HOLDS else self.arrivals
         return steady / max(0.05, 1.0 - min(held, 0.95))
+
+    @property
+    def short(self) -> bool:
+        """Does the trainer wait now and then, beside a queue that mostly holds less than a batch?"""
+        return (self.wait or 0.0) >= LITTLE_WAIT and self.batches is not None and self.batches < 1.0
 
     @property
     def dropped(self) -> bool:
@@ -92,6 +104,11 @@ class Numbers:
         return min(1.0, sum(self.place.values()))
 
     @property
+    def scorer_full(self) -> bool:
+        """Is the one scorer of an asynchronous run never idle?"""
+        return not self.seen.synchronous and (self.extra.get("scoring_busy_ratio") or 0.0) >= BUSY_SCORER
+
+    @property
     def offered(self) -> float | None:
         """How many times what it takes the trainer could have; None where nobody tells whether more is held back."""
         if self.potential is None or not self.trained or self.held is None:
@@ -101,7 +118,7 @@ class Numbers:
     @property
     def places(self) -> float | None:
         """Share of the cap that is under way; those that are scored may still hold their place, and are not counted."""
-        scored = min(self.place.get("scoring", 0.0), 0.95)
+        scored = min(self.extra.get("time_unscored_ratio") or 0.0, 0.95)
         return None if self.cap is None else min(1.0, self.cap / (1.0 - scored))
 
     @property
@@ -193,6 +210,7 @@ def numbers(seen: Seen) -> Numbers:
     own = present(seen)
     produced = seen.get("production_samples_per_second", stage="delivered")
     running, waiting = (recent.requests(seen, state) for state in ("running", "waiting"))
+    spent = place(seen, running, waiting)
     return Numbers(
         seen=seen,
         wait=own.wait,
@@ -211,7 +229,7 @@ def numbers(seen: Seen) -> Numbers:
         kv=seen.get("kv_cache_usage_ratio"),
         limit=seen.get("kv_concurrency_limit"),
         engines={row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row},
-        place=place(seen, running, waiting),
+        place=spent,
         cap=recent.cap(seen),
         zero=_zero(seen),
         filtered=_filtered(seen),
@@ -225,7 +243,8 @@ def numbers(seen: Seen) -> Numbers:
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
             "tail_bubble_ratio": recent.bubble(seen),
-            "scoring_busy_ratio": seen.get("scoring_busy_ratio"),
+            "scoring_busy_ratio": _scorer(seen),
+            "time_unscored_ratio": _unscored(seen, spent),
             "queue_batches": seen.get("queue_batches"),
             "in_flight_ratio": recent.cap(seen),
         },
@@ -265,7 +284,7 @@ def _stale(seen: Seen) -> float | None:
 def place(seen: Seen, running: float | None, waiting: float | None) -> dict[str, float]:
     """Share of a rollout's time by phase. Little's law: who is where, is how long they are there."""
     census = recent.census(seen)
-    under_way = {state: count for state, count in census.items() if state not in OVER}
+    under_way = _at_the_scorer(seen, {state: count for state, count in census.items() if state not in OVER})
     total = sum(under_way.values())
     if total > 0 and len(under_way) > 2:
         return {phase: under_way.get(phase, 0.0) / total for phase in PHASES}
@@ -276,6 +295,25 @@ def place(seen: Seen, running: float | None, waiting: float | None) -> dict[str,
     if len(known) > 1 or (known and whole):
         return _at_most(inside, _shares(known, whole))
     return {"generating": min(1.0, inside)} if inside is not None else {}
+
+
+def _unscored(seen: Seen, spent: Mapping[str, float]) -> float | None:
+    """Share of their time that rollouts have ended and are not scored, for whatever reason."""
+    under_way = {state: count for state, count in recent.census(seen).items() if state not in OVER}
+    total = sum(under_way.values())
+    return under_way["scoring"] / total if total and "scoring" in under_way else spent.get("scoring")
+
+
+def _at_the_scorer(seen: Seen, under_way: dict[str, float]) -> dict[str, float]:
+    """One scorer that is idle b of the time has few groups before it; whoever else is unscored waits for siblings.
+
+    On average b + b^2 / (2 (1 - b)) groups that come by chance and take the same time each (Pollaczek-Khinchine).
+    """
+    busy, size = _scorer(seen), seen.fact("group_size")
+    if busy is None or size is None or seen.synchronous or busy >= BUSY_SCORER or "scoring" not in under_way:
+        return under_way
+    groups = busy + busy**2 / (2 * (1 - busy))
+    return under_way | {"scoring": min(under_way["scoring"], groups * size)}
 
 
 def _at_most(inside: float | None, logged: dict[str, float]) -> dict[str, float]:
@@ -301,6 +339,14 @@ def _shares(known: Mapping[str, float], whole: float | None) -> dict[str, float]
 def _zero(seen: Seen) -> float | None:
     found = seen.get("zero_advantage_ratio", basis="completed")
     return found if found is not None else seen.get("zero_advantage_ratio")
+
+
+def _scorer(seen: Seen) -> float | None:
+    """How busy the scorer is; groups that are thrown away for want of a gradient were scored, too."""
+    busy, zero = seen.get("scoring_busy_ratio"), _zero(seen)
+    if busy is None or zero is None or seen.synchronous or not _filtered(seen):
+        return busy
+    return busy / max(0.05, 1.0 - zero)
 
 
 def _filtered(seen: Seen) -> bool:

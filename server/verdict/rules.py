@@ -3,13 +3,13 @@
 DESIGN section 5. `judge` looks at one instant; what must be remembered is in `server.verdict.judge`.
 """
 
-from math import log
+from math import log, sqrt
 
 from server.verdict import evidence as facts
 from server.verdict import words
-from server.verdict.case import STARVING, SURPLUS, UNEXPLAINED, Case
+from server.verdict.case import STARVING, SURPLUS, UNEXPLAINED, WAITS, Case
 from server.verdict.inputs import Seen
-from server.verdict.limiters import BELOW_CAP, BUSY_SCORER, ZERO_ADVANTAGE, limiters, slow_by
+from server.verdict.limiters import BELOW_CAP, ZERO_ADVANTAGE, limiters, slow_by
 from server.verdict.liveness import (
     MOST_OF,
     Rule,
@@ -23,7 +23,7 @@ from server.verdict.liveness import (
     silent_trainer,
 )  # fmt: skip
 from server.verdict.model import Limiter, Outcome, Verdict
-from server.verdict.numbers import MUCH_STALE, Numbers, numbers
+from server.verdict.numbers import LITTLE_WAIT, MUCH_STALE, Numbers, numbers
 from server.verdict.present import HOLDS
 
 # Worth changing something for: the same 15 % seen from the other side, 1 / (1 - 0.15).
@@ -38,8 +38,12 @@ CLEAR, PLAIN = 1.2, 1.5
 MUCH_OVERHEAD = 0.20
 # A synchronous step has a tail by nature: a third of it lost is where others began to keep partial rollouts.
 SYNC_TAIL = 1.5
+# What a tail of ten steps differs by from that of thirty.
+NEAR = 1.15
 # Engines that stood still for more than a fifth of the window for weights.
 STALLED_SECONDS = 60.0
+# Of the rollouts that may be under way: all but those of one batch or the other that just ended.
+AT_CAP = 0.9
 # Batches in the queue, on average: it is never short of one.
 STOCK = 1.5
 # Two fifths of the time: what was under way comes to its end meanwhile.
@@ -80,9 +84,23 @@ def evaluation(case: Case) -> Said:
 def weight_updates(case: Case) -> Said:
     """The engines stand still after each publication, and the trainer then waits for what they did not make."""
     stall = case.seen.get("generator_weight_stall_seconds", stat="mean")
-    if stall is None or stall < STALLED_SECONDS or not case.starved:
+    if not case.starved or (stall is not None and stall < STALLED_SECONDS):
         return None
+    if stall is None:
+        return ("overhead_bound", "weight_sync", UNPROVEN) if _likely_pauses(case) else None
     return "overhead_bound", "weight_sync", 0.9
+
+
+def _likely_pauses(case: Case) -> bool:
+    """Nobody tells: most engines stand still while they take weights, and with room in them no more of them would help.
+
+    Without, they would work so much longer; it must be more than anything else gains.
+    """
+    n, first = case.n, case.first
+    if n.saturated is not False or n.seen.synchronous or not n.step or not _may_pause(n):
+        return False
+    share = n.overheads["weight_sync"] / n.step
+    return 1 / max(0.05, 1 - share) > (first.gain if first is not None else 1.0)
 
 
 def gate(case: Case) -> Said:
@@ -99,7 +117,12 @@ def gate(case: Case) -> Said:
     rival = case.best("overhead_bound")
     if rival is not None and rival.gain > first.gain:
         return None
-    return "orchestrator_bound", "staleness_gate", 0.95 if n.saturated is not None else UNPROVEN
+    trainer = 2 / (1 + (n.wait or 0.0)) if n.held is None or n.held >= MUCH_HELD else 1.0
+    # Held most of the time, the two take turns: a trainer twice as fast gains something between nothing and that.
+    if sqrt(trainer) > first.gain:
+        return "trainer_bound", slow_by(n), UNPROVEN
+    sure = n.saturated is not None and trainer <= first.gain
+    return "orchestrator_bound", "staleness_gate", 0.95 if sure else UNPROVEN
 
 
 # ---- tuning: production is too slow
@@ -121,8 +144,9 @@ def outside_engines(case: Case) -> Said:
     busy = n.extra.get("scoring_busy_ratio")
     if first.outcome == "reward_bound" and busy is not None:
         # One scorer that has time to spare is waited for by chance; who waits for siblings looks the same.
-        # A busy one may be as fast as all before it: only what waits for it tells that more were made without it.
-        return first.outcome, first.cause, 1.0 if busy >= BUSY_SCORER and n.place else UNPROVEN
+        # A busy one may be as fast as all before it: only what waits for it tells that more were made without it, and
+        # a gap of some size.
+        return first.outcome, first.cause, 1.0 if n.scorer_full and n.place and first.gain >= WORTH else UNPROVEN
     return first.outcome, first.cause, 1.0 if n.roomy and n.told >= MOST_OF else UNPROVEN
 
 
@@ -133,6 +157,8 @@ def thrown_away(case: Case) -> Said:
         return None
     # Engines that nobody sees may be full, and rollouts that nobody sees may be held or anywhere else.
     proven = n.saturated is not None and (n.saturated or bool(n.place)) and n.batches is not None
+    # Of a scorer that is never idle nobody tells how much more there were without it.
+    proven = proven and not n.scorer_full
     return "curriculum_bound", first.cause, 1.0 if proven else UNPROVEN
 
 
@@ -146,7 +172,9 @@ def generation(case: Case) -> Said:
         return None
     if n.saturated or (n.place.get("generating", 0.0) >= MOST_OF):
         # Rollouts count as generating from their dispatch on: engines that nobody sees may have room for all of them.
-        return "generator_bound", first.cause, 1.0 if n.saturated is not None else UNPROVEN
+        # Fewer are under way than may be, the engines have room, and nobody tells whether they are held: a gate may.
+        held = n.held is None and not n.saturated and n.places is not None and n.places < AT_CAP
+        return "generator_bound", first.cause, 1.0 if n.saturated is not None and not held else UNPROVEN
     if first.cause in ("long_tail", "drift", "preemption"):
         return "generator_bound", first.cause, 0.9
     if n.place:
@@ -172,11 +200,14 @@ def synchronous(case: Case) -> Said:
         one.outcome: needed.get(one.outcome, 1.33) * (LEFT if one.outcome == case.stands else 1.0) for one in case.found
     }
     first = next((one for one in case.found if one.gain >= least[one.outcome]), None)
+    tail = case.best("generator_bound")
+    # Near its line another few steps may say otherwise.
+    near = tail is not None and abs(log(tail.gain / SYNC_TAIL)) < log(NEAR)
     if first is not None:
-        return first.outcome, first.cause, 0.9
+        return first.outcome, first.cause, UNPROVEN if near and first is tail else 0.9
     if case.seen.get("trainer_step_seconds") is None:
         return "unknown", "missing", 0.0
-    return "balanced", "", 0.9
+    return "balanced", "", UNPROVEN if near else 0.9
 
 
 def no_gradient(case: Case) -> Said:
@@ -211,7 +242,10 @@ def ahead(case: Case) -> bool:
     arrives = n.arrivals is not None and n.arrivals >= case.worth * max(n.trained or 0.0, n.capacity or 0.0)
     if n.places is not None and n.places * SURPLUS <= 1.0:
         return True
-    return arrives or ((n.held or 0.0) >= MUCH_HELD and (n.places is not None or (n.batches or 0.0) >= STOCK))
+    # So long that what was under way has ended, beside a queue that is never short. Who waits now and then is not held
+    # back by a full queue alone.
+    held = (n.held or 0.0) >= MUCH_HELD and (n.batches or 0.0) >= STOCK
+    return arrives or ((n.wait or 0.0) < LITTLE_WAIT and held)
 
 
 def trainer(case: Case) -> Said:
@@ -226,7 +260,7 @@ def trainer(case: Case) -> Said:
     if n.wait is None or n.wait >= case.waits or n.potential is not None:
         return None
     # Nobody tells what arrives: a queue that is never short of a batch, beside engines with room, is enough of it.
-    if n.wait < 0.05 and (n.batches or 0.0) >= STOCK and n.saturated is False:
+    if n.wait < LITTLE_WAIT and (n.batches or 0.0) >= STOCK and n.saturated is False:
         return "trainer_bound", "compute", 0.7
     return None
 
@@ -245,6 +279,9 @@ def _calm(n: Numbers) -> bool:
         return False
     # That nothing holds it back is known of what is seen alone: the engines, and what is under way outside them.
     if n.saturated is None or n.places is None:
+        return False
+    # Beyond the line it is left to stand, and no more; and below it a held production that is waited for is no balance.
+    if (n.wait or 0.0) >= WAITS or (n.gated or 0.0) >= HOLDS:
         return False
     # Three steps without a wait, or some that wait beside a stock, are of two times.
     if 0 < n.steps <= FEW_STEPS or ((n.wait or 0.0) >= SOME_WAIT and (n.batches or 0.0) >= STOCK):

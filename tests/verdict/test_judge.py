@@ -108,6 +108,18 @@ def test_what_stalls_is_told_by_its_own_numbers() -> None:
     assert not any("open step" in one.text for one in run((50.0, [HEALTHY]))[-1][1].evidence)
 
 
+def test_engines_that_hang_for_longer_than_weights_take_are_frozen() -> None:
+    """A minute without a token is what weights of 90 s cost in every step: 90 s more are nothing they do."""
+    hung: Told = {'generator_engines{state="up"}': 0.0, 'generator_engines{state="hung"}': 4.0}
+    slow: Told = {'trainer_overhead_seconds{phase="weight_sync"}': 90.0, "trainer_step_seconds": 400.0}
+    found = run((50.0, [HEALTHY, slow]), (80.0, [HEALTHY, slow, hung]), (50.0, [HEALTHY, slow]), restart=True)
+    assert "stalled" not in outcomes(found)
+    found = run((50.0, [HEALTHY, slow]), (120.0, [HEALTHY, slow, hung]), (20.0, [HEALTHY, slow]), restart=True)
+    assert changed(found, "stalled") == 50.0 + 90.0
+    # Weights that take no minute hang nobody for one.
+    assert changed(run((50.0, [HEALTHY]), (20.0, [HEALTHY, hung])), "stalled") == 50.0
+
+
 def test_a_trainer_that_hangs_is_told_by_its_open_step() -> None:
     """Half of a minute after it is late enough, and sure: what stands still beside it is no other time's doing."""
     rows = steps(*[0.4] * 10)

@@ -1,13 +1,15 @@
 """Ten simulated runs of the evaluation, and what it stands on: the engine's arithmetic, truth, and the feed."""
 
+from dataclasses import replace
+
 import pytest
 
-from bench.verdict.cases import steady
+from bench.verdict.cases import FAULTS, held_up, steady
 from bench.verdict.config import Config
 from bench.verdict.engine import Engine, Request
 from bench.verdict.feed import Feed, ticks
 from bench.verdict.sim import Sim
-from bench.verdict.truth import RELIEFS, judged, rate, truth
+from bench.verdict.truth import RELIEFS, contend, judged, rate, truth
 
 
 @pytest.mark.parametrize("seed", [0, 4, 14, 17, 20, 29, 31, 32, 40, 41])
@@ -103,6 +105,29 @@ def test_what_never_did_anything_gains_nothing() -> None:
     for name in ("cache", "gate"):
         assert rate(Sim(RELIEFS[name][1](free)).run().rows) == rate(base.rows)
         assert truth(free).gains[name] == 1.0
+
+
+def test_a_fault_holds_the_run_up_from_when_it_is_felt() -> None:
+    """Slow steps behind a full queue: frozen at rest, the engine is first asked when a batch is taken."""
+    rest = PLAIN.changed(compute=40.0, page=5.0, horizon=600.0)
+    held = [held_up(Sim(replace(rest, fault=(300.0, fault))).run(), 300.0, fault) for fault in FAULTS]
+    free = Sim(rest).run()
+    asked = next(page.at for page in free.pages if page.at >= 300.0 and page.engines[0][0])
+    assert dict(zip(FAULTS, held, strict=True))["frozen"] == asked > 305.0
+    ends = [row.end for row in free.rows]
+    # A hung trainer ends the step it is in; without engines two batches that wait are trained, too.
+    step = next(n for n, end in enumerate(ends) if end >= 300.0)
+    assert held[FAULTS.index("hung")] == pytest.approx(ends[step])
+    assert held[FAULTS.index("killed")] == pytest.approx(ends[step + 2])
+
+
+def test_what_contends_is_measured_again() -> None:
+    """Clear where one outcome gains half as much again, alone; else whatever gains half as much by its logarithm."""
+    assert contend(PLAIN, {"trainer": 1.8, "tool": 1.1, "decode": 1.2}) == []
+    assert contend(PLAIN, {"trainer": 1.4, "tool": 1.1, "decode": 1.1}) == ["trainer"]
+    assert contend(PLAIN, {"trainer": 1.8, "tool": 1.1, "decode": 1.4}) == ["trainer", "decode"]
+    assert contend(PLAIN, {"trainer": 1.03, "tool": 1.0}) == []
+    assert contend(PLAIN, {"cap": 1.8, "prompts": 1.7}) == ["cap", "prompts"]
 
 
 def test_what_is_learned_is_what_is_to_be_expected() -> None:

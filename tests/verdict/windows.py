@@ -46,7 +46,7 @@ LONG_ONE = [replace(row, values=row.values | {("trainer_step_seconds", ()): 400.
 
 @dataclass(frozen=True)
 class Row:
-    """``sure``: at least confident (True), not confident (False), or either (None)."""
+    """``sure``: at least confident (True), not confident (False), or either (None). ``stands``: said before."""
 
     what: str
     told: tuple[Told, ...]
@@ -55,11 +55,12 @@ class Row:
     why: str
     sure: bool | None = None
     given: dict[str, Any] = field(default_factory=dict)
+    stands: str = ""
 
 
-def of(what: str, *told: Told, said: str, why: str, sure: bool | None = None, **given: Any) -> Row:
+def of(what: str, *told: Told, said: str, why: str, sure: bool | None = None, stands: str = "", **given: Any) -> Row:
     outcome, _, cause = said.partition("/")
-    return Row(what, told, outcome, cause, why, sure, given)
+    return Row(what, told, outcome, cause, why, sure, given, stands)
 
 
 def beat(up: bool) -> TargetHealth:
