@@ -53,17 +53,16 @@
     if (gone) trace.x.splice(0, gone), trace.y.splice(0, gone);
   }
 
-  function additions(gd, found) {
-    const at = [], x = [], y = [], oldest = Math.min(across()[0], RS.toX(window_()[0]));
+  function add(gd, found) {
+    const oldest = Math.min(across()[0], RS.toX(window_()[0]));
     // A bucket a little narrower than asked: clocks jitter, and two ticks must not fall into one.
     const width = RS.widthX(900 * RS.boot.bucket);
-    gd.data.forEach((trace, i) => {
+    for (const trace of gd.data) {
       const slot = String(trace.meta).split(":")[0], [ts, vs] = found[slot] || [[], []];
       const fresh = ts.map((t, j) => insert(trace, RS.slotX(t + RS.tz, slot), vs[j] ?? gap(gd, trace), vs[j] === null ? 0 : width)).filter(Boolean);
       forget(trace, oldest);
-      if (fresh.length) at.push(i), x.push(fresh.map((p) => p[0])), y.push(fresh.map((p) => p[1]));
-    });
-    return { at, x, y };
+      for (const [x, y] of fresh) trace.x.push(x), trace.y.push(y);
+    }
   }
 
   // Panels out of sight take the points and skip the drawing, which is what costs.
@@ -72,8 +71,7 @@
     const known = new Set(gd.data.map((trace) => trace.meta));
     const starts = ([slot, [, vs]]) => !known.has(slot) && vs.some((v) => v !== null);
     if (Object.entries(found).some(starts)) return RS.reload();
-    const { at, x, y } = additions(gd, found);
-    at.forEach((i, j) => (gd.data[i].x.push(...x[j]), gd.data[i].y.push(...y[j])));
+    add(gd, found);
     RS.placed(gd);
     if (seen) window.Plotly.redraw(gd);
     else gd.stale = true;

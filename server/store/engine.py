@@ -132,7 +132,7 @@ def _sqlite(path: Path, *, write: bool) -> Engine:
 
 
 def _pragmas(write: bool) -> tuple[str, ...]:
-    # No mmap: mapped pages count as the process's own (600 MB after five hours of a run), and are read no faster.
+    # No mmap: mapped pages count as the process's own (600 MB after seven hours of a run), and are read no faster.
     both = (f"busy_timeout={BUSY_MS}", "foreign_keys=ON", "temp_store=MEMORY")
     if not write:
         return (*both, "cache_size=-16384")
