@@ -69,21 +69,35 @@ class News:
             self._seen.pop(run, None)
 
     async def _look(self) -> None:
+        seen: int | None = None
         while self._tabs:
-            for run in tuple(self._tabs):
-                await self._look_at(run)
+            # Read before the cursors: what is written in between moves it again.
+            mark = await self._mark()
+            if mark is None or mark != seen:
+                looked = [await self._look_at(run) for run in tuple(self._tabs)]
+                # A look that failed is due again, whether or not more is written.
+                seen = mark if all(looked) else None
             await asyncio.sleep(self._every)
 
-    async def _look_at(self, run: str) -> None:
+    async def _mark(self) -> int | None:
+        try:
+            return await asyncio.to_thread(self._reader.mark)
+        except Exception as error:  # noqa: BLE001 - it only saves looks: those say what is wrong, too
+            log.debug("push: %s", error)
+            return None
+
+    async def _look_at(self, run: str) -> bool:
+        """Tells the run's tabs what is new; False: there was no answer."""
         try:
             cursor = await asyncio.to_thread(self._reader.cursor, run)
         except Exception as error:  # noqa: BLE001 - whatever a database does, the tabs' own looks tell; asked again
             log.debug("push: %s: %s", run, error)
-            return
+            return False
         if run in self._seen and cursor != self._seen[run]:
             self._seen[run] = cursor
             for news in self._tabs[run]:
                 news.set()
+        return True
 
 
 async def _each(socket: WebSocket, news: asyncio.Event) -> None:

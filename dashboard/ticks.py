@@ -15,7 +15,7 @@ def tick(look: Callable[[str, bool], Scope], views: Views, pull: Mapping[str, An
     head = {"page": pull["page"]}
     page = by_key(str(pull.get("key", "")))
     try:
-        body = _news(page, _scope(look, page, pull), pull) if page else None
+        body = _at_once(page, _scope(look, page, pull), pull) if page else None
     except UnknownRun:
         body = None
     if page is None or body is None:
@@ -34,6 +34,12 @@ def _scope(look: Callable[[str, bool], Scope], page: Page, pull: Mapping[str, An
     scope.span = urlstate.moved(span, scope.reader.now()) if span else None
     scope.search = str(pull.get("ask") or "") if page.asks or page.charts else ""
     return scope
+
+
+def _at_once(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:
+    # Points and the texts beside them are of one state.
+    with scope.reader.one_state():
+        return _news(page, scope, pull)
 
 
 def _news(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:

@@ -16,20 +16,19 @@ from dashboard.format import STATE_WORDS, number, parts, text
 from dashboard.limits import limits
 from dashboard.panels import CARDS, PANELS, Card, Line, Panel, Want
 from dashboard.trust import trust
-from server.query.types import SignalInfo, SignalNow, Status
+from server.query.types import SignalInfo, SignalNow
 
 Infos = Mapping[str, SignalInfo]
 
 
-def view(status: Status, infos: Infos) -> View:
+def view(facts: Facts, infos: Infos) -> View:
     """The overview's text for a status."""
-    facts = Facts(status)
     cells: View = {}
     for card in CARDS:
         cells |= card_cells(facts, card, infos)
     for panel in PANELS:
         cells |= panel_cells(facts, panel, infos)
-    return cells | banner(facts) | flow(facts) | cost(facts) | trust(status)
+    return cells | banner(facts) | flow(facts) | cost(facts) | trust(facts.status)
 
 
 def card_cells(facts: Facts, card: Card, infos: Infos) -> View:

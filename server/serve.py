@@ -5,7 +5,6 @@ neither a burst of scrapes nor a slow tick is felt by a browser; `web` is uvicor
 process, what was acknowledged is committed.
 """
 
-import gc
 import logging
 import os
 import signal
@@ -21,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from server.adopt import admits
-from server.apart import YOUNG_OBJECTS, Apart, wanted
+from server.apart import Apart, seldom_swept, wanted
 from server.api import close_api, create_api
 from server.api_alerts import add_alerts
 from server.api_engines import add_engines
@@ -110,6 +109,8 @@ def serve(
             )
             web = uvicorn.Server(config)
             _end_cleanly(web)
+            # Looking for rings was a quarter of what an open tab costs, and a seventh of a rollout's ingest.
+            seldom_swept()
             if leader is not None:
                 collecting = _collecting(settings, store, runs, clock, health, before, leader)
                 stack.enter_context(collecting)
@@ -130,8 +131,6 @@ def _collecting(
     """Beside the web or apart from it. A clock of its own, or what must come before, cannot be handed over."""
     if before is None and isinstance(clock, WallClock) and wanted(settings, runs):
         return Apart(settings, runs, health, leader)
-    # As in a process of its own: looking for rings among what goes with the tick was a seventh of a rollout's cost.
-    gc.set_threshold(YOUNG_OBJECTS, 10, 10)
     return Collecting(settings, store, runs, clock, health, before, leader)
 
 

@@ -25,7 +25,7 @@ def tree() -> list[Any]:
 
 def cells(scope: Scope) -> View:
     """The page's texts."""
-    return view(scope.status, scope.reader.infos()) | brief(scope.alerts, scope.resolved(2))
+    return view(scope.facts, scope.reader.infos()) | brief(scope.alerts, scope.resolved(2))
 
 
 def charts(load: Load) -> Json:

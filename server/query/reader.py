@@ -1,7 +1,10 @@
-"""`Reader` over the store. Thread-safe: every call uses its own read connection, nothing is kept but constants."""
+"""`Reader` over the store. Thread-safe: every call, or block of one state, has a read connection of its own.
+
+Nothing is kept but constants and the names of series."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from collectors import record_formats
 from collectors.model import Labels
@@ -59,6 +62,7 @@ from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey,
 GONE_SECONDS = 86_400.0
 # More than a browser tab that slept over night misses between two steps; beyond it a fresh range is cheaper.
 DELTA_ROWS = 20_000
+SeqPoint = tuple[int, int, int, float | None, int]
 _CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
 
 
@@ -121,21 +125,24 @@ class StoreReader(EngineReader):
 
     def _signals(self, row: RunRow, now: float) -> list[SignalNow]:
         by_signal: dict[str, list[tuple[Labels, LatestRow]]] = {name: [] for name in ITEMS}
-        for key, latest in self._store.latest(row.name):
+        rows = self._store.newest(row.name)
+        keys = self._names.of(row.name, [latest.series for latest in rows])
+        for latest in rows:
+            key = keys[latest.series]
             if key.metric in by_signal:
                 by_signal[key.metric].append((key.labels, latest))
         stale = step_stale_seconds(by_signal)
         found = []
-        for name, rows in by_signal.items():
+        for name, pairs in by_signal.items():
             item = ITEMS[name]
             if isinstance(item, Counter):
                 continue
             # The label-less row said "unknown" until the first value came with labels.
-            labelled = [pair for pair in rows if pair[0]] or rows
+            labelled = [pair for pair in pairs if pair[0]] or pairs
             found += [
                 signal_now(item, labels, latest, row, now, stale) for labels, latest in sorted(labelled, key=_labels)
             ]
-            if not rows:
+            if not pairs:
                 found.append(never(item))
         return found + self._counters(row, now)
 
@@ -249,7 +256,9 @@ class StoreReader(EngineReader):
         return self._alerts.deliveries(self._name(run), limit)
 
     def _name(self, run: str | None) -> str | None:
-        return None if run is None else self._run(run).name
+        if run is not None:
+            self.cursor(run)
+        return run
 
     # ---- history
 
@@ -275,34 +284,38 @@ class StoreReader(EngineReader):
     def by_step(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
         return self._by_step.series(self._run(run).name, names, start, end, points)
 
+    def one_state(self) -> AbstractContextManager[None]:
+        return self._store.one_state()
+
+    def mark(self) -> int | None:
+        return self._store.mark()
+
     def cursor(self, run: str) -> str:
-        row = self._run(run)
-        return f"{row.generation}:{row.seq}"
+        found = self._store.cursor(run)
+        if found is None:
+            raise UnknownRun(run)
+        return f"{found[0]}:{found[1]}"
 
     def since(self, run: str, cursor: str) -> Delta:
-        row = self._run(run)
-        now = self._clock.now()
+        newest, now = self.cursor(run), self._clock.now()
+        generation, _, last = newest.partition(":")
         match = _CURSOR.fullmatch(cursor)
-        if match is None or match[1] != str(row.generation):
-            return Delta(self.cursor(run), True, now, {})
-        generation, seq = match[1], match[2]
-        rows = self._store.points_since(run, int(seq), DELTA_ROWS)
+        if match is None or match[1] != generation:
+            return Delta(newest, True, now, {})
+        seq = int(match[2])
+        rows = self._store.points_since(run, seq, DELTA_ROWS)
         # A cursor of the future is another store's; where there are points behind it, it is none.
-        if len(rows) >= DELTA_ROWS or (not rows and int(seq) > self._store.last_seq(run)):
-            return Delta(self.cursor(run), True, now, {})
-        names = self._names.of(run, {series for _, series, *_ in rows})
-        points: dict[str, list[tuple[float, float | None]]] = {}
+        if len(rows) >= DELTA_ROWS or (not rows and seq > int(last)):
+            return Delta(newest, True, now, {})
+        points = {name: tuple(sorted(found, key=_time)) for name, found in self._by_name(run, rows).items()}
+        return Delta(f"{generation}:{rows[-1][0] if rows else seq}", False, now, points)
+
+    def _by_name(self, run: str, rows: Sequence[SeqPoint]) -> dict[str, list[tuple[float, float | None]]]:
+        keys = self._names.of(run, {series for _, series, *_ in rows})
+        points: dict[int, list[tuple[float, float | None]]] = {}
         for _, series, ts, value, state in rows:
-            key = names[series]
-            known = value if state == PointState.VALUE else None
-            points.setdefault(format_name(key.metric, key.labels), []).append((ts / 1000, known))
-        last = rows[-1][0] if rows else int(seq)
-        return Delta(
-            f"{generation}:{last}",
-            False,
-            now,
-            {name: tuple(sorted(found, key=_time)) for name, found in points.items()},
-        )
+            points.setdefault(series, []).append((ts / 1000, value if state == PointState.VALUE else None))
+        return {format_name(keys[series].metric, keys[series].labels): found for series, found in points.items()}
 
 
 def _time(point: tuple[float, float | None]) -> float:

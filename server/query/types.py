@@ -5,6 +5,7 @@ never say what the API does not.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -240,6 +241,12 @@ class Reader(EngineQueries, Protocol):
 
     def now(self) -> float:
         """The server's clock (the demo's may run apart from the wall's), epoch seconds."""
+
+    def one_state(self) -> AbstractContextManager[None]:
+        """What this thread reads inside the block is of one state, and cheaper than question by question."""
+
+    def mark(self) -> int | None:
+        """Moves when anything is written, by anybody; None: nothing tells, and each run's `cursor` must be asked."""
 
     def runs(self) -> list[RunInfo]:
         """All runs, the most recently active first."""

@@ -170,7 +170,7 @@ class AlertStore:
         self._engines = engines
 
     def _read(self, query: Callable[[Connection], _T]) -> _T:
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return query(connection)
 
     def _write(self, change: Callable[[Connection], _T]) -> _T:

@@ -5,9 +5,11 @@ for a commit (WAL) and two threads never hold half a write each.
 """
 
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,12 +33,66 @@ class Engines:
     dialect: str
     read: Engine
     write: Engine | None
+    _mark: "_Mark" = field(default_factory=lambda: _Mark())
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection in a transaction: the statements of one query must see one state.
+
+        Inside of `one_state` it is that one's, and ends with it.
+        """
+        held = _HELD.get()
+        if held is not None and held[0] is self.read:
+            yield held[1]
+            return
+        with self.read.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def one_state(self) -> Iterator[None]:
+        """Whatever is read inside, by this thread, is read in one transaction: of one state, begun and ended once."""
+        with self.reading() as connection:
+            before = _HELD.set((self.read, connection))
+            try:
+                yield
+            finally:
+                _HELD.reset(before)
+
+    def mark(self) -> int | None:
+        """A number that moves when anybody commits; None where there is none (PostgreSQL)."""
+        return self._mark.read(self.read) if self.dialect == "sqlite" else None
 
     def dispose(self) -> None:
         """Close every connection."""
+        self._mark.close()
         self.read.dispose()
         if self.write is not None:
             self.write.dispose()
+
+
+class _Mark:
+    """SQLite's own count of commits, as one connection sees it: a hundredth of what a query costs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Any = None
+
+    def read(self, engine: Engine) -> int:
+        # What it says of two connections does not compare.
+        with self._lock:
+            if self._connection is None:
+                self._connection = engine.raw_connection()
+                self._connection.detach()
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock, suppress(sqlite3.Error):
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+
+_HELD: ContextVar[tuple[Engine, Connection] | None] = ContextVar("rollscope_one_state", default=None)
 
 
 def parse_url(url: str) -> URL:

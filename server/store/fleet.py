@@ -30,7 +30,7 @@ class FleetStore:
             .order_by(c.run, c.series)
         )
         found: dict[int, Latest] = defaultdict(list)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             for run, target, metric, labels, axis, n, ts, v, state, why, source in connection.execute(query):
                 row = LatestRow(n, ts, v, PointState(state), why, source)
                 found[run].append((SeriesKey(target, metric, unpack_labels(labels), axis), row))
@@ -46,14 +46,14 @@ class FleetStore:
             .where(c.run.in_(ids), c.state == PointState.VALUE.value, c.series.not_in(skipped))
             .group_by(c.run)
         )
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return {run: ts for run, ts in connection.execute(query)}
 
     def verdicts(self, ids: Sequence[int]) -> Mapping[int, str]:
         """run -> its newest verdict, as `VerdictStore.newest` has it."""
         c = signal_state.c
         query = select(c.run, c.state).where(c.run.in_(ids), c.name == "verdict")
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return {run: state for run, state in connection.execute(query)}
 
     def steps(self, ids: Sequence[int], axis: str) -> Mapping[int, int]:
@@ -63,7 +63,7 @@ class FleetStore:
         last = select(c.step).where(c.run == runs.c.id, c.axis == axis)
         last = last.order_by(c.incarnation.desc(), c.step.desc()).limit(1)
         query = select(runs.c.id, last.scalar_subquery()).where(runs.c.id.in_(ids))
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return {run: step for run, step in connection.execute(query) if step is not None}
 
     def targets(self, ids: Sequence[int], now: int, silent_ms: int) -> Mapping[int, tuple[int, int]]:
@@ -72,5 +72,5 @@ class FleetStore:
         asked = c.last_ts >= now - silent_ms - 3000 * c.interval_seconds
         answers = func.sum(case((c.up & asked, 1), else_=0))
         query = select(c.run, answers, func.count()).where(c.run.in_(ids), c.error_kind != GONE).group_by(c.run)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return {run: (int(up), total) for run, up, total in connection.execute(query)}

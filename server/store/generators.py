@@ -65,17 +65,17 @@ class GeneratorStore:
 
     def told(self, run: str, metrics: Sequence[str], at: int) -> list[Told]:
         """Series of a run's targets of these metrics as of ``at`` (ms), by id; silent ones too."""
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return _told(connection, run, metrics, at)
 
     def series(self, run: str, metrics: Sequence[str]) -> list[Told]:
         """The same series without a word of what they say."""
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return [Told(*key) for key in _scope(connection, _values(run, metrics))]
 
     def buckets(self, run: str, series: Sequence[int], start: int, end: int, width: int) -> dict[int, list[Bucket]]:
         """As `Store.buckets`, of several series of a run."""
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             found = read.one_run(connection, run)
             rolled = read.rolled(connection, found.id) if found is not None else None
             return {n: ranges.buckets(connection, n, start, end, width, rolled) for n in series}

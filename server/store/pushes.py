@@ -75,7 +75,7 @@ class PushStore:
         """Who ever forwarded what of a run, by target, the newest first."""
         c = forwarders.c
         query = select(c.target, c.agent, c.seq, c.last_ts).where(c.run == run).order_by(c.target, c.last_ts.desc())
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return [Forwarder(**row._mapping) for row in connection.execute(query)]
 
     def note(self, run: str, pusher: Pusher) -> None:
@@ -93,7 +93,7 @@ class PushStore:
         """The oldest that are not yet collected, as many as weigh ``rows`` and hold ``size`` bytes; at least one."""
         c = inbox.c
         query = select(c.id, c.rows, c.size).where(c.run == run).order_by(c.id).limit(INBOX_PUSHES)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             held = connection.execute(query).all()
         chosen: list[int] = []
         for number, weight, length in held:
@@ -106,14 +106,14 @@ class PushStore:
             yield from self._pushes(select(*_COLUMNS).where(c.id.in_(part)).order_by(c.id))
 
     def _pushes(self, query: Select[Any]) -> list[Push]:
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return [Push(**row._mapping) for row in connection.execute(query)]
 
     def pushers(self, run: str) -> list[Pusher]:
         """Who ever pushed into a run, by name."""
         c = pushers.c
         query = select(*(c[name] for name in _PUSHER)).where(c.run == run).order_by(c.target)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return [Pusher(**row._mapping) for row in connection.execute(query)]
 
     def active(self, since_ms: int) -> dict[str, int]:
@@ -121,7 +121,7 @@ class PushStore:
         c = pushers.c
         last = func.max(c.last_ts)
         query = select(c.run, last).where(c.last_ts >= since_ms).group_by(c.run).order_by(last.desc(), c.run)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return {run: ts for run, ts in connection.execute(query)}
 
 

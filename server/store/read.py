@@ -42,7 +42,10 @@ _TARGET = tuple(column for column in targets.columns if column.name != "run")
 # What every look at a run asks is put together once: that costs as much as SQLite's answer.
 _NAME: BindParameter[str] = bindparam("name")
 _ONE = select(*_RUN).where(runs.c.name == _NAME)
+_CURSOR = select(runs.c.generation, runs.c.seq).where(runs.c.name == _NAME)
 _SEQ = select(runs.c.seq).where(runs.c.name == _NAME)
+_TARGETS = select(runs.c.name, *_TARGET).join(runs, runs.c.id == targets.c.run).order_by(runs.c.name, targets.c.name)
+_TARGETS_OF_ONE = _TARGETS.where(runs.c.name == _NAME)
 _COUNTERS = select(counters.c.series, counters.c.v).join(runs, runs.c.id == counters.c.run).where(runs.c.name == _NAME)
 _LATEST = (
     select(series.c.target, series.c.metric, series.c.labels, series.c.axis)
@@ -50,6 +53,11 @@ _LATEST = (
     .join(runs, runs.c.id == latest.c.run)
     .join(series, series.c.id == latest.c.series)
     .where(runs.c.name == _NAME)
+    .order_by(latest.c.series)
+)
+_NEWEST = (
+    select(latest.c.series, latest.c.ts, latest.c.v, latest.c.state, latest.c.why, latest.c.source)
+    .where(latest.c.run == select(runs.c.id).where(runs.c.name == _NAME).scalar_subquery())
     .order_by(latest.c.series)
 )
 # A subquery, not a join: the index on (run, seq) then gives the rows in order, without a sort.
@@ -91,6 +99,12 @@ def rolled_of_series(connection: Connection, number: int) -> int | None:
     return connection.execute(query).scalar()
 
 
+def run_cursor(connection: Connection, name: str) -> tuple[int, int] | None:
+    """(generation, newest seq) of a run, or None."""
+    row = connection.execute(_CURSOR, {"name": name}).one_or_none()
+    return None if row is None else (row.generation, row.seq)
+
+
 def run_seq(connection: Connection, name: str) -> int:
     """The newest seq of a run; 0 before its first point."""
     return int(connection.execute(_SEQ, {"name": name}).scalar() or 0)
@@ -104,10 +118,8 @@ def run_cursors(connection: Connection, name: str) -> dict[str, str]:
 
 def run_targets(connection: Connection, name: str | None) -> list[tuple[str, TargetRow]]:
     """(run, target), by name."""
-    query = select(runs.c.name, *_TARGET).join(runs, runs.c.id == targets.c.run).order_by(runs.c.name, targets.c.name)
-    if name is not None:
-        query = query.where(runs.c.name == name)
-    return [(run, _target(values)) for run, *values in connection.execute(query)]
+    found = connection.execute(_TARGETS) if name is None else connection.execute(_TARGETS_OF_ONE, {"name": name})
+    return [(run, _target(values)) for run, *values in found]
 
 
 def _target(values: list[Any]) -> TargetRow:
@@ -142,6 +154,13 @@ def run_latest(connection: Connection, name: str) -> list[tuple[SeriesKey, Lates
     ]
 
 
+def run_newest(connection: Connection, name: str) -> list[LatestRow]:
+    """As `run_latest` without the keys, which never change: for those who keep them."""
+    # All at once: row by row, SQLAlchemy costs as much again as the answer.
+    rows = connection.execute(_NEWEST, {"name": name}).all()
+    return [LatestRow(n, ts, v, _STATES[state], why, source) for n, ts, v, state, why, source in rows]
+
+
 def newest_incarnation(connection: Connection, name: str) -> int:
     """The newest incarnation of a run; 0 before its first."""
     query = select(func.max(incarnations.c.n)).join(runs, runs.c.id == incarnations.c.run)
@@ -172,7 +191,7 @@ def points_since(
     connection: Connection, name: str, seq: int, limit: int
 ) -> list[tuple[int, int, int, float | None, int]]:
     """(seq, series, ts, value, state) of the points with a greater seq, in their order."""
-    return [tuple(row) for row in connection.execute(_POINTS, {"name": name, "seq": seq, "most": limit})]
+    return [tuple(row) for row in connection.execute(_POINTS, {"name": name, "seq": seq, "most": limit}).all()]
 
 
 _Told = dict[str, dict[tuple[str, Labels], float]]

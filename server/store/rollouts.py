@@ -115,7 +115,7 @@ class RolloutStore:
 
     def live(self, run: str, most: int = LIVE_MOST) -> list[RolloutRow]:
         """What has not left, of any life, with details; of more than ``most`` those that moved last."""
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number, known = _known(connection, run)
             wanted = [number for key, number in known.items() if key[2] not in LEAVING]
             c = rollouts.c
@@ -135,7 +135,7 @@ class RolloutStore:
     def recent(self, run: str, since_ms: int, most: int = LIVE_MOST) -> list[RolloutRow]:
         """What moved at or after ``since_ms``, oldest first, without details; of too many the newest."""
         c = rollouts.c
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number, known = _known(connection, run)
             classes = list(known.values())
             query = _select().where(c.run == number, c["class"].in_(classes), c.moved_at >= since_ms)
@@ -145,7 +145,7 @@ class RolloutStore:
     def within(self, run: str, start: int, end: int, most: int) -> list[RolloutRow]:
         """What moved last within [start, end), oldest first, with details; of more than ``most`` the newest."""
         c = rollouts.c
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number, known = _known(connection, run)
             classes = list(known.values())
             query = _select().where(c.run == number, c["class"].in_(classes), c.moved_at >= start, c.moved_at < end)
@@ -155,7 +155,7 @@ class RolloutStore:
     def versions(self, run: str, last: int, most: int = LIVE_MOST) -> list[RolloutRow]:
         """What was consumed at the newest ``last`` versions (of the newest lives), without details."""
         c = rollout_consumptions.c
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number = _number(connection, run)
             places = select(c.life, c.version).where(c.run == number, c.version >= 0).distinct()
             newest = connection.execute(places.order_by(c.life.desc(), c.version.desc()).limit(last)).all()
@@ -173,7 +173,7 @@ class RolloutStore:
         wanted = {(clean(group), life) for group, life in keys}
         names, found = sorted({group for group, _ in wanted}), []
         c = rollout_groups.c
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number = _number(connection, run)
             for at in range(0, len(names), PARAMETERS):
                 query = _select_groups().where(c.run == number, c.group_id.in_(names[at : at + PARAMETERS]))
@@ -183,7 +183,7 @@ class RolloutStore:
     def recent_groups(self, run: str, since_ms: int, most: int = LIVE_MOST) -> list[RolloutGroupRow]:
         """Groups that moved at or after ``since_ms``, oldest first; of too many the newest."""
         c = rollout_groups.c
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             query = _select_groups().where(
                 c.run == _number(connection, run), c.outcome.in_(OUTCOMES), c.moved_at >= since_ms
             )
@@ -200,7 +200,7 @@ class RolloutStore:
             BadKey: ``after`` is no key of this order.
         """
         place = unpack(order, after)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             ids, rest, complete = page(connection, order, find.wanted(*_known(connection, run), order), place, limit)
             rows = _by_id(connection, rollouts, ids)
         found = [fields.row(rows[one][1:]) for one in ids if one in rows]
@@ -218,7 +218,7 @@ class RolloutStore:
         order = Order("rollout_groups", index, "outcome", "", True)
         place = unpack(order, after)
         classes = [one for one in OUTCOMES if not outcomes or one in outcomes]
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             wanted = Wanted(_number(connection, run), classes)
             if environment:
                 wanted = replace(wanted, sql="environment = ?", values=(clean(environment),))
@@ -236,7 +236,7 @@ class RolloutStore:
         c = rollout_sums.c
         names = (c.exit, c.environment, c.purpose)
         totals: dict[tuple[str, str, str], list[Any]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0.0])
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number = _number(connection, run)
             for tier, low, high in spans_of(start, end):
                 query = select(*names, *(func.sum(c[name]) for name in AMOUNTS)).where(
@@ -259,13 +259,13 @@ class RolloutStore:
         Columns begin at multiples of ``width`` (ms, of whole buckets).
         """
         tier = HOUR if width >= HOUR else MINUTE
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return rollout_bins.columns(connection, _number(connection, run), kind, tier, (start, end), width)
 
     def census(self, run: str, life: int) -> list[tuple[str, str, int, int]]:
         """(state, purpose, how many, since when the oldest) of what has not left, of one life."""
         c = rollouts.c
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number, known = _known(connection, run)
             live = {n: key for key, n in known.items() if key[2] not in LEAVING}
             query = select(c["class"], func.count(), func.min(c.moved_at)).where(
@@ -280,13 +280,13 @@ class RolloutStore:
 
     def environments(self, run: str) -> list[str]:
         """Names of environments, sorted; at most `ENVIRONMENTS`, and `OTHER` for those beyond."""
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return sorted({key[0] for key in _known(connection, run)[1] if key[0]})
 
     def newest_life(self, run: str) -> int:
         """The newest life that any rollout is of; 0 where none is known."""
         c, k = rollouts.c, rollout_classes.c
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number = _number(connection, run)
             # The last one that moved of each class: a look-up each, whatever the number of rollouts.
             last = select(c.life).where(c.run == number, c["class"] == k.id).order_by(c.moved_at.desc()).limit(1)
@@ -294,7 +294,7 @@ class RolloutStore:
             return connection.execute(select(func.max(lives.c.life))).scalar() or 0
 
     def _rows(self, run: str, where: ColumnElement[bool], *, detailed: bool = False) -> list[RolloutRow]:
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             number = _number(connection, run)
             query = _select().where(rollouts.c.run == number, where)
             if detailed:

@@ -79,7 +79,7 @@ class SandboxStore:
         query = (
             select(func.max(c.first_seen)).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.id == identity)
         )
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             found: int | None = connection.execute(query).scalar()
         return found
 
@@ -109,7 +109,7 @@ class SandboxStore:
         query = select(c.ready_at, c.requested_at).join(runs, runs.c.id == c.run)
         query = query.where(runs.c.name == run, c.own, c.ready_at >= start, c.ready_at < end)
         query = query.where(c.requested_at.is_not(None), c.requested_at <= c.ready_at)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return [(ready / 1000, (ready - asked) / 1000) for ready, asked in connection.execute(query)]
 
     def funnel(self, run: str) -> dict[str, int | None]:
@@ -129,7 +129,7 @@ class SandboxStore:
         query = (
             select(*counts, func.min(c.first_seen), c.target, c.provider).join(runs, runs.c.id == c.run).where(*mine)
         )
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             rows = connection.execute(query.group_by(c.target, c.provider)).all()
             begun = func.coalesce(c.requested_at, c.started_at, c.ended_at)
             before = [and_(c.target == row[-2], c.provider == row[-1], begun <= row[-3]) for row in rows]
@@ -151,7 +151,7 @@ class SandboxStore:
         # Not a join: PostgreSQL would not see that one run's rows come sorted from an index.
         of_run = sandboxes.c.run == select(runs.c.id).where(runs.c.name == run).scalar_subquery()
         query = select(*columns).where(of_run, *where)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return [_row(values) for values in connection.execute(query.order_by(*order).limit(limit))]
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Self, TypeVar
 
@@ -172,9 +173,16 @@ class Store:
 
     # -- reading state
 
+    def one_state(self) -> AbstractContextManager[None]:
+        """Reads of this thread inside the block share a transaction. Nothing that is written meanwhile is seen."""
+        return self._engines.one_state()
+
+    def mark(self) -> int | None:
+        """A number that moves when anybody commits; None where it cannot be had cheaply. Thread-safe."""
+        return self._engines.mark()
+
     def _read(self, query: Callable[[Connection], _T]) -> _T:
-        # Always a transaction: the statements of one query must see one state.
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return query(connection)
 
     def runs(self) -> list[RunRow]:
@@ -184,6 +192,10 @@ class Store:
     def run(self, name: str) -> RunRow | None:
         """One run, or None."""
         return self._read(lambda c: read.one_run(c, name))
+
+    def cursor(self, run: str) -> tuple[int, int] | None:
+        """(generation, newest seq) of one run, or None."""
+        return self._read(lambda c: read.run_cursor(c, run))
 
     def cursors(self, run: str) -> dict[str, str]:
         """target -> cursor as JSON text."""
@@ -209,6 +221,10 @@ class Store:
     def latest(self, run: str) -> list[tuple[SeriesKey, LatestRow]]:
         """The newest point of every signal series."""
         return self._read(lambda c: read.run_latest(c, run))
+
+    def newest(self, run: str) -> list[LatestRow]:
+        """As `latest`, without the keys: a series' number is its own for ever, and a reader that knows it asks less."""
+        return self._read(lambda c: read.run_newest(c, run))
 
     def incarnation(self, run: str) -> int:
         """The newest incarnation; 0 before the first."""

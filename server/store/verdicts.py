@@ -37,7 +37,7 @@ class VerdictStore:
 
     def newest(self, run: str) -> str | None:
         """What the rules said last, and when, as `server.verdicts` keeps it (JSON); None before the first."""
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return connection.execute(_NEWEST, {"run": run}).scalar()
 
     def page(self, run: str, start: int, end: int, limit: int) -> list[VerdictRow]:
@@ -45,7 +45,7 @@ class VerdictStore:
         c = verdicts.c
         query = select(*(c[name] for name in _COLUMNS)).join(runs, runs.c.id == c.run).where(runs.c.name == run)
         newest = query.order_by(c.ts.desc())
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             found = list(connection.execute(newest.where(c.ts > start, c.ts <= end).limit(limit)))
             found += connection.execute(newest.where(c.ts <= start, c.ts <= end).limit(1))
         return [VerdictRow(*row) for row in reversed(found[:limit])]
@@ -54,5 +54,5 @@ class VerdictStore:
         """When the verdict said at ``ts`` was followed by another; None while it stands."""
         c = verdicts.c
         query = select(c.ts).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.ts > ts)
-        with self._engines.read.begin() as connection:
+        with self._engines.reading() as connection:
             return connection.execute(query.order_by(c.ts).limit(1)).scalar()

@@ -6,6 +6,7 @@ Points are a log; the cursor is ``generation:position in the log``, so late poin
 import bisect
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -302,6 +303,12 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         with self._lock:
             found = self._run(run)
             return [_buckets(found, name, start, end, points) for name in names]
+
+    def one_state(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def mark(self) -> int | None:
+        return None
 
     def cursor(self, run: str) -> str:
         with self._lock:

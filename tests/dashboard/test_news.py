@@ -13,13 +13,25 @@ from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.serving import wait
 
+BROKEN = -1
 HERE = f"/news?run={fake.RICH}"
 
 
 class Counting(MemoryReader):
-    """Counts the looks at a run's cursor; ``broken``: they fail."""
+    """Counts the looks at a run's cursor; ``broken``: they fail.
+
+    ``commits``: the mark, for a store that has one; ``marks``: how often it was asked for.
+    """
 
     looks, broken = 0, False
+    commits: int | None = None
+    marks = 0
+
+    def mark(self) -> int | None:
+        self.marks += 1
+        if self.commits == BROKEN:
+            raise OSError("disk I/O error")
+        return self.commits
 
     def cursor(self, run: str) -> str:
         self.looks += 1
@@ -140,6 +152,45 @@ def test_a_database_that_fails_for_a_while_ends_nothing(client: TestClient, read
         tell(reader)
         more_looks(reader)
         reader.broken = False
+        assert tab.receive_text() == "news"
+
+
+def more_marks(reader: Counting) -> None:
+    before = reader.marks
+    wait(lambda: reader.marks > before + 3)
+
+
+def test_where_nobody_writes_no_run_is_looked_at(client: TestClient, reader: Counting) -> None:
+    reader.commits = 1
+    with client.websocket_connect(HERE) as tab:
+        more_marks(reader)
+        looks = reader.looks
+        # Stored and not committed yet, as it were: the mark alone says when to look.
+        tell(reader)
+        more_marks(reader)
+        assert (reader.looks, queued(tab)) == (looks, 0)
+        reader.commits = 2
+        assert tab.receive_text() == "news"
+        more_marks(reader)
+        assert reader.looks == looks + 1
+
+
+def test_a_look_that_failed_is_due_again_without_another_commit(client: TestClient, reader: Counting) -> None:
+    reader.commits = 1
+    with client.websocket_connect(HERE) as tab:
+        more_marks(reader)
+        reader.broken, reader.commits = True, 2
+        tell(reader)
+        more_looks(reader)
+        reader.broken = False
+        assert tab.receive_text() == "news"
+
+
+def test_without_an_answer_to_the_mark_runs_are_looked_at(client: TestClient, reader: Counting) -> None:
+    reader.commits = BROKEN
+    with client.websocket_connect(HERE) as tab:
+        more_looks(reader)
+        tell(reader)
         assert tab.receive_text() == "news"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from dashboard import verdict
+from dashboard.facts import Facts
 from dashboard.kept import Kept
 from dashboard.page import Scope, cells
 from dashboard.pages import by_path
@@ -24,7 +25,7 @@ def reader() -> MemoryReader:
 
 
 def overview(reader: MemoryReader) -> dict[str, Any]:
-    return dict(view(reader.status(RICH), reader.infos()))
+    return dict(view(Facts(reader.status(RICH)), reader.infos()))
 
 
 def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -> None:

@@ -81,9 +81,9 @@ class Explaining:
     """Engines whose reads are explained."""
 
     def __init__(self, engine, said: list[str]) -> None:  # type: ignore[no-untyped-def]
-        self._engine, self._said, self.read = engine, said, self
+        self._engine, self._said = engine, said
 
-    def begin(self):  # type: ignore[no-untyped-def]
+    def reading(self):  # type: ignore[no-untyped-def]
         return self
 
     def __enter__(self):  # type: ignore[no-untyped-def]

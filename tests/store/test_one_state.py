@@ -1,0 +1,79 @@
+"""Reads that belong together are of one state; and what moves when anybody writes."""
+
+import threading
+
+import pytest
+
+from server.store import Store
+from tests.store.helpers import T0, one, put
+from tests.store.test_write import everything
+
+
+def samples(store: Store) -> list[float]:
+    return [value for _, _, value in store.samples_after("run", 0)]
+
+
+def test_reads_of_a_block_see_nothing_that_comes_meanwhile(store: Store) -> None:
+    series = one(store)
+    put(store, series, [(T0, 1.0)])
+    with store.one_state():
+        assert samples(store) == [1.0]
+        put(store, series, [(T0 + 1, 2.0)])
+        assert samples(store) == [1.0]
+        with store.one_state():
+            assert samples(store) == [1.0]
+        # The alerts' part of the store reads through a door of its own.
+        assert store.alerts.list("run", ("firing",), 10) == [] == store.alerts.silences(T0)
+    assert samples(store) == [1.0, 2.0]
+
+
+def test_other_threads_and_other_stores_are_not_in_the_block(store: Store) -> None:
+    series, found = one(store), []
+    put(store, series, [(T0, 1.0)])
+    other = Store.open(store.url)
+    with store.one_state():
+        assert samples(store) == [1.0]
+        put(store, series, [(T0 + 1, 2.0)])
+        thread = threading.Thread(target=lambda: found.append(samples(store)))
+        thread.start()
+        thread.join()
+        assert samples(other) == [1.0, 2.0]
+    other.close()
+    assert found == [[1.0, 2.0]]
+
+
+def test_a_block_that_fails_leaves_nothing_behind(store: Store) -> None:
+    series = one(store)
+    with pytest.raises(ValueError, match="mine"), store.one_state():
+        raise ValueError("mine")
+    put(store, series, [(T0, 1.0)])
+    assert samples(store) == [1.0]
+
+
+def test_the_mark_moves_with_every_commit_of_anybody_and_not_without(store: Store) -> None:
+    series = one(store)
+    before = store.mark()
+    if store.dialect == "postgresql":
+        assert before is None
+        return
+    assert before is not None and store.mark() == before
+    put(store, series, [(T0, 1.0)])
+    mine = store.mark()
+    other = Store.open(store.url)
+    put(other, series, [(T0 + 1, 2.0)])
+    other.close()
+    assert len({before, mine, store.mark()}) == 3
+
+
+def test_the_cursor_is_the_runs_own(store: Store) -> None:
+    assert store.cursor("run") is None
+    one(store)
+    run = store.run("run")
+    assert run is not None
+    assert store.cursor("run") == (run.generation, run.seq)
+
+
+def test_the_newest_without_their_keys_are_the_newest(store: Store) -> None:
+    store.write(everything(store))
+    assert store.newest("run") == [row for _, row in store.latest("run")] != []
+    assert store.newest("nobody") == []
