@@ -74,13 +74,13 @@ def _seen(told: Feed, shown: Sequence[Sequence[float]]) -> list[tuple[float, flo
     return list(first.values())
 
 
-def costs(browser: Browser, store: str, run: str, counts: Sequence[int], seconds: float) -> None:
-    """Server CPU and bytes per open tab and second: one real tab, the others ask what it asks."""
+def costs(browser: Browser, store: str, run: str, counts: Sequence[int], seconds: float, every: float = 1.0) -> None:
+    """Server CPU and bytes per open tab and second beside a tick: one real tab, the others ask what it asks."""
     for count in counts:
         with ExitStack() as stack:
             served = stack.enter_context(web(store))
             [(page, wire)] = stack.enter_context(tabs(browser, f"{served.url}/?run={run}", 1))
-            stack.enter_context(feed(store, run, 1.0))
+            stack.enter_context(feed(store, run, every))
             others = stack.enter_context(Viewers(served.url, pull_of(page), count - 1))
             page.wait_for_timeout(1000 * WARM_SECONDS)
             taken, cpu, asked, began = wire.bytes, served.cpu(), others.asked + wire.requests, time.monotonic()
@@ -89,8 +89,8 @@ def costs(browser: Browser, store: str, run: str, counts: Sequence[int], seconds
             ms, kb = 1000 * (served.cpu() - cpu) / took / count, (wire.bytes - taken) / took / 1000
             looks = (others.asked + wire.requests - asked) / took / count
         more = {"looks_per_tab_s": round(looks, 2), "slowness": slowness(), "failed": others.failed}
-        report(f"{count} open tab(s), 1 s tick: server CPU ms per tab and second", ms, 10.0, **more)
-        report(f"{count} open tab(s), 1 s tick: kB/s per tab", kb, 10.0)
+        report(f"{count} open tab(s), {every:g} s tick: server CPU ms per tab and second", ms, 10.0, **more)
+        report(f"{count} open tab(s), {every:g} s tick: kB/s per tab", kb, 10.0)
 
 
 def untouched(browser: Browser, url: str, drawn: str, cpu: Callable[[], float], seconds: float) -> dict[str, float]:

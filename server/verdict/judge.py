@@ -10,7 +10,8 @@ from server.verdict import buffer, recent
 from server.verdict.inputs import Seen
 from server.verdict.liveness import hangs
 from server.verdict.model import Evidence, Verdict, from_json
-from server.verdict.rules import CONFIDENT, case_of, said_of
+from server.verdict.rules import case_of, said_of
+from server.verdict.sureness import CONFIDENT
 
 Memory = dict[str, Any]
 """JSON: ``outcome``, ``cause``, ``since``; ``next`` = [outcome, cause, since] that asks to follow; ``samples`` of

@@ -39,8 +39,8 @@ BELOW_CAP = 0.7
 MOST_UNTOLD = 0.5
 # What one can have of engines, as of a trainer, is twice of them; not endlessly many.
 TWICE = 2.0
-# The more requests an engine runs, the slower each decodes: of so many times as many so much comes, by its logarithm.
-FILLS = 0.8
+# Weights are read once for all: at the cap a quarter of what a token takes is for the requests beside it, the rest not.
+BESIDE = 0.25
 # Half a minute to start a sandbox is a cold image; two minutes, the alert's level, is a queue.
 SLOW_START, LONG_PENDING = 120.0, 600.0
 
@@ -65,13 +65,18 @@ def _outside(n: Numbers, share: float) -> float:
 
     Below the cap another could have begun all the while: as many are made, and fewer are under way.
     """
-    return 1.0 if _waits_for_prompts(n) else _filled(n, 1 / (1 - min(share, MOST_SHARE)))
+    left = 1 - min(share, MOST_SHARE)
+    return 1.0 if _waits_for_prompts(n) else _filled(n, 1 / left, min(1.0, n.place.get("generating", 1.0) / left))
 
 
-def _filled(n: Numbers, factor: float) -> float:
-    """What comes of so many times the requests in the engines, as far as these have room."""
-    most: float = min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
-    return float(most**FILLS)
+def _filled(n: Numbers, factor: float, inside: float) -> float:
+    """What comes of so many times the requests in the engines, as far as these have room.
+
+    Each then takes longer there, which is the ``inside`` share of its time: the more run, the slower each decodes.
+    """
+    most = min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
+    under_way = BESIDE * (n.places if n.places is not None else 1.0)
+    return most / (1 + under_way / (1 - BESIDE + under_way) * inside * (most - 1))
 
 
 def _made(n: Numbers, outcome: Outcome, cause: str, factor: float, text: str) -> Limiter:
@@ -208,7 +213,7 @@ def _orchestrator(n: Numbers) -> Iterator[Limiter]:
     places = n.places
     if places is None or n.wait is None or n.saturated or n.seen.synchronous:
         return
-    factor = _filled(n, 1 / max(1 - MOST_SHARE, places))
+    factor = _filled(n, 1 / max(1 - MOST_SHARE, places), n.place.get("generating", 1.0))
     under_way = f"{places:.0%} of the rollouts that may be under way are"
     if (n.gated or 0.0) >= HOLDS:
         text = f"{under_way}, and production is held while the trainer waits"

@@ -16,6 +16,8 @@ LESS = 0.8
 ENOUGH, MUCH_STALE = 0.90, 0.10
 # Of a step: less is the moment in which a batch is handed over.
 LITTLE_WAIT = 0.05
+# Of a step: overhead that is the first thing to change. The alert on weight sync stands at a quarter.
+MUCH_OVERHEAD = 0.20
 # A scorer that is busy nine tenths of the time sets the pace.
 BUSY_SCORER = 0.9
 # Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
@@ -81,9 +83,12 @@ class Numbers:
 
         Where it waits beside a queue that is short of a batch, nothing was filled: what is held comes and goes.
         """
+        return self._brought(0.0 if self.short else self.held or 0.0)
+
+    def _brought(self, held: float) -> float | None:
+        """Arrivals, had production not been held for so much of the time."""
         if self.arrivals is None:
             return None
-        held = 0.0 if self.short else self.held or 0.0
         steady = max(self.arrivals, self.trained or 0.0) if held >= HOLDS else self.arrivals
         return steady / max(0.05, 1.0 - min(held, 0.95))
 
@@ -110,10 +115,15 @@ class Numbers:
 
     @property
     def offered(self) -> float | None:
-        """How many times what it takes the trainer could have; None where nobody tells whether more is held back."""
-        if self.potential is None or not self.trained or self.held is None:
+        """How many times what it takes the trainer could have; None where nobody tells whether more is held back.
+
+        Beside a fifth of overhead what is held is held by that, also where the queue is short of a batch after it.
+        """
+        long = (self.overhead or 0.0) >= MUCH_OVERHEAD and (self.held or 0.0) > (self.wait or 0.0)
+        brought = self._brought(self.held or 0.0) if long else self.potential
+        if brought is None or not self.trained or self.held is None:
             return None
-        return max(1.0, self.potential / self.trained)
+        return max(1.0, brought / self.trained)
 
     @property
     def places(self) -> float | None:

@@ -7,7 +7,7 @@ from math import log, sqrt
 
 from server.verdict import evidence as facts
 from server.verdict import words
-from server.verdict.case import STARVING, SURPLUS, UNEXPLAINED, WAITS, Case
+from server.verdict.case import UNEXPLAINED, Case
 from server.verdict.inputs import Seen
 from server.verdict.limiters import BELOW_CAP, ZERO_ADVANTAGE, limiters, slow_by
 from server.verdict.liveness import (
@@ -22,20 +22,28 @@ from server.verdict.liveness import (
     open_step,
     silent_trainer,
 )  # fmt: skip
-from server.verdict.model import Limiter, Outcome, Verdict
-from server.verdict.numbers import LITTLE_WAIT, MUCH_STALE, Numbers, numbers
+from server.verdict.model import Outcome, Verdict
+from server.verdict.numbers import LITTLE_WAIT, MUCH_OVERHEAD, numbers
 from server.verdict.present import HOLDS
+from server.verdict.sureness import (
+    CERTAIN,
+    CLEAR,
+    MUCH_HELD,
+    STOCK,
+    UNPROVEN,
+    ahead,
+    all_under_way,
+    barely_full,
+    blind,
+    calm,
+    clear,
+    may_pause,
+)
 
 # Worth changing something for: the same 15 % seen from the other side, 1 / (1 - 0.15).
 WORTH = 1.18
 # A synchronous verdict stands until its gain is a tenth below the line it crossed: a step's tail is a matter of chance.
 LEFT = 0.9
-# A tenth below a line a share of some dozens of groups may well be above it.
-NEAR_LINE = 0.9
-# Gains nearer than that are not told apart (DESIGN section 5: 20 %), by their logarithms.
-CLEAR, PLAIN = 1.2, 1.5
-# Of a step: overhead that is the first thing to change. The alert on weight sync stands at a quarter.
-MUCH_OVERHEAD = 0.20
 # A synchronous step has a tail by nature: a third of it lost is where others began to keep partial rollouts.
 SYNC_TAIL = 1.5
 # What a tail of ten steps differs by from that of thirty.
@@ -44,20 +52,6 @@ NEAR = 1.15
 STALLED_SECONDS = 60.0
 # Of the rollouts that may be under way: all but those of one batch or the other that just ended.
 AT_CAP = 0.9
-# Batches in the queue, on average: it is never short of one.
-STOCK = 1.5
-# Two fifths of the time: what was under way comes to its end meanwhile.
-MUCH_HELD = 0.40
-# A quarter of the step and more is no accident of some batches.
-MUCH_WAIT, FEW_STEPS = 0.25, 3
-# Beside a queue that is never short of a batch a trainer waits for nothing: what it did is of before.
-SOME_WAIT = 0.10
-# Of a verdict with everything there and nothing near it. Nothing measured from outside is certain.
-CERTAIN = 0.95
-# What one missing source could turn round is no confident verdict, whatever else speaks for it.
-UNPROVEN = 0.6
-# From here on a verdict is confident: the dashboard says it without "perhaps".
-CONFIDENT = 0.6
 
 
 # ---- infrastructure
@@ -97,7 +91,7 @@ def _likely_pauses(case: Case) -> bool:
     Without, they would work so much longer; it must be more than anything else gains.
     """
     n, first = case.n, case.first
-    if n.saturated is not False or n.seen.synchronous or not n.step or not _may_pause(n):
+    if n.saturated is not False or n.seen.synchronous or not n.step or not may_pause(n):
         return False
     share = n.overheads["weight_sync"] / n.step
     return 1 / max(0.05, 1 - share) > (first.gain if first is not None else 1.0)
@@ -117,12 +111,17 @@ def gate(case: Case) -> Said:
     rival = case.best("overhead_bound")
     if rival is not None and rival.gain > first.gain:
         return None
-    trainer = 2 / (1 + (n.wait or 0.0)) if n.held is None or n.held >= MUCH_HELD else 1.0
+    trainer = _twice_the_trainer(case) if n.held is None or n.held >= MUCH_HELD else 1.0
     # Held most of the time, the two take turns: a trainer twice as fast gains something between nothing and that.
     if sqrt(trainer) > first.gain:
         return "trainer_bound", slow_by(n), UNPROVEN
     sure = n.saturated is not None and trainer <= first.gain
     return "orchestrator_bound", "staleness_gate", 0.95 if sure else UNPROVEN
+
+
+def _twice_the_trainer(case: Case) -> float:
+    """What a trainer twice as fast could gain at most where it and a gate take turns."""
+    return 2 / (1 + (case.n.wait or 0.0))
 
 
 # ---- tuning: production is too slow
@@ -133,7 +132,12 @@ def too_few_dispatched(case: Case) -> Said:
     n, first = case.n, case.first
     if not case.starved or n.saturated is not False or n.places is None or n.places >= BELOW_CAP:
         return None
-    return ("orchestrator_bound", "prompts", 0.9) if first is not None and first.cause == "prompts" else None
+    if first is None or first.cause != "prompts":
+        return None
+    # What keeps them free nobody tells: of a gate, a trainer twice as fast would be held less.
+    told = n.held is not None or n.arrivals is not None
+    plain = told or first.gain >= _twice_the_trainer(case)
+    return "orchestrator_bound", "prompts", 0.9 if plain else UNPROVEN
 
 
 def outside_engines(case: Case) -> Said:
@@ -146,7 +150,9 @@ def outside_engines(case: Case) -> Said:
         # One scorer that has time to spare is waited for by chance; who waits for siblings looks the same.
         # A busy one may be as fast as all before it: only what waits for it tells that more were made without it, and
         # a gap of some size.
-        return first.outcome, first.cause, 1.0 if n.scorer_full and n.place and first.gain >= WORTH else UNPROVEN
+        inside, scoring = n.place.get("generating", 0.0), n.place.get("scoring", 0.0)
+        waits = bool(n.place) and (n.saturated is not None or scoring > inside)
+        return first.outcome, first.cause, 1.0 if n.scorer_full and waits and first.gain >= WORTH else UNPROVEN
     return first.outcome, first.cause, 1.0 if n.roomy and n.told >= MOST_OF else UNPROVEN
 
 
@@ -174,7 +180,8 @@ def generation(case: Case) -> Said:
         # Rollouts count as generating from their dispatch on: engines that nobody sees may have room for all of them.
         # Fewer are under way than may be, the engines have room, and nobody tells whether they are held: a gate may.
         held = n.held is None and not n.saturated and n.places is not None and n.places < AT_CAP
-        return "generator_bound", first.cause, 1.0 if n.saturated is not None and not held else UNPROVEN
+        proven = n.saturated is not None and not held and not barely_full(n)
+        return "generator_bound", first.cause, 1.0 if proven else UNPROVEN
     if first.cause in ("long_tail", "drift", "preemption"):
         return "generator_bound", first.cause, 0.9
     if n.place:
@@ -216,7 +223,10 @@ def no_gradient(case: Case) -> Said:
     if case.n.filtered or found is None or (case.n.zero or 0.0) < ZERO_ADVANTAGE:
         return None
     rival = case.best("trainer_bound", "overhead_bound")
-    return ("curriculum_bound", found.cause, 0.9) if rival is None or found.gain >= rival.gain else None
+    if rival is not None and found.gain < rival.gain:
+        return None
+    # Of a run that waits, production may gain more, and who waits nobody tells.
+    return "curriculum_bound", found.cause, 0.9 if case.n.wait is not None else UNPROVEN
 
 
 def overhead(case: Case) -> Said:
@@ -232,22 +242,6 @@ def overhead(case: Case) -> Said:
     return "overhead_bound", first.cause, 0.9 if case.n.wait is not None and ahead(case) else UNPROVEN
 
 
-def ahead(case: Case) -> bool:
-    """Is production known to be clearly ahead of the trainer?
-
-    A hold ends what is dispatched, not what is under way: while rollouts take longer than it lasts, as many are made.
-    It proves as much as there is room below the cap, and where it lasts for long beside a queue that is never short.
-    """
-    n = case.n
-    arrives = n.arrivals is not None and n.arrivals >= case.worth * max(n.trained or 0.0, n.capacity or 0.0)
-    if n.places is not None and n.places * SURPLUS <= 1.0:
-        return True
-    # So long that what was under way has ended, beside a queue that is never short. Who waits now and then is not held
-    # back by a full queue alone.
-    held = (n.held or 0.0) >= MUCH_HELD and (n.batches or 0.0) >= STOCK
-    return arrives or ((n.wait or 0.0) < LITTLE_WAIT and held)
-
-
 def trainer(case: Case) -> Said:
     """Production could deliver clearly more than the trainer takes."""
     n = case.n
@@ -256,7 +250,10 @@ def trainer(case: Case) -> Said:
         # Enough arrives and grows too old in the queue: whoever took it sooner would not wait for what was dropped.
         return "trainer_bound", slow_by(n), 0.9
     if found is not None and found.factor >= case.worth:
-        return "trainer_bound", found.cause, 1.0 if n.wait is not None and ahead(case) else UNPROVEN
+        sure = n.wait is not None and ahead(case)
+        # A hold that keeps no place free keeps nothing back: neither is slow.
+        matched = not sure and n.wait is not None and all_under_way(case)
+        return None if matched else ("trainer_bound", found.cause, 1.0 if sure else UNPROVEN)
     if n.wait is None or n.wait >= case.waits or n.potential is not None:
         return None
     # Nobody tells what arrives: a queue that is never short of a batch, beside engines with room, is enough of it.
@@ -268,26 +265,7 @@ def trainer(case: Case) -> Said:
 def balanced(case: Case) -> Said:
     if case.n.wait is None or case.n.wait >= case.waits:
         return None
-    return "balanced", "", 0.95 if _calm(case.n) else UNPROVEN
-
-
-def _calm(n: Numbers) -> bool:
-    """Does nothing speak against it?"""
-    # Without a word of what arrives it may as well be the trainer that sets the pace; so it may where a tenth of what
-    # arrived is dropped as stale, whatever the queue has lost or gained meanwhile.
-    if n.potential is None or (n.stale or 0.0) >= MUCH_STALE:
-        return False
-    # That nothing holds it back is known of what is seen alone: the engines, and what is under way outside them.
-    if n.saturated is None or n.places is None:
-        return False
-    # Beyond the line it is left to stand, and no more; and below it a held production that is waited for is no balance.
-    if (n.wait or 0.0) >= WAITS or (n.gated or 0.0) >= HOLDS:
-        return False
-    # Three steps without a wait, or some that wait beside a stock, are of two times.
-    if 0 < n.steps <= FEW_STEPS or ((n.wait or 0.0) >= SOME_WAIT and (n.batches or 0.0) >= STOCK):
-        return False
-    # A fifth of overhead is worth as much as production can follow, which nobody sees while the two are in turns.
-    return (n.overhead or 0.0) < MUCH_OVERHEAD
+    return "balanced", "", 0.95 if calm(case) else UNPROVEN
 
 
 def nothing(case: Case) -> Said:
@@ -333,7 +311,7 @@ def _verdict(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -
     liveness = rule < "V10"
     says = facts.disagreements(n)
     if not liveness:
-        sure *= (0.4 + 0.6 * complete) * _clear(case, own) * (0.8 if says else 1.0) * _blind(case, outcome)
+        sure *= (0.4 + 0.6 * complete) * clear(case, own, complete) * (0.8 if says else 1.0) * blind(case, outcome)
     return Verdict(
         outcome=outcome,
         cause=cause,
@@ -350,50 +328,3 @@ def _verdict(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -
         usd_per_hour=facts.idle(n.seen),
         usd_lacks=facts.idle_lacks(n.seen),
     )
-
-
-def _blind(case: Case, outcome: Outcome) -> float:
-    """Would a source that is missing turn it round, whatever else speaks for it?"""
-    n = case.n
-    # Half of all groups without a gradient would be the first thing to change, and nobody tells of it.
-    if n.zero is None and n.seen.fact("group_size") != 1:
-        return UNPROVEN
-    if outcome not in STARVING or n.seen.synchronous:
-        return 1.0
-    # A long checkpoint holds production, and the trainer waits for what was not made meanwhile; a queue that runs full
-    # and empty by turns makes it wait for some of them. Who sees the queue can tell either from want.
-    untold, long = n.held is None and n.arrivals is None, (n.overhead or 0.0) >= MUCH_OVERHEAD
-    spells = (n.wait or 0.0) < MUCH_WAIT or 0 < n.steps <= FEW_STEPS
-    in_turns = (n.held or 0.0) >= HOLDS > (n.gated or 0.0)
-    return UNPROVEN if (untold and (spells or long)) or (in_turns and long) or _may_pause(n) else 1.0
-
-
-def _may_pause(n: Numbers) -> bool:
-    """Are weights published for a fifth of the step, and nobody tells whether the engines stand still meanwhile?"""
-    untold = n.seen.get("generator_weight_stall_seconds", stat="mean") is None
-    return untold and n.overheads.get("weight_sync", 0.0) >= MUCH_OVERHEAD * (n.step or 0.0) > 0.0
-
-
-def _clear(case: Case, own: Limiter | None) -> float:
-    """Is it clearly better than the best of another outcome?
-
-    Two that each fill the trainer's gap gain the same: then by how much faster production were with each alone.
-    """
-    if own is None or own.gain <= 1.0:
-        return 1.0
-    # A few groups without gradient are worth a line, and are no rival: every run has some.
-    # Near the line where they are one it is a matter of luck on which side of it the last ones were.
-    uneven = not case.n.filtered and (case.n.zero or 0.0) < NEAR_LINE * ZERO_ADVANTAGE
-    rivals = [one for one in case.found if one.outcome != own.outcome]
-    rivals = [one for one in rivals if not (uneven and one.outcome == "curriculum_bound")]
-    found = min((_apart(*case.apart(own, one)) for one in rivals), default=1.0)
-    overhead = case.best("overhead_bound")
-    if own.outcome != "trainer_bound" or overhead is None or (case.n.overhead or 0.0) < MUCH_OVERHEAD:
-        return found
-    # What waits in some steps and is held in others may wait for no want: the overhead's gain is all of it then.
-    return min(found, _apart(own.gain, overhead.factor))
-
-
-def _apart(own: float, rival: float) -> float:
-    ratio = log(own) / log(rival) if rival > 1.0 else PLAIN
-    return 1.0 if ratio >= PLAIN else 0.85 if ratio >= CLEAR else 0.6

@@ -12,7 +12,8 @@ from server.signals._model import TargetHealth
 from server.verdict.evidence import NO_LONGER as LEFT
 from server.verdict.judge import CHANGED_SECONDS, HOLD_SECONDS, MISSING_SECONDS, UNSURE_SECONDS, remember
 from server.verdict.model import OUTCOMES, Verdict, from_json
-from server.verdict.rules import CONFIDENT, judge
+from server.verdict.rules import judge
+from server.verdict.sureness import CONFIDENT
 from tests.verdict.support import HEALTHY, NOW, STARVED, Answer, seen, steps
 from tests.verdict.test_proof import TABLE
 from tests.verdict.windows import FULL, NO_ENGINES, NO_PLACE

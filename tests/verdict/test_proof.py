@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from server.verdict.model import CAUSES
-from server.verdict.rules import CONFIDENT, judge
+from server.verdict.rules import judge
+from server.verdict.sureness import CONFIDENT
 from tests.verdict.proof_more import MORE
+from tests.verdict.proof_sure import SURE
 from tests.verdict.support import HEALTHY, NOW, STARVED, seen, steps
 from tests.verdict.windows import (
     AHEAD,
@@ -311,7 +313,7 @@ TABLE = [
        said="generator_bound/too_few_engines", sure=True, why="four are none"),
     of("held for a quarter, nobody tells what is under way", HEALTHY, NO_PLACE, AHEAD, said="trainer_bound/compute",
        sure=False, why="what is under way goes on: as much may be made in spite of it"),
-    of("held for a quarter, nearly all may be under way", HEALTHY, AHEAD, said="trainer_bound/compute", sure=False,
+    of("held for a quarter, nearly all may be under way", HEALTHY, AHEAD, said="balanced/", sure=False,
        why="95 % of the cap: a faster trainer finds a twentieth more"),
     of("held for a quarter, and half of the cap is under way", HEALTHY, AHEAD, {"in_flight_ratio": 0.5},
        last=steps(*[0.0] * 10), said="trainer_bound/compute", sure=True, why="as many again could be"),
@@ -348,6 +350,7 @@ TABLE = [
        'in_flight_rollouts{state="scoring"}': 0.0}, said="orchestrator_bound/prompts",
        why="78 % of their time, and still others could begin: without tools fewer were under way, and no more made"),
     *MORE,
+    *SURE,
 ]  # fmt: skip
 
 
