@@ -6,7 +6,6 @@ gone, however it went, the pipe ends, and with it the child. What the child is t
 that no secret is on a command line.
 """
 
-import gc
 import json
 import logging
 import os
@@ -28,6 +27,7 @@ from server.clock import WallClock
 from server.collecting import DRAIN_SECONDS, Collecting, Health
 from server.config import Settings
 from server.leader import Leader
+from server.memory import giving_back, seldom_swept
 from server.store import Store, StoreError
 
 log = logging.getLogger("rollscope")
@@ -36,9 +36,6 @@ log = logging.getLogger("rollscope")
 MANY_TARGETS = 20
 # Between the child's death and its next life; one that lived for a minute begins anew.
 BACKOFF_SECONDS, BACKOFF_MAX_SECONDS, LIVED_SECONDS = 1.0, 60.0, 60.0
-# Young objects that are looked through for rings at a time (default: 700). What a tick makes of a thousand pages goes
-# with the tick, and hardly any of it was in a ring: looking for them was a sixth of a page's cost. So many are 10 MB.
-YOUNG_OBJECTS = 50_000
 # The interpreter's own start, of this environment and no other: nothing of the working directory is imported.
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from server.apart import main; main(int(sys.argv[2]))"
@@ -240,13 +237,6 @@ class _Turned(dict[str, float]):
         return super().pop(run, *default)
 
 
-def seldom_swept() -> None:
-    """What was imported stays, and is not looked through again; what comes is, but seldom."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, 10, 10)
-
-
 def main(descriptor: int) -> None:
     """The child: collect until the pipe ends."""
     seldom_swept()
@@ -263,7 +253,7 @@ def main(descriptor: int) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with closing(Store.open(job.settings.store)) as store:
         collecting = Collecting(job.settings, store, job.runs, WallClock(), _Health(parent), None, parent)
-        with collecting:
+        with collecting, giving_back():
             parent.say("failed", "")
             parent.listen()
             parent.gone()

@@ -20,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from server.adopt import admits
-from server.apart import Apart, seldom_swept, wanted
+from server.apart import Apart, wanted
 from server.api import close_api, create_api
 from server.api_alerts import add_alerts
 from server.api_engines import add_engines
@@ -36,6 +36,7 @@ from server.collecting import Before, Collecting, Health
 from server.config import Settings
 from server.heartbeats import Heartbeats
 from server.leader import Leader
+from server.memory import giving_back, seldom_swept
 from server.preflight.live import Preflights, living
 from server.problems import ConfigError
 from server.query import Reader, StoreReader
@@ -111,6 +112,7 @@ def serve(
             _end_cleanly(web)
             # Looking for rings was a quarter of what an open tab costs, and a seventh of a rollout's ingest.
             seldom_swept()
+            stack.enter_context(giving_back())
             if leader is not None:
                 collecting = _collecting(settings, store, runs, clock, health, before, leader)
                 stack.enter_context(collecting)

@@ -1,0 +1,55 @@
+"""What a process gives back to the system, and what is not looked through for garbage."""
+
+import gc
+import subprocess
+import sys
+import threading
+
+from server import memory
+
+# A hundred megabytes in pieces, of which the last one stays: what lies below it no allocator gives back unasked.
+_HOLES = """
+from server.memory import give_back
+
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) >> 10
+
+pieces = [bytes(4000) for _ in range(25_000)]
+last = pieces[-1]
+del pieces
+before = resident()
+assert give_back()
+print(before - resident())
+"""
+
+
+def test_pages_that_nobody_uses_go_back() -> None:
+    told = subprocess.run([sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True).stdout
+    assert 80 <= int(told) <= 110
+
+
+def test_they_do_so_from_time_to_time_until_the_end(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    gave, enough = [], threading.Event()
+
+    def once() -> bool:
+        gave.append(1)
+        if len(gave) == 3:
+            enough.set()
+        return True
+
+    monkeypatch.setattr(memory, "give_back", once)
+    with memory.giving_back(0.001):
+        assert enough.wait(30)
+    count = len(gave)
+    assert not [one for one in threading.enumerate() if one.name == "giving-back"]
+    assert len(gave) == count
+
+
+def test_what_is_there_is_not_looked_through_again() -> None:
+    """In a process of its own: what is frozen stays so."""
+    asks = "import gc; from server.memory import *; seldom_swept(); print(gc.get_freeze_count(), gc.get_threshold())"
+    told = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout
+    count, _, threshold = told.partition(" ")
+    assert int(count) > 5_000
+    assert threshold.strip() == "(50000, 10, 10)"
+    assert gc.get_threshold()[0] != 50_000
