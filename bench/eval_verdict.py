@@ -25,7 +25,7 @@ from bench.verdict.feed import SOURCES, Feed
 from bench.verdict.sim import Sim
 from bench.verdict.truth import truth
 
-TUNING, JUDGING = range(0, 100_000), range(7_500_000, 7_600_000)
+TUNING, JUDGING = range(0, 100_000), range(7_600_000, 7_700_000)
 RUNS, CHANGES, STALLS = 308, 60, 15
 
 Result = TypeVar("Result")

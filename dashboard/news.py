@@ -90,6 +90,9 @@ class News:
         """Tells the run's tabs what is new; False: there was no answer."""
         try:
             cursor = await asyncio.to_thread(self._reader.cursor, run)
+        except UnknownRun:
+            # An answer, too: were it asked for again, one tab of a run that is gone would have all others looked at.
+            return True
         except Exception as error:  # noqa: BLE001 - whatever a database does, the tabs' own looks tell; asked again
             log.debug("push: %s: %s", run, error)
             return False

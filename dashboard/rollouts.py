@@ -230,6 +230,8 @@ def _lost(usd: float | None, unrecorded: float) -> str:
     """``unrecorded``: dollars of it of which no record tells: records may have begun late, so it is no known loss."""
     if not usd or not unrecorded:
         return f"{number(usd)} USD went into what was not trained on." if usd else ""
+    if unrecorded >= usd:
+        return f"{number(usd)} USD went into what no record tells of."
     told = f"{number(usd)} USD went into what no record calls trained"
     return f"{told}, {number(unrecorded)} of it into what none tells of."
 

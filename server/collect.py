@@ -252,7 +252,7 @@ class RunLoop:
             under_way = (self._writer.submit(taken[0], block=True), *taken)
             self._writer.hurry()
             last, begun = begun, self._clock.now()
-            self._behind = 2 * begun - last >= until  # the next one may take as long as this one did
+            self._behind = 3 * begun - 2 * last >= until  # the next may take as long as this one, and so its commit
             if self._behind:
                 break
         return under_way is None or self._stored(*under_way, t)

@@ -68,8 +68,11 @@ def _first(runs: list[dict[str, Any]]) -> str:
 
 
 def _read(run: str | None, url: str) -> dict[str, Any]:
-    if url.startswith("sqlite:///") and not os.path.exists(url.removeprefix("sqlite:///")):
-        raise ConfigError(["status: no server answers on this machine and there is no store; try: rollscope demo"])
+    path = url.removeprefix("sqlite:///")
+    if path != url and not os.path.exists(path):
+        raise ConfigError(
+            [f"status: no server answers on this machine and there is no store at {path}; try: rollscope demo"]
+        )
     try:
         with closing(stores.Store.open(url, read_only=True)) as store:
             reader = query.StoreReader(store, WallClock())

@@ -250,10 +250,11 @@ def trainer(case: Case) -> Said:
         # Enough arrives and grows too old in the queue: whoever took it sooner would not wait for what was dropped.
         return "trainer_bound", slow_by(n), 0.9
     if found is not None and found.factor >= case.worth:
-        sure = n.wait is not None and ahead(case)
-        # A hold that keeps no place free keeps nothing back: neither is slow.
-        matched = not sure and n.wait is not None and all_under_way(case)
-        return None if matched else ("trainer_bound", found.cause, 1.0 if sure else UNPROVEN)
+        proven, matched = n.wait is not None and ahead(case), all_under_way(case)
+        # A hold that keeps no place free keeps nothing back: neither is slow, or it is long, which is not sure either.
+        if matched and not proven and n.wait is not None:
+            return None
+        return "trainer_bound", found.cause, 1.0 if proven and not matched else UNPROVEN
     if n.wait is None or n.wait >= case.waits or n.potential is not None:
         return None
     # Nobody tells what arrives: a queue that is never short of a batch, beside engines with room, is enough of it.

@@ -8,6 +8,7 @@ from fastapi import FastAPI, WebSocketDisconnect
 from starlette.testclient import TestClient, WebSocketTestSession
 
 from dashboard.news import News
+from server.query.types import UnknownRun
 from server.security import Gate
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
@@ -18,12 +19,12 @@ HERE = f"/news?run={fake.RICH}"
 
 
 class Counting(MemoryReader):
-    """Counts the looks at a run's cursor; ``broken``: they fail.
+    """Counts the looks at a run's cursor; ``broken``: they fail; ``gone``: no run has that name.
 
     ``commits``: the mark, for a store that has one; ``marks``: how often it was asked for.
     """
 
-    looks, broken = 0, False
+    looks, broken, gone = 0, False, False
     commits: int | None = None
     marks = 0
 
@@ -37,6 +38,8 @@ class Counting(MemoryReader):
         self.looks += 1
         if self.broken:
             raise OSError("disk I/O error")
+        if self.gone:
+            raise UnknownRun(run)
         return super().cursor(run)
 
 
@@ -183,6 +186,20 @@ def test_a_look_that_failed_is_due_again_without_another_commit(client: TestClie
         tell(reader)
         more_looks(reader)
         reader.broken = False
+        assert tab.receive_text() == "news"
+
+
+def test_a_run_that_is_gone_has_no_other_run_looked_at(client: TestClient, reader: Counting) -> None:
+    reader.commits = 1
+    with client.websocket_connect(HERE) as tab:
+        more_marks(reader)
+        reader.gone, reader.commits = True, 2
+        more_marks(reader)
+        looks = reader.looks
+        more_marks(reader)
+        assert reader.looks == looks
+        reader.gone, reader.commits = False, 3
+        tell(reader)
         assert tab.receive_text() == "news"
 
 

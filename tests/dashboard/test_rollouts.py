@@ -126,6 +126,12 @@ def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader
     assert view(reader)["ro.f.lost"] == "89 USD went into what was not trained on."
 
 
+def test_dollars_of_which_no_record_tells_are_told_once(reader: MemoryReader) -> None:
+    records = reader.records(made.ASYNC)
+    records.rows = {name: row for name, row in records.rows.items() if row.state == "trained"}
+    assert view(reader)["ro.f.lost"] == "17.2 USD went into what no record tells of."
+
+
 def test_funnel_says_what_is_missing(reader: MemoryReader) -> None:
     kept = reader.records(made.ASYNC)
     kept.why, kept.extra = "dollars are not known: set usd_per_gpu_hour", [FunnelBar("surplus", 0, 0, None, None)]

@@ -3,7 +3,10 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from server.commands import status as command
+from server.problems import ConfigError
 from server.query import shape
 from server.store import Store
 from server.verdict.model import Evidence, Limiter, Verdict, shared
@@ -69,3 +72,8 @@ def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None
         "  idle now: at least 12.50 USD an hour (in part: how many GPUs is not known: set [run.NAME.cost] "
         "generator_gpus)\n" in said
     )
+
+
+def test_a_store_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no store at /nowhere/my\.db; try: rollscope demo"):
+        command.fetch(None, None, "sqlite:////nowhere/my.db", None, named=False)
