@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from server import exposition
 from server.query import Reader, UnknownRun, shape
 from server.query.names import format_name, parse_name
+from server.store import StoreError
 
 # More points than a 4k screen has pixels: a request for more is a mistake or an attack.
 MAX_POINTS = 5000
@@ -35,6 +36,10 @@ def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None])
     @api.exception_handler(UnknownRun)
     def unknown_run(_: object, error: UnknownRun) -> JSONResponse:
         return JSONResponse({"detail": f"no run named {error.args[0]!r}; see /api/v1/runs"}, 404)
+
+    @api.exception_handler(StoreError)
+    def no_store(_: object, error: StoreError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 503, headers={"retry-after": "30"})
 
     _health(api, ready)
     _metrics(api, reader, version)

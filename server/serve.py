@@ -210,7 +210,7 @@ def _app(
             reader.runs()
         except Exception as error:  # whatever it is, the store does not answer
             log.debug("not ready", exc_info=True)
-            return f"the store does not answer: {type(error).__name__}"
+            return f"the store does not answer: {error if isinstance(error, StoreError) else type(error).__name__}"
         return health.problem()
 
     api = create_api(reader, version=version, ready=ready)

@@ -4,6 +4,7 @@ SQLite gets two engines: one connection that writes, and a pool that only reads,
 for a commit (WAL) and two threads never hold half a write each.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -161,7 +162,10 @@ def migration_engine(url: URL) -> Engine:
 
 
 def _sqlite(path: Path, *, write: bool) -> Engine:
+    same = _Same(path)
+
     def connect() -> sqlite3.Connection:
+        same.check()  # or an empty file would be made in its place
         mode = "rwc" if write else "ro"
         return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, check_same_thread=False)
 
@@ -179,12 +183,40 @@ def _sqlite(path: Path, *, write: bool) -> Engine:
         for pragma in _pragmas(write):
             connection.execute(f"PRAGMA {pragma}").close()
 
+    @event.listens_for(engine, "checkout")
+    def checkout(_connection: Any, _record: Any, _proxy: Any) -> None:
+        same.check()
+
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         # IMMEDIATE: a write that starts as a read can fail with "locked" in the middle, and no wait helps it.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
+
+
+class _Same:
+    """Is the database's file still the one that was opened?
+
+    SQLite goes on with a file that was removed or replaced beneath it: what it writes there is seen by nobody, and gone
+    at its end. A number that is kept of the old one (a series' own) may be another's in the new: only a start helps.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+
+    def check(self) -> None:
+        """Raises StoreError if it is not."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            if self._file is None:
+                return  # a migration makes it
+            raise StoreError(f"the store's file {self._path} was removed while it was in use: start again") from None
+        self._file = self._file or (found.st_dev, found.st_ino)
+        if self._file != (found.st_dev, found.st_ino):
+            raise StoreError(f"the store's file {self._path} was replaced while it was in use: start again")
 
 
 def _pragmas(write: bool) -> tuple[str, ...]:
