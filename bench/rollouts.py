@@ -39,6 +39,8 @@ from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, R
 from tests import support_postgres
 
 RATE, PAGE_MS = 2_000.0, 50.0
+# As docker-compose.yml has it (docs/store.md).
+BUFFERS = "512MB"
 GROUP, STEP = 16, 512
 ENVIRONMENTS = ("math", "code", "search", "swe", "tools")
 EXITS = ("trained",) * 14 + ("aborted_oversample", "stale", "zero_advantage", "infra_error", "env_error", "surplus")
@@ -315,7 +317,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             run("sqlite", f"sqlite:///{folder}/rollouts.db", count, seconds, asked.only)
     if "postgres" in wanted:
-        with support_postgres.server() as server, support_postgres.database(server) as url:
+        with support_postgres.server(BUFFERS) as server, support_postgres.database(server) as url:
             run("postgres", url, count, seconds, asked.only)
 
 

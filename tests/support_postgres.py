@@ -19,8 +19,8 @@ EXISTING = "ROLLSCOPE_TEST_POSTGRES"
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """URL of a server whose user may create databases."""
+def server(buffers: str = "") -> Iterator[str]:
+    """URL of a server whose user may create databases. ``buffers``: of one of our own, as PostgreSQL has it (512MB)."""
     given = os.environ.get(EXISTING)
     if given:
         yield given
@@ -29,12 +29,12 @@ def server() -> Iterator[str]:
     runtime = root / "run"
     runtime.mkdir(mode=0o700)
     try:
-        yield from _from_wheel(root / "data", runtime)
+        yield from _from_wheel(root / "data", runtime, buffers)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _from_wheel(data: Path, runtime: Path) -> Iterator[str]:
+def _from_wheel(data: Path, runtime: Path, buffers: str) -> Iterator[str]:
     before = os.environ.get("XDG_RUNTIME_DIR")
     os.environ["XDG_RUNTIME_DIR"] = str(runtime)
     try:
@@ -53,6 +53,11 @@ def _from_wheel(data: Path, runtime: Path) -> Iterator[str]:
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("ALTER SYSTEM SET full_page_writes = off")
             connection.execute("SELECT pg_reload_conf()")
+            if buffers:
+                connection.execute(f"ALTER SYSTEM SET shared_buffers = '{buffers}'".encode())
+        if buffers:
+            running.stop()
+            running.start()
         yield running.get_uri()
     finally:
         running.cleanup()
