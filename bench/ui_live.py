@@ -74,7 +74,7 @@ def _seen(told: Feed, shown: Sequence[Sequence[float]]) -> list[tuple[float, flo
     return list(first.values())
 
 
-def costs(browser: Browser, store: str, run: str, counts: Sequence[int], seconds: float, every: float = 1.0) -> None:
+def costs(browser: Browser, store: str, run: str, counts: Sequence[int], seconds: float, every: float) -> None:
     """Server CPU and bytes per open tab and second beside a tick: one real tab, the others ask what it asks."""
     for count in counts:
         with ExitStack() as stack:

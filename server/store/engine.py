@@ -27,6 +27,28 @@ class StoreError(Exception):
     """The store cannot be used as asked. The message is for people: no password is in it."""
 
 
+class _Mark:
+    """SQLite's own count of commits, as one connection sees it: a hundredth of what a query costs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Any = None
+
+    def read(self, engine: Engine) -> int:
+        # What it says of two connections does not compare.
+        with self._lock:
+            if self._connection is None:
+                self._connection = engine.raw_connection()
+                self._connection.detach()
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock, suppress(sqlite3.Error):
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+
 @dataclass(frozen=True, slots=True)
 class Engines:
     """``write`` is None in a read-only store. ``dialect`` is "sqlite" or "postgresql"."""
@@ -34,7 +56,7 @@ class Engines:
     dialect: str
     read: Engine
     write: Engine | None
-    _mark: "_Mark" = field(default_factory=lambda: _Mark())
+    _mark: _Mark = field(default_factory=_Mark)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -69,28 +91,6 @@ class Engines:
         self.read.dispose()
         if self.write is not None:
             self.write.dispose()
-
-
-class _Mark:
-    """SQLite's own count of commits, as one connection sees it: a hundredth of what a query costs."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connection: Any = None
-
-    def read(self, engine: Engine) -> int:
-        # What it says of two connections does not compare.
-        with self._lock:
-            if self._connection is None:
-                self._connection = engine.raw_connection()
-                self._connection.detach()
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
-
-    def close(self) -> None:
-        with self._lock, suppress(sqlite3.Error):
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
 
 
 _HELD: ContextVar[tuple[Engine, Connection] | None] = ContextVar("rollscope_one_state", default=None)
