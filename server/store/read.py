@@ -43,7 +43,6 @@ _TARGET = tuple(column for column in targets.columns if column.name != "run")
 _NAME: BindParameter[str] = bindparam("name")
 _ONE = select(*_RUN).where(runs.c.name == _NAME)
 _CURSOR = select(runs.c.generation, runs.c.seq).where(runs.c.name == _NAME)
-_SEQ = select(runs.c.seq).where(runs.c.name == _NAME)
 _TARGETS = select(runs.c.name, *_TARGET).join(runs, runs.c.id == targets.c.run).order_by(runs.c.name, targets.c.name)
 _TARGETS_OF_ONE = _TARGETS.where(runs.c.name == _NAME)
 _COUNTERS = select(counters.c.series, counters.c.v).join(runs, runs.c.id == counters.c.run).where(runs.c.name == _NAME)
@@ -103,11 +102,6 @@ def run_cursor(connection: Connection, name: str) -> tuple[int, int] | None:
     """(generation, newest seq) of a run, or None."""
     row = connection.execute(_CURSOR, {"name": name}).one_or_none()
     return None if row is None else (row.generation, row.seq)
-
-
-def run_seq(connection: Connection, name: str) -> int:
-    """The newest seq of a run; 0 before its first point."""
-    return int(connection.execute(_SEQ, {"name": name}).scalar() or 0)
 
 
 def run_cursors(connection: Connection, name: str) -> dict[str, str]:

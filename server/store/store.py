@@ -285,10 +285,6 @@ class Store:
         """(ts, event) in the range, of these kinds (none: all), oldest first; of more than ``limit`` the newest."""
         return self._read(lambda c: read.run_events(c, run, start, end, kinds, limit))
 
-    def last_seq(self, run: str) -> int:
-        """The newest seq given to a point of this run; 0 before the first."""
-        return self._read(lambda c: read.run_seq(c, run))
-
     def points_since(self, run: str, seq: int, limit: int) -> list[tuple[int, int, int, float | None, int]]:
         """(seq, series, ts, value, PointState) of the points after ``seq``, in the order of seq."""
         return self._read(lambda c: read.points_since(c, run, seq, limit))

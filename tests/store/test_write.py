@@ -44,7 +44,7 @@ def everything(store: Store) -> Batch:
 def seen(store: Store) -> dict[str, object]:
     """All that can be read, but for seqs."""
     run = store.run("run")
-    assert run is not None and run.seq == store.last_seq("run")
+    assert run is not None and (run.generation, run.seq) == store.cursor("run")
     return {
         "run": replace(run, seq=0),
         "targets": store.targets("run"),
@@ -101,7 +101,7 @@ def test_a_failure_leaves_nothing(store: Store) -> None:
         store.write(batch)
     assert store.run("run") is not None  # interned before
     assert store.samples_after("run", 0) == []
-    assert store.last_seq("run") == 0
+    assert store.cursor("run") == (1, 0)
     batch.cursors.pop("bad")
     store.write(batch)
     assert len(store.samples_after("run", 0)) == 2
@@ -127,7 +127,7 @@ def test_a_later_point_replaces_and_gets_a_new_seq(store: Store) -> None:
     assert store.points([series], 0, FOREVER)[series] == [(T0, 4.0, 0), (T0 + 1, 2.0, 0)]
     assert store.points_since("run", 2, 10) == [(4, series, T0, 4.0, 0)]
     assert store.points_since("run", 0, 1) == [(2, series, T0 + 1, 2.0, 0)]
-    assert store.last_seq("run") == 4
+    assert store.cursor("run") == (1, 4)
 
 
 @pytest.mark.parametrize("rows", [10, 500])  # both of PostgreSQL's paths
@@ -235,7 +235,7 @@ def test_windows_and_newest_samples(store: Store) -> None:
 
 def test_what_does_not_exist_reads_as_empty(store: Store) -> None:
     assert (store.runs(), store.run("x"), store.steps("x"), store.series("x")) == ([], None, [], [])
-    assert (store.last_seq("x"), store.incarnation("x"), store.facts("x"), store.cursors("x")) == (0, 0, {}, {})
+    assert (store.cursor("x"), store.incarnation("x"), store.facts("x"), store.cursors("x")) == (None, 0, {}, {})
     assert store.buckets(99, 0, FOREVER, 1_000) == []
     assert store.histogram("x", SCRAPED, 0, FOREVER) == []
     store.rollup("x", T0)
