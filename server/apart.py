@@ -27,7 +27,7 @@ from server.clock import WallClock
 from server.collecting import DRAIN_SECONDS, Collecting, Health
 from server.config import Settings
 from server.leader import Leader
-from server.memory import giving_back, seldom_swept
+from server.memory import few_arenas, giving_back, seldom_swept
 from server.store import Store, StoreError
 
 log = logging.getLogger("rollscope")
@@ -239,6 +239,7 @@ class _Turned(dict[str, float]):
 
 def main(descriptor: int) -> None:
     """The child: collect until the pipe ends."""
+    few_arenas()
     seldom_swept()
     # Ctrl-C and systemd reach the whole tree; the parent says when it is over, after it has stopped serving.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -36,7 +36,7 @@ from server.collecting import Before, Collecting, Health
 from server.config import Settings
 from server.heartbeats import Heartbeats
 from server.leader import Leader
-from server.memory import giving_back, seldom_swept
+from server.memory import few_arenas, giving_back, seldom_swept
 from server.preflight.live import Preflights, living
 from server.problems import ConfigError
 from server.query import Reader, StoreReader
@@ -87,6 +87,7 @@ def serve(
     version: str, sock: socket.socket, before: Before | None = None, announce: Callable[[str], None] = lambda url: None,
 ) -> int:  # fmt: skip
     """Run until SIGTERM or SIGINT. Returns the exit code."""
+    few_arenas()
     collecting: Collecting | Apart | None = None
     try:
         with ExitStack() as stack:

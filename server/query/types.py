@@ -246,7 +246,10 @@ class Reader(EngineQueries, Protocol):
         """What this thread reads inside the block is of one state, and cheaper than question by question."""
 
     def mark(self) -> int | None:
-        """Moves when anything is written, by anybody; None: nothing tells, and each run's `cursor` must be asked."""
+        """Moves when anything is written, by anybody; None: nothing tells, and each run's `cursor` must be asked.
+
+        Takes microseconds, and may be asked on an event loop.
+        """
 
     def runs(self) -> list[RunInfo]:
         """All runs, the most recently active first."""
@@ -351,7 +354,10 @@ class Reader(EngineQueries, Protocol):
         """The run's last pre-flight, as far as this process began one."""
 
     def alerts(self, run: str | None = None) -> list[AlertInfo]:
-        """Pending and firing alerts of one run or of all: firing first, the gravest first, then the oldest."""
+        """Pending and firing alerts of one run or of all: firing first, the gravest first, then the oldest.
+
+        What inhibits one is as of the run's last tick; silences count from the moment they are made to that of their end.
+        """
 
     def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
         """Resolved alerts that had fired, the newest first."""

@@ -12,19 +12,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import add, lt, sub
 from struct import pack, unpack
-from typing import TypeVar
 
 from sqlalchemy import Connection, select
 
 from collectors.model import Histogram
+from server.store.among import among
 from server.store.bulk import upsert
 from server.store.tables import hist, hist_last, hist_layouts
 from server.store.types import HistogramDelta
 
 MINUTE_MS = 60_000
-_IN = 500  # bound values per statement, far below every driver's limit
-
-_T = TypeVar("_T")
 
 Edges = tuple[float, ...]
 Reading = tuple[int, int, Histogram]  # series, ts, as read
@@ -104,14 +101,13 @@ def read(connection: Connection, series: int, start: int, end: int) -> list[Hist
 
 def since(connection: Connection, series: Sequence[int], start: int) -> Iterator[tuple[int, int, HistogramDelta]]:
     """(series, minute in ms, what it added) of every minute that begins at ``start`` or later."""
-    for some in _chunks(sorted(series)):
-        rows = connection.execute(
-            select(hist.c.series, hist.c.minute, hist_layouts.c.edges, hist.c.deltas, hist.c.total, hist.c.n)
-            .join(hist_layouts, hist_layouts.c.id == hist.c.layout)
-            .where(hist.c.series.in_(some), hist.c.minute >= start)
-        )
-        for number, minute, edges, deltas, total, n in rows:
-            yield number, minute, HistogramDelta(_floats(edges), _floats(deltas), total, n)
+    rows = connection.execute(
+        select(hist.c.series, hist.c.minute, hist_layouts.c.edges, hist.c.deltas, hist.c.total, hist.c.n)
+        .join(hist_layouts, hist_layouts.c.id == hist.c.layout)
+        .where(among(hist.c.series, sorted(series)), hist.c.minute >= start)
+    )
+    for number, minute, edges, deltas, total, n in rows:
+        yield number, minute, HistogramDelta(_floats(edges), _floats(deltas), total, n)
 
 
 def newest(connection: Connection, series: Iterable[int]) -> dict[int, Total]:
@@ -156,24 +152,21 @@ def _stored(
 ) -> Iterator[tuple[int, int, int, bytes, float, float]]:
     wanted = list(wanted)
     minutes = {minute for _, minute, _ in wanted}
-    for some in _chunks(sorted({series for series, _, _ in wanted})):
-        yield from connection.execute(
-            select(hist.c.series, hist.c.minute, hist.c.layout, hist.c.deltas, hist.c.total, hist.c.n).where(
-                hist.c.series.in_(some), hist.c.minute >= min(minutes), hist.c.minute <= max(minutes)
-            )
+    numbers = sorted({series for series, _, _ in wanted})
+    yield from connection.execute(
+        select(hist.c.series, hist.c.minute, hist.c.layout, hist.c.deltas, hist.c.total, hist.c.n).where(
+            among(hist.c.series, numbers), hist.c.minute >= min(minutes), hist.c.minute <= max(minutes)
         )
+    )
 
 
 def _load_last(connection: Connection, series: set[int]) -> dict[int, Total]:
-    found = {}
-    for some in _chunks(sorted(series)):
-        rows = connection.execute(
-            select(hist_last.c.series, hist_last.c.ts, hist_layouts.c.edges, hist_last.c.counts, hist_last.c.total)
-            .join(hist_layouts, hist_layouts.c.id == hist_last.c.layout)
-            .where(hist_last.c.series.in_(some))
-        )
-        found.update({number: Total(ts, _edges(e), _floats(c), total) for number, ts, e, c, total in rows})
-    return found
+    rows = connection.execute(
+        select(hist_last.c.series, hist_last.c.ts, hist_layouts.c.edges, hist_last.c.counts, hist_last.c.total)
+        .join(hist_layouts, hist_layouts.c.id == hist_last.c.layout)
+        .where(among(hist_last.c.series, sorted(series)))
+    )
+    return {number: Total(ts, _edges(e), _floats(c), total) for number, ts, e, c, total in rows}
 
 
 def _store_last(connection: Connection, last: dict[int, Total], layouts: dict[Edges, int]) -> None:
@@ -184,22 +177,19 @@ def _store_last(connection: Connection, last: dict[int, Total], layouts: dict[Ed
 
 def _intern_layouts(connection: Connection, edges: set[Edges], known: dict[Edges, int]) -> None:
     digests = {_digest(some): some for some in edges if some not in known}
+    if not digests:
+        return
     for digest, some in digests.items():
         upsert(connection, hist_layouts, ("digest", "edges"), [(digest, _blob(some))])
-    for batch in _chunks(sorted(digests)):
-        rows = connection.execute(
-            select(hist_layouts.c.digest, hist_layouts.c.id).where(hist_layouts.c.digest.in_(batch))
-        )
-        # Read back, not returned by the insert: another process may have been first.
-        known.update({digests[digest]: number for digest, number in rows})
+    rows = connection.execute(
+        select(hist_layouts.c.digest, hist_layouts.c.id).where(among(hist_layouts.c.digest, digests))
+    )
+    # Read back, not returned by the insert: another process may have been first.
+    known.update({digests[digest]: number for digest, number in rows})
 
 
 def _digest(edges: Edges) -> str:
     return hashlib.blake2b(_blob(edges), digest_size=16).hexdigest()
-
-
-def _chunks(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    return (values[at : at + _IN] for at in range(0, len(values), _IN))
 
 
 def _blob(values: Sequence[float]) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, case, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from server.store.among import among
 from server.store.engine import Engines, StoreError
 from server.store.tables import forwarders, inbox, pushers
 from server.store.types import Forwarder, Push, Pusher
@@ -103,7 +104,7 @@ class PushStore:
             chosen.append(number)
         for at in range(0, len(chosen), _CHUNK):
             part = chosen[at : at + _CHUNK]
-            yield from self._pushes(select(*_COLUMNS).where(c.id.in_(part)).order_by(c.id))
+            yield from self._pushes(select(*_COLUMNS).where(among(c.id, part)).order_by(c.id))
 
     def _pushes(self, query: Select[Any]) -> list[Push]:
         with self._engines.reading() as connection:

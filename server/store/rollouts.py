@@ -1,16 +1,16 @@
 """Rollouts in the store, read: headers of all, details of some, groups, and what is added up. Times are epoch ms."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, select, text
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, select
 
 from collectors.model import Exit
 from server.store import rollout_bins
 from server.store import rollout_fields as fields
+from server.store.among import among
 from server.store.bulk import clean
 from server.store.engine import Engines
 from server.store.rollout_pages import pack, page, unpack
@@ -22,12 +22,11 @@ from server.store.rollout_tables import (
     rollout_sums,
     rollouts,
 )
-from server.store.rollout_walk import Lookup, Order, Wanted, listed
+from server.store.rollout_walk import Lookup, Order, Wanted
 from server.store.rollout_write import AMOUNTS, OTHER, ClassKey
 from server.store.tables import runs
 from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum
 
-PARAMETERS = 10_000
 LIVE_MOST = 100_000
 
 LEAVING = frozenset((*get_args(Exit), "ended"))
@@ -107,10 +106,8 @@ class RolloutStore:
 
     def get(self, run: str, ids: Collection[str]) -> list[RolloutRow]:
         """Every life of these rollouts, the oldest first, with what is kept of their turns and spans."""
-        c = rollouts.c
         names = sorted({clean(one) for one in ids})
-        parts = (names[at : at + PARAMETERS] for at in range(0, len(names), PARAMETERS))
-        found = [row for part in parts for row in self._rows(run, c.rollout_id.in_(part), detailed=True)]
+        found = self._rows(run, among(rollouts.c.rollout_id, names), detailed=True) if names else []
         return sorted(found, key=lambda row: (row.record.rollout_id, row.life))
 
     def live(self, run: str, most: int = LIVE_MOST) -> list[RolloutRow]:
@@ -125,12 +122,9 @@ class RolloutStore:
     def members(self, run: str, keys: Collection[tuple[str, int]]) -> list[RolloutRow]:
         """Everybody in these groups of (group_id, life), without details."""
         wanted = {(clean(group), life) for group, life in keys}
-        rows = self._parts(run, sorted({group for group, _ in wanted}))
+        named = among(rollouts.c.group_id, sorted({group for group, _ in wanted}))
+        rows = self._rows(run, named) if wanted else []
         return [row for row in rows if (row.record.group_id, row.life) in wanted]
-
-    def _parts(self, run: str, groups: Sequence[str]) -> Iterator[RolloutRow]:
-        for at in range(0, len(groups), PARAMETERS):
-            yield from self._rows(run, rollouts.c.group_id.in_(groups[at : at + PARAMETERS]))
 
     def recent(self, run: str, since_ms: int, most: int = LIVE_MOST) -> list[RolloutRow]:
         """What moved at or after ``since_ms``, oldest first, without details; of too many the newest."""
@@ -171,13 +165,11 @@ class RolloutStore:
     def groups(self, run: str, keys: Collection[tuple[str, int]]) -> list[RolloutGroupRow]:
         """These groups of (group_id, life)."""
         wanted = {(clean(group), life) for group, life in keys}
-        names, found = sorted({group for group, _ in wanted}), []
         c = rollout_groups.c
         with self._engines.reading() as connection:
-            number = _number(connection, run)
-            for at in range(0, len(names), PARAMETERS):
-                query = _select_groups().where(c.run == number, c.group_id.in_(names[at : at + PARAMETERS]))
-                found += [fields.group(row[1:]) for row in connection.execute(query)]
+            named = among(c.group_id, sorted({group for group, _ in wanted}))
+            query = _select_groups().where(c.run == _number(connection, run), named)
+            found = [fields.group(row[1:]) for row in connection.execute(query)]
         return [group for group in found if (group.group_id, group.life) in wanted]
 
     def recent_groups(self, run: str, since_ms: int, most: int = LIVE_MOST) -> list[RolloutGroupRow]:
@@ -333,16 +325,9 @@ def _select_groups() -> Select[Any]:
     return select(*_ALL_GROUPS)
 
 
-@cache
-def _those(table: Table, among: str) -> Select[Any]:
-    # The same for any number of ids: what differs is compiled, parsed and planned again.
-    query = _select() if table is rollouts else _select_groups()
-    return query.where(text(f"{table.name}.id {among.format(':ids')}"))
-
-
 def _by_id(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int, Row[Any]]:
-    among, told = listed(connection, ids)
-    return {row[0]: row for row in connection.execute(_those(table, among), {"ids": told}).all()}
+    query = _select() if table is rollouts else _select_groups()
+    return {row[0]: row for row in connection.execute(query.where(among(table.c.id, ids))).all()}
 
 
 def _with_details(connection: Connection, run: int, query: Select[Any]) -> list[RolloutRow]:
@@ -350,13 +335,10 @@ def _with_details(connection: Connection, run: int, query: Select[Any]) -> list[
     places = {name: at for at, name in enumerate(("id", *fields.COLUMNS))}
     name, life, flag = places["rollout_id"], places["life"], len(places) - 1
     ids = sorted({row[name] for row in rows if row[flag]})
-    d, found = rollout_details.c, {}
-    for at in range(0, len(ids), PARAMETERS):
-        part = select(d.rollout_id, d.life, d.turns, d.spans).where(
-            d.run == run, d.rollout_id.in_(ids[at : at + PARAMETERS])
-        )
-        for one in connection.execute(part):
-            found[one[0], one[1]] = (fields.turns_of(one[2]), fields.spans_of(one[3]))
+    d = rollout_details.c
+    details = select(d.rollout_id, d.life, d.turns, d.spans).where(d.run == run, among(d.rollout_id, ids))
+    told = connection.execute(details) if ids else ()
+    found = {(one[0], one[1]): (fields.turns_of(one[2]), fields.spans_of(one[3])) for one in told}
     return [fields.row(row[1:], found.get((row[name], row[life]), ((), ()))) for row in rows]
 
 

@@ -1,5 +1,6 @@
 """Sandboxes in the store: one row each, as last heard. Written in the scrape's own transaction."""
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, false, func, or_, select, tuple_
 
 from collectors.model import Sandbox
+from server.store.among import among
 from server.store.bulk import clean, upsert
 from server.store.engine import Engines
 from server.store.tables import runs, sandboxes
@@ -17,7 +19,6 @@ _RECORD = tuple(field.name for field in fields(Sandbox))
 _OURS = ("target", "own", "dangling", "first_seen", "seen_at", "ready_seen", "failed_seen")
 _COLUMNS = (*_RECORD, *_OURS)
 _KEY = ("provider", "id")
-PARAMETERS = 10_000
 
 
 def write(connection: Connection, rows: Sequence[SandboxRow], run: int) -> None:
@@ -85,18 +86,19 @@ class SandboxStore:
 
     def get(self, run: str, keys: Collection[tuple[str, str]]) -> list[SandboxRow]:
         """Those of the (provider, id) that are known."""
-        wanted = set(keys)
-        names = sorted({identity for _, identity in wanted})
-        # SQLite takes 32,766 parameters a statement; a first listing may be longer.
-        parts = (names[at : at + PARAMETERS] for at in range(0, len(names), PARAMETERS))
-        rows = (row for part in parts for row in self._rows(run, sandboxes.c.id.in_(part)))
-        return [row for row in rows if (row.record.provider, row.record.id) in wanted]
+        wanted: defaultdict[str, set[str]] = defaultdict(set)
+        for provider, identity in keys:
+            wanted[provider].add(identity)
+        c = sandboxes.c
+        # One provider at a time is a look into the key for each; by the ids alone all of the run's would be read.
+        parts = (self._rows(run, c.provider == one, among(c.id, sorted(ids))) for one, ids in wanted.items())
+        return [row for part in parts for row in part]
 
     def by_id(self, run: str, ids: Collection[str]) -> dict[str, SandboxRow]:
         """Those of the ids that are known, whoever provides them."""
         names = sorted({clean(one) for one in ids})
-        parts = (names[at : at + PARAMETERS] for at in range(0, len(names), PARAMETERS))
-        return {row.record.id: row for part in parts for row in self._rows(run, sandboxes.c.id.in_(part))}
+        rows = self._rows(run, among(sandboxes.c.id, names)) if names else []
+        return {row.record.id: row for row in rows}
 
     def heard_since(self, run: str, target: str, since_ms: int) -> list[SandboxRow]:
         """Rows of one source that changed at or after ``since_ms``."""

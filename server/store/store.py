@@ -178,7 +178,7 @@ class Store:
         return self._engines.one_state()
 
     def mark(self) -> int | None:
-        """A number that moves when anybody commits; None where it cannot be had cheaply. Thread-safe."""
+        """A number that moves when anybody commits; None where, or while, it cannot be had in microseconds."""
         return self._engines.mark()
 
     def _read(self, query: Callable[[Connection], _T]) -> _T:

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, case, delete, literal, or_, up
 from sqlalchemy.dialects import postgresql, sqlite
 
 from server.store import alerts, histograms, rollout_write, sandboxes, verdicts
+from server.store.among import among
 from server.store.bulk import Row, clean, upsert
 from server.store.tables import (
     SLOT_MS,
@@ -75,7 +76,7 @@ def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, 
     sandboxes.write(connection, batch.sandboxes, run)
     rollout_write.write(connection, batch, run)
     if batch.taken:
-        connection.execute(delete(inbox).where(inbox.c.id.in_(batch.taken)))
+        connection.execute(delete(inbox).where(among(inbox.c.id, batch.taken)))
     return seq
 
 

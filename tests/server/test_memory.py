@@ -53,3 +53,40 @@ def test_what_is_there_is_not_looked_through_again() -> None:
     assert int(count) > 5_000
     assert threshold.strip() == "(50000, 10, 10)"
     assert gc.get_threshold()[0] != 50_000
+
+
+# Threads that each free what they had, one after the other, all of them alive to the end.
+_PARTS = """
+import ctypes, threading
+from server.memory import few_arenas
+
+def parts():
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    path = b"/proc/self/fd/1"
+    out = libc.fopen(path, b"w")
+    libc.malloc_info(0, ctypes.c_void_p(out))
+    libc.fclose(ctypes.c_void_p(out))
+
+assert few_arenas()
+together = threading.Barrier(13)
+def work():
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    together.wait()
+    libc.free(ctypes.c_void_p(libc.malloc(4000)))
+    together.wait()
+for _ in range(12):
+    threading.Thread(target=work).start()
+together.wait()
+parts()
+together.wait()
+"""
+
+
+def test_threads_share_two_parts_of_memory() -> None:
+    told = subprocess.run([sys.executable, "-c", _PARTS], capture_output=True, text=True, check=True).stdout
+    assert told.count("<heap nr=") == 2
+    untold = _PARTS.replace("assert few_arenas()", "")
+    told = subprocess.run([sys.executable, "-c", untold], capture_output=True, text=True, check=True).stdout
+    assert told.count("<heap nr=") > 2
