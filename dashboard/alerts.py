@@ -7,7 +7,6 @@ goes sends itself and not its neighbours.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dashboard import urlstate
@@ -46,30 +45,6 @@ def firing(alerts: Iterable[AlertInfo]) -> int:
 
 def _open(alert: AlertInfo) -> bool:
     return alert.state == "firing" and not alert.muted
-
-
-def settle(alerts: Iterable[AlertInfo], silences: Iterable[SilenceInfo]) -> list[AlertInfo]:
-    """Alerts as the silences of this moment have it; what is stored with an alert is as old as the run's last tick.
-
-    Covers silences of equality matchers, which are those the page makes; for all others the tick decides.
-    """
-    active = [silence for silence in silences if silence.state == "active"]
-    return [_settled(alert, active) for alert in alerts]
-
-
-def _settled(alert: AlertInfo, active: Sequence[SilenceInfo]) -> AlertInfo:
-    over = alert.muted.startswith("silenced") and not any(silence.id in alert.muted for silence in active)
-    if not over and (alert.muted or not active):
-        return alert
-    mine = {_matcher(name, value) for name, value in alert.labels.items()}
-    found = next((silence for silence in active if mine.issuperset(silence.matchers)), None)
-    return replace(alert, muted=f"silenced by {found.created_by} (id {found.id})" if found else "")
-
-
-def _matcher(name: str, value: str) -> str:
-    """An equality matcher as `SilenceInfo.matchers` has it."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'{name}="{escaped}"'
 
 
 def key(alert: AlertInfo) -> str:

@@ -272,6 +272,8 @@ def _up(facts: Facts, fleet: list[Engine]) -> View:
     state = "critical" if counts["down"] or counts["hung"] else "watch" if counts["silent"] else "ok"
     rest = [f"{count:.0f} {word}" for word, count in counts.items() if word != "up" and count]
     return {
+        # One held for a weight update works: the card must not fall to 0 of 4 at each of them.
+        "k.ge_up.v": f"{counts['up'] + counts['paused']:.0f}",
         "k.ge_up.n": joined(f"of {total:.0f}", *rest),
         "k.ge_up.s": state,
         "k.ge_up.p": "" if state == "ok" else STATE_WORDS[state],

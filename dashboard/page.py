@@ -14,7 +14,7 @@ from typing import Any
 from dash import html as _html
 
 from dashboard import step_axis
-from dashboard.alerts import firing, settle
+from dashboard.alerts import firing
 from dashboard.facts import Facts, View
 from dashboard.kept import Kept
 from dashboard.marks import fired
@@ -87,7 +87,7 @@ class Scope:
 
     @cached_property
     def alerts(self) -> list[AlertInfo]:
-        return settle(self.reader.alerts(self.about), self.silences)
+        return self.reader.alerts(self.about)
 
     def resolved(self, most: int) -> list[AlertInfo]:
         """Alerts that are over, the newest first: shared like the status."""

@@ -1,10 +1,13 @@
 // The live path: a timer asks for one small delta, which is drawn here; Dash only carries it.
 (function (RS) {
   "use strict";
-  const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 80, LOOK = 8, QUIET = 5;
+  const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 80, LOOK = 8;
+  // Ticks (9 s) that a tab which is told of news does not ask: longer than most runs' own ticks, so that news are all it
+  // asks for. An open socket is no sign of life by itself, so silence counts as a loss only after that.
+  const QUIET = 12, LOST_TOLD = 15000;
   const none = () => window.dash_clientside.no_update;
   const since = (then) => performance.now() - then;
-  let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, paused = false, clock = null;
+  let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, sentTick = 0, paused = false, clock = null;
   let looked = false, news = false, waiting = "";
 
   // The server's clock: a demo's may run apart from the browser's.
@@ -61,7 +64,7 @@
     for (const link of RS.all("#runs a, #ranges a"))
       if (link.classList.contains("current")) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
-    const state = paused ? "paused" : RS.boot.over ? "over" : since(heardAt) > LOST && !document.hidden ? "lost" : "live";
+    const state = paused ? "paused" : RS.boot.over ? "over" : since(heardAt) > (RS.pushed() ? LOST_TOLD : LOST) && !document.hidden ? "lost" : "live";
     const life = String(RS.view.life || "");
     const words = { paused: "Paused", over: life.charAt(0).toUpperCase() + life.slice(1), lost: "No connection", live: "Live" };
     const button = RS.by("live"), newest = RS.view.newest;
@@ -150,7 +153,7 @@
     if ((pulledAt && since(pulledAt) < GIVE_UP) || !RS.chartsReady()) return none();
     if (RS.boot.over && !RS.boot.all && !RS.busy() && resting()) return none();
     // Who is told of news asks for them then; now and then also so, to know that the server is there.
-    if (RS.pushed() && !news && ticks % QUIET) return none();
+    if (RS.pushed() && !news && ticks - sentTick < QUIET) return none();
     return request();
   }
 
@@ -162,6 +165,7 @@
     looked = news = false;
     RS.bind();
     pulledAt = performance.now();
+    sentTick = ticks;
     const { page, key, run, all, cursor, have } = RS.boot;
     const span = RS.boot.timed ? [RS.boot.start, RS.boot.end, RS.boot.follow] : undefined;
     return { page, key, run, all: all || undefined, cursor, have, span, ask: question(), fresh, n: ++sent };

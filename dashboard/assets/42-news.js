@@ -23,6 +23,8 @@
 
   function lost() {
     socket = null;
+    // It may be the server that went: that shows by its silence, which begins now.
+    RS.news();
     next = performance.now() + wait;
     wait = Math.min(LAST, 2 * wait);
   }

@@ -128,5 +128,4 @@ def fill(reader: MemoryReader, silenced: bool = True) -> MemoryReader:
     if silenced:
         matchers = {"alertname": "TargetDown", "run": fake.RICH, "target": "vllm-1"}
         reader.put_silence(matchers, NOW - 300, NOW + 3300, "alice", "node drained for a new driver")
-        reader.mute()
     return reader

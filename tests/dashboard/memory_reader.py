@@ -132,15 +132,12 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         with self._lock:
             self.alert_rows = list(alerts)
 
-    def mute(self) -> None:
-        """What a tick does: alerts are stored with the silences of that moment."""
-        with self._lock:
-            self.alert_rows = [self._muted(alert) for alert in self.alert_rows]
-
     def _muted(self, alert: AlertInfo) -> AlertInfo:
-        hit = next((s for s, m in self.silence_rows if m.items() <= alert.labels.items()), None)
-        if hit is None or alert.state == "resolved":
+        if alert.muted.startswith("inhibited"):
             return alert
+        hit = next((s for s, m in self.silence_rows if m.items() <= alert.labels.items()), None)
+        if hit is None:
+            return replace(alert, muted="")
         return replace(alert, muted=f"silenced by {hit.created_by} until 12:30 UTC: {hit.comment} (id {hit.id})")
 
     def put_silence(self, matchers: Mapping[str, str], starts: float, ends: float, by: str, comment: str) -> str:
@@ -221,7 +218,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
 
     def alerts(self, run: str | None = None) -> list[AlertInfo]:
         with self._lock:
-            found = [a for a in self.alert_rows if run in (None, a.run) and a.state != "resolved"]
+            found = [self._muted(a) for a in self.alert_rows if run in (None, a.run) and a.state != "resolved"]
         return sorted(found, key=lambda a: (a.state != "firing", _GRAVE.index(a.severity), a.active_at))
 
     def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:

@@ -11,7 +11,6 @@ from dashboard.live import Views
 from dashboard.page import Rules, Scope
 from dashboard.page import cells as of_page
 from dashboard.pages import PAGES, by_key, by_path
-from server.alerts.matchers import Matcher
 from server.query.types import RuleInfo
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
@@ -114,8 +113,7 @@ def test_muted_says_by_whom_and_until_when(reader: MemoryReader) -> None:
     assert row(found, fake_alerts.STALE, ".x") == {"told": [], "muted": "inhibited by TargetDown (liveness)"}
 
 
-def test_silences_count_before_the_next_tick_knows_of_them(reader: MemoryReader) -> None:
-    """An alert is stored with the silences of its run's last tick: a click must be seen at once all the same."""
+def test_what_is_silenced_is_among_the_muted(reader: MemoryReader) -> None:
     name = reader.put_silence({"alertname": "TrainerStarved", "run": fake.RICH}, fake.NOW, fake.NOW + 60, "bob", "")
     found = cells(reader)
     assert (found["al.firing"], found["n.firing"]) == ([alerts.key(fake_alerts.FULL)], 1)
@@ -124,11 +122,6 @@ def test_silences_count_before_the_next_tick_knows_of_them(reader: MemoryReader)
     assert set(cells(reader)["al.firing"]) == {alerts.key(fake_alerts.FULL), alerts.key(fake_alerts.DOWN)}
     # What inhibits is not ended with a silence.
     assert alerts.key(fake_alerts.STALE) in cells(reader)["al.muted"]
-
-
-def test_matchers_are_compared_as_they_are_written() -> None:
-    labels = (("a", 'say "x"'), ("b", "c:\\dir\nnext"))
-    assert [alerts._matcher(*pair) for pair in labels] == [str(Matcher(name, "=", value)) for name, value in labels]
 
 
 def test_a_thousand_alerts_are_a_number(reader: MemoryReader) -> None:

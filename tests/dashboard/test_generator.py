@@ -46,6 +46,13 @@ def test_what_does_not_work_is_said_first(reader: MemoryReader) -> None:
     assert rows(found, "gs.") == [["7", "up", "ok"], ["1", "hung", "critical"]]
 
 
+def test_engines_held_for_a_weight_update_are_up(reader: MemoryReader) -> None:
+    for state, value in (("up", 1.0), ("paused", 6.0)):
+        reader.append(actors.RUN, actors.one("generator_engines", "engines", state=state), [(actors.NOW, value)])
+    found = cells(reader)
+    assert (found["k.ge_up.v"], found["k.ge_up.n"]) == ("7", "of 8 · 1 hung · 6 paused")
+
+
 def test_verdict_answers_where_all_work(reader: MemoryReader) -> None:
     for state, value in (("up", 8.0), ("hung", 0.0)):
         reader.append(actors.RUN, actors.one("generator_engines", "engines", state=state), [(actors.NOW, value)])

@@ -73,10 +73,23 @@ def test_a_tab_that_is_told_asks_less_often(open_page: Open, reader: MemoryReade
     page = open_page(f"?run={fake.RICH}")
     until(page, "() => RS.pushed()")
     ticks, looks = page.evaluate("RS.ticks()"), len(reader.calls)
-    until(page, "ticks => RS.ticks() >= ticks + 20", ticks)
+    until(page, "ticks => RS.ticks() >= ticks + 36", ticks)
     asked = page.evaluate("RS.ticks()") - ticks
-    # Every fifth tick to know that the server is there; one more may have been under way.
-    assert reader.calls[looks:].count(f"since {fake.RICH}") <= asked / 5 + 1
+    # Every twelfth tick to know that the server is there; one more may have been under way.
+    assert 3 <= reader.calls[looks:].count(f"since {fake.RICH}") <= asked / 12 + 1
+
+
+def test_what_a_tab_was_told_counts_as_asked(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    until(page, "() => RS.pushed()")
+    looks = len(reader.calls)
+    for value in range(4):
+        ticks = page.evaluate("RS.ticks()")
+        tell(reader, 0, float(value))
+        until(page, NEWEST, float(value))
+        until(page, "ticks => RS.ticks() >= ticks + 8", ticks)
+    # One for each piece of news, and none by the clock.
+    assert reader.calls[looks:].count(f"since {fake.RICH}") <= 5
 
 
 def test_without_push_there_are_ticks(open_page: Open, reader: MemoryReader) -> None:
