@@ -216,14 +216,24 @@ def _funnel(records: Records, columns: Grid) -> View:
         for i, bar in enumerate(bars)
     }
     none = "" if bars else "No rollout left in this time."
+    unrecorded = [bar for bar in bars if bar.exit == "unrecorded"]
     purpose = records.asked.wanted.purpose or "train"
     return found | {
         "ro.f.in": funnel.in_flight,
         "ro.f.why": _sentence(funnel.why),
         "ro.f.none": none,
-        "ro.f.lost": _lost(funnel.wasted_usd, sum(bar.usd or 0.0 for bar in bars if bar.exit == "unrecorded")),
+        "ro.f.lost": _lost(funnel.wasted_usd, sum(bar.usd or 0.0 for bar in unrecorded)),
+        "ro.f.first": _first(records.cells("response_tokens", columns), columns) if unrecorded else None,
         "ro.f.of": purpose,
     }
+
+
+def _first(ended: Cells, columns: Grid) -> float | None:
+    """When the first record ended, where a tenth of the time shown or more is over by then: what was before that no
+    record tells of is no loss, it was not recorded.
+    """
+    first = next((at for at, counts in ended if counts), None)
+    return first if first is not None and first - columns.start >= (columns.end - columns.start) / 10 else None
 
 
 def _lost(usd: float | None, unrecorded: float) -> str:

@@ -84,6 +84,7 @@ def _funnel() -> Any:
     ]
     drawn = html.Div(className="exits", **{"data-draw": "exits"})
     notes = [t(html.P, f"ro.f.{key}", "note") for key in ("none", "lost", "why")]
+    notes.append(html.P(html.Span(**{"data-a": "ro.f.first"}), className="note first-record"))
     return html.Section([html.Div(title, className="row"), drawn, *notes], className="card panel", id="ro-funnel")
 
 

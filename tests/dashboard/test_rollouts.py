@@ -132,6 +132,18 @@ def test_dollars_of_which_no_record_tells_are_told_once(reader: MemoryReader) ->
     assert view(reader)["ro.f.lost"] == "17.2 USD went into what no record tells of."
 
 
+def test_funnel_says_where_records_began_after_the_tokens(reader: MemoryReader) -> None:
+    records = reader.records(made.ASYNC)
+    assert view(reader)["ro.f.first"] is None
+    records.rows = {name: row for name, row in records.rows.items() if row.moved_at >= made.NOW - 900}
+    first = view(reader)["ro.f.first"]
+    # The column in which it ended, of the 60 of an hour.
+    assert made.NOW - 960 <= first <= min(row.moved_at for row in records.rows.values() if row.response_tokens)
+    # Nothing went by before them that nobody recorded.
+    records.extra = []
+    assert view(reader)["ro.f.first"] is None
+
+
 def test_funnel_says_what_is_missing(reader: MemoryReader) -> None:
     kept = reader.records(made.ASYNC)
     kept.why, kept.extra = "dollars are not known: set usd_per_gpu_hour", [FunnelBar("surplus", 0, 0, None, None)]
