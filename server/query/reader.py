@@ -3,8 +3,10 @@
 Nothing is kept but constants and the names of series."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 from collectors import record_formats
 from collectors.model import Labels
@@ -63,6 +65,9 @@ GONE_SECONDS = 86_400.0
 # More than a browser tab that slept over night misses between two steps; beyond it a fresh range is cheaper.
 DELTA_ROWS = 20_000
 SeqPoint = tuple[int, int, int, float | None, int]
+_T = TypeVar("_T")
+# What was asked in the block of one state under way: asked again, it is answered without the store.
+_TOLD: ContextVar[dict[Hashable, Any] | None] = ContextVar("rollscope_told", default=None)
 _CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
 
 
@@ -118,7 +123,7 @@ class StoreReader(EngineReader):
             now=now,
             verdict=self._verdicts.now(row),
             signals=tuple(self._signals(row, now)),
-            alerts=tuple(shape.alert_now(alert, now) for alert in self._alerts.active(run)),
+            alerts=tuple(shape.alert_now(alert, now) for alert in self._active(run)),
             trust=tuple(self._targets(row.name, now)),
             facts=row.facts,
         )
@@ -241,7 +246,10 @@ class StoreReader(EngineReader):
     # ---- alerts
 
     def alerts(self, run: str | None = None) -> list[AlertInfo]:
-        return self._alerts.active(self._name(run))
+        return list(self._active(self._name(run)))
+
+    def _active(self, run: str | None) -> list[AlertInfo]:
+        return self._once(("active", run), lambda: self._alerts.active(run))
 
     def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
         return self._alerts.history(self._name(run), limit)
@@ -284,14 +292,29 @@ class StoreReader(EngineReader):
     def by_step(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
         return self._by_step.series(self._run(run).name, names, start, end, points)
 
-    def one_state(self) -> AbstractContextManager[None]:
-        return self._store.one_state()
+    @contextmanager
+    def one_state(self) -> Iterator[None]:
+        with self._store.one_state():
+            before = _TOLD.set({})
+            try:
+                yield
+            finally:
+                _TOLD.reset(before)
+
+    def _once(self, asked: Hashable, read: Callable[[], _T]) -> _T:
+        told, key = _TOLD.get(), (self, asked)
+        if told is None:
+            return read()
+        if key not in told:
+            told[key] = read()
+        found: _T = told[key]
+        return found
 
     def mark(self) -> int | None:
         return self._store.mark()
 
     def cursor(self, run: str) -> str:
-        found = self._store.cursor(run)
+        found = self._once(("cursor", run), lambda: self._store.cursor(run))
         if found is None:
             raise UnknownRun(run)
         return f"{found[0]}:{found[1]}"

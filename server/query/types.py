@@ -356,7 +356,7 @@ class Reader(EngineQueries, Protocol):
     def alerts(self, run: str | None = None) -> list[AlertInfo]:
         """Pending and firing alerts of one run or of all: firing first, the gravest first, then the oldest.
 
-        What inhibits one is as of the run's last tick; silences count from the moment they are made to that of their end.
+        What inhibits one is as of the run's last tick; a silence counts from when it is made to when it ends.
         """
 
     def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:

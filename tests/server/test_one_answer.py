@@ -1,0 +1,64 @@
+"""In a block of one state a question is answered once, and the next block sees what came since."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine, event
+
+from server.clock import WallClock
+from server.query import StoreReader
+from server.query.types import UnknownRun
+from server.store import Store
+from server.store.types import Batch
+from tests.store.test_alerts import FIRING
+
+
+@contextmanager
+def reads() -> Iterator[Counter[str]]:
+    """How often a table's rows were asked for."""
+    seen: Counter[str] = Counter()
+
+    def told(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        words = statement.split()
+        if words[0] == "SELECT" and "FROM" in words:
+            seen[words[words.index("FROM") + 1]] += 1
+
+    event.listen(Engine, "before_cursor_execute", told)
+    yield seen
+    event.remove(Engine, "before_cursor_execute", told)
+
+
+def test_what_a_page_asks_twice_is_read_once(store: Store) -> None:
+    store.write(Batch("run", alerts=[FIRING]))
+    reader = StoreReader(store, WallClock())
+    with reads() as seen, reader.one_state():
+        delta = reader.since("run", reader.cursor("run"))
+        assert [one["name"] for one in reader.status("run").alerts] == [FIRING.rule]
+        assert [one.name for one in reader.alerts("run")] == [FIRING.rule]
+        assert [one.name for one in reader.alerts()] == [FIRING.rule]
+        assert reader.alert_history("run") == [] and delta.cursor == reader.cursor("run")
+    # Of the run and of all; and the history.
+    assert (seen["alerts"], seen["silences"]) == (3, 2)
+    with reads() as seen:
+        reader.cursor("run")
+        reader.cursor("run")
+    assert seen["runs"] == 2
+
+
+def test_the_next_block_sees_what_came(store: Store) -> None:
+    store.write(Batch("run", alerts=[FIRING]))
+    reader, other = StoreReader(store, WallClock()), StoreReader(store, WallClock())
+    with reader.one_state():
+        before = reader.cursor("run")
+        with pytest.raises(UnknownRun):
+            reader.alerts("none")
+        store.write(Batch("run", alerts=[replace(FIRING, state="inactive")], run_fields={"lifecycle": "running"}))
+        assert len(reader.alerts("run")) == 1 and reader.cursor("run") == before
+        # Another reader's answers are its own.
+        assert other.cursor("run") == before
+    with reader.one_state():
+        assert reader.alerts("run") == []
+    assert reader.alerts("run") == []
