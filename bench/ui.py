@@ -1,6 +1,6 @@
 """What looking at a run costs: first chart, datum to pixel, open tabs, memory; beside TensorBoard and trackio.
 
-    python -m bench.ui [--only cold,pixel,tabs,collect,month,memory] [--hours 2] [--speed 60]
+    python -m bench.ui [--only cold,pixel,tabs,collect,month,memory] [--hours 4] [--speed 60]
 
 JSON lines, each with its target; nothing needs a network. Peers show the same run, written by their own writers, in
 the same Chromium in the same minutes: ratios hold where the machine is busy, times are of the machine. ``slowness``
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each state is watched")
     parser.add_argument("--viewers", type=int, default=10)
     parser.add_argument("--days", type=float, default=30.0, help="of the long run")
-    parser.add_argument("--hours", type=float, default=2.0, help="of the run, for memory")
+    parser.add_argument("--hours", type=float, default=4.0, help="of the run, for memory")
     parser.add_argument("--speed", type=float, default=60.0, help="how fast those pass")
     given = vars(parser.parse_args())
     only = given.pop("only").split(",")

@@ -157,7 +157,10 @@ def _looked_at(browser: Browser, served: Served, count: int, watched: Callable[[
 
 
 def memory(browser: Browser, clients: int, hours: float, speed: float) -> None:
-    """Slopes of the page's heap and the server's memory over compressed time, the first quarter left out."""
+    """Slopes of the page's heap and the server's memory over compressed time: of its second half, and of the first.
+
+    In the first what fills once fills: caches, windows of an hour, the allocators' parts.
+    """
     real = min(2, clients)
     with tempfile.TemporaryDirectory(prefix="rs-bench-") as folder, demo(folder, speed) as served:
         (run,) = served.runs()
@@ -165,12 +168,13 @@ def memory(browser: Browser, clients: int, hours: float, speed: float) -> None:
             pages = [page for page, _ in opened]
             with Viewers(served.url, pull_of(pages[0]), clients - real) as others:
                 samples = _sampled(pages, served, hours, speed)
-    settled = [one for one in samples if one[0] >= hours / 4]
+    halves = [one for one in samples if one[0] >= hours / 2], [one for one in samples if one[0] <= hours / 2 + 0.1]
     more = {"clients": clients, "hours": hours, "speed": speed, "looks": others.asked, "failed": others.failed}
     for name, part, last in (("heap of the page", 1, samples[-1][1]), ("server RSS", 2, samples[-1][2])):
-        growth = slope([(one[0], one[part]) for one in settled])
+        growth, warming = (slope([(one[0], one[part]) for one in half]) for half in halves)
         spread = [round(one[part], 1) for one in samples]
-        report(f"{name}: MB per hour", growth, None, last_mb=round(last, 1), samples_mb=spread, **more)
+        warm = {"first_half": round(warming, 2), "last_mb": round(last, 1)}
+        report(f"{name}: MB per hour", growth, None, **warm, samples_mb=spread, **more)
 
 
 def _sampled(pages: Sequence[Page], served: Served, hours: float, speed: float) -> list[tuple[float, float, float]]:
