@@ -16,6 +16,9 @@ from server.query.types import Reader, UnknownRun
 
 # Half of it is what push adds to a datum's way to the screen; a look is one row of the database.
 EVERY_SECONDS = 0.2
+# SQLite's log is written just before what it holds is seen, and longer before where its writer is held in between: so
+# many looks at the mark later all runs are looked at once more.
+AGAIN = 5
 # A socket costs memory as long as it is open: beyond these tabs look by the clock, which any number can.
 MOST = 500
 _LATER, _NO_RUN = 1013, 4404
@@ -70,10 +73,13 @@ class News:
 
     async def _look(self) -> None:
         seen: int | None = None
+        left = 0
         while self._tabs:
             # Read before the cursors: what is written in between moves it again.
             mark = self._mark()
-            if mark is None or mark != seen:
+            left -= 1
+            if mark is None or mark != seen or left == 0:
+                left = AGAIN if mark != seen else 0
                 looked = [await self._look_at(run) for run in tuple(self._tabs)]
                 # A look that failed is due again, whether or not more is written.
                 seen = mark if all(looked) else None

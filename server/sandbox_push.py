@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from collectors.model import FailureCause, LatencySource, Sandbox, SandboxState
 from collectors.readers.causes import cause_of
+from server import push_values as checks
 
 FIELDS = (
     "provider", "id", "state", "name", "run_key", "provider_state", "requested_at", "started_at", "ready_at",
@@ -60,7 +61,8 @@ def _items(body: bytes) -> Iterator[object]:
             raise ValueError("the body is not JSON") from None
         yield from _bounded(found)
         return
-    yield from (_parsed(line) for line in _bounded([line for line in text.splitlines() if line.strip()]))
+    # Not `splitlines`: JSON has U+2028 and its like within a text.
+    yield from (_parsed(line) for line in _bounded([line for line in text.split("\n") if line.strip()]))
 
 
 def _bounded(items: list[Any]) -> list[Any]:
@@ -115,8 +117,7 @@ def _value(name: str, value: object) -> object:
         if not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false")
         return value
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be a text")
+    found = (checks.identity if name in ("provider", "id") else checks.cleaned)(name, value)
     if name in _WORDS and value not in _WORDS[name]:
         raise ValueError(f"{name} must be one of {', '.join(_WORDS[name])}")
-    return value
+    return found

@@ -8,6 +8,8 @@
   const none = () => window.dash_clientside.no_update;
   const since = (then) => performance.now() - then;
   let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, sentTick = 0, paused = false, clock = null;
+  // Since when answers are waited for: who was paused or out of sight did not ask, and nothing is lost by that.
+  let awakeAt = 0;
   let looked = false, news = false, waiting = "";
 
   // The server's clock: a demo's may run apart from the browser's.
@@ -45,13 +47,18 @@
     clock = setInterval(heartbeat, 1000);
     RS.by("live").addEventListener("click", () => {
       paused = !paused;
-      heartbeat();
+      wake();
     });
-    document.addEventListener("visibilitychange", heartbeat);
+    document.addEventListener("visibilitychange", wake);
     for (const name of ["pointermove", "keydown", "focus"]) window.addEventListener(name, () => (looked = true), { passive: true });
     RS.by("unzoom").addEventListener("click", RS.reset);
     // Runs come and go while a page is open: the menu is as young as the look at it.
     RS.by("run-menu").addEventListener("toggle", (event) => event.target.open && !paused && RS.boot && RS.reload());
+  }
+
+  function wake() {
+    awakeAt = performance.now();
+    heartbeat();
   }
 
   function heartbeat() {
@@ -64,7 +71,8 @@
     for (const link of RS.all("#runs a, #ranges a"))
       if (link.classList.contains("current")) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
-    const state = paused ? "paused" : RS.boot.over ? "over" : since(heardAt) > (RS.pushed() ? LOST_TOLD : LOST) && !document.hidden ? "lost" : "live";
+    const lost = since(Math.max(heardAt, awakeAt)) > (RS.pushed() ? LOST_TOLD : LOST) && !document.hidden;
+    const state = paused ? "paused" : RS.boot.over ? "over" : lost ? "lost" : "live";
     const life = String(RS.view.life || "");
     const words = { paused: "Paused", over: life.charAt(0).toUpperCase() + life.slice(1), lost: "No connection", live: "Live" };
     const button = RS.by("live"), newest = RS.view.newest;

@@ -88,7 +88,7 @@ class SandboxStore:
         """Those of the (provider, id) that are known."""
         wanted: defaultdict[str, set[str]] = defaultdict(set)
         for provider, identity in keys:
-            wanted[provider].add(identity)
+            wanted[clean(provider)].add(clean(identity))
         c = sandboxes.c
         # One provider at a time is a look into the key for each; by the ids alone all of the run's would be read.
         parts = (self._rows(run, c.provider == one, among(c.id, sorted(ids))) for one, ids in wanted.items())

@@ -106,6 +106,36 @@ def test_without_push_there_are_ticks(open_page: Open, reader: MemoryReader) -> 
     assert page.locator("#live-word").inner_text() == "Live"
 
 
+# Every word beside the light, from now on; and a minute passes.
+WATCH = """() => {
+  const word = document.getElementById("live-word");
+  window.words = [];
+  new MutationObserver(() => words.push(word.textContent)).observe(word, {childList: true});
+  window.hidden = false;
+  Object.defineProperty(document, "hidden", {configurable: true, get: () => window.hidden});
+}"""
+A_MINUTE = "() => { const now = performance.now.bind(performance); performance.now = () => now() + 60000; }"
+HIDE = "hidden => { window.hidden = hidden; document.dispatchEvent(new Event('visibilitychange')); }"
+
+
+def test_who_did_not_ask_has_not_lost_the_server(open_page: Open, reader: MemoryReader) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    until(page, "() => RS.pushed()")
+    page.evaluate(WATCH)
+    for value, away, back in (
+        (55.0, lambda: page.locator("#live").click(), lambda: page.locator("#live").click()),
+        (77.0, lambda: page.evaluate(HIDE, True), lambda: page.evaluate(HIDE, False)),
+    ):
+        away()
+        until(page, "() => !RS.pushed()")
+        page.evaluate(A_MINUTE)
+        tell(reader, 0, value)
+        back()
+        until(page, NEWEST, value)
+        assert page.locator("#live-word").inner_text() == "Live"
+    assert "No connection" not in page.evaluate("words")
+
+
 def test_a_server_that_comes_back_pushes_again(open_page: Open, reader: MemoryReader, serving: Serving) -> None:
     page = open_page(f"?run={fake.RICH}")
     until(page, "() => RS.pushed()")

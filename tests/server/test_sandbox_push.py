@@ -148,6 +148,36 @@ def test_a_body_that_cannot_be_read_is_a_400_or_a_named_line(run: Bench, body: b
     assert run.store.sandboxes.page("run") == []
 
 
+@pytest.mark.parametrize("sent", ["a\0b", "ab\0", "a\ud800b"])
+def test_an_id_no_database_takes_is_one_sandbox_however_often_it_is_pushed(run: Bench, sent: str) -> None:
+    web, kept = Web(run), sent.replace("\0", "").replace("\ud800", "?")
+    for at, times in ((1, {"requested_at": T0}), (5, {"ready_at": T0 + 4})):
+        run.clock.set(T0 + at)
+        answer = web("POST", "/api/v1/runs/run/sandboxes", content=json.dumps({"id": sent, "provider": sent, **times}))
+        assert (answer.status_code, answer.json()) == (200, {"taken": 1, "refused": []})
+    (row,) = web("GET", "/api/v1/runs/run/sandboxes").json()["sandboxes"]
+    assert (row["provider"], row["id"]) == (kept, kept)
+    assert (row["requested_at"], row["ready_at"]) == (T0, T0 + 4)
+
+
+def test_an_id_that_is_none_or_too_long_is_refused_and_the_rest_is_taken(run: Bench) -> None:
+    body = [{"id": "\0"}, {"id": "x" * 201}, {"id": "a", "provider": "p" * 201}, {"id": "x" * 200}]
+    answer = Web(run)("POST", "/api/v1/runs/run/sandboxes", content="\n".join(map(json.dumps, body)))
+    assert answer.status_code == 207 and answer.json()["taken"] == 1
+    assert [(one["line"], one["detail"]) for one in answer.json()["refused"]] == [
+        (1, "id is missing"),
+        (2, "id is longer than 200 characters"),
+        (3, "provider is longer than 200 characters"),
+    ]
+
+
+def test_a_line_ends_where_ndjson_says_and_not_within_a_text() -> None:
+    lines = [{"id": "a", "detail": "one\u2028two\x85three"}, {"id": "b"}]
+    found = parse("\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode())
+    assert [(one.id, one.detail) for one in found.records] == [("a", "one\u2028two\x85three"), ("b", "")]
+    assert found.refused == []
+
+
 def test_an_impossible_run_name_is_refused(run: Bench) -> None:
     assert Web(run)("POST", f"/api/v1/runs/{'x' * 300}/sandboxes", json=[{"id": "a"}]).status_code == 400
 

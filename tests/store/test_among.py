@@ -99,3 +99,7 @@ def test_sandboxes_of_a_provider_are_its_own(store: Store) -> None:
     rows = [SandboxRow("t", record, True, False, T0, T0) for record in both]
     store.write(Batch("run", sandboxes=rows))
     assert [row.record for row in store.sandboxes.get("run", [("e2b", "same"), ("modal", "other")])] == [both[1]]
+    # As a provider may spell one: half a surrogate pair, and a NUL, are kept as `clean` has them.
+    odd = Sandbox("e2b\0", "a\ud800b", "running")
+    store.write(Batch("run", sandboxes=[SandboxRow("t", odd, True, False, T0, T0)]))
+    assert [row.record.id for row in store.sandboxes.get("run", [("e2b\0", "a\ud800b")])] == ["a?b"]
