@@ -73,7 +73,7 @@ def fleet(scope: Scope) -> list[Engine]:
     facts = scope.facts
     told = (one.value or 0.0 for one in facts.signals if one.signal == "generator_engines")
     keep = max(KEEP_SECONDS, _PER_ENGINE * sum(told))
-    return scope.shared.get(("engines", scope.run, at), keep, lambda: _read(scope, at))
+    return scope.shared.get(("engines", scope.run, at), keep, lambda: _read(scope, at), scope.cursor)
 
 
 def _read(scope: Scope, at: float | None) -> list[Engine]:

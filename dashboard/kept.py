@@ -11,11 +11,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+# An answer of an older state is read again after so many times what reading took: a tenth of a thread at most, however
+# fast a run moves.
+_REST = 10
+
+
 @dataclass(slots=True)
 class _Entry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     at: float | None = None
     until: float = inf
+    took: float = 0.0
+    state: str = ""
     value: Any = None
 
 
@@ -30,17 +37,28 @@ class Kept:
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
-    def get(self, key: Hashable, seconds: float, read: Callable[[], T]) -> T:
-        """What ``read`` said at most ``seconds`` ago. What it raises is raised, and not kept."""
+    def get(self, key: Hashable, seconds: float, read: Callable[[], T], state: str = "") -> T:
+        """What ``read`` said at most ``seconds`` ago. What it raises is raised, and not kept.
+
+        ``state``: the cursor of what is shown beside it. Of another state it is read again, but not all the time.
+        """
         entry = self._entry(key)
         # Of many browsers that ask for the same at once, one reads; those with another run do not wait.
         with entry.lock:
-            if entry.at is None or self._clock() - entry.at > seconds:
+            if self._due(entry, seconds, state):
+                began = self._clock()
                 entry.value = read()
-                entry.at = self._clock()
-                entry.until = entry.at + seconds
+                entry.at, entry.state = self._clock(), state
+                entry.took, entry.until = entry.at - began, entry.at + seconds
             value: T = entry.value
         return value
+
+    def _due(self, entry: _Entry, seconds: float, state: str) -> bool:
+        if entry.at is None:
+            return True
+        age = self._clock() - entry.at
+        # Who is at no state, as at a page's first load, shows what others see.
+        return age > seconds or bool(state and state != entry.state and age >= _REST * entry.took)
 
     def _entry(self, key: Hashable) -> _Entry:
         with self._lock:

@@ -103,6 +103,7 @@ class Records:
         return self._kept(("open", name, life), lambda: self.scope.reader.rollout(self.scope.run, name, life))
 
     def _kept(self, key: Hashable, read: Callable[[], T], seconds: float | None = None) -> T:
-        return self.scope.shared.get(
-            ("rollouts", self.scope.run, key), KEEP_SECONDS if seconds is None else seconds, read
-        )
+        scope, mine = self.scope, ("rollouts", self.scope.run, key)
+        if seconds is not None:
+            return scope.shared.get(mine, seconds, read)
+        return scope.shared.get(mine, KEEP_SECONDS, read, scope.cursor)

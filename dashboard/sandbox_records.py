@@ -41,7 +41,9 @@ class Records:
 
 def records(scope: Scope) -> Records:
     """As read at most `KEEP_SECONDS` ago."""
-    return scope.shared.get(("sandboxes", scope.run), KEEP_SECONDS, lambda: _read(scope.reader, scope.run))
+    return scope.shared.get(
+        ("sandboxes", scope.run), KEEP_SECONDS, lambda: _read(scope.reader, scope.run), scope.cursor
+    )
 
 
 def _read(reader: Reader, run: str) -> Records:

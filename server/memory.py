@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,9 +26,14 @@ def seldom_swept() -> None:
 
 
 def few_arenas() -> bool:
-    """Threads share free memory; said before there are any. False: this C library has no such parts."""
+    """Threads share free memory; said before there are any. False: not said.
+
+    Whoever runs it has (``MALLOC_ARENA_MAX``), or this C library has no such parts.
+    """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
-    return option is not None and bool(option(_M_ARENA_MAX, ARENAS))
+    if option is None or "MALLOC_ARENA_MAX" in os.environ:
+        return False
+    return bool(option(_M_ARENA_MAX, ARENAS))
 
 
 def give_back() -> bool:

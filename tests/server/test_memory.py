@@ -1,6 +1,7 @@
 """What a process gives back to the system, and what is not looked through for garbage."""
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -90,3 +91,9 @@ def test_threads_share_two_parts_of_memory() -> None:
     untold = _PARTS.replace("assert few_arenas()", "")
     told = subprocess.run([sys.executable, "-c", untold], capture_output=True, text=True, check=True).stdout
     assert told.count("<heap nr=") > 2
+
+
+def test_who_runs_it_may_say_another_number() -> None:
+    asks = "from server.memory import few_arenas; print(few_arenas())"
+    env = {**os.environ, "MALLOC_ARENA_MAX": "8"}
+    assert subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, env=env).stdout == "False\n"
