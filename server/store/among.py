@@ -8,31 +8,32 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Dialect, Integer, Text, bindparam
+from sqlalchemy import ARRAY, BigInteger, Column, ColumnElement, Dialect, Integer, Text, bindparam
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
 class _List(TypeDecorator[Any]):
-    """A list in one parameter: SQLite takes it apart as JSON, PostgreSQL as the text of an array."""
+    """A list in one parameter: SQLite takes it apart as JSON, PostgreSQL has arrays.
+
+    Not as the text of an array: reading one is no constant to PostgreSQL, which may then do it for every row.
+    """
 
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
-        if dialect.name == "sqlite":
-            return json.dumps(value)
-        return f"{{{','.join(map(_element, value))}}}"
+    def __init__(self, numbers: bool) -> None:
+        super().__init__()
+        self.numbers = numbers
 
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        array = ARRAY(BigInteger if self.numbers else Text)
+        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else array)
 
-def _element(value: int | str) -> str:
-    if isinstance(value, int):
-        return str(value)
-    # Always in quotes: in an array a bare NULL is none, and a comma the next one.
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return json.dumps(value) if dialect.name == "sqlite" else value
 
 
 class _Among(FunctionElement[Any]):
@@ -42,7 +43,7 @@ class _Among(FunctionElement[Any]):
 
 def among(column: Column[Any], values: Iterable[int] | Iterable[str]) -> ColumnElement[Any]:
     """``column`` (of numbers or of text) is one of ``values``; of none it never is."""
-    return _Among(column, bindparam(None, list(values), _List()))
+    return _Among(column, bindparam(None, list(values), _List(isinstance(column.type, Integer))))
 
 
 @compiles(_Among, "sqlite")
@@ -54,5 +55,4 @@ def _sqlite(element: _Among, compiler: SQLCompiler, **words: Any) -> str:
 @compiles(_Among, "postgresql")
 def _postgresql(element: _Among, compiler: SQLCompiler, **words: Any) -> str:
     column, told = (compiler.process(part, **words) for part in element.clauses)
-    kind = "bigint" if isinstance(next(iter(element.clauses)).type, Integer) else "text"
-    return f"{column} = ANY(CAST({told} AS {kind}[]))"
+    return f"{column} = ANY({told})"
