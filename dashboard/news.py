@@ -86,7 +86,7 @@ class News:
             await asyncio.sleep(self._every)
 
     def _mark(self) -> int | None:
-        # Not in a thread: to wake one up was two thirds of what an idle tab cost.
+        # Not in a thread: to wake one up was a third of what an idle tab cost.
         try:
             return self._reader.mark()
         except Exception as error:  # noqa: BLE001 - it only saves looks: those say what is wrong, too

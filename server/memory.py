@@ -11,7 +11,7 @@ from contextlib import contextmanager
 # with the tick, and hardly any of it was in a ring: looking for them was a sixth of a page's cost. So many are 10 MB.
 YOUNG_OBJECTS = 50_000
 # Parts of its memory the C library hands out from, each to some threads (default: eight a core). What was freed in one
-# serves no other: with twenty threads a hundred MB after six hours of a run, of two parts 15.
+# serves no other: a hundred MB after six hours of a run, with two parts 15.
 ARENAS = 2
 _M_ARENA_MAX = -8  # mallopt's, of glibc's malloc.h
 # Giving back takes 2 to 20 ms, beside whatever runs.

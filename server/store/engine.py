@@ -32,7 +32,7 @@ class StoreError(Exception):
 
 
 class _Mark:
-    """When SQLite's log was last written to: no connection, no thread, a thousandth of what a query costs."""
+    """When SQLite's log was last written to: no connection, no thread, a hundredth of what a query costs."""
 
     def __init__(self, path: Path) -> None:
         self._log = f"{path}-wal"
