@@ -191,12 +191,3 @@ def test_sql_is_in_the_store_only() -> None:
     for path in files():
         if not path.relative_to(ROOT).as_posix().startswith(("server/store/", "migrations/")):
             assert not any(name.split(".")[0] in ("sqlalchemy", "psycopg") for name in imports(path)), path
-
-
-def test_files_stay_small() -> None:
-    """400 lines is what one reads in a sitting; tables aside."""
-    tables = {"collectors/catalog", "server/store/tables.py", "migrations/versions"}
-    for path in files():
-        name = path.relative_to(ROOT).as_posix()
-        if not any(name.startswith(table) for table in tables):
-            assert len(path.read_text("utf-8").splitlines()) <= 400, name
