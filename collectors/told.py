@@ -37,6 +37,8 @@ NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "turns_drift_ratio": (("turns", "consumptions"),),
     "zero_advantage_environment_ratio": ((*_GROUPS, "environment"),),
     "zero_advantage_group_ratio": (_GROUPS,),
+    "zero_advantage_groups": (_GROUPS,),
+    "zero_advantage_low_ratio": (_GROUPS,),
     "zero_advantage_ratio": (_GROUPS,),
 }  # fmt: skip
 """Signal -> fields of `collectors.model.Rollout` it needs, any of several sets. Not fields: ``parts`` (a rollout is

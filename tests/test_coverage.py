@@ -31,6 +31,8 @@ NOT_RECORDED: dict[str, set[str]] = {
         "queue_samples",
         "queue_samples_now",
         "zero_advantage_group_ratio",
+        "zero_advantage_groups",
+        "zero_advantage_low_ratio",
         "zero_advantage_ratio",
     },
     # The queues are on the status page; recorded is a run without tools.
@@ -42,14 +44,15 @@ NOT_RECORDED: dict[str, set[str]] = {
         "queue_samples_now",
         "tool_calls",
     },
-    # Of agentic runs; recorded is RLVR.
-    "roll": {"turns"},
+    # Of agentic runs; recorded is RLVR, without the batch or the size of a group.
+    "roll": {"turns", "zero_advantage_groups"},
     # The printed log without a configuration; single-turn.
     "oat": {
         "compute_capacity_samples_per_second",
         "trainer_samples_per_second",
         "turns",
         "zero_advantage_group_ratio",
+        "zero_advantage_low_ratio",
         "zero_advantage_ratio",
     },
     # The bound is a fact of the user's: `finetune.max_lag` is in samples.
@@ -69,6 +72,8 @@ NOT_RECORDED: dict[str, set[str]] = {
         "truncation_ratio",
         "turns",
         "zero_advantage_group_ratio",
+        "zero_advantage_groups",
+        "zero_advantage_low_ratio",
         "zero_advantage_ratio",
     },
     # The bound is in a configuration TensorBoard does not keep; tokens in newer versions only.
@@ -99,7 +104,14 @@ NOT_RECORDED: dict[str, set[str]] = {
     # A task without tools.
     "trl": {"generation_held_ratio", "failure_ratio", "tool_calls"},
     # Runs without filtered groups, tools that fail or a bound in the configuration.
-    "verl": {"failure_ratio", "staleness_bound_ratio", "zero_advantage_group_ratio", "zero_advantage_ratio"},
+    "verl": {
+        "failure_ratio",
+        "staleness_bound_ratio",
+        "zero_advantage_group_ratio",
+        "zero_advantage_groups",
+        "zero_advantage_low_ratio",
+        "zero_advantage_ratio",
+    },
     # A page, read over HTTP.
     "verl_transfer_queue": {"queue_batches", "queue_samples", "queue_samples_now"},
 }

@@ -23,6 +23,19 @@ def deviation(values: Sequence[float]) -> float:
     return sqrt(fsum([(value - middle) ** 2 for value in values]) / len(values))
 
 
+# Two-sided 95 % of the normal distribution.
+NORMAL_95 = 1.96
+
+
+def lowest_share(share: float, count: float) -> float:
+    """Lower end of the 95 % interval of a share of ``count`` draws (Wilson, 1927); 0 for no draw."""
+    if count <= 0:
+        return 0.0
+    square = NORMAL_95 * NORMAL_95 / count
+    half = NORMAL_95 * sqrt(max(0.0, share * (1 - share) / count + square / (4 * count)))
+    return max(0.0, (share + square / 2 - half) / (1 + square))
+
+
 def joined(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
     """Counts by value, added up."""
     found: dict[int, int] = {}

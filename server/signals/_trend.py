@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from statistics import median
 
-# Two-sided 95 % of the normal distribution, which Kendall's statistic follows from ten points on.
-NORMAL_95 = 1.96
+from server.signals._spread import NORMAL_95
+
 # Fewer points than this give no interval worth the name.
 FEWEST = 8
 
@@ -43,7 +43,7 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     )
     if not slopes:
         return None
-    # Sen's interval: so many of the ordered slopes are cut off on each side.
+    # Kendall's statistic is normal from ten points on. Sen's interval: so many of the ordered slopes are cut off on each side.
     width = NORMAL_95 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     cut = max(0, math.floor((len(slopes) - width) / 2))
     return Trend(median(slopes), slopes[cut], slopes[len(slopes) - 1 - cut])

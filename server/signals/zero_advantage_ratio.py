@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from collectors.model import Labels
 from server.signals._groups import ZERO_ADVANTAGE
 from server.signals._model import Answer, NotApplicable, Signal, Unknown, Value, View
-from server.signals._recorded import either
+from server.signals._recorded import window as records_window
 from server.signals._rollout_notes import GroupNote
 from server.signals._rollouts import Window
-from server.signals._steps import mean, too_few, window
+from server.signals._steps import STEP_MINIMUM, mean, too_few, window
 
 _HINT = (
     "this trainer reports no zero-advantage share and none can be derived from its scalars: log it "
@@ -19,16 +21,66 @@ COMPLETED = ("basis", "completed")
 ADMITTED = ("basis", "admitted")
 NO_GROUPS = "records tell no complete group: log `group_id`, `group_size` and `reward` (or `group_complete_at`)"
 ALONE = "groups of one have no baseline of their own"
+SAMPLE = "a sample of the run's groups"
 
 
-def _logged(view: View) -> Answer:
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of groups without gradient.
+
+    Attributes:
+        groups: number of groups it is of; None: the trainer's log has the share and no number of groups.
+        why: "" or `SAMPLE`, where the source reports some groups only.
+    """
+
+    labels: Labels
+    share: float
+    groups: float | None
+    why: str = ""
+
+
+def shares(view: View) -> list[Share] | Unknown | NotApplicable:
+    """Shares with the number of groups behind each, from one source: records, else the trainer's log.
+
+    Records of a sample come after the log. A number of groups is never of another source than its share.
+    """
+    found: list[Share] | Unknown | NotApplicable = view.once("zero_advantage", _shares)
+    return found
+
+
+def _shares(view: View) -> list[Share] | Unknown | NotApplicable:
+    logged = _logged(view)
+    if not view.rollouts.met:
+        return logged
+    records = records_window(view)
+    recorded = Unknown(records.why) if records.why else _recorded(view, records)
+    for answer in (logged, recorded) if records.sampled else (recorded, logged):
+        if isinstance(answer, list):
+            return answer
+    # The run has records: the reason that is missing in them is the one to show.
+    return logged if isinstance(logged, NotApplicable) else recorded
+
+
+def _logged(view: View) -> list[Share] | Unknown | NotApplicable:
     whole = window(view, "groups_zero_advantage_ratio")
     split = window(view, "groups_all_solved_ratio", "groups_none_solved_ratio")
+    missing = too_few(split or whole, _HINT)
+    if missing is not None:
+        return missing
     if split:
-        missing = too_few(split, _HINT)
         share = mean(split, "groups_all_solved_ratio") + mean(split, "groups_none_solved_ratio")
-        return missing or [Value(share, (COMPLETED,))]
-    return too_few(whole, _HINT) or [Value(mean(whole, "groups_zero_advantage_ratio"), (COMPLETED,))]
+    else:
+        share = mean(whole, "groups_zero_advantage_ratio")
+    return [Share((COMPLETED,), share, _logged_groups(view))]
+
+
+def _logged_groups(view: View) -> float | None:
+    """Groups of the last 10 steps in the trainer's log: reported, else samples / group size."""
+    for metric, size in (("trainer_groups", 1.0), ("trainer_samples", view.fact("group_size"))):
+        rows = window(view, metric)
+        if len(rows) >= STEP_MINIMUM and size:
+            return sum(row.values[(metric, ())] for row in rows) / size
+    return None
 
 
 def causes(groups: Sequence[GroupNote]) -> dict[str, float]:
@@ -42,9 +94,16 @@ def no_groups(view: View) -> Unknown | NotApplicable:
     return NotApplicable(ALONE) if view.rollouts.alone or view.fact("group_size") == 1 else Unknown(NO_GROUPS)
 
 
-def _recorded(view: View, found: Window) -> Answer:
+def _recorded(view: View, found: Window) -> list[Share] | Unknown | NotApplicable:
     bases = ((COMPLETED, found.groups), (ADMITTED, found.admitted))
-    return [Value(sum(causes(of).values()), (basis,)) for basis, of in bases if of] or no_groups(view)
+    return [
+        Share((basis,), sum(causes(of).values()), len(of), SAMPLE if of[0].sampled else "") for basis, of in bases if of
+    ] or no_groups(view)
+
+
+def _compute(view: View) -> Answer:
+    found = shares(view)
+    return [Value(one.share, one.labels) for one in found] if isinstance(found, list) else found
 
 
 SIGNAL = Signal(
@@ -56,7 +115,7 @@ SIGNAL = Signal(
     "groups, and where records tell it of admitted ones; last 10 steps.",
     inputs=("groups_zero_advantage_ratio", "groups_all_solved_ratio", "groups_none_solved_ratio"),
     cadence="step",
-    compute=either(_recorded, _logged),
+    compute=_compute,
     hint=_HINT,
     # 30 %: a third of the generated tokens buys nothing; 50 %: the default alert, near the published 55 %.
     watch=0.30,

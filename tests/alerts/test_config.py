@@ -61,6 +61,7 @@ def test_the_pack_watches_what_it_must() -> None:
         ("EngineDown", 'generator_engine_state{state="down"} == 1 and target_up == 1 for 1m'),
         ("EngineFrozen", "generator_frozen == 1 for 1m"),
         ("AllZeroRewards", 'reward{stat="mean"} == 0 and failure_ratio > 0.2 for 2m'),
+        ("ZeroAdvantageHigh", "zero_advantage_ratio > 0.5 and zero_advantage_low_ratio > 0.33 for 10m"),
         ("ResponseLengthDrift", "response_length_drift_ratio > 1.5 for 10m"),
         ("KVCeilingAhead", 'kv_concurrency_limit_forecast_seconds{bound="mid"} < 21600 for 30m'),
         ("IdleBurn", "sum(increase(idle_usd_total[1h])) > 100"),

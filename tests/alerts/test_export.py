@@ -92,20 +92,30 @@ CROSSING: dict[str, tuple[str, list[float]]] = {
     "Bottleneck": ("verdict=generator_bound", [0, 1, 1, 0] + [1] * 17 + [0, 1]),
 }
 
+# Further conditions of a rule: a constant value that holds, with its labels.
+ALSO: dict[str, tuple[str, float]] = {
+    "zero_advantage_low_ratio": ("basis=completed", 0.5),
+}
+
 
 def ours(rule: Rule, series: str, values: list[float]) -> list[str]:
     """State at every minute by our own machine."""
     machine, found = Evaluator([rule], "r"), []
+    also = {one.name: table({ALSO[one.name][0]: ALSO[one.name][1]}) for one in rule.also}
     for minute, value in enumerate(values):
-        machine.evaluate(OneFrame(T0 + 60 * minute, {rule.condition.name: table({series: value})}))
+        machine.evaluate(OneFrame(T0 + 60 * minute, {rule.condition.name: table({series: value}), **also}))
         states = {alert.state for alert in machine.active if alert.state != "resolved"}
         found.append(next(iter(states), "inactive"))
     return found
 
 
+def promql(name: str, series: str) -> str:
+    pairs = "".join(f',{label}="{value}"' for label, value in labels(series))
+    return f'rollscope_{name}{{run="r"{pairs}}}'
+
+
 def promtool_test(rule: Rule, series: str, values: list[float]) -> dict[str, Any]:
     """The same series, with what our machine said as what is expected of Prometheus."""
-    pairs = "".join(f',{name}="{value}"' for name, value in labels(series))
     expected = []
     for minute, state in enumerate(ours(rule, series, values)):
         for alertstate in ("pending", "firing"):
@@ -115,7 +125,9 @@ def promtool_test(rule: Rule, series: str, values: list[float]) -> dict[str, Any
     return {
         "interval": "1m",
         "input_series": [
-            {"series": f'rollscope_{rule.condition.name}{{run="r"{pairs}}}', "values": " ".join(map(str, values))},
+            {"series": promql(rule.condition.name, series), "values": " ".join(map(str, values))},
+            *({"series": promql(one.name, ALSO[one.name][0]), "values": f"{ALSO[one.name][1]}x{len(values)}"}
+              for one in rule.also),
             {"series": 'rollscope_run_state{run="r",state="running"}', "values": f"1x{len(values)}"},
         ],
         "promql_expr_test": expected,

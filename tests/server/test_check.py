@@ -47,7 +47,10 @@ def test_every_recorded_run_lists_its_signals(capsys: pytest.CaptureFixture[str]
 
 
 # By the mode, by when rows come, and from records of rollouts, which are no keys.
-KEYLESS = {"staleness_versions", "trainer_stall_ratio", "zero_advantage_ratio", "zero_advantage_group_ratio"}
+KEYLESS = {
+    "staleness_versions", "trainer_stall_ratio", "zero_advantage_group_ratio", "zero_advantage_groups",
+    "zero_advantage_low_ratio", "zero_advantage_ratio",
+}  # fmt: skip
 COUNTED = {item.name for item in items() if item.name.endswith("_total")}
 TRAINED = {item.name for item in items()}
 

@@ -162,7 +162,9 @@ RECORDED = (
     "trl_completions/sync", "verifiers_rollouts/async", "verl_rollouts/v1",
 )  # fmt: skip
 # Of records alone, of three versions: what each body tells enough of. Beside those no signal of records has a value.
-GROUPED = {"reward", "zero_advantage_group_ratio", "zero_advantage_ratio"}
+GROUPED = {
+    "reward", "zero_advantage_group_ratio", "zero_advantage_groups", "zero_advantage_low_ratio", "zero_advantage_ratio",
+}  # fmt: skip
 USED = GROUPED | {"rollout_exit_ratio", "staleness_versions"}
 SHOWN = {
     "art_rollouts/pipeline": GROUPED | {"rollout_exit_ratio", "tool_calls", "turns"},

@@ -23,6 +23,8 @@ from server.signals.staleness_estimated_versions import SIGNAL as ESTIMATED
 from server.signals.staleness_versions import SIGNAL as STALENESS
 from server.signals.zero_advantage_environment_ratio import SIGNAL as BY_ENVIRONMENT
 from server.signals.zero_advantage_group_ratio import SIGNAL as BY_CAUSE
+from server.signals.zero_advantage_groups import SIGNAL as COUNTED
+from server.signals.zero_advantage_low_ratio import SIGNAL as AT_LEAST
 from server.signals.zero_advantage_ratio import SIGNAL as ZERO
 
 T = 1_000_000.0
@@ -118,6 +120,18 @@ def test_after_a_refill_the_bases_differ() -> None:
     }
     assert shares == pytest.approx({"all_solved": 0.2, "none_solved": 0.2, "equal_unknown": 0.2})
     assert values(EXITS.compute(seen(book)))[(("exit", "zero_advantage"),)] == pytest.approx(0.6)
+
+
+def test_a_share_is_shown_with_the_number_of_its_groups() -> None:
+    """Two traced groups at each of three versions, one of them equal: 3 of 6, which may be 19 % of the run's."""
+    book = fed(*[one for v in (8, 16, 24) for one in groups(v, (1.0, 1.0), (1.0, 0.0), sampled=True)])
+    completed, admitted = (("basis", "completed"),), (("basis", "admitted"),)
+    assert values(ZERO.compute(seen(book))) == {completed: 0.5, admitted: 0.5}
+    assert COUNTED.compute(seen(book)) == [
+        Value(6, completed, "a sample of the run's groups"), Value(6, admitted, "a sample of the run's groups"),
+    ]  # fmt: skip
+    # Wilson: (0.5 + 0.320 - 1.96 x sqrt(0.25 / 6 + 0.640 / 24)) / 1.640
+    assert values(AT_LEAST.compute(seen(book)))[completed] == pytest.approx(0.188, abs=5e-4)
 
 
 def test_groups_that_tell_no_time_but_their_use_are_in_by_its_version() -> None:

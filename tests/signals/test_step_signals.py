@@ -14,6 +14,8 @@ from server.signals.trainer_samples_per_second import SIGNAL as TRAINED
 from server.signals.trainer_step_seconds import SIGNAL as STEP
 from server.signals.trainer_wait_ratio import SIGNAL as WAIT
 from server.signals.zero_advantage_group_ratio import SIGNAL as SPLIT
+from server.signals.zero_advantage_groups import SIGNAL as COUNTED
+from server.signals.zero_advantage_low_ratio import SIGNAL as AT_LEAST
 from server.signals.zero_advantage_ratio import SIGNAL as ZERO
 from tests.signals.support import NOW, add, book, view
 
@@ -129,6 +131,25 @@ def test_a_bare_share_has_no_known_cause() -> None:
     rows = [{"groups_zero_advantage_ratio": share} for share in (0.0, 0.25, 0.125)]
     assert values(ZERO.compute(view(steps=book(rows)))) == {(COMPLETED,): 0.125}
     assert values(SPLIT.compute(view(steps=book(rows)))) == {(COMPLETED, ("cause", "equal_unknown")): 0.125}
+
+
+@pytest.mark.parametrize(
+    ("logged", "facts", "count", "low"),
+    [
+        # 8 groups in each of 5 steps; Wilson of 0.5 and 40: (0.5 + 0.048 - 1.96 x sqrt(0.25 / 40 + 0.096 / 160)) / 1.096
+        ({"trainer_groups": 8.0}, {}, 40.0, 0.352),
+        ({"trainer_samples": 32.0}, {"group_size": 4.0}, 40.0, 0.352),
+        # Without a number of groups the share stands as the trainer logs it.
+        ({"trainer_samples": 32.0}, {}, None, 0.5),
+    ],
+)
+def test_a_logged_share_has_the_number_of_groups_of_its_steps(
+    logged: dict[str, float], facts: dict[str, float], count: float | None, low: float
+) -> None:
+    seen = view(steps=book([{"groups_zero_advantage_ratio": 0.5, **logged}] * 5), **facts)
+    found = COUNTED.compute(seen)
+    assert (None if isinstance(found, Unknown) else values(found)[(COMPLETED,)]) == count
+    assert values(AT_LEAST.compute(seen)) == {(COMPLETED,): pytest.approx(low, abs=5e-4)}
 
 
 def test_half_a_split_is_not_a_split() -> None:
