@@ -176,6 +176,7 @@ class Reading:
         cursor: where to go on; None when the verb has no position (a page).
         more: a limit stopped the verb before the end: call a tail again at once, a poll within seconds.
         dropped: records that were refused (a broken line, say), with the first reason in ``why_dropped``.
+        implausible: how many of them are single values that their unit rules out; all else of the answer is whole.
         samples_scraped: samples met before mapping (``scrape_samples_scraped``).
         sandboxes: records met; the newest word on each id wins.
         rollouts: what is newly known of rollouts, oldest first; partial records of one are merged.
@@ -195,6 +196,7 @@ class Reading:
     more: bool = False
     dropped: int = 0
     why_dropped: str = ""
+    implausible: int = 0
     samples_scraped: int = 0
     sandboxes: tuple[Sandbox, ...] = ()
     rollouts: tuple[Rollout, ...] = ()

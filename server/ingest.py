@@ -18,13 +18,13 @@ from server.arrivals import StepArrival as StepArrival
 from server.facts import believed
 from server.known import Known
 from server.minutes import Minutes
-from server.plausible import ahead, complaint, plausible
+from server.plausible import ahead, complaint, plausible, values_only
 from server.rollout_feed import RolloutFeed
 from server.sandbox_ingest import REMEMBERED_SECONDS, SandboxArrival, SandboxIngest
 from server.signals._model import TargetHealth
 from server.signals._observed import WINDOWED
 from server.store import Store
-from server.store.types import GONE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
+from server.store.types import GONE, IMPLAUSIBLE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
 from server.told_restarts import ToldRestarts
 
 # Our own per-target series, in Prometheus' words.
@@ -363,11 +363,12 @@ class Ingest:
         for key, count in reading.unmapped.items():
             if key in unmapped or len(unmapped) < UNMAPPED_KEPT:
                 unmapped[key] = unmapped.get(key, 0) + count
-        why = complaint(reading) or ahead(reading, now) or self._complaint(target.name)
+        said, other = complaint(reading), ahead(reading, now) or self._complaint(target.name)
+        kind = IMPLAUSIBLE if said and not other and values_only(reading) else ""
         row = TargetRow(
             name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
-            last_ok_ts=_ms(now), error=why, scrape_seconds=seconds, samples=reading.samples_scraped,
-            dropped=(before.dropped if before else 0) + reading.dropped,
+            last_ok_ts=_ms(now), error=said or other, error_kind=kind, scrape_seconds=seconds,
+            samples=reading.samples_scraped, dropped=(before.dropped if before else 0) + reading.dropped,
             interval_seconds=target.interval_seconds, unmapped=unmapped,
         )  # fmt: skip
         self._note_health(target, row, batch, now)
@@ -387,12 +388,17 @@ def reads_files(collector: str) -> bool:
 
 
 def health(row: TargetRow) -> TargetHealth:
-    """A stored row as signals see it. An answer with a complaint beside it is not a complete one."""
+    """A stored row as signals see it.
+
+    An answer with a complaint is incomplete, unless only values were dropped that their unit rules out: the others are
+    whole.
+    """
     ok = row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
-    complete = row.up and not row.error
+    complete = row.up and (not row.error or row.error_kind == IMPLAUSIBLE)
     return TargetHealth(
-        row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete, row.gone
-    )
+        row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete, row.gone,
+        row.error,
+    )  # fmt: skip
 
 
 def _ms(seconds: float) -> int:

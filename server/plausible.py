@@ -77,6 +77,7 @@ def _meant(reading: Reading) -> Reading:
         samples=tuple(s for s in reading.samples if not cannot_be(s.metric, s.value)),
         histograms=tuple(item for item in reading.histograms if not _beyond(item)),
         dropped=reading.dropped + len(faults) + len(broken),
+        implausible=reading.implausible + len(faults) + len(broken),
         why_dropped=reading.why_dropped or (faults + broken)[0],
     )
 
@@ -91,6 +92,11 @@ def complaint(reading: Reading) -> str:
     """What is missing from an answer, in a line; "" when nothing is."""
     dropped = f"dropped {reading.dropped}: {reading.why_dropped}" if reading.dropped else ""
     return "; ".join(words for words in (dropped, reading.partial, *reading.gaps) if words)
+
+
+def values_only(reading: Reading) -> bool:
+    """Is nothing missing but single values that their unit rules out? All other values of the answer count."""
+    return reading.dropped == reading.implausible and not reading.partial and not reading.gaps
 
 
 def ahead(reading: Reading, now: float) -> str:

@@ -67,8 +67,10 @@ class TargetHealth:
 
     Attributes:
         last_ts, last_ok_ts: event times of the last scrape and the last that succeeded (None: never).
-        complete: nothing of the last answer was dropped at a limit, and its clock is not ahead of ours.
+        complete: nothing of the last answer was cut or broken, and its clock is not ahead of ours. A single value that
+            its unit rules out leaves the answer complete.
         gone: no list names it any more since `last_ts`: its series end, and nobody misses it.
+        problem: why the last answer failed or is incomplete, or which single values were dropped; "" for none.
     """
 
     name: str
@@ -80,6 +82,7 @@ class TargetHealth:
     interval_seconds: float
     complete: bool = True
     gone: bool = False
+    problem: str = ""
 
     def known(self, now: float) -> bool:
         """Was it asked lately? Else nothing is known of it: we stood still, not it. Failed ones are asked rarely."""

@@ -43,7 +43,7 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     )
     if not slopes:
         return None
-    # Kendall's statistic is normal from ten points on. Sen's interval: so many of the ordered slopes are cut off on each side.
+    # Kendall's statistic is normal from ten points on. Sen's interval leaves out so many slopes on each side.
     width = NORMAL_95 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     cut = max(0, math.floor((len(slopes) - width) / 2))
     return Trend(median(slopes), slopes[cut], slopes[len(slopes) - 1 - cut])

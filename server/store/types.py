@@ -66,6 +66,9 @@ class Origin:
 GONE = "gone"
 """`TargetRow.error_kind` of a target that no list names any more, since `last_ts`: not down, and not missed."""
 
+IMPLAUSIBLE = "implausible_value"
+"""`TargetRow.error_kind` of a target whose answer is whole but for single values that their unit rules out."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:

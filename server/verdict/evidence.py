@@ -175,6 +175,5 @@ def missing(n: Numbers) -> tuple[str, ...]:
 def _in_part(seen: Seen, name: str) -> str:
     """A clock that runs ahead hides what is logged, and so does a limit: to log it would mend nothing."""
     actor = "generator" if name == "engines" else "trainer"
-    found = [one.name for one in seen.targets if one.up and not one.complete and not one.gone and one.actor == actor]
-    told = f"target {found[0]} answers, and its numbers do not count yet" if found else ""
-    return f"{told}: its clock is ahead of ours, or its answer was cut at a limit (see its row)" if told else ""
+    found = [one for one in seen.targets if one.up and not one.complete and not one.gone and one.actor == actor]
+    return f"target {found[0].name} answers, but its answer is incomplete: {found[0].problem}" if found else ""

@@ -126,8 +126,10 @@ def promtool_test(rule: Rule, series: str, values: list[float]) -> dict[str, Any
         "interval": "1m",
         "input_series": [
             {"series": promql(rule.condition.name, series), "values": " ".join(map(str, values))},
-            *({"series": promql(one.name, ALSO[one.name][0]), "values": f"{ALSO[one.name][1]}x{len(values)}"}
-              for one in rule.also),
+            *(
+                {"series": promql(one.name, ALSO[one.name][0]), "values": f"{ALSO[one.name][1]}x{len(values)}"}
+                for one in rule.also
+            ),
             {"series": 'rollscope_run_state{run="r",state="running"}', "values": f"1x{len(values)}"},
         ],
         "promql_expr_test": expected,

@@ -35,6 +35,8 @@ def test_a_huge_value_is_refused_and_the_run_goes_on(store: Store) -> None:
         row = dict(store.targets("run"))[next(n for n, t in store.targets("run") if t.name == "engine-0")]
         assert row.dropped == 5
         assert row.error == "dropped 1: generator_requests_running 1e+308: requests cannot be above 1e+15"
+        # Only that value is lost; the answer counts as whole.
+        assert run.value('trusted_targets_ratio{actor="generator"}') == 1.0
         show(run, 10.0, 25, 30)
         assert run.value('generator_requests_now{state="running"}') == 20.0
 
@@ -78,6 +80,7 @@ SOUND = (
     ("generator_flops_total", 1e25),  # a year of one GPU is 3 x 10^22
     ("gradient_norm", 3.4e38),  # a 32-bit float may say so
     ("gradient_norm", 0.0),
+    ("packing_ratio", 1.203),  # TRL with tree packing, as recorded
     ("loss_mean", -12.5),
     ("reward_mean", -1e6),
     ("mismatch_kl_mean", -0.003),  # an estimate
@@ -111,6 +114,26 @@ def test_a_value_that_cannot_be_is_left_out_by_name(metric: str, value: float, w
     good = Sample("generator_requests_waiting", 3.0)
     found = plausible(Reading(samples=(good, Sample(metric, value)), dropped=2), T0)
     assert (found.samples, found.dropped, found.why_dropped) == ((good,), 3, why)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "share"),
+    [
+        ({}, "dropped 1: solve_ratio 62: ratio cannot be above 1.05", 1.0),
+        # Broken lines are lost beside the value: what else they held is not known.
+        ({"dropped": 2, "why_dropped": "no JSON"}, "dropped 3: no JSON", 0.0),
+        ({"partial": "cut at 64 MB"}, "dropped 1: solve_ratio 62: ratio cannot be above 1.05; cut at 64 MB", 0.0),
+    ],
+)
+def test_a_target_is_distrusted_only_for_what_else_is_missing(
+    store: Store, more: dict[str, Any], error: str, share: float
+) -> None:
+    samples = (Sample("solve_ratio", 62.0, step=1, axis="trainer"), Sample("reward_mean", 1.0, step=1, axis="trainer"))
+    with bench(store) as run:
+        run.commit(TRAINER, Reading(samples=samples, **more), T0)
+        run.advance(T0 + 5)
+        assert [row.error for _, row in store.targets("run")] == [error]
+        assert run.value('trusted_targets_ratio{actor="trainer"}') == share
 
 
 def test_a_histogram_beyond_all_counts_is_left_out() -> None:

@@ -136,7 +136,7 @@ def test_a_bare_share_has_no_known_cause() -> None:
 @pytest.mark.parametrize(
     ("logged", "facts", "count", "low"),
     [
-        # 8 groups in each of 5 steps; Wilson of 0.5 and 40: (0.5 + 0.048 - 1.96 x sqrt(0.25 / 40 + 0.096 / 160)) / 1.096
+        # 8 groups in each of 5 steps; Wilson: (0.5 + 0.048 - 1.96 x sqrt(0.25 / 40 + 0.096 / 160)) / 1.096
         ({"trainer_groups": 8.0}, {}, 40.0, 0.352),
         ({"trainer_samples": 32.0}, {"group_size": 4.0}, 40.0, 0.352),
         # Without a number of groups the share stands as the trainer logs it.

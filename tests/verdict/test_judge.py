@@ -177,11 +177,12 @@ def test_idle_dollars_of_one_pool_alone_say_so() -> None:
 
 
 def test_what_a_clock_that_is_ahead_hides_is_not_to_be_logged() -> None:
-    ahead = TargetHealth("rank0", "verl", "trainer", True, NOW, NOW, 5.0, complete=False)
+    clock = "its clock is 40 s ahead of this machine's"
+    ahead = TargetHealth("rank0", "verl", "trainer", True, NOW, NOW, 5.0, complete=False, problem=clock)
     engine = replace(ahead, name="e0", actor="generator")
     blind: Told = {"trainer_wait_ratio": None, "capacity_samples_per_second": None}
-    words = "trainer_wait_ratio: target rank0 answers, and its numbers do not count yet: its clock is ahead of ours, "
-    assert judge(seen(HEALTHY, blind, targets=[ahead])).missing[0].startswith(words)
+    text = f"trainer_wait_ratio: target rank0 answers, but its answer is incomplete: {clock}"
+    assert judge(seen(HEALTHY, blind, targets=[ahead])).missing[0] == text
     for other in ([engine], [replace(ahead, complete=True)], [replace(ahead, gone=True)]):
         assert judge(seen(HEALTHY, blind, targets=other)).missing == (
             "trainer_wait_ratio: log the trainer's wait beside its step time",
