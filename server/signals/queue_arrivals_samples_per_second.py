@@ -1,56 +1,92 @@
-"""Samples that reach the queue per second, from the trainer's side of it: trained, dropped as stale, and its growth."""
+"""Samples that reach the queue per second, from the trainer's side of it: trained, dropped as stale, and its growth.
 
-import math
+All three are of the same steps: a backlog that is dropped leaves the queue by as much, so that old stock is no arrival.
+"""
 
-from server.signals._model import TICK_WINDOW_SECONDS, Answer, Signal, Unknown, Value, View
+from collections.abc import Sequence
+from itertools import pairwise
+
+from server.signals._model import STEP_MINIMUM, STEP_WINDOW, Answer, Signal, Unknown, Value, View
 from server.signals._queue import INPUTS
-from server.signals._steps import SYNC_HAS_NO_QUEUE, mean, not_in_sync, too_few, total, window
-from server.signals._window import Gauge
+from server.signals._steps import SYNC_HAS_NO_QUEUE, not_in_sync, too_few, total
+from server.signals._window import Gauge, Step
 from server.signals.capacity_samples_per_second import samples_per_step
 
 _HINT = "needs the trainer's samples per step, its step time, and what it drops as stale or holds in its queue"
+_NO_QUEUE = "neither the queue nor samples dropped as stale are reported: what arrives may be more than is used"
+NO_GROWTH = "without the growth of the queue, which is not reported over two of these steps"
+_SECONDS, _STALE = ("trainer_step_seconds", ()), ("stale_dropped_rollouts", ())
 
 
 def _compute(view: View) -> Answer:
-    rows, samples = window(view, "trainer_step_seconds"), samples_per_step(view)
-    dropped = window(view, "stale_dropped_rollouts")
+    rows, samples = view.steps.rows(_SECONDS, count=STEP_WINDOW + 1, until=view.now), samples_per_step(view)
     missing = too_few(rows, _HINT)
     if missing is not None or samples is None:
         return missing or Unknown(_HINT)
-    growth = _growth(view)
-    seconds = total(rows, "trainer_step_seconds")
-    if seconds <= 0 or (growth is None and not dropped):
-        return Unknown(
-            "nobody tells of the queue or of samples dropped as stale: what arrives may be more than is used"
-        )
+    stale = [row for row in view.steps.rows(_STALE, count=STEP_WINDOW + 1, until=view.now) if row.ts >= rows[0].ts]
+    grown = _logged_growth(view) or _live_growth(view, rows)
+    if grown is not None:
+        growth, counted = grown
+        seconds = max(total(counted[1:], _SECONDS[0]), counted[-1].ts - counted[0].ts)
+        found = [row for row in stale if counted[0].ts < row.ts <= counted[-1].ts]
+        arrived = samples * (len(counted) - 1) + total(found, _STALE[0]) + growth
+        return [Value(max(0.0, arrived / seconds))] if seconds > 0 else Unknown(_HINT)
+    queued = any(view.fresh(metric) for metric in INPUTS)
+    counted = rows[-STEP_WINDOW:]
+    seconds = total(counted, _SECONDS[0])
+    if seconds <= 0 or not (stale or queued):
+        return Unknown(_NO_QUEUE)
     # A window without a row of it dropped nothing: TRL logs the count only when there was one.
-    lost = sum(row.values[("stale_dropped_rollouts", ())] for row in dropped if row.ts >= rows[0].ts)
-    used = samples / mean(rows, "trainer_step_seconds")
-    return [Value(max(0.0, used + lost / seconds + (growth or 0.0)))]
+    lost = total([row for row in stale if row.ts >= counted[0].ts], _STALE[0])
+    return [Value((samples * len(counted) + lost) / seconds, why=NO_GROWTH if queued else "")]
 
 
-def _growth(view: View) -> float | None:
-    """Samples per second by which the queue grew over its window; None where nobody tells of it."""
+def _units(view: View) -> list[tuple[str, float]]:
+    """What the queue is counted in, and samples per one: groups where it is counted in them, else samples."""
     size = view.fact("group_size")
-    groups, samples = view.fresh(INPUTS[1]), view.fresh(INPUTS[0])
-    found = [(gauge, size) for gauge in groups] if size and groups else [(gauge, 1.0) for gauge in samples]
-    rows = window(view, "trainer_step_seconds")
-    step = mean(rows, "trainer_step_seconds") if rows else 0.0
-    slopes = [_slope(gauge, view.now, step) * unit for gauge, unit in found]
-    return sum(slopes) if slopes else None
+    return [(INPUTS[1], size), (INPUTS[0], 1.0)] if size else [(INPUTS[0], 1.0)]
 
 
-def _slope(gauge: Gauge, now: float, step: float) -> float:
-    """By the means of two halves of whole steps, within 5 minutes; taken as steady where they hold no two steps.
+def _logged_growth(view: View) -> tuple[float, Sequence[Step]] | None:
+    """Growth from the first of the last 11 steps to the last, where the queue is logged with the step; these steps.
 
-    A queue saws once per step: what it gained within one is no growth, and a batch taken at its end no loss.
+    Each step logs it at the same point of the step, so the saw tooth of a step cancels.
     """
-    most = min(TICK_WINDOW_SECONDS, now - gauge.points[0][0]) / 2
-    half = math.floor(most / step) * step if step > 0 else 0.0
-    if half <= 0:
-        return 0.0
-    late, both = gauge.mean(now, half), gauge.mean(now, 2 * half)
-    return 2 * (late - both) / half
+    for metric, unit in _units(view):
+        rows = view.steps.rows(_SECONDS, (metric, ()), count=STEP_WINDOW + 1, until=view.now)
+        if len(rows) >= STEP_MINIMUM:
+            return (rows[-1].values[(metric, ())] - rows[0].values[(metric, ())]) * unit, rows
+    return None
+
+
+def _live_growth(view: View, rows: Sequence[Step]) -> tuple[float, Sequence[Step]] | None:
+    """The same of a queue that is read live: its mean over one usual step before either end; as far back as is kept."""
+    usual = sorted(row.values[_SECONDS] for row in rows)[len(rows) // 2]
+    for metric, unit in _units(view):
+        gauges = view.fresh(metric)
+        if not gauges:
+            continue
+        since = max(gauge.points[0][0] for gauge in gauges) + usual
+        kept = [row for row in rows if row.ts >= since - _SAME_SECONDS]
+        if usual <= 0 or len(kept) < STEP_MINIMUM:
+            return None
+        first, last = (sum(_level(gauge, row.ts, usual) for gauge in gauges) for row in (kept[0], kept[-1]))
+        return (last - first) * unit, kept
+    return None
+
+
+# Two clocks' rounding: event times are in milliseconds.
+_SAME_SECONDS = 0.01
+
+
+def _level(gauge: Gauge, at: float, seconds: float) -> float:
+    """Time-weighted mean over the ``seconds`` before ``at``."""
+    area = covered = 0.0
+    for (ts, value), (until, _) in pairwise((*gauge.points, (at, 0.0))):
+        span = min(until, at, ts + gauge.carry) - max(ts, at - seconds)
+        if span > 0:
+            area, covered = area + value * span, covered + span
+    return area / covered if covered > 0 else gauge.last
 
 
 SIGNAL = Signal(
@@ -58,8 +94,8 @@ SIGNAL = Signal(
     title="Arrivals at the queue",
     unit="samples/s",
     actor="queue",
-    help="Samples reaching the queue per second: trained + dropped as stale (last 10 steps) + its growth (5 minutes). "
-    "More than the trainer's capacity: it is the trainer that holds the run back.",
+    help="Samples reaching the queue per second: trained + dropped as stale + growth of the queue, all over the last "
+    "10 steps. More than the trainer's capacity: it is the trainer that holds the run back.",
     inputs=("trainer_step_seconds", "trainer_samples", "stale_dropped_rollouts", *INPUTS),
     cadence="step",
     compute=not_in_sync(SYNC_HAS_NO_QUEUE, _compute),

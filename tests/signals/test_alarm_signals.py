@@ -93,6 +93,32 @@ def test_preemptions_are_per_finished_request() -> None:
     assert "no request finished" in why(PREEMPTIONS.compute(idle))
 
 
+@pytest.mark.parametrize(
+    ("preempted", "finished", "usage", "expected"),
+    [
+        # Recorded pages of an engine that TRL pauses at each weight update, 32 requests at most: 160 of 86 requests.
+        (
+            (101, 133, 165, 229, 229, 261),
+            (271, 285, 301, 323, 351, 383),
+            (0.008, 0.0101, 0.0106, 0.0075, 0.01, 0.0091),
+            0,
+        ),
+        # Recorded pages of an engine with 24 blocks: 96 - 16 preemptions of 46 - 13 requests.
+        ((16, 46, 60, 73, 96), (13, 24, 32, 38, 46), (0.9565, 1.0, 1.0, 0.9565, 1.0), 80 / 33),
+        # 30 of a pause at 40 %, then 8 next to a full page.
+        ((0, 30, 30, 38), (0, 10, 10, 20), (0.4, 0.0, 0.7, 0.97), 8 / 20),
+    ],
+)
+def test_preemptions_count_where_the_cache_is_nearly_full(
+    preempted: tuple[float, ...], finished: tuple[float, ...], usage: tuple[float, ...], expected: float
+) -> None:
+    pages = (
+        gauge("generator_preemptions_total", *preempted), gauge("generator_requests_finished_total", *finished),
+        gauge("kv_cache_usage_ratio", *usage),
+    )  # fmt: skip
+    assert values(PREEMPTIONS.compute(view(*pages))) == {(): pytest.approx(expected)}
+
+
 def test_preemptions_of_engines_that_finish_nothing_are_per_running_request() -> None:
     stuck = (gauge("generator_preemptions_total", 10, 16), gauge("generator_requests_finished_total", 100, 100))
     assert values(PREEMPTIONS.compute(view(*stuck, gauge("generator_requests_running", 4)))) == {(): 1.5}

@@ -1,18 +1,22 @@
 """Signals the verdict separates look-alikes by, against numbers worked out by hand."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from collectors.model import Labels
 from server.signals._model import Answer, NotApplicable, Unknown
+from server.signals._window import Gauge, StepBook
 from server.signals.compute_capacity_samples_per_second import SIGNAL as COMPUTE
 from server.signals.generation_held_ratio import SIGNAL as HELD
 from server.signals.in_flight_ratio import SIGNAL as IN_FLIGHT
+from server.signals.queue_arrivals_samples_per_second import NO_GROWTH
 from server.signals.queue_arrivals_samples_per_second import SIGNAL as ARRIVALS
 from server.signals.rollout_phase_seconds import SIGNAL as PHASES
 from server.signals.scoring_busy_ratio import SIGNAL as SCORING
 from server.signals.tail_bubble_ratio import SIGNAL as BUBBLE
 from server.signals.trainer_overhead_seconds import SIGNAL as OVERHEAD
-from tests.signals.support import book, gauge, view
+from tests.signals.support import NOW, book, gauge, view
 
 STEP = {"trainer_step_seconds": 20.0, "trainer_samples": 64.0}
 
@@ -73,11 +77,48 @@ def test_what_arrives_is_trained_dropped_and_left_over() -> None:
     # A queue that fills by 64 in every step of 20 s and is emptied by its batch gains nothing; 10 more each time do.
     saw = [16.0 * (n % 4) for n in range(17)]
     steady, growing = (gauge("queue_samples", *(one + n // 4 * more for n, one in enumerate(saw))) for more in (0, 10))
-    assert values(ARRIVALS.compute(view(steady, steps=book([STEP] * 4)))) == {(): pytest.approx(3.2)}
-    assert values(ARRIVALS.compute(view(growing, steps=book([STEP] * 4)))) == {(): pytest.approx(3.7)}
-    # Within one step nobody can tell: half a saw is no growth.
-    assert values(ARRIVALS.compute(view(gauge("queue_samples", *saw[:4]), steps=book([STEP] * 4)))) == {(): 3.2}
+    steps = book([STEP] * 4, seconds=20.0)
+    assert values(ARRIVALS.compute(view(steady, steps=steps))) == {(): pytest.approx(3.2)}
+    assert values(ARRIVALS.compute(view(growing, steps=steps))) == {(): pytest.approx(3.7)}
+    # Read for less than two steps its growth is unknown: half a saw is none.
+    (short,) = ARRIVALS.compute(view(gauge("queue_samples", *saw[:4]), steps=steps))  # type: ignore[misc]
+    assert (short.value, short.why) == (3.2, NO_GROWTH)
     assert isinstance(ARRIVALS.compute(view(steps=book([STEP] * 4))), Unknown)
+
+
+# Steps 4 to 14 of a recorded trainer-bound run (TRL): end, seconds, queue, dropped as stale; 16 samples a step.
+TRAINER_BOUND = (
+    (687.395, 5.408, 435.5, 0), (692.863, 5.493, 551.5, 0), (698.730, 5.854, 471.5, 140), (704.858, 6.150, 343.5, 208),
+    (712.907, 7.747, 335.5, 100), (718.032, 5.417, 351.5, 116), (723.035, 5.004, 475.5, 64),
+    (729.819, 6.765, 499.5, 76), (735.344, 5.486, 607.5, 92), (742.180, 6.896, 535.5, 132), (750.540, 8.352, 511.5, 188),
+)  # fmt: skip
+# Two-second steps of 16 samples, a queue of 8; one step takes 92 s while 10 samples/s pile up; then 924 are dropped.
+HANG = (
+    *((2.0 * n, 2.0, 8.0, 0) for n in range(4)), (98.0, 92.0, 912.0, 0), (100.0, 2.0, 8.0, 908),
+    *((100.0 + 2.0 * n, 2.0, 8.0, 4) for n in range(1, 9)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # (160 trained + 1,116 dropped + 511.5 - 435.5) / 63.164 s. The scorer's own record has 346 groups of 4: 21.9.
+        (TRAINER_BOUND, 21.405),
+        # The last ten steps in 110 s: 160 trained + 940 dropped, a queue of 8 before and after.
+        (HANG, 10.0),
+        # After the hang, 18 s: 144 trained + 940 dropped - 904 of the backlog.
+        (HANG[4:], 10.0),
+    ],
+)
+def test_a_backlog_that_is_dropped_is_no_arrival(rows: Sequence[tuple[float, ...]], expected: float) -> None:
+    steps, live = StepBook(), Gauge("trainer", "queue_samples", (), carry=60.0)
+    for number, (at, seconds, queue, stale) in enumerate(rows, 1):
+        live.add(NOW - rows[-1][0] + at, queue)
+        told = {"trainer_step_seconds": seconds, "queue_samples": queue, "stale_dropped_rollouts": stale}
+        values_ = {(metric, ()): float(value) for metric, value in (told | {"trainer_samples": 16.0}).items()}
+        steps.put("trainer", 0, number, NOW - rows[-1][0] + at, values_)
+    found = values(ARRIVALS.compute(view(live, steps=steps)))
+    assert found == {(): pytest.approx(expected, abs=1e-3)}
 
 
 def test_the_tail_of_a_step_leaves_engines_empty() -> None:
