@@ -23,7 +23,6 @@ NOT_RECORDED: dict[str, set[str]] = {
     # TensorBoard keeps no configuration (the group's size); the rest is the SingleController's.
     "nemo_rl": {
         "in_flight_ratio",
-        "queue_arrivals_samples_per_second",
         "discarded_rollout_ratio",
         "failure_ratio",
         "in_flight_rollouts",
@@ -154,7 +153,7 @@ def test_every_format_of_records_declares_what_follows_from_it() -> None:
 def test_what_follows_from_fields() -> None:
     assert {signal for signal, _ in told.gives("reward", "group_id", "consumptions")} == {
         "production_samples_per_second", "reward", "rollout_exit_ratio", "solve_ratio", "solve_band_ratio",
-        "zero_advantage_ratio", "zero_advantage_group_ratio",
+        "zero_advantage_ratio", "zero_advantage_group_ratio", "zero_advantage_groups", "zero_advantage_low_ratio",
     }  # fmt: skip
     lacking = told.lacks("version_start", "consumptions")
     assert lacking["mixed_version_ratio"] == "its records do not tell version_finish"
@@ -162,7 +161,8 @@ def test_what_follows_from_fields() -> None:
     assert "staleness_versions" not in lacking
     assert list(coverage.of_records(collectors.load()["verl_rollouts"]))[:2] == [
         "gives, where the run logs it: production_samples_per_second, reward, rollout_exit_ratio, solve_band_ratio, "
-        "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_ratio",
+        "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_groups, "
+        "zero_advantage_low_ratio, zero_advantage_ratio",
         "does not give drift_since_step, drift_slope_ratio, response_length_drift_ratio, response_tokens, "
         "tail_index_ratio: its records do not tell response_tokens",
     ]

@@ -42,7 +42,7 @@ ROWS = (
     _t.step("trainer_mfu_ratio", "ratio", "Model FLOPs utilisation; label basis: wall (whole step) or busy (compute)."),
     _t.step("trainer_peak_memory_bytes", "bytes", "Largest accelerator memory in use during the step."),
     # No share: rows that share a prefix (tree packing) hold more tokens than they are long; TRL logs 1.05 to 1.23.
-    _t.step("packing_ratio", "", "Tokens per row of the packed batch over the row length; above 1 with shared prefixes."),
+    _t.step("packing_ratio", "", "Tokens per packed row over its length; above 1 with shared prefixes."),
     _t.step("padding_ratio", "ratio", "Share of padding in the batch."),
     _t.step("masked_tokens_ratio", "ratio", "Share of response tokens kept out of the loss."),
     # The update.

@@ -17,6 +17,9 @@ _BUSY: Labels = (("basis", "busy"),)
 
 # Not keys of TRL's: made by `collectors.trainers.trl`, and no logger can write them.
 NONFINITE = "grad_norm is not finite"
+# Length of the samples that the asynchronous trainer trained, and of the rollouts that were scored during the step. They
+# differ by a quarter where few rollouts were scored. The second counts where the first is not logged.
+TRAINED_LENGTH, SCORED_LENGTH = "sample/trained_tokens_mean", "completions/mean_length"
 GENERATION, REWARD, WEIGHT_SYNC = "generation of the step", "rewards of the step", "weight sync of the step"
 
 _COMMON: Mapping[str, Key] = {
@@ -26,7 +29,7 @@ _COMMON: Mapping[str, Key] = {
     "learning_rate": Key("learning_rate"),
     "entropy": Key("entropy_mean"),
     "reward": Key("reward_mean"),
-    "completions/mean_length": Key("response_tokens_mean"),
+    SCORED_LENGTH: Key("response_tokens_mean"),
     "completions/max_length": Key("response_tokens_max"),
     "completions/min_length": Key("response_tokens_min"),
     "completions/clipped_ratio": Key("truncation_ratio"),
@@ -77,6 +80,7 @@ _ASYNC: Mapping[str, Key] = {
     "sample/dropped_stale_total": Key("stale_dropped_rollouts"),
     "sample/rollout_queue_size": Key("queue_samples"),
     "sample/time_in_queue_s": Key("queue_age_seconds"),
+    TRAINED_LENGTH: Key("response_tokens_mean"),
     "rollout/score_queue_size": Key("score_queue_groups"),
     "rollout/inflight": Key("in_flight_rollouts", labels=(("state", "generating"),)),
     "rollout/generated_tok_s": Key("rollout_tokens_per_second"),
@@ -115,7 +119,7 @@ DROPPED = "sample/dropped_stale_total"
 WINDOW_SUMS = frozenset((DROPPED, "rollout/vllm_retry_total", "batch/dropped_oversize_total"))
 
 NEEDS = frozenset(
-    (GENERATION, REWARD, WEIGHT_SYNC, "step_time", "completions/mean_length", "perf/step_s", "perf/rollout_wait_s",
+    (GENERATION, REWARD, WEIGHT_SYNC, "step_time", SCORED_LENGTH, "perf/step_s", "perf/rollout_wait_s",
      "perf/fwd_bwd_s", "perf/optimizer_s", "perf/weight_sync_s", "sample/staleness_mean", DROPPED)
 )  # fmt: skip
 
@@ -191,7 +195,7 @@ def _async_phases(row: Mapping[str, float]) -> Iterator[Out]:
 
 
 def _sync_work(row: Mapping[str, float], facts: Mapping[str, str | float]) -> Iterator[Out]:
-    batch, length = facts.get("batch_samples"), row.get("completions/mean_length")
+    batch, length = facts.get("batch_samples"), row.get(SCORED_LENGTH)
     if not isinstance(batch, float) or "step_time" not in row:
         return
     yield "trainer_samples", (), batch

@@ -92,6 +92,8 @@ def _step(row: Logged, values: dict[str, float], number: int, context: Context) 
     assert row.ts is not None
     if own.get("async"):
         values = {_trl_keys.ASYNC_NAMES.get(key, key): value for key, value in _per_step(values, steps).items()}
+        if _trl_keys.TRAINED_LENGTH in values:
+            values.pop(_trl_keys.SCORED_LENGTH, None)
         if "perf/weight_sync_s" in values:
             key, version = f"weights:{number}:{row.ts:.0f}", _version(number, steps, own)
             context.events.append(Event("weights_published", key, row.ts, f"step {number}", version))

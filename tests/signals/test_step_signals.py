@@ -187,6 +187,11 @@ def test_response_length_takes_each_statistic_by_its_own_rule() -> None:
     assert values(RESPONSE.compute(view(steps=book(rows)))) == {
         (("stat", "mean"),): 30.0, (("stat", "p90"),): 60.0, (("stat", "max"),): 180.0
     }  # fmt: skip
+    # With 8, 8 and 16 samples: (80 + 160 + 960) / 32.
+    weighted = [row | {"trainer_samples": n} for row, n in zip(rows, (8.0, 8.0, 16.0), strict=True)]
+    assert values(RESPONSE.compute(view(steps=book(weighted))))[(("stat", "mean"),)] == 37.5
+    # Where one step does not log its samples all steps count alike.
+    assert values(RESPONSE.compute(view(steps=book([rows[0], *weighted[1:]]))))[(("stat", "mean"),)] == 30.0
 
 
 def test_mfu_keeps_its_basis_apart() -> None:
