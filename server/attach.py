@@ -146,10 +146,11 @@ def _with_facts(run: RunSettings, found: Sequence[Target | DiscoverSettings]) ->
 
 
 def _shown(target: TargetSettings) -> str:
-    """A source as it may be printed: a URL without credentials and query."""
+    """A source as it may be printed: a URL as scheme, host and port, without credentials, path and query."""
     if not target.is_url:
         return target.source
-    return f"{target.source.partition('://')[0]}://{place_of(target.source).replace('-', ':')}"
+    scheme, _, rest = target.source.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest)[0].rpartition('@')[2]}"
 
 
 def _resolve(run: str, target: TargetSettings, limits: Limits) -> Sequence[Target | DiscoverSettings]:

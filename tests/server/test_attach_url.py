@@ -71,6 +71,21 @@ def test_the_error_names_where_it_was_looked_for(serve: Serve) -> None:
     assert {"/v1/metrics", "/metrics"} <= set(asked)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://gpu-node-1:8000", "http://gpu-node-1:8000: "),
+        ("http://gpu-node-1.cluster/v1", "http://gpu-node-1.cluster: "),
+        ("http://user:pa-ss@gpu-node-1:8000/x?key=1", "http://gpu-node-1:8000: "),
+        ("http://[::1]:8000", "http://[::1]:8000: "),
+    ],
+)
+def test_an_error_shows_the_host_as_written(serve: Serve, url: str, shown: str) -> None:
+    serve({})
+    _, why = attached(url)
+    assert why[0].startswith(shown)
+
+
 def test_a_page_that_is_named_is_the_only_one(serve: Serve) -> None:
     asked = serve({"/metrics": PAGE})
     targets, why = attached("http://r:3000/engine_metrics")
