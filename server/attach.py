@@ -24,7 +24,7 @@ from server.discovery.config import BY_URL, KINDS, DiscoverSettings
 from server.facts import as_option, stated
 from server.problems import ConfigError
 from server.run_names import check_name as check_name
-from server.run_names import clean, place_of
+from server.run_names import clean, place_of, shown_url
 from server.run_names import run_name as run_name
 from server.security import refuse_target
 
@@ -32,11 +32,16 @@ from server.security import refuse_target
 RAY_LOOKS, RAY_PAUSE_SECONDS = 3, 4.0
 Pairs = tuple[tuple[str, str], ...]
 _RAY = re.compile(rb"^ray_", re.MULTILINE)
+# A line of Prometheus' text format: a name, perhaps labels, a value.
+_SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]{0,199})(?:\{[^\n]*\})?[ \t]+[-+0-9.NI]", re.MULTILINE)
+# A host and a port, which a URL begins with: `localhost:8000`, `gpu-node-1:8000/metrics`, `http:/localhost:8000`.
+_WITHOUT_SCHEME = re.compile(r"(?:(https?):/?)?((?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):\d{1,5}(?:/.*)?)")
 
 
 # What waiting helps against: neither a page of something else, nor an address that is not to be asked.
 AWAITED = frozenset({"unreachable", "timeout", "status", "auth", "missing", "not_a_run", "locked"})
 HINT = " (--wait waits for it)"
+LOOKED_FOR = "; `rollscope check` lists what is looked for"
 
 
 class Ambiguous(ConfigError):
@@ -63,10 +68,12 @@ def source_of(text: str) -> TargetSettings:
     """A source of the command line: a path, a URL, or either behind ``COLLECTOR=`` where nothing is to be guessed.
 
     Raises:
-        Ambiguous: it is empty, or names a collector there is none of.
+        Ambiguous: it is empty, a URL without its scheme, or names a collector there is none of.
     """
     if not text.strip():
         raise Ambiguous('a source is empty ("", often a shell variable that is not set): name a run directory or a URL')
+    if (found := _WITHOUT_SCHEME.fullmatch(text)) and not Path(text).exists():
+        raise Ambiguous(f"{text}: no such file or directory: did you mean {found[1] or 'http'}://{found[2]}?")
     name, equals, source = text.partition("=")
     # Folders named lr=1e-6 are common; one named like a collector and a setting is taken for the folder it is.
     if not (equals and source) or Path(text).exists():
@@ -117,7 +124,8 @@ def attach(
                 alone = replace(settings, targets=(target,), discover=(), heartbeats=())
                 awaited.append(Awaited(alone, words, _name_of(target)))
             else:
-                problems.append(words + hint * (error.kind in AWAITED))
+                listed = LOOKED_FOR if error.kind == "not_a_run" and hint == HINT else ""
+                problems.append(words + listed + hint * (error.kind in AWAITED))
         except Ambiguous as error:
             unclear += error.problems
     if unclear:
@@ -146,11 +154,8 @@ def _with_facts(run: RunSettings, found: Sequence[Target | DiscoverSettings]) ->
 
 
 def _shown(target: TargetSettings) -> str:
-    """A source as it may be printed: a URL as scheme, host and port, without credentials, path and query."""
-    if not target.is_url:
-        return target.source
-    scheme, _, rest = target.source.partition("://")
-    return f"{scheme}://{re.split('[/?#]', rest)[0].rpartition('@')[2]}"
+    """A source as it may be printed."""
+    return shown_url(target.source) if target.is_url else target.source
 
 
 def _resolve(run: str, target: TargetSettings, limits: Limits) -> Sequence[Target | DiscoverSettings]:
@@ -193,8 +198,7 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
     if not found:
         if why := sources.broken(path):
             raise ScrapeError("not_a_run", why)
-        asked = ", ".join(sorted(name for name, c in known.items() if c.tail))
-        raise ScrapeError("not_a_run", f"nothing here that a collector knows ({asked} were asked){unseen.words(path)}")
+        raise ScrapeError("not_a_run", f"no known run log is here{unseen.words(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
     # Trainer first: the target named like the run is its.
     ordered = sorted((known[name] for name, _ in found), key=lambda collector: collector.actor != "trainer")
@@ -323,9 +327,23 @@ async def _detect(url: str, headers: Sequence[tuple[str, str]], limits: Limits, 
     # trtllm-serve answers there too, with JSON: its page is elsewhere.
     name = detect_page(body) or await _server(url, limits, among)
     if name is None:
-        raise ScrapeError("garbage", f"its page belongs to no known engine ({', '.join(_pollers())} were asked)")
+        raise ScrapeError("garbage", _unsupported(body))
     shared = collectors.load()[name].actor == "trainer" and ray_node.has_own(body)
     return [name, ray_node.COLLECTOR.name] if shared else [name]
+
+
+def _unsupported(body: bytes) -> str:
+    """What answers, where no collector reads it."""
+    text = body.lstrip()
+    if not text:
+        return "it answers with an empty page"
+    if text.startswith(b"<"):
+        return "a web page (HTML) answers, not a metrics page: give the URL of the engine's /metrics"
+    if text.startswith((b"{", b"[")):
+        return "JSON answers, not a metrics page: give the URL of the engine's /metrics"
+    if (sample := _SAMPLE.search(body)) is None:
+        return "what answers is not a metrics page: give the URL of the engine's /metrics"
+    return f"a metrics page answers, but of no system that Rollscope reads (it begins with {sample[1].decode()})"
 
 
 async def _whole(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> bytes:

@@ -159,7 +159,7 @@ class Waiting:
         return [
             TargetRow(
                 one.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
-                f"{_not_yet(one)}: what it is, is not known ({one.error})",
+                f"{one.error}; asked again at least every {BACKOFF_MOST_SECONDS:.0f} s",
                 "unreachable" if one.awaited.source.is_url else "missing",
                 interval_seconds=one.awaited.source.interval_seconds,
             )
@@ -171,10 +171,6 @@ class Waiting:
         for one in self._sources:
             if one.task is not None:
                 one.task.cancel()
-
-
-def _not_yet(one: _Source) -> str:
-    return "not answering yet" if one.awaited.source.is_url else "not there yet"
 
 
 def _free(name: str, taken: set[str]) -> str:

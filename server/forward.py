@@ -16,6 +16,7 @@ import httpx
 
 import collectors
 from collectors.model import Limits, Target
+from collectors.readers import failures
 from server import readings
 from server.collect import stopped_within
 from server.scrape import BACKOFF_MAX_SECONDS, Outcome, TargetReader
@@ -209,7 +210,7 @@ class Forwarder:
         try:
             answer = await self._client.post(PATH, params=query, content=body.body, headers=headers)
         except httpx.HTTPError as error:
-            raise Refused(f"the server does not answer: {type(error).__name__}") from None
+            raise Refused(f"the server does not answer: {failures.sentence(error)}") from None
         # A proxy, or another program on that port, answers 200 to anything.
         if answer.status_code == 200 and _acknowledged(answer, body.seq):
             return

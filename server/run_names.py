@@ -31,6 +31,12 @@ def place_of(url: str) -> str:
         return ""
 
 
+def shown_url(url: str) -> str:
+    """A URL as it may be printed: scheme, host and port as written, without credentials, path and query."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest)[0].rpartition('@')[2]}"
+
+
 def check_name(name: str) -> None:
     """Refuse a run name that no URL, label or screen could carry.
 

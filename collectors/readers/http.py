@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 
 from collectors.model import Limits, ScrapeError
-from collectors.readers._line import Line, Lost, Place
+from collectors.readers import failures
+from collectors.readers._line import Line, Place
 from collectors.readers.exposition import CONTENT_TYPE
 
 _HEADERS = {
@@ -130,22 +131,15 @@ async def get(client: httpx.AsyncClient, url: httpx.URL | str, limits: Limits) -
                 return await body(response, limits)
     except (TimeoutError, httpx.TimeoutException):
         raise ScrapeError("timeout", f"no complete answer within {limits.timeout_seconds:g} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-        # The class says enough (ConnectError, RemoteProtocolError); the message would carry the URL.
-        raise ScrapeError("unreachable", f"no answer: {type(error).__name__}") from None
-    except Lost as error:
-        raise ScrapeError("unreachable", f"no complete answer: {error}") from None
-    except (OSError, UnicodeError) as error:
-        raise ScrapeError("unreachable", f"no answer: {type(error).__name__}") from None
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
+        raise ScrapeError("unreachable", failures.sentence(error)) from None
 
 
 def _check_head(status: int, length: str, limits: Limits) -> None:
     if status in (401, 403):
-        raise ScrapeError("auth", f"HTTP {status}: the credentials are missing or wrong")
-    if 300 <= status < 400:
-        raise ScrapeError("status", f"HTTP {status}: redirects are not followed; configure where it leads")
+        raise ScrapeError("auth", failures.status(status))
     if status != 200:
-        raise ScrapeError("status", f"HTTP {status}")
+        raise ScrapeError("status", failures.status(status))
     if length.isdecimal() and int(length[:20]) > limits.body_bytes:
         raise _too_large(limits)
 

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from collectors.model import ErrorKind, Limits, ScrapeError
-from collectors.readers import http
+from collectors.readers import failures, http
 
 Params = Mapping[str, str | int | list[str]]
 
@@ -126,8 +126,7 @@ async def _ask(client: httpx.AsyncClient, method: str, path: str, limits: Limits
     except (TimeoutError, httpx.TimeoutException):
         raise _late(limits) from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
-        # The class says enough; the message would carry the URL.
-        raise ScrapeError("unreachable", f"no answer: {type(error).__name__}") from None
+        raise ScrapeError("unreachable", failures.sentence(error)) from None
 
 
 def _late(limits: Limits) -> ScrapeError:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
+from collectors.readers import failures
 from server import query
 from server import store as stores
 from server.clock import WallClock
@@ -19,6 +20,7 @@ from server.commands import _verdict_text
 from server.problems import ConfigError
 from server.query import shape
 from server.query.names import mode_words
+from server.run_names import shown_url
 from server.signals._model import SYNC_MODES
 
 WAIT_SECONDS = 5.0
@@ -42,23 +44,45 @@ def _ask(url: str, run: str | None, token: str, *, required: bool) -> dict[str, 
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=WAIT_SECONDS, trust_env=False) as client:
-            name = run or _first(_json(client.get("/api/v1/runs")))
+            runs = _runs(client.get("/api/v1/runs"))
+            name = run or _first(runs)
             found: dict[str, Any] = _json(client.get(f"/api/v1/runs/{quote(name, safe='')}/status"))
             return found
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except _NotRollscope as error:
         if required:
-            raise ConfigError([f"--url: no answer from the server: {type(error).__name__}"]) from None
+            raise ConfigError([f"--url {shown_url(url)}: {error}"]) from None
+        return None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        if required:
+            raise ConfigError([f"--url {shown_url(url)}: {failures.sentence(error)}"]) from None
         return None
 
 
+class _NotRollscope(Exception):
+    """Another kind of server answers. The message is safe to show."""
+
+
 def _json(response: httpx.Response) -> Any:
-    if response.status_code != 200:
-        try:
-            detail = response.json()["detail"]
-        except (ValueError, KeyError, TypeError):
-            detail = f"the server answered {response.status_code}"
-        raise ConfigError([f"status: {detail}"])
-    return response.json()
+    code, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip()
+    if code == 401:
+        given = "authorization" in response.request.headers
+        why = "is not this server's token" if given else "is not set, and this server needs its token"
+        raise ConfigError([f"status: HTTP 401: ROLLSCOPE_TOKEN {why}"])
+    try:
+        found = response.json()
+    except ValueError:
+        raise _NotRollscope(f"a server answers that is not Rollscope (HTTP {code}, {kind or 'no type'})") from None
+    if code != 200:
+        detail = found.get("detail") if isinstance(found, dict) else None
+        raise ConfigError([f"status: {detail}"] if detail else [f"status: {failures.status(code)}"])
+    return found
+
+
+def _runs(response: httpx.Response) -> list[dict[str, Any]]:
+    found = None if response.status_code == 404 else _json(response)
+    if not isinstance(found, list) or not all(isinstance(run, dict) and "name" in run for run in found):
+        raise _NotRollscope("a server answers that is not Rollscope (it has no list of runs at /api/v1/runs)")
+    return found
 
 
 def _first(runs: list[dict[str, Any]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from collectors.model import Limits, ScrapeError
-from collectors.readers import http
+from collectors.readers import failures, http
 from server.discovery.model import BYTES, DiscoveryError, Found, Listing, Parsed
 from server.discovery.text import from_json
 from server.security import refuse_target
@@ -36,15 +36,14 @@ async def document(client: httpx.AsyncClient, url: str, headers: Mapping[str, st
     except (TimeoutError, httpx.TimeoutException):
         raise DiscoveryError(f"no complete answer within {limits.timeout_seconds:g} s") from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
-        # The class says enough; the message would carry the URL.
-        raise DiscoveryError(f"no answer: {type(error).__name__}") from None
+        raise DiscoveryError(failures.sentence(error)) from None
     except ScrapeError as error:
         raise DiscoveryError(str(error)) from None
 
 
 def _check(response: httpx.Response) -> None:
     if response.status_code != 200:
-        raise DiscoveryError(f"HTTP {response.status_code}")
+        raise DiscoveryError(failures.status(response.status_code))
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise DiscoveryError("the answer is not application/json")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from collectors.model import Limits, ScrapeError
+from collectors.readers import failures
 
 # Each holds a page of up to megabytes for a moment, and its connection costs 1 ms.
 AT_ONCE = 64
@@ -103,7 +104,7 @@ async def _asked(ask: Ask, one: Unknown, limits: Limits) -> str:
 
 def _failed(one: Unknown, error: BaseException, now: float) -> None:
     one.kind = error.kind if isinstance(error, ScrapeError) else "timeout"
-    one.error = str(error) or f"no answer: {type(error).__name__}"
+    one.error = str(error) if isinstance(error, ScrapeError) else failures.sentence(error)
     one.stranger = one.kind == "garbage"
     one.failures += 1
     wait = min(BACKOFF_MOST_SECONDS, BACKOFF_SECONDS * 2.0 ** min(one.failures - 1, 8))

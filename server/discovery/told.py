@@ -63,7 +63,7 @@ class Told:
         return [
             TargetRow(
                 held.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
-                f"{error}; what it is, is not known", kind or "unreachable",
+                f"{error}; its kind is not known yet", kind or "unreachable",
                 interval_seconds=held.source.settings.interval_seconds, origin=held.origin,
             )
             for held, kind, error in self.roster.unknown()

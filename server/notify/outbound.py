@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 import httpx
 
+from collectors.readers import failures
 from server.notify._model import Answer, Request
 from server.security import Secret, refuse_target
 
@@ -115,8 +116,7 @@ async def send(
             # Another attempt would be the same; the message may quote the header or URL that is wrong.
             return Answer(False, text=f"the request cannot be sent: {type(error).__name__}")
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            words = _excerpt(str(error), request, whole=True)
-            return Answer(False, retry=True, text=f"no answer: {type(error).__name__}{words}")
+            return Answer(False, retry=True, text=f"no answer{_excerpt(failures.sentence(error), request, whole=True)}")
 
 
 def new_client() -> httpx.AsyncClient:

@@ -285,7 +285,7 @@ def test_an_sglang_engine_without_enable_metrics_is_read_over_its_loads() -> Non
 
 
 def test_without_either_the_flag_is_named() -> None:
-    with pytest.raises(ScrapeError, match="HTTP 404: started without --enable-metrics"):
+    with pytest.raises(ScrapeError, match="HTTP 404: there is no such page: started without --enable-metrics"):
         Engine(404, {}).poll(sglang.COLLECTOR, 1000.0)
 
 

@@ -89,6 +89,7 @@ def test_statuses(status: str, kind: str) -> None:
     error = error_of(fetch(reply(status, SECRET.encode()), Limits()))
     assert error.kind == kind
     assert status[:3] in str(error)
+    assert ("there is no such page" in str(error)) == (status[:3] == "404")
 
 
 def test_redirects_are_not_followed() -> None:
@@ -191,23 +192,55 @@ def test_what_cannot_be_inflated_is_garbage(encoding: str) -> None:
 def test_a_connection_cut_in_the_middle() -> None:
     result = fetch(reply("200 OK", b"a 1\n", "Content-Length: 400", length=False), Limits())
     assert error_of(result).kind == "unreachable"
-    if Client is http.PageClient:
-        assert str(error_of(result)) == "no complete answer: the connection ended before the answer did"
+    assert str(error_of(result)) == "the server closed the connection before its answer was complete"
 
 
 def test_no_http_at_all() -> None:
     async def handler(writer: asyncio.StreamWriter) -> None:
-        writer.write(f"SSH-2.0-{SECRET}\r\n".encode())
+        writer.write(f"SSH-2.0-{SECRET}\r\n\r\n".encode())
         await writer.drain()
 
-    assert error_of(fetch(handler, Limits())).kind == "unreachable"
+    error = error_of(fetch(handler, Limits()))
+    assert (error.kind, str(error)) == (
+        "unreachable", "the answer is not HTTP: another kind of server listens on this port"
+    )  # fmt: skip
 
 
-def test_nobody_listens() -> None:
+def failed(base: str) -> tuple[str, str]:
     async def run() -> None:
-        async with Client(base_url=f"http://user:{SECRET}@127.0.0.1:9") as client:
+        async with Client(base_url=base) as client:
             await http.get(client, "/metrics", Limits())
 
     with pytest.raises(ScrapeError) as caught:
         asyncio.run(run())
-    assert error_of(caught.value).kind == "unreachable"
+    error = error_of(caught.value)
+    return error.kind, str(error)
+
+
+@pytest.mark.parametrize(
+    ("base", "why"),
+    [
+        (f"http://user:{SECRET}@127.0.0.1:9", "connection refused: nothing listens at this host and port"),
+        ("http://localhost:9", "connection refused: nothing listens at this host and port"),
+        (f"http://user:{SECRET}@no-such-host.invalid:8000", "host name not found (DNS)"),
+    ],
+)
+def test_no_connection_says_why(base: str, why: str) -> None:
+    assert failed(base) == ("unreachable", why)
+
+
+def test_a_server_without_tls_is_named() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def run() -> str:
+        server = await asyncio.start_server(handler, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, Client(base_url=f"https://127.0.0.1:{port}") as client:
+            with pytest.raises(ScrapeError) as caught:
+                await http.get(client, "/metrics", Limits())
+        return str(error_of(caught.value))
+
+    assert asyncio.run(run()) == "no TLS on this port: did you mean http:// instead of https://?"

@@ -50,7 +50,7 @@ def test_a_list_over_http_is_asked_for_as_often_as_agreed(answers: Answers) -> N
     ("answer", "why"),
     [
         ((500, JSON, LIST), "HTTP 500"),
-        ((302, JSON, LIST), "HTTP 302"),
+        ((302, JSON, LIST), "HTTP 302: redirects are not followed; configure where it leads"),
         ((404, JSON, LIST), "HTTP 404 or 405"),
         ((200, "text/html", LIST), "the answer is not application/json"),
         ((200, JSON, LIST[:-5]), "no JSON, or half of it: line 1"),
@@ -72,7 +72,9 @@ def test_an_error_keeps_the_last_list_and_is_told(answers: Answers, answer: tupl
 def test_nobody_there_and_an_address_that_is_refused() -> None:
     with serving() as gone:
         pass
-    assert ask(HttpSd(gone.url), 0) == [Listing((), False, "http_sd: no answer: ConnectError")]
+    assert ask(HttpSd(gone.url), 0) == [
+        Listing((), False, "http_sd: connection refused: nothing listens at this host and port")
+    ]
     (refused,) = ask(HttpSd("http://169.254.169.254/latest"), 0)
     assert refused.error.startswith("http_sd: its address is a link-local")
 

@@ -46,8 +46,8 @@ def test_one_engine_that_is_late_does_not_keep_the_other_from_being_watched(kept
             late = f"127.0.0.1-{port}"
             assert shown(run) == {f"vllm-127.0.0.1-{there.port}": ("vllm", True), late: ("unknown", False)}
             assert run.targets()[late].error == (
-                "not answering yet: what it is, is not known "
-                f"(http://127.0.0.1:{port}: no answer: ConnectError)"
+                f"http://127.0.0.1:{port}: connection refused: nothing listens at this host and port; "
+                "asked again at least every 60 s"
             )  # fmt: skip
             assert run.running == 4
             for _ in range(14):
@@ -130,7 +130,7 @@ def test_a_page_of_something_else_and_a_refused_address_are_not_waited_for() -> 
         with pytest.raises(ConfigError) as caught:
             waiting(f"http://{stranger.place}", "http://169.254.169.254")
     first, second = caught.value.problems
-    assert "its page belongs to no known engine" in first and "--wait" not in first
+    assert "a metrics page answers, but of no system that Rollscope reads" in first and "--wait" not in first
     assert second.endswith("is a link-local or multicast address (cloud metadata lives there)")
 
 
@@ -140,4 +140,5 @@ def test_check_still_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFix
     config.write_text(f'[[run.r.target]]\nurl = "http://127.0.0.1:{port}"\n')
     assert main(["check", "-c", str(config)]) == 1
     told = capsys.readouterr().out
-    assert f"http://127.0.0.1:{port}: no answer: ConnectError (`up` and `watch --wait` wait for it)" in told
+    why = "connection refused: nothing listens at this host and port"
+    assert f"http://127.0.0.1:{port}: {why} (`up` and `watch --wait` wait for it)" in told

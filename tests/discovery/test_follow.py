@@ -191,7 +191,7 @@ def test_who_does_not_answer_is_missed_as_what_its_neighbours_are(kept: Store, t
     with following(kept, by_file(listed), limits=HASTY) as run:
         run.step()
         row = run.targets()[f"rollout/{gone.place}"]
-        assert (row.kind, row.up) == ("unknown", False) and "what it is, is not known" in row.error
+        assert (row.kind, row.up) == ("unknown", False) and "its kind is not known yet" in row.error
         with engine(running=2) as one:
             write(listed, gone.place, one.place, job="rollout")
             run.step(4)

@@ -39,7 +39,7 @@ def test_a_file_is_known_by_what_it_holds(tmp_path: Path, name: str, text: str, 
 @pytest.mark.parametrize(("name", "text"), [("steps.json", '{"step": 1}'), ("config.yml", "a: 1\n"), ("x.txt", LIST)])
 def test_other_files_are_no_lists(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match="nothing here that a collector knows"):
+    with pytest.raises(ConfigError, match="no known run log is here"):
         lists(str(tmp_path / name))
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_list_and_no_target_is_said(tmp_path: Path) -> None:
     with serving() as answers, pytest.raises(ConfigError) as caught:
         lists(answers.url, "router+http://169.254.169.254", f"file_sd={tmp_path}/none.json", "router=router:30000")
     assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
-        "HTTP 404 (--wait waits for it)",
+        "HTTP 404: there is no such page (--wait waits for it)",
         "is a link-local or multicast address (cloud metadata lives there)",
         "no such file or directory (--wait waits for it)",
         "must be an http:// or https:// URL with a host",
@@ -94,13 +94,13 @@ def test_a_list_that_is_being_written_is_called_that(
     assert main(["check", str(tmp_path / name)]) == 1
     told = capsys.readouterr().out
     assert f"{tmp_path / name}: {why} (`up` and `watch --wait` wait for it)" in told
-    assert "looked for" not in told and "were asked" not in told
+    assert "looked for" not in told and "no known run log" not in told
 
 
 def test_a_log_of_json_lines_is_not_half_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log.json").write_text('{"a": 1}\n{"a": 2}\n')
     assert main(["check", str(tmp_path / "log.json")]) == 1
-    assert "nothing here that a collector knows" in capsys.readouterr().out
+    assert "no known run log is here" in capsys.readouterr().out
 
 
 def test_check_says_what_each_list_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +135,8 @@ def test_check_names_who_does_not_answer_and_was_never_known(
     write(listed, dead.place)
     assert main(["check", str(listed)]) == 1
     told = (
-        f"discovery file_sd (file_sd): 1 target, not known what they are: file_sd/{dead.place}: no answer: ConnectError"
+        f"discovery file_sd (file_sd): 1 target, not known what they are: file_sd/{dead.place}: "
+        "connection refused: nothing listens at this host and port"
     )
     assert told in capsys.readouterr().out
 

@@ -219,7 +219,7 @@ def test_a_crossing_reaches_the_webhook_and_so_does_the_recovery(story: Story) -
 
 def test_a_receiver_that_is_away_at_first_is_told_once(story: Story) -> None:
     assert story.refused["status"] == "pending", "it is not given up"
-    assert story.refused["answer"].startswith("no answer: ConnectError")
+    assert story.refused["answer"].startswith("no answer: connection refused")
     first = story.late.message("late", "firing")
     assert first["alerts"][0]["annotations"] == said("late")
     story.engines.set("late", 0)
@@ -290,7 +290,7 @@ def test_send_test_to_a_dead_receiver_exits_1(tmp_path: Path) -> None:
         config = tmp_path / "c.toml"
         config.write_text(f'[[alerts.receiver]]\nname = "r"\nkind = "webhook"\nurl = "{dead.url}/{HOOK_PATH}"\n')
         done = run(tmp_path, "alerts", "send-test", "r", "-c", str(config))
-    assert done.returncode == 1 and done.stdout.startswith("r (webhook), firing: FAILED, no answer: ConnectError")
+    assert done.returncode == 1 and done.stdout.startswith("r (webhook), firing: FAILED, no answer: connection refused")
     assert_no_secret(done.stdout + done.stderr)
 
 

@@ -115,7 +115,7 @@ def test_a_taken_port_exits_2(watched: Watched, tmp_path: Path, engine: str) -> 
     ("args", "words"),
     [
         (["watch", "/nowhere"], "no such file"),
-        (["watch", "."], "nothing here that a collector knows"),
+        (["watch", "."], "no known run log is here"),
         (["watch", "http://169.254.169.254/latest"], "metadata"),
         (["up", "--host", "0.0.0.0"], "ROLLSCOPE_TOKEN"),
         (["up", "-c", "missing.toml"], "missing.toml"),

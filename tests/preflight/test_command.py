@@ -210,7 +210,7 @@ def test_what_fails_comes_first() -> None:
     lines = preflight.text(report(name_of("engine"))).splitlines()
     assert lines[0] == "run math: it will not fit (1 FAIL, 0 WARN, 11 unknown, 0 ok, 0 n/a)"
     assert lines[1].split()[:2] == ["FAIL", "engines"]
-    assert lines[2].strip() == "- engine: no answer: ConnectError"
+    assert lines[2].strip() == "- engine: connection refused: nothing listens at this host and port"
 
 
 def test_a_run_is_chosen_by_name_and_the_others_are_still_read() -> None:

@@ -118,7 +118,7 @@ def test_an_empty_folder_exits_1_and_says_what_was_looked_for(
 ) -> None:
     code, text = checked(capsys, tmp_path)
     assert code == 1
-    assert "nothing here that a collector knows" in text
+    assert "no known run log is here" in text
     listed = text.partition("what was looked for:\n")[2].splitlines()
     names = [line.strip().partition(":")[0] for line in listed]
     assert names == sorted(name for name, one in collectors.load().items() if one.looks_for)
