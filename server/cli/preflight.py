@@ -8,6 +8,7 @@ from server.cli._common import common
 from server.clock import WallClock
 from server.commands import preflight
 from server.config import load
+from server.problems import ConfigError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,4 +20,9 @@ def execute(args: argparse.Namespace) -> int:
     runs = [(run, run.preflight) for run in load(args.config, os.environ).runs]
     report = preflight.run(runs, preflight.plan(args), WallClock(), args.runs)
     print(preflight.dump(report) if args.json else preflight.text(report))
-    return FAILED if preflight.failed(report) else OK
+    if preflight.failed(report):
+        return FAILED
+    if problems := preflight.unchecked(report):
+        # A gate in front of a job must not let it pass when nothing was checked.
+        raise ConfigError(problems)
+    return OK

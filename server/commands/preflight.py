@@ -10,7 +10,7 @@ from server.alerts.text import parse_duration
 from server.preflight.model import Check, Plan, Status
 from server.preflight.report import run
 
-__all__ = ["arguments", "dump", "failed", "plan", "run", "text"]
+__all__ = ["arguments", "dump", "failed", "plan", "run", "text", "unchecked"]
 
 _WORDS: Mapping[Status, str] = {
     "not_applicable": "n/a",
@@ -53,6 +53,14 @@ def plan(args: argparse.Namespace) -> Plan:
 def failed(report: Mapping[str, Any]) -> bool:
     """Only a failed check stops a launch; what is unknown does not."""
     return bool(report["outcome"] == "fail")
+
+
+def unchecked(report: Mapping[str, Any]) -> list[str]:
+    """Why nothing was checked, a line for each run of which no check had anything to go by; [] when all had."""
+    decided = ("ok", "warn", "fail")
+    empty = [one["run"] for one in report["runs"] if all(c["status"] not in decided for c in one["checks"])]
+    hint = "name the run and its targets in a configuration (-c FILE)"
+    return [f"preflight: nothing was checked of run {_plain(name)}: {hint}" for name in empty]
 
 
 def dump(report: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ import collectors
 from server.clock import ScaledClock
 from server.commands import preflight
 from server.config import RunSettings, TargetSettings
+from server.main import main
 from server.preflight.model import Plan
 from server.problems import ConfigError
 from server.security import Secret
@@ -176,6 +177,22 @@ def test_nothing_configured_is_unknown_and_never_ok() -> None:
     found = preflight.run([], Plan(), CLOCK)
     assert found["outcome"] == "unknown" and not preflight.failed(found)
     assert {one["status"] for one in found["runs"][0]["checks"]} == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("config", "run"),
+    [("", "(no run is configured)"), ("[run.math]\ndiscover = []\n", "math")],
+    ids=["no configuration", "a run without targets"],
+)
+def test_a_preflight_that_checked_nothing_is_no_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, run: str
+) -> None:
+    (tmp_path / "rollscope.toml").write_text(config)
+    assert main(["preflight", "--json", "-c", str(tmp_path / "rollscope.toml")]) == 2
+    told = capsys.readouterr()
+    assert json.loads(told.out)["outcome"] == "unknown"
+    hint = "name the run and its targets in a configuration (-c FILE)"
+    assert told.err == f"rollscope: preflight: nothing was checked of run {run}: {hint}\n"
 
 
 def test_a_math_run_without_sandboxes() -> None:
