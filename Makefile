@@ -55,6 +55,7 @@ bench-ui: $(VENV)/.dev $(PLOTLY) $(WRITERS)/.ready node_modules/.ready ## lookin
 eval-verdict: $(VENV)/.dev ## is the verdict right? 300 simulated runs against measured truth, with a confusion matrix (15 minutes)
 	@$(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py
 	@$(BIN)/python -m bench.eval_verdict $(ARGS)
+	@$(BIN)/python -m bench.real_runs
 
 screenshots: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## every page, light and dark, wide and narrow, from demos whose clock stands still (4 minutes)
 	@$(BIN)/python -m bench.screenshots $(ARGS)
