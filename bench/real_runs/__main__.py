@@ -1,17 +1,20 @@
 """Is the verdict right of real runs? Recorded runs, played as a live attach. Exits 1 when a phase is missed.
 
-    python -m bench.real_runs [RUN...] [--sink trackio|tensorboard] [--ticks]
+    python -m bench.real_runs [RUN...] [--ticks]
 
-RUN is a recording of tests/testdata/real_runs, or a folder that holds one. Columns: seconds from the phase's beginning
-(or from attaching) to the first right verdict, share of ticks that are right, share without a verdict, ticks that are
-wrong at a confidence of at least 0.5 and 0.8, the phase's last verdict.
+RUN is a recording of tests/testdata/real_runs, or a folder that holds one, or a case made of them (`variants`):
+RUN+tensorboard (the trainer logs there), RUN+late (attached in the middle), RUN+engines (without the trainer's log),
+RUN+stops (the trainer stops for 90 s), RUN>RUN (a change of regime). Without RUN: all of them.
+
+Columns: seconds from the phase's beginning (or from attaching) to the first right verdict, shares of ticks that are
+right, without a verdict and wrong, ticks wrong at a confidence of at least 0.5 and 0.8, the phase's last verdict.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.real_runs import recording
+from bench.real_runs import variants
 from bench.real_runs.play import Played, play
 from bench.real_runs.score import HEADER, line, score
 
@@ -19,19 +22,20 @@ from bench.real_runs.score import HEADER, line, score
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", metavar="RUN")
-    parser.add_argument("--sink", choices=("trackio", "tensorboard"), default="trackio")
     parser.add_argument("--ticks", action="store_true", help="each change of the verdict, with its summary")
     options = parser.parse_args(arguments)
-    missed = 0
+    missed, ticks, cpu = 0, 0, 0.0
     print(HEADER, flush=True)
-    for name in options.runs or recording.names():
-        played = play(recording.load(name), sink=options.sink)
+    for name in options.runs or variants.cases():
+        chosen = variants.case(name)
+        played = play(chosen.recording, sink=chosen.sink, attach_at=chosen.attach_at)
         for found in score(played):
-            print(line(played.recording.name, found), flush=True)
+            print(line(name, found), flush=True)
             missed += not found.ok
         if options.ticks:
             changes(played)
-        print(f"  {len(played.ticks)} ticks, {played.cpu_seconds:.1f} s of CPU", flush=True)
+        ticks, cpu = ticks + len(played.ticks), cpu + played.cpu_seconds
+    print(f"{ticks} ticks, {cpu:.0f} s of CPU; phases missed: {missed}")
     return min(1, missed)
 
 

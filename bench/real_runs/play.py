@@ -6,6 +6,7 @@ a few seconds of CPU and a loaded machine changes no verdict.
 
 import asyncio
 import math
+import random
 import tempfile
 import time
 from collections.abc import Iterator
@@ -90,6 +91,8 @@ def _run(played: Played, clock: ScaledClock, log: world.LogWriter | None, source
     played.attached = clock.now()
     with closing(Writer(store)) as writer:
         loop = RunLoop(RUN, attached.targets, store, writer, clock, facts=attached.facts)
+        for reader in loop.readers:
+            reader._random = random.Random(0)  # the jitter of a dead target's back-off: the same in each play
         asyncio.run(_tick(played, clock, log, loop, StoreReader(store, clock), ticks))
 
 

@@ -20,11 +20,16 @@ RECORDED = Path(__file__).parents[2] / "tests" / "testdata" / "real_runs"
 ARCHIVE = "recording.tar.xz"
 TABLES = ("configs", "metrics", "traces")
 STEP_KEY = "train/global_step"
+LOSS_KEY = "train/loss"
+RUNTIME_KEY = "train_runtime"
 # A label holds from its phase's beginning; the verdict may take this long to follow it.
 RIGHT_WITHIN_SECONDS = 60.0
 # An outage needs no statistics: pages stop, so the verdict has half of that.
 STALLED_WITHIN_SECONDS = 30.0
+# In a label: the run was not built to have one limiter there.
 UNSCORED = "not scored"
+# The outcome of a run of which too little is known.
+UNKNOWN = "unknown"
 STARTED_EVENTS = ("product started with --wait", "product started")
 
 
@@ -44,6 +49,12 @@ class LogRow:
     table: str
     values: Mapping[str, Any]
 
+    @property
+    def is_closing(self) -> bool:
+        """The trainer's last row has only the number of the last step."""
+        metrics = self.metrics()
+        return STEP_KEY in metrics and LOSS_KEY not in metrics
+
     def metrics(self) -> dict[str, Any]:
         """The logged values of a row of table metrics; empty for other tables."""
         found: dict[str, Any] = json.loads(self.values["metrics"]) if self.table == "metrics" else {}
@@ -52,10 +63,14 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The trainer's log. `schema`: the statements that create the database."""
+    """The trainer's log. `schema`: the statements that create the database.
+
+    `closing`: the summary at the trainer's end, which TensorBoard gets and trackio does not.
+    """
 
     schema: tuple[str, ...]
     rows: tuple[LogRow, ...]
+    closing: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +157,10 @@ def _pages(folder: Path) -> tuple[Page, ...]:
 
 def _log(trainer: Path, begin: float) -> Log:
     """Rows with the time at which they were written: a step's row when the trainer logged it, others by themselves."""
-    lines = (trainer / "trainer_log.jsonl").read_text("utf-8").splitlines()
-    logged = {row["step"]: row["ts"] for row in map(json.loads, lines)}
+    lines = [json.loads(line) for line in (trainer / "trainer_log.jsonl").read_text("utf-8").splitlines()]
+    logged = {line["step"]: line["ts"] for line in lines}
+    summary: Mapping[str, float] = next((line for line in reversed(lines) if RUNTIME_KEY in line), {})
+    ending = {f"train/{key}": value for key, value in summary.items() if key not in ("ts", "step")}
     source = next((trainer / "trackio").glob("*.db"))
     # immutable: a recording may stand in a folder that must not be written to.
     with closing(sqlite3.connect(f"file:{source}?immutable=1", uri=True)) as database:
@@ -155,7 +172,7 @@ def _log(trainer: Path, begin: float) -> Log:
         rows = [
             LogRow(begin, table, dict(row)) for table in TABLES for row in database.execute(f"SELECT * FROM {table}")
         ]
-    return Log(statements, tuple(sorted((_dated(row, logged) for row in rows), key=lambda row: row.at)))
+    return Log(statements, tuple(sorted((_dated(row, logged) for row in rows), key=lambda row: row.at)), ending)
 
 
 def _dated(row: LogRow, logged: Mapping[int, float]) -> LogRow:

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 from bench.real_runs.play import Played, Tick
-from bench.real_runs.recording import Phase
+from bench.real_runs.recording import UNKNOWN, Phase
 
 # A verdict is believed from here on: the banner shows its advice.
 BELIEVED = 0.5
 # A verdict is certain from here on.
 CERTAIN = 0.8
-NO_VERDICT = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +73,18 @@ def _phase(phase: Phase, before: Phase | None, begin: float, ticks: list[Tick]) 
         outcome, verdict = _outcome(tick), tick.status.verdict or {}
         # Until the limit has passed the phase before may still be reported.
         lags = before is not None and tick.at - phase.begin <= phase.within and outcome in before.right
-        if outcome not in (*phase.right, NO_VERDICT) and not lags:
+        if outcome not in (*phase.right, UNKNOWN) and not lags:
             wrong.append(Wrong(tick.at - begin, outcome, verdict["cause"] or "", verdict["confidence"]))
     last = ticks[-1].status.verdict or {}
     return PhaseScore(
-        phase, begin, len(ticks), len(right), sum(_outcome(tick) == NO_VERDICT for tick in ticks),
+        phase, begin, len(ticks), len(right), sum(_outcome(tick) == UNKNOWN for tick in ticks),
         min(right, default=None), tuple(wrong),
-        f"{last.get('outcome', NO_VERDICT)}/{last.get('cause') or ''} {last.get('confidence', 0.0):.2f}",
+        f"{last.get('outcome', UNKNOWN)}/{last.get('cause') or ''} {last.get('confidence', 0.0):.2f}",
     )  # fmt: skip
 
 
 def _outcome(tick: Tick) -> str:
-    return str((tick.status.verdict or {}).get("outcome", NO_VERDICT))
+    return str((tick.status.verdict or {}).get("outcome", UNKNOWN))
 
 
 HEADER = (

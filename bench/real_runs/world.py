@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -119,7 +119,7 @@ class TensorBoardWriter:
             self._file = folder / f"events.out.tfevents.{int(fresh[0].at)}.host.1.0"
         with self._file.open("ab") as file:
             for row in fresh:
-                for payload in _events(row):
+                for payload in _events(row, self.log.closing):
                     file.write(_record(payload))
         self._written += len(fresh)
         os.utime(self._file, (until, until))
@@ -127,11 +127,11 @@ class TensorBoardWriter:
     def close(self) -> None: ...
 
 
-def _events(row: LogRow) -> Iterator[bytes]:
+def _events(row: LogRow, closing: Mapping[str, float]) -> Iterator[bytes]:
     if row.table == "configs":
         text = row.values["config"]
         yield _event(row.at, 0, [_text("args/text_summary", text if isinstance(text, bytes) else text.encode())])
-    values = row.metrics()
+    values = {**row.metrics(), **(closing if row.is_closing else {})}
     if STEP_KEY in values:
         step = int(values.pop(STEP_KEY))
         yield _event(row.at, step, [_scalar(key, value) for key, value in values.items() if _is_number(value)])
