@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from bench.real_runs import variants
 from bench.real_runs.play import Played, play
 from bench.real_runs.score import HEADER, line, score
+from bench.verdict import contradictions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN")
     parser.add_argument("--ticks", action="store_true", help="each change of the verdict, with its summary")
     options = parser.parse_args(arguments)
-    missed, ticks, cpu = 0, 0, 0.0
+    missed, contradicted, ticks, cpu = 0, 0, 0, 0.0
     print(HEADER, flush=True)
     for name in options.runs or variants.cases():
         chosen = variants.case(name)
@@ -32,11 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for found in score(played):
             print(line(name, found), flush=True)
             missed += not found.ok
+        walker = contradictions.Walker()
+        for tick in played.ticks:
+            walker.status(tick.at, tick.status)
+        for text in contradictions.report(walker.found, played.attached):
+            print(f"  contradiction: {text}")
+        contradicted += len(walker.found)
         if options.ticks:
             changes(played)
         ticks, cpu = ticks + len(played.ticks), cpu + played.cpu_seconds
-    print(f"{ticks} ticks, {cpu:.0f} s of CPU; phases missed: {missed}")
-    return min(1, missed)
+    print(f"{ticks} ticks, {cpu:.0f} s of CPU; phases missed: {missed}; contradictions: {contradicted}")
+    return min(1, missed + contradicted)
 
 
 def changes(played: Played) -> None:
