@@ -10,7 +10,7 @@ from bench.verdict.config import Config, between, draw
 from bench.verdict.feed import SOURCES, Told, played
 from bench.verdict.sim import Row, Sim
 from bench.verdict.truth import Truth, truth
-from server.verdict.sureness import CONFIDENT
+from server.verdict.thresholds import CONFIDENT
 
 # Whoever has three steps has a verdict; half of the run is left to be steady in.
 SETTLED = 0.5

@@ -8,6 +8,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from server.verdict.thresholds import (
+    QUEUE_HELD,
+    QUEUE_KEPT,
+    QUEUE_LEAST,
+    QUEUE_PER_STEP,
+    QUEUE_SPACING,
+    STILL_SECONDS,
+    STILL_STEPS,
+)
+
 State = Literal["unknown", "ok", "starved", "stall", "stop", "rewind", "gated"]
 
 WORDS: dict[State, str] = {
@@ -19,14 +29,6 @@ WORDS: dict[State, str] = {
     "rewind": "the policy version went back: the trainer restarted",
     "gated": "production is held although the trainer waits or takes",
 }
-
-# Samples of a window, and how many make one; five steps of eight samples each see every batch leave.
-KEPT, LEAST = 40, 10
-PER_STEP, LEAST_SPACING = 8, 15.0
-# Three steps without a batch taken is no slow step; two minutes hold the fastest ones.
-STILL_STEPS, STILL_SECONDS = 3.0, 120.0
-# Held for a tenth of the time.
-HELD = 0.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,14 @@ class Sample:
 
 def spacing(step: float | None) -> float:
     """Seconds between two samples."""
-    return max(LEAST_SPACING, (step or 0.0) / PER_STEP)
+    return max(QUEUE_SPACING, (step or 0.0) / QUEUE_PER_STEP)
 
 
 def add(samples: Sequence[Sample], new: Sample, step: float | None) -> list[Sample]:
     """With the newest, when it is time for one; those of the window are kept."""
     if samples and new.ts - samples[-1].ts < spacing(step):
         return list(samples)
-    return [*samples, new][-KEPT:]
+    return [*samples, new][-QUEUE_KEPT:]
 
 
 def state(samples: Sequence[Sample], step: float | None, held: float | None, wait: float | None) -> State:
@@ -58,13 +60,13 @@ def state(samples: Sequence[Sample], step: float | None, held: float | None, wai
         step: seconds of a step; held: share of the time production was held; wait: the trainer's.
     """
     gaps = [after.ts - before.ts for before, after in pairwise(samples)]
-    if len(samples) < LEAST or max(gaps) > 3 * spacing(step):
+    if len(samples) < QUEUE_LEAST or max(gaps) > 3 * spacing(step):
         return "unknown"
     if any(after.version < before.version for before, after in pairwise(samples)):
         return "rewind"
     if _still(samples, step):
         return "stall" if min(one.queue / one.batch for one in samples) >= 1 else "stop"
-    if (held or 0.0) >= HELD:
+    if (held or 0.0) >= QUEUE_HELD:
         return "gated"
     return "starved" if _starved(samples) and (wait or 0.0) > 0.05 else "ok"
 

@@ -7,14 +7,7 @@ from server.verdict.inputs import Seen
 from server.verdict.limiters import twice_the_engines
 from server.verdict.model import Limiter, Outcome
 from server.verdict.numbers import Numbers
-
-# 15 %: what batch noise alone costs a balanced run (the watch band of `trainer_wait_ratio`).
-WAITS = 0.15
-# Of the trainer more must be on offer: a run that is held for a sixth of the time, so as not to run ahead, is matched.
-SURPLUS = 1.25
-# A verdict that stands is left 4 % of the step later than it would be found, one that does not is found 2 % later:
-# on the line itself, noise of two per cent then changes nothing.
-STAYS, COMES = 0.04, 0.02
+from server.verdict.thresholds import COMES, STAYS, SURPLUS, WAITS
 
 UNEXPLAINED = ("too_few_engines", "not_told")
 STARVING = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound")

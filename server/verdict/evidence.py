@@ -5,13 +5,8 @@ from collections.abc import Iterator
 from server.verdict.inputs import Seen
 from server.verdict.model import Evidence, Limiter
 from server.verdict.numbers import Numbers
+from server.verdict.thresholds import DISAGREE, HALF_LIMIT, MOST_EVIDENCE
 from server.verdict.words import opened
-
-# Half of a step's wait in hundredths: below it a claim and its cross-check agree.
-DISAGREE = 0.15
-MOST = 8
-# From half of what a step may take on it is worth a line.
-LATE = 0.5
 
 
 def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tuple[Evidence, ...]:
@@ -27,13 +22,13 @@ def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tup
     seen: dict[str, Evidence] = {}
     for one in facts:
         seen.setdefault(one.text, one)
-    return tuple(seen.values())[:MOST]
+    return tuple(seen.values())[:MOST_EVIDENCE]
 
 
 def _liveness(n: Numbers) -> Iterator[Evidence]:
     """What a stalled run is told by; of one that goes on nothing."""
     stall = n.seen.get("trainer_stall_ratio")
-    if stall is not None and stall >= LATE:
+    if stall is not None and stall >= HALF_LIMIT:
         text = f"The open step has lasted {stall:.0%} of the longest a step may take (6 x its median, at least 30 min)"
         yield _of(n, text, "trainer_stall_ratio", stall, "ratio", 1.0)
     elif n.opened is not None and n.opened.late:

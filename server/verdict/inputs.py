@@ -28,10 +28,12 @@ class Seen:
         signals: signal -> labels -> newest answer; counters are not among them.
         stale: (signal, time of its answer) -> why a step signal's answer is too old to be judged now, or "".
         running_since: when the run last began to run; None while it never did.
-        recent: means of `server.verdict.recent` over the last minutes: one instant for requests and for rollouts.
+        instants: counts of requests, rollouts and sandboxes by instant (`server.verdict.recent`), oldest first.
+        recent: their means over the steps that are judged.
         steps: the trainer's last steps, oldest first: a change of limiter is older in them than in their mean.
         first: (incarnation, number) of the first of them that is not of another time, as found before; None: of none.
         hung_since: since when half of the engines and more run requests without a token; None: they do not.
+        down_since: since when no engine answers; None: some do, or it is not known since when.
     """
 
     now: float
@@ -44,8 +46,10 @@ class Seen:
     running_since: float | None = None
     steps: Sequence[Step] = ()
     recent: Mapping[str, float] = field(default_factory=dict)
+    instants: Sequence[tuple[float, Mapping[str, float]]] = ()
     first: tuple[int, int] | None = None
     hung_since: float | None = None
+    down_since: float | None = None
 
     @property
     def synchronous(self) -> bool:

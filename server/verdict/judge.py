@@ -1,94 +1,130 @@
-"""The verdict over time: what the rules say now, held against what they said before. Pure.
+"""The verdict over time: the rules' answer of one instant against the verdict that stands. Pure.
 
-An instant alone flickers. A verdict changes when the new one has held for a while, and sooner when it is sure.
+An instant alone flickers: another outcome must hold for a while before it replaces the one that stands. Until then the
+standing verdict is written again from today's numbers, with little confidence. Where today's numbers contradict it, it
+ends at once.
 """
 
 from dataclasses import replace
 from typing import Any
 
 from server.verdict import buffer, recent
+from server.verdict.case import STARVING, Case
 from server.verdict.inputs import Seen
-from server.verdict.liveness import hangs
-from server.verdict.model import Evidence, Verdict, from_json
-from server.verdict.rules import case_of, said_of
-from server.verdict.sureness import CONFIDENT
+from server.verdict.liveness import hangs, is_down
+from server.verdict.model import Evidence, Verdict
+from server.verdict.rules import case_of, said_of, verdict_of
+from server.verdict.thresholds import (
+    AT_CAP,
+    CHANGED_SECONDS,
+    CONFIDENT,
+    CONTRADICTED,
+    FIRST_SECONDS,
+    HOLD_SECONDS,
+    IDLE_ENGINES,
+    IDLE_SCORER,
+    LITTLE_WAIT,
+    MISSING_SECONDS,
+    UNSETTLED,
+    UNSURE_SECONDS,
+    WAITS,
+)
 
 Memory = dict[str, Any]
-"""JSON: ``outcome``, ``cause``, ``since``; ``next`` = [outcome, cause, since] that asks to follow; ``samples`` of
-the queue; ``recent`` instants; ``first`` = [incarnation, number] of the first step of the present; ``hung``: since when
-engines hang; ``said``: the verdict that stands."""
+"""JSON: ``outcome``, ``cause``, ``since`` and ``rule`` of the verdict that stands; ``other``: since when the rules find
+another outcome; ``next`` = [outcome, cause, since] found now; ``samples`` of the queue; ``recent`` instants;
+``first`` = [incarnation, number] of the first step of the present; ``hung``, ``down``: since when
+most engines hang, and none answers."""
 
-# A change must hold this long: six ticks outlast one late page. One that is not sure waits twice as long.
-HOLD_SECONDS, UNSURE_SECONDS = 30.0, 60.0
-# Whole steps have shown a change already: three ticks outlast a page that mixes both times.
-CHANGED_SECONDS = 15.0
-# Of a verdict about a run whose queue stands still: below what is confident.
-STILL = 0.5
-# Data that is missing for two minutes is no gap between two scrapes any more.
-MISSING_SECONDS = 120.0
+_AT_ONCE = ("over", "paused", "starting", "open_step")
 
 
 def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
-    """(memory, verdict) of one instant; instants come in order, and one asked twice changes nothing."""
+    """(memory, verdict) of one instant. Instants come in order; the same instant again changes nothing."""
     kept: Memory = dict(memory or {})
-    instants = recent.add([(ts, told) for ts, told in kept.get("recent", [])], seen)
+    instants = recent.add([(ts, counts) for ts, counts in kept.get("recent", [])], seen)
     kept["recent"] = [list(one) for one in instants]
     first = kept.get("first")
     kept["hung"] = kept.get("hung") or seen.now if hangs(seen) else None
-    seen = replace(
-        seen, recent=recent.means(instants), first=(first[0], first[1]) if first else None, hung_since=kept["hung"]
-    )
+    kept["down"] = kept.get("down") or seen.now if is_down(seen) else None
+    first_step = (first[0], first[1]) if first else None
+    seen = replace(seen, instants=instants, first=first_step, hung_since=kept["hung"], down_since=kept["down"])
     case = case_of(seen, kept.get("outcome", ""))
     if case.n.first is not None and case.n.first != seen.first:
         kept["first"] = list(case.n.first)
-    found, kept["samples"], window = _buffered(said_of(case), kept.get("samples", []), seen)
-    told = replace(found, buffer=window)
-    known = (kept.get("outcome"), kept.get("cause"))
-    if told.key == known:
+    found, kept["samples"], window = _with_queue(said_of(case), kept.get("samples", []), seen)
+    found = replace(found, buffer=window)
+    if _replaces(kept, found, case):
+        same = found.key == (kept.get("outcome"), kept.get("cause"))
+        since = kept["since"] if same else kept.pop("next", (0, 0, seen.now))[2]
         kept.pop("next", None)
-    elif _follows(kept, told, seen.now, case.n.changed):
-        since = kept.pop("next")[2] if known != (None, None) else seen.now
-        kept.update(outcome=told.outcome, cause=told.cause, since=since)
-    if told.key == (kept["outcome"], kept["cause"]):
-        kept["said"] = replace(told, since=kept["since"]).to_json()
-        return kept, replace(told, since=kept["since"])
-    return kept, _still(kept, told)
+        kept.pop("other", None)
+        kept.update(outcome=found.outcome, cause=found.cause, rule=found.rule, since=since)
+        return kept, replace(found, since=since)
+    sure = 0.0 if kept["outcome"] == "unknown" else UNSETTLED
+    stands = verdict_of(case, kept["rule"], kept["outcome"], kept["cause"], sure)
+    return kept, replace(stands, confidence=min(stands.confidence, sure), since=kept["since"], buffer=window)
 
 
-def _follows(kept: Memory, told: Verdict, now: float, changed: bool) -> bool:
-    """Has it asked for long enough to follow the one that stands? ``changed``: the steps themselves show a change."""
-    if "outcome" not in kept:
+def _replaces(kept: Memory, found: Verdict, case: Case) -> bool:
+    """Is ``found`` the verdict to show now? Notes since when another one is found."""
+    now, stands = case.seen.now, (kept.get("outcome"), kept.get("cause"))
+    if stands == (None, None) or found.key == stands:
         return True
-    asks = kept.get("next")
     # A cause that flickers is no reason to doubt the outcome.
-    since = asks[2] if asks is not None and asks[0] == told.outcome else now
-    kept["next"] = asks = [told.outcome, told.cause, since]
-    return now - float(asks[2]) >= _hold(str(kept["outcome"]), told, changed)
+    asks = kept.get("next")
+    since = asks[2] if asks is not None and asks[0] == found.outcome else now
+    kept["next"] = [found.outcome, found.cause, since]
+    # Another outcome may be one today and another tomorrow: what counts is how long it is not the one that stands.
+    if found.outcome == "unknown" and found.cause not in _AT_ONCE:
+        return bool(now - since >= MISSING_SECONDS)
+    kept["other"] = kept.get("other") or now
+    if contradicted(case, str(stands[0]), str(stands[1])):
+        return True
+    return bool(now - kept["other"] >= _hold(str(stands[0]), found, case.n.changed))
 
 
-def _hold(before: str, told: Verdict, changed: bool) -> float:
-    if told.cause in ("over", "paused", "starting") or told.outcome == "stalled":
+def _hold(before: str, found: Verdict, changed: bool) -> float:
+    """Seconds that another verdict must hold. ``changed``: the steps themselves show a change."""
+    if found.cause in _AT_ONCE or found.outcome == "stalled":
         return 0.0
-    if told.outcome == "unknown":
-        return MISSING_SECONDS
-    if before in ("unknown", "stalled"):
-        return HOLD_SECONDS
+    if before == "unknown":
+        return FIRST_SECONDS
     if changed:
         return CHANGED_SECONDS
-    return HOLD_SECONDS if told.confidence >= CONFIDENT else UNSURE_SECONDS
+    return HOLD_SECONDS if found.confidence >= CONFIDENT else UNSURE_SECONDS
 
 
-def _still(kept: Memory, told: Verdict) -> Verdict:
-    """The verdict that stands, with today's numbers and no more confidence than is left of it."""
-    stands = from_json(kept["said"])
-    return replace(
-        stands, confidence=round(min(stands.confidence, 0.5), 2), numbers=told.numbers, missing=told.missing,
-        completeness=told.completeness, usd_per_hour=told.usd_per_hour, usd_lacks=told.usd_lacks, buffer=told.buffer,
-    )  # fmt: skip
+def contradicted(case: Case, outcome: str, cause: str) -> bool:
+    """Do today's numbers contradict this verdict? Only by a clear margin: noise on a line contradicts nothing."""
+    n = case.n
+    if outcome == "stalled" or cause == "open_step":
+        return True  # the rules find another one: it moves again
+    if outcome in ("balanced", "trainer_bound"):
+        return n.wait is not None and n.wait >= WAITS + CONTRADICTED and not n.dropped
+    if outcome not in STARVING:
+        return False
+    if n.wait is not None and n.wait < LITTLE_WAIT and not n.seen.synchronous:
+        return True
+    return _elsewhere(case, outcome, cause)
 
 
-def _buffered(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Verdict, list[list[float]], str]:
-    """The verdict beside the state of the queue's window."""
+def _elsewhere(case: Case, outcome: str, cause: str) -> bool:
+    """Is the actor that this verdict names clearly idle?"""
+    n = case.n
+    inside, busy = n.place.get("generating"), n.extra.get("scoring_busy_ratio")
+    if outcome == "generator_bound":
+        return bool(n.saturated is False and inside is not None and inside < IDLE_ENGINES)
+    if outcome == "reward_bound":
+        return bool(busy is not None and busy < IDLE_SCORER and n.place.get("scoring", 0.0) < IDLE_ENGINES)
+    if outcome == "sandbox_bound":
+        outside = sum(n.place.get(phase, 0.0) for phase in ("booting", "in_tool"))
+        return bool(cause != "init_failures" and inside is not None and inside >= AT_CAP and outside < 1 - AT_CAP)
+    return bool(cause in ("prompts", "staleness_gate") and n.places is not None and n.places >= 1.0)
+
+
+def _with_queue(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Verdict, list[list[float]], str]:
+    """The verdict next to the state of the queue's window."""
     samples = [buffer.Sample(*one) for one in kept]
     step = seen.get("trainer_step_seconds")
     queue, version = seen.get("queue_samples_now"), seen.get("policy_version")
@@ -100,9 +136,8 @@ def _buffered(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Verd
     rows = [[one.ts, one.queue, one.version, one.batch] for one in samples]
     if state in ("stall", "stop") and found.outcome not in ("stalled", "unknown"):
         text = Evidence(buffer.WORDS[state][0].upper() + buffer.WORDS[state][1:], "queue_samples_now", queue, "samples")
-        # Where nothing moves for steps, the shares of the last ones speak of another time.
-        # An open step is of now, and the queue that stands still beside it is the very sign of it.
-        sure = found.confidence if found.cause == "open_step" else round(min(found.confidence, STILL), 2)
+        # Where nothing moves for steps, the shares of the last ones are of another time. An open step is of now.
+        sure = found.confidence if found.cause == "open_step" else round(min(found.confidence, UNSETTLED), 2)
         return replace(found, evidence=(text, *found.evidence), confidence=sure), rows, state
     return found, rows, state
 

@@ -10,37 +10,23 @@ from math import sqrt
 
 from server.verdict.model import Limiter, Outcome, shared
 from server.verdict.numbers import Numbers
-from server.verdict.present import HOLDS
+from server.verdict.thresholds import (
+    ABORTED,
+    BELOW_CAP,
+    BESIDE,
+    DRIFTED,
+    FAILING,
+    FULL,
+    FULL_QUOTA,
+    HOLDS,
+    LEAST_FACTOR,
+    MOST_SHARE,
+    MOST_UNTOLD,
+    PREEMPTED,
+    TWICE,
+    WANTING_CACHE,
+)
 
-# Below it nobody can tell a limiter from noise: batch noise alone costs a balanced run some per cent.
-LEAST_FACTOR = 1.05
-# A rollout that spends more than this outside the engines would be twenty times as fast without it: of no model.
-MOST_SHARE = 0.95
-# Half the completed groups without a gradient is near the published 55 %; below that a curriculum is merely uneven.
-ZERO_ADVANTAGE = 0.50
-# A cache this full turns the next long sequence into a preemption.
-FULL_CACHE = 0.85
-# Preemption for want of room begins when the cache was full a moment ago.
-WANTING_CACHE = 0.70
-# One request in ten computed again shows in throughput.
-PREEMPTED = 0.10
-# p99 of three medians: the slowest of a group of sixteen then takes twice the rest.
-LONG_TAIL = 3.0
-# A fifth of what was made is thrown away because others were faster: paid for, and no sample.
-ABORTED = 0.20
-# Half again as long as at the start.
-DRIFTED = 1.5
-# Every tenth sandbox that fails spoils most groups of sixteen.
-FAILING = 0.10
-FULL_QUOTA = 0.98
-# Clearly below its cap.
-BELOW_CAP = 0.7
-# Half of the time of which nobody knows is no gap between two windows.
-MOST_UNTOLD = 0.5
-# What one can have of engines, as of a trainer, is twice of them; not endlessly many.
-TWICE = 2.0
-# Weights are read once for all: at the cap a quarter of what a token takes is for the requests beside it, the rest not.
-BESIDE = 0.25
 # Half a minute to start a sandbox is a cold image; two minutes, the alert's level, is a queue.
 SLOW_START, LONG_PENDING = 120.0, 600.0
 
@@ -198,7 +184,7 @@ def _cache(n: Numbers) -> Iterator[Limiter]:
     if preempted is not None and preempted >= PREEMPTED and (n.kv is None or n.kv >= WANTING_CACHE):
         text = f"engines preempt {preempted:.0%} of their requests and compute them again"
         yield _made(n, "generator_bound", "preemption", 1 + preempted, text)
-    if not n.running or (n.kv or 0.0) < FULL_CACHE or n.seen.synchronous:
+    if not n.running or (n.kv or 0.0) < FULL or n.seen.synchronous:
         return
     asked = (n.running + (n.waiting or 0.0)) / n.running
     text = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait for room"

@@ -9,15 +9,7 @@ from server.signals._model import HEARTBEAT
 from server.verdict.case import Case
 from server.verdict.inputs import Seen
 from server.verdict.model import Outcome
-
-# Half of the limit is 3 x the median step: more than one step that simply took longer.
-LATE_STEP = 0.5
-# Half of the engines that do not work leave a run that crawls.
-MOST_ENGINES = 0.5
-# Requests that run for a minute without a token are hung (`generator_engines`).
-FROZEN_SECONDS = 60.0
-# A share of the rollouts in flight that decides.
-MOST_OF = 0.5
+from server.verdict.thresholds import FROZEN_SECONDS, HALF_LIMIT, MOST_ENGINES, MOST_OF, SILENT_SECONDS
 
 Said = tuple[Outcome, str, float] | None
 """(outcome, cause, confidence before completeness and rivals) or None: the rule does not apply."""
@@ -43,14 +35,22 @@ def frozen_engines(case: Case) -> Said:
     # Who takes a minute for weights hangs in every step: for no longer than they take, and not in a step far too late.
     weights, open_step = case.n.overheads.get("weight_sync", 0.0), case.seen.get("trainer_stall_ratio")
     frozen = case.seen.now - (case.seen.hung_since or case.seen.now)
-    pauses = weights >= FROZEN_SECONDS and frozen < weights and (open_step or 0.0) < LATE_STEP
+    pauses = weights >= FROZEN_SECONDS and frozen < weights and (open_step or 0.0) < HALF_LIMIT
     return ("stalled", "frozen_engine", 1.0) if not pauses else None
 
 
 def hangs(seen: Seen) -> bool:
     """Do half of the engines and more run requests without a token?"""
-    engines = {row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row}
-    return _share(engines, "hung") >= MOST_ENGINES
+    return _share(_engines(seen), "hung") >= MOST_ENGINES
+
+
+def is_down(seen: Seen) -> bool:
+    """Does no engine answer?"""
+    return _share(_engines(seen), "down") >= 1.0
+
+
+def _engines(seen: Seen) -> dict[str, float]:
+    return {row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row}
 
 
 def goes_on(case: Case) -> bool:
@@ -58,15 +58,22 @@ def goes_on(case: Case) -> bool:
     return case.n.opened is not None and not case.n.opened.late
 
 
+def no_engine(case: Case) -> bool:
+    """Has no engine answered for long enough to be more than one failed read?"""
+    engines, since = case.n.engines, case.seen.down_since
+    down = bool(engines) and _share(engines, "down") >= 1.0
+    return down and (since is None or case.seen.now - since >= SILENT_SECONDS)
+
+
 def dead_engines(case: Case) -> Said:
-    """No engine answers and no step comes. A trainer that goes on proves that only their metrics are gone.
+    """No engine answers, and the open step is late. A trainer that goes on proves that only their metrics are gone.
 
     It goes on while its queue lasts: once that is short of a batch, and has been for a step, nothing else will come.
     """
-    if _share(case.n.engines, "down") < 1.0 or not case.n.engines:
+    if not no_engine(case):
         return None
     stall, opened = case.seen.get("trainer_stall_ratio"), case.n.opened
-    late = (stall is not None and stall >= LATE_STEP) or (opened is not None and opened.hungry)
+    late = (stall is not None and stall >= HALF_LIMIT) or (opened is not None and (opened.hungry or opened.late))
     return ("stalled", "dead_engine", 1.0) if late else None
 
 
@@ -89,15 +96,15 @@ def silent_trainer(case: Case) -> Said:
 
 
 def open_step(case: Case) -> Said:
-    """The trainer has what it waits for and takes far longer over it than ever: it hangs, or works on something else.
+    """The trainer has its batch, and its open step is late: it hangs, or works on something else.
 
-    Before all tuning: whoever stands behind a full queue is held, idle and below every cap. Not stalled yet: one step
-    may take that long (an evaluation, a checkpoint on a slow disk).
+    Before all tuning: production behind a full queue is held, idle and below every cap. Ten usual steps without one are
+    a run that stands still; fewer may be an evaluation, or a checkpoint on a slow disk.
     """
     n = case.n
     if n.seen.synchronous or n.opened is None or not n.opened.fed or evaluates(case):
         return None
-    return "trainer_bound", "open_step", 0.9
+    return ("stalled", "no_progress", 0.9) if n.opened.stopped else ("trainer_bound", "open_step", 0.9)
 
 
 def evaluates(case: Case) -> bool:

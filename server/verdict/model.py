@@ -30,7 +30,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
 OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
 """Every outcome, in the order of DESIGN section 5."""
 
-RULES_VERSION = 6
+RULES_VERSION = 7
 """Grows with every change of a rule or a constant that can change a verdict: stored with each."""
 
 

@@ -4,22 +4,24 @@ Everything is None where it is not known. Rates are in trainer samples per secon
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from server.verdict import recent
 from server.verdict.inputs import Seen
-from server.verdict.present import HOLDS, Late, Present, open_since, present
+from server.verdict.present import Late, Present, open_since, present
+from server.verdict.thresholds import (
+    BUSY_SCORER,
+    ENOUGH,
+    HOLDS,
+    LEAST_WINDOW,
+    LESS,
+    LITTLE_WAIT,
+    MOST_SECONDS,
+    MUCH_OVERHEAD,
+    MUCH_STALE,
+)
 
-# A fifth less is no matter of two windows that differ.
-LESS = 0.8
-# A tenth of what arrives is dropped as stale, and what arrives would do but for that tenth: the wait is those drops.
-ENOUGH, MUCH_STALE = 0.90, 0.10
-# Of a step: less is the moment in which a batch is handed over.
-LITTLE_WAIT = 0.05
-# Of a step: overhead that is the first thing to change. The alert on weight sync stands at a quarter.
-MUCH_OVERHEAD = 0.20
-# A scorer that is busy nine tenths of the time sets the pace.
-BUSY_SCORER = 0.9
 # Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
 IN_ENGINE, OVER = ("generating",), ("waiting_group", "queued")
 PHASES = ("booting", "in_tool", "scoring", "generating")
@@ -218,9 +220,15 @@ def _over(one: float | None, other: float | None) -> float | None:
 def numbers(seen: Seen) -> Numbers:
     """All of it, from one instant's signals."""
     own = present(seen)
+    if seen.instants:
+        # The engines' and rollouts' means are of the same steps as the trainer's numbers.
+        begun = max(seen.now - MOST_SECONDS, own.begun) if own.begun is not None else -inf
+        begun = -inf if seen.synchronous else min(begun, seen.now - LEAST_WINDOW)
+        seen = replace(seen, recent=recent.means(seen.instants, begun))
     produced = seen.get("production_samples_per_second", stage="delivered")
     running, waiting = (recent.requests(seen, state) for state in ("running", "waiting"))
-    spent = place(seen, running, waiting)
+    busy = _scorer(seen, own.scoring)
+    spent = place(seen, running, waiting, busy)
     return Numbers(
         seen=seen,
         wait=own.wait,
@@ -253,7 +261,7 @@ def numbers(seen: Seen) -> Numbers:
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
             "tail_bubble_ratio": recent.bubble(seen),
-            "scoring_busy_ratio": _scorer(seen),
+            "scoring_busy_ratio": busy,
             "time_unscored_ratio": _unscored(seen, spent),
             "queue_batches": seen.get("queue_batches"),
             "in_flight_ratio": recent.cap(seen),
@@ -291,10 +299,10 @@ def _stale(seen: Seen) -> float | None:
     return seen.get("discarded_rollout_ratio") if arrivals is not None and trained is not None else None
 
 
-def place(seen: Seen, running: float | None, waiting: float | None) -> dict[str, float]:
+def place(seen: Seen, running: float | None, waiting: float | None, busy: float | None) -> dict[str, float]:
     """Share of a rollout's time by phase. Little's law: who is where, is how long they are there."""
     census = recent.census(seen)
-    under_way = _at_the_scorer(seen, {state: count for state, count in census.items() if state not in OVER})
+    under_way = _at_the_scorer(seen, {state: count for state, count in census.items() if state not in OVER}, busy)
     total = sum(under_way.values())
     if total > 0 and len(under_way) > 2:
         return {phase: under_way.get(phase, 0.0) / total for phase in PHASES}
@@ -314,12 +322,12 @@ def _unscored(seen: Seen, spent: Mapping[str, float]) -> float | None:
     return under_way["scoring"] / total if total and "scoring" in under_way else spent.get("scoring")
 
 
-def _at_the_scorer(seen: Seen, under_way: dict[str, float]) -> dict[str, float]:
+def _at_the_scorer(seen: Seen, under_way: dict[str, float], busy: float | None) -> dict[str, float]:
     """One scorer that is idle b of the time has few groups before it; whoever else is unscored waits for siblings.
 
     On average b + b^2 / (2 (1 - b)) groups that come by chance and take the same time each (Pollaczek-Khinchine).
     """
-    busy, size = _scorer(seen), seen.fact("group_size")
+    size = seen.fact("group_size")
     if busy is None or size is None or seen.synchronous or busy >= BUSY_SCORER or "scoring" not in under_way:
         return under_way
     groups = busy + busy**2 / (2 * (1 - busy))
@@ -351,9 +359,9 @@ def _zero(seen: Seen) -> float | None:
     return found if found is not None else seen.get("zero_advantage_ratio")
 
 
-def _scorer(seen: Seen) -> float | None:
+def _scorer(seen: Seen, of_steps: float | None) -> float | None:
     """How busy the scorer is; groups that are thrown away for want of a gradient were scored, too."""
-    busy, zero = seen.get("scoring_busy_ratio"), _zero(seen)
+    busy, zero = of_steps if of_steps is not None else seen.get("scoring_busy_ratio"), _zero(seen)
     if busy is None or zero is None or seen.synchronous or not _filtered(seen):
         return busy
     return busy / max(0.05, 1.0 - zero)

@@ -12,16 +12,23 @@ from server.signals._window import Step
 from server.verdict import regime
 from server.verdict.inputs import Seen
 from server.verdict.regime import STEP, WAIT
+from server.verdict.thresholds import (
+    BEYOND,
+    EARLIER,
+    HOLDS,
+    LATE_SECONDS,
+    LATE_STEP,
+    LATE_WORK,
+    LEAST_LIMIT,
+    LIMIT,
+    NEWER,
+    STOPPED,
+)  # fmt: skip
 
-# A tenth of the time is no moment between two batches.
-HOLDS = 0.10
-# Work that takes a quarter longer is no chance; jitter is a tenth of it.
-LATE = 1.25
-# Three times the usual one, and half as long again as any of the last ten: no checkpoint, and no step like the others.
-HANGS, BEYOND, LEAST_OPEN = 3.0, 1.5, 120.0
-# What `trainer_stall_ratio` holds the open step against (DESIGN section 5).
-LEAST_LIMIT, LIMIT = 1800.0, 6.0
 GATE = ("dispatch_gate_wait_seconds", ())
+SCORING = ("reward_seconds", ())
+DROPPED = ("stale_dropped_rollouts", ())
+QUEUE = ("queue_samples", ())
 HELD = (("backpressure_seconds", ()), GATE)
 OVERHEADS = {
     "weight_sync": ("trainer_weight_sync_seconds", ()),
@@ -39,6 +46,8 @@ class Present:
         gated: share of the time of steps that were waited and held alike, by the lesser of both; None: not told.
         since: they are newer than the signals' means.
         first: (incarnation, number) of the first step that is wholly of the present, to be kept; None: none is yet.
+        begun: when the first of these steps began, epoch seconds; None: no step is known.
+        scoring: share of the time that one scorer is busy, of these steps; None: not reported, or of the signal.
     """
 
     wait: float | None
@@ -52,25 +61,57 @@ class Present:
     gated: float | None = None
     since: bool = False
     first: tuple[int, int] | None = None
+    begun: float | None = None
+    scoring: float | None = None
 
 
 def present(seen: Seen) -> Present:
     """Of the steps of the present regime, else what the signals say of the last ten."""
     told = _of_signals(seen)
     rows = [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
+    told = replace(told, begun=_begun(rows))
     if told.wait is None:
         return replace(told, gated=_gated(told, rows))
-    every, rows = len(rows), _same_work(seen, told, rows)
-    newest = min((regime.present(shares) for shares in _shares(rows)), default=len(rows))
+    rows, stopped = _without_stops(rows)
+    every = len(rows)
+    rows = _same_work(seen, told, rows)
+    newest = min((regime.present(shares) for shares in _shares(seen, rows)), default=len(rows))
+    if _is_burst(rows, newest):
+        newest = len(rows)
     first, whole = _kept(rows[-newest:]) if 0 < newest < every else None, newest == len(rows) < every
     newest = min(newest, sum(_is_since(row, seen.first) for row in rows))
     opened = _with_open(seen, told, rows, newest)
     if opened is not None:
         return replace(opened, first=first)
-    if not 0 < newest < every:
+    if not 0 < newest < every and not stopped:
         return replace(told, gated=_gated(told, rows))
-    found = replace(_of_rows(told, rows[-newest:], rows[-newest:]), gated=_gated(told, rows[-newest:]), first=first)
+    found = _of_rows(seen, told, rows[-newest:], rows[-newest:])
+    found = replace(found, gated=_gated(told, rows[-newest:]), first=first, since=newest < every)
     return _supplied(found, told) if whole else found
+
+
+def _begun(rows: Sequence[Step]) -> float | None:
+    return rows[0].ts - rows[0].values[STEP] if rows else None
+
+
+def _without_stops(rows: list[Step]) -> tuple[list[Step], bool]:
+    """The steps without those in which the run stood still: what was named then is no share of the steps since."""
+    if len(rows) <= EARLIER:
+        return rows, False
+    limit = max(STOPPED * median(row.values[STEP] for row in rows), LATE_SECONDS)
+    found = [row for row in rows if row.values[STEP] - _now_and_then(row) < limit]
+    return found, len(found) < len(rows)
+
+
+def _now_and_then(row: Step) -> float:
+    return sum(row.values.get(key, 0.0) for key in regime.NOW_AND_THEN)
+
+
+def _is_burst(rows: Sequence[Step], newest: int) -> bool:
+    """Are the newest steps together shorter than one of those before? A run that waits in bursts has such spells."""
+    if not 0 < newest < len(rows):
+        return False
+    return sum(row.values[STEP] for row in rows[-newest:]) < max(row.values[STEP] for row in rows[:-newest])
 
 
 def _with_open(seen: Seen, told: Present, rows: Sequence[Step], newest: int) -> Present | None:
@@ -79,11 +120,11 @@ def _with_open(seen: Seen, told: Present, rows: Sequence[Step], newest: int) -> 
     waits = regime.waits([*rows, opened.step]) if opened is not None else []
     if opened is None or len(waits) <= len(rows):
         return None
-    cut = regime.present(waits, 1 if opened.alone else regime.NEWER)
+    cut = regime.present(waits, 1 if opened.alone else NEWER)
     if cut >= min(len(waits), newest + 1):
         return None
     late = rows[len(rows) - (cut - 1) :]
-    return replace(_of_rows(told, [*late, opened.step], late), gated=_gated(told, late))
+    return replace(_of_rows(seen, told, [*late, opened.step], late), gated=_gated(told, late))
 
 
 def _is_since(row: Step, first: tuple[int, int] | None) -> bool:
@@ -92,13 +133,13 @@ def _is_since(row: Step, first: tuple[int, int] | None) -> bool:
 
 def _kept(rows: Sequence[Step]) -> tuple[int, int] | None:
     """The first step that is wholly of the present, once as many are as have a spread."""
-    return (rows[1].incarnation, rows[1].number) if len(rows) > regime.EARLIER else None
+    return (rows[1].incarnation, rows[1].number) if len(rows) > EARLIER else None
 
 
 def _same_work(seen: Seen, told: Present, rows: list[Step]) -> list[Step]:
     """Those since the trainer's own work is what it is; the first of them waited for it before it grew."""
     newest = regime.of_work(rows, _outlasts(seen, told, rows))
-    if not 0 < newest < len(rows):
+    if not 0 < newest < len(rows) or _is_burst(rows, newest):
         return rows
     before, first = rows[:-newest], rows[-newest]
     usual = sum(regime.work(row) for row in before) / len(before)
@@ -117,7 +158,7 @@ def _outlasts(seen: Seen, told: Present, rows: Sequence[Step]) -> bool:
     longest = max(busy[:-1])
     # It may have waited first: as long as any, but for what the last one worked longer.
     waited = max(0.0, max(row.values[WAIT] for row in rows) - max(0.0, busy[-1] - longest))
-    return seen.now - rows[-1].ts - waited >= LATE * longest
+    return seen.now - rows[-1].ts - waited >= LATE_WORK * longest
 
 
 def _supplied(found: Present, told: Present) -> Present:
@@ -159,7 +200,7 @@ def open_step(seen: Seen, told: Present, rows: Sequence[Step]) -> Open | None:
     if queue >= batch:
         return Open(_open(rows[-1], open_for, 0.0), False) if open_for >= busy / 2 else None
     # A gate holds production, however long the trainer works. A full queue does, too, but is not short of a batch.
-    if last.get(GATE, 0.0) >= HOLDS * last[STEP] or open_for < LATE * busy:
+    if last.get(GATE, 0.0) >= HOLDS * last[STEP] or open_for < LATE_WORK * busy:
         return None
     longest = max(row.values[STEP] for row in rows)
     return Open(_open(rows[-1], open_for, open_for - busy), open_for >= busy + longest)
@@ -167,11 +208,12 @@ def open_step(seen: Seen, told: Present, rows: Sequence[Step]) -> Open | None:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The open step beside those that ended, seconds. ``usual``: median from row to row; ``longest``: of the last ten.
+    """The open step against those that ended, seconds. ``usual``: median from row to row; ``longest``: of the last ten.
 
     Attributes:
         after: number of the newest step that ended; None where none is known.
-        batches: that wait in the queue while it is open, of a queue that is told live; None: not told.
+        batches: in the queue while the step is open, of a queue that is reported live; None: not reported.
+        had: batches in the queue when the step began, of the newest step's own row; None: not reported.
     """
 
     after: int | None
@@ -179,6 +221,7 @@ class Late:
     usual: float
     longest: float
     batches: float | None = None
+    had: float | None = None
 
     @property
     def times(self) -> float:
@@ -187,18 +230,24 @@ class Late:
     @property
     def late(self) -> bool:
         """Too long for a step that merely took longer."""
-        return self.seconds >= max(HANGS * self.usual, BEYOND * self.longest, LEAST_OPEN)
+        return self.seconds >= max(LATE_STEP * self.usual, BEYOND * self.longest, LATE_SECONDS)
+
+    @property
+    def stopped(self) -> bool:
+        """So long that the run stands still, whatever the step does."""
+        return self.late and self.times >= STOPPED
 
     @property
     def hungry(self) -> bool:
         """Without its batch for longer than a whole step and the longest one together."""
-        long = self.seconds >= max(self.usual + self.longest, LEAST_OPEN)
+        long = self.seconds >= max(self.usual + self.longest, LATE_SECONDS)
         return long and self.batches is not None and self.batches < 1.0
 
     @property
     def fed(self) -> bool:
-        """Late, with its batch in the queue: nobody is waited for but the trainer."""
-        return self.late and self.batches is not None and self.batches >= 1.0
+        """Late, with its batch in the queue now, or when it began: only the trainer can be what it waits for."""
+        batches = self.batches if self.batches is not None else self.had
+        return self.late and batches is not None and batches >= 1.0
 
 
 def open_since(seen: Seen) -> Late | None:
@@ -208,9 +257,13 @@ def open_since(seen: Seen) -> Late | None:
     took = list(_row_to_row(rows)) or ([step] if step else [])
     if stall is None or not took:
         return None
-    seconds = stall * max(LEAST_LIMIT, LIMIT * median(took))
-    found = Late(rows[-1].number if rows else None, seconds, median(took), max(took))
-    return replace(found, batches=_batches_now(seen, found))
+    usual = median(took)
+    seconds = stall * max(LEAST_LIMIT, LIMIT * usual)
+    # A step in which the run stood still is no measure of how long a step may take.
+    ended = _without_stops(rows)[0]
+    longest = max([*_row_to_row(ended)] or [usual]) if len(ended) < len(rows) else max(took)
+    found = Late(rows[-1].number if rows else None, seconds, usual, longest)
+    return replace(found, batches=_batches_live(seen, rows, seconds - usual), had=_batches_then(seen, rows))
 
 
 def _row_to_row(rows: Sequence[Step]) -> Iterator[float]:
@@ -219,13 +272,20 @@ def _row_to_row(rows: Sequence[Step]) -> Iterator[float]:
         yield max(row.values[STEP] * max(1, row.number - before.number), row.ts - before.ts)
 
 
-def _batches_now(seen: Seen, late: Late) -> float | None:
-    """Of a queue that was told a whole step into the open one: what a step's own row says is of its end."""
-    queue, age, trained = seen.get("queue_samples_now"), seen.age("queue_samples_now"), _of_signals(seen)
-    batch = seen.fact("batch_samples") or (trained.trained * trained.step if trained.trained and trained.step else None)
-    if queue is None or age is None or not batch or age > late.seconds - late.usual:
+def _batches_live(seen: Seen, rows: Sequence[Step], since: float) -> float | None:
+    """Batches in the queue, where it is reported between the steps' rows and for at most ``since`` seconds."""
+    queue, age, batch = seen.get("queue_samples_now"), seen.age("queue_samples_now"), _batch(seen, _of_signals(seen))
+    if queue is None or age is None or not batch or age > max(0.0, since):
         return None
-    return queue / batch
+    return None if rows and rows[-1].values.get(QUEUE) == queue else queue / batch
+
+
+def _batches_then(seen: Seen, rows: Sequence[Step]) -> float | None:
+    """Batches in the queue when the newest step ended."""
+    queue = rows[-1].values.get(QUEUE) if rows else None
+    queue = seen.get("queue_samples_now") if queue is None else queue
+    batch = _batch(seen, _of_signals(seen))
+    return queue / batch if queue is not None and batch else None
 
 
 def _open(last: Step, seconds: float, wait: float) -> Step:
@@ -253,17 +313,42 @@ def _of_signals(seen: Seen) -> Present:
     )
 
 
-def _shares(rows: Sequence[Step]) -> list[list[float]]:
-    """Of each step: waited, and spent on weights; only what every step of them could tell.
+def _shares(seen: Seen, rows: Sequence[Step]) -> list[list[float]]:
+    """Of each step: waited, spent on weights, and the scorer busy; only what the steps report.
 
     Not held: a queue that runs full and empty again is held in spells, and is no other run in them.
     """
     waits = [[row.values[WAIT] / row.values[STEP] for row in rows]] if all(WAIT in row.values for row in rows) else []
     others = [key for key in (OVERHEADS["weight_sync"],) if any(key in row.values for row in rows)]
-    return waits + [[min(1.0, row.values.get(key, 0.0) / row.values[STEP]) for row in rows] for key in others]
+    shares = [[min(1.0, row.values.get(key, 0.0) / row.values[STEP]) for row in rows] for key in others]
+    scoring = [] if seen.synchronous else _scoring(seen, rows)
+    return [*waits, *shares, *([scoring] if scoring else [])]
 
 
-def _of_rows(told: Present, rows: Sequence[Step], ended: Sequence[Step]) -> Present:
+def _scoring(seen: Seen, rows: Sequence[Step]) -> list[float]:
+    """Share of each step that one scorer is busy; a step without a scored group is as the one before it."""
+    size = seen.fact("group_size")
+    found: list[float] = []
+    for row in rows:
+        seconds, groups = row.values.get(SCORING), _groups(row, size)
+        if seconds is not None and groups is not None:
+            found.append(min(1.0, seconds * groups / row.values[STEP]))
+        elif found:
+            found.append(found[-1])
+    return found if len(found) == len(rows) else []
+
+
+def _groups(row: Step, size: float | None) -> float | None:
+    """Groups scored in a step: those trained on, and those dropped after it."""
+    dropped = row.values.get(DROPPED, 0.0) / size if size else 0.0
+    samples = row.values.get(("trainer_samples", ()))
+    if samples is not None and size:
+        return samples / size + dropped
+    groups = row.values.get(("trainer_groups", ()))
+    return groups + dropped if groups is not None else None
+
+
+def _of_rows(seen: Seen, told: Present, rows: Sequence[Step], ended: Sequence[Step]) -> Present:
     """``ended``: those of them that tell more than their time and wait."""
     total = sum(row.values[STEP] for row in rows)
     step = total / len(rows)
@@ -287,7 +372,16 @@ def _of_rows(told: Present, rows: Sequence[Step], ended: Sequence[Step]) -> Pres
         step=step,
         steps=len(rows),
         since=True,
+        begun=_begun(rows),
+        scoring=_busy(seen, ended),
     )
+
+
+def _busy(seen: Seen, rows: Sequence[Step]) -> float | None:
+    """Share of the time of these steps that one scorer is busy."""
+    shares = [] if seen.synchronous else _scoring(seen, rows)
+    total = sum(row.values[STEP] for row in rows)
+    return sum(one * row.values[STEP] for one, row in zip(shares, rows, strict=True)) / total if shares else None
 
 
 def _mean(rows: Sequence[Step], name: str) -> float:

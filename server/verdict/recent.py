@@ -4,16 +4,25 @@ Means of signals have windows of their own; who is where is a ratio of two of th
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from server.verdict.inputs import Seen
+from server.verdict.thresholds import (
+    INSTANTS,
+    LEAST_BUSY,
+    LEAST_SECONDS,
+    MOST_INSTANTS,
+    MOST_SECONDS,
+    SYNC_STEPS,
+    WINDOW_STEPS,
+)
 
-# Engines saw once per step: a window holds one, at least two minutes and at most the five of every tick signal.
-LEAST_SECONDS, MOST_SECONDS = 120.0, 300.0
-# Twenty instants of five minutes. A synchronous step is filled and emptied once: three whole ones are looked at.
-SPACING, SYNC_STEPS, MOST = 15.0, 3.0, 90
-REQUESTS, ROLLOUTS, CAP, BUBBLE = "requests:", "rollouts:", "cap", "bubble"
+REQUESTS = "requests:"
+ROLLOUTS = "rollouts:"
+SANDBOXES = "sandboxes:"
+CAP = "cap"
+BUBBLE = "bubble"
 
-LEAST_BUSY = 6
 
 Instant = tuple[float, Mapping[str, float]]
 
@@ -23,32 +32,47 @@ def instant(seen: Seen) -> dict[str, float]:
     requests = {REQUESTS + row.get("state", ""): value for row, value in seen.rows("generator_requests_now")}
     cap = seen.get("in_flight_ratio")
     requests |= {CAP: cap} if cap is not None else {}
+    requests |= {SANDBOXES + row.get("state", ""): value for row, value in seen.rows("sandboxes")}
     return requests | {ROLLOUTS + row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
 
 
 def add(kept: Sequence[Instant], seen: Seen) -> list[Instant]:
-    """With the newest, when it is time for one; older ones than the window are left out."""
+    """The instants of the window with the newest, when it is time for one."""
     step = seen.get("trainer_step_seconds") or 0.0
-    span = max(MOST_SECONDS, SYNC_STEPS * step) if seen.synchronous else min(MOST_SECONDS, max(LEAST_SECONDS, step))
-    since = seen.now - span
-    within = [one for one in kept if one[0] > since]
+    steps = SYNC_STEPS if seen.synchronous else WINDOW_STEPS
+    span = max(LEAST_SECONDS, steps * step)
+    span = max(MOST_SECONDS, span) if seen.synchronous else min(MOST_SECONDS, span)
+    within = [one for one in kept if one[0] > seen.now - span]
     found = instant(seen)
-    if not found or (within and seen.now - within[-1][0] < max(SPACING, span / MOST)):
+    if not found or (within and seen.now - within[-1][0] < span / (MOST_INSTANTS if seen.synchronous else INSTANTS)):
         return within
     return [*within, (seen.now, found)]
 
 
-def means(kept: Sequence[Instant]) -> dict[str, float]:
-    """Mean of each series over the instants; a state nobody is in counts there as 0, where its like are told at all."""
+def means(kept: Sequence[Instant], since: float = -inf) -> dict[str, float]:
+    """Mean of each series over the instants from ``since`` on, at least the newest.
+
+    A state that is missing from an instant counts as 0 there, where others of its kind are reported. Instants whose
+    rollouts are counted by other states are of another source, and are left out.
+    """
+    within = [one for one in kept if one[0] >= since] or list(kept[-1:])
+    names = _rollout_states(within[-1][1]) if within else frozenset()
     totals: dict[str, float] = {}
-    told: dict[str, int] = {}
-    for _, found in kept:
+    counts: dict[str, int] = {}
+    for _, found in within:
+        same = _rollout_states(found) == names
+        kinds = {_kind(name) for name in found} - (set() if same else {ROLLOUTS.rstrip(":"), CAP})
         for name, value in found.items():
-            totals[name] = totals.get(name, 0.0) + value
-        for kind in {_kind(name) for name in found}:
-            told[kind] = told.get(kind, 0) + 1
-    means_ = {name: total / told[_kind(name)] for name, total in totals.items()}
-    return means_ | _bubble([told.get(REQUESTS + "running", 0.0) for _, told in kept])
+            if _kind(name) in kinds:
+                totals[name] = totals.get(name, 0.0) + value
+        for kind in kinds:
+            counts[kind] = counts.get(kind, 0) + 1
+    means_ = {name: total / counts[_kind(name)] for name, total in totals.items()}
+    return means_ | _bubble([found.get(REQUESTS + "running", 0.0) for _, found in within])
+
+
+def _rollout_states(found: Mapping[str, float]) -> frozenset[str]:
+    return frozenset(name for name in found if name.startswith(ROLLOUTS))
 
 
 def _kind(name: str) -> str:

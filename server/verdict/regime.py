@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from math import log, sqrt
 
 from server.signals._window import Step
-
-# A mean over fewer than three earlier steps has no spread worth the name; two newer ones are no accident together.
-EARLIER, NEWER = 3, 2
-# Of ten steps that do not change, one in a thousand runs shows such a difference (normal noise, nine places to cut).
-SIGNIFICANT = 4.5
-# Fewer steps than the window holds are all there ever were: the first of them waited while the pipeline filled.
-WHOLE = 10
+from server.verdict.thresholds import (
+    EARLIER,
+    NEWER,
+    SHARE_CHANGE,
+    SHARE_SPREAD,
+    SIGNIFICANT,
+    WINDOW_STEPS,
+    WORK_CHANGE,
+)  # fmt: skip
 
 STEP, WAIT = ("trainer_step_seconds", ()), ("trainer_wait_seconds", ())
 # What comes every so many steps is no change of the others.
@@ -27,9 +29,9 @@ class Line:
 
 
 # Shares of a step jitter by a few hundredths in the calmest run; a change that matters is a fifth of the step.
-SHARES = Line(0.03, 0.20)
+SHARES = Line(SHARE_SPREAD, SHARE_CHANGE)
 # So does the logarithm of the trainer's own work, and a quarter more of it is no jitter.
-WORK = Line(0.03, log(1.25))
+WORK = Line(SHARE_SPREAD, log(WORK_CHANGE))
 
 
 def waits(steps: Sequence[Step]) -> list[float]:
@@ -71,7 +73,7 @@ def present(shares: Sequence[float], least: int = NEWER) -> int:
 
 def _filling(shares: Sequence[float]) -> bool:
     """Is the first of all steps in it, and waited clearly longer than any other?"""
-    young = EARLIER < len(shares) < WHOLE
+    young = EARLIER < len(shares) < WINDOW_STEPS
     return young and shares[0] >= max(shares[1:]) + SHARES.change
 
 

@@ -9,9 +9,8 @@ from server.verdict import evidence as facts
 from server.verdict import words
 from server.verdict.case import UNEXPLAINED, Case
 from server.verdict.inputs import Seen
-from server.verdict.limiters import BELOW_CAP, ZERO_ADVANTAGE, limiters, slow_by
+from server.verdict.limiters import limiters, slow_by
 from server.verdict.liveness import (
-    MOST_OF,
     Rule,
     Said,
     dead_engines,
@@ -21,38 +20,29 @@ from server.verdict.liveness import (
     no_progress,
     open_step,
     silent_trainer,
-)  # fmt: skip
+)
 from server.verdict.model import Outcome, Verdict
-from server.verdict.numbers import LITTLE_WAIT, MUCH_OVERHEAD, numbers
-from server.verdict.present import HOLDS
-from server.verdict.sureness import (
+from server.verdict.numbers import numbers
+from server.verdict.sureness import ahead, all_under_way, barely_full, blind, calm, clear, may_pause
+from server.verdict.thresholds import (
+    AT_CAP,
+    BELOW_CAP,
     CERTAIN,
     CLEAR,
+    HOLDS,
+    LEFT,
+    LITTLE_WAIT,
+    MOST_OF,
     MUCH_HELD,
+    MUCH_OVERHEAD,
+    NEAR,
+    STALLED_SECONDS,
     STOCK,
+    SYNC_TAIL,
     UNPROVEN,
-    ahead,
-    all_under_way,
-    barely_full,
-    blind,
-    calm,
-    clear,
-    may_pause,
+    WORTH,
+    ZERO_ADVANTAGE,
 )
-
-# Worth changing something for: the same 15 % seen from the other side, 1 / (1 - 0.15).
-WORTH = 1.18
-# A synchronous verdict stands until its gain is a tenth below the line it crossed: a step's tail is a matter of chance.
-LEFT = 0.9
-# A synchronous step has a tail by nature: a third of it lost is where others began to keep partial rollouts.
-SYNC_TAIL = 1.5
-# What a tail of ten steps differs by from that of thirty.
-NEAR = 1.15
-# Engines that stood still for more than a fifth of the window for weights.
-STALLED_SECONDS = 60.0
-# Of the rollouts that may be under way: all but those of one batch or the other that just ended.
-AT_CAP = 0.9
-
 
 # ---- infrastructure
 
@@ -300,11 +290,15 @@ def said_of(case: Case) -> Verdict:
     for name, rule in RULES:
         said = rule(case)
         if said is not None:
-            return _verdict(case, name, *said)
+            return verdict_of(case, name, *said)
     raise AssertionError("the last rule always speaks")
 
 
-def _verdict(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -> Verdict:
+def verdict_of(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -> Verdict:
+    """A verdict of one instant, all of its texts from that instant's numbers.
+
+    ``sure``: confidence before completeness, rivals and contradictions.
+    """
     n = case.n
     own = next((one for one in case.found if (one.outcome, one.cause) == (outcome, cause)), None)
     found = tuple(sorted(case.found, key=lambda one: one is not own))

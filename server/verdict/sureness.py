@@ -4,35 +4,31 @@ from math import log, sqrt
 from statistics import stdev
 
 from server.verdict import regime
-from server.verdict.case import STARVING, SURPLUS, WAITS, Case
-from server.verdict.limiters import ZERO_ADVANTAGE
+from server.verdict.case import STARVING, Case
 from server.verdict.model import Limiter, Outcome
-from server.verdict.numbers import LITTLE_WAIT, MUCH_OVERHEAD, MUCH_STALE, Numbers
-from server.verdict.present import HOLDS
-from server.verdict.recent import MOST_SECONDS
-
-# Of a verdict with everything there and nothing near it. Nothing measured from outside is certain.
-CERTAIN = 0.95
-# What one missing source could turn round is no confident verdict, whatever else speaks for it.
-UNPROVEN = 0.6
-# From here on a verdict is confident: the dashboard says it without "perhaps".
-CONFIDENT = 0.6
-# Gains nearer than that are not told apart (DESIGN section 5: 20 %), by their logarithms.
-CLEAR, PLAIN = 1.2, 1.5
-# A tenth below a line a share of some dozens of groups may well be above it.
-NEAR_LINE = 0.9
-# Batches in the queue, on average: it is never short of one.
-STOCK = 1.5
-# Two fifths of the time: what was under way comes to its end meanwhile.
-MUCH_HELD = 0.40
-# A quarter of the step and more is no accident of some batches: half again as far beyond the line, by its logarithm.
-MUCH_WAIT, FEW_STEPS = 0.25, 3
-# Beside a queue that is never short of a batch a trainer waits for nothing: what it did is of before.
-SOME_WAIT = 0.10
-# Engines nine tenths full are full at any instant; a twentieth less, and what is outside them decides.
-PLAINLY_FULL = 0.90
-# Outside them it decides nothing where it is a fifth of a rollout's time.
-MOSTLY_INSIDE = 0.80
+from server.verdict.numbers import Numbers
+from server.verdict.thresholds import (
+    CLEAR,
+    FEW_STEPS,
+    HOLDS,
+    LITTLE_WAIT,
+    MOST_SECONDS,
+    MOSTLY_INSIDE,
+    MUCH_HELD,
+    MUCH_OVERHEAD,
+    MUCH_STALE,
+    MUCH_WAIT,
+    NEAR_LINE,
+    PLAIN,
+    PLAINLY_FULL,
+    SOME_WAIT,
+    STOCK,
+    SURPLUS,
+    UNPROVEN,
+    WAITS,
+    WINDOW_STEPS,
+    ZERO_ADVANTAGE,
+)
 
 
 def ahead(case: Case) -> bool:
@@ -162,7 +158,7 @@ def _likely_zero(n: Numbers) -> float:
     Near the line where they are one it is luck on which side of it the last were: two standard errors, or a tenth.
     """
     zero, size = n.zero or 0.0, n.seen.fact("group_size")
-    groups = regime.WHOLE * (n.trained or 0.0) * (n.step or 0.0) / size if size else 0.0
+    groups = WINDOW_STEPS * (n.trained or 0.0) * (n.step or 0.0) / size if size else 0.0
     chance = 2 * sqrt(zero * (1 - zero) / groups) if groups else 0.0
     return max(zero / NEAR_LINE, zero + chance)
 

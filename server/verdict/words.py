@@ -76,6 +76,12 @@ def opened(step: Late) -> str:
     return f"The trainer's step{after} has been open for {span(step.seconds)}, {step.times:.2g} times its usual length"
 
 
+def _fed(step: Late) -> str:
+    if step.batches is not None:
+        return f"{step.batches:.2g} batches wait in the queue"
+    return f"{step.had or 0.0:.2g} batches waited in the queue when it began"
+
+
 def span(seconds: float) -> str:
     return (
         f"{seconds:.0f} s"
@@ -97,7 +103,11 @@ def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> 
         # Half of them that hang leave a run that crawls: what is seen is said, not that nothing moves.
         title = f"{hung:.0f} of {sum(n.engines.values()):.0f} engines run requests and make no token"
     elif cause == "open_step" and n.opened is not None:
-        return f"{opened(n.opened)}; {n.opened.batches or 0.0:.2g} batches wait in the queue"
+        return f"{opened(n.opened)}; {_fed(n.opened)}"
+    elif outcome == "stalled" and cause == "no_progress" and n.opened is not None and n.opened.late:
+        return f"{title}: {opened(n.opened)[0].lower()}{opened(n.opened)[1:]}"
+    elif outcome == "stalled" and cause == "dead_engine":
+        title += ": no engine answers" + (f", and no step ended for {span(n.opened.seconds)}" if n.opened else "")
     if first is not None and first.text:
         return f"{title}{'; ' if ':' in title else ': '}{first.text}"
     return title

@@ -6,6 +6,7 @@ import pytest
 
 from server.verdict import buffer
 from server.verdict.buffer import Sample
+from server.verdict.thresholds import QUEUE_KEPT
 
 STEP, BATCH = 30.0, 512.0
 
@@ -69,5 +70,5 @@ def test_the_window_is_bounded_and_spaced() -> None:
     samples: list[Sample] = []
     for n in range(2000):
         samples = buffer.add(samples, Sample(5.0 * n, 1.0, n, BATCH), STEP)
-    assert len(samples) == buffer.KEPT
+    assert len(samples) == QUEUE_KEPT
     assert {b.ts - a.ts for a, b in pairwise(samples)} == {15.0}

@@ -6,7 +6,8 @@ import pytest
 
 from server.signals._steps import STEP_STALE_FACTOR, STEP_STALE_SECONDS
 from server.signals._window import Step
-from server.verdict.present import LEAST_LIMIT, LIMIT, Present, open_since, present
+from server.verdict.present import Present, open_since, present
+from server.verdict.thresholds import LEAST_LIMIT, LIMIT
 from tests.verdict.support import HEALTHY, NOW, seen, steps
 
 HELD = {'generation_held_ratio{by="backpressure"}': 0.12}

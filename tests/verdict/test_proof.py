@@ -6,16 +6,18 @@ import pytest
 
 from server.verdict.model import CAUSES
 from server.verdict.rules import judge
-from server.verdict.sureness import CONFIDENT
+from server.verdict.thresholds import CONFIDENT
 from tests.verdict.proof_more import MORE
 from tests.verdict.proof_sure import SURE
-from tests.verdict.support import HEALTHY, NOW, STARVED, seen, steps
+from tests.verdict.support import HEALTHY, STARVED, seen, steps
 from tests.verdict.windows import (
     AHEAD,
     BOOTING,
     DROPS,
+    FED,
     FULL,
     HANGS,
+    HUNGRY,
     LONG_ONE,
     NO_ENGINES,
     NO_PLACE,
@@ -52,7 +54,7 @@ TABLE = [
        said="stalled/dead_engine", sure=True, why="126 s without a batch of steps of 30 s, and nobody makes one"),
     of("all engines dead, and a batch is there", HEALTHY, {"trainer_stall_ratio": 0.07, "queue_samples_now": 300.0,
        'generator_engines{state="up"}': 0.0, 'generator_engines{state="down"}': 4.0}, **OPEN,
-       said="trainer_bound/open_step", why="it has what it needs: it is not the engines that keep it"),
+       said="stalled/dead_engine", sure=True, why="126 s into a step of 30 s: its weights go to engines that are dead"),
     of("metrics of all engines gone, steps come", HEALTHY, {'generator_engines{state="up"}': 0.0,
        'generator_engines{state="down"}': 4.0, "generator_requests*": None, "kv_*": None},
        said="balanced/", sure=False, why="a trainer that does not wait proves that they generate, and not how much"),
@@ -69,14 +71,25 @@ TABLE = [
        why="126 s into a step of 30 s: what still works makes no batch"),
     of("half of the engines frozen, nobody knows of steps", HEALTHY, ONE_OF_TWO, {"trainer_stall_ratio": None},
        said="stalled/frozen_engine", sure=True, why="nothing says that the run goes on"),
-    of("a trainer that hangs beside a full queue", *HANGS, **OPEN, said="trainer_bound/open_step", sure=True,
+    of("a trainer that hangs beside a full queue", *HANGS, **OPEN, said="stalled/no_progress", sure=True,
        why="12 times the usual step with its batch there: those who are held behind it are not slow"),
-    of("a step that is only longer than usual", *HANGS, {"trainer_stall_ratio": 0.06}, **OPEN,
-       said="orchestrator_bound/prompts", why="108 s of 30: not yet two minutes"),
+    of("a step four times the usual one beside a full queue", *HANGS, {"trainer_stall_ratio": 0.07}, **OPEN,
+       said="trainer_bound/open_step", sure=True, why="126 s of 30 with its batch there: it may be an evaluation"),
+    of("a step that is only longer than usual", *HANGS, {"trainer_stall_ratio": 0.04}, **OPEN,
+       said="orchestrator_bound/prompts", why="72 s of 30: not yet three of them"),
     of("a trainer that waits for long", *HANGS, {"queue_samples_now": 100.0}, **OPEN, said="orchestrator_bound/prompts",
        why="less than a batch in the queue: it is not the trainer"),
-    of("a queue that only the steps' rows tell of", *HANGS, **OPEN | {"now": NOW + 360.0, "old": 360.0},
-       said="orchestrator_bound/prompts", why="two batches at the last step's end say nothing of now"),
+    of("a trainer that hangs, and only the steps' rows report a full queue", *HANGS, **OPEN | {"last": FED},
+       said="stalled/no_progress", sure=True, why="two batches were there when it began: it has one"),
+    of("a trainer that waits, and only the steps' rows report a short queue", *HANGS, {"queue_samples_now": 100.0},
+       **OPEN | {"last": HUNGRY}, said="orchestrator_bound/prompts", why="it began without a batch: it may wait"),
+    of("steps of 2 s, and none for 26 s", HEALTHY, {"trainer_step_seconds": 2.0, "trainer_stall_ratio": 26 / 1800,
+       "queue_samples_now": 512.0}, last=steps(*[0.02] * 10, seconds=2.0), batch_samples=16.0,
+       said="stalled/no_progress", sure=True, why="13 usual steps without one, and 32 batches were there"),
+    of("all engines dead for 26 s of steps of 3 s", HEALTHY, {"trainer_step_seconds": 3.0,
+       "trainer_stall_ratio": 26 / 1800, "queue_samples_now": None, 'generator_engines{state="up"}': 0.0,
+       'generator_engines{state="down"}': 1.0}, last=steps(*[0.02] * 10, seconds=3.0), batch_samples=16.0,
+       said="stalled/dead_engine", sure=True, why="8 usual steps without one, and no engine"),
     of("an open step as long as one with a checkpoint", *HANGS, **OPEN | {"last": LONG_ONE},
        said="orchestrator_bound/prompts", why="one of the last ten took 400 s, 360 are no surprise"),
     of("an evaluation in the open step", *HANGS, {'in_flight_rollouts{state="eval"}': 90.0}, **OPEN,

@@ -37,10 +37,14 @@ HANGS: tuple[Told, ...] = (HEALTHY, STARVED, {
     "kv_cache_usage_ratio": 0.05,
 })  # fmt: skip
 OPEN: dict[str, Any] = {"last": steps(*[0.4] * 10), "batch_samples": 256.0}
+# The same steps, whose own rows report the queue: two batches, or less than one.
+FED = [replace(row, values=row.values | {("queue_samples", ()): 512.0}) for row in OPEN["last"]]
+HUNGRY = [replace(row, values=row.values | {("queue_samples", ()): 100.0}) for row in OPEN["last"]]
 TURNS = [replace(row, values=row.values | {("backpressure_seconds", ()): 12.0 * (row.number % 2)})
          for row in steps(*[0.0, 0.8] * 5)]  # fmt: skip
 AHEAD: Told = {"trainer_wait_ratio": 0.0, "queue_batches": 1.8, 'generation_held_ratio{by="backpressure"}': 0.3}
-LONG_ONE = [replace(row, values=row.values | {("trainer_step_seconds", ()): 400.0}) if row.number == 5 else row
+SAVED = {("trainer_step_seconds", ()): 400.0, ("trainer_checkpoint_seconds", ()): 370.0}
+LONG_ONE = [replace(row, values=row.values | SAVED) if row.number == 5 else row
             for row in steps(*[0.4] * 10)]  # fmt: skip
 
 

@@ -1,0 +1,251 @@
+"""Every number that the verdict compares with: one constant per line, with its unit and its reason."""
+
+# ---- the trainer's wait, shares of its step
+
+WAITS = 0.15
+"""Share of the step. Batch noise alone costs a balanced run some per cent (watch band of `trainer_wait_ratio`)."""
+STAYS = 0.04
+"""Share of the step. A standing verdict is kept this far beyond its line: noise on the line changes nothing."""
+COMES = 0.02
+"""Share of the step. Another verdict is found this far beyond the line."""
+LITTLE_WAIT = 0.05
+"""Share of the step. Less is the moment in which a batch is handed over."""
+SOME_WAIT = 0.10
+"""Share of the step. A trainer that waits this much next to a stocked queue waited at another time."""
+MUCH_WAIT = 0.25
+"""Share of the step. Such a wait is no accident of some batches."""
+FEW_STEPS = 3
+"""Steps. A wait seen in no more steps may be chance."""
+CONTRADICTED = 0.10
+"""Share of the step beyond `WAITS` at which a standing verdict contradicts the trainer's own wait, and ends at once."""
+DISAGREE = 0.15
+"""Share of the step. The claimed wait and the wait that follows from arrivals agree below it."""
+
+# ---- gains and confidence
+
+LEAST_FACTOR = 1.05
+"""Factor. Below it a limiter cannot be told from noise."""
+SURPLUS = 1.25
+"""Factor. So much more must be on offer for the trainer to be the limiter; held a sixth of the time is matched."""
+WORTH = 1.18
+"""Factor. 1 / (1 - WAITS): worth changing something for."""
+TWICE = 2.0
+"""Factor. What can be added to engines or to a trainer is as much again, not infinitely much."""
+CLEAR = 1.2
+"""Ratio of log gains. Two limiters nearer than a fifth are not told apart (DESIGN section 5)."""
+PLAIN = 1.5
+"""Ratio of log gains. With a source missing a limiter must gain half again as much as its rival."""
+CERTAIN = 0.95
+"""Confidence of a verdict with all evidence and no rival. Nothing measured from outside is certain."""
+UNPROVEN = 0.6
+"""Factor of confidence where one missing source, or chance, could turn the verdict round."""
+CONFIDENT = 0.6
+"""Confidence from which a verdict is shown without "perhaps"."""
+UNSETTLED = 0.45
+"""Highest confidence of a verdict that another one is about to replace: less than even."""
+CONTRADICTION = 0.8
+"""Factor of confidence where two sources contradict each other."""
+
+# ---- the verdict over time, seconds
+
+HOLD_SECONDS = 30.0
+"""Seconds. A change must hold this long: six ticks outlast one late page."""
+UNSURE_SECONDS = 60.0
+"""Seconds. A change to a verdict that is not confident must hold twice as long."""
+CHANGED_SECONDS = 15.0
+"""Seconds. Whole steps have shown the change already: three ticks outlast a page that mixes both times."""
+FIRST_SECONDS = 10.0
+"""Seconds. The first verdict of a run replaces `unknown`: nothing is lost by showing it early."""
+MISSING_SECONDS = 120.0
+"""Seconds. Data missing for two minutes are no gap between two scrapes."""
+
+# ---- groups without a gradient
+
+ZERO_ADVANTAGE = 0.50
+"""Share of completed groups. Near the published 55 %; below it a curriculum is merely uneven."""
+NEAR_LINE = 0.9
+"""Share of `ZERO_ADVANTAGE`. A share this near below the line may well be above it."""
+NORMAL_95 = 1.96
+"""Standard errors. Two-sided 95 % of the normal distribution (Wilson interval)."""
+SAMPLED = 0.5
+"""Share of the groups of ten steps. With fewer groups counted, the share is of a sample of the run."""
+
+# ---- queue and staleness
+
+STOCK = 1.5
+"""Batches, mean. A queue that holds them is never short of one."""
+ENOUGH = 0.90
+"""Share of the capacity. Enough arrives but for what is dropped as stale."""
+MUCH_STALE = 0.10
+"""Share of what arrives. With a tenth dropped as stale, the wait is those drops."""
+HOLDS = 0.10
+"""Share of the time. Production held for a tenth of it is no moment between two batches."""
+MUCH_HELD = 0.40
+"""Share of the time. So long that what was in flight has ended meanwhile."""
+
+# ---- engines
+
+FULL = 0.85
+"""Share of the requests that fit, or of the cache. More requests are served no faster beyond it."""
+QUEUED = 0.2
+"""Waiting over running requests. One or two requests wait for a moment in any engine; a fifth is a queue."""
+PLAINLY_FULL = 0.90
+"""Share. Engines this full are full at any instant."""
+WANTING_CACHE = 0.70
+"""Share of the cache. Preemption for want of room begins when the cache was full a moment ago."""
+PREEMPTED = 0.10
+"""Preemptions per request. One request in ten computed again shows in throughput."""
+BESIDE = 0.25
+"""Share of a token's time that depends on the other requests in the batch, at the cap of requests."""
+MOST_ENGINES = 0.5
+"""Share of the engines. With half of them dead the run crawls."""
+FROZEN_SECONDS = 60.0
+"""Seconds without a token while requests run (`generator_engines`)."""
+STALLED_SECONDS = 60.0
+"""Seconds of five minutes that engines stood still for new weights: a fifth of the window."""
+SILENT_SECONDS = 10.0
+"""Seconds since the last answer of any engine. One failed read is a gap, two are an engine that is gone."""
+UNEVEN = 0.70
+"""Share of the requests that fit. Below it no request has to wait in a fleet that shares its work evenly."""
+IDLE_ENGINES = 0.30
+"""Share of a rollout's time. Engines with room and less of it than this are no limiter."""
+
+# ---- rollouts in flight
+
+BELOW_CAP = 0.7
+"""Share of the cap. Clearly below the cap."""
+AT_CAP = 0.9
+"""Share of the cap. All but those of a batch that just ended."""
+MOST_SHARE = 0.95
+"""Share. A rollout with more of its time outside the engines is outside every model here."""
+MOST_UNTOLD = 0.5
+"""Share of a rollout's time that no source places. Half of it is no gap between two windows."""
+MOST_OF = 0.5
+"""Share of the rollouts in flight that decides."""
+MOSTLY_INSIDE = 0.80
+"""Share of a rollout's time in the engines. The rest decides nothing."""
+LESS = 0.8
+"""Ratio of two counts. A fifth is the difference of two windows."""
+BUSY_SCORER = 0.9
+"""Share of the time. A scorer this busy sets the pace."""
+IDLE_SCORER = 0.5
+"""Share of the time. A scorer idle for half of it sets no pace."""
+
+# ---- sandboxes
+
+FAILING = 0.10
+"""Share of rollouts lost with their sandbox. Every tenth spoils most groups of sixteen."""
+MUCH_FAILING = 0.2
+"""Share of failing tool calls or rollouts that explains rewards of zero."""
+FULL_QUOTA = 0.98
+"""Share of a quota. The rest is gone with the next dispatch."""
+PLATEAU_SECONDS = 120.0
+"""Seconds. `starting` that does not move for so long while others wait in the queue is at a limit."""
+PLATEAU_SPREAD = 0.05
+"""Share of the highest count. A count within it does not move."""
+LEAST_STARTING = 4
+"""Sandboxes. Fewer starting at once are no plateau."""
+
+# ---- what is aborted, and what grows
+
+LONG_TAIL = 3.0
+"""p99 over median. The slowest of a group of sixteen takes twice the rest."""
+ABORTED = 0.20
+"""Share of rollouts aborted because others were faster."""
+DRIFTED = 1.5
+"""Ratio to the first steps. Half again as long as at the start."""
+SYNC_TAIL = 1.5
+"""Factor. A synchronous step has a tail by nature: from a third of the step lost others kept partial rollouts."""
+SYNC_OVERHEAD = 1.25
+"""Factor of a synchronous step's overhead."""
+SYNC_OTHER = 1.33
+"""Factor of any other limiter of a synchronous step."""
+NEAR = 1.15
+"""Factor. A tail of ten steps differs by it from that of thirty."""
+LEFT = 0.9
+"""Factor. A synchronous verdict stands until its gain is a tenth below the line it crossed."""
+MUCH_OVERHEAD = 0.20
+"""Share of the step. The first thing to change; the alert on weight sync fires at a quarter."""
+
+# ---- the open step
+
+LATE_WORK = 1.25
+"""Factor. Work that takes a quarter longer is no chance; jitter is a tenth of it."""
+LATE_STEP = 3.0
+"""Times the usual step. Three steps without one."""
+BEYOND = 1.5
+"""Times the longest of the last ten steps. No checkpoint, and no step like the others."""
+LATE_SECONDS = 20.0
+"""Seconds. With two ticks until it is read, a stop is named within 30 s however short the steps are."""
+STOPPED = 10.0
+"""Times the usual step. Ten steps without one: the run stands still."""
+HALF_LIMIT = 0.5
+"""Share of max(6 x median, 30 min): more than one step that simply took longer."""
+LEAST_LIMIT = 1800.0
+"""Seconds. Lower bound of the longest a step may take (`trainer_stall_ratio`, DESIGN section 5)."""
+LIMIT = 6.0
+"""Times the median step. The longest a step may take (`trainer_stall_ratio`, DESIGN section 5)."""
+
+# ---- which of the last steps belong to the present
+
+WINDOW_STEPS = 10
+"""Steps of the window. Fewer are all there ever were."""
+EARLIER = 3
+"""Steps. A mean over fewer has no spread worth the name."""
+NEWER = 2
+"""Steps. Two newer ones are no accident together."""
+SIGNIFICANT = 4.5
+"""Standard errors. Of ten steps that do not change, one in a thousand runs shows such a difference."""
+SHARE_SPREAD = 0.03
+"""Share of the step. Shares jitter by a few hundredths in the calmest run."""
+SHARE_CHANGE = 0.20
+"""Share of the step. A change that matters is a fifth of it."""
+WORK_CHANGE = 1.25
+"""Factor. A quarter more work is no jitter."""
+ROLE_CHANGE = 2.0
+"""Factor. Scoring that takes twice as long, or a step that does while the trainer waits, is another limiter."""
+
+# ---- windows of instants
+
+LEAST_SECONDS = 120.0
+"""Seconds. Engines saw once per step; the instants of at least this long are kept."""
+LEAST_WINDOW = 60.0
+"""Seconds. Instants of at least this long are averaged, however short the judged steps are."""
+MOST_SECONDS = 300.0
+"""Seconds. At most the five minutes of every tick signal."""
+INSTANTS = 20
+"""Instants kept of an asynchronous run: one in 15 s of five minutes."""
+SYNC_STEPS = 3.0
+"""Steps. A synchronous step fills and empties the engines once: three whole ones are looked at."""
+MOST_INSTANTS = 90
+"""Instants kept of a synchronous run."""
+LEAST_BUSY = 6
+"""Instants. Enough to have seen a tail."""
+
+# ---- the queue's window
+
+QUEUE_KEPT = 40
+"""Samples of the queue's window."""
+QUEUE_LEAST = 10
+"""Samples. Fewer make no window."""
+QUEUE_PER_STEP = 8
+"""Samples per step: five steps of eight samples each see every batch leave."""
+QUEUE_SPACING = 15.0
+"""Seconds between two samples at least."""
+STILL_STEPS = 3.0
+"""Steps without a batch taken. That is no slow step."""
+STILL_SECONDS = 120.0
+"""Seconds without a batch taken at least: they hold the fastest steps."""
+QUEUE_HELD = 0.10
+"""Share of the time that production was held."""
+QUEUE_WAITS = 0.05
+"""Share of the step. A trainer that waits less is not starved."""
+
+# ---- evidence
+
+MOST_EVIDENCE = 8
+"""Facts shown with a verdict."""
+SHOWN_STALE = 0.02
+"""Share of samples dropped as stale that is worth a line."""
+SHOWN_SHARE = 0.005
+"""Share of a rollout's time that is worth a word."""
