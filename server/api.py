@@ -91,7 +91,8 @@ def _runs(api: FastAPI, reader: Reader) -> None:
     @api.get("/api/v1/runs", tags=["runs"])
     def runs() -> list[dict[str, Any]]:
         """All runs, the most recently active first."""
-        return [shape.run(found) for found in reader.runs()]
+        states = reader.states()
+        return [shape.run(found, states.get(found.name)) for found in reader.runs()]
 
     @api.get("/api/v1/runs/{run}/status", tags=["runs"])
     def status(run: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from functools import partial
 
 import collectors
 from collectors.model import Limits, ScrapeError, Target
+from server import catch_up
 from server.alerts.config import AlertSettings
 from server.attach import attach, detect_listed
 from server.awaited import Awaited, Waiting
@@ -83,6 +84,11 @@ class RunLoop:
         waited = {row.name for row in self._waiting.rows(begun)}
         self._carried, self._names = carried, {*carried, *self._beats.names, *waited}
         self.on_outbox: Callable[[], None] = lambda: None
+        # What a step at `t` heads for. A demo's first hour is stepped through in its past.
+        self.present: Callable[[float], float] = lambda t: t
+        self._present, self._catch_up = -math.inf, catch_up.CatchUpClock()
+        # What the store says of this collector: (when, how far behind).
+        self._stamped: tuple[float, str] = (-math.inf, "")
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = self._behind = False
         self._ingest = Ingest(store, run, begun, self._trust.complaint)
@@ -116,8 +122,27 @@ class RunLoop:
         driver.feed(self.pushes.heard())
         return driver
 
+    def _stamp(self, batch: Batch) -> Batch:
+        """Writes into the batch that this run is collected now, and how far it is behind the present."""
+        now = self._clock.now()
+        reading = any(reader.lagging for reader in self.readers)
+        text = catch_up.dumps(self._catch_up.at(self.driver.watermark, self._present, reading=reading))
+        batch.run_fields["collected_at"], batch.run_fields["catch_up"] = round(now * 1000), text
+        self._stamped = now, text
+        return batch
+
+    async def _stamp_idle(self, t: float) -> None:
+        """A step that had nothing to write is recorded as well, or the run would look abandoned.
+
+        Not of a run that is over: its state is final, and it costs no write.
+        """
+        over = self.driver.deriver.lifecycle in ("finished", "crashed")
+        at, text = self._stamped
+        if (at < t and not over) or (text and self._catch_up.at(self.driver.watermark, self._present) is None):
+            await asyncio.wrap_future(await asyncio.to_thread(self._commit, Batch(self.run)))
+
     def _commit(self, batch: Batch) -> "Future[int]":
-        future = self._writer.submit(batch, block=True)
+        future = self._writer.submit(self._stamp(batch), block=True)
         self._writer.flush()
         return future
 
@@ -190,6 +215,7 @@ class RunLoop:
             # A driver that could not write knows more than the store: what it derived is derived again.
             self.driver = await asyncio.to_thread(self._new_driver)
             self._broken = False
+        self._present = max(t, self.present(t))
         await self._follow(t, patient)
         lagging: list[float] = []
         while not self._stopping:
@@ -202,6 +228,7 @@ class RunLoop:
         horizon = min([t, *lagging, self.pushes.horizon(t)])
         self.on_read()
         await self._advance(horizon, t, live=not patient and horizon == t)
+        await self._stamp_idle(t)
         self.on_step()
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
@@ -347,7 +374,7 @@ class RunLoop:
         else:
             assert outcome.error is not None
             batch, arrivals = self._ingest.failure(target, outcome.error, outcome.started, outcome.seconds)
-        return self._writer.submit(batch, block=True), arrivals
+        return self._writer.submit(self._stamp(batch), block=True), arrivals
 
     # ---- live
 

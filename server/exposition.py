@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from server.query.run_state import STATES as RUN_STATES
 from server.query.types import Reader, SignalNow, Status
 
 PREFIX = "rollscope_"
@@ -36,6 +37,10 @@ class _Runs:
         yield from self._signals(statuses)
         yield _per_run("run_info", "The run's framework and mode.", statuses, ("framework", "mode"), _info)
         yield _per_run("run_state", "1 for the run's lifecycle state.", statuses, ("state",), _lifecycle)
+        text = "1 for the state of the run's data: what the dashboard's header shows."
+        yield _per_run("run_data_state", text, statuses, ("state",), _data_state)
+        text = "Share of the history that is read and derived, while the run catches up."
+        yield _per_run("run_catch_up_ratio", text, statuses, (), _catch_up)
         yield _per_run("target_up", "1 when the target's last scrape succeeded.", statuses, ("target", "kind"), _up)
         yield _origins(statuses)
         ages = "Seconds since the data behind the signal."
@@ -96,6 +101,9 @@ def _by_run(found: list[tuple[str, SignalNow]]) -> Iterator[tuple[str, list[Sign
 def _shown(status: Status, signal: SignalNow) -> bool:
     if signal.value is None or signal.signal.endswith("_total"):
         return signal.value is not None
+    if status.state.name == "catching_up":
+        # True in the past, and Prometheus would date it now.
+        return False
     return status.lifecycle != "finished" or (signal.age_seconds or 0.0) <= FINISHED_SECONDS
 
 
@@ -106,6 +114,16 @@ def _info(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
 def _lifecycle(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
     for state in LIFECYCLES:
         yield (state,), float(status.lifecycle == state)
+
+
+def _data_state(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    for state in RUN_STATES:
+        yield (state,), float(status.state.name == state)
+
+
+def _catch_up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    if status.state.progress is not None:
+        yield (), status.state.progress
 
 
 def _up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -42,10 +42,10 @@ def _head(verdict: Mapping[str, Any], now: float, lifecycle: str) -> str:
     words = [named(str(verdict.get("outcome", "unknown")), verdict.get("cause"))]
     over, as_of = lifecycle in ("finished", "crashed"), verdict.get("as_of")
     if over and as_of is not None:
-        words.append(f"as of its end {_span(now - as_of)} ago")
+        words.append(f"as of its end {span(now - as_of)} ago")
     since = verdict.get("since")
     if since is not None:
-        words.append(f"for {_span((as_of if over and as_of is not None else now) - since)}")
+        words.append(f"for {span((as_of if over and as_of is not None else now) - since)}")
     confidence = verdict.get("confidence") or 0.0
     if confidence > 0:
         word = next(word for least, word in _CONFIDENCE if confidence >= least)
@@ -81,7 +81,7 @@ def _listed(title: str, rows: list[str]) -> Iterator[str]:
         yield from (f"    - {row}" for row in rows)
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """As on the page: ``45 s``, ``12 min``, ``3 h 20 min``, ``4 d``."""
     whole = max(0, round(seconds))
     if whole < 90:

@@ -212,6 +212,8 @@ async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[Run
         if t + TICK_SECONDS <= time.time():
             ahead.append(asyncio.ensure_future(asyncio.to_thread(cluster.advance, t + TICK_SECONDS)))
 
+    for loop in loops:
+        loop.present = _wall
     if loops:
         loops[-1].on_read = go_ahead
     while t + TICK_SECONDS <= time.time():
@@ -221,7 +223,7 @@ async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[Run
         for loop in loops:
             await loop.step(t, patient=True)
     for loop in loops:
-        loop.on_read = _nothing
+        loop.on_read, loop.present = _nothing, _itself
     cluster.follow(t, speed)
     clock.run(speed)
     log.info("the first hour is there, after %.1f s", time.monotonic() - began)
@@ -229,6 +231,16 @@ async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[Run
 
 def _nothing() -> None:
     """The clock runs: the cluster follows it by itself."""
+
+
+def _wall(t: float) -> float:
+    """What the first hour heads for, from every instant of it."""
+    return time.time()
+
+
+def _itself(t: float) -> float:
+    """Once the clock runs, every instant is the present."""
+    return t
 
 
 def workplace() -> tempfile.TemporaryDirectory[str]:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -119,7 +120,35 @@ def text(status: Mapping[str, Any]) -> str:
     gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
     trust = [_target(target) for target in status["trust"]]
     verdict = _verdict_text.lines(status["verdict"], status.get("now", 0.0), status["lifecycle"])
-    return "\n".join([head, *verdict, "signals:", *rows, "no value:", *gaps, "targets:", *trust])
+    state = [f"state: {_state(found, status)}"] if (found := status.get("state")) else []
+    return "\n".join([head, *state, *verdict, "signals:", *rows, "no value:", *gaps, "targets:", *trust])
+
+
+def _state(state: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """``not collected since 13:50:05 UTC (18 min)``: the state that the dashboard's header shows."""
+    now, since, as_of = float(status["now"]), state.get("since"), state.get("as_of")
+    name = str(state["name"])
+    if name == "catching_up":
+        return _catching_up(state)
+    if name == "live":
+        return "live" + (f", newest data {_verdict_text.span(now - as_of)} old" if as_of is not None else "")
+    word = str(status["lifecycle"]) if name == "finished" else name.replace("_", " ")
+    if since is None:
+        return {"stale": "stale: no data yet", "not_collected": "not collected yet"}.get(name, word)
+    return f"{word} {'at' if name == 'finished' else 'since'} {_at(since)} ({_verdict_text.span(now - since)})"
+
+
+def _catching_up(state: Mapping[str, Any]) -> str:
+    parts = ["catching up" + (f" at {_at(state['as_of'])}" if state.get("as_of") is not None else "")]
+    if state.get("progress") is not None:
+        parts.append(f"{state['progress']:.0%}")
+    if state.get("seconds_left") is not None:
+        parts.append(f"about {_verdict_text.span(state['seconds_left'])} left")
+    return ", ".join(parts)
+
+
+def _at(ts: float) -> str:
+    return f"{datetime.fromtimestamp(ts, UTC):%H:%M:%S} UTC"
 
 
 def _row(name: str, signal: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from collectors.model import Labels
 from server import signals
 from server.query.names import format_name
+from server.query.run_state import RunState
 from server.query.types import SignalInfo, SignalNow, SignalState
 from server.signals._model import Counter, Signal
 from server.signals._steps import stale_seconds
@@ -48,12 +49,35 @@ def never(item: Signal) -> SignalNow:
     return SignalNow(item.name, item.name, {}, None, item.unit, "unknown", None, "", item.hint, None)
 
 
-def signal_now(item: Signal, labels: Labels, latest: LatestRow, row: RunRow, now: float, stale: float) -> SignalNow:
-    """Its newest point as of ``now``. ``stale``: `step_stale_seconds` of the run."""
+# Values that our own tick computes whatever a run's sources report; a synchronous run's staleness is always 0.
+COMPUTED = frozenset({"trusted_targets_ratio", "trainer_stall_ratio", "staleness_versions", "bottleneck"})
+
+
+def newest_value(by_signal: Mapping[str, Rows]) -> float | None:
+    """When the newest measured value was true (epoch s); None without one. `FleetStore.newest` is the same in SQL."""
+    rows = (latest for name, pairs in by_signal.items() if name not in COMPUTED for _, latest in pairs)
+    return max((latest.ts / 1000 for latest in rows if latest.state is PointState.VALUE), default=None)
+
+
+def signal_now(
+    item: Signal, labels: Labels, latest: LatestRow, row: RunRow, now: float, stale: float, run: RunState
+) -> SignalNow:
+    """Its newest point as of ``now``. ``stale``: `step_stale_seconds` of the run.
+
+    While the run catches up its numbers are true at the driver's position: they are judged as of then, and their age
+    says how long ago that is.
+    """
     state, why, value = _state(item, latest, row), latest.why, latest.value
     age = max(0.0, now - latest.ts / 1000)
     judged = latest.state is PointState.VALUE and row.lifecycle != "finished"
-    if judged and (silence := _silence(item, age, row, now, stale)):
+    at = run.as_of if run.name == "catching_up" and run.as_of is not None else now
+    if judged and run.name == "not_collected":
+        silence = "not collected" + (f" for {words(now - run.since)}" if run.since is not None else "")
+    elif judged:
+        silence = _silence(item, max(0.0, at - latest.ts / 1000), row, at, stale)
+    else:
+        silence = ""
+    if silence:
         state, why, value = "unknown", f"{silence}; the last value was {latest.value:.4g}", None
     name = format_name(item.name, labels)
     ts = latest.ts / 1000

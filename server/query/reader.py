@@ -18,7 +18,17 @@ from server.query.alerts import AlertReader
 from server.query.engines import EngineReader
 from server.query.fleet import FleetReader, run_info
 from server.query.names import format_name, parse_name
-from server.query.now import INFOS, ITEMS, TICK_STALE_SECONDS, never, signal_now, step_stale_seconds, words
+from server.query.now import (
+    INFOS,
+    ITEMS,
+    TICK_STALE_SECONDS,
+    Rows,
+    never,
+    newest_value,
+    signal_now,
+    step_stale_seconds,
+    words,
+)
 from server.query.preflight import PreflightInfo
 from server.query.rollout_types import (
     Cells,
@@ -32,6 +42,7 @@ from server.query.rollout_types import (
     Sort,
 )
 from server.query.rollouts import RolloutReader
+from server.query.run_state import RunState, state_of
 from server.query.sandboxes import SandboxReader
 from server.query.series_names import SeriesNames
 from server.query.step_axis import StepAt
@@ -58,6 +69,7 @@ from server.query.what_if_types import Answer, Changes
 from server.signals._model import Counter
 from server.signals._window import TRAINER
 from server.store import Store
+from server.store.fleet import TargetHealth
 from server.store.rollout_pages import BadKey
 from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow
 
@@ -101,6 +113,9 @@ class StoreReader(EngineReader):
         rows = sorted(self._store.runs(), key=lambda row: (row.last_ts or 0, row.name), reverse=True)
         return [run_info(row) for row in rows]
 
+    def states(self) -> Mapping[str, RunState]:
+        return self._fleet.states()
+
     def fleet(self) -> list[RunNow]:
         return self._fleet.now()
 
@@ -115,27 +130,35 @@ class StoreReader(EngineReader):
     def status(self, run: str) -> Status:
         row = self._run(run)
         now = self._clock.now()
+        by_signal = self._by_signal(row)
+        targets = self._store.targets(row.name)
+        health = _health([target for _, target in targets], now)
+        state = state_of(row, now, newest_value(by_signal), step_stale_seconds(by_signal), health)
         return Status(
             run=row.name,
             framework=row.framework,
             mode=row.mode,
             lifecycle=row.lifecycle or "starting",
             now=now,
-            verdict=self._verdicts.now(row),
-            signals=tuple(self._signals(row, now)),
+            verdict=self._verdicts.now(row, state),
+            signals=tuple(self._signals(row, by_signal, now, state)),
             alerts=tuple(shape.alert_now(alert, now) for alert in self._active(run)),
-            trust=tuple(self._targets(row.name, now)),
+            trust=tuple(_trust(owner, target, now, state) for owner, target in targets if _kept(target, now)),
             facts=row.facts,
+            state=state,
         )
 
-    def _signals(self, row: RunRow, now: float) -> list[SignalNow]:
-        by_signal: dict[str, list[tuple[Labels, LatestRow]]] = {name: [] for name in ITEMS}
+    def _by_signal(self, row: RunRow) -> dict[str, Rows]:
+        by_signal: dict[str, Rows] = {name: [] for name in ITEMS}
         rows = self._store.newest(row.name)
         keys = self._names.of(row.name, [latest.series for latest in rows])
         for latest in rows:
             key = keys[latest.series]
             if key.metric in by_signal:
                 by_signal[key.metric].append((key.labels, latest))
+        return by_signal
+
+    def _signals(self, row: RunRow, by_signal: Mapping[str, Rows], now: float, state: RunState) -> list[SignalNow]:
         stale = step_stale_seconds(by_signal)
         found = []
         for name, pairs in by_signal.items():
@@ -145,7 +168,8 @@ class StoreReader(EngineReader):
             # The label-less row said "unknown" until the first value came with labels.
             labelled = [pair for pair in pairs if pair[0]] or pairs
             found += [
-                signal_now(item, labels, latest, row, now, stale) for labels, latest in sorted(labelled, key=_labels)
+                signal_now(item, labels, latest, row, now, stale, state)
+                for labels, latest in sorted(labelled, key=_labels)
             ]
             if not pairs:
                 found.append(never(item))
@@ -169,10 +193,9 @@ class StoreReader(EngineReader):
         return self._verdicts.spans(self._run(run), start, end, limit)
 
     def targets(self, run: str | None = None) -> list[TargetTrust]:
-        return self._targets(self._name(run), self._clock.now())
-
-    def _targets(self, run: str | None, now: float) -> list[TargetTrust]:
-        return [_trust(owner, target, now) for owner, target in self._store.targets(run) if _kept(target, now)]
+        name, now, states = self._name(run), self._clock.now(), self.states()
+        rows = self._store.targets(name)
+        return [_trust(owner, target, now, states.get(owner)) for owner, target in rows if _kept(target, now)]
 
     # ---- sandboxes
 
@@ -349,11 +372,24 @@ def _labels(pair: tuple[Labels, LatestRow]) -> Labels:
     return pair[0]
 
 
-def _trust(run: str, row: TargetRow, now: float) -> TargetTrust:
+def _health(targets: Sequence[TargetRow], now: float) -> TargetHealth:
+    """As `FleetStore.targets` has it for all runs at once."""
+    here = [target for target in targets if not target.gone]
+    answered = max((target.last_ok_ts for target in here if target.last_ok_ts is not None), default=None)
+    up = sum(target.up and not _unread(target, now) for target in here)
+    return TargetHealth(up, len(here), answered, max((target.last_ts for target in here), default=None))
+
+
+def _unread(row: TargetRow, now: float) -> bool:
+    return not row.gone and now - row.last_ts / 1000 > TICK_STALE_SECONDS + 3 * row.interval_seconds
+
+
+def _trust(run: str, row: TargetRow, now: float, state: RunState | None) -> TargetTrust:
     age = now - row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
-    asked = now - row.last_ts / 1000
-    silent = not row.gone and asked > TICK_STALE_SECONDS + 3 * row.interval_seconds
-    error = f"not asked for {words(asked)}: nobody collects this run now" if silent else row.error
+    lost = state is not None and state.name == "not_collected"
+    silent = _unread(row, now) or (lost and not row.gone)
+    read = words(max(0.0, now - row.last_ts / 1000))
+    error = f"not read for {read}: no collector follows this run" if silent else row.error
     up = row.up and not silent
     health = (row.scrape_seconds, row.samples, row.dropped, row.unmapped)
     origin = row.origin or Origin("")

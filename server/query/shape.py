@@ -14,6 +14,8 @@ from server.query.rollout_types import (
     RolloutInfo,
     RolloutPage,
 )
+from server.query.run_state import RunState
+from server.query.run_state import to_json as state_json
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
@@ -61,6 +63,7 @@ def status(found: Status) -> dict[str, Any]:
         "framework": found.framework,
         "mode": found.mode,
         "lifecycle": found.lifecycle,
+        "state": state_json(found.state),
         "now": found.now,
         "verdict": dict(found.verdict) if found.verdict is not None else NO_VERDICT,
         "signals": {signal.name: _signal(signal) for signal in found.signals},
@@ -97,9 +100,9 @@ def target(found: TargetTrust) -> dict[str, Any]:
     return asdict(found) | {"unmapped": dict(found.unmapped), "labels": dict(found.labels)}
 
 
-def run(found: RunInfo) -> dict[str, Any]:
-    """A row of `/api/v1/runs`."""
-    return asdict(found) | {"facts": dict(found.facts)}
+def run(found: RunInfo, state: RunState | None) -> dict[str, Any]:
+    """A row of `/api/v1/runs`. ``state``: None for a run beyond those that the fleet reads."""
+    return asdict(found) | {"facts": dict(found.facts), "state": None if state is None else state_json(state)}
 
 
 def series(found: Series | StepSeries) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from server.query.rollout_types import (
     RolloutPage,
     Sort,
 )
+from server.query.run_state import LIVE, RunState
 from server.query.step_axis import StepAt
 from server.query.verdicts import VerdictSpan
 from server.query.what_if_types import Answer, Changes
@@ -100,6 +101,7 @@ class RunNow:
         step: number of the trainer's newest step; None when none is known.
         newest: when its youngest number was true; None when there never was any.
         up, targets: how many of its targets answer, of how many; without those that no list names any more.
+        state: as in `Status`.
     """
 
     info: RunInfo
@@ -109,6 +111,7 @@ class RunNow:
     newest: float | None
     up: int
     targets: int
+    state: RunState = LIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ class Status:
     alerts: tuple[Mapping[str, object], ...]
     trust: tuple[TargetTrust, ...]
     facts: Mapping[str, str | float]
+    state: RunState = LIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,9 @@ class Reader(EngineQueries, Protocol):
 
     def runs(self) -> list[RunInfo]:
         """All runs, the most recently active first."""
+
+    def states(self) -> Mapping[str, RunState]:
+        """The state of each run, by name; of more than 500 those that moved last."""
 
     def fleet(self) -> list[RunNow]:
         """All runs with what holds them back, by name, in a few reads; of more than 500 those that moved last."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from server.clock import Clock
+from server.query.run_state import NOT_COLLECTED_SECONDS, OVER, RunState
 from server.store.types import RunRow, VerdictRow
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 # A tick's verdict is 5 s old; after a minute nobody ticks.
 STALE_SECONDS = 60.0
-_OVER = ("finished", "crashed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class VerdictReader:
     def __init__(self, store: "Store", clock: Clock) -> None:
         self._store, self._clock = store, clock
 
-    def now(self, row: RunRow) -> Mapping[str, Any] | None:
-        """The newest verdict with ``as_of``; of a run that nobody collects it is unknown, with what it was."""
-        return told(self._store.verdicts.newest(row.name), row.lifecycle, self._clock.now())
+    def now(self, row: RunRow, state: RunState) -> Mapping[str, Any] | None:
+        """The newest verdict with ``as_of``; unknown, with what it was, unless it describes the present."""
+        return told(self._store.verdicts.newest(row.name), state, self._clock.now())
 
     def spans(self, row: RunRow, start: float, end: float, limit: int) -> list[VerdictSpan]:
         """Those that stood at some time of [start, end], oldest first; of more than ``limit`` the newest."""
@@ -62,18 +62,28 @@ class VerdictReader:
         return [_span(one, stands if until is None else until / 1000) for one, until in zip(rows, ends, strict=True)]
 
     def _end(self, row: RunRow) -> float | None:
-        """When the newest verdict ended: with the run."""
-        text = self._store.verdicts.newest(row.name) if row.lifecycle in _OVER else None
-        return None if text is None else float(json.loads(text)["as_of"])
+        """When the newest verdict ended: with the run, or with the last look at it. None: it stands."""
+        text = self._store.verdicts.newest(row.name)
+        if text is None:
+            return None
+        as_of = float(json.loads(text)["as_of"])
+        judged = row.lifecycle not in OVER and self._clock.now() - as_of <= NOT_COLLECTED_SECONDS
+        return None if judged else as_of
 
 
-def told(text: str | None, lifecycle: str, now: float) -> dict[str, Any] | None:
+def told(text: str | None, state: RunState, now: float) -> dict[str, Any] | None:
     """A run's newest verdict as stored, with ``as_of``; None before the first."""
     if text is None:
         return None
-    kept = json.loads(text)
-    found: dict[str, Any] = {**kept["verdict"], "as_of": kept["as_of"]}
-    return found if lifecycle in _OVER or now - kept["as_of"] <= STALE_SECONDS else _stale(found)
+    stored = json.loads(text)
+    found: dict[str, Any] = {**stored["verdict"], "as_of": stored["as_of"]}
+    if state.over:
+        return found
+    if state.name == "catching_up":
+        return _withheld(found, "history is being read; the verdict there was")
+    if state.name == "not_collected" or now - stored["as_of"] > STALE_SECONDS:
+        return _withheld(found, "nothing is collected of this run now; the last verdict was")
+    return found
 
 
 def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
@@ -84,12 +94,13 @@ def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
     )  # fmt: skip
 
 
-def _stale(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Nobody looks since ``as_of``: what held the run back then says nothing of now, nor what to change.
+def _withheld(found: dict[str, Any], why: str) -> dict[str, Any]:
+    """What held the run back at ``as_of`` says nothing of now, nor what to change: it is in ``last``.
 
-    All else stands as it was told.
+    All else stands as it was.
     """
     named = str(found["outcome"]) + (f" ({found['cause']})" if found["cause"] else "")
-    words = f"nothing is collected of this run now; the last verdict was {named}: {found['summary']}"
-    unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": found["as_of"]}
-    return {**found, **unseen, "usd_per_hour": None, "usd_lacks": "", "summary": words, "advice": "", "next": None}
+    last = {key: found.get(key) for key in ("outcome", "cause", "confidence", "since", "summary", "as_of")}
+    unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": found["as_of"], "last": last}
+    summary = f"{why} {named}: {found['summary']}"
+    return {**found, **unseen, "usd_per_hour": None, "usd_lacks": "", "summary": summary, "advice": "", "next": None}

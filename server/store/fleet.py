@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import case, func, select
 
@@ -11,6 +12,22 @@ from server.store.tables import latest, runs, series, signal_state, steps, targe
 from server.store.types import GONE, LatestRow, PointState, SeriesKey
 
 Latest = list[tuple[SeriesKey, LatestRow]]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHealth:
+    """A run's targets, without those that no list names any more: ``up`` of them answer.
+
+    ``answered_at``: when one of them last answered; ``read_at``: when one of them was last read (epoch ms).
+    """
+
+    up: int
+    targets: int
+    answered_at: int | None
+    read_at: int | None
+
+
+NO_TARGETS = TargetHealth(0, 0, None, None)
 
 
 class FleetStore:
@@ -66,11 +83,12 @@ class FleetStore:
         with self._engines.reading() as connection:
             return {run: step for run, step in connection.execute(query) if step is not None}
 
-    def targets(self, ids: Sequence[int], now: int, silent_ms: int) -> Mapping[int, tuple[int, int]]:
-        """run -> (how many targets answer, of how many). One not asked for ``silent_ms`` + 3 intervals does not."""
+    def targets(self, ids: Sequence[int], now: int, silent_ms: int) -> Mapping[int, TargetHealth]:
+        """run -> how its targets answer. One that was not read for ``silent_ms`` + 3 intervals does not answer."""
         c = targets.c
-        asked = c.last_ts >= now - silent_ms - 3000 * c.interval_seconds
-        answers = func.sum(case((c.up & asked, 1), else_=0))
-        query = select(c.run, answers, func.count()).where(c.run.in_(ids), c.error_kind != GONE).group_by(c.run)
+        read = c.last_ts >= now - silent_ms - 3000 * c.interval_seconds
+        answers = func.sum(case((c.up & read, 1), else_=0))
+        query = select(c.run, answers, func.count(), func.max(c.last_ok_ts), func.max(c.last_ts))
+        query = query.where(c.run.in_(ids), c.error_kind != GONE).group_by(c.run)
         with self._engines.reading() as connection:
-            return {run: (int(up), total) for run, up, total in connection.execute(query)}
+            return {run: TargetHealth(int(up), *rest) for run, up, *rest in connection.execute(query)}

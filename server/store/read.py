@@ -37,6 +37,8 @@ _RUN = (
     runs.c.last_ts,
     runs.c.facts,
     runs.c.seq,
+    runs.c.collected_at,
+    runs.c.catch_up,
 )
 _TARGET = tuple(column for column in targets.columns if column.name != "run")
 # What every look at a run asks is put together once: that costs as much as SQLite's answer.

@@ -66,6 +66,10 @@ runs = Table(
     Column("facts", Text, nullable=False),
     # The last batch whose increments were added: one that is tried again must not add them twice.
     Column("applied", Text, nullable=False, server_default=""),
+    # When a collector last worked on the run; NULL: before this was recorded.
+    Column("collected_at", BigInteger),
+    # JSON of `server.catch_up`; "" while the driver is at the present.
+    Column("catch_up", Text, nullable=False, server_default=""),
     UniqueConstraint("name", name="uq_runs_name"),
 )
 

@@ -306,6 +306,8 @@ class RunRow:
     """A run as stored. ``watermark``: event time up to which ticks are done (ms); None before the first.
 
     ``seq``: the newest given to a point of it; 0 before the first.
+    ``collected_at``: when a collector last worked on it (ms); None: not recorded.
+    ``catch_up``: JSON of `server.catch_up` while history is worked off; "" at the present.
     """
 
     id: int
@@ -319,6 +321,8 @@ class RunRow:
     last_ts: int | None
     facts: Mapping[str, str | float]
     seq: int
+    collected_at: int | None = None
+    catch_up: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from server.store.tables import (
 )
 from server.store.types import Batch, PointState, TargetRow
 
-RUN_FIELDS = frozenset({"framework", "mode", "lifecycle", "watermark", "generation"})
+RUN_FIELDS = frozenset({"framework", "mode", "lifecycle", "watermark", "generation", "collected_at", "catch_up"})
 """What `Batch.run_fields` may set."""
 
 _TWO, _THREE = itemgetter(0, 1), itemgetter(0, 1, 2)

@@ -94,6 +94,7 @@ def test_status_has_the_shape_of_the_contract(run: Bench) -> None:
         "framework",
         "mode",
         "lifecycle",
+        "state",
         "now",
         "verdict",
         "signals",

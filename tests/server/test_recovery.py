@@ -96,7 +96,7 @@ def test_nothing_is_fresh_a_day_after_the_collector_died(store: Store) -> None:
         run.clock.set(T0 + 86_400)
         status = run.reader.status("run")
         assert [s.name for s in status.signals if s.value is not None and not s.signal.endswith("_total")] == []
-        assert [(target.up, "nobody collects" in target.error) for target in status.trust] == [(False, True)]
+        assert [(target.up, "no collector follows" in target.error) for target in status.trust] == [(False, True)]
 
 
 def test_a_silent_engine_keeps_the_base_of_its_counters_over_our_restart(store: Store) -> None:

@@ -1,0 +1,159 @@
+"""The one state of a run that every place shows: header, banner, Runs, API, `/metrics`, command line.
+
+Pure: stored facts and the reader's "now" in, one `RunState` out.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from server.catch_up import CatchUp, loads
+from server.store.fleet import TargetHealth
+from server.store.types import RunRow
+
+StateName = Literal["live", "catching_up", "stale", "not_collected", "finished"]
+STATES: tuple[StateName, ...] = ("live", "catching_up", "stale", "not_collected", "finished")
+
+# A collector stamps a run at every step of 5 s. Four missed ones are no slow disk, and with the page's own cache of
+# 4 s a dead collector is on the screen within 30 s.
+NOT_COLLECTED_SECONDS = 20.0
+# Seconds without an answer of any target: a failed scrape and its retries after 5 and 10 s are no news yet.
+UNANSWERED_SECONDS = 30.0
+# A tick's value is 5 s old; after a minute without a newer one the data has stopped, unless steps take longer.
+OLD_SECONDS = 60.0
+# Below this share the remaining time is a guess from too little.
+LEAST_PROGRESS = 0.02
+
+OVER = ("finished", "crashed")
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """The state of a run. Times are epoch seconds.
+
+    Attributes:
+        name: ``finished`` includes crashed runs; the lifecycle distinguishes them.
+        since: ``stale``: the newest datum. ``not_collected``: the last collection. ``finished``: the newest datum.
+            ``catching_up``: where in event time it began. None for ``live``, and where it is not recorded.
+        as_of: up to when the numbers are true: the newest datum; while catching up the driver's position.
+        progress: 0..1, while catching up.
+        seconds_left: estimate, while catching up.
+        target: the present that a catch-up heads for.
+        bytes_read, bytes_total, steps_read: as the collector counts them, while catching up.
+    """
+
+    name: StateName
+    since: float | None = None
+    as_of: float | None = None
+    progress: float | None = None
+    seconds_left: float | None = None
+    target: float | None = None
+    bytes_read: int | None = None
+    bytes_total: int | None = None
+    steps_read: int | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.name == "finished"
+
+    @property
+    def present(self) -> bool:
+        """Do the newest numbers describe the run as it is now, or as it ended?"""
+        return self.name in ("live", "finished")
+
+
+LIVE = RunState("live")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is stored of a run that decides its state. Times are epoch seconds.
+
+    Attributes:
+        collected_at: when a collector last worked on the run.
+        catch_up: how far the collector was behind then.
+        newest: the newest value of any signal that is measured, not only computed.
+        patience: how old `newest` may be: the limit for steps where steps take long.
+        targets: how many targets the run has; `up` of them answer.
+        answered_at: when one of them last answered.
+    """
+
+    now: float
+    lifecycle: str
+    collected_at: float | None
+    catch_up: CatchUp | None
+    newest: float | None
+    patience: float
+    targets: int
+    up: int
+    answered_at: float | None
+
+
+def run_state(facts: Facts) -> RunState:
+    """The state of a run. The order of the rules matters: a run that is over needs no collector."""
+    newest = facts.newest
+    if facts.lifecycle in OVER:
+        return RunState("finished", newest, newest)
+    if facts.collected_at is None or facts.now - facts.collected_at > NOT_COLLECTED_SECONDS:
+        return RunState("not_collected", facts.collected_at, newest)
+    if facts.catch_up is not None:
+        return _catching_up(facts.catch_up)
+    silent = facts.targets > 0 and facts.up == 0
+    if silent and (facts.answered_at is None or facts.now - facts.answered_at > UNANSWERED_SECONDS):
+        return RunState("stale", facts.answered_at, newest)
+    if newest is None or facts.now - newest > max(OLD_SECONDS, facts.patience):
+        return RunState("stale", newest, newest)
+    return RunState("live", None, newest)
+
+
+def _catching_up(found: CatchUp) -> RunState:
+    progress = _progress(found)
+    left = found.seconds_left
+    if left is None and progress is not None and progress >= LEAST_PROGRESS:
+        left = found.seconds * (1 - progress) / progress
+    return RunState(
+        "catching_up", found.start, found.position, progress, left, found.target, found.bytes_read, found.bytes_total,
+        found.steps_read,
+    )  # fmt: skip
+
+
+def _progress(found: CatchUp) -> float | None:
+    """By bytes where they are counted: a log's event time does not say how much of it is left to read."""
+    if found.bytes_total:
+        return min(1.0, (found.bytes_read or 0) / found.bytes_total)
+    if found.start is None or found.position is None or found.target <= found.start:
+        return None
+    return min(1.0, max(0.0, (found.position - found.start) / (found.target - found.start)))
+
+
+def state_of(row: RunRow, now: float, newest: float | None, patience: float, health: TargetHealth) -> RunState:
+    """The state of a stored run. ``newest``, ``patience``: as in `Facts`."""
+    collected = _collected_at(row, health.read_at)
+    answered = None if health.answered_at is None else health.answered_at / 1000
+    return run_state(
+        Facts(
+            now, row.lifecycle, collected, stored_catch_up(row), newest, patience, health.targets, health.up, answered
+        )
+    )
+
+
+def stored_catch_up(row: RunRow) -> CatchUp | None:
+    """How far the collector was behind when it last wrote. The only reader of that record."""
+    return loads(row.catch_up)
+
+
+def _collected_at(row: RunRow, read_at: int | None) -> float | None:
+    """When a collector last worked on a run (epoch s).
+
+    A store written before this was recorded shows it by its newest tick and its newest read (``read_at``, ms).
+    """
+    stamps = [row.collected_at] if row.collected_at is not None else [row.watermark, read_at]
+    known = [ts for ts in stamps if ts is not None]
+    return max(known) / 1000 if known else None
+
+
+def to_json(state: RunState) -> dict[str, Any]:
+    """The field ``state`` of the API."""
+    found = asdict(state)
+    found["progress"] = None if state.progress is None else round(state.progress, 3)
+    found["seconds_left"] = None if state.seconds_left is None else round(state.seconds_left)
+    return found
