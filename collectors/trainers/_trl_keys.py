@@ -17,8 +17,8 @@ _BUSY: Labels = (("basis", "busy"),)
 
 # Not keys of TRL's: made by `collectors.trainers.trl`, and no logger can write them.
 NONFINITE = "grad_norm is not finite"
-# Length of the samples that the asynchronous trainer trained, and of the rollouts that were scored during the step. They
-# differ by a quarter where few rollouts were scored. The second counts where the first is not logged.
+# Length of the samples that the asynchronous trainer trained, and of the rollouts that were scored during the step.
+# They differ by a quarter where few rollouts were scored. The second counts where the first is not logged.
 TRAINED_LENGTH, SCORED_LENGTH = "sample/trained_tokens_mean", "completions/mean_length"
 GENERATION, REWARD, WEIGHT_SYNC = "generation of the step", "rewards of the step", "weight sync of the step"
 

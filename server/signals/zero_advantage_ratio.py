@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from collectors.model import Labels
 from server.signals._groups import ZERO_ADVANTAGE
-from server.signals._model import Answer, NotApplicable, Signal, Unknown, Value, View
+from server.signals._model import STEP_MINIMUM, Answer, NotApplicable, Signal, Unknown, Value, View
 from server.signals._recorded import window as records_window
 from server.signals._rollout_notes import GroupNote
 from server.signals._rollouts import Window
-from server.signals._steps import STEP_MINIMUM, mean, too_few, window
+from server.signals._steps import mean, too_few, window
 
 _HINT = (
     "this trainer reports no zero-advantage share and none can be derived from its scalars: log it "
