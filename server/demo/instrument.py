@@ -51,7 +51,11 @@ class Instrument(Telling, Observer):
             self._begun(rollout)
 
     def _begun(self, rollout: Rollout) -> None:
-        """Asked for, or past its boot."""
+        """A rollout that was dispatched, or whose sandbox is ready. Without sandboxes it starts at its dispatch."""
+        if self._scenario.sandboxes is None:
+            at = self._at(rollout.dispatched)
+            self._say(rollout, dispatched_at=at, started_at=at, **self._about(rollout))
+            return
         booted = rollout.ready > rollout.dispatched
         boot: Line = {"kind": "boot", "start": self._at(rollout.dispatched)}
         told: Line = {"spans": [boot | {"end": self._at(rollout.ready)} if booted else boot]}

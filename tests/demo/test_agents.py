@@ -112,3 +112,16 @@ def test_what_is_posted_says_what_no_file_does(make_demo: Callable[..., AgentDem
     ended = [line for line in lines if "turns" in line]
     assert fmean(line["tool_calls"] for line in ended) == pytest.approx(fmean(line["turns"] for line in ended) - 1)
     assert 15 < fmean(line["tool_calls"] for line in ended) < 25
+
+
+def test_a_rollout_without_a_sandbox_starts_at_its_dispatch(make_demo: Callable[..., AgentDemo]) -> None:
+    demo = make_demo("glm5-easy-curriculum")
+    demo.advance(START + 300)
+    demo.instrument.take()
+    demo.go_live()
+    begun = [json.loads(line) for line in demo.instrument.take()]
+    orchestrator = demo.cluster.orchestrator
+    under_way = [one for group in orchestrator.incomplete.values() for one in group.rollouts if not one.scored]
+    assert len(begun) == len(under_way) >= 330
+    assert not any("spans" in line for line in begun)
+    assert all(line["started_at"] == line["dispatched_at"] for line in begun)
