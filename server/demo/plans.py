@@ -1,5 +1,6 @@
 """What only some scenarios have: what befalls their rollouts (see `fates`), another stack. Frozen, as `scenarios`."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -40,6 +41,8 @@ class SlimePlan:
     engine_gpus: int
     # Parameters that a token passes through, in billions: of a mixture of experts only a few.
     active_parameters_billion: float
+    # Layers x attention heads x head dimension.
+    attention_width: int
     # The trainer's own parts beside `train_tokens_per_second_per_gpu`, which holds forward and backward.
     preprocess_seconds: float
     # Old log-probabilities, a forward pass: share of the training time.
@@ -48,6 +51,14 @@ class SlimePlan:
     context_tokens: int
     weight_gigabytes: float
     kv_gigabytes: float
+
+    def train_flops(self, lengths: Iterable[int]) -> float:
+        """Forward and backward of these samples, as slime counts them.
+
+        6 per active parameter and token, and 6 x width x length for a token's causal attention.
+        """
+        parameters = self.active_parameters_billion * 1e9
+        return sum(6 * length * (parameters + self.attention_width * length) for length in lengths)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,11 @@ class Groups:
     @property
     def total_tokens(self) -> int:
         """Prompt, tool and response tokens: what the trainer computes on."""
-        return sum(rollout.input_tokens + rollout.response_tokens for rollout in self.members())
+        return sum(self.lengths())
+
+    def lengths(self) -> Iterator[int]:
+        """Tokens of each sample that the trainer computes on."""
+        return (rollout.input_tokens + rollout.response_tokens for rollout in self.members())
 
     def group_ratio(self, *outcomes: str) -> float:
         """Share of groups whose outcome (`all`, `none`, `some`) is one of these."""

@@ -119,8 +119,7 @@ class SlimeRun(Files, SlimeObserver):
 
     def _trained(self, step: SlimeStep) -> Mapping[str, float]:
         timing, tokens = step.timing, step.generation.total_tokens
-        # Forward and backward, per GPU, as slime's own count: without the attention's part.
-        flops = 6 * self._plan.active_parameters_billion * 1e9 * tokens
+        flops = self._plan.train_flops(step.generation.lengths())
         waited = timing.total - timing.compute
         update = {"perf/update_weights_time": timing.update} if timing.update else {}
         return {

@@ -50,8 +50,8 @@ def samples(made: Generation) -> dict[str, float]:
 
 
 def mfu(scenario: Scenario, step: SlimeStep) -> dict[str, float]:
-    """6 FLOP per active parameter and token; `busy` counts the training time only."""
+    """`busy` counts the training time only."""
     assert scenario.slime is not None
-    flops = 6 * scenario.slime.active_parameters_billion * 1e9 * step.generation.total_tokens
+    flops = scenario.slime.train_flops(step.generation.lengths())
     rate = flops / (scenario.train_gpus * scenario.peak_flops)
     return {"mfu_wall": rate / step.timing.total, "mfu_busy": rate / step.timing.compute}

@@ -11,6 +11,7 @@ import pytest
 
 from collectors.generators import sglang, sglang_router
 from collectors.model import Limits, Reading, Sample
+from server.commands.demo import GPUS, OTHER_GPUS
 from server.demo.faults import Fault
 from server.demo.scenarios import SCENARIOS
 from server.demo.slime_cluster import SlimeCluster
@@ -90,6 +91,14 @@ def test_a_step_is_its_parts_and_steps_follow_each_other() -> None:
     assert [step.generation.version for step in many[:4]] == [0, 0, 1, 2]
 
 
+def test_its_mfu_is_of_the_gpu_it_states() -> None:
+    """One sample of 10,000 tokens: 6 x 10,000 x (22e9 + 770,048 x 10,000) FLOP; an H200 makes 989e12 a second."""
+    assert ROW.slime is not None
+    assert ROW.slime.train_flops([10_000]) == pytest.approx(1.78203e15, rel=1e-5)
+    assert ROW.peak_flops == 989e12
+    assert OTHER_GPUS.get(ROW.name, GPUS)["gpu_type"] == "H200"
+
+
 def test_no_request_outlives_its_rollout() -> None:
     cluster, many = run(1, 900.0)
     for step in many:
@@ -151,8 +160,8 @@ def test_our_collector_reads_it(demo: SlimeDemo) -> None:
     expected = {
         "generator_requests_running": len(engine.running),
         "generator_requests_waiting": 0,
-        "kv_cache_capacity_tokens": 1_200_000,
-        "kv_cache_usage_ratio": engine.kv_tokens_at(700.0) / 1_200_000,
+        "kv_cache_capacity_tokens": 2_400_000,
+        "kv_cache_usage_ratio": engine.kv_tokens_at(700.0) / 2_400_000,
         "generator_tokens_total": engine.generated_at(700.0),
         "generator_requests_finished_total": engine.stats.finished,
         "generator_idle_seconds_total": engine.idle_seconds_at(700.0),
