@@ -95,6 +95,9 @@ def _tail(facts: Facts) -> list[str]:
     if full is not None and full.value is not None and mean is not None and full.value - mean >= TAIL:
         found.append(f"fullest {_engine(full)} {text(full.value, 'ratio')}")
     idle = [one for one in facts.named("generator_outlier_ratio") if one.labels["side"] == "idlest"]
+    slow = [one for one in facts.named("generator_outlier_ratio") if one.labels["side"] == "slowest"]
+    if one := min(slow, key=lambda one: one.value or 0.0, default=None):
+        found.append(f"slowest {_engine(one)} ({text(one.value, 'ratio')} of the others' speed)")
     if one := min(idle, key=lambda one: one.value or 0.0, default=None):
         found.append(f"idlest {_engine(one)} ({text(one.value, 'ratio')} of the median)")
     return found

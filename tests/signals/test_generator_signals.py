@@ -1,5 +1,7 @@
 """What the engines' numbers mean: rates, shares, lengths, the ceiling, who stands still and why. Numbers by hand."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from collectors.model import Labels
@@ -154,6 +156,38 @@ def test_uneven_engines_are_named_and_only_the_worst_few() -> None:
     assert "run nothing" in why(
         generator_outlier_ratio.SIGNAL.compute(view(*engine(running=0), *engine("e1", running=0)))
     )
+
+
+SLOW, FAST = {"running": 31, "waiting": 29}, {"running": 1.7, "waiting": 0}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "expected"),
+    [
+        # Two engines get the same requests, and one is slow: 90 tokens/s of 31 requests against 96 of 1.7.
+        (((SLOW, 90), (FAST, 96)), {"idlest": 1.7 / 60, "busiest": 60 / 1.7, "slowest e0": (90 / 31) / (96 / 1.7)}),
+        # A router that sends the first too much: it makes more tokens, 27 each against 33 each.
+        (((SLOW, 840), (FAST, 56)), {
+            "idlest": 1.7 / 60, "busiest": 60 / 1.7, "idlest e1": 1.7 / 60, "busiest e0": 60 / 1.7,
+        }),
+        # Three with the same load, one at a fifth.
+        ((({"running": 20}, 100), ({"running": 20}, 500), ({"running": 20}, 520)),
+         {"idlest": 1.0, "busiest": 1.0, "slowest e0": 5 / 25.5}),
+        # Larger batches: 25 of 40 against 30 of 10 is no slow engine.
+        ((({"running": 40}, 1000), ({"running": 10}, 300)), {
+            "idlest": 0.25, "busiest": 4.0, "idlest e1": 0.25, "busiest e0": 4.0,
+        }),
+    ],
+)  # fmt: skip
+def test_the_slow_engine_of_a_few_is_named_and_not_the_healthy_one(
+    fleet: Sequence[tuple[dict[str, float], float]], expected: dict[str, float]
+) -> None:
+    pages = []
+    for number, (load, tokens) in enumerate(fleet):
+        waits = {"generator_requests_waiting": load.get("waiting", 0)}
+        pages += engine(f"e{number}", running=load["running"], **waits)
+        pages.append(gauge(TOKENS, *(5 * tokens * page for page in range(WINDOW)), target=f"e{number}"))
+    assert ask(generator_outlier_ratio.SIGNAL, *pages) == {name: pytest.approx(of) for name, of in expected.items()}
 
 
 # ---- lengths and the ceiling
