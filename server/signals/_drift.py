@@ -5,16 +5,20 @@ spread, both robust, made better by up to 90 as long as nothing moves. From then
 at the distance to the level watched, in units of that spread. A change is one when the last six steps also are 16 %
 away: less is no news, however sure. While it goes on moving no further change is named; when it stands again, that
 level is watched.
+
+A run may drift from its start: then its first 30 points are no baseline, because they hold the drift. Where they have a
+clear trend the first ten that stand are the baseline, and the points after them are tested at once (see `early`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isfinite, log
+from math import isfinite, log, sqrt
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from server.signals._page_hinkley import Mark, PageHinkley
+from server.signals._spread import NORMAL_95
 from server.signals._trend import trend
 
 Point = tuple[int, float, float, float | None]
@@ -26,6 +30,12 @@ BURN_IN = 5
 # else widen the spread before it is found.
 BASELINE, BASELINE_MOST, BASELINE_STEP, BASELINE_AGE = 30, 90, 10, 15
 NEEDED = BURN_IN + BASELINE
+# Ten points know a level to a third of the spread. A warm-up of up to ten steps more than the burn-in is passed over.
+EARLY, WARM_UP = 10, 10
+# A drift that began before the baseline goes on over its last fifteen points; a warm-up has ended.
+STILL = 15
+# The trend of 30 points is clear at three standard deviations: two would call one flat run in twenty a drift.
+CLEAR = 3.0
 # Half a spread is tolerated, which is best for a shift of one; 9 of them added up are found. Measured on series of 200
 # steps at a variation of 10 %: see tests/signals/test_drift_rates.py.
 TOLERATED, THRESHOLD = 0.5, 9.0
@@ -89,6 +99,79 @@ def baseline(points: Sequence[Point]) -> Baseline:
     threshold = THRESHOLD * _alike(values, level, spread)
     first, last = points[0][0], points[-1][0]
     return Baseline(level, level, share, threshold, fmean(told) if told else None, first, last, len(points))
+
+
+class Early(NamedTuple):
+    """A baseline of a run that moves within its first steps.
+
+    Attributes:
+        start: index of its first point.
+        moves: a change that follows is no warm-up: the run stood before it, or is still moving at the end.
+    """
+
+    base: Baseline
+    start: int
+    moves: bool
+
+
+def early(points: Sequence[Point]) -> Early | None:
+    """The first ten points that stand, where these (a baseline's) have a clear trend; None where they have none.
+
+    Where no ten of the first twenty stand, the first ten: the run moves since its start.
+    """
+    line = _line(points, CLEAR)
+    here, there = (median(value for _, _, value, _ in part) for part in (points[-EARLY:], points[:EARLY]))
+    if line is None or not line.clear or not _apart(here, there, 1 if here > there else -1):
+        return None
+    starts = range(min(WARM_UP, len(points) - EARLY) + 1)
+    stands = (at for at in starts if (part := _line(points[at : at + EARLY])) is None or not part.moved())
+    stood = next(stands, None)
+    end = _line(points[-STILL:])
+    going_on = end is not None and end.clear and (end.end > end.start) == (line.end > line.start)
+    start = stood or 0
+    base = baseline(points[start : start + EARLY])._replace(threshold=THRESHOLD)
+    return Early(base, start, going_on or stood == 0)
+
+
+def around_change(base: Baseline, before: Sequence[Point], after: Sequence[Point]) -> Baseline:
+    """A baseline of ten points with the spread and the threshold of all points around a change.
+
+    Ten points know a spread to a quarter, and nothing of how much a step resembles the one before.
+    """
+    residuals = [*_without_trend(before), *_without_trend(after)]
+    around = robust_spread(residuals)
+    spread = max(base.spread, around / abs(base.level) if base.level else 0.0)
+    return base._replace(spread=spread, threshold=THRESHOLD * _alike(residuals, 0.0, around))
+
+
+def _without_trend(points: Sequence[Point]) -> list[float]:
+    line = _line(points)
+    if line is not None:
+        return line.residuals
+    values = [value for _, _, value, _ in points]
+    return [value - median(values) for value in values]
+
+
+class _Line(NamedTuple):
+    """The trend of some points: its value at the first and at the last, is it clear, and what is left without it."""
+
+    start: float
+    end: float
+    clear: bool
+    residuals: list[float]
+
+    def moved(self) -> bool:
+        return _apart(self.end, self.start, 1 if self.end > self.start else -1)
+
+
+def _line(points: Sequence[Point], deviations: float = NORMAL_95) -> _Line | None:
+    pairs = [(float(step), value) for step, _, value, _ in points]
+    found = trend(pairs, deviations)
+    if found is None:
+        return None
+    middle = median(value - found.slope * step for step, value in pairs)
+    start, end = (middle + found.slope * step for step in (pairs[0][0], pairs[-1][0]))
+    return _Line(start, end, found.significant, [value - middle - found.slope * step for step, value in pairs])
 
 
 # What cutting off a normal sample at two spreads takes from its standard deviation, inverted.
@@ -172,6 +255,8 @@ class Watch:
         size = max(BASELINE, min(BASELINE_MOST, counted))
         if len(self.first) < NEEDED or size == size_now:
             return
+        if self.base is None and self._begin_early():
+            return
         found = baseline(self.first[BURN_IN : BURN_IN + size])
         if self.base is None:
             self.base, self.test = found, PageHinkley(n=size)
@@ -184,6 +269,40 @@ class Watch:
         self.level = found.level
         if size >= BASELINE_MOST:
             self._finish()
+
+    def _begin_early(self) -> bool:
+        """Takes the first points that stand as the baseline, if these 30 have a trend and a change follows in them.
+
+        Without a change the trend was a warm-up: what follows it is the baseline.
+        """
+        points = self.first[BURN_IN:NEEDED]
+        found = early(points)
+        if found is None:
+            return False
+        start, moved = found.start, self._tested(points[found.start :], found.base) if found.moves else None
+        if moved is not None:
+            split = next(at for at, point in enumerate(points) if point[0] >= moved.changes[0].step)
+            base = around_change(found.base, points[start:split], points[split:])
+            line = _line(points, CLEAR * sqrt(base.threshold / THRESHOLD))
+            moved = self._tested(points[start:], base) if line is not None and line.clear else None
+        if moved is not None:
+            self.base, self.test, self.level = moved.base, moved.test, moved.level
+            self.since, self.moving, self.changes = moved.since, moved.moving, moved.changes
+            self._finish()
+        elif start:
+            self.base = baseline(points[start:])
+            self.level, self.test = self.base.level, PageHinkley(n=self.base.size)
+        return self.base is not None
+
+    @staticmethod
+    def _tested(points: Sequence[Point], base: Baseline) -> "Watch | None":
+        """A watch of these points with that baseline, if it finds a change in them."""
+        trial = Watch(base=base, test=PageHinkley(n=base.size), level=base.level, final=True)
+        for at, point in enumerate(points, 1):
+            trial.last, trial.recent = point[0], [*trial.recent[1 - RECENT :], point]
+            if at > MOVED_STEPS:
+                trial._look(point[:2], point[2], base)
+        return trial if trial.changes else None
 
     def _finish(self) -> None:
         self.final, self.first = True, []

@@ -17,7 +17,7 @@ FEWEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Slope per unit of x, and its 95 % interval."""
+    """Slope per unit of x, and its interval (95 % unless `trend` was given another)."""
 
     slope: float
     low: float
@@ -29,8 +29,11 @@ class Trend:
         return self.low > 0 or self.high < 0
 
 
-def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
-    """Of (x, y); None for fewer than `FEWEST`, or where all have the same x. O(n^2): meant for a few dozen."""
+def trend(points: Sequence[tuple[float, float]], deviations: float = NORMAL_95) -> Trend | None:
+    """Of (x, y); None for fewer than `FEWEST`, or where all have the same x. O(n^2): meant for a few dozen.
+
+    ``deviations``: half the width of the interval in standard deviations; 1.96 is 95 %.
+    """
     n = len(points)
     if n < FEWEST:
         return None
@@ -44,6 +47,6 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     if not slopes:
         return None
     # Kendall's statistic is normal from ten points on. Sen's interval leaves out so many slopes on each side.
-    width = NORMAL_95 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    width = deviations * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     cut = max(0, math.floor((len(slopes) - width) / 2))
     return Trend(median(slopes), slopes[cut], slopes[len(slopes) - 1 - cut])

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -148,6 +148,62 @@ def test_a_ramp_is_one_change_until_it_stands() -> None:
     watched(flat(12, 102.0), watch)
     assert [one.direction for one in watch.changes] == [1, 1] and abs(watch.changes[1].step - 190) <= NEAR
     assert watch.since == (change.step, 60.0 * change.step)
+
+
+# Tool calls per rollout of a run whose agents call ever more tools: 20 until step 12, 51 from step 47 on.
+TOOL_CALLS = (
+    18.99, 19.37, 20.31, 20.04, 19.85, 20.62, 20.11, 20.28, 18.84, 20.20, 20.58, 20.16, 23.91, 20.85, 23.74, 23.04,
+    24.30, 26.32, 25.35, 25.85, 24.71, 26.23, 26.15, 25.63, 27.27, 29.76, 28.88, 31.09, 32.23, 32.70, 31.91, 32.33,
+    34.72, 37.35, 36.51, 36.66, 38.80, 41.08, 41.84, 40.44, 43.12, 45.51, 44.31, 43.65, 42.58, 43.98, 48.91, 46.00,
+    51.01, 50.42, 51.50, 55.84, 52.38, 51.88, 52.85, 52.74, 49.30, 49.30, 50.93, 50.84,
+)  # fmt: skip
+
+
+# 20 without a pattern from step to step.
+UNEVEN = (20.1, 20.6, 19.5, 20.3, 19.7, 20.4, 19.4)
+
+
+def ramp(start: int, steps: int, to: float = 51.0, after: int = 30) -> list[float]:
+    """20 until ``start``, then in so many equal steps to a level, which stays."""
+    levels = [20.0] * start + [20 + (to - 20) * (n + 1) / steps for n in range(steps)] + [to] * after
+    return [one / 20 * level for one, level in zip(flat(len(levels)), levels, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("values", "since", "first", "factor"),
+    [
+        # Steps 5 to 14 are at 20.6, the last ten at 51.4.
+        (TOOL_CALLS, 12, 5, 2.49),
+        # The baseline of 30 steps would be 29 (x1.8) and watch from step 35 on.
+        (ramp(12, 36), 12, 5, 2.5),
+        # From the first step on: steps 5 to 14 are at 23.2.
+        (ramp(0, 100), 12, 5, 2.2),
+        # A step within the 30 points: they would be at 25.3, x1.2.
+        ([one * (1.0 if n < 19 else 1.5) for n, one in enumerate(UNEVEN * 11)], 19, 5, 1.5),
+        # A fall.
+        (ramp(10, 30, 8.0), 10, 5, 0.4),
+    ],
+)
+def test_a_run_that_drifts_from_its_start_is_held_against_its_first_steps(
+    values: Sequence[float], since: int, first: int, factor: float
+) -> None:
+    watch = watched(values)
+    assert watch.base is not None and watch.since is not None
+    assert (watch.base.first, watch.base.last, len(watch.changes)) == (first, first + 9, 1)
+    assert abs(watch.since[0] - since) <= NEAR and watch.factor == pytest.approx(factor, rel=0.04)
+
+
+@pytest.mark.parametrize("steps", [8, 15, 20])
+def test_a_warm_up_is_no_drift(steps: int) -> None:
+    """From 10 to 20 within the first steps, then flat: what follows the warm-up is the baseline."""
+    warm = [one * (0.5 + 0.5 * min(1.0, n / steps)) for n, one in enumerate(flat(120))]
+    watch = watched(warm)
+    assert watch.changes == [] and watch.factor == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_trend_of_less_than_a_change_leaves_the_baseline_as_it_is() -> None:
+    watch = watched([one * (1 + 0.004 * n) for n, one in enumerate(flat(35))])  # 12 % in 30 steps
+    assert watch.base is not None and (watch.base.size, watch.changes) == (30, [])
 
 
 def test_back_at_the_baseline_nothing_has_moved() -> None:

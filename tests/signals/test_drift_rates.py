@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from river.drift import PageHinkley as River
 
-from server.signals._drift import THRESHOLD, TOLERATED, Change, Watch
+from server.signals._drift import NEEDED, THRESHOLD, TOLERATED, Change, Watch
 from server.signals._page_hinkley import PageHinkley
 
 SEEDS = 300
@@ -44,6 +44,22 @@ def alarms(variation: float, alike: float = 0.0, seeds: int = SEEDS) -> float:
 @pytest.mark.parametrize(("variation", "seeds"), [(0.05, SEEDS), (0.075, SEEDS), (0.10, 1000)])
 def test_a_flat_run_gives_no_alarm(variation: float, seeds: int) -> None:
     assert alarms(variation, seeds=seeds) <= 0.01
+
+
+@pytest.mark.parametrize(("variation", "at_most"), [(0.05, 0.0), (0.10, 0.01)])
+def test_a_warm_up_of_15_steps_gives_no_alarm(variation: float, at_most: float) -> None:
+    warm = [20 * (0.5 + 0.5 * min(1.0, step / 15)) for step in range(120)]
+    found = [first_change(noisy(warm, variation, seed)) for seed in range(SEEDS)]
+    assert sum(one is not None for one in found) <= at_most * SEEDS
+
+
+@pytest.mark.parametrize("variation", [0.05, 0.10])
+def test_tool_calls_that_grow_from_step_12_on_are_found_at_the_first_look(variation: float) -> None:
+    """20 to 51 over 36 steps, as a published run: the 30 points of the baseline hold 20 steps of it."""
+    levels = [20.0] * 12 + [20 + 0.86 * step for step in range(1, 37)]
+    found = [first_change(noisy(levels, variation, seed)) for seed in range(SEEDS)]
+    at_once = [one for one in found if one is not None and one[0] == NEEDED - 1 and abs(one[1].step - 12) <= 6]
+    assert len(at_once) >= (0.97 if variation < 0.1 else 0.85) * SEEDS
 
 
 # Of steps whose length follows that of the step before (r = 0.5), a wander of 16 % for six steps is no rarity: the
