@@ -214,7 +214,8 @@ class _Taken:
         facts = dict(self._all(list(said.get("facts", {}).items()), _fact))
         return Reading(
             samples=self.lists["samples"], histograms=self.lists["histograms"], events=self.lists["events"],
-            sandboxes=self.lists["sandboxes"], rollouts=self.lists["rollouts"], facts=facts, unmapped={name: int(n) for name, n in _names(said, "unmapped", int)},
+            sandboxes=self.lists["sandboxes"], rollouts=self.lists["rollouts"],
+            facts=facts, unmapped={name: int(n) for name, n in _names(said, "unmapped", int)},
             cursor={} if said.get("tail") else None, more=bool(said.get("more")),
             dropped=_count(said.get("dropped", 0)) + self.lost,
             why_dropped=_text(said.get("why", ""), TEXT) or self.why,
