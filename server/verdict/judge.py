@@ -75,12 +75,17 @@ def _replaces(kept: Memory, found: Verdict, case: Case) -> bool:
     asks = kept.get("next")
     since = asks[2] if asks is not None and asks[0] == found.outcome else now
     kept["next"] = [found.outcome, found.cause, since]
-    # Another outcome may be one today and another tomorrow: what counts is how long it is not the one that stands.
+    # Other outcomes may take turns: what counts is how long the rules do not find the one that stands.
     if found.outcome == "unknown" and found.cause not in _AT_ONCE:
         return bool(now - since >= MISSING_SECONDS)
-    kept["other"] = kept.get("other") or now
+    if found.outcome == stands[0]:
+        kept.pop("other", None)
+    else:
+        kept["other"] = kept.get("other") or now
     if contradicted(case, str(stands[0]), str(stands[1])):
         return True
+    if found.outcome == stands[0]:
+        return bool(now - since >= CHANGED_SECONDS)
     return bool(now - kept["other"] >= _hold(str(stands[0]), found, case.n.changed))
 
 

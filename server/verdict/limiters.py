@@ -88,11 +88,24 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
     if n.saturated and boot + tool < 0.5:
         return
     if boot:
-        text = f"rollouts spend {boot:.0%} of their time until their sandbox is ready"
+        text = f"rollouts spend {boot:.0%} of their time until their sandbox is ready{_limit(n)}"
         yield _made(n, "sandbox_bound", _boot_cause(n), _outside(n, boot), text)
     if tool:
         text = f"rollouts spend {tool:.0%} of their time in tools"
-        yield _made(n, "sandbox_bound", "tool_time", _outside(n, tool), text)
+        yield _made(n, *_tools(n), _outside(n, tool), text)
+
+
+def _tools(n: Numbers) -> tuple[Outcome, str]:
+    """Tools of a task without sandboxes are calls of the orchestrator."""
+    return ("orchestrator_bound", "tool_calls") if n.seen.fact("has_sandbox") == 0 else ("sandbox_bound", "tool_time")
+
+
+def _limit(n: Numbers) -> str:
+    """The limit on sandboxes that start at once, as it shows."""
+    limit, queued = n.in_flight.starting_limit, n.in_flight.queued
+    if limit is None:
+        return ""
+    return f": {limit:.0f} start at once, {queued or 0.0:.0f} wait, which is an account limit of {limit:.0f}"
 
 
 def _elsewhere(n: Numbers) -> Iterator[Limiter]:
@@ -100,10 +113,12 @@ def _elsewhere(n: Numbers) -> Iterator[Limiter]:
     share = 1.0 - n.told
     if n.saturated is False and n.place and share >= MOST_UNTOLD and (n.places or 0.0) >= BELOW_CAP:
         text = f"rollouts spend {share:.0%} of their time outside the engines, nobody tells where: likely in tools"
-        yield _made(n, "sandbox_bound", "tool_time", _outside(n, share), text)
+        yield _made(n, *_tools(n), _outside(n, share), text)
 
 
 def _boot_cause(n: Numbers) -> str:
+    if n.in_flight.starting_limit is not None:
+        return "starting_limit"
     quotas = {row.get("resource", ""): value for row, value in n.seen.rows("sandbox_quota_used_ratio")}
     if quotas.pop("starting", 0.0) >= FULL_QUOTA or quotas.pop("creates_per_second", 0.0) >= FULL_QUOTA:
         return "starting_limit"
@@ -212,6 +227,8 @@ def _waits_for_prompts(n: Numbers) -> bool:
     """Is there room for more below the cap, and nothing that holds them?"""
     if n.places is None or n.wait is None or n.saturated or n.seen.synchronous:
         return False
+    if n.in_flight.starting_limit is not None:
+        return False  # more of them would only wait for a sandbox
     held = (n.held or 0.0) >= max(HOLDS, n.wait) or (n.gated or 0.0) >= HOLDS
     return n.places < BELOW_CAP and not held and not n.scorer_full
 

@@ -15,13 +15,21 @@ Outcome = Literal[
 
 CAUSES: Mapping[Outcome, tuple[str, ...]] = {
     "stalled": ("no_progress", "dead_engine", "frozen_engine", "missing_producer", "dead_trainer"),
-    "generator_bound": ("kv_capacity", "long_tail", "preemption", "too_few_engines", "drift", "not_told"),
+    "generator_bound": (
+        "kv_capacity",
+        "long_tail",
+        "preemption",
+        "slow_engine",
+        "too_few_engines",
+        "drift",
+        "not_told",
+    ),
     "sandbox_bound": ("spin_up", "starting_limit", "init_failures", "quota", "tool_time"),
     "reward_bound": ("scoring", "verifier"),
     "curriculum_bound": ("too_easy", "too_hard", "equal_rewards"),
     "trainer_bound": ("compute", "other", "open_step"),
     "overhead_bound": ("weight_sync", "checkpoint", "eval"),
-    "orchestrator_bound": ("concurrency", "staleness_gate", "prompts", "not_told"),
+    "orchestrator_bound": ("concurrency", "staleness_gate", "prompts", "tool_calls", "not_told"),
     "balanced": (),
     "unknown": ("missing", "incomplete", "starting", "paused", "over"),
 }
@@ -50,6 +58,15 @@ class Evidence:
     unit: str = ""
     bound: float | None = None
     age_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Two sources that cannot both be right: a name, one sentence, and both numbers."""
+
+    name: str
+    text: str
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +102,7 @@ class Verdict:
         numbers: the arithmetic: capacity, delivered, predicted and reported wait, gap factor, ... None: not known.
         missing: what is not told and would settle or confirm it, with what to log.
         disagreements: claims of the framework that its own numbers contradict.
+        contradictions: numbers of two sources that cannot both be right.
         buffer: state of the queue over its window, a word of `server.verdict.buffer`.
         usd_per_hour: idle money; None when prices or GPU counts are not known.
         usd_lacks: what of it is not known, so that there is more of it; "" when all is.
@@ -103,6 +121,7 @@ class Verdict:
     numbers: Mapping[str, float | None] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
     usd_per_hour: float | None = None
     usd_lacks: str = ""
     buffer: str = ""
@@ -139,6 +158,7 @@ class Verdict:
             "numbers": dict(self.numbers),
             "missing": list(self.missing),
             "disagreements": list(self.disagreements),
+            "contradictions": [_plain(one) | {"values": dict(one.values)} for one in self.contradictions],
             "buffer": self.buffer,
             "rules_version": self.rules_version,
         }
@@ -153,7 +173,7 @@ def _shares(limiters: tuple[Limiter, ...]) -> dict[str, float]:
     return found
 
 
-def _plain(one: Evidence | Limiter) -> dict[str, Any]:
+def _plain(one: Evidence | Limiter | Contradiction) -> dict[str, Any]:
     # At every tick of every run: `asdict`, which copies whatever it may meet, takes seven times as long.
     return {name: getattr(one, name) for name in one.__slots__}
 
@@ -170,6 +190,7 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
         limiters=tuple(Limiter(**one) for one in told["limiters"]),
         missing=tuple(told["missing"]),
         disagreements=tuple(told["disagreements"]),
+        contradictions=tuple(Contradiction(**one) for one in told.get("contradictions", ())),
         rules_version=told["rules_version"],
         usd_lacks=told.get("usd_lacks", ""),
         **{name: told[name] for name in plain},

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from server.verdict import recent
+from server.verdict.in_flight import PHASES, InFlight, in_flight, plateau
 from server.verdict.inputs import Seen
 from server.verdict.present import Late, Present, open_since, present
 from server.verdict.thresholds import (
@@ -15,17 +16,12 @@ from server.verdict.thresholds import (
     ENOUGH,
     HOLDS,
     LEAST_WINDOW,
-    LESS,
     LITTLE_WAIT,
     MOST_SECONDS,
     MUCH_OVERHEAD,
     MUCH_STALE,
+    PLATEAU_SECONDS,
 )
-
-# Of the states of rollouts in flight: those in an engine, and those that have ended and only wait.
-IN_ENGINE, OVER = ("generating",), ("waiting_group", "queued")
-PHASES = ("booting", "in_tool", "scoring", "generating")
-_OF_LOG = {"booting": "setup", "in_tool": "tools", "scoring": "scoring", "generating": "model"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +39,7 @@ class Numbers:
         running, waiting, kv, limit: of all engines; busy: their occupancy.
         engines: by state.
         place: share of a rollout's time per phase (`PHASES`), of census, log, or running requests in flight.
+        in_flight: all rollouts in flight, placed from every source at once.
         zero: zero-advantage share of completed groups; filtered: they are thrown away before training.
         lost: share of rollouts by exit.
         opened: the trainer's open step beside those before it.
@@ -74,6 +71,7 @@ class Numbers:
     stale: float | None
     drift: float | None
     batches: float | None
+    in_flight: InFlight = field(default_factory=InFlight)
     opened: Late | None = None
     changed: bool = False
     first: tuple[int, int] | None = None
@@ -223,12 +221,15 @@ def numbers(seen: Seen) -> Numbers:
     if seen.instants:
         # The engines' and rollouts' means are of the same steps as the trainer's numbers.
         begun = max(seen.now - MOST_SECONDS, own.begun) if own.begun is not None else -inf
+        if plateau(seen.instants, seen.now) is not None:
+            begun = max(begun, seen.now - PLATEAU_SECONDS)  # the queue behind a limit grows: its mean would lag
         begun = -inf if seen.synchronous else min(begun, seen.now - LEAST_WINDOW)
         seen = replace(seen, recent=recent.means(seen.instants, begun))
     produced = seen.get("production_samples_per_second", stage="delivered")
     running, waiting = (recent.requests(seen, state) for state in ("running", "waiting"))
     busy = _scorer(seen, own.scoring)
-    spent = place(seen, running, waiting, busy)
+    requests = running + (waiting or 0.0) if running is not None else None
+    where = in_flight(seen, requests, busy)
     return Numbers(
         seen=seen,
         wait=own.wait,
@@ -247,7 +248,8 @@ def numbers(seen: Seen) -> Numbers:
         kv=seen.get("kv_cache_usage_ratio"),
         limit=seen.get("kv_concurrency_limit"),
         engines={row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row},
-        place=spent,
+        place=where.place,
+        in_flight=where,
         cap=recent.cap(seen),
         zero=_zero(seen),
         filtered=_filtered(seen),
@@ -262,7 +264,7 @@ def numbers(seen: Seen) -> Numbers:
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
             "tail_bubble_ratio": recent.bubble(seen),
             "scoring_busy_ratio": busy,
-            "time_unscored_ratio": _unscored(seen, spent),
+            "time_unscored_ratio": where.unscored,
             "queue_batches": seen.get("queue_batches"),
             "in_flight_ratio": recent.cap(seen),
         },
@@ -297,61 +299,6 @@ def _stale(seen: Seen) -> float | None:
         return None
     arrivals, trained = seen.get("queue_arrivals_samples_per_second"), seen.get("trainer_samples_per_second")
     return seen.get("discarded_rollout_ratio") if arrivals is not None and trained is not None else None
-
-
-def place(seen: Seen, running: float | None, waiting: float | None, busy: float | None) -> dict[str, float]:
-    """Share of a rollout's time by phase. Little's law: who is where, is how long they are there."""
-    census = recent.census(seen)
-    under_way = _at_the_scorer(seen, {state: count for state, count in census.items() if state not in OVER}, busy)
-    total = sum(under_way.values())
-    if total > 0 and len(under_way) > 2:
-        return {phase: under_way.get(phase, 0.0) / total for phase in PHASES}
-    logged = {phase: seen.get("rollout_phase_seconds", phase=name) for phase, name in _OF_LOG.items()}
-    known = {phase: value for phase, value in logged.items() if value is not None}
-    whole = seen.get("rollout_phase_seconds", phase="all")
-    inside = (running + (waiting or 0.0)) / total if total > 0 and running is not None else None
-    if len(known) > 1 or (known and whole):
-        return _at_most(inside, _shares(known, whole))
-    return {"generating": min(1.0, inside)} if inside is not None else {}
-
-
-def _unscored(seen: Seen, spent: Mapping[str, float]) -> float | None:
-    """Share of their time that rollouts have ended and are not scored, for whatever reason."""
-    under_way = {state: count for state, count in recent.census(seen).items() if state not in OVER}
-    total = sum(under_way.values())
-    return under_way["scoring"] / total if total and "scoring" in under_way else spent.get("scoring")
-
-
-def _at_the_scorer(seen: Seen, under_way: dict[str, float], busy: float | None) -> dict[str, float]:
-    """One scorer that is idle b of the time has few groups before it; whoever else is unscored waits for siblings.
-
-    On average b + b^2 / (2 (1 - b)) groups that come by chance and take the same time each (Pollaczek-Khinchine).
-    """
-    size = seen.fact("group_size")
-    if busy is None or size is None or seen.synchronous or busy >= BUSY_SCORER or "scoring" not in under_way:
-        return under_way
-    groups = busy + busy**2 / (2 * (1 - busy))
-    return under_way | {"scoring": min(under_way["scoring"], groups * size)}
-
-
-def _at_most(inside: float | None, logged: dict[str, float]) -> dict[str, float]:
-    """A log is of rollouts that have ended: no more of them are in the engines now than these have requests.
-
-    Where the others are nobody tells, then: the shares add up to less than 1.
-    """
-    before = logged.get("generating", 0.0)
-    return logged if inside is None or inside >= LESS * before else logged | {"generating": inside}
-
-
-def _shares(known: Mapping[str, float], whole: float | None) -> dict[str, float]:
-    """Of the whole where it is told; the model's time is the rest of it."""
-    total = max(sum(known.values()), whole or 0.0)
-    if total <= 0:
-        return {}
-    found = {phase: seconds / total for phase, seconds in known.items()}
-    if "generating" not in found and whole:
-        found["generating"] = max(0.0, 1.0 - sum(found.values()))
-    return found
 
 
 def _zero(seen: Seen) -> float | None:

@@ -20,6 +20,8 @@ from server.verdict.thresholds import (
 REQUESTS = "requests:"
 ROLLOUTS = "rollouts:"
 SANDBOXES = "sandboxes:"
+STARTING = SANDBOXES + "starting"
+QUEUED = SANDBOXES + "queued"
 CAP = "cap"
 BUBBLE = "bubble"
 
@@ -102,6 +104,12 @@ def cap(seen: Seen) -> float | None:
     """Rollouts under way over their cap: of the last minutes, else of now."""
     found = seen.recent.get(CAP)
     return found if found is not None else seen.get("in_flight_ratio")
+
+
+def sandboxes(seen: Seen) -> dict[str, float]:
+    """The run's sandboxes by state: of the last minutes, else of now."""
+    found = dict(_named(seen.recent.items(), SANDBOXES))
+    return found or {row.get("state", ""): value for row, value in seen.rows("sandboxes")}
 
 
 def census(seen: Seen) -> dict[str, float]:

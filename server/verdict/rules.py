@@ -29,6 +29,7 @@ from server.verdict.thresholds import (
     BELOW_CAP,
     CERTAIN,
     CLEAR,
+    CONTRADICTION,
     HOLDS,
     LEFT,
     LITTLE_WAIT,
@@ -43,6 +44,8 @@ from server.verdict.thresholds import (
     WORTH,
     ZERO_ADVANTAGE,
 )
+
+OUTSIDE = ("sandbox_bound", "reward_bound")
 
 # ---- infrastructure
 
@@ -133,7 +136,7 @@ def too_few_dispatched(case: Case) -> Said:
 def outside_engines(case: Case) -> Said:
     """Rollouts are in sandboxes, tools or scoring, and without that more were made than with twice the engines."""
     n, first = case.n, case.first
-    if not case.starved or first is None or first.outcome not in ("sandbox_bound", "reward_bound"):
+    if not case.starved or first is None or (first.outcome not in OUTSIDE and first.cause != "tool_calls"):
         return None
     busy = n.extra.get("scoring_busy_ratio")
     if first.outcome == "reward_bound" and busy is not None:
@@ -306,7 +309,8 @@ def verdict_of(case: Case, rule: str, outcome: Outcome, cause: str, sure: float)
     liveness = rule < "V10"
     says = facts.disagreements(n)
     if not liveness:
-        sure *= (0.4 + 0.6 * complete) * clear(case, own, complete) * (0.8 if says else 1.0) * blind(case, outcome)
+        doubt = CONTRADICTION if says or n.in_flight.contradictions else 1.0
+        sure *= (0.4 + 0.6 * complete) * clear(case, own, complete) * doubt * blind(case, outcome)
     return Verdict(
         outcome=outcome,
         cause=cause,
@@ -320,6 +324,7 @@ def verdict_of(case: Case, rule: str, outcome: Outcome, cause: str, sure: float)
         numbers=n.table(),
         missing=facts.missing(n),
         disagreements=says,
+        contradictions=n.in_flight.contradictions,
         usd_per_hour=facts.idle(n.seen),
         usd_lacks=facts.idle_lacks(n.seen),
     )

@@ -139,8 +139,8 @@ MUCH_FAILING = 0.2
 """Share of failing tool calls or rollouts that explains rewards of zero."""
 FULL_QUOTA = 0.98
 """Share of a quota. The rest is gone with the next dispatch."""
-PLATEAU_SECONDS = 120.0
-"""Seconds. `starting` that does not move for so long while others wait in the queue is at a limit."""
+PLATEAU_SECONDS = 90.0
+"""Seconds. `starting` that does not move for so long while others wait is at a limit: two reads of a provider."""
 PLATEAU_SPREAD = 0.05
 """Share of the highest count. A count within it does not move."""
 LEAST_STARTING = 4

@@ -34,6 +34,10 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     "memory.",
     ("generator_bound", "too_few_engines"): "Move GPUs from training to generation (see what-if), or raise the "
     "rollouts in flight if the engines have room.",
+    (
+        "generator_bound",
+        "slow_engine",
+    ): "Repair or remove the slow engine: requests wait for it while others have room.",
     ("generator_bound", "drift"): "Rollouts have grown: move GPUs to generation, cap lengths or turns, or price them "
     "into the reward.",
     ("generator_bound", "not_told"): "Add the engines' /metrics: whether they are full decides what to change.",
@@ -64,6 +68,8 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("orchestrator_bound", "staleness_gate"): "Production is held while the trainer waits: raise the staleness bound "
     "or publish more often.",
     ("orchestrator_bound", "prompts"): "Dispatch faster: fewer rollouts are under way than may be.",
+    ("orchestrator_bound", "tool_calls"): "Make tool calls faster or run more rollouts at once: the engines wait for "
+    "them.",
     ("orchestrator_bound", "not_told"): "Look at the orchestrator's CPU and network: the engines idle and nobody "
     "else is busy.",
 }

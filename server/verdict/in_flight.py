@@ -1,0 +1,251 @@
+"""One picture of the rollouts in flight, from every source at once. Pure.
+
+Engines, sandbox providers, rollout records and the orchestrator's counters each see a part of it. Here every rollout is
+placed once: no state may hold more rollouts than the engines or the providers report, and a run without sandboxes has
+none that boot. Where two sources contradict each other, both numbers are reported.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from server.verdict import recent
+from server.verdict.inputs import Seen
+from server.verdict.model import Contradiction
+from server.verdict.thresholds import (
+    BUSY_SCORER,
+    LEAST_STARTING,
+    LESS,
+    PLATEAU_SECONDS,
+    PLATEAU_SPREAD,
+)
+
+OVER = ("waiting_group", "queued")
+"""States of rollouts that have ended and only wait."""
+PHASES = ("booting", "in_tool", "scoring", "generating")
+_OF_LOG = {"booting": "setup", "in_tool": "tools", "scoring": "scoring", "generating": "model"}
+_PENDING = ("queued", "building_image", "starting")
+# Fewer states are an orchestrator's counter of all that is in flight, whatever it calls them.
+_DETAILED = 3
+
+Counts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Where rollouts are.
+
+    Attributes:
+        place: share of a rollout's time per phase (`PHASES`); the shares add up to less than 1 where no source places
+            the rest.
+        unscored: share of their time that rollouts have ended and are not scored, for whatever reason.
+        queued, starting: sandboxes that are not ready; None: no provider reports them.
+        starting_limit: highest number that starts at once, where it does not move while others wait; None: no plateau.
+    """
+
+    place: Counts = field(default_factory=dict)
+    unscored: float | None = None
+    queued: float | None = None
+    starting: float | None = None
+    starting_limit: float | None = None
+    contradictions: tuple[Contradiction, ...] = ()
+
+
+@dataclass(slots=True)
+class _Sources:
+    """What each source reports of the same instants; None: nothing."""
+
+    rollouts: dict[str, float]
+    requests: float | None
+    boxes: Counts
+    logged: dict[str, float]
+    whole: float | None
+    contradictions: list[Contradiction] = field(default_factory=list)
+
+    @property
+    def total(self) -> float:
+        return sum(self.rollouts.values())
+
+    @property
+    def pending(self) -> float | None:
+        return sum(self.boxes.get(state, 0.0) for state in _PENDING) if self.boxes else None
+
+    def contradict(self, name: str, text: str, **values: float) -> None:
+        self.contradictions.append(Contradiction(name, text, values))
+
+
+def in_flight(seen: Seen, requests: float | None, scorer_busy: float | None) -> InFlight:
+    """Every rollout in flight in one place. ``requests``: running and waiting in all engines."""
+    logged = {phase: seen.get("rollout_phase_seconds", phase=name) for phase, name in _OF_LOG.items()}
+    sources = _Sources(
+        rollouts={state: count for state, count in recent.census(seen).items() if state not in OVER},
+        requests=requests,
+        boxes={} if seen.fact("has_sandbox") == 0 else recent.sandboxes(seen),
+        logged={phase: seconds for phase, seconds in logged.items() if seconds is not None},
+        whole=seen.get("rollout_phase_seconds", phase="all"),
+    )
+    if seen.fact("has_sandbox") == 0:
+        _without_sandboxes(sources)
+    unscored = sources.rollouts["scoring"] / sources.total if sources.total and "scoring" in sources.rollouts else None
+    if len(sources.rollouts) >= _DETAILED and sources.total > 0:
+        _within_requests(sources)
+        _within_sandboxes(sources)
+        place = _of_census(_at_the_scorer(seen, sources.rollouts, scorer_busy))
+    elif sources.pending is not None:
+        place = _of_providers(sources)
+    else:
+        place = _of_log(sources)
+    return InFlight(
+        place=place,
+        unscored=unscored if unscored is not None else place.get("scoring"),
+        queued=sources.boxes.get("queued"),
+        starting=sources.boxes.get("starting"),
+        starting_limit=plateau(seen.instants, seen.now) if sources.boxes else None,
+        contradictions=tuple(sources.contradictions),
+    )
+
+
+# ---- bounds
+
+
+def _without_sandboxes(sources: _Sources) -> None:
+    """A rollout of a task without sandboxes does not boot: it is counted as generating."""
+    booting = sources.rollouts.get("booting", 0.0)
+    sources.logged.pop("booting", None)
+    if booting <= 0:
+        return
+    sources.rollouts["booting"] = 0.0
+    sources.rollouts["generating"] = sources.rollouts.get("generating", 0.0) + booting
+    if sources.requests is None:
+        text = f"{booting:.0f} rollouts are reported as booting, and this task uses no sandbox"
+        sources.contradict("booting_without_sandboxes", text, booting=booting, sandboxes=0.0)
+        return
+    text = (
+        f"{booting:.0f} rollouts are reported as booting, and this task uses no sandbox; the engines run "
+        f"{sources.requests:.0f} requests"
+    )
+    sources.contradict("booting_without_sandboxes", text, booting=booting, sandboxes=0.0, requests=sources.requests)
+
+
+def _within_requests(sources: _Sources) -> None:
+    """Rollouts that generate have requests in the engines, and requests in the engines are of rollouts there."""
+    requests, rollouts = sources.requests, sources.rollouts
+    if requests is None:
+        return
+    generating = rollouts.get("generating", 0.0)
+    others = {phase: sources.logged.get(phase, 0.0) for phase in ("in_tool", "scoring")}
+    if requests < LESS * generating and sum(others.values()) > 0:
+        # Records of a rollout's start and end do not report its tool calls; the log of ended rollouts does.
+        text = f"{generating:.0f} rollouts are reported as generating, and the engines run {requests:.0f} requests"
+        sources.contradict("generating_without_requests", text, generating=generating, requests=requests)
+        rollouts["generating"] = requests
+        for phase, seconds in others.items():
+            rollouts[phase] = rollouts.get(phase, 0.0) + (generating - requests) * seconds / sum(others.values())
+    explained = generating + rollouts.get("eval", 0.0) + rollouts.get("scoring", 0.0)
+    if LESS * requests > explained:
+        missing = min(requests - explained, rollouts.get("booting", 0.0))
+        if missing <= 0:
+            return
+        text = f"the engines run {requests:.0f} requests, and {generating:.0f} rollouts are reported as generating"
+        sources.contradict("requests_without_rollouts", text, generating=generating, requests=requests)
+        rollouts["booting"] -= missing
+        rollouts["generating"] = generating + missing
+
+
+def _within_sandboxes(sources: _Sources) -> None:
+    """No more rollouts boot than sandboxes are pending; where the others are, no source reports."""
+    booting, pending = sources.rollouts.get("booting", 0.0), sources.pending
+    if pending is None or LESS * booting <= pending + 1:
+        return
+    text = (
+        f"{booting:.0f} rollouts are reported as booting, and the providers report {pending:.0f} sandboxes as pending"
+    )
+    sources.contradict("booting_without_pending", text, booting=booting, pending=pending)
+    sources.rollouts["booting"] = pending
+    sources.rollouts["unknown"] = sources.rollouts.get("unknown", 0.0) + booting - pending
+
+
+# ---- shares
+
+
+def _of_census(rollouts: Counts) -> dict[str, float]:
+    """Little's law: the share of rollouts in a phase is the share of a rollout's time in it."""
+    total = sum(rollouts.values())
+    return {phase: rollouts.get(phase, 0.0) / total for phase in PHASES}
+
+
+def _of_providers(sources: _Sources) -> dict[str, float]:
+    """Each pending sandbox boots for a rollout, requests are in the engines; the log of ended rollouts splits the rest.
+
+    A rollout that ended was not held up: the log's own share of boots counts for nothing next to what is pending.
+    """
+    pending, running = sources.pending or 0.0, sources.boxes.get("running", 0.0)
+    total = sources.total or pending + running
+    if total <= 0:
+        return {}
+    inside = min(total, sources.requests) if sources.requests is not None else 0.0
+    # A rollout whose sandbox runs does not boot: what is pending beyond the others is a pool's.
+    booting = max(0.0, min(pending, total - inside, total - min(running, total)))
+    rest = total - inside - booting
+    phases = ("in_tool", "scoring") if sources.requests is not None else ("in_tool", "scoring", "generating")
+    seconds = {phase: sources.logged.get(phase, 0.0) for phase in phases}
+    known = sum(seconds.values())
+    found = {phase: rest * one / known / total for phase, one in seconds.items()} if known > 0 else {}
+    found["booting"] = booting / total
+    if sources.requests is not None:
+        found["generating"] = inside / total
+    return found
+
+
+def _of_log(sources: _Sources) -> dict[str, float]:
+    """Of ended rollouts, as far as the requests in the engines allow; else the requests alone."""
+    total, logged, whole = sources.total, sources.logged, sources.whole
+    inside = sources.requests / total if total > 0 and sources.requests is not None else None
+    if len(logged) > 1 or (logged and whole):
+        return _at_most(inside, _shares(logged, whole))
+    return {"generating": min(1.0, inside)} if inside is not None else {}
+
+
+def _at_the_scorer(seen: Seen, rollouts: dict[str, float], busy: float | None) -> dict[str, float]:
+    """One scorer that is idle b of the time has few groups before it; other unscored rollouts wait for siblings.
+
+    On average b + b^2 / (2 (1 - b)) groups that come by chance and take the same time each (Pollaczek-Khinchine).
+    """
+    size = seen.fact("group_size")
+    if busy is None or size is None or seen.synchronous or busy >= BUSY_SCORER or "scoring" not in rollouts:
+        return rollouts
+    groups = busy + busy**2 / (2 * (1 - busy))
+    return rollouts | {"scoring": min(rollouts["scoring"], groups * size)}
+
+
+def _at_most(inside: float | None, logged: dict[str, float]) -> dict[str, float]:
+    """A log is of rollouts that have ended: no more of them are in the engines now than these have requests."""
+    before = logged.get("generating", 0.0)
+    return logged if inside is None or inside >= LESS * before else logged | {"generating": inside}
+
+
+def _shares(known: Counts, whole: float | None) -> dict[str, float]:
+    """Of the whole where it is reported; the model's time is the rest of it."""
+    total = max(sum(known.values()), whole or 0.0)
+    if total <= 0:
+        return {}
+    found = {phase: seconds / total for phase, seconds in known.items()}
+    if "generating" not in found and whole:
+        found["generating"] = max(0.0, 1.0 - sum(found.values()))
+    return found
+
+
+# ---- the providers' limit on what starts at once
+
+
+def plateau(instants: Sequence[recent.Instant], now: float) -> float | None:
+    """The number of starting sandboxes, where it did not move for a while and others waited all the time."""
+    known = [(ts, counts) for ts, counts in instants if recent.STARTING in counts]
+    since = now - PLATEAU_SECONDS
+    window = [counts for ts, counts in known if ts >= since]
+    if not window or known[0][0] > since:
+        return None
+    starting = [counts[recent.STARTING] for counts in window]
+    queued = [counts.get(recent.QUEUED, 0.0) for counts in window]
+    most = max(starting)
+    is_flat = most >= LEAST_STARTING and most - min(starting) <= PLATEAU_SPREAD * most
+    return most if is_flat and min(queued) >= max(1.0, PLATEAU_SPREAD * most) else None
