@@ -29,7 +29,7 @@ class Case:
     @property
     def starved(self) -> bool:
         """Does the trainer wait for want of samples? Not where more arrives than it takes, and grows too old."""
-        return self.n.wait is not None and self.n.wait >= self.waits and not self.n.dropped
+        return self.n.lacking is not None and self.n.lacking >= self.waits and not self.n.dropped
 
     @property
     def waits(self) -> float:

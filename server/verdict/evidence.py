@@ -125,13 +125,13 @@ def known(n: Numbers) -> dict[str, bool]:
     """Which of the evidence of this mode is there."""
     if n.seen.synchronous:
         phases = n.seen.get("trainer_phase_seconds", phase="generation") is not None
-        return {"phases": phases, "engines": n.running is not None, "zero": n.zero is not None}
+        return {"phases": phases, "engines": n.running is not None, "zero": n.zero.share is not None}
     return {
         "wait": n.wait is not None,
         "engines": n.saturated is not None,
         "place": bool(n.place),
         "queue": n.batches is not None or n.arrivals is not None,
-        "zero": n.zero is not None,
+        "zero": n.zero.share is not None,
     }
 
 

@@ -106,10 +106,10 @@ def contradicted(case: Case, outcome: str, cause: str) -> bool:
     if outcome == "stalled" or cause == "open_step":
         return True  # the rules find another one: it moves again
     if outcome in ("balanced", "trainer_bound"):
-        return n.wait is not None and n.wait >= WAITS + CONTRADICTED and not n.dropped
+        return n.lacking is not None and n.lacking >= WAITS + CONTRADICTED and not n.dropped
     if outcome not in STARVING:
         return False
-    if n.wait is not None and n.wait < LITTLE_WAIT and not n.seen.synchronous:
+    if n.lacking is not None and n.lacking < LITTLE_WAIT and not n.seen.synchronous:
         return True
     return _elsewhere(case, outcome, cause)
 

@@ -25,6 +25,7 @@ from server.verdict.thresholds import (
     PREEMPTED,
     TWICE,
     WANTING_CACHE,
+    ZERO_ADVANTAGE,
 )
 
 # Half a minute to start a sandbox is a cold image; two minutes, the alert's level, is a queue.
@@ -137,14 +138,24 @@ def _rewards(n: Numbers) -> Iterator[Limiter]:
 
 
 def _curriculum(n: Numbers) -> Iterator[Limiter]:
-    if n.zero is None or n.zero < LEAST_FACTOR - 1:
+    share = n.zero.share
+    if share is None:
         return
-    factor = 1 / (1 - min(n.zero, MOST_SHARE))
+    # A few groups say that the share is no lower than their interval's end; that it is most needs more than that.
+    plain = not n.zero.is_sample or n.zero.low >= ZERO_ADVANTAGE
+    share = share if plain else n.zero.low
+    if share < LEAST_FACTOR - 1:
+        return
+    factor = 1 / (1 - min(share, MOST_SHARE))
     causes = {row.get("cause", ""): value for row, value in _by_cause(n)}
     easy, hard = causes.get("all_solved", 0.0), causes.get("none_solved", 0.0)
-    cause = "too_easy" if easy > max(hard, n.zero / 2) else "too_hard" if hard > n.zero / 2 else "equal_rewards"
+    cause = "too_easy" if easy > max(hard, share / 2) else "too_hard" if hard > share / 2 else "equal_rewards"
     words = {"too_easy": f"{easy:.0%} are solved by everyone", "too_hard": f"{hard:.0%} by nobody"}
-    text = f"{n.zero:.0%} of groups carry no gradient" + (f", {words[cause]}" if cause in words else "")
+    text = f"{share:.0%} of groups carry no gradient" if plain else f"At least {share:.0%} of groups carry no gradient"
+    if n.zero.is_sample and n.zero.groups is not None:
+        text += f" ({(n.zero.counted or 0.0) * n.zero.groups:.0f} of {n.zero.groups:.0f} groups counted)"
+    elif cause in words:
+        text += f", {words[cause]}"
     if n.filtered:
         yield _made(n, "curriculum_bound", cause, factor, text + ", and are thrown away before training")
     else:

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from server.verdict import recent
+from server.verdict.gradient import Gradient, gradient
 from server.verdict.in_flight import PHASES, InFlight, in_flight, plateau
 from server.verdict.inputs import Seen
+from server.verdict.model import Contradiction
 from server.verdict.present import Late, Present, open_since, present
 from server.verdict.thresholds import (
     BUSY_SCORER,
+    CONTRADICTED,
     ENOUGH,
     HOLDS,
     LEAST_WINDOW,
@@ -21,6 +24,7 @@ from server.verdict.thresholds import (
     MUCH_OVERHEAD,
     MUCH_STALE,
     PLATEAU_SECONDS,
+    WAITS,
 )
 
 
@@ -40,8 +44,9 @@ class Numbers:
         engines: by state.
         place: share of a rollout's time per phase (`PHASES`), of census, log, or running requests in flight.
         in_flight: all rollouts in flight, placed from every source at once.
-        zero: zero-advantage share of completed groups; filtered: they are thrown away before training.
+        zero: groups without a gradient; filtered: they are thrown away before training.
         lost: share of rollouts by exit.
+        same_steps: arrivals are of the steps that the wait is of.
         opened: the trainer's open step beside those before it.
         changed: a clear change is among the last ten steps, and what is told of them is of those after it;
             first: of them, that is wholly of the present, as `Seen.first`.
@@ -65,13 +70,14 @@ class Numbers:
     engines: Mapping[str, float]
     place: Mapping[str, float]
     cap: float | None
-    zero: float | None
+    zero: Gradient
     filtered: bool
     lost: Mapping[str, float]
     stale: float | None
     drift: float | None
     batches: float | None
     in_flight: InFlight = field(default_factory=InFlight)
+    same_steps: bool = False
     opened: Late | None = None
     changed: bool = False
     first: tuple[int, int] | None = None
@@ -93,6 +99,11 @@ class Numbers:
         return steady / max(0.05, 1.0 - min(held, 0.95))
 
     @property
+    def contradictions(self) -> tuple[Contradiction, ...]:
+        """Numbers of two sources that cannot both be right."""
+        return (*self.in_flight.contradictions, *self.zero.contradictions)
+
+    @property
     def short(self) -> bool:
         """Does the trainer wait now and then, beside a queue that mostly holds less than a batch?"""
         return (self.wait or 0.0) >= LITTLE_WAIT and self.batches is not None and self.batches < 1.0
@@ -101,7 +112,21 @@ class Numbers:
     def dropped(self) -> bool:
         """Does enough arrive, and much of it is dropped as stale? Then the wait is those drops."""
         enough = self.potential is not None and self.capacity is not None and self.potential >= ENOUGH * self.capacity
-        return enough and (self.stale or 0.0) >= MUCH_STALE
+        # Next to a queue that is short of a batch they grew too old before they reached it.
+        short = self.same_steps and self.batches is not None and self.batches < 1.0
+        return enough and (self.stale or 0.0) >= MUCH_STALE and not short
+
+    @property
+    def lacking(self) -> float | None:
+        """Share of what the trainer could take that production does not bring.
+
+        It is what the trainer waits, and what it will wait once the stock in its queue is used up.
+        """
+        predicted = self.predicted_wait
+        stock = self.batches is not None and self.batches < 1.0
+        if self.wait is None or predicted is None or not self.same_steps or not stock:
+            return self.wait
+        return predicted if predicted >= max(self.wait, WAITS) + CONTRADICTED else self.wait
 
     @property
     def told(self) -> float:
@@ -133,10 +158,10 @@ class Numbers:
 
     @property
     def gap(self) -> float | None:
-        """What the trainer could take over what it takes."""
-        if self.wait is None:
+        """What the trainer could take over what it gets."""
+        if self.lacking is None:
             return None
-        return 1.0 / max(0.02, 1.0 - self.wait)
+        return 1.0 / max(0.02, 1.0 - self.lacking)
 
     @property
     def predicted_wait(self) -> float | None:
@@ -203,7 +228,8 @@ class Numbers:
             "held_ratio": self.held,
             "engine_occupancy_ratio": self.busy,
             "kv_cache_usage_ratio": self.kv,
-            "zero_advantage_ratio": self.zero,
+            "zero_advantage_ratio": self.zero.share,
+            "zero_advantage_groups": self.zero.groups,
             "drift_ratio": self.drift,
             "stale_drop_ratio": self.stale,
             **{f"time_{name}_ratio": self.place.get(name) for name in PHASES},
@@ -227,7 +253,8 @@ def numbers(seen: Seen) -> Numbers:
         seen = replace(seen, recent=recent.means(seen.instants, begun))
     produced = seen.get("production_samples_per_second", stage="delivered")
     running, waiting = (recent.requests(seen, state) for state in ("running", "waiting"))
-    busy = _scorer(seen, own.scoring)
+    zero = gradient(seen, own.trained * own.step if own.trained and own.step else None)
+    busy = _scorer(seen, own.scoring, zero)
     requests = running + (waiting or 0.0) if running is not None else None
     where = in_flight(seen, requests, busy)
     return Numbers(
@@ -251,12 +278,13 @@ def numbers(seen: Seen) -> Numbers:
         place=where.place,
         in_flight=where,
         cap=recent.cap(seen),
-        zero=_zero(seen),
+        zero=zero,
         filtered=_filtered(seen),
         lost={row["exit"]: value for row, value in seen.rows("rollout_exit_ratio") if "exit" in row},
         stale=_stale(seen),
         drift=max((value for name in DRIFTS for _, value in seen.rows(name)), default=None),
         batches=seen.get("queue_batches"),
+        same_steps=own.same_steps,
         opened=open_since(seen),
         changed=own.since,
         first=own.first,
@@ -301,17 +329,12 @@ def _stale(seen: Seen) -> float | None:
     return seen.get("discarded_rollout_ratio") if arrivals is not None and trained is not None else None
 
 
-def _zero(seen: Seen) -> float | None:
-    found = seen.get("zero_advantage_ratio", basis="completed")
-    return found if found is not None else seen.get("zero_advantage_ratio")
-
-
-def _scorer(seen: Seen, of_steps: float | None) -> float | None:
+def _scorer(seen: Seen, of_steps: float | None, zero: Gradient) -> float | None:
     """How busy the scorer is; groups that are thrown away for want of a gradient were scored, too."""
-    busy, zero = of_steps if of_steps is not None else seen.get("scoring_busy_ratio"), _zero(seen)
-    if busy is None or zero is None or seen.synchronous or not _filtered(seen):
+    busy = of_steps if of_steps is not None else seen.get("scoring_busy_ratio")
+    if busy is None or zero.share is None or seen.synchronous or not _filtered(seen):
         return busy
-    return busy / max(0.05, 1.0 - zero)
+    return busy / max(0.05, 1.0 - zero.certain)
 
 
 def _filtered(seen: Seen) -> bool:

@@ -29,6 +29,7 @@ GATE = ("dispatch_gate_wait_seconds", ())
 SCORING = ("reward_seconds", ())
 DROPPED = ("stale_dropped_rollouts", ())
 QUEUE = ("queue_samples", ())
+SAMPLES = ("trainer_samples", ())
 HELD = (("backpressure_seconds", ()), GATE)
 OVERHEADS = {
     "weight_sync": ("trainer_weight_sync_seconds", ()),
@@ -48,6 +49,7 @@ class Present:
         first: (incarnation, number) of the first step that is wholly of the present, to be kept; None: none is yet.
         begun: when the first of these steps began, epoch seconds; None: no step is known.
         scoring: share of the time that one scorer is busy, of these steps; None: not reported, or of the signal.
+        same_steps: the arrivals are counted over the steps themselves, not over the last minutes.
     """
 
     wait: float | None
@@ -63,13 +65,16 @@ class Present:
     first: tuple[int, int] | None = None
     begun: float | None = None
     scoring: float | None = None
+    same_steps: bool = False
 
 
 def present(seen: Seen) -> Present:
     """Of the steps of the present regime, else what the signals say of the last ten."""
     told = _of_signals(seen)
     rows = [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
-    told = replace(told, begun=_begun(rows))
+    arrived = _arrived(rows)
+    told = replace(told, begun=_begun(rows), same_steps=arrived is not None)
+    told = replace(told, arrivals=arrived) if arrived is not None else told
     if told.wait is None:
         return replace(told, gated=_gated(told, rows))
     rows, stopped = _without_stops(rows)
@@ -88,6 +93,21 @@ def present(seen: Seen) -> Present:
     found = _of_rows(seen, told, rows[-newest:], rows[-newest:])
     found = replace(found, gated=_gated(told, rows[-newest:]), first=first, since=newest < every)
     return _supplied(found, told) if whole else found
+
+
+def _arrived(rows: Sequence[Step]) -> float | None:
+    """Samples per second that reached the queue, where every step reports its queue: trained, dropped, and its growth.
+
+    All of the same steps; None where a step does not report it, or for fewer steps than a mean needs.
+    """
+    if len(rows) <= EARLIER or any(QUEUE not in row.values or SAMPLES not in row.values for row in rows):
+        return None
+    # The queue of the first step is the stock at its end: what arrives is counted from there on.
+    later = rows[1:]
+    seconds = later[-1].ts - rows[0].ts
+    gone = sum(row.values[SAMPLES] + row.values.get(DROPPED, 0.0) for row in later)
+    growth = later[-1].values[QUEUE] - rows[0].values[QUEUE]
+    return max(0.0, (gone + growth) / seconds) if seconds > 0 else None
 
 
 def _begun(rows: Sequence[Step]) -> float | None:
@@ -341,7 +361,7 @@ def _scoring(seen: Seen, rows: Sequence[Step]) -> list[float]:
 def _groups(row: Step, size: float | None) -> float | None:
     """Groups scored in a step: those trained on, and those dropped after it."""
     dropped = row.values.get(DROPPED, 0.0) / size if size else 0.0
-    samples = row.values.get(("trainer_samples", ()))
+    samples = row.values.get(SAMPLES)
     if samples is not None and size:
         return samples / size + dropped
     groups = row.values.get(("trainer_groups", ()))
@@ -374,6 +394,7 @@ def _of_rows(seen: Seen, told: Present, rows: Sequence[Step], ended: Sequence[St
         since=True,
         begun=_begun(rows),
         scoring=_busy(seen, ended),
+        same_steps=told.same_steps,
     )
 
 

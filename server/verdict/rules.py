@@ -213,7 +213,7 @@ def synchronous(case: Case) -> Said:
 def no_gradient(case: Case) -> Said:
     """Most of what the trainer is busy with teaches it nothing."""
     found = case.best("curriculum_bound")
-    if case.n.filtered or found is None or (case.n.zero or 0.0) < ZERO_ADVANTAGE:
+    if case.n.filtered or found is None or case.n.zero.certain < ZERO_ADVANTAGE:
         return None
     rival = case.best("trainer_bound", "overhead_bound")
     if rival is not None and found.gain < rival.gain:
@@ -309,7 +309,7 @@ def verdict_of(case: Case, rule: str, outcome: Outcome, cause: str, sure: float)
     liveness = rule < "V10"
     says = facts.disagreements(n)
     if not liveness:
-        doubt = CONTRADICTION if says or n.in_flight.contradictions else 1.0
+        doubt = CONTRADICTION if says or n.contradictions else 1.0
         sure *= (0.4 + 0.6 * complete) * clear(case, own, complete) * doubt * blind(case, outcome)
     return Verdict(
         outcome=outcome,
@@ -324,7 +324,7 @@ def verdict_of(case: Case, rule: str, outcome: Outcome, cause: str, sure: float)
         numbers=n.table(),
         missing=facts.missing(n),
         disagreements=says,
-        contradictions=n.in_flight.contradictions,
+        contradictions=n.contradictions,
         usd_per_hour=facts.idle(n.seen),
         usd_lacks=facts.idle_lacks(n.seen),
     )

@@ -18,7 +18,6 @@ from server.verdict.thresholds import (
     MUCH_OVERHEAD,
     MUCH_STALE,
     MUCH_WAIT,
-    NEAR_LINE,
     PLAIN,
     PLAINLY_FULL,
     SOME_WAIT,
@@ -26,7 +25,6 @@ from server.verdict.thresholds import (
     SURPLUS,
     UNPROVEN,
     WAITS,
-    WINDOW_STEPS,
     ZERO_ADVANTAGE,
 )
 
@@ -110,8 +108,10 @@ def barely_full(n: Numbers) -> bool:
 def blind(case: Case, outcome: Outcome) -> float:
     """Would a source that is missing turn it round, whatever else speaks for it?"""
     n = case.n
-    # Half of all groups without a gradient would be the first thing to change, and nobody tells of it.
-    if n.zero is None and n.seen.fact("group_size") != 1:
+    # Half of all groups without a gradient would be the first thing to change. Where no source reports the share, the
+    # spread of rewards within groups may show that it is less.
+    untold = n.zero.share is None and (n.zero.most is None or n.zero.most >= ZERO_ADVANTAGE)
+    if untold and n.seen.fact("group_size") != 1:
         return UNPROVEN
     if outcome not in STARVING or n.seen.synchronous:
         return 1.0
@@ -139,28 +139,17 @@ def clear(case: Case, own: Limiter | None, complete: float) -> float:
     """
     if own is None or own.gain <= 1.0:
         return 1.0
-    uneven = not case.n.filtered and (case.n.zero or 0.0) < ZERO_ADVANTAGE
+    uneven = not case.n.filtered and case.n.zero.certain < ZERO_ADVANTAGE
     rivals = [one for one in case.found if one.outcome != own.outcome]
     rivals = [one for one in rivals if not (uneven and one.outcome == "curriculum_bound")]
     gains = [case.apart(own, one) for one in rivals]
-    if uneven and own.outcome != "curriculum_bound" and (likely := _likely_zero(case.n)) >= ZERO_ADVANTAGE:
+    if uneven and own.outcome != "curriculum_bound" and (likely := case.n.zero.likely) >= ZERO_ADVANTAGE:
         gains.append((own.gain, 1 / (1 - min(likely, 0.95))))
     overhead = case.best("overhead_bound")
     if own.outcome == "trainer_bound" and overhead is not None and (case.n.overhead or 0.0) >= MUCH_OVERHEAD:
         # What waits in some steps and is held in others may wait for no want: the overhead's gain is all of it then.
         gains.append((own.gain, overhead.factor))
     return min((_apart(*both, complete) for both in gains), default=1.0)
-
-
-def _likely_zero(n: Numbers) -> float:
-    """Of groups without a gradient, the share that may well be: a few are no rival, every run has some.
-
-    Near the line where they are one it is luck on which side of it the last were: two standard errors, or a tenth.
-    """
-    zero, size = n.zero or 0.0, n.seen.fact("group_size")
-    groups = WINDOW_STEPS * (n.trained or 0.0) * (n.step or 0.0) / size if size else 0.0
-    chance = 2 * sqrt(zero * (1 - zero) / groups) if groups else 0.0
-    return max(zero / NEAR_LINE, zero + chance)
 
 
 def _apart(own: float, rival: float, complete: float) -> float:

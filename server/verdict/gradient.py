@@ -1,0 +1,107 @@
+"""The share of groups without a gradient: of how many groups it is, and what the trainer's own log allows. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from server.signals._window import Step
+from server.verdict.inputs import Seen
+from server.verdict.model import Contradiction
+from server.verdict.thresholds import EARLIER, NEAR_LINE, NORMAL_95, SAMPLED, WINDOW_STEPS
+
+_SPREAD = ("reward_group_std_mean", ())
+_REWARD = ("reward_mean", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """Groups without a gradient.
+
+    Attributes:
+        share: of all completed groups, as far as it is known: of a sample the middle of its interval, no more than
+            ``most``; None: not reported.
+        counted: the share as it is reported.
+        groups: that were counted; None: not reported.
+        low, high: 95 % interval (Wilson) of the share by that number.
+        is_sample: fewer than half of the groups of ten steps were counted.
+        most: the largest share that the spread of rewards within groups allows; None: it allows any.
+    """
+
+    share: float | None = None
+    counted: float | None = None
+    groups: float | None = None
+    low: float = 0.0
+    high: float = 1.0
+    is_sample: bool = False
+    most: float | None = None
+    contradictions: tuple[Contradiction, ...] = ()
+
+    @property
+    def certain(self) -> float:
+        """The share that is certain enough to act on: of a sample the lower end of its interval."""
+        return self.low if self.is_sample else self.share or 0.0
+
+    @property
+    def likely(self) -> float:
+        """The share that may well be: every run has some, and near a line it is chance on which side the last were."""
+        if self.share is None:
+            return 0.0
+        return self.high if self.is_sample else max(self.share / NEAR_LINE, self.high)
+
+
+def gradient(seen: Seen, per_step: float | None) -> Gradient:
+    """``per_step``: samples trained per step."""
+    most = _most(seen, seen.steps)
+    share, groups = _of(seen, "zero_advantage_ratio"), _of(seen, "zero_advantage_groups")
+    size = seen.fact("group_size")
+    every = WINDOW_STEPS * per_step / size if per_step and size else None
+    if share is None:
+        return Gradient(most=most)
+    if groups is None and every is None:
+        return Gradient(share, share, low=share, high=share, most=most)
+    is_sample = groups is not None and every is not None and groups < SAMPLED * every
+    low, high = interval(share, (groups if is_sample or every is None else every) or 0.0)
+    found: tuple[Contradiction, ...] = ()
+    if is_sample and most is not None and share > most:
+        text = (
+            f"{share:.0%} of the {groups:.0f} groups counted carry no gradient; the spread of rewards within groups "
+            f"that the trainer logs allows {most:.0%} at most"
+        )
+        found = (Contradiction("gradient", text, {"counted": share, "most": most}),)
+    if not is_sample:
+        return Gradient(share, share, groups, low, high, most=most)
+    top = 1.0 if most is None else most
+    middle = min((low + high) / 2, top)
+    return Gradient(
+        middle, share, groups, min(low, top), min(high, top), is_sample=True, most=most, contradictions=found
+    )
+
+
+def interval(share: float, count: float) -> tuple[float, float]:
+    """95 % interval of a share of ``count`` draws (Wilson, 1927): 3 of 6 are 19 to 81 %."""
+    if count <= 0:
+        return 0.0, 1.0
+    square = NORMAL_95 * NORMAL_95 / count
+    half = NORMAL_95 * sqrt(max(0.0, share * (1 - share) / count + square / (4 * count)))
+    middle = share + square / 2
+    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
+
+
+def _of(seen: Seen, signal: str) -> float | None:
+    found = seen.get(signal, basis="completed")
+    return found if found is not None else seen.get(signal)
+
+
+def _most(seen: Seen, steps: Sequence[Step]) -> float | None:
+    """The largest share that the mean standard deviation within groups allows.
+
+    Rewards from 0 to R deviate by R / 2 at most, in a group half of which has each. R is the task's largest reward,
+    else twice the mean reward and at least 1.
+    """
+    rows = [row for row in steps if _SPREAD in row.values and _REWARD in row.values]
+    if len(rows) < EARLIER:
+        return None
+    spread = sum(row.values[_SPREAD] for row in rows) / len(rows)
+    mean = sum(row.values[_REWARD] for row in rows) / len(rows)
+    largest = seen.fact("max_reward") or max(1.0, 2 * mean)
+    return max(0.0, 1.0 - 2 * spread / largest) if mean >= 0 and spread > 0 else None
