@@ -5,6 +5,7 @@ neither a burst of scrapes nor a slow tick is felt by a browser; `web` is uvicor
 process, what was acknowledged is committed.
 """
 
+import errno
 import logging
 import os
 import signal
@@ -49,6 +50,9 @@ AttachDashboard = Callable[[FastAPI, Reader, str], tuple[App, Callable[[], str]]
 """(api, reader, version) -> (the app to serve, its Content-Security-Policy). Given by `main`: the only one
 that knows the dashboard."""
 
+Announce = Callable[[str, str], None]
+"""(url on this machine, url from other machines or "") -> None. Called when the server can be opened."""
+
 # Browsers hold a socket open for live updates; they reconnect by themselves.
 GRACE_SECONDS = 2
 # Nobody has anything to say on one; with uvicorn's own limits forty of them filled 3 GB, compressed to 2 MB.
@@ -69,10 +73,25 @@ def bind(host: str, port: int) -> socket.socket:
         sock.listen(128)  # from here on nobody is refused: early requests wait until the application answers
     except OSError as error:
         sock.close()
+        url, _ = addresses(host, port)
+        push = f"if Rollscope runs there, add a source to it: rollscope watch SOURCE --push {url}; else "
         raise ConfigError(
-            [f"server.port: cannot listen on {host}:{port}: {error.strerror}; choose another --port"]
+            [
+                f"server.port: cannot listen on {host}:{port}: {error.strerror}; "
+                f"{push if error.errno == errno.EADDRINUSE else ''}choose another --port"
+            ]
         ) from None
     return sock
+
+
+def addresses(host: str, port: int) -> tuple[str, str]:
+    """URLs that a browser can open: on this machine, and from other machines ("" where the first one serves both).
+
+    Bound to every address (0.0.0.0, ::), the server has no address of its own name.
+    """
+    if host in ("0.0.0.0", "::"):
+        return f"http://{'[::1]' if host == '::' else '127.0.0.1'}:{port}", f"http://{socket.gethostname()}:{port}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}", ""
 
 
 def allowed_hosts(settings: Settings) -> list[str]:
@@ -84,7 +103,7 @@ def allowed_hosts(settings: Settings) -> list[str]:
 
 def serve(
     settings: Settings, runs: Sequence[Attached], clock: Clock, attach_dashboard: AttachDashboard, *,
-    version: str, sock: socket.socket, before: Before | None = None, announce: Callable[[str], None] = lambda url: None,
+    version: str, sock: socket.socket, before: Before | None = None, announce: Announce = lambda url, elsewhere: None,
 ) -> int:  # fmt: skip
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     few_arenas()
@@ -92,9 +111,8 @@ def serve(
     try:
         with ExitStack() as stack:
             stack.enter_context(sock)
-            host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            url = f"http://{host}:{sock.getsockname()[1]}"
-            settings = _reachable(settings, sock.getsockname()[1], url)
+            url, elsewhere = addresses(settings.host, sock.getsockname()[1])
+            settings = _reachable(settings, elsewhere or url)
             store, leader = _open(settings, url, stack)
             for run in runs:
                 _check_source(store, run)
@@ -117,7 +135,7 @@ def serve(
             if leader is not None:
                 collecting = _collecting(settings, store, runs, clock, health, before, leader)
                 stack.enter_context(collecting)
-            announce(url)
+            announce(url, elsewhere)
             web.run(sockets=[sock])
             # Draining has its limit; who asks again does not want to wait for it.
             _on_signal(lambda: sys.exit(0))
@@ -184,13 +202,11 @@ def _check_source(store: Store, run: Attached) -> None:
         )
 
 
-def _reachable(settings: Settings, port: int, url: str) -> Settings:
-    """Links in notifications need an address: the one configured, else ours as this machine's name for others."""
+def _reachable(settings: Settings, url: str) -> Settings:
+    """Sets the address for links in notifications to ``url`` where none is configured."""
     if settings.alerts.external_url:
         return settings
-    anywhere = settings.host in ("0.0.0.0", "::")
-    found = f"http://{socket.gethostname()}:{port}" if anywhere else url
-    return replace(settings, alerts=replace(settings.alerts, external_url=found))
+    return replace(settings, alerts=replace(settings.alerts, external_url=url))
 
 
 def _make_folder(path: Path) -> None:

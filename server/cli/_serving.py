@@ -3,7 +3,7 @@
 import argparse
 import sys
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from server.attach import Attached
 from server.cli._common import common
 from server.clock import WallClock
 from server.config import Settings
-from server.serve import AttachDashboard, bind, serve
+from server.serve import Announce, AttachDashboard, bind, serve
 
 LOOK = onboard.Kept(Path())
 
@@ -41,11 +41,11 @@ def serve_runs(args: argparse.Namespace, settings: Settings, runs: Sequence[Atta
     )
 
 
-def announcer(args: argparse.Namespace) -> Callable[[str], None]:
-    """Says the address, and opens it for who sits at a terminal."""
+def announcer(args: argparse.Namespace) -> Announce:
+    """Prints the server's address, and opens it in a browser when the output is a terminal."""
 
-    def announce(url: str) -> None:
-        print(f"Rollscope is at {url}", flush=True)
+    def announce(url: str, elsewhere: str) -> None:
+        print(f"Rollscope is at {url}" + (f" (from other machines: {elsewhere})" if elsewhere else ""), flush=True)
         if not args.no_browser and sys.stdout.isatty():
             webbrowser.open(url)
 

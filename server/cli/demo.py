@@ -13,7 +13,7 @@ from server.collect import RunLoop
 from server.commands import demo
 from server.problems import ConfigError
 from server.security import Secret
-from server.serve import bind, serve
+from server.serve import addresses, bind, serve
 
 MAX_SPEED = 100.0  # a simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up
 
@@ -47,15 +47,15 @@ def _demo_in(args: argparse.Namespace, directory: Path) -> int:
     with demo.Cluster(args.scenario, args.seed, directory, begin, since, args.inject) as cluster:
         chosen = replace(chosen, runs=(cluster.settings(),))
         # A socket that listens answers as soon as the application is up.
-        cluster.push_to(demo.own_url(sock), chosen.token or "")
+        cluster.push_to(addresses(chosen.host, sock.getsockname()[1])[0], chosen.token or "")
 
         async def before(loops: Sequence[RunLoop]) -> None:
             await demo.fast_forward(cluster, clock, loops, args.speed)
 
-        def announce(url: str) -> None:
+        def announce(url: str, elsewhere: str) -> None:
             print(f"demo {args.scenario}, seed {args.seed}; truth in {cluster.ready['truth']}", flush=True)
             print("its first hour fills in in less than a minute; open the page and watch it grow", flush=True)
-            announcer(args)(url)
+            announcer(args)(url, elsewhere)
 
         return serve(
             chosen, [attach(cluster.settings())], clock, composed(args, chosen),

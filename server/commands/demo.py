@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -184,14 +183,6 @@ def check_faults(scenario: str, inject: Sequence[str]) -> None:
             problems.append(f"--inject: {error}")
     if problems:
         raise ConfigError(problems)
-
-
-def own_url(sock: socket.socket) -> str:
-    """Where this server is reached from its own machine, whatever address it is bound to."""
-    host = "[::1]" if sock.family == socket.AF_INET6 else "127.0.0.1"
-    bound = str(sock.getsockname()[0])
-    host = host if bound in ("0.0.0.0", "::") else f"[{bound}]" if ":" in bound else bound
-    return f"http://{host}:{sock.getsockname()[1]}"
 
 
 def begin(now: float) -> float:

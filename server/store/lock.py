@@ -134,9 +134,10 @@ def _locked(store: str, told: str) -> Locked:
     try:
         who: dict[str, Any] = json.loads(told)
         name = f"pid {who['pid']} on {who['host']}" + (f", serving {who['url']}" if who["url"] else "")
+        push = f"add a source to it with rollscope watch SOURCE --push {who['url']}, " if who["url"] else ""
     except (ValueError, KeyError, TypeError):
-        name = "another process"  # it has the lock but has not written its name yet
-    return Locked(f"the store {store} is held by {name}: stop it, or use another --store")
+        name, push = "another process", ""  # it has the lock but has not written its name yet
+    return Locked(f"the store {store} is held by {name}: {push}stop it, or use another --store")
 
 
 class _FileLease(Lease):

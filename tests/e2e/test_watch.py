@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -102,13 +103,16 @@ def test_a_real_engine_and_a_real_finished_run(watched: Watched) -> None:
 def test_a_second_server_on_one_store_exits_2_naming_the_holder(watched: Watched) -> None:
     second = run(watched.home, "watch", *watched.sources, "--port", "0", "--no-browser")
     assert second.returncode == 2
-    assert str(watched.program.process.pid) in second.stderr and "Traceback" not in second.stderr
+    pid, url = watched.program.process.pid, watched.program.url
+    assert f"is held by pid {pid} on {socket.gethostname()}, serving {url}: " in second.stderr
+    assert f"add a source to it with rollscope watch SOURCE --push {url}, stop it, or use another" in second.stderr
 
 
 def test_a_taken_port_exits_2(watched: Watched, tmp_path: Path, engine: str) -> None:
     port = watched.program.url.rsplit(":", 1)[1]
     second = run(tmp_path, "watch", engine, "--port", port, "--store", f"sqlite:///{tmp_path}/other.db")
-    assert second.returncode == 2 and f"127.0.0.1:{port}" in second.stderr
+    assert second.returncode == 2 and f"cannot listen on 127.0.0.1:{port}: Address already in use" in second.stderr
+    assert f"rollscope watch SOURCE --push {watched.program.url}; else choose another --port" in second.stderr
 
 
 @pytest.mark.parametrize(
