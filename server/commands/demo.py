@@ -68,8 +68,9 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.ready: dict[str, Any] = {}
 
     def __enter__(self) -> "Cluster":
+        # In a process group of its own: a signal to ours (`timeout`, a job's end) ends us, and we end it.
         self._process = subprocess.Popen(
-            self._args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            self._args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, process_group=0
         )
         self.ready = self._answer()
         if "missing" in self.ready:
