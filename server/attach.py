@@ -19,7 +19,7 @@ from collectors.readers import unseen
 from collectors.readers.http import get
 from server.awaited import Awaited
 from server.config import HeartbeatSettings, RunSettings, TargetSettings
-from server.discovery import sources
+from server.discovery import naming, sources
 from server.discovery.config import BY_URL, KINDS, DiscoverSettings
 from server.facts import as_option, stated
 from server.problems import ConfigError
@@ -53,7 +53,11 @@ class Ambiguous(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A run with targets ready to read, lists that name more of them, and what is still waited for."""
+    """A run with targets ready to read, lists that name more of them, and what is still waited for.
+
+    Attributes:
+        notes: lines for the user, such as a source that was given twice and is read once.
+    """
 
     name: str
     targets: tuple[Target, ...]
@@ -62,6 +66,7 @@ class Attached:
     heartbeats: tuple[HeartbeatSettings, ...] = ()
     discover: tuple[DiscoverSettings, ...] = ()
     awaited: tuple[Awaited, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def source_of(text: str) -> TargetSettings:
@@ -110,19 +115,24 @@ def attach(
     check_name(settings.name)
     problems: list[str] = []
     unclear: list[str] = []
-    targets: list[Target] = []
+    resolved: list[tuple[TargetSettings, Target]] = []
     awaited: list[Awaited] = []
+    notes: list[str] = []
     lists = list(settings.discover)
     for target in settings.targets:
         try:
             found = _with_facts(settings, _resolve(settings.name, target, limits or Limits()))
-            targets += [one for one in found if isinstance(one, Target)]
+            resolved += [(target, one) for one in found if isinstance(one, Target)]
             lists += [one for one in found if isinstance(one, DiscoverSettings)]
         except ScrapeError as error:
             words = f"{_shown(target)}: {error}"
             if wait and error.kind in AWAITED:
                 alone = replace(settings, targets=(target,), discover=(), heartbeats=())
-                awaited.append(Awaited(alone, words, _name_of(target)))
+                same = next((one.source for one in awaited if _place(one.source) == _place(target)), None)
+                if same is None:
+                    awaited.append(Awaited(alone, words, _name_of(target)))
+                else:
+                    notes.append(_twice(same, target, "source"))
             else:
                 listed = LOOKED_FOR if error.kind == "not_a_run" and hint == HINT else ""
                 problems.append(words + listed + hint * (error.kind in AWAITED))
@@ -132,10 +142,35 @@ def attach(
         raise Ambiguous(*unclear, *problems)
     if problems:
         raise ConfigError(problems)
+    targets, doubled = _once(resolved)
     return Attached(
         settings.name, tuple(unique(targets, set())), stated(settings.facts), heartbeats=settings.heartbeats,
-        discover=sources.renamed(lists), awaited=tuple(awaited),
+        discover=sources.renamed(lists), awaited=tuple(awaited), notes=(*doubled, *notes),
     )  # fmt: skip
+
+
+def _once(resolved: Iterable[tuple[TargetSettings, Target]]) -> tuple[list[Target], list[str]]:
+    """Each page or path once: read twice, its numbers would be counted twice. Returns targets, and a line for each
+    source that is left out."""
+    first: dict[object, tuple[TargetSettings, Target]] = {}
+    notes: dict[str, None] = {}
+    for settings, target in resolved:
+        kept, _ = first.setdefault(naming.target_identity(target), (settings, target))
+        if kept is not settings:
+            notes[_twice(kept, settings, "engine" if target.actor == "generator" else "source")] = None
+    return [target for _, target in first.values()], list(notes)
+
+
+def _place(settings: TargetSettings) -> object:
+    """As `naming.target_identity`, of a source that does not answer."""
+    place = naming.identity(settings.source) if settings.is_url else str(Path(settings.source).expanduser().resolve())
+    return place, settings.collector, settings.options, settings.key, settings.bearer
+
+
+def _twice(kept: TargetSettings, other: TargetSettings, noun: str) -> str:
+    if _shown(kept) == _shown(other):
+        return f"{_shown(other)} is given more than once: read once"
+    return f"{_shown(other)} is the same {noun} as {_shown(kept)}: read once"
 
 
 def _name_of(target: TargetSettings) -> str:

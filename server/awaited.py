@@ -14,6 +14,7 @@ import collectors
 from collectors.model import Target
 from server.aside import Aside, StillReadingError
 from server.config import RunSettings, TargetSettings
+from server.discovery import naming
 from server.discovery.config import DiscoverSettings
 from server.problems import ConfigError
 from server.store.types import TargetRow
@@ -87,6 +88,8 @@ class Waiting:
         self._attach = attach
         known = {row.name: row for row in rows if row.origin is None and not row.gone} if awaited else {}
         self._sources: list[_Source] = []
+        # Two spellings of one address are one target; this is seen when both answer.
+        self._come: set[object] = set()
         names = set(taken)
         for one in awaited:
             assumed = [target for target in self._remembered(one, known) if target.name not in names]
@@ -149,7 +152,9 @@ class Waiting:
         was = {target.name: target for target in one.assumed}
         # Its own names are free for what it is.
         taken -= {one.name, *was}
-        named = [replace(target, name=_free(target.name, taken)) for target in found.targets]
+        new = [target for target in found.targets if naming.target_identity(target) not in self._come]
+        self._come |= {naming.target_identity(target) for target in new}
+        named = [replace(target, name=_free(target.name, taken)) for target in new]
         come.targets += [target for target in named if was.get(target.name) != target]
         come.lists += found.discover
         come.gone += sorted({one.name, *was} - {target.name for target in named})

@@ -15,6 +15,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     found = settings(args)
     runs = [] if found.role == "web" else [attach(run, wait=True) for run in found.runs]
+    for name, note in ((run.name, note) for run in runs for note in run.notes):
+        print(f"run {name}: {note}", flush=True)
     for one in (awaited for run in runs for awaited in run.awaited):
         print(f"waiting: run {one.settings.name}: {one.error}", flush=True)
     if not found.runs and found.role != "web":

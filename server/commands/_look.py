@@ -160,6 +160,7 @@ async def _listed(run: Attached, now: float, limits: Limits) -> tuple[list[Liste
 
 def introduce(run: Attached, now: float) -> Iterator[str]:
     """A line for each list and target: what it gives, what it was taken for, and by what log."""
+    yield from run.notes
     lists, more = listed(run, now)
     yield from (one.words() for one in lists)
     targets = [*run.targets, *more[:SHOWN]]

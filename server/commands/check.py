@@ -60,6 +60,7 @@ class RunReport:
     name: str
     problems: list[str] = field(default_factory=list)
     looked_for: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     lists: list[Listed] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
@@ -137,7 +138,7 @@ def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     targets = [*run.targets, *found]
     trust = Trust.of(targets, collectors.load())
     deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, trust=trust)
-    report = RunReport(run.name, lists=lists, seen=look(targets, now))
+    report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=look(targets, now))
     for seen in report.seen:
         believe(seen, run.facts)
         seen.unseen = unseen.look(Path(seen.target.path)) if seen.target.path and seen.up else []
@@ -302,6 +303,7 @@ def _run_text(run: RunReport) -> Iterator[str]:
     if run.problems:
         return
     yield f"run {run.name}"
+    yield from (f"  {note}" for note in run.notes)
     yield from (f"  {one.words()}" for one in run.lists)
     for seen in run.seen:
         yield from _target_text(seen)
@@ -394,7 +396,7 @@ def _run_json(run: RunReport) -> dict[str, object]:
         for one in run.lists
     ]  # fmt: skip
     return {
-        "run": run.name, "fine": run.fine, "problems": run.problems, "looked_for": run.looked_for,
+        "run": run.name, "fine": run.fine, "problems": run.problems, "looked_for": run.looked_for, "notes": run.notes,
         "lists": lists, "targets": targets, "signals": lines, "trust": run.disputes,
         "rules": {"able": run.able, "lacking": run.lacking},
     }  # fmt: skip

@@ -8,8 +8,10 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit
 
+from collectors.model import Target
 from server.discovery.config import DiscoverSettings
 from server.discovery.model import Found
 
@@ -17,7 +19,7 @@ from server.discovery.model import Found
 LENGTH = 200
 _PORTS = {"http": 80, "https": 443}
 # One machine's own names for itself: whoever listens under one of them and not under the others is rare.
-_HERE = frozenset({"localhost", "::1"})
+_HERE = frozenset({"localhost", "::1", "0.0.0.0"})
 
 
 def identity(url: str) -> str:
@@ -28,6 +30,15 @@ def identity(url: str) -> str:
     port = parts.port or _PORTS.get(parts.scheme, 0)
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/') or '/metrics'}{query}"
+
+
+def target_identity(target: Target) -> object:
+    """What a target reads, in the one spelling of many: equal for two targets that read the same thing.
+
+    One address of a provider is several accounts: its credentials and options belong to it.
+    """
+    place = identity(target.url) if target.url else str(Path(target.path).resolve())
+    return target.collector, place, target.options, target.headers if target.actor == "sandbox" else ()
 
 
 @lru_cache(maxsize=32_768)

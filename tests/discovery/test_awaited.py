@@ -142,3 +142,17 @@ def test_check_still_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFix
     told = capsys.readouterr().out
     why = "connection refused: nothing listens at this host and port"
     assert f"http://127.0.0.1:{port}: {why} (`up` and `watch --wait` wait for it)" in told
+
+
+def test_a_late_engine_that_is_given_twice_is_counted_once(kept: Store) -> None:
+    """Two spellings of one address are known at once, a page at the root of a second URL only when it answers."""
+    port = free()
+    url = f"http://127.0.0.1:{port}"
+    found = waiting(url, f"http://localhost:{port}/metrics", f"{url}/v1")
+    assert found.notes == (f"http://localhost:{port} is the same source as {url}: read once",)
+    with following(kept, targets=[], awaited=found.awaited) as run:
+        run.step()
+        with engine(port, running=30):
+            run.step(13)
+            assert run.running == 30
+            assert shown(run) == {f"vllm-127.0.0.1-{port}": ("vllm", True)}

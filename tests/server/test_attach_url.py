@@ -8,6 +8,7 @@ import pytest
 from server.attach import attach, metrics_url
 from server.config import RunSettings, TargetSettings
 from server.problems import ConfigError
+from server.security import Secret
 from tests.recorded import TESTDATA
 
 PAGE = next((TESTDATA / "vllm" / "default").glob("metrics_*.prom")).read_bytes()
@@ -84,6 +85,44 @@ def test_an_error_shows_the_host_as_written(serve: Serve, url: str, shown: str) 
     serve({})
     _, why = attached(url)
     assert why[0].startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("urls", "targets", "notes"),
+    [
+        (
+            ("http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000/", "http://127.0.0.1:8000/metrics"),
+            ["http://127.0.0.1:8000"],
+            (
+                "http://localhost:8000 is the same engine as http://127.0.0.1:8000: read once",
+                "http://[::1]:8000 is the same engine as http://127.0.0.1:8000: read once",
+                "http://127.0.0.1:8000 is given more than once: read once",
+            ),
+        ),
+        (
+            ("http://gpu-1:8000/v1", "http://GPU-1:8000"),
+            ["http://gpu-1:8000"],
+            ("http://GPU-1:8000 is the same engine as http://gpu-1:8000: read once",),
+        ),
+        (("http://gpu-1:8000", "http://gpu-1:8001", "http://gpu-2:8000"), None, ()),
+    ],
+)
+def test_an_engine_that_is_given_twice_is_read_once(
+    serve: Serve, urls: tuple[str, ...], targets: list[str] | None, notes: tuple[str, ...]
+) -> None:
+    serve({"/metrics": PAGE})
+    run = attach(RunSettings("run", tuple(map(TargetSettings, urls))))
+    assert [target.url for target in run.targets] == (list(urls) if targets is None else targets)
+    assert run.notes == notes
+
+
+def test_two_accounts_of_one_provider_are_two_targets() -> None:
+    url = "https://api.primeintellect.ai"
+    accounts = [TargetSettings(url, collector="prime_sandboxes", bearer=Secret(key)) for key in ("key-1", "key-2")]
+    run = attach(RunSettings("run", (*accounts, accounts[0])))
+    assert [target.name for target in run.targets] == [
+        "prime_sandboxes-api.primeintellect.ai", "prime_sandboxes-api.primeintellect.ai-2"
+    ]  # fmt: skip
 
 
 def test_a_page_that_is_named_is_the_only_one(serve: Serve) -> None:

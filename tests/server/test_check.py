@@ -10,6 +10,7 @@ import collectors
 from server.commands.check import Lives, age
 from server.coverage import items
 from server.main import main
+from tests.notify.support import Reply, serving
 from tests.recorded import TESTDATA, runs
 
 IDS = [f"{path.parent.name}-{path.name}" for path in runs()]
@@ -125,6 +126,21 @@ def test_an_empty_folder_exits_1_and_says_what_was_looked_for(
     assert "    openrlhf: run-*.wandb, events.out.tfevents.*, *.log or *.out or *.txt or console*" in listed
     assert main(["check", "--json", str(tmp_path)]) == 1
     assert json.loads(capsys.readouterr().out)["runs"][0]["looked_for"] != []
+
+
+def test_an_engine_that_is_given_twice_is_counted_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The page has 2 engines with 17 and 1 running requests."""
+    page = (TESTDATA / "vllm" / "synthetic_2_engines.prom").read_bytes()
+    with serving(Reply(200, page)) as server:
+        urls = [f"http://127.0.0.1:{server.port}", f"http://localhost:{server.port}"]
+        code, text = checked(capsys, *urls)
+        assert main(["check", "--json", *urls]) == 0
+    note = f"{urls[1]} is the same engine as {urls[0]}: read once"
+    assert code == 0 and f"  {note}\n" in text
+    told = json.loads(capsys.readouterr().out)["runs"][0]
+    values = {line["signal"]: line["value"] for line in told["signals"]}
+    assert (told["notes"], values['generator_requests{state="running"}']) == ([note], 18.0)
+    assert [target["target"] for target in told["targets"]] == [f"vllm-127.0.0.1-{server.port}"]
 
 
 def test_two_logs_of_one_run_that_disagree(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
