@@ -6,7 +6,7 @@ from server.verdict.inputs import Seen
 from server.verdict.model import Evidence, Limiter
 from server.verdict.numbers import Numbers
 from server.verdict.thresholds import DISAGREE, HALF_LIMIT, MOST_EVIDENCE
-from server.verdict.words import opened
+from server.verdict.words import opened, wait
 
 
 def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tuple[Evidence, ...]:
@@ -41,8 +41,8 @@ def _liveness(n: Numbers) -> Iterator[Evidence]:
 
 def _trainer(n: Numbers) -> Iterator[Evidence]:
     if n.wait is not None:
-        steps = f" (last {n.steps} steps)" if 0 < n.steps < 10 else ""
-        yield _of(n, f"The trainer waits {n.wait:.0%} of its step{steps}", "trainer_wait_ratio", n.wait, "ratio")
+        text = wait(n)
+        yield _of(n, text[0].upper() + text[1:], "trainer_wait_ratio", n.wait, "ratio")
     if n.capacity is not None and n.trained is not None:
         text = f"It trains {n.trained:.3g} samples/s and could take {n.capacity:.3g}"
         yield _of(n, text, "capacity_samples_per_second", n.capacity, "samples/s", n.trained)

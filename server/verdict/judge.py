@@ -137,7 +137,7 @@ def _with_queue(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Ve
     if queue is None or version is None or not batch:
         return found, kept, ""
     samples = buffer.add(samples, buffer.Sample(seen.now, queue, version, batch), step)
-    state = buffer.state(samples, step, found.numbers.get("held_ratio"), found.numbers.get("reported_wait_ratio"))
+    state = buffer.state(samples, step, found.numbers.get("held_ratio"), found.numbers.get("wait_ratio"))
     rows = [[one.ts, one.queue, one.version, one.batch] for one in samples]
     if state in ("stall", "stop") and found.outcome not in ("stalled", "unknown"):
         text = Evidence(buffer.WORDS[state][0].upper() + buffer.WORDS[state][1:], "queue_samples_now", queue, "samples")

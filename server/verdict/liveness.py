@@ -6,10 +6,19 @@ Numbered in `server.verdict.rules`.
 from collections.abc import Callable, Mapping
 
 from server.signals._model import HEARTBEAT
+from server.verdict import recent
 from server.verdict.case import Case
 from server.verdict.inputs import Seen
 from server.verdict.model import Outcome
-from server.verdict.thresholds import FROZEN_SECONDS, HALF_LIMIT, MOST_ENGINES, MOST_OF, SILENT_SECONDS
+from server.verdict.thresholds import (
+    FROZEN_SECONDS,
+    HALF_LIMIT,
+    IDLE_SECONDS,
+    LEAST_BUSY,
+    MOST_ENGINES,
+    MOST_OF,
+    SILENT_SECONDS,
+)
 
 Said = tuple[Outcome, str, float] | None
 """(outcome, cause, confidence before completeness and rivals) or None: the rule does not apply."""
@@ -72,6 +81,8 @@ def dead_engines(case: Case) -> Said:
     """
     if not no_engine(case):
         return None
+    if case.stands == "stalled" and case.n.stopped:
+        return "stalled", "dead_engine", 1.0  # a step that ended late proves nothing yet of the engines
     stall, opened = case.seen.get("trainer_stall_ratio"), case.n.opened
     late = (stall is not None and stall >= HALF_LIMIT) or (opened is not None and (opened.hungry or opened.late))
     return ("stalled", "dead_engine", 1.0) if late else None
@@ -96,15 +107,27 @@ def silent_trainer(case: Case) -> Said:
 
 
 def open_step(case: Case) -> Said:
-    """The trainer has its batch, and its open step is late: it hangs, or works on something else.
+    """The open step is late, and the trainer has its batch: it hangs, or works on something else.
 
-    Before all tuning: production behind a full queue is held, idle and below every cap. Ten usual steps without one are
-    a run that stands still; fewer may be an evaluation, or a checkpoint on a slow disk.
+    Before all tuning: production behind a full queue is held, idle and below every cap. Where batches are seen to wait,
+    or steps save and evaluate now and then, the trainer is what takes long; else the run stands still.
     """
-    n = case.n
-    if n.seen.synchronous or n.opened is None or not n.opened.fed or evaluates(case):
+    n, opened = case.n, case.n.opened
+    if n.seen.synchronous or opened is None or not opened.late or evaluates(case):
         return None
-    return ("stalled", "no_progress", 0.9) if n.opened.stopped else ("trainer_bound", "open_step", 0.9)
+    if opened.fed:
+        slow = opened.saves or opened.batches is not None
+        return ("trainer_bound", "open_step", 0.9) if slow else ("stalled", "no_progress", 0.9)
+    # Without its batch the trainer may wait; but nothing is made for it either.
+    return ("stalled", "no_progress", 0.5) if _idle(case, opened.seconds) else None
+
+
+def _idle(case: Case, seconds: float) -> bool:
+    """Have the engines had no request for most of the time that the step is open?"""
+    since = case.seen.now - min(seconds, IDLE_SECONDS)
+    requests = [found for ts, found in case.seen.instants if ts >= since and recent.RUNNING in found]
+    counts = [found[recent.RUNNING] + found.get(recent.WAITING, 0.0) for found in requests]
+    return seconds >= IDLE_SECONDS and len(counts) >= LEAST_BUSY and max(counts) == 0.0
 
 
 def evaluates(case: Case) -> bool:

@@ -47,6 +47,8 @@ class Numbers:
         zero: groups without a gradient; filtered: they are thrown away before training.
         lost: share of rollouts by exit.
         same_steps: arrivals are of the steps that the wait is of.
+        reported: the wait of the last ten steps, as the signal has it.
+        stopped: the run stood still in one of the last three steps.
         opened: the trainer's open step beside those before it.
         changed: a clear change is among the last ten steps, and what is told of them is of those after it;
             first: of them, that is wholly of the present, as `Seen.first`.
@@ -78,6 +80,8 @@ class Numbers:
     batches: float | None
     in_flight: InFlight = field(default_factory=InFlight)
     same_steps: bool = False
+    reported: float | None = None
+    stopped: bool = False
     opened: Late | None = None
     changed: bool = False
     first: tuple[int, int] | None = None
@@ -220,7 +224,8 @@ class Numbers:
             "trained_samples_per_second": self.trained,
             "arrivals_samples_per_second": self.arrivals,
             "potential_samples_per_second": self.potential,
-            "reported_wait_ratio": self.wait,
+            "reported_wait_ratio": self.reported if self.reported is not None else self.wait,
+            "wait_ratio": self.wait,
             "predicted_wait_ratio": self.predicted_wait,
             "gap_factor": self.gap,
             "compute_gap_factor": _over(self.compute_capacity, self.trained),
@@ -285,6 +290,8 @@ def numbers(seen: Seen) -> Numbers:
         drift=max((value for name in DRIFTS for _, value in seen.rows(name)), default=None),
         batches=seen.get("queue_batches"),
         same_steps=own.same_steps,
+        reported=seen.get("trainer_wait_ratio"),
+        stopped=own.stopped,
         opened=open_since(seen),
         changed=own.since,
         first=own.first,

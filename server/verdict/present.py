@@ -49,6 +49,7 @@ class Present:
         first: (incarnation, number) of the first step that is wholly of the present, to be kept; None: none is yet.
         begun: when the first of these steps began, epoch seconds; None: no step is known.
         scoring: share of the time that one scorer is busy, of these steps; None: not reported, or of the signal.
+        stopped: the run stood still in one of the last three steps.
         same_steps: the arrivals are counted over the steps themselves, not over the last minutes.
     """
 
@@ -66,18 +67,19 @@ class Present:
     begun: float | None = None
     scoring: float | None = None
     same_steps: bool = False
+    stopped: bool = False
 
 
 def present(seen: Seen) -> Present:
     """Of the steps of the present regime, else what the signals say of the last ten."""
     told = _of_signals(seen)
     rows = [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
-    arrived = _arrived(rows)
-    told = replace(told, begun=_begun(rows), same_steps=arrived is not None)
-    told = replace(told, arrivals=arrived) if arrived is not None else told
+    told = replace(told, begun=_begun(rows), same_steps=bool(rows) and all(QUEUE in row.values for row in rows))
     if told.wait is None:
         return replace(told, gated=_gated(told, rows))
+    last = rows[-EARLIER:]
     rows, stopped = _without_stops(rows)
+    told = replace(told, stopped=any(row not in rows for row in last))
     every = len(rows)
     rows = _same_work(seen, told, rows)
     newest = min((regime.present(shares) for shares in _shares(seen, rows)), default=len(rows))
@@ -93,21 +95,6 @@ def present(seen: Seen) -> Present:
     found = _of_rows(seen, told, rows[-newest:], rows[-newest:])
     found = replace(found, gated=_gated(told, rows[-newest:]), first=first, since=newest < every)
     return _supplied(found, told) if whole else found
-
-
-def _arrived(rows: Sequence[Step]) -> float | None:
-    """Samples per second that reached the queue, where every step reports its queue: trained, dropped, and its growth.
-
-    All of the same steps; None where a step does not report it, or for fewer steps than a mean needs.
-    """
-    if len(rows) <= EARLIER or any(QUEUE not in row.values or SAMPLES not in row.values for row in rows):
-        return None
-    # The queue of the first step is the stock at its end: what arrives is counted from there on.
-    later = rows[1:]
-    seconds = later[-1].ts - rows[0].ts
-    gone = sum(row.values[SAMPLES] + row.values.get(DROPPED, 0.0) for row in later)
-    growth = later[-1].values[QUEUE] - rows[0].values[QUEUE]
-    return max(0.0, (gone + growth) / seconds) if seconds > 0 else None
 
 
 def _begun(rows: Sequence[Step]) -> float | None:
@@ -234,6 +221,7 @@ class Late:
         after: number of the newest step that ended; None where none is known.
         batches: in the queue while the step is open, of a queue that is reported live; None: not reported.
         had: batches in the queue when the step began, of the newest step's own row; None: not reported.
+        saves: checkpoints or evaluations are part of some of the last steps.
     """
 
     after: int | None
@@ -242,6 +230,7 @@ class Late:
     longest: float
     batches: float | None = None
     had: float | None = None
+    saves: bool = False
 
     @property
     def times(self) -> float:
@@ -251,11 +240,6 @@ class Late:
     def late(self) -> bool:
         """Too long for a step that merely took longer."""
         return self.seconds >= max(LATE_STEP * self.usual, BEYOND * self.longest, LATE_SECONDS)
-
-    @property
-    def stopped(self) -> bool:
-        """So long that the run stands still, whatever the step does."""
-        return self.late and self.times >= STOPPED
 
     @property
     def hungry(self) -> bool:
@@ -283,7 +267,8 @@ def open_since(seen: Seen) -> Late | None:
     ended = _without_stops(rows)[0]
     longest = max([*_row_to_row(ended)] or [usual]) if len(ended) < len(rows) else max(took)
     found = Late(rows[-1].number if rows else None, seconds, usual, longest)
-    return replace(found, batches=_batches_live(seen, rows, seconds - usual), had=_batches_then(seen, rows))
+    return replace(found, batches=_batches_live(seen, rows, seconds - usual), had=_batches_then(seen, rows),
+                   saves=any(_now_and_then(row) > 0 for row in rows))  # fmt: skip
 
 
 def _row_to_row(rows: Sequence[Step]) -> Iterator[float]:
@@ -395,6 +380,7 @@ def _of_rows(seen: Seen, told: Present, rows: Sequence[Step], ended: Sequence[St
         begun=_begun(rows),
         scoring=_busy(seen, ended),
         same_steps=told.same_steps,
+        stopped=told.stopped,
     )
 
 

@@ -20,6 +20,8 @@ from server.verdict.thresholds import (
 REQUESTS = "requests:"
 ROLLOUTS = "rollouts:"
 SANDBOXES = "sandboxes:"
+RUNNING = REQUESTS + "running"
+WAITING = REQUESTS + "waiting"
 STARTING = SANDBOXES + "starting"
 QUEUED = SANDBOXES + "queued"
 CAP = "cap"

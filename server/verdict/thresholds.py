@@ -18,6 +18,8 @@ FEW_STEPS = 3
 """Steps. A wait seen in no more steps may be chance."""
 CONTRADICTED = 0.10
 """Share of the step beyond `WAITS` at which a standing verdict contradicts the trainer's own wait, and ends at once."""
+SAME_WAIT = 0.03
+"""Share of the step. Two waits this near need no words about their steps."""
 DISAGREE = 0.15
 """Share of the step. The claimed wait and the wait that follows from arrivals agree below it."""
 
@@ -178,7 +180,9 @@ BEYOND = 1.5
 LATE_SECONDS = 20.0
 """Seconds. With two ticks until it is read, a stop is named within 30 s however short the steps are."""
 STOPPED = 10.0
-"""Times the usual step. Ten steps without one: the run stands still."""
+"""Times the usual step. A step that took so long was a stop, and is no measure of the others."""
+IDLE_SECONDS = 40.0
+"""Seconds without a request in any engine, in a late step: a slow scorer sends some every few seconds."""
 HALF_LIMIT = 0.5
 """Share of max(6 x median, 30 min): more than one step that simply took longer."""
 LEAST_LIMIT = 1800.0

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from server.verdict.model import Limiter, Outcome
 from server.verdict.numbers import Numbers
 from server.verdict.present import Late
+from server.verdict.thresholds import SAME_WAIT
 
 TITLES: Mapping[Outcome, str] = {
     "stalled": "The run makes no progress",
@@ -82,6 +83,15 @@ def opened(step: Late) -> str:
     return f"The trainer's step{after} has been open for {span(step.seconds)}, {step.times:.2g} times its usual length"
 
 
+def wait(n: Numbers) -> str:
+    """The trainer's wait, with the steps that it is of where these are not the last ten that the signal has."""
+    share = n.wait or 0.0
+    if n.reported is None or abs(share - n.reported) < SAME_WAIT:
+        return f"the trainer waits {share:.0%} of each step"
+    last = f"in its last {n.steps} steps" if n.steps > 1 else "in its open step"
+    return f"the trainer waited {share:.0%} of the time {last} ({n.reported:.0%} in the last ten)"
+
+
 def _fed(step: Late) -> str:
     if step.batches is not None:
         return f"{step.batches:.2g} batches wait in the queue"
@@ -101,10 +111,9 @@ def span(seconds: float) -> str:
 def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> str:
     """One sentence with the number that matters most."""
     title = TITLES[outcome]
-    if outcome in ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound") and n.wait is not None:
-        title += f": the trainer waits {n.wait:.0%} of each step"
-    elif outcome == "balanced" and n.wait is not None:
-        title += f": the trainer waits {n.wait:.0%} of its step"
+    waits = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound", "balanced")
+    if outcome in waits and n.wait is not None:
+        title += f": {wait(n)}"
     elif outcome == "stalled" and (hung := n.engines.get("hung")):
         # Half of them that hang leave a run that crawls: what is seen is said, not that nothing moves.
         title = f"{hung:.0f} of {sum(n.engines.values()):.0f} engines run requests and make no token"

@@ -103,8 +103,8 @@ def test_the_standing_verdict_is_written_from_todays_numbers() -> None:
     found = run((100.0, [HEALTHY]), (10.0, NEAR))[-1][1]
     assert found.outcome == "balanced" and 0.3 < found.confidence <= UNSETTLED
     assert found.numbers["reported_wait_ratio"] == 0.2
-    assert found.summary == "Generator and trainer are matched: the trainer waits 20% of its step"
-    assert found.evidence[0].text == "The trainer waits 20% of its step"
+    assert found.summary == "Generator and trainer are matched: the trainer waits 20% of each step"
+    assert found.evidence[0].text == "The trainer waits 20% of each step"
 
 
 def test_a_flicker_does_not_show() -> None:
@@ -174,13 +174,11 @@ def test_a_trainer_that_hangs_is_told_by_its_open_step() -> None:
     assert found[-1][1].outcome != "trainer_bound"
     first = next(n for n, verdict in enumerate(said) if verdict.cause == "open_step")
     assert 5 * first == 3 * 30
-    stops = next(n for n, verdict in enumerate(said) if verdict.outcome == "stalled")
-    assert 5 * stops == 10 * 30
-    last = said[stops - 1]
+    last = said[-1]
     assert (last.outcome, last.rule, last.buffer) == ("trainer_bound", "V06", "stall")
     assert last.confidence >= CONFIDENT
     assert last.summary == (
-        "The trainer's step after 10 has been open for 5 min, 9.8 times its usual length; 2.3 batches wait in the queue"
+        "The trainer's step after 10 has been open for 10 min, 20 times its usual length; 2.3 batches wait in the queue"
     )
 
 

@@ -40,6 +40,8 @@ OPEN: dict[str, Any] = {"last": steps(*[0.4] * 10), "batch_samples": 256.0}
 # The same steps, whose own rows report the queue: two batches, or less than one.
 FED = [replace(row, values=row.values | {("queue_samples", ()): 512.0}) for row in OPEN["last"]]
 HUNGRY = [replace(row, values=row.values | {("queue_samples", ()): 100.0}) for row in OPEN["last"]]
+SAVES = [replace(row, values=row.values | {("trainer_checkpoint_seconds", ()): 4.0}) if row.number == 5 else row
+         for row in FED]  # fmt: skip
 TURNS = [replace(row, values=row.values | {("backpressure_seconds", ()): 12.0 * (row.number % 2)})
          for row in steps(*[0.0, 0.8] * 5)]  # fmt: skip
 AHEAD: Told = {"trainer_wait_ratio": 0.0, "queue_batches": 1.8, 'generation_held_ratio{by="backpressure"}': 0.3}
