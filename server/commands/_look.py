@@ -1,8 +1,10 @@
 """One look at a target, for `check` and for the first lines of `watch`: what it is, and what it says."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import collectors
 from collectors.model import Event, Limits, Reading, Rollout, Sample, Target
@@ -10,7 +12,7 @@ from server.attach import Attached, detect_listed
 from server.discovery.roster import Roster
 from server.facts import believed
 from server.query.names import mode_words
-from server.scrape import TargetReader
+from server.scrape import Outcome, TargetReader
 
 # A history of months has more; its beginning says whose it is, and the newest step is what `watch` is for.
 MAX_CALLS = 40
@@ -25,6 +27,17 @@ PAUSE_SECONDS = 3.0
 FIRST = Limits(tail_bytes=1 << 20, tail_rows=400)
 
 
+# How long a read of a file may take before a line says that it goes on, and between two such lines.
+SLOW_SECONDS = 5.0
+
+Say = Callable[[str], None]
+
+
+def print_slow(line: str) -> None:
+    """Prints a line of progress where it cannot be taken for the answer."""
+    sys.stderr.write(f"{line}\n")
+
+
 @dataclass(slots=True)
 class Seen:
     """What a target answered. ``error``: why it did not; "" when it is up."""
@@ -36,6 +49,7 @@ class Seen:
     reader: str = ""
     facts: dict[str, str | float] = field(default_factory=dict)
     count: int = 0
+    records: int = 0
     metrics: set[str] = field(default_factory=set)
     samples: list[Sample] = field(default_factory=list)
     rollouts: list[Rollout] = field(default_factory=list)
@@ -53,6 +67,7 @@ class Seen:
     def take(self, reading: Reading, seconds: float) -> None:
         self.facts.update(believed(reading.facts, {}))
         self.count += len(reading.samples)
+        self.records += len(reading.rollouts)
         self.metrics |= {sample.metric for sample in reading.samples}
         # Windows are over the last steps: of a long history only its end is kept.
         self.samples = [*self.samples, *reading.samples][-KEPT_SAMPLES:]
@@ -72,26 +87,41 @@ class Seen:
         return {key: value for key, value in told.items() if value}
 
 
-def look(targets: Sequence[Target], now: float, limits: Limits | None = None, calls: int = MAX_CALLS) -> list[Seen]:
-    """Read each target from its beginning, all of it within ``calls`` reads. Nothing is stored."""
-    return asyncio.run(_all(targets, now, limits or Limits(), calls))
+def look(
+    targets: Sequence[Target], now: float, limits: Limits | None = None, calls: int = MAX_CALLS, say: Say = print_slow
+) -> list[Seen]:
+    """Read each target from its beginning, all of it within ``calls`` reads. Nothing is stored.
+
+    A page has a time limit, a file has none: what is read of it depends on its size alone, on a slow machine too.
+
+    Args:
+        say: called every `SLOW_SECONDS` with a line while a file is read.
+    """
+    return asyncio.run(_all(targets, now, limits or Limits(), calls, say))
 
 
-async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int) -> list[Seen]:
+async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int, say: Say) -> list[Seen]:
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(target: Target) -> Seen:
         async with room:
-            return await _look(target, now, limits, calls)
+            return await _look(target, now, limits, calls, say)
 
-    return list(await asyncio.gather(*map(one, targets)))
+    pages = [target for target in targets if not target.path]
+    found = dict(zip((id(target) for target in pages), await asyncio.gather(*map(one, pages)), strict=True))
+    # Files come after the pages and one by one: parsing them would use up the time of the pages.
+    for target in targets:
+        if target.path:
+            found[id(target)] = await one(target)
+    return [found[id(target)] for target in targets]
 
 
-async def _look(target: Target, now: float, limits: Limits, calls: int) -> Seen:
+async def _look(target: Target, now: float, limits: Limits, calls: int, say: Say) -> Seen:
     seen = Seen(target)
+    limits = replace(limits, timeout_seconds=math.inf) if target.path else limits
     reader = TargetReader(target, collectors.load()[target.collector], limits=limits)
     for call in range(calls):
-        outcome = await reader.read(now)
+        outcome = await _read(reader, now, seen, say)
         if outcome.reading is None:
             seen.error = str(outcome.error)
             break
@@ -103,6 +133,16 @@ async def _look(target: Target, now: float, limits: Limits, calls: int) -> Seen:
             await asyncio.sleep(PAUSE_SECONDS)
     await reader.close()
     return seen
+
+
+async def _read(reader: TargetReader, now: float, seen: Seen, say: Say) -> Outcome:
+    """One read. While a file is read a line says so: it may be long, and its file system may hang."""
+    if not reader.target.path:
+        return await reader.read(now)
+    task = asyncio.create_task(reader.read(now))
+    while not (await asyncio.wait({task}, timeout=SLOW_SECONDS))[0]:
+        say(f"reading {seen.target.path} ({seen.target.collector}): {seen.count + seen.records} records so far")
+    return task.result()
 
 
 def _is_blank(seen: Seen) -> bool:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import collectors
+from collectors.model import Limits, Target
+from server import scrape
+from server.commands import _look
 from server.commands.check import Lives, age
 from server.coverage import items
 from server.main import main
@@ -141,6 +144,17 @@ def test_an_engine_that_is_given_twice_is_counted_once(capsys: pytest.CaptureFix
     values = {line["signal"]: line["value"] for line in told["signals"]}
     assert (told["notes"], values['generator_requests{state="running"}']) == ([note], 18.0)
     assert [target["target"] for target in told["targets"]] == [f"vllm-127.0.0.1-{server.port}"]
+
+
+def test_a_file_is_read_whatever_the_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a busy machine a read of a local file takes longer than a page's time limit."""
+    monkeypatch.setattr(scrape, "GUARD_SECONDS", 0.0)
+    monkeypatch.setattr(_look, "SLOW_SECONDS", 0.0)
+    run = TESTDATA / "prime_rl" / "driven"
+    target = Target("run", "run", "prime_rl", "trainer", path=str(run))
+    (seen,) = _look.look([target], 0.0, Limits(timeout_seconds=0.0))
+    assert (seen.error, seen.facts["framework"]) == ("", "prime_rl")
+    assert f"reading {run} (prime_rl): 0 records so far" in capsys.readouterr().err
 
 
 def test_two_logs_of_one_run_that_disagree(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
