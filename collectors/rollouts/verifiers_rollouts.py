@@ -7,16 +7,17 @@ staleness bound. One trace is one rollout.
 
 Does not know: what is under way (a line is written at the end), what was cancelled before its end, which version made
 which token of an episode that met an update, and why a batch left out what neither the bound nor its reward explains.
-When a batch was shipped is the time of its file; of files that were copied later, the end of its last rollout.
+When a batch was shipped is the time of its file; of files that were copied, the end of its last rollout.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
-from collectors.readers import bytetail, jsonl, slim, verifiers
+from collectors.readers import bytetail, copies, jsonl, slim, verifiers
 from collectors.readers.jsonl import number
 from collectors.readers.shapes import mapping, objects
 from collectors.rollouts import _prime_settings, _verifiers_fates, _verifiers_rows
@@ -69,6 +70,8 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         verifiers.refuse(path)
     limits = replace(limits, line_bytes=verifiers.LINE_BYTES)
     got = _Gathered(path, _memory(cursor, found), limits, _prime_settings.read(path))
+    if "copied" not in got.memory and len(found) >= copies.STEPS_LEAST:
+        got.memory["copied"] = max(0.0, copies.copied_until(_batch_times(path, found)))
     if only is not None:
         _read_file(only, 0, got)
     _read_steps(found, now, got)
@@ -80,8 +83,22 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         dropped=got.dropped,
         why_dropped=got.why,
         samples_scraped=got.rows,
+        gaps=(f"{copies.NOTE}; a batch is dated by its last rollout",) if _is_copied(path, found, got) else (),
         reader=f"{verifiers.STEPS}/step_*/*/{verifiers.FILE}" if found else verifiers.FILE,
     )
+
+
+def _batch_times(path: Path, found: list[int]) -> Iterator[float]:
+    """When the file of each step's batch was written."""
+    for step in found:
+        with suppress(OSError):
+            yield verifiers.file_of(path, step, "train", "effective").stat().st_mtime
+
+
+def _is_copied(path: Path, found: list[int], got: _Gathered) -> bool:
+    """Is the newest batch of a copy? A run that goes on behind one has times of its own."""
+    times = list(_batch_times(path, found[-verifiers.OPEN_STEPS :]))
+    return bool(times) and max(times) <= got.memory.get("copied", 0.0)
 
 
 def _memory(cursor: Cursor, found: list[int]) -> dict[str, Any]:
@@ -174,7 +191,8 @@ def _read_batch(file: Path, step: int, now: float, got: _Gathered) -> bool:
 
 def _shipped_at(modified: float, step: int, got: _Gathered) -> float:
     last = got.memory["ends"].get(str(step), 0.0)
-    return last if last and not -QUIET_SECONDS <= modified - last < COPIED_SECONDS else modified
+    copied = modified <= got.memory.get("copied", 0.0) or not -QUIET_SECONDS <= modified - last < COPIED_SECONDS
+    return last if last and copied else modified
 
 
 def _ship(row: Any, step: int, at: float, got: _Gathered) -> int:

@@ -58,6 +58,7 @@ class Seen:
     origins: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
     why_dropped: str = ""
+    gaps: tuple[str, ...] = ()
     unseen: list[str] = field(default_factory=list)
 
     @property
@@ -75,6 +76,7 @@ class Seen:
         self.events = [*self.events, *reading.events][-KEPT_ROLLOUTS:]
         self.unmapped.update(reading.unmapped)
         self.dropped, self.why_dropped = self.dropped + reading.dropped, self.why_dropped or reading.why_dropped
+        self.gaps = tuple(dict.fromkeys((*self.gaps, *reading.gaps)))
         self.origins = {**reading.origins, **self.origins}
         self.reader, self.more, self.seconds = reading.reader or self.reader, reading.more, self.seconds + seconds
 
@@ -207,7 +209,8 @@ def introduce(run: Attached, now: float) -> Iterator[str]:
     if len(more) > SHOWN:
         yield f"{len(more) - SHOWN} of them are not shown here"
     for seen in look(targets, now, FIRST, calls=1):
-        yield f"{seen.target.name} ({seen.target.collector}): {words(seen) if seen.up else f'DOWN, {seen.error}'}"
+        told = "; ".join((words(seen), *seen.gaps)) if seen.up else f"DOWN, {seen.error}"
+        yield f"{seen.target.name} ({seen.target.collector}): {told}"
 
 
 def words(seen: Seen) -> str:

@@ -343,6 +343,7 @@ def _target_text(seen: Seen) -> Iterator[str]:
         yield f"    {len(seen.unmapped)} unmapped keys: {', '.join(sorted(seen.unmapped)[:20])}"
     if seen.dropped:
         yield f"    dropped {seen.dropped} ({seen.why_dropped or 'no reason told'})"
+    yield from (f"    incomplete: {line}" for line in seen.gaps)
     yield from (f"    not read: {line}" for line in seen.unseen)
     if seen.target.collector in collectors.record_formats():
         yield from (f"    {line}" for line in of_records(collectors.load()[seen.target.collector]))
@@ -378,6 +379,7 @@ def _run_json(run: RunReport) -> dict[str, object]:
             **seen.identity(), "mode_assumed": bool(seen.facts.get("mode_assumed")), "facts": seen.facts,
             "metrics": sorted(seen.metrics), "origins": seen.origins, "unmapped": seen.unmapped, "more": seen.more,
             "dropped": seen.dropped, "why_dropped": seen.why_dropped, "unseen": seen.unseen,
+            "gaps": list(seen.gaps),
         }
         for seen in run.seen
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collectors.model import Consumption, Rollout, ScrapeError, Span, Turn
+from collectors.model import Consumption, Limits, Rollout, ScrapeError, Span, Turn
 from collectors.rollouts.verifiers_rollouts import COLLECTOR
 from server.alerts.config import AlertSettings
 from server.commands import check
@@ -228,6 +228,27 @@ def test_a_batch_of_copied_files_is_dated_by_its_last_rollout(run: Path) -> None
     found = read(run, now=BEGAN + 11 * 86_400)[0]
     # Step 1's last rollout is z3: began 13 s in, ended 70 s later.
     assert found["a0"].consumptions == (Consumption(0, BEGAN + 83),)
+
+
+def test_a_run_that_was_copied_within_hours_is_dated_by_its_rollouts(tmp_path: Path) -> None:
+    """A copy dates all batches within milliseconds, an hour after the run; batch 6 is the run's own again."""
+    copied = BEGAN + 3600
+    for step in range(1, 7):
+        used = group(f"u{step}", step - 1, (1, 0), BEGAN + 90 * step)
+        write(tmp_path, step, used)
+        at = copied + 0.001 * step if step < 6 else copied + 90
+        write(tmp_path, step, shipped(used, {f"u{step}0": 0.5}), cohort="effective", at=at)
+        if step == 5:
+            reading = COLLECTOR.tail(tmp_path, {}, Limits(), copied + 60)  # type: ignore[misc]
+            assert reading.gaps == (
+                "files were copied: their times are not the run's; a batch is dated by its last rollout",
+            )
+    later = COLLECTOR.tail(tmp_path, reading.cursor, Limits(), copied + 200)  # type: ignore[misc]
+    used_at = {one.rollout_id: one.consumptions for one in (*reading.rollouts, *later.rollouts) if one.consumptions}
+    # The second rollout of a group ends 71 s after its group began.
+    expected = {f"u{step}0": (Consumption(step - 1, BEGAN + 90 * step + 71),) for step in range(1, 6)}
+    assert used_at == expected | {"u60": (Consumption(5, copied + 90),)}
+    assert later.gaps == ()
 
 
 def test_a_batch_is_read_when_it_is_written(tmp_path: Path) -> None:
