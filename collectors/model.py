@@ -238,6 +238,7 @@ FACTS: Mapping[str, str] = {
     "model": "name of the model that is trained",
     "has_sandbox": "1 when rollouts use sandboxes, 0 when the task is known to need none",
     "times_estimated": "1 when the source has no times and steps were dated backwards from the file's own time",
+    "times_copied": "1 when files that date rollouts were copied: their times are not the run's, so rates are unknown",
     "run_name": "the run's own name for itself",
     "source_path": "the directory it was first read from",
 }

@@ -4,19 +4,21 @@ Such a file is read when nobody has written to it for a few seconds, so that wha
 counted and its time is the last one; written again (a resumed run goes back), it is read again from its start. Its
 rows have no times: the file's own dates them.
 
-The cursor is ``{files: {name: {at: [size, mtime], place}}, step, mtime, memory}``: the newest files one by one, older
-ones as a step and a time, after which a file that changed shows.
+The cursor is ``{files: {name: {at: [size, mtime], place}}, step, mtime, memory, copied}``: the newest files one by one,
+older ones as a step and a time, after which a file that changed shows. ``copied``: see `readers.copies`.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from collectors.model import Cursor, Limits, Purpose, Reading, Rollout, ScrapeError
+from collectors.readers import copies
 
 # A trainer's dump is written in one go; a background thread's may pause between two blocks.
 QUIET_SECONDS = 3.0
@@ -99,7 +101,9 @@ def follow(
         read: reads a part of one file; a `ScrapeError` of it is a file that is dropped, with its reason.
         appended: files grow, and are read on where they were left.
     """
+    files = list(files)
     book = _Book(cursor, appended)
+    book.look_for_copies(files)
     rollouts: list[Rollout] = []
     rows, taken, dropped, why, more = 0, 0, 0, "", False
     for file, status in _fresh(files, book, now):
@@ -123,6 +127,7 @@ def follow(
         dropped=dropped,
         why_dropped=why,
         samples_scraped=rows,
+        **book.told_of_copies(files),
     )
 
 
@@ -154,6 +159,20 @@ class _Book:
         self._step, self._mtime = int(cursor.get("step", -1)), int(cursor.get("mtime", -1))
         self._appended = appended
         self.memory: dict[str, Any] = dict(cursor.get("memory", {}))
+        self._copied: float | None = cursor.get("copied")
+
+    def look_for_copies(self, files: Sequence[StepFile]) -> None:
+        """Decide once, as soon as there are files enough, whether those that are there were copied."""
+        if self._copied is None and len({file.step for file in files}) >= copies.STEPS_LEAST:
+            self._copied = max(0.0, copies.copied_until(_times(files).values()))
+
+    def told_of_copies(self, files: Sequence[StepFile]) -> dict[str, Any]:
+        """What a reading says of it: rates need times, and those of copied files are not the run's."""
+        if not self._copied:
+            return {}
+        newest = max(files, key=lambda file: file.step)
+        copied = max(_times([newest]).values(), default=0.0) <= self._copied
+        return {"facts": {"times_copied": float(copied)}, "gaps": (f"{copies.NOTE}; step times are unknown",) * copied}
 
     def knows(self, file: StepFile, status: os.stat_result) -> bool:
         known = self._files.get(file.name)
@@ -179,7 +198,18 @@ class _Book:
         for name in sorted(closed, key=lambda one: self._files[one]["step"])[:-REMEMBERED]:
             gone = self._files.pop(name)
             self._step, self._mtime = max(self._step, gone["step"]), max(self._mtime, gone["at"][1])
-        return {"files": self._files, "step": self._step, "mtime": self._mtime, "memory": self.memory}
+        return {"files": self._files, "step": self._step, "mtime": self._mtime, "memory": self.memory} | (
+            {} if self._copied is None else {"copied": self._copied}
+        )
+
+
+def _times(files: Sequence[StepFile]) -> dict[int, float]:
+    """Step -> modification time of its newest file."""
+    found: dict[int, float] = {}
+    for file in files:
+        with suppress(OSError):
+            found[file.step] = max(found.get(file.step, 0.0), file.path.stat().st_mtime)
+    return found
 
 
 def _mark(status: os.stat_result) -> list[int]:

@@ -81,6 +81,8 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
     return Reading(
         rollouts=(*events.rollouts, *told.rollouts),
+        facts=told.facts,
+        gaps=told.gaps,
         cursor={"events": events.cursor, "trajectory": told.cursor},
         more=events.more or told.more,
         dropped=events.dropped + told.dropped,

@@ -19,6 +19,8 @@ def _compute(view: View, found: Window) -> Answer:
     seconds = found.end - found.start
     if found.sampled:
         return Unknown("records tell of a sample of the rollouts: no rate follows from them")
+    if view.fact("times_copied"):
+        return Unknown("the files of the rollouts were copied: their times are not the run's, so no rate is known")
     if not 0 < seconds < math.inf:
         return Unknown("the first window of 10 consumed versions is not over; it fills by itself")
     rates = [(name, found.rate(name)) for name in ("dispatched", "completed")]

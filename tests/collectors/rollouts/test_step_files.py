@@ -16,6 +16,9 @@ from collectors.rollouts import (
     trl_completions,
     verl_rollouts,
 )
+from server.alerts.config import AlertSettings
+from server.commands import check
+from server.config import RunSettings, TargetSettings
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts import _written as dump
 from tests.collectors.rollouts._written import EPOCH, event, jsonl, merged, tailed, write
@@ -197,3 +200,26 @@ def test_a_group_longer_than_a_look_has_no_size(tmp_path: Path) -> None:
     found = tailed(verl_rollouts.COLLECTOR, tmp_path, EPOCH + 10.0, Limits(tail_rows=4))[0]
     assert [one.group_size for one in found] == [None] * 10 + [3] * 3
     assert len({one.rollout_id for one in found}) == 13
+
+
+@pytest.mark.parametrize(
+    ("apart", "copied", "delivered"),
+    [(0.001, 1.0, None), (90.0, 0.0, 2 / 90)],
+    ids=["copied", "as the run wrote them"],
+)
+def test_files_that_were_copied_give_no_rate(
+    tmp_path: Path, apart: float, copied: float, delivered: float | None
+) -> None:
+    """14 steps of two rollouts each, written 1 ms or 90 s apart: 2 rollouts in 90 s."""
+    for step in range(1, 15):
+        write(tmp_path / f"{step}.jsonl", dump.verl(step, [("a", 1.0), ("b", 0.0)], uid=True), EPOCH + apart * step)
+    report = check.probe([RunSettings("r", (TargetSettings(str(tmp_path)),))], AlertSettings()).runs[0]
+    (seen,) = [one for one in report.seen if one.target.collector == "verl_rollouts"]
+    lines = {line.name: line for line in report.lines}
+    note = "files were copied: their times are not the run's; step times are unknown"
+    assert seen.gaps == ((note,) if copied else ())
+    assert seen.facts.get("times_copied", 0.0) == copied
+    if delivered is None:
+        assert lines["production_samples_per_second"].why.startswith("the files of the rollouts were copied")
+    else:
+        assert lines['production_samples_per_second{stage="delivered"}'].value == pytest.approx(delivered)
