@@ -1,12 +1,16 @@
 """Is the verdict right? Simulated runs, measured truth. Exits 1 when a target is missed.
 
-    python -m bench.eval_verdict [--tuning] [--runs N] [--changes N] [--stalls N] [--jobs N]
+    python -m bench.eval_verdict [--tuning] [--runs N] [--changes N] [--stalls N] [--noisy N] [--stops N] [--dead N]
+                                 [--jobs N]
     python -m bench.eval_verdict --seed N [--without SOURCE] [--explain]
 
 Runs are drawn from seeds: rules are tuned on those of TUNING (``--tuning``) alone, and judged on JUDGING. What holds a
 run back is not asserted but measured: the same run is simulated again, relieved of one limiter at a time, and whatever
 gains most useful samples per second is right (`bench.verdict.truth`). The simulator (`bench.verdict.sim`) is one of
 events; it shares no formula with the rules.
+
+Runs of further seeds have the noise of the recorded real ones (tests/testdata/real_runs): few engines, short steps,
+numbers once a step, records of a few rollouts, bursts, an engine that dies, a trainer that stops.
 """
 
 import argparse
@@ -19,14 +23,16 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
 from bench.verdict import report
-from bench.verdict.cases import changed, stalled, steady
-from bench.verdict.config import draw
+from bench.verdict.cases import changed, noisy, one_dead, stalled, steady, stopped
+from bench.verdict.config import REAL_JUDGING, REAL_TUNING, draw
 from bench.verdict.feed import SOURCES, Feed
 from bench.verdict.sim import Sim
 from bench.verdict.truth import truth
 
 TUNING, JUDGING = range(0, 100_000), range(7_600_000, 7_700_000)
 RUNS, CHANGES, STALLS = 308, 60, 15
+# With the noise of the recorded runs: steady ones, trainers that stop, fleets that lose an engine.
+NOISY, STOPS, DEAD = 90, 15, 15
 
 Result = TypeVar("Result")
 
@@ -49,11 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             each(changed, options.changes),
             each(stalled, options.stalls),
         )
+        seeds = REAL_TUNING if options.tuning else REAL_JUDGING
+        noisy_runs, stops, dead = each(noisy, options.noisy), each(stopped, options.stops), each(one_dead, options.dead)
     lines = [report.all_sources(runs), report.one_missing(runs), report.after_change(changes), report.steadiness(runs),
-             report.liveness(stalls)]  # fmt: skip
+             report.liveness(stalls), report.noise(noisy_runs), report.contradicted(noisy_runs),
+             report.dead_engine(dead), report.liveness(stops, "i trainer stops")]  # fmt: skip
     show(report.matrix(runs))
     show(["calibration:", *report.calibration(runs), *report.told_without(runs), "worst:", *report.worst(runs)])
     show(["slowest:", *report.slowest(changes)])
+    show(["noise of recorded runs:", *report.noisiest(noisy_runs)])
     show(str(line) for line in lines)
     print(f"{time.monotonic() - begun:.0f} s")
     return 0 if all(line.ok for line in lines) else 1
@@ -91,6 +101,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--changes", type=int, default=CHANGES)
     parser.add_argument("--stalls", type=int, default=STALLS)
+    parser.add_argument("--noisy", type=int, default=NOISY)
+    parser.add_argument("--stops", type=int, default=STOPS)
+    parser.add_argument("--dead", type=int, default=DEAD)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, help="one run, explained")
     parser.add_argument("--without", choices=("", *SOURCES), default="", help="with --seed: a source that is missing")

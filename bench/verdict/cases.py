@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from bench.verdict.config import Config, between, draw
-from bench.verdict.feed import SOURCES, Told, played
+from bench.verdict.contradictions import Walker
+from bench.verdict.feed import SOURCES, Feed, Told, played
 from bench.verdict.sim import Row, Sim
 from bench.verdict.truth import Truth, truth
 from server.verdict.thresholds import CONFIDENT
@@ -69,6 +70,53 @@ def steady(seed: int, without: Sequence[str] | None = None) -> Steady:
     others = {of: _said(played(config, sim, of)[-1]) for of in without}
     hours = (late[-1].at - late[0].at) / 3600
     return Steady(config, truth(config), _said(told[-1]), others, changes, hours)
+
+
+# ---- runs with the noise of the recorded ones
+
+# From here on a verdict is expected, whichever is later; the recordings have 60 s of steps of 1 to 12 s.
+FIRST_SECONDS, FIRST_STEPS = 60.0, 10.0
+BELIEVED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Noisy:
+    """A run that does not change, with the noise of the recorded ones: every tick counts once a verdict is expected.
+
+    Attributes:
+        shares: of those ticks: right ones, and ones without a verdict.
+        believed: those wrong at a confidence of at least `BELIEVED`.
+        contradictions: rule -> ticks of the whole run.
+    """
+
+    config: Config
+    truth: Truth
+    said: Said
+    right: float
+    unknown: float
+    believed: int
+    contradictions: dict[str, int]
+
+
+def noisy(seed: int) -> Noisy:
+    config = draw(seed)
+    sim, feed, walker = Sim(config).run(), Feed(config), Walker()
+    measured, told, ticks = truth(config), list[Told](), list[Told]()
+    step = sim.rows[-1].end / len(sim.rows) if sim.rows else config.horizon
+    for one in feed.play(sim.rows, sim.pages):
+        told.append(one)
+        assert feed.seen is not None
+        walker.seen(feed.seen, one.verdict)
+        if one.at >= sim.rows[0].end + max(FIRST_SECONDS, FIRST_STEPS * step):
+            ticks.append(one)
+    wrong = [one.verdict for one in ticks if one.verdict.outcome not in (*measured.right, "unknown")]
+    return Noisy(
+        config, measured, _said(told[-1]),
+        sum(one.verdict.outcome in measured.right for one in ticks) / max(1, len(ticks)),
+        sum(one.verdict.outcome == "unknown" for one in ticks) / max(1, len(ticks)),
+        sum(verdict.confidence >= BELIEVED for verdict in wrong),
+        {name: len(found) for name, found in walker.found.items()},
+    )  # fmt: skip
 
 
 # ---- a change of the limiter
@@ -185,6 +233,10 @@ class Stalled:
 
 
 FAULTS = ("killed", "frozen", "hung")
+# A trainer's process that stops, as the recorded ones, which step every few seconds; it goes on after so long.
+STOPPED_SECONDS = 150.0
+# A stop is seen after a minute, or after as many steps as a verdict takes.
+STOP_LIMIT_SECONDS, STOP_LIMIT_STEPS = 60.0, 10.0
 # Whatever waits in the queue is trained by then, and production opened again.
 LONG = 24
 
@@ -203,6 +255,38 @@ def stalled(seed: int) -> Stalled:
     every = told[1].at - told[0].at
     seconds = max(0.0, after[0] - onset) if after else math.inf
     return Stalled(run, fault, seconds, limit + 2 * every, len(late) > len(after), onset - at)
+
+
+def stopped(seed: int) -> Stalled:
+    """A trainer's process that stops for `STOPPED_SECONDS`. ``early``: also when a stall is reported after it."""
+    rng = random.Random(seed)
+    config = draw(seed, rng.choice(("trainer", "balanced", "generator_slots", "score", "overhead_sync")))
+    step = step_seconds(config)
+    at, limit = 15 * step, max(STOP_LIMIT_SECONDS, STOP_LIMIT_STEPS * step)
+    run = replace(
+        config, fault=(at, "stopped"), resumes=max(STOPPED_SECONDS, 2 * limit), changes=(),
+        horizon=at + max(STOPPED_SECONDS, 2 * limit) + 15 * step + 2 * limit,
+    )  # fmt: skip
+    told = [one for one in played(run, Sim(run).run()) if one.verdict.outcome == "stalled"]
+    during = [one.at for one in told if at < one.at <= at + run.resumes + limit]
+    seconds = during[0] - at if during else math.inf
+    return Stalled(run, "stopped", seconds, limit + run.lag + 10.0, len(told) > len(during), 0.0)
+
+
+def one_dead(seed: int) -> Changed:
+    """One engine of two or three dies; its requests begin again on the others."""
+    config = draw(seed, random.Random(seed).choice(("trainer", "balanced", "generator_slots", "score")))
+    config = config.changed(engines=max(2, config.engines))
+    later = config.changed(engines=config.engines - 1)
+    before, after, old, new = truth(config), truth(later), step_seconds(config), step_seconds(later)
+    at = 14 * old
+    run = replace(config, horizon=at + max(14 * new, 300.0), fault=(at, "one_dead"))
+    told = played(run, Sim(run).run())
+    wrong = [one.at for one in told if one.verdict.outcome not in after.right]
+    right = [one.at for one in told if one.at > at and one.at > max(wrong, default=0.0)]
+    words = [(one.at - at, one.verdict.outcome) for one in told]
+    seconds = right[0] - at if right else math.inf
+    return Changed(run, "one_dead", before, after, seconds, new, 0.0, words)
 
 
 def held_up(sim: Sim, at: float, fault: str) -> float:

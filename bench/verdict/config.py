@@ -11,6 +11,21 @@ KINDS = (
 )  # fmt: skip
 """What a configuration is drawn around; what holds it back is measured, not taken from here."""
 
+REAL_TUNING, REAL_JUDGING = range(200_000, 300_000), range(7_800_000, 7_900_000)
+"""Seeds of runs with the noise of the recorded ones (tests/testdata/real_runs): `_real`."""
+
+# Of the recordings: seconds of a step, engines, and a batch of 16 samples in groups of 4 (others have more).
+REAL_STEP_SECONDS = (2.0, 15.0)
+REAL_ENGINES = 3
+REAL_GROUPS = (4, 4, 8)
+REAL_BATCHES = (16, 32, 64)
+# TRL traces 8 rollouts of every 8th policy version.
+REAL_TRACED = (0, 8, 8, 4)
+# Engines of the recordings stood still for 5 to 30 % of the time, in bursts.
+REAL_BURST_EVERY_SECONDS, REAL_BURST_SHARES = (5.0, 40.0), (0.05, 0.30)
+# Spread of the logarithm of the trainer's seconds on a machine that others use, too.
+REAL_JITTER = (0.05, 0.40)
+
 Change = tuple[float, str, float]
 """(when, field of the configuration, its new value)."""
 
@@ -30,6 +45,11 @@ class Config:
         every: steps from checkpoint to checkpoint; pause: engines stand still while weights are published.
         page: seconds between two pages; lag: from the end of a step to its row.
         census, phases: what tells where rollouts are.
+        row_only: queue and rollouts in flight are in the step's row alone: no page has them.
+        traced: policy versions from one batch with records to the next, of which `traces` rollouts are recorded, and
+            the row lacks the groups' outcomes; 0: no records, exact outcomes in each row.
+        burst_every, burst: engines stand still for `burst` seconds after every `burst_every` (0: never).
+        resumes: seconds after which a trainer that was stopped goes on.
     """
 
     seed: int
@@ -73,6 +93,12 @@ class Config:
     horizon: float = 900.0
     changes: tuple[Change, ...] = ()
     fault: tuple[float, str] = (math.inf, "")
+    row_only: bool = False
+    traced: int = 0
+    traces: int = 8
+    burst_every: float = 0.0
+    burst: float = 0.0
+    resumes: float = math.inf
 
     @property
     def overhead(self) -> float:
@@ -86,8 +112,15 @@ class Config:
 def draw(seed: int, kind: str = "") -> Config:
     """The run of a seed."""
     rng = random.Random(seed)
+    if is_real(seed):
+        return _real(rng, seed, kind)
     kind = kind or KINDS[seed % len(KINDS)]
     return _sync(rng, seed, kind) if kind.startswith("sync") else _async(rng, seed, kind)
+
+
+def is_real(seed: int) -> bool:
+    """Is it a seed of a run with the noise of the recorded ones?"""
+    return seed in REAL_TUNING or seed in REAL_JUDGING
 
 
 def between(rng: random.Random, low: float, high: float) -> float:
@@ -123,7 +156,29 @@ _STARVED = ("generator", "boot", "tool", "score", "scorer", "zero_filtered", "ga
 
 
 def _async(rng: random.Random, seed: int, kind: str) -> Config:
-    sizes, step = _sizes(rng), between(rng, 10.0, 1200.0)
+    return _of_sizes(rng, seed, kind, _sizes(rng), between(rng, 10.0, 1200.0))
+
+
+def _real(rng: random.Random, seed: int, kind: str) -> Config:
+    """As the recorded runs: few engines, short steps, a log alone, records of a few rollouts, bursts."""
+    asynchronous = [one for one in KINDS if not one.startswith("sync")]
+    sizes = {
+        "engines": rng.randint(1, REAL_ENGINES), "batch": rng.choice(REAL_BATCHES), "group": rng.choice(REAL_GROUPS),
+    }  # fmt: skip
+    sizes["batch"] = max(sizes["batch"], 4 * sizes["group"])
+    step = between(rng, *REAL_STEP_SECONDS)
+    made = _of_sizes(rng, seed, kind or asynchronous[seed % len(asynchronous)], sizes, step)
+    every = between(rng, *REAL_BURST_EVERY_SECONDS) if rng.random() < 0.5 else 0.0
+    # Records of trained rollouts tell nothing of groups that a filter removed before: there the row has their share.
+    traced = 0 if made.filtered else rng.choice(REAL_TRACED)
+    return replace(
+        made, page=5.0, lag=min(made.lag, 5.0), census=False, row_only=rng.random() < 0.7, traced=traced,
+        phases=made.phases or made.kind in ("boot", "tool", "score"), jitter=between(rng, *REAL_JITTER),
+        burst_every=every, burst=every * rng.uniform(*REAL_BURST_SHARES),
+    )  # fmt: skip
+
+
+def _of_sizes(rng: random.Random, seed: int, kind: str, sizes: dict[str, int], step: float) -> Config:
     made = Config(seed, kind, **sizes, **_noise(rng, step), **_rollout(rng, kind, sizes))  # type: ignore[arg-type]
     made = _engines(rng, made)
     rate, made = _special(rng, made, _rate(made))

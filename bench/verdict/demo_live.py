@@ -65,6 +65,14 @@ RIGHT: dict[str, tuple[str, ...]] = {
 """Outcomes that are right of each scenario, as it was built."""
 
 
+RIGHT_CAUSES: dict[str, tuple[str, ...]] = {
+    # 128 sandboxes may start at once, 552 are queued, and 97 % of the quota is used: two of three rollouts boot.
+    "gb300-sandbox-wall": ("spin_up", "starting_limit", "quota"),
+    "qwen3-235b-slime": ("long_tail",),
+}
+"""Causes that are right, where the scenario has a single one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """What the product stated. `at`: seconds since the live phase began, below zero in the history."""
@@ -99,6 +107,14 @@ class Judged:
         return [
             tick for tick in self.live
             if not self.right(tick) and tick.outcome != UNKNOWN and tick.confidence >= confidence
+        ]  # fmt: skip
+
+    def misnamed(self) -> list[Tick]:
+        """Live ticks with the right outcome, and a wrong cause that is believed."""
+        causes = RIGHT_CAUSES.get(self.scenario)
+        return [
+            tick for tick in self.live
+            if causes and self.right(tick) and tick.cause not in causes and tick.confidence >= BELIEVED
         ]  # fmt: skip
 
     def minutes(self) -> Iterator[float]:
@@ -175,20 +191,18 @@ def _tick(at: float, status: Status) -> Tick:
 
 # ---- the report
 
-HEADER = (
-    f"{'scenario':22} {'seed':>4} {'mode':7} {'history':>7} {'live':>5} {'>=.5':>5} {'>=.8':>5}  right of each minute"
-)
+HEADER = f"{'scenario':22} {'seed':>4} {'mode':7} {'history':>7} {'live':>5} {'>=.5':>5} {'>=.8':>5} {'cause':>5}  right of each minute"
 
 
 def line(found: Judged) -> str:
-    """One row of the table: share of right ticks in history and live, ticks wrong with confidence, by minute."""
+    """One row: share of right ticks in history and live, ticks wrong with confidence, with a wrong cause, by minute."""
     history = [tick for tick in found.ticks if tick.at <= 0]
     shares = [sum(map(found.right, ticks)) / max(1, len(ticks)) for ticks in (history, found.live)]
     by_minute = " ".join(f"{share * 100:3.0f}" for share in found.minutes())
     last = found.live[-1]
     worst = max(found.wrong(0.0), key=lambda tick: tick.confidence, default=None)
     text = f"{found.scenario:22} {found.seed:4} {found.mode:7} {shares[0]:7.0%} {shares[1]:5.0%}"
-    text += f" {len(found.wrong(BELIEVED)):5} {len(found.wrong(CERTAIN)):5}  {by_minute}"
+    text += f" {len(found.wrong(BELIEVED)):5} {len(found.wrong(CERTAIN)):5} {len(found.misnamed()):5}  {by_minute}"
     text += f"  {last.outcome}/{last.cause} {last.confidence:.2f}"
     return text + (f"; worst {worst.outcome}/{worst.cause} {worst.confidence:.2f} at {worst.at:.0f} s" if worst else "")
 
@@ -224,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line(found), flush=True)
             for text in (*report(found.contradictions), *(changes(found) if options.ticks else ())):
                 print(f"  {text}", flush=True)
-            wrong += len(found.wrong(BELIEVED))
+            wrong += len(found.wrong(BELIEVED)) + len(found.misnamed())
             contradicted += len(found.contradictions)
     print(f"{len(chosen)} runs; ticks wrong at {BELIEVED} and above: {wrong}; contradictions: {contradicted}")
     return min(1, wrong + contradicted)

@@ -89,6 +89,9 @@ class Engine:
         self._order += 1
         heappush(self._ends, (one.end, self._order, one))
 
+    def running_requests(self) -> list[Request]:
+        return [entry[2] for entry in self._ends if entry[2].state == "running"]
+
     def leave(self, one: Request) -> None:
         """Out of the running ones; its progress is kept."""
         grown = self.progress - one.begun

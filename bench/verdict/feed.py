@@ -11,10 +11,11 @@ from typing import Any, cast
 
 from bench.verdict.config import Config
 from bench.verdict.sim import Page, Row, Sim
-from collectors.model import Labels
+from collectors.model import Consumption, Labels, Rollout, Target
 from server import signals
 from server.answers import Answers
 from server.derive import Deriver
+from server.rollout_ingest import RolloutIngest
 from server.signals._model import TargetHealth
 from server.store.types import Batch, SeriesKey
 from server.verdict.inputs import Seen
@@ -29,10 +30,13 @@ SOURCES = ("engines", "queue", "in_flight", "wait", "zero")
 ENGINE = ("generator_requests_running", "generator_requests_waiting", "kv_cache_usage_ratio", "generator_tokens_total",
           "generator_preemptions_total", "generator_requests_finished_total")  # fmt: skip
 _OF = {
-    "queue": ("stale_dropped_rollouts", "backpressure_seconds", "dispatch_gate_wait_seconds"),
+    "queue": ("stale_dropped_rollouts", "backpressure_seconds", "dispatch_gate_wait_seconds", "queue_samples"),
+    "in_flight": ("in_flight_rollouts",),
     "wait": ("trainer_wait_seconds", "generation_seconds"),
     "zero": ("groups_all_solved_ratio", "groups_none_solved_ratio"),
 }
+IN_FLIGHT: Labels = (("state", "generating"),)
+_TRAINER = Target("trainer", "run", "trl_traces", "trainer", path="/nowhere")
 _SIGNALS = {item.name: item for item in signals.load()}
 
 
@@ -59,6 +63,7 @@ class Feed:
     missing: str = ""
     deriver: Deriver = field(init=False)
     answers: Answers = field(init=False)
+    records: RolloutIngest = field(init=False)
     seen: Seen | None = None
 
     def __post_init__(self) -> None:
@@ -70,6 +75,9 @@ class Feed:
         }  # fmt: skip
         if not c.sync and self.missing != "zero":
             facts["filters_zero_advantage"] = float(c.filtered)
+        if c.row_only:
+            facts["max_in_flight"] = c.cap
+        self.records = RolloutIngest(facts=facts)
         self.deriver.facts.update(facts)
         self.deriver.mode = "sync_split" if c.sync else "async"
 
@@ -103,6 +111,8 @@ class Feed:
         self.deriver.see(TargetHealth("trainer", "prime_rl", "trainer", True, ts, ts, self.config.page))
         if self.missing != "engines":
             self._engines(ts, page)
+        if self.config.row_only:
+            return
         if not self.config.sync and self.missing != "queue":
             self.deriver.sample(ts, "trainer", "queue_samples", (), page.queue)
         if not self.config.sync and self.missing != "in_flight":
@@ -110,12 +120,13 @@ class Feed:
 
     def _engines(self, ts: float, page: Page) -> None:
         for number in range(self.config.engines):
-            up, name = bool(page.engines), f"engine-{number}"
+            read = page.engines[number] if page.engines else None
+            up, name = read is not None, f"engine-{number}"
             last = ts if up else T0 + self.config.fault[0]
             self.deriver.see(TargetHealth(name, "vllm", "generator", up, ts, last, self.config.page))
-            if not up:
+            if read is None:
                 continue
-            for metric, value in zip(ENGINE, page.engines[number], strict=True):
+            for metric, value in zip(ENGINE, read, strict=True):
                 self.deriver.sample(ts, name, metric, (), value)
             self.deriver.sample(ts, name, "kv_cache_capacity_tokens", (), self.config.kv_tokens)
 
@@ -135,7 +146,7 @@ class Feed:
         hidden = _OF.get(self.missing, ())
         phases = self.missing == "in_flight"
         values = {
-            (name, ()): value for name, value in row.values.items()
+            (name, IN_FLIGHT if name == "in_flight_rollouts" else ()): value for name, value in row.values.items()
             if name not in hidden and not (phases and name.startswith("rollout_"))
         }  # fmt: skip
         newest = self.deriver.book.newest_of_all()
@@ -143,6 +154,29 @@ class Feed:
             self.deriver.step_met = T0 + tick
         said = self.deriver.step("trainer", 0, row.number, T0 + row.end, "trainer", values)
         self.answers.write(said, Batch(run="run"))
+        if self.config.traced:
+            self._traces(row)
+
+    def _traces(self, row: Row) -> None:
+        """Records of the first rollouts of every so many batches, as TRL's traces: a sample, which nothing counts."""
+        ts, version = T0 + row.end, row.number
+        self.deriver.rollouts.publish(version, ts)
+        if version % self.config.traced or self.missing == "zero":
+            return
+        size = self.config.group
+        records = [
+            Rollout(
+                f"{version}/{number}-{place}", str(number), size, purpose="train", version_dispatched=begun,
+                consumptions=(Consumption(version, ts),), reward=self._reward(dull, place), sampled=True,
+            )
+            for number, dull, begun in row.groups for place in range(size)
+        ]  # fmt: skip
+        for arrival in self.records.take(_TRAINER, records[: self.config.traces], ts).arrivals:
+            self.deriver.rollout(arrival)
+
+    def _reward(self, dull: bool, place: int) -> float:
+        """Equal ones where the group is dull: all solve it, or none."""
+        return float(self.config.easy >= 0.5) if dull else float(place % 2)
 
 
 def ticks(config: Config) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from bench.verdict.cases import Changed, Stalled, Steady
+from bench.verdict.cases import Changed, Noisy, Stalled, Steady
 from bench.verdict.feed import SOURCES
 from server.verdict.model import OUTCOMES
 
@@ -92,9 +92,44 @@ def steadiness(runs: Sequence[Steady]) -> Line:
     return Line("d steady state", text, changes <= PER_HOUR * hours)
 
 
-def liveness(runs: Sequence[Stalled]) -> Line:
+def liveness(runs: Sequence[Stalled], name: str = "e stalls") -> Line:
     bad = [f"{one.fault} {one.config.seed}" for one in runs if not one.right]
-    return Line("e stalls", f"{len(runs) - len(bad)} of {len(runs)} found in time {bad}", len(bad) <= 0.05 * len(runs))
+    return Line(name, f"{len(runs) - len(bad)} of {len(runs)} found in time {bad}", len(bad) <= 0.05 * len(runs))
+
+
+def noise(runs: Sequence[Noisy]) -> Line:
+    """Of runs with the noise of the recorded ones."""
+    good = sum(one.said.outcome in one.truth.right for one in runs)
+    wrong = [one for one in runs if one.believed]
+    share = sum(one.right for one in runs) / max(1, len(runs))
+    none = sum(one.unknown for one in runs) / max(1, len(runs))
+    text = f"{good} of {len(runs)} right at the end; of all ticks {share:.1%} right, {none:.1%} without a verdict; "
+    text += f"wrong at 0.5 and above in {len(wrong)} runs, {sum(one.believed for one in wrong)} ticks"
+    return Line("f noise of recorded runs", text, good >= ACCURACY * len(runs) and not wrong)
+
+
+def contradicted(runs: Sequence[Noisy]) -> Line:
+    found = Counter[str]()
+    for one in runs:
+        found.update(one.contradictions)
+    text = ", ".join(f"{name}: {count} ticks" for name, count in found.most_common()) or "none"
+    return Line("g contradictions", text, not found)
+
+
+def dead_engine(runs: Sequence[Changed]) -> Line:
+    """No target of its own: most of these do not change their limiter, and must then keep their verdict."""
+    late = [one for one in runs if one.seconds > one.limit]
+    text = f"{len(runs) - len(late)} of {len(runs)} right within max(2 min, 2 steps) "
+    text += str([f"{one.config.seed} {one.after.top}" for one in late])
+    return Line("h one engine dies", text, len(late) <= (1 - ACCURACY) * len(runs))
+
+
+def noisiest(runs: Sequence[Noisy]) -> Iterable[str]:
+    """Wrong ones, those believed for the most ticks first."""
+    wrong = [one for one in runs if one.believed or one.said.outcome not in one.truth.right]
+    for one in sorted(wrong, key=lambda one: -one.believed)[:WORST]:
+        yield (f"  seed {one.config.seed} ({one.config.kind}): {one.said}; right {one.right:.0%}, "
+               f"believed {one.believed}; measured {one.truth}")  # fmt: skip
 
 
 def worst(runs: Sequence[Steady]) -> Iterable[str]:

@@ -4,7 +4,7 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from bench.verdict.config import Config
@@ -46,6 +46,9 @@ class Sim:
         self._scoring = False
         self._dead = False
         self._hung = False
+        self._gone: list[Engine] = []
+        self._stopped_until = 0.0
+        self._numbers = count(1)
         self._new_step(0.0)
 
     # ---- the clock
@@ -58,6 +61,8 @@ class Sim:
         for when, name, value in c.changes:
             self.at(when, self._change, name, value)
         self.at(c.fault[0], self._fault, c.fault[1])
+        if c.burst:
+            self.at(c.burst_every, self._burst, True)
         if self._watched:
             self.at(0.0, self._page)
         if c.sync:
@@ -72,8 +77,11 @@ class Sim:
 
     def _page(self) -> None:
         """A page of each engine; a killed one gives none."""
-        told = []
+        told: list[tuple[float, ...] | None] = []
         for one in self.engines:
+            if one in self._gone:
+                told.append(None)
+                continue
             one.advance(self.now)
             waits = sum(request.state != "dead" for request in one.waiting)
             told.append(
@@ -95,12 +103,43 @@ class Sim:
         if not self.c.sync:
             self._pump()
 
+    def _burst(self, on: bool) -> None:
+        """Engines stand still, and go on."""
+        self._pause(on)
+        self.at(self.now + (self.c.burst if on else self.c.burst_every), self._burst, not on)
+
     def _fault(self, kind: str) -> None:
+        if kind == "one_dead":
+            self._lose(self.engines[0])
+            return
+        if kind == "stopped":
+            self._stop()
+            return
         self._dead, self._hung = kind == "killed", kind == "hung"
         for one in self.engines:
             one.advance(self.now)
             one.frozen = kind in ("killed", "frozen")
             self._plan(one)
+
+    def _lose(self, engine: Engine) -> None:
+        """It dies; its requests begin again on the others."""
+        engine.advance(self.now)
+        engine.frozen = True
+        self._plan(engine)
+        self._gone.append(engine)
+        owners = [one.owner for one in (*engine.running_requests(), *engine.waiting) if one.state != "dead"]
+        for owner in owners:
+            self._submit(owner)  # type: ignore[arg-type]
+
+    def _stop(self) -> None:
+        """The trainer's process stops, with dispatch and scoring in it; engines end what they run, and idle."""
+        self._stopped_until = self.now + self.c.resumes
+        goes_on = (self._engine, self._page, self._burst)
+        self._heap = [
+            (when if what in goes_on else max(when, self.now) + self.c.resumes, order, what, args)
+            for when, order, what, args in self._heap
+        ]
+        heapify(self._heap)
 
     # ---- engines
 
@@ -119,11 +158,14 @@ class Sim:
         engine.admit()
         self._plan(engine)
         for request in ended:
-            self._generated(request.owner)  # type: ignore[arg-type]
+            if self.now < self._stopped_until:
+                self.at(self._stopped_until, self._generated, request.owner)
+            else:
+                self._generated(request.owner)  # type: ignore[arg-type]
 
     def _submit(self, rollout: Rollout) -> None:
         self._enter(rollout, "generating")
-        engine = min(self.engines, key=lambda one: one.load)
+        engine = min((one for one in self.engines if one not in self._gone), key=lambda one: one.load)
         turns = max(1, self.c.turns)
         before = self.c.prompt + rollout.tokens * rollout.turns / turns
         rollout.request = Request(rollout, max(1.0, rollout.tokens / turns), before)
@@ -224,7 +266,7 @@ class Sim:
                 self._abort(one)
             elif one.state:
                 self._enter(one, "")
-        dull = self._rng.random() < self.c.zero
+        dull = group.dull = self._rng.random() < self.c.zero
         self._dull += dull
         self._groups += 1
         if dull and self.c.filtered and not self.c.sync:
@@ -278,7 +320,7 @@ class Sim:
 
     def _begin(self) -> None:
         if self._group is None:
-            self._group = Group(self.version, self.c.group)
+            self._group = Group(self.version, self.c.group, number=next(self._numbers))
             self._accepted += self.c.group
         group = self._group
         if group.begun + 1 >= self.c.group + self.c.oversample:
@@ -316,10 +358,10 @@ class Sim:
         batch = [self.queue.popleft() for _ in range(self.c.batch // self.c.group)]
         useful = sum(self.useful.pop(id(one)) * one.need for one in batch)
         self._ready = False
-        self._train(self.now - self._step_start, useful)
+        self._train(self.now - self._step_start, useful, tuple((one.number, one.dull, one.version) for one in batch))
         self._pump()
 
-    def _train(self, wait: float, useful: float) -> None:
+    def _train(self, wait: float, useful: float, groups: tuple[tuple[int, bool, int], ...] = ()) -> None:
         if self._hung:
             return
         c, number = self.c, len(self.rows) + 1
@@ -339,16 +381,18 @@ class Sim:
         if c.pause:
             self.at(self.now + busy - publish, self._pause, True)
             self.at(self.now + busy, self._pause, False)
-        self.at(self.now + busy, self._stepped, values, useful)
+        self.at(self.now + busy, self._stepped, values, useful, groups)
 
     def _jittered(self, mean: float) -> float:
         return mean * math.exp(self._steps_rng.gauss(0.0, self.c.jitter))
 
-    def _stepped(self, values: dict[str, float], useful: float) -> None:
+    def _stepped(
+        self, values: dict[str, float], useful: float, groups: tuple[tuple[int, bool, int], ...] = ()
+    ) -> None:  # fmt: skip
         self._hold(self._held_since is not None)
         values |= {"trainer_step_seconds": self.now - self._step_start, "trainer_samples": float(self.c.batch)}
         self.version += 1
-        self.rows.append(Row(self.now, len(self.rows) + 1, values | self._logged(), useful))
+        self.rows.append(Row(self.now, len(self.rows) + 1, values | self._logged(), useful, groups))
         self._new_step(self.now)
         if self.c.sync:
             self._sync_step()
@@ -365,7 +409,9 @@ class Sim:
             told["backpressure_seconds"] = self._held
         if self._dropped:
             told["stale_dropped_rollouts"] = float(self._dropped)
-        if self._groups:
+        if c.row_only:
+            told |= {"queue_samples": float(self._waiting), "in_flight_rollouts": float(self.in_flight)}
+        if self._groups and not c.traced:
             share = self._dull / self._groups
             told |= {"groups_all_solved_ratio": share * c.easy, "groups_none_solved_ratio": share * (1 - c.easy)}
         if self._score_seconds:

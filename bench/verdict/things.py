@@ -13,6 +13,8 @@ class Group:
     generated: int = 0
     scored: int = 0
     over: bool = False
+    dull: bool = False
+    number: int = 0
     members: list["Rollout"] = field(default_factory=list)
 
 
@@ -32,19 +34,23 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the trainer logs of a step, at its end. ``useful``: samples with a gradient, as many as to be expected."""
+    """What the trainer logs of a step, at its end. ``useful``: samples with a gradient, as many as to be expected.
+
+    ``groups``: (number, whether all its rewards are equal, version it was begun at) of each group of the batch.
+    """
 
     end: float
     number: int
     values: dict[str, float]
     useful: float
+    groups: tuple[tuple[int, bool, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What can be read at one instant: of each engine, rollouts by state, samples in the queue."""
+    """What can be read at one instant: of each engine (None: it is dead), rollouts by state, samples in the queue."""
 
     at: float
-    engines: tuple[tuple[float, ...], ...]
+    engines: tuple[tuple[float, ...] | None, ...]
     census: dict[str, int]
     queue: int
