@@ -295,7 +295,7 @@ def held_up(sim: Sim, at: float, fault: str) -> float:
     if fault != "frozen":
         return last
     # The page of an engine that froze at rest may show no request ever: then it counts from the last step, too.
-    asked = (page.at for page in sim.pages if page.at >= at and any(one[0] + one[1] for one in page.engines))
+    asked = (page.at for page in sim.pages if page.at >= at and any(one[0] + one[1] for one in page.engines if one))
     return next(asked, last)
 
 

@@ -68,7 +68,6 @@ RIGHT: dict[str, tuple[str, ...]] = {
 RIGHT_CAUSES: dict[str, tuple[str, ...]] = {
     # 128 sandboxes may start at once, 552 are queued, and 97 % of the quota is used: two of three rollouts boot.
     "gb300-sandbox-wall": ("spin_up", "starting_limit", "quota"),
-    "qwen3-235b-slime": ("long_tail",),
 }
 """Causes that are right, where the scenario has a single one."""
 
@@ -191,7 +190,10 @@ def _tick(at: float, status: Status) -> Tick:
 
 # ---- the report
 
-HEADER = f"{'scenario':22} {'seed':>4} {'mode':7} {'history':>7} {'live':>5} {'>=.5':>5} {'>=.8':>5} {'cause':>5}  right of each minute"
+HEADER = (
+    f"{'scenario':22} {'seed':>4} {'mode':7} {'history':>7} {'live':>5} {'>=.5':>5} {'>=.8':>5} {'cause':>5}"
+    "  right of each minute"
+)
 
 
 def line(found: Judged) -> str:
