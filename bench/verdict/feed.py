@@ -35,6 +35,7 @@ _OF = {
     "wait": ("trainer_wait_seconds", "generation_seconds"),
     "zero": ("groups_all_solved_ratio", "groups_none_solved_ratio"),
 }
+INSTANTS = frozenset({"queue_samples", "in_flight_rollouts"})
 IN_FLIGHT: Labels = (("state", "generating"),)
 _TRAINER = Target("trainer", "run", "trl_traces", "trainer", path="/nowhere")
 _SIGNALS = {item.name: item for item in signals.load()}
@@ -149,6 +150,10 @@ class Feed:
             (name, IN_FLIGHT if name == "in_flight_rollouts" else ()): value for name, value in row.values.items()
             if name not in hidden and not (phases and name.startswith("rollout_"))
         }  # fmt: skip
+        for name in INSTANTS & row.values.keys() - set(hidden):
+            # A gauge that is only reported with a step is a gauge of that moment, too (`server.ingest`).
+            labels = IN_FLIGHT if name == "in_flight_rollouts" else ()
+            self.deriver.sample(T0 + row.end, "trainer", name, labels, row.values[name])
         newest = self.deriver.book.newest_of_all()
         if newest is None or T0 + row.end > newest.ts:
             self.deriver.step_met = T0 + tick

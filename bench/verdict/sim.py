@@ -135,7 +135,8 @@ class Sim:
         """The trainer's process stops, with dispatch and scoring in it; engines end what they run, and idle."""
         self._stopped_until = self.now + self.c.resumes
         goes_on = (self._engine, self._page, self._burst)
-        self._heap = [
+        # In place: `run` holds the list.
+        self._heap[:] = [
             (when if what in goes_on else max(when, self.now) + self.c.resumes, order, what, args)
             for when, order, what, args in self._heap
         ]
