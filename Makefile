@@ -52,10 +52,10 @@ bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, 
 bench-ui: $(VENV)/.dev $(PLOTLY) $(WRITERS)/.ready node_modules/.ready ## looking: first chart, datum to pixel, open tabs, memory, beside TensorBoard and trackio (15 minutes)
 	@$(BIN)/python -m bench.ui $(ARGS)
 
-eval-verdict: $(VENV)/.dev ## is the verdict right? 300 simulated runs against measured truth, with a confusion matrix (15 minutes)
+eval-verdict: $(VENV)/.dev ## is the verdict right? simulated runs against measured truth, recorded real runs, live demos (30 minutes)
 	@$(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py
-	@$(BIN)/python -m bench.eval_verdict $(ARGS)
-	@$(BIN)/python -m bench.real_runs
+	@failed=0; for part in "eval_verdict $(ARGS)" real_runs verdict.demo_live; do \
+	  $(BIN)/python -m bench.$$part || failed=1; done; exit $$failed
 
 screenshots: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## every page, light and dark, wide and narrow, from demos whose clock stands still (4 minutes)
 	@$(BIN)/python -m bench.screenshots $(ARGS)
