@@ -17,7 +17,7 @@ from server.signals._spinup import PARTS as SPINUP
 from server.signals._window import StepKey
 from server.store.types import RolloutGroupRow, RolloutRow
 
-# The widest grid of ticks there is (history older than a day): what lies further apart nobody watched.
+# Ticks further apart than this, and than the grid they are on, have a time between them in which nothing was collected.
 WATCHED_SECONDS = 60.0
 
 # Kinds that remember by themselves what they saw last; what was seen of an engine or a record is in the store.
@@ -113,18 +113,18 @@ class Counting:
                 state.add((), amount * (1.0 if window is None else max(1.0, min(window, float(number - before)))))
                 state.seen[axis] = [float(incarnation), float(number)]
 
-    def answered(self, emissions: Iterable[tuple[str, float, Answer]]) -> None:
+    def answered(self, emissions: Iterable[tuple[str, float, Answer]], grid: float = 0.0) -> None:
         """What signals said at a tick, per hour, over the time since the tick before; one asked twice adds nothing."""
         for name, now, answer in emissions:
             counter = self._of_signals.get(name)
             if counter is not None:
-                self._integrate(counter, now, () if isinstance(answer, (Unknown, NotApplicable)) else answer)
+                self._integrate(counter, now, () if isinstance(answer, (Unknown, NotApplicable)) else answer, grid)
 
-    def _integrate(self, counter: Counter, now: float, values: Iterable[Value]) -> None:
+    def _integrate(self, counter: Counter, now: float, values: Iterable[Value], grid: float) -> None:
         state = self.states[counter.name]
         (before,) = state.seen.get("tick", [now])
         state.seen["tick"] = [max(now, before)]
-        watched = now - before if now - before <= WATCHED_SECONDS else 0.0
+        watched = now - before if now - before <= max(WATCHED_SECONDS, grid) else 0.0
         for value in values if watched > 0 else ():
             if not isnan(value.value):
                 kept = tuple([pair for pair in value.labels if pair[0] in counter.by])

@@ -238,13 +238,16 @@ class Deriver:
             self.running_since, self.step_met, self.histograms.by_metric(), self.rollouts,
         )  # fmt: skip
 
-    def tick(self, now: float) -> list[Emission]:
-        """Answers of every tick signal at `now`, and of those from rollout records when any came since the last."""
+    def tick(self, now: float, grid: float = 0.0) -> list[Emission]:
+        """Answers of every tick signal at `now`, and of those from rollout records when any came since the last.
+
+        ``grid``: seconds between ticks where history is worked off on a wider grid than the live one.
+        """
         view, asked = self.view(now), self._ticks
         if self.rollouts.changed:
             self.rollouts.changed, asked = False, [*self._ticks, *self._recorded]
         found = self._asker.answers(asked, view)
-        self.counting.answered(found)
+        self.counting.answered(found, grid)
         return found
 
     def steps_now(self, now: float) -> list[Emission]:

@@ -35,9 +35,10 @@ TICK_SECONDS = 5.0
 # A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
 # are not.
 CARRIED_REPORTS = 3
-# History older than a day is worked off on a grid of a minute: 30 days are 43,000 ticks instead of 518,000, and no
-# chart that wide shows more.
-OLD_SECONDS, OLD_TICK_SECONDS = 86_400.0, 60.0
+# Ticks further apart in history: a chart of three days shows no more, and 10,000 steps of 34 s are 3,400 ticks instead
+# of 68,000. (older than, into the run by at least, seconds between ticks); the first that fits. A short run is judged
+# as finely as it was live, whenever it is read.
+GRIDS = ((86_400.0, 21_600.0, 300.0), (86_400.0, 0.0, 60.0), (3_600.0, 3_600.0, 60.0))
 # No checkpoint, eval or queue takes a day, nor ten times what a stall is.
 ABANDONED_SECONDS, ABANDONED_FACTOR = 86_400.0, 10.0
 # Points per transaction while history is worked off: large enough to be fast, small enough to be seen soon.
@@ -86,6 +87,8 @@ class RunDriver:
         self._revived = ""
         self._counted: dict[int, float] = {}
         self.watermark: float | None = None
+        # Event time of the run's first datum.
+        self._begun = row.first_ts / 1000 if row.first_ts is not None else -math.inf
         # Set from another thread to end `advance` at its next tick: what it has is written, the rest waits.
         self.stopped = False
         self._recover(row)
@@ -223,7 +226,7 @@ class RunDriver:
             self._reach_the_present(tick)
             over = self.deriver.lifecycle == "finished"
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
-            said = self.deriver.tick(tick)
+            said = self.deriver.tick(tick, self._grid(tick))
             self._answers.write([answer for answer in said if not (over and is_gap(answer[2]))], batch)
             batch.events += self._marks.fresh(self.deriver)
             self.watermark = tick
@@ -269,7 +272,10 @@ class RunDriver:
         if self.watermark is not None:
             return self._next_tick(self.watermark, t)
         first = self._upcoming()
-        return None if first is None or first > t else math.ceil(first / TICK_SECONDS) * TICK_SECONDS
+        if first is None or first > t:
+            return None
+        self._begun = first
+        return math.ceil(first / TICK_SECONDS) * TICK_SECONDS
 
     def _upcoming(self) -> float | None:
         """Event time of the first datum not yet fed."""
@@ -286,12 +292,17 @@ class RunDriver:
 
     def _next_tick(self, tick: float, t: float) -> float:
         """The following grid instant; where nothing reports, straight to the next datum (a gap costs nothing)."""
-        grid = TICK_SECONDS if self._present - tick <= OLD_SECONDS else OLD_TICK_SECONDS
+        grid = self._grid(tick)
         following = (math.floor(tick / grid) + 1) * grid
         if self.deriver.alive(tick):
             return following
         upcoming = self._upcoming()
         return max(following, math.floor(min(t if upcoming is None else upcoming, t) / TICK_SECONDS) * TICK_SECONDS)
+
+    def _grid(self, tick: float) -> float:
+        """Seconds from one tick to the next where something reports."""
+        age, into = self._present - tick, tick - self._begun
+        return next((grid for older, later, grid in GRIDS if age > older and into >= later), TICK_SECONDS)
 
     def _feed_until(self, tick: float, batch: Batch) -> None:
         """Samples and steps up to `tick`: a tick sees exactly what was there at its instant."""

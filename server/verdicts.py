@@ -49,6 +49,8 @@ class RunVerdicts:
         self._key: tuple[str, str] | None = None
         self._as_of: float | None = None
         self._text = ""
+        # What `_text` is not made of yet: while history is worked off, only the newest is stored.
+        self._unsaved: tuple[Memory | None, Verdict, float] | None = None
         self._told: set[str] = set()
 
     # ---- at every tick
@@ -60,7 +62,7 @@ class RunVerdicts:
             return
         if before is not None and now - before > row_limit(deriver.book):
             self._gap(before + row_limit(deriver.book), answers, batch, replayed)
-        verdict = self._ask(_seen(now, deriver, answers))
+        verdict = self._ask(_seen(now, deriver, answers), replayed)
         self._as_of, self._said = now, (verdict.summary, verdict.since)
         changed = self._note(now, verdict, batch, replayed)
         if changed or before is None or floor(now / BEAT_SECONDS) != floor(before / BEAT_SECONDS):
@@ -89,15 +91,19 @@ class RunVerdicts:
 
     # ---- asking
 
-    def _ask(self, seen: Seen) -> Verdict:
+    def _ask(self, seen: Seen, replayed: bool) -> Verdict:
         try:
             memory, verdict = self._judge(self._memory, seen)
+            if replayed and verdict.outcome in OUTCOMES:
+                # Of thousands of verdicts in history only the newest is stored: a quarter of their cost was JSON.
+                self._memory, self._unsaved = memory, (memory, verdict, seen.now)
+                return verdict
             text = _stored(memory, verdict, seen.now)
         except Exception as error:  # noqa: BLE001 - the same tick would fail for ever; the run goes on without it
             return self._fault(type(error).__name__, error, seen.now)
         if len(text) > STATE_BYTES:
             return self._fault(f"more than {STATE_BYTES:,} bytes to remember", None, seen.now)
-        self._memory, self._text = memory, text
+        self._memory, self._text, self._unsaved = memory, text, None
         return verdict
 
     def _fault(self, what: str, error: Exception | None, now: float) -> Verdict:
@@ -108,13 +114,19 @@ class RunVerdicts:
         words = f"the rules could not judge this run ({what}); the server's log has the whole error"
         since = self._said[1] if self._said[0] == words else now
         verdict = Verdict("unknown", "incomplete", since=since, summary=words)
-        self._text = _stored(self._memory, verdict, now)
+        self._text, self._unsaved = _stored(self._memory, verdict, now), None
         return verdict
 
     # ---- surviving a restart
 
     def states(self) -> Mapping[str, tuple[int, str]]:
         """Memory and newest verdict as JSON, under the rules' version."""
+        if self._unsaved is not None:
+            unsaved, self._unsaved = self._unsaved, None
+            try:
+                self._text = _stored(*unsaved)
+            except ValueError as error:  # a number that is not finite: the stored verdict stays
+                self._fault(type(error).__name__, error, unsaved[2])
         return {STATE: (RULES_VERSION, self._text)} if self._text else {}
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:

@@ -8,11 +8,12 @@ process, times where the sink has none, resumed runs.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from collectors.model import Collector, Cursor, Limits, Reading, Sample, ScrapeError
+from collectors.model import Collector, Cursor, Labels, Limits, Reading, Sample, ScrapeError
 from collectors.readers.jsonl import number
 from collectors.readers.rows import Logged, Logs
 from collectors.trainers import _dating, _sources
@@ -100,6 +101,20 @@ def tail(framework: Framework, path: Path, cursor: Cursor, limits: Limits, now: 
         raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the keys of a row mean. A log has a few layouts, and a row of a known one costs a third.
+
+    Attributes:
+        marks: of all its keys. needs: those that `Framework.derive` sees. unmapped: those without a meaning.
+    """
+
+    marks: frozenset[int]
+    mapped: tuple[tuple[str, Key], ...]
+    needs: tuple[str, ...]
+    unmapped: tuple[str, ...]
+
+
 class _Tail:
     """One call of `tail`. The cursor is ``{source, at, facts, own, axes, totals, ts, life, finished}``."""
 
@@ -109,6 +124,8 @@ class _Tail:
         self.samples: list[Sample] = []
         self.unmapped: dict[str, int] = {}
         self.origins, self.folds = Origins(), Folds()
+        self._layouts: dict[tuple[str, ...], _Layout] = {}
+        self._derived: dict[tuple[str, Labels], str] = {}
         self.source = _sources.follow(framework.sinks, path, self.memory.get("source", {}), self._known)
         self.context = self._context()
 
@@ -193,11 +210,12 @@ class _Tail:
                 self.memory.setdefault("rewound", []).append(piece.axis)
             steps[str(piece.step)] = known
             axis["ts"] = ts
-        known["keys"] = sorted({*known["keys"], *map(mark, piece.values)})
-        known["values"].update({key: piece.values[key] for key in piece.values if key in self.framework.needs})
+        layout = self._layout(piece.values)
+        known["keys"] = sorted(layout.marks.union(known["keys"]))
+        known["values"].update({key: piece.values[key] for key in layout.needs})
         while len(steps) > KEPT_STEPS:
             del steps[min(steps, key=int)]
-        self._samples(replace(piece, ts=known["ts"]), known)
+        self._samples(Piece(piece.axis, piece.step, known["ts"], piece.values), layout, known)
         self.memory["ts"] = max(self.memory.get("ts", piece.ts), known["ts"])
 
     def _same_step(self, steps: Mapping[str, Memory], piece: Piece) -> Memory | None:
@@ -206,40 +224,65 @@ class _Tail:
         if known is None:
             return None
         newest = max(steps, key=int) == str(piece.step)
-        again = not set(map(mark, piece.values)).isdisjoint(known["keys"])
         # Rows of the newest step may repeat a key (a correction, a step logged twice): the later word wins.
-        return known if newest or not again else None
+        return known if newest or self._layout(piece.values).marks.isdisjoint(known["keys"]) else None
 
-    def _samples(self, piece: Piece, known: Memory) -> None:
-        step = (piece.ts, piece.step, piece.axis)
-        for key, value in piece.values.items():
-            found = self._mapped(key)
-            for ours in found or ():
-                self._sample(ours, key, value, known, step)
-            if found is None:
-                name = key[:UNMAPPED_LENGTH]
-                self.unmapped[name] = self.unmapped.get(name, 0) + 1
-        for ours, keys, value in self.folds.told():
-            self.samples.append(Sample(ours.metric, value, ours.labels, *step))
+    def _layout(self, values: Mapping[str, float]) -> _Layout:
+        keys = tuple(values)
+        layout = self._layouts.get(keys)
+        if layout is None:
+            mapped = {key: self._mapped(key) for key in keys}
+            layout = self._layouts[keys] = _Layout(
+                frozenset(map(mark, keys)),
+                tuple((key, ours) for key, found in mapped.items() for ours in found or ()),
+                tuple(key for key in keys if key in self.framework.needs),
+                tuple(key[:UNMAPPED_LENGTH] for key, found in mapped.items() if found is None),
+            )
+            for key, ours in layout.mapped:
+                if not ours.fold:
+                    self.origins.add(ours.metric, key)
+        return layout
+
+    def _samples(self, piece: Piece, layout: _Layout, known: Memory) -> None:
+        values, ts, step, axis = piece.values, piece.ts, piece.step, piece.axis
+        for key, ours in layout.mapped:
+            value: float | None = values[key]
+            if ours.reduction == "total":
+                value = self._delta(key, values[key], axis)
+                if value is None:
+                    continue
+            assert value is not None
+            if ours.fold:
+                self.folds.add(known, ours, key, value * ours.scale + ours.offset)
+            else:
+                value = value * ours.scale + ours.offset
+                self.samples.append(Sample(ours.metric, value, ours.labels, ts, step, axis))
+        for name in layout.unmapped:
+            self.unmapped[name] = self.unmapped.get(name, 0) + 1
+        for ours, keys, folded in self.folds.told():
+            self.samples.append(Sample(ours.metric, folded, ours.labels, ts, step, axis))
             for key in keys:
                 self.origins.add(ours.metric, key)
         if self.framework.derive is not None:
-            merged, told = replace(piece, values=known["values"]), known.setdefault("told", {})
-            for metric, labels, value in self.framework.derive(merged, self.context):
-                # Each row of a step derives anew; only what is new, or other than before, is said.
-                if told.get(told_as := str(mark(f"{metric}{labels}"))) != value:
-                    self.samples.append(Sample(metric, value, labels, *step))
-                    self.origins.add(metric, "of several keys")
-                told[told_as] = value
+            self._derive(piece, known)
 
-    def _sample(self, ours: Key, key: str, value: float, known: Memory, step: tuple[float, int, str]) -> None:
-        told = self._delta(key, value, step[-1]) if ours.reduction == "total" else value
-        if told is not None and ours.fold:
-            self.folds.add(known, ours, key, told * ours.scale + ours.offset)
-            return
-        if told is not None:
-            self.samples.append(Sample(ours.metric, told * ours.scale + ours.offset, ours.labels, *step))
-        self.origins.add(ours.metric, key)
+    def _derive(self, piece: Piece, known: Memory) -> None:
+        """Metrics that follow from several keys of the step so far."""
+        assert self.framework.derive is not None
+        merged, told = Piece(piece.axis, piece.step, piece.ts, known["values"]), known.setdefault("told", {})
+        for metric, labels, derived in self.framework.derive(merged, self.context):
+            # Each row of a step derives anew; only what is new, or other than before, is said.
+            if told.get(told_as := self._told_as(metric, labels)) != derived:
+                self.samples.append(Sample(metric, derived, labels, piece.ts, piece.step, piece.axis))
+            told[told_as] = derived
+
+    def _told_as(self, metric: str, labels: Labels) -> str:
+        """A derived metric's name in the memory of a step."""
+        found = self._derived.get((metric, labels))
+        if found is None:
+            self.origins.add(metric, "of several keys")
+            found = self._derived[(metric, labels)] = str(mark(f"{metric}{labels}"))
+        return found
 
     def _delta(self, key: str, value: float, axis: str) -> float | None:
         """What a total grew by since the row before. None for the first one met: when that was counted is not known."""
@@ -303,8 +346,13 @@ class _Tail:
 
 def finite(framework: Framework, values: Mapping[str, Any]) -> dict[str, float]:
     """Finite numbers by key, prefixes taken off; texts and flags are none."""
-    figures = ((key, number(value)) for key, value in values.items())
-    return {_stripped(framework, key): figure for key, figure in figures if figure is not None}
+    # Nearly all values are floats: to ask `number` about each was a fifth of reading a long log.
+    figures = {
+        key: value
+        for key, given in values.items()
+        if (value := (given if isfinite(given) else None) if type(given) is float else number(given)) is not None
+    }
+    return {_stripped(framework, key): value for key, value in figures.items()} if framework.strip else figures
 
 
 def _one_piece(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:

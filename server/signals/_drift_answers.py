@@ -7,7 +7,7 @@ from typing import Any
 
 from collectors.model import Labels
 from server.signals._drift import MOVED, NEEDED, Watch
-from server.signals._drift_points import WATCHED, Tracks, Watched, saved, tracks
+from server.signals._drift_points import WATCHED, Tracks, Watched, followed
 from server.signals._model import Answer, Unknown, Value, View
 from server.signals._trend import trend
 
@@ -25,12 +25,12 @@ def ratio(watched: Watched, hint: str) -> Remember:
     """The two functions' first of a signal (see `fold`): factor of one behaviour against its baseline."""
 
     def remember(memory: Any, view: View) -> tuple[Any, Answer]:
-        found = tracks(memory, view, watched)
+        found = followed(memory, view, watched)
         values = [
             Value(factor if factor is not None else math.nan, labels, words(watched, watch))
-            for labels, watch, factor in ((labels, watch, watch.factor) for labels, watch in shown(found))
+            for labels, watch, factor in ((labels, watch, watch.factor) for labels, watch in shown(found.tracks))
         ]
-        return saved(found), _unlabelled(values) or Unknown(hint)
+        return found.memory, _unlabelled(values) or Unknown(hint)
 
     return remember
 
@@ -43,9 +43,9 @@ def of_all(value: Callable[[Watched, Watch], tuple[float, str]], hint: str, anno
         kept: dict[str, Any] = {}
         told = list(memory.get(TOLD, ()))
         for watched in WATCHED:
-            found = tracks(memory.get(watched.of), view, watched)
-            kept[watched.of] = saved(found)
-            for labels, watch in shown(found):
+            found = followed(memory.get(watched.of), view, watched)
+            kept[watched.of] = found.memory
+            for labels, watch in shown(found.tracks):
                 number, why = value(watched, watch)
                 values.append(Value(number, tuple(sorted((*labels, ("of", watched.of)))), why))
                 told += _news(watched, labels, watch, told)

@@ -5,16 +5,19 @@ and for prefill to decode what the engines counted. Each step counts once: in wh
 often they are read, and whichever life of the trainer played it last.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from server.signals._drift import Point, Watch
 from server.signals._model import View
 from server.signals._ticks import grown
-from server.signals._window import KEPT_STEPS
+from server.signals._window import KEPT_STEPS, StepKey
 
 CUT = "truncation_ratio"
+_CUT: StepKey = (CUT, ())
 ENGINES = ("generator_prompt_tokens_total", "generator_tokens_total")
 # The engines' counters are read over five minutes: points closer together would count the same tokens twice.
 APART_SECONDS = 300.0
@@ -77,6 +80,8 @@ class Track:
     life: int
     watch: Watch
     pending: dict[int, Point] = field(default_factory=dict)
+    # The watch with all pending points; None: to be made again. A step as a rule adds one point to it.
+    _ahead: Watch | None = None
 
     def take(self, told: Told) -> None:
         """Points that are new, or newer words on those that may still change."""
@@ -84,16 +89,26 @@ class Track:
             return
         if told.life > self.life and told.points:
             self._rewind(told.life, told.points[0][0])
-        last = self.watch.last
-        self.pending.update((point[0], point) for point in told.points if point[0] > last)
-        for step in sorted(self.pending)[:-LATE_STEPS]:
-            self.watch.add(self.pending.pop(step))
+        last, pending = self.watch.last, self.pending
+        for point in told.points:
+            step = point[0]
+            if step <= last or pending.get(step) == point:
+                continue
+            if self._ahead is not None and (not pending or step > max(pending)):
+                self._ahead.add(point)
+            else:
+                self._ahead = None
+            pending[step] = point
+        if len(pending) > LATE_STEPS:
+            for step in sorted(pending)[:-LATE_STEPS]:
+                self.watch.add(pending.pop(step))
 
     def _rewind(self, life: int, step: int) -> None:
         """A later life plays steps again from the one it begins with: what the earlier one made of them is void."""
         self.life = life
         self.pending = {at: point for at, point in self.pending.items() if at < step}
         self.watch.rewind(step)
+        self._ahead = None
 
     @property
     def newest(self) -> Point | None:
@@ -102,11 +117,12 @@ class Track:
         return self.watch.recent[-1] if self.watch.recent else None
 
     def now(self) -> Watch:
-        """The watch with the newest points, too."""
-        found = Watch.load(self.watch.saved())
-        for step in sorted(self.pending):
-            found.add(self.pending[step])
-        return found
+        """The watch with the newest points, too. Valid until the next `take`; not to be changed."""
+        if self._ahead is None:
+            self._ahead = Watch.load(self.watch.saved())
+            for step in sorted(self.pending):
+                self._ahead.add(self.pending[step])
+        return self._ahead
 
     def saved(self) -> list[Any]:
         """As JSON."""
@@ -122,9 +138,37 @@ Tracks = dict[str, Track]
 """By environment; "" is the run's own."""
 
 
-def tracks(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> Tracks:
-    """What was remembered, with what the view knows of it now."""
-    found = {name: Track.load(saved) for name, saved in (memory or {}).items()}
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The tracks of one behaviour at one instant. ``memory``: the same as JSON."""
+
+    tracks: Tracks
+    memory: dict[str, Any]
+
+
+# Tracks by the identity of the JSON that was made of them: loading each again at every step was a third of the cost of
+# the drift signals. An entry is taken out when it is used, because the track then changes and the JSON does not.
+_LOADED: OrderedDict[int, tuple[list[Any], Track]] = OrderedDict()
+MOST_LOADED = 1024
+
+
+def followed(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> Followed:
+    """What was remembered, with what the view knows of it now.
+
+    Several signals remember the same tracks: from equal memories the same view makes them once.
+    """
+    made: list[tuple[Mapping[str, Any] | None, Followed]] = view.once(f"tracks:{watched.of}", lambda _: [])
+    for before, result in made:
+        if before == memory:
+            return result
+    found = _tracks(memory, view, watched)
+    result = Followed(found, {name: _saved(track) for name, track in found.items()})
+    made.append((memory, result))
+    return result
+
+
+def _tracks(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> Tracks:
+    found = {name: _loaded(saved) for name, saved in (memory or {}).items()}
     for name, told in _told(view, watched, found).items():
         track = found.get(name)
         if track is None and len(found) > MOST_ENVIRONMENTS:
@@ -136,39 +180,55 @@ def tracks(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> Tr
     return found
 
 
-def saved(found: Tracks) -> dict[str, Any]:
-    """As JSON."""
-    return {name: track.saved() for name, track in found.items()}
+def _loaded(saved: list[Any]) -> Track:
+    kept = _LOADED.pop(id(saved), None)
+    return kept[1] if kept is not None and kept[0] is saved else Track.load(saved)
+
+
+def _saved(track: Track) -> list[Any]:
+    saved = track.saved()
+    _LOADED[id(saved)] = (saved, track)
+    while len(_LOADED) > MOST_LOADED:
+        with suppress(KeyError):
+            _LOADED.popitem(last=False)
+    return saved
 
 
 # ---- where points come from
 
 
 def _told(view: View, watched: Watched, known: Tracks) -> dict[str, Told]:
-    told: dict[str, Told] = dict(view.once(f"drift:{watched.of}", lambda _: _shared(view, watched)))
-    counted = _engines(view, known.get("")) if watched.counted and "" not in told else None
+    told = _records(view, watched) if watched.recorded else {}
+    own = known.get("")
+    logged = _log(view, watched, own)
+    if logged is not None:
+        return {**told, "": logged}
+    counted = _engines(view, own) if watched.counted and "" not in told else None
     return told | ({"": counted} if counted is not None else {})
 
 
-def _shared(view: View, watched: Watched) -> dict[str, Told]:
-    """What is the same whoever asks."""
-    found = _records(view, watched) if watched.recorded else {}
-    logged = _log(view, watched)
-    return {**found, "": logged} if logged is not None else found
-
-
-def _log(view: View, watched: Watched) -> Told | None:
+def _log(view: View, watched: Watched, known: Track | None) -> Told | None:
+    """Points of the log that the track does not hold yet; of another life or basis all of them."""
     keys = [(name, ()) for name in (watched.logged, watched.by) if name]
     rows = view.steps.rows(*keys, count=KEPT_STEPS, until=view.now)
     if not rows:
         return None
-    cut = {row.number: row.values[(CUT, ())] for row in view.steps.rows((CUT, ()), count=KEPT_STEPS, until=view.now)}
+    life, after = rows[-1].incarnation, -1
+    if known is not None and known.basis == "log" and known.life == life:
+        after = known.watch.last
+    cut = {}
+    for row in reversed(view.steps.rows(_CUT, count=KEPT_STEPS, until=view.now)):
+        if row.number <= after:
+            break
+        cut[row.number] = row.values[_CUT]
     points = []
-    for row in rows:
+    for row in reversed(rows):
+        if row.number <= after:
+            break
         value, by = row.values[keys[0]], row.values[keys[1]] if watched.by else 1.0
         if by > 0:
             points.append((row.number, row.ts, value / by, cut.get(row.number)))
-    return Told("log", rows[-1].incarnation, points)
+    return Told("log", life, points[::-1])
 
 
 def _records(view: View, watched: Watched) -> dict[str, Told]:

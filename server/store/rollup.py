@@ -16,6 +16,10 @@ MINUTE_MS = 60_000
 TIERS = (60_000, 600_000, 3_600_000)
 """Bucket widths in ms, fine to coarse, each a multiple of the one before. A 10 s tier would outgrow the raw rows."""
 
+SLOTS_AT_ONCE = 18
+"""Three hours of history in one transaction: of a run read from its log, a slot alone is 30 rows a series and costs as
+many seeks. With 1,000 targets every 5 s that would be 11 M rows, but then the slots are closed as they end."""
+
 LATENESS_MS = 15_000
 """How long a bucket stays open after its end: three scrape intervals. What is later still is marked dirty."""
 
@@ -44,12 +48,16 @@ def last_value(dialect: str) -> str:
 
 
 def _raw_sql(dialect: str, scope: str) -> str:
-    # CROSS JOIN fixes SQLite's order: seek per series. A scan of the slot reads ten minutes to close one.
-    slot = "x.slot = :slot AND " if dialect == "sqlite" else ""
+    # CROSS JOIN fixes SQLite's order: seek per slot and series. A scan of the slot reads ten minutes to close one.
+    slots, join, slot = "", "", ""
+    if dialect == "sqlite":
+        slots = "slots AS (SELECT :slot AS slot UNION ALL SELECT slot + 1 FROM slots WHERE slot < :last_slot),"
+        join, slot = "CROSS JOIN slots", "x.slot = slots.slot AND "
     return f"""
-WITH scope AS ({scope}),
+WITH RECURSIVE scope AS ({scope}),
+{slots}
 raw AS (
-  SELECT x.series, x.ts, x.v FROM scope CROSS JOIN samples x
+  SELECT x.series, x.ts, x.v FROM scope {join} CROSS JOIN samples x
    WHERE {slot}x.series = scope.series AND x.ts >= :start AND x.ts < :end
   UNION ALL
   SELECT p.series, p.ts, p.v FROM scope CROSS JOIN points p
@@ -85,7 +93,7 @@ def due(run: RunRow, rolled: int | None, watermark: int, lateness: int) -> bool:
 
 
 def close_next(connection: Connection, run: int, watermark: int, lateness: int) -> bool:
-    """Close the next stretch (at most one slot, so that the lock is held shortly). False: nothing left to close."""
+    """Close the next stretch, at most `SLOTS_AT_ONCE`. False: nothing left to close."""
     rolled = _lock(connection, run)
     end = floor(watermark - lateness, MINUTE_MS)
     found = _next_data(connection, run, rolled or 0)
@@ -95,7 +103,7 @@ def close_next(connection: Connection, run: int, watermark: int, lateness: int) 
         return False
     # From the next row on: what lies before it is empty, and closing it is only a matter of saying so.
     start = end if found is None else max(floor(found, MINUTE_MS), rolled or 0)
-    upto = end if start >= end else min(end, floor(start, SLOT_MS) + SLOT_MS)
+    upto = end if start >= end else min(end, floor(start, SLOT_MS) + SLOTS_AT_ONCE * SLOT_MS)
     if start < upto:
         _raw(connection, _EVERY_SERIES, run, start, upto)
     begun = start if rolled is None else rolled
@@ -142,8 +150,10 @@ def _lock(connection: Connection, run: int) -> int | None:
 
 
 def _raw(connection: Connection, scope: str, run: int, start: int, end: int) -> None:
-    """1-minute buckets of [start, end), which lies within one slot."""
-    values = {"run": run, "slot": start // SLOT_MS, "start": start, "end": end}
+    """1-minute buckets of [start, end)."""
+    values = {
+        "run": run, "slot": start // SLOT_MS, "last_slot": (end - 1) // SLOT_MS, "start": start, "end": end,
+    }  # fmt: skip
     connection.execute(text(_raw_sql(connection.dialect.name, scope)), values)
 
 

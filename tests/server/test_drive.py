@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
@@ -38,16 +39,29 @@ def test_ticks_stand_on_the_grid_of_event_time(store: Store) -> None:
     assert [v for _, v, _ in points(store, "generator_requests_now", (("state", "running"),))] == [10, 11, 12, 13]
 
 
-def test_what_is_older_than_a_day_is_on_a_grid_of_a_minute_in_whatever_pieces_it_comes(store: Store) -> None:
-    """A piece's end is no present: a week in a hundred pieces would have its last day of each on the 5 s grid."""
-    now = T0 + 7 * 86_400
+@pytest.mark.parametrize(
+    ("begin", "age", "ticks"),
+    [
+        (0, 3_000, range(0, 605, 5)),  # the last hour
+        (0, 50_000, range(0, 605, 5)),  # the first hour of a run of today
+        (7_200, 50_000, range(0, 601, 60)),
+        (0, 7 * 86_400, range(0, 601, 60)),
+        (25_200, 7 * 86_400, (0, 300, 600)),
+    ],
+)
+def test_ticks_of_long_history_are_further_apart_in_whatever_pieces_it_comes(
+    store: Store, begin: int, age: int, ticks: Sequence[int]
+) -> None:
+    """A piece's end is no present: a week in a hundred pieces would have its last hour of each on the 5 s grid."""
+    first = T0 - T0 % 300
     with bench(store) as run:
-        for n in range(24):
-            run.commit(ENGINE, page(10, 100 * n), T0 + 5 * n)
-            run.driver.advance(T0 + 5 * n, present=now)
-        run.driver.advance(T0 + 120, present=now)
+        run.commit(ENGINE, page(10, 0), first)
+        run.driver.advance(first, present=first + begin + age)
+        for n in range(121):
+            run.commit(ENGINE, page(10, 100 * n), first + begin + 5 * n)
+            run.driver.advance(first + begin + 5 * n, present=first + begin + age)
     found = points(store, "generator_requests_now", (("state", "running"),))
-    assert [ts / 1000 - T0 for ts, _, _ in found] == [0, 60, 120]
+    assert [at for ts, _, _ in found if (at := ts / 1000 - first - begin) >= 0] == [*ticks]
 
 
 def test_steps_are_points_at_their_own_time(store: Store) -> None:
