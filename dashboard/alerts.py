@@ -13,6 +13,7 @@ from dashboard import urlstate
 from dashboard.facts import View, joined
 from dashboard.format import text
 from dashboard.panels import PANELS
+from server.query.run_state import LIVE, RunState
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SilenceInfo
 
 SEVERITIES: Mapping[str, tuple[str, str]] = {
@@ -52,27 +53,61 @@ def key(alert: AlertInfo) -> str:
     return f"{alert.fingerprint}-{alert.active_at:.0f}"
 
 
-def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo]) -> View:
+def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunState) -> View:
     """The overview's short list: what fires, what is pending, and below it what was resolved last."""
     known = [alert for alert in alerts if not alert.muted]
     shown = [*known, *history][:_BRIEF]
+    if state.name in NOT_EVALUATED:
+        note = _unevaluated(alerts, state)
+        return {"o.al": [], "o.sum": "Not evaluated now", "o.s": "unknown", "o.more": [0, note]}
     open_, muted = firing(alerts), len(alerts) - len(known)
     hidden = len(known) - len(known[:_BRIEF])
     cells: View = {
         "o.al": [key(alert) for alert in shown],
-        "o.sum": f"{open_} firing" if open_ else "Nothing fires",
-        "o.s": worst(alerts) if open_ else "ok",
-        "o.more": joined(f"{hidden} more" if hidden else "", f"{muted} muted" if muted else ""),
+        **_summed(open_, known, alerts, state),
+        # The browser adds to them those that the card has no room for.
+        "o.more": [hidden, f"{muted} muted" if muted else ""],
     }
     for alert in shown:
         cells |= _row(alert, None)
     return cells
 
 
+NOT_EVALUATED = frozenset({"not_collected", "catching_up"})
+"""States of a run in which its rules are not evaluated at the present: silence is no good news then."""
+
+
+def evaluated(alerts: Iterable[AlertInfo], states: Mapping[str, RunState]) -> list[AlertInfo]:
+    """Alerts of runs whose rules are evaluated now."""
+    return [one for one in alerts if one.run not in states or states[one.run].name not in NOT_EVALUATED]
+
+
+def _unevaluated(alerts: Sequence[AlertInfo], state: RunState) -> str:
+    if state.name == "catching_up":
+        return "Alerts appear once the run has caught up"
+    count = firing(alerts)
+    return f"{count} fired when the run was last collected" if count else "None fired when the run was last collected"
+
+
+def _summed(open_: int, known: Sequence[AlertInfo], alerts: Sequence[AlertInfo], state: RunState) -> View:
+    """Keys ``o.sum``, ``o.s``."""
+    pending = [alert for alert in known if alert.state == "pending"]
+    if open_:
+        return {"o.sum": f"{open_} firing", "o.s": worst(alerts)}
+    if pending:
+        return {"o.sum": f"{len(pending)} pending", "o.s": gravest(pending)}
+    return {"o.sum": "No active alerts", "o.s": "unknown" if state.over else "ok"}
+
+
+def gravest(alerts: Iterable[AlertInfo]) -> str:
+    """The state of the gravest of these alerts, whether it fires or not; "ok" without any."""
+    found = {_severity(alert.severity)[0] for alert in alerts}
+    return next((state for state in ("critical", "watch", "unknown") if state in found), "ok")
+
+
 def worst(alerts: Iterable[AlertInfo]) -> str:
     """The state of the gravest alert that fires; "ok" when none does."""
-    found = {_severity(alert.severity)[0] for alert in alerts if _open(alert)}
-    return next((state for state in ("critical", "watch", "unknown") if state in found), "ok")
+    return gravest(alert for alert in alerts if _open(alert))
 
 
 def board(
@@ -82,11 +117,17 @@ def board(
     deliveries: Sequence[DeliveryInfo],
     silences: Sequence[SilenceInfo],
     receivers: Sequence[str] | None,
+    state: RunState = LIVE,
 ) -> View:
-    """The whole Alerts page. ``receivers``: names as configured; None when that is not known here."""
+    """The whole Alerts page.
+
+    Args:
+        receivers: names as configured; None when that is not known here.
+        state: of the run that the page is about; live for a page about all runs.
+    """
     by_name = {rule.name: rule for rule in rules}
     shown, cells = _lists(alerts)
-    cells |= _head(alerts, rules) | {"al.history": [key(alert) for alert in history]}
+    cells |= _head(alerts, rules, state) | {"al.history": [key(alert) for alert in history]}
     for alert in [*shown, *history]:
         cells |= _row(alert, by_name.get(alert.name))
     for alert in shown:
@@ -95,21 +136,26 @@ def board(
     return cells
 
 
-def _head(alerts: Sequence[AlertInfo], rules: Sequence[RuleInfo]) -> View:
+def _head(alerts: Sequence[AlertInfo], rules: Sequence[RuleInfo], state: RunState) -> View:
+    if state.name in NOT_EVALUATED:
+        note = _unevaluated(alerts, state)
+        return {"al.head": "Not evaluated now", "al.s": "unknown", "al.sub": note, "al.none": ""}
     count, able = firing(alerts), sum(not rule.why for rule in rules)
     pending = sum(alert.state == "pending" for alert in alerts)
     muted = sum(alert.state == "firing" and bool(alert.muted) for alert in alerts)
     silent = len(rules) - able
-    words = "Nothing fires" if not count else f"{count} alert{'s' if count > 1 else ''} firing"
-    watch = f"{able} rule{'s' if able != 1 else ''} watching"
+    words = f"{count} alert{'s' if count > 1 else ''} firing" if count else "No alert fires"
+    if not count and not pending:
+        words = "No active alerts"
+    watch = f"{able} rule{'s' if able != 1 else ''} active"
     return {
         "al.head": words,
-        "al.s": worst(alerts),
+        "al.s": worst(alerts) if count else gravest(alert for alert in alerts if alert.state == "pending"),
         "al.sub": joined(
             f"{pending} pending" if pending else "",
             f"{muted} muted" if muted else "",
             watch,
-            f"{silent} without a source yet" if silent else "",
+            f"{silent} without data" if silent else "",
         ),
         "al.none": "" if count else _quiet(able, silent),
     }
@@ -117,11 +163,11 @@ def _head(alerts: Sequence[AlertInfo], rules: Sequence[RuleInfo]) -> View:
 
 def _quiet(able: int, silent: int) -> str:
     if not able and not silent:
-        return "There are no rules: nothing will ever fire here."
+        return "There are no rules, so no alert can fire."
     if not able:
-        return "No rule has its source yet: nothing can fire until one has. The list of rules says what is missing."
-    more = f"{silent} cannot fire: the list of rules says what each of them lacks." if silent else ""
-    return f"{able} rule{'s watch' if able > 1 else ' watches'} this. {more}".strip()
+        return "No rule has data yet, so no alert can fire. See Rules for what is missing."
+    more = f"{silent} lack{'s' if silent == 1 else ''} data; see Rules." if silent else ""
+    return f"{able} rule{'s' if able > 1 else ''} active. {more}".strip()
 
 
 def _lists(alerts: Sequence[AlertInfo]) -> tuple[list[AlertInfo], View]:
@@ -178,8 +224,13 @@ def title(name: str) -> str:
     return " ".join(part for part in (words[:1] + rest) if part.strip(" _-")) or name
 
 
+_LASTS = re.compile(r" for (?:more|longer) than .*$")
+"""How a summary says for how long its condition holds, which a pending alert's does not yet."""
+
+
 def _summary(alert: AlertInfo, rule: RuleInfo | None) -> str:
-    return alert.annotations.get("summary") or (rule.expression if rule else "")
+    found = alert.annotations.get("summary") or (rule.expression if rule else "")
+    return _LASTS.sub("", found) if alert.state == "pending" else found
 
 
 def _terms(alert: AlertInfo, rule: RuleInfo | None) -> dict[str, Any]:
@@ -293,7 +344,7 @@ def _deliveries(deliveries: Sequence[DeliveryInfo], receivers: Sequence[str] | N
     }
     nobody = receivers is not None and not receivers
     told = "Configured: " + ", ".join(receivers) if receivers else ""
-    cells["d.none"] = "No receiver is configured: nobody is told." if nobody else "" if deliveries else "None sent yet."
+    cells["d.none"] = "No receivers: alerts appear only here." if nobody else "" if deliveries else "None sent yet."
     cells["d.who"] = told
     # Shown as long as nothing tells that somebody has configured one.
     cells["d.how"] = "1" if nobody or (receivers is None and not deliveries) else ""

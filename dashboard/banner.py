@@ -1,8 +1,12 @@
 """The banner: one sentence on what holds the run back, or honestly what is measured until a verdict exists."""
 
+from dataclasses import replace
+
 from dashboard import verdict
 from dashboard.facts import Facts, View, joined
-from dashboard.format import parts, text
+from dashboard.format import parts, text, tight
+from dashboard.state import WORDS, progress
+from server.query.summary import RunSummary
 
 PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
 _LIFE = {
@@ -12,12 +16,97 @@ _LIFE = {
     "finished": "Finished",
     "crashed": "Crashed",
 }
+# Share of a finished run's time below which a limiter is not worth a word.
+LEAST_SHARE = 0.05
 
 
 def banner(facts: Facts) -> View:
-    """Keys ``b.*``: chip, headline, text, what stands behind the verdict, the step split and what is measured."""
-    cells = _chip(facts) | _headline(facts) | _split(facts) | {"b.text": _text(facts), "b.note": _note(facts)}
-    return cells | verdict.behind(_verdict(facts)) | _cost(facts)
+    """Keys ``b.*``: chip, headline, text, what stands behind the verdict, the step split and what is measured.
+
+    A verdict is shown as one only while it describes the present. Otherwise the banner says which state the run is
+    in, and the last verdict stands below with its time.
+    """
+    if facts.present:
+        found = _verdict(facts)
+        says = (
+            _chip(facts)
+            | _headline(facts)
+            | {"b.text": _text(facts)}
+            | verdict.behind(found)
+            | _cost(facts)
+            | _NO_CLOCK
+        )
+    else:
+        says = _over(facts) if facts.over else _absent(facts)
+    return says | _split(facts) | {"b.note": _note(facts)}
+
+
+_NO_CLOCK: View = {"b.clock": None, "b.at": None, "b.at.w": "", "b.last": "", "b.last.at": None}
+"""Cells of a banner that is not about the present."""
+
+
+def _absent(facts: Facts) -> View:
+    """Of a run that catches up, or that no collector follows: no verdict, no cost, nothing to try."""
+    state, last = facts.status.state, _verdict(facts).get("last") or {}
+    cells: View = {**_NO_CLOCK, "b.chip": WORDS[state.name], "b.chip.s": state.name, "b.cause": "", "b.since": None}
+    cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **verdict.behind({})}
+    if state.name == "catching_up":
+        done = text(state.progress, "ratio") if state.progress is not None else ""
+        left = f"; {progress(replace(state, progress=None))}" if state.seconds_left is not None else ""
+        cells |= {"b.head": "Reading history" + (": " if done else ""), "b.num": done, "b.tail": left}
+        cells["b.text"] = "No verdict, no advice and no alerts until the run has caught up."
+        cells |= {"b.at.w": "numbers as of", "b.at": state.as_of}
+    else:
+        never = state.since is None
+        cells |= {"b.head": "Not collected yet" if never else "Not collected since ", "b.num": "", "b.tail": ""}
+        cells["b.clock"] = state.since
+        cells["b.text"] = "No collector follows this run, so what it does now is unknown."
+    if last:
+        outcome, cause = str(last.get("outcome", "")), last.get("cause")
+        cells["b.last"] = f"{verdict.named(outcome, cause)}. {tight(str(last.get('summary') or ''))}".strip()
+        cells["b.last.at"] = last.get("as_of")
+    return cells
+
+
+def _over(facts: Facts) -> View:
+    """A finished run in the past tense: how long, how much, and what held it back for how much of its time."""
+    found, state = facts.status.summary, facts.status.state
+    lifecycle = facts.status.lifecycle.capitalize()
+    cells: View = {**_NO_CLOCK, "b.chip": lifecycle, "b.chip.s": "over", "b.cause": "", "b.since": None}
+    cells |= {"b.meta": "ended" if state.as_of is not None else "", "b.age": state.as_of, **verdict.behind({})}
+    cells |= {"b.usd": "", "b.share": "", "b.num": "", "b.tail": ""}
+    steps = f"{found.steps:,} steps" if found and found.steps is not None else ""
+    lasted = text(found.seconds, "seconds") if found and found.seconds is not None else ""
+    figures = " in ".join(filter(None, (steps, lasted)))
+    reward = f"final reward {text(found.reward, '')}" if found and found.reward is not None else ""
+    cells["b.head"] = joined(figures, reward) or f"{lifecycle}: no step was recorded"
+    last = verdict.named(str(_verdict(facts).get("outcome", "")), _verdict(facts).get("cause"))
+    end = f"At its end: {_low(last)}." if _named(facts) else ""
+    cells["b.text"] = " ".join(filter(None, (_limits(found) if found else "", end)))
+    if found and found.usd is not None:
+        cells["b.usd"] = f"${found.usd:,.2f}"
+        idle = f", ${found.idle_usd:,.2f} of it idle" if found.idle_usd is not None else ""
+        cells["b.share"] = f"for the whole run at its last hourly rate{idle}"
+    return cells
+
+
+def _low(words: str) -> str:
+    return words[:1].lower() + words[1:]
+
+
+def _limits(found: RunSummary) -> str:
+    """``Limited by: sandbox-bound 61%, generator-bound 22%. Balanced 10%.``"""
+    total = sum(found.limiters.values())
+    if not total:
+        return "No verdict was recorded."
+    shares = sorted(((seconds / total, outcome) for outcome, seconds in found.limiters.items()), reverse=True)
+    bound = [(share, outcome) for share, outcome in shares if outcome not in ("balanced", "unknown")]
+    named = [f"{verdict.word(name).lower()} {text(share, 'ratio')}" for share, name in bound if share >= LEAST_SHARE]
+    rest = {name: seconds / total for name, seconds in found.limiters.items() if name in ("balanced", "unknown")}
+    words = [f"Limited by: {', '.join(named)} of the time." if named else "No limiter for more than 5% of the time."]
+    words += [f"Balanced {text(rest['balanced'], 'ratio')}."] if rest.get("balanced", 0) >= LEAST_SHARE else []
+    words += [f"No verdict {text(rest['unknown'], 'ratio')}."] if rest.get("unknown", 0) >= LEAST_SHARE else []
+    return " ".join(words)
 
 
 def _verdict(facts: Facts) -> verdict.Told:
@@ -30,25 +119,22 @@ def _named(facts: Facts) -> bool:
 
 
 def _chip(facts: Facts) -> View:
-    found, over = _verdict(facts), facts.over
+    found, state = _verdict(facts), facts.status.state
     outcome, cause = str(found.get("outcome", "")), found.get("cause")
-    version = facts.value("policy_version")
-    as_of = f"as of version {version:,.0f}" if version is not None else "as of its last point"
-    was = f"was {_low(verdict.named(outcome, cause))}" if _named(facts) else ""
     # That a run with a verdict runs goes without saying.
     life = "" if _named(facts) and facts.status.lifecycle == "running" else _life(facts)
+    stale = state.name == "stale"
+    if stale:
+        life = "newest data" if state.since is not None else "no data yet"
+    named = _named(facts)
     return {
-        "b.chip": facts.status.lifecycle.capitalize() if over else verdict.word(outcome, cause),
-        "b.chip.s": "over" if over else verdict.colour(outcome),
-        "b.cause": verdict.because(cause) if _named(facts) and not over else "",
-        "b.since": found.get("since") if _named(facts) and not over else None,
-        "b.meta": joined(*((as_of, was) if over else (life,)), verdict.confidence(found)),
-        "b.age": facts.newest() if over else None,
+        "b.chip": WORDS["stale"] if stale and not named else verdict.word(outcome, cause),
+        "b.chip.s": "stale" if stale and not named else verdict.colour(outcome),
+        "b.cause": verdict.because(cause) if named else "",
+        "b.since": found.get("since") if named else None,
+        "b.meta": joined(verdict.confidence(found), life) if stale else joined(life, verdict.confidence(found)),
+        "b.age": state.since if stale else None,
     }
-
-
-def _low(words: str) -> str:
-    return words[:1].lower() + words[1:]
 
 
 def _life(facts: Facts) -> str:
@@ -67,8 +153,7 @@ def _headline(facts: Facts) -> View:
     if _named(facts):
         before, figure, after = verdict.headline(str(_verdict(facts).get("summary", "")))
     elif wait is not None:
-        verb = "waited" if facts.over else "waits"
-        before, figure, after = f"The trainer {verb} ", text(wait, "ratio"), " of each step for rollouts"
+        before, figure, after = "The trainer waits ", text(wait, "ratio"), " of each step for rollouts"
     else:
         before, figure, after = _without_wait(facts)
     return {"b.head": before, "b.num": figure, "b.tail": after}
@@ -76,14 +161,13 @@ def _headline(facts: Facts) -> View:
 
 def _without_wait(facts: Facts) -> tuple[str, str, str]:
     """Synchronous runs do not wait, they generate; the share of the step is the number that matters."""
-    takes = "took" if facts.over else "takes"
     generation = facts.value("trainer_phase_seconds", phase="generation")
     shares = split(facts)
     if generation is not None and "wait" in shares:
-        return f"Generation {takes} ", text(shares["wait"], "ratio"), " of each step"
+        return "Generation takes ", text(shares["wait"], "ratio"), " of each step"
     step = facts.say("trainer_step_seconds")
     if step:
-        return f"A step {takes} ", step, "; its wait is not known"
+        return "A step takes ", step, "; its wait is not known"
     if _trainerless(facts):
         return "No trainer is watched yet", "", ""
     silence = facts.silence("trainer_step_seconds")
@@ -137,8 +221,8 @@ def _measured(facts: Facts) -> str:
     words = joined(*(_of_synchronous(facts) if facts.synchronous else _of_queue(facts)))
     down = facts.down("generator")[1]
     means = "" if facts.synchronous else "5 min means: "
-    told = ("At its end: " if facts.over else means) + words if words else ""
-    return joined(f"Engines: {down}" if down else "", told) or _why(facts)
+    measured = means + words if words else ""
+    return joined(f"Engines: {down}" if down else "", measured) or _why(facts)
 
 
 def _of_queue(facts: Facts) -> list[str]:
@@ -185,13 +269,13 @@ def _cost(facts: Facts) -> View:
     """Keys ``b.usd``, ``b.share``: what idle GPUs cost; where nothing is priced, that it is not known."""
     dollars, bill = _verdict(facts).get("usd_per_hour"), facts.find("cost_usd_per_hour")
     if not isinstance(dollars, (int, float)):
-        unpriced = _named(facts) and not facts.over and bill is not None and bill.value is None
+        unpriced = _named(facts) and bill is not None and bill.value is None
         return {"b.usd": "", "b.share": "What it costs is not known: the GPUs have no price" if unpriced else ""}
     share = text(dollars / bill.value, "ratio") if bill is not None and bill.value else ""
     least = "at least " if _verdict(facts).get("usd_lacks") else ""
-    return {"b.usd": f"{least}{dollars:,.2f} USD/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
+    return {"b.usd": f"{least}${dollars:,.2f}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
 
 
 def next_steps(facts: Facts) -> list[str]:
-    """What the verdict says to try; empty until there is one, and once the run is over."""
-    return [] if facts.over else verdict.next_steps(_verdict(facts))
+    """What the verdict says to try; empty until there is one, and unless it describes the present."""
+    return verdict.next_steps(_verdict(facts)) if facts.present else []

@@ -15,8 +15,10 @@ from dashboard.facts import joined
 from dashboard.kept import Kept
 from dashboard.page import Json, Load, Page, Rules, Scope, cells
 from dashboard.pages import PAGES, by_path
+from dashboard.state import word as state_word
 from dashboard.urlstate import Address, Span
 from server.query.names import mode_words
+from server.query.run_state import RunState
 from server.query.types import Reader, RunInfo, UnknownRun
 
 Looking = Callable[[str, bool], Scope]
@@ -65,7 +67,8 @@ def build(
     """Everything a page needs: [boot, run menu, range links, elements per page]. Elements are sent once per visit."""
     address = urlstate.parse(str(wanted.get("search") or ""))
     page = by_path(str(wanted.get("path") or ""))
-    runs = look("", True).reader.runs()
+    reader = look("", True).reader
+    runs, states = reader.runs(), reader.states()
     chosen = _choose(runs, address)
     try:
         if page is None or (chosen is None and not page.whole):
@@ -75,9 +78,9 @@ def build(
         nothing = _nothing(address, wanted, page)
         if candidates is not None and not runs:
             nothing["found"] = candidates()
-        return [nothing, run_links(runs, address), [], *(no_update for _ in PAGES)]
+        return [nothing, run_links(runs, states, address), [], *(no_update for _ in PAGES)]
     tz = float(wanted.get("tz") or 0)
-    links = [run_links(runs, address, boot["run"]), range_links(address, chosen, tz) if chosen else []]
+    links = [run_links(runs, states, address, boot["run"]), range_links(address, chosen, tz) if chosen else []]
     if page.key in wanted.get("have", ()):
         return [boot, *links, *(no_update for _ in PAGES)]
     tree = page.tree()
@@ -105,7 +108,7 @@ def _load(
     scope = look(run.name, address.all and page.charts is None)
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
     cursor = {"cursor": scope.reader.cursor(run.name)} if page.charts else {}
-    span = scope.span = urlstate.span(address, run, scope.status.now, scope.facts.newest())
+    span = scope.span = urlstate.span(address, run, scope.facts.moment, scope.facts.newest())
     scope.search = str(wanted.get("search") or "") if page.asks or page.charts else ""
     charts = page.charts(Load(scope, address, run, span, wanted)) if page.charts else {}
     return _boot(views, scope, span, wanted, page) | cursor | charts
@@ -119,7 +122,7 @@ def _load_whole(scope: Scope, views: live.Views, wanted: Mapping[str, Any], page
 
 
 def _boot(views: live.Views, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
-    found, now = cells(page, scope), scope.reader.now() if page.whole else scope.status.now
+    found, now = cells(page, scope), scope.reader.now() if page.whole else scope.facts.moment
     return {
         "page": wanted.get("n", 0),
         "key": page.key,
@@ -138,11 +141,13 @@ def _boot(views: live.Views, scope: Scope, span: Span, wanted: Mapping[str, Any]
     }
 
 
-def run_links(runs: Sequence[RunInfo], address: Address, current: str = "") -> list[Any]:
+def run_links(
+    runs: Sequence[RunInfo], states: Mapping[str, RunState], address: Address, current: str = ""
+) -> list[Any]:
     """The run menu: links, because Dash's dropdown fails accessibility checks."""
     return [
         dcc.Link(
-            [html.Span(run.name, className="name"), html.Span(_about(run), className="about")],
+            [html.Span(run.name, className="name"), html.Span(_about(run, states.get(run.name)), className="about")],
             href=urlstate.link(run.name, address.range, **urlstate.manner(address)),
             className="current" if run.name == current else "",
         )
@@ -150,9 +155,10 @@ def run_links(runs: Sequence[RunInfo], address: Address, current: str = "") -> l
     ]
 
 
-def _about(run: RunInfo) -> str:
+def _about(run: RunInfo, state: RunState | None) -> str:
     mode = mode_words(run.mode, run.facts) if run.mode else ""
-    return joined(run.lifecycle, *(word for word in (run.framework, mode) if word and word != "unknown"))
+    words = state_word(state, run.lifecycle) if state is not None else run.lifecycle
+    return joined(words, *(word for word in (run.framework, mode) if word and word != "unknown"))
 
 
 def range_links(address: Address, run: RunInfo, tz: float = 0.0) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dashboard.format import text
 from dashboard.panels import Signals, Want
-from dashboard.urlstate import OVER
+from server.query.run_state import OVER
 from server.query.types import SignalNow, Status, TargetTrust
 
 # A list or an object is a row, which a browser script draws.
@@ -77,13 +77,21 @@ class Facts:
         return self.status.lifecycle in OVER
 
     @property
+    def present(self) -> bool:
+        """Do the verdict and the states of health describe the run as it is now?"""
+        return not self.over and self.status.state.name in ("live", "stale")
+
+    @property
     def synchronous(self) -> bool:
         return self.status.mode.startswith("sync")
 
     def down(self, actor: str) -> tuple[str, str]:
-        """(state, words) when targets of an actor (or ``records``) do not answer; a run that is over needs none."""
+        """(state, words) when targets of an actor (or ``records``) do not answer; a run that is over needs none.
+
+        Of a run that is not collected no target was read, so none of them is down.
+        """
         up = [target.up for target in self.targets if _plays(target) == actor]
-        if self.over or all(up):
+        if self.over or self.status.state.name == "not_collected" or all(up):
             return "", ""
         return ("watch" if any(up) else "critical"), f"{up.count(False)} of {len(up)} down"
 
@@ -93,22 +101,20 @@ class Facts:
         return f"no engine answers ({words}{': ' + error if error else ''})" if state == "critical" else ""
 
     def newest(self) -> float | None:
-        """When the youngest number on the page was true: what "updated" and "ended" honestly mean.
+        """When the newest measured number on the page was true: what "updated" and "ended" refer to."""
+        return self.status.state.as_of
 
-        Only values, living or last: our counters and our "unknown" are as young as the server's last tick, also
-        hours after the run has gone silent.
+    @property
+    def moment(self) -> float:
+        """The instant that the page shows: now, or while the run catches up the position in its history.
+
+        Numbers, verdict and charts are then of one instant, and none of them looks like the present.
         """
-        told = (s for s in self.signals if s.ts is not None and (s.value is not None or LAST in s.why))
-        return max((s.ts for s in told if s.ts is not None and not self._always(s.signal)), default=None)
-
-    def _always(self, signal: str) -> bool:
-        """Has it a value at every tick, whatever was last measured?"""
-        by_mode = signal == "staleness_versions" and self.status.mode.startswith("sync")
-        return by_mode or signal in EVERY_TICK or signal.endswith("_total")
+        state = self.status.state
+        behind = state.name == "catching_up" and state.as_of is not None
+        return state.as_of if behind and state.as_of is not None else self.status.now
 
 
-# What our own tick says of a run that says nothing any more.
-EVERY_TICK = frozenset({"trusted_targets_ratio", "trainer_stall_ratio"})
 # How the names of signals begin that engines alone give.
 ENGINES = ("generator_", "kv_", "live_sequence_", "prefix_cache_", "time_to_first_", "inter_token_", "e2e_request_")
 

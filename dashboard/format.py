@@ -68,14 +68,16 @@ def _time(seconds: float) -> tuple[str, str]:
 
 
 def text(value: float | None, unit: str) -> str:
-    """Value and unit in one string: ``64 %``, ``41.2 s``, ``1.95 samples/s``."""
+    """Value and unit in one string: ``64%``, ``41.2 s``, ``1.95 samples/s``."""
     figure, word = parts(value, unit)
+    if word == "%":
+        return f"{figure}%"
     return f"{figure} {word}" if word else figure
 
 
-def spaced(words: str) -> str:
-    """A sentence of the verdict's with its shares as `text` writes them: ``63 %``, where it has ``63%``."""
-    return re.sub(r"(?<=\d)%", " %", words)
+def tight(words: str) -> str:
+    """A sentence with its shares as `text` writes them: ``63%``, where it has ``63%``."""
+    return re.sub(r"(?<=\d) %", "%", words)
 
 
 def escape(label: str) -> str:

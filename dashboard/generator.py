@@ -3,7 +3,7 @@
 from dashboard import engines
 from dashboard.engines import Engine
 from dashboard.facts import Facts, View, first_clause, joined
-from dashboard.format import STATE_WORDS, number, spaced, text
+from dashboard.format import STATE_WORDS, number, text, tight
 from dashboard.page import Scope
 from dashboard.panels import Card, Line, Panel, want
 from dashboard.verdict import because, named
@@ -349,17 +349,17 @@ def _beyond(value: float | None, limit: float | None) -> bool:
 
 
 def _ahead(facts: Facts) -> View:
-    """The forecast with its interval: the ends are those of the 95 % interval of the slope."""
+    """The forecast with its interval: the ends are those of the 95% interval of the slope."""
     low, mid, high = (facts.find(_FORECAST, bound=bound) for bound in ("low", "mid", "high"))
     if mid is None or mid.value is None:
         why = _why(mid or facts.find(_FORECAST))
         return {"gk.next": "No forecast" if why else "", "gk.why": why[:1].upper() + why[1:], "gk.s": "unknown"}
-    told = spaced(_why(mid))
+    told = tight(_why(mid))
     said = told[:1].upper() + told[1:]
     if mid.value <= 0:
         said = told.removeprefix("crossed: ")
         return {"gk.next": "Crossed", "gk.why": said[:1].upper() + said[1:], "gk.s": "critical"}
     ends = [text(end.value, "seconds") for end in (low, high) if end is not None and end.value is not None]
-    between = f", between {' and '.join(ends)} (95 %)" if len(ends) == 2 else ""
+    between = f", between {' and '.join(ends)} (95%)" if len(ends) == 2 else ""
     state = "watch" if mid.value < _SOON else "ok"
     return {"gk.next": f"Crossed in {text(mid.value, 'seconds')}{between}", "gk.why": said, "gk.s": state}

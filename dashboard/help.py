@@ -66,7 +66,7 @@ def row(info: SignalInfo, known: Coverage) -> list[Any]:
 
 
 def bands(info: SignalInfo) -> str:
-    """``watch ≥ 15 % · critical ≥ 40 %``; nothing for a signal that nobody judges."""
+    """``watch ≥ 15% · critical ≥ 40%``; nothing for a signal that nobody judges."""
     sign = "≥" if info.higher_is_worse else "<"
     levels = (("watch", info.watch), ("critical", info.critical))
     return " · ".join(f"{level} {sign} {text(band, info.unit)}" for level, band in levels if band is not None)

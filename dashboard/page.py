@@ -14,13 +14,15 @@ from typing import Any
 from dash import html as _html
 
 from dashboard import step_axis
-from dashboard.alerts import firing
+from dashboard.alerts import evaluated, firing
 from dashboard.facts import Facts, View
 from dashboard.kept import Kept
 from dashboard.marks import fired
+from dashboard.state import cell as state_cell
 from dashboard.updates import updates
 from dashboard.urlstate import Address, Span, parse
 from dashboard.verdict import ribbon
+from server.query.run_state import RunState
 from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
 
 # Dash's own types know no `data-*` attributes.
@@ -84,6 +86,13 @@ class Scope:
     @cached_property
     def facts(self) -> Facts:
         return Facts(self.status)
+
+    @cached_property
+    def states(self) -> Mapping[str, RunState]:
+        """The states of the runs that `alerts` are of."""
+        if not self.everything and self.run:
+            return {self.run: self.status.state}
+        return self.shared.get("states", STATUS_SECONDS, self.reader.states)
 
     @cached_property
     def alerts(self) -> list[AlertInfo]:
@@ -158,11 +167,14 @@ def shown(page: Page, scope: Scope) -> View:
 
 def cells(page: Page, scope: Scope) -> View:
     """The page's own texts and the shell's."""
-    count: View = {"n.firing": firing(scope.alerts) or ""}
+    count: View = {"n.firing": firing(evaluated(scope.alerts, scope.states)) or ""}
     if page.whole:
         # Nothing of one run is read: what it is about is every run's.
         return page.cells(scope) | {"life": ""} | count
-    shell: View = {"life": scope.status.lifecycle, "newest": scope.facts.newest()}
+    status = scope.status
+    shell: View = {"life": status.lifecycle, "newest": scope.facts.newest()} | state_cell(
+        status.state, status.lifecycle
+    )
     if page.charts and scope.span:
         shell |= updates(scope.reader, scope.run, scope.span, scope.shared)
         shell |= ribbon(scope.reader, scope.run, scope.span, scope.shared)
@@ -176,8 +188,9 @@ def t(tag: Any, key: str, name: str = "", **data: str) -> Any:
     """An element whose text is the cell ``key``.
 
     `data-t` names the key whose cell becomes the element's text, `data-s` its `data-state`, `data-w` its width in
-    percent, `data-h` its tip, `data-a` a time shown as an age, `data-d` one shown as how long it is since. React never
-    owns those texts, so a live update cannot fight with a re-render.
+    percent, `data-h` its tip, `data-a` a time shown as an age, `data-d` one shown as how long it is since, `data-c`
+    one shown as the reader's clock has it. React never owns those texts, so a live update cannot fight with a
+    re-render.
     """
     return tag(className=name or None, **{"data-t": key, **{f"data-{k}": v for k, v in data.items()}})
 

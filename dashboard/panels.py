@@ -88,7 +88,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart. ``kind``: ``share`` stacks to 100 %, ``stack`` stacks, ``lines`` does neither."""
+    """One chart. ``kind``: ``share`` stacks to 100%, ``stack`` stacks, ``lines`` does neither."""
 
     key: str
     title: str

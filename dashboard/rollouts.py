@@ -1,6 +1,6 @@
 """The Rollouts page as cells: how stale, how mixed, how spread; where rollouts went, and where they are now."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from dashboard.columns import Grid
@@ -14,7 +14,7 @@ from dashboard.rollout_records import Records
 from dashboard.rollout_tables import tables
 from dashboard.sandboxes import HERE
 from dashboard.view import absent, card_cells
-from server.query.rollout_types import Cells, CensusState
+from server.query.rollout_types import Cells, CensusState, GroupInfo
 from server.query.types import SignalInfo, SignalNow
 
 _STALE, _PARTS = "staleness_versions", ("in_flight", "in_group", "in_queue")
@@ -182,7 +182,7 @@ def _mixed(facts: Facts) -> View:
 
 
 def _tail(facts: Facts) -> View:
-    """A quotient, not a share of 100 %."""
+    """A quotient, not a share of 100%."""
     index, times = (facts.value("tail_index_ratio", of=of) for of in ("response_tokens", "seconds"))
     if index is None:
         return {}
@@ -237,13 +237,11 @@ def _first(ended: Cells, columns: Grid) -> float | None:
 
 
 def _lost(usd: float | None, unrecorded: float) -> str:
-    """``unrecorded``: dollars of it of which no record tells: records may have begun late, so it is no known loss."""
+    """``unrecorded``: dollars of it that are linked to no record, which is no proof of a loss."""
     if not usd or not unrecorded:
-        return f"{number(usd)} USD went into what was not trained on." if usd else ""
-    if unrecorded >= usd:
-        return f"{number(usd)} USD went into what no record tells of."
-    told = f"{number(usd)} USD went into what no record calls trained"
-    return f"{told}, {number(unrecorded)} of it into what none tells of."
+        return f"${number(usd)} was spent on rollouts that were not trained on." if usd else ""
+    rest = f"; ${number(unrecorded)} of it is in no record" if unrecorded < usd else ", and is in no record"
+    return f"${number(usd)} is not linked to trained rollouts{rest}."
 
 
 def _sentence(words: str) -> str:
@@ -303,7 +301,7 @@ def _drawn(records: Records, columns: Grid, facts: Facts) -> View:
     found: View = {"hc.width": columns.width, "hs.bound": bound, "hs.limit": f"bound {number(bound)}" if bound else ""}
     found |= _columns("hs", stale, columns, _no_staleness(facts))
     found |= _columns("hl", length, columns, "No rollout with a length ended in this time.")
-    return found | _solved(records.cells("solve_ratio", columns))
+    return found | _solved(records.cells("solve_ratio", columns), _group_size(facts, records.groups()[0]))
 
 
 def _no_staleness(facts: Facts) -> str:
@@ -325,19 +323,51 @@ def _columns(prefix: str, found: Cells, columns: Grid, none: str) -> View:
     return view | {f"{prefix}.most": most, f"{prefix}.total": total, f"{prefix}.none": "" if total else none}
 
 
+# Solve rates in tenths between which a group's rewards differ enough to learn from.
 _BAND = range(2, 8)
+TENTHS = 10
 
 
-def _solved(found: Cells) -> View:
-    """``ro.solve``: groups by tenth of solved members; those that solved all are in the last."""
-    tenths = [0] * 10
-    for _, counts in found:
-        for tenth, n in counts.items():
-            tenths[min(9, max(0, int(tenth)))] += n
+def _solved(found: Cells, size: int | None) -> View:
+    """``ro.solve``: a bar per number of solved members, or per tenth where ``size`` of the groups is not one.
+
+    Rows are [label, groups, productive], ``ro.solve.of`` is the group size or None.
+    """
+    tenths = [0] * TENTHS
+    for _, column in found:
+        for tenth, n in column.items():
+            tenths[min(TENTHS - 1, max(0, int(tenth)))] += n
     total = sum(tenths)
     share = text(sum(tenths[i] for i in _BAND) / total, "ratio") if total else ""
-    words = f"{share} of {total:,} groups solve 20 to 80 %: they have something to learn from." if total else ""
-    return {"ro.solve": tenths if total else [], "ro.solve.n": words or "No group with solve rates in this time."}
+    words = f"{share} of {total:,} groups solve 20% to 80%: they have something to learn from." if total else ""
+    places = _places(size)
+    labels = {at: str(k) for k, at in enumerate(places)} or {i: f"{10 * i}% to {10 * i + 10}%" for i in range(TENTHS)}
+    counts = dict.fromkeys(labels, 0)
+    for tenth, n in enumerate(tenths):
+        # A group with failed members has a rate that no k of the size has: it counts for the next lower one.
+        counts[max(at for at in labels if at <= tenth)] += n
+    rows = [[label, counts[at], int(at in _BAND)] for at, label in labels.items()]
+    return {
+        "ro.solve": rows if total else [],
+        "ro.solve.of": size if places else None,
+        "ro.solve.n": words or "No group with solve rates in this time.",
+    }
+
+
+def _places(size: int | None) -> list[int]:
+    """The tenth of each k of ``size`` solved members; nothing where two of them share one."""
+    if size is None or not 1 <= size < TENTHS:
+        return []
+    return [min(TENTHS - 1, k * TENTHS // size) for k in range(size + 1)]
+
+
+def _group_size(facts: Facts, groups: Sequence[GroupInfo]) -> int | None:
+    """Members of a group, as configured, else as the groups shown have it; None where they differ."""
+    stated = facts.number("group_size")
+    if stated is not None:
+        return round(stated)
+    sizes = {group.size for group in groups}
+    return next(iter(sizes)) if len(sizes) == 1 else None
 
 
 # ---- how to tell

@@ -3,18 +3,20 @@
 A run's row changes when a step ends; how old its data is changes at every tick, and stands in a cell of its own.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dashboard.alerts import firing, worst
+from dashboard.alerts import NOT_EVALUATED, firing, worst
 from dashboard.facts import View, joined
-from dashboard.format import DASH, spaced, text
+from dashboard.format import DASH, text, tight
 from dashboard.page import Scope
 from dashboard.panels import Want, want
-from dashboard.urlstate import OVER
+from dashboard.state import TONES, progress
+from dashboard.state import word as state_word
 from dashboard.verdict import because, colour, confidence, word
 from server.query.names import mode_words
+from server.query.run_state import StateName
 from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow
 
 # A tick's grid: nothing is younger.
@@ -51,24 +53,29 @@ def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
     info, verdict = one.info, one.verdict or {}
     outcome, cause = str(verdict.get("outcome", "")), verdict.get("cause")
     mode = mode_words(info.mode, info.facts) if info.mode else ""
+    tone = "critical" if info.lifecycle == "crashed" else TONES[one.state.name]
     since = verdict.get("since")
-    over, fire = info.lifecycle in OVER, firing(alerts)
+    over, blind = one.state.over, one.state.name == "not_collected"
+    fire = 0 if one.state.name in NOT_EVALUATED else firing(alerts)
+    waits = info.lifecycle if info.lifecycle in ("starting", "paused") else ""
     found: dict[str, Any] = {
         "name": info.name,
         "life": info.lifecycle,
+        "state": [one.state.name, state_word(one.state, info.lifecycle), tone, joined(waits, progress(one.state))],
         "about": joined(*(text for text in (info.framework, mode) if text and text != "unknown")),
         "verdict": word(outcome, cause),
         "colour": colour(outcome),
         "cause": because(cause) if outcome not in ("", "unknown") else "",
         "sure": confidence(verdict),
         # Of a run that is over nothing lasts on.
-        "since": round(since) if isinstance(since, (int, float)) and not over else None,
-        "says": spaced(str(verdict.get("summary") or "")),
+        "since": round(since) if isinstance(since, (int, float)) and one.state.name in ("live", "stale") else None,
+        "says": tight(str(verdict.get("summary") or "")),
         "step": one.step,
         "fire": fire,
+        "dark": one.state.name in NOT_EVALUATED,
         "grave": worst(alerts) if fire else "",
-        "up": "" if over or not one.targets else f"{one.up} of {one.targets} up",
-        "down": 0 if over else one.targets - one.up,
+        "up": "" if over or blind or not one.targets else f"{one.up} of {one.targets} up",
+        "down": 0 if over or blind else one.targets - one.up,
         "start": None if info.first_ts is None else round(info.first_ts),
     }
     return found | {key: _number(wanted.explain(one.signals)) for key, wanted in WANTS.items()}
@@ -84,17 +91,26 @@ def _number(found: SignalNow | None) -> list[Any]:
 
 
 def _head(fleet: Sequence[RunNow]) -> View:
-    """How many there are, and how many of them live."""
-    over = sum(one.info.lifecycle in OVER for one in fleet)
-    live = len(fleet) - over
+    """How many there are in each state, and the header's word: live as long as one of them is."""
+    counts = Counter(one.state.name for one in fleet)
+    live = counts["live"]
     plural = "" if live == 1 else "s"
+    others = (f"{counts[name]:,} {words}" for name, words in _COUNTED.items() if counts[name])
+    none = {"rs": {"name": "none", "word": "No live run"}} if fleet and not live else {}
     return {
         "rn.head": f"{live:,} live run{plural}" if fleet else "No run yet",
-        "rn.sub": joined(f"{over:,} finished or crashed" if over else "", "Tick two to eight to compare them")
-        if len(fleet) > 1
-        else "",
+        "rn.sub": joined(*others, "Tick two to eight to compare them" if len(fleet) > 1 else ""),
         "rn.none": "" if fleet else "Point Rollscope at one: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
+        **none,
     }
+
+
+_COUNTED: Mapping[StateName, str] = {
+    "catching_up": "catching up",
+    "stale": "stale",
+    "not_collected": "not collected",
+    "finished": "finished or crashed",
+}
 
 
 def _infos(infos: Mapping[str, SignalInfo]) -> dict[str, list[str]]:

@@ -155,7 +155,7 @@ def _quotas(facts: Facts) -> list[tuple[str, str, float | None, float | None]]:
 
 
 def _filled(used: float | None, limit: float | None) -> str:
-    """``14 of 128 · 11 %``; what is not told is said."""
+    """``14 of 128 · 11%``; what is not told is said."""
     if used is None:
         return f"limit {number(limit or 0)}, use not told"
     if limit is None:

@@ -24,7 +24,7 @@ _FINGERPRINT = re.compile(r"\.v[\w-]+m\d+\.")
 _FOREVER = "public, max-age=31536000, immutable"
 # Below this the header costs more than compression saves.
 _SMALL = 500
-# brotli 9 takes 0.4 s for plotly.js and comes within 11 % of level 11, which takes ten.
+# brotli 9 takes 0.4 s for plotly.js and comes within 11% of level 11, which takes ten.
 _BROTLI, _GZIP = 9, 6
 # Charts are lines and areas: the basic edition has those, and is a third of the whole (0.4 of 1.5 MB on the wire).
 _PLOTLY = "/plotly/package_data/plotly.min.js"

@@ -7,6 +7,7 @@ from dashboard import urlstate
 from dashboard.live import Views
 from dashboard.page import Json, Page, Scope, cells, shown
 from dashboard.pages import by_key
+from dashboard.urlstate import Span
 from server.query.types import UnknownRun
 
 
@@ -45,10 +46,15 @@ def _at_once(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:
 def _news(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:
     """None when history was rewritten. A page without charts needs no cursor: its texts are all there is."""
     if page.points is None:
-        return {"now": round(scope.reader.now(), 3), "cells": cells(page, scope)}
+        now = scope.reader.now() if page.whole else scope.facts.moment
+        return {"now": round(now, 3), "cells": cells(page, scope)}
     delta = scope.reader.since(scope.run, str(pull["cursor"]))
     if delta.reset:
         return None
     scope.cursor = delta.cursor
+    # While the run catches up, the time shown ends where its numbers do.
+    now = scope.facts.moment if scope.status.state.name == "catching_up" else delta.now
+    if scope.span and scope.span.follow:
+        scope.span = Span(now - (scope.span.end - scope.span.start), now, follow=True)
     points = page.points(delta, scope.status)
-    return {"cursor": delta.cursor, "now": round(delta.now, 3), "cells": shown(page, scope), "points": points}
+    return {"cursor": delta.cursor, "now": round(now, 3), "cells": shown(page, scope), "points": points}

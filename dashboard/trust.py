@@ -15,17 +15,21 @@ _NUMBER = re.compile(r"([0-9]+)")
 def trust(status: Status) -> View:
     """Keys ``t.*``: a summary and rows ``t.0`` .. of plain cells, drawn by `assets/20-page.js`."""
     rows = sorted(status.trust, key=_badness)
-    cells: View = {f"t.{i}": _row(target, status.now) for i, target in enumerate(rows[:MOST])}
+    # A target that is not read, because the run is over or has no collector, is not down.
+    unread = status.state.name in ("finished", "not_collected")
+    cells: View = {f"t.{i}": _row(target, status.now, unread) for i, target in enumerate(rows[:MOST])}
     here = [target for target in rows if target.gone_since is None]
     up, gone = sum(target.up for target in here), len(rows) - len(here)
     hidden = len(rows) - MOST
     # Engines of a kind report the same keys: one that is unknown is one, not one per engine.
     unmapped = len({(target.kind, key) for target in rows for key in target.unmapped})
-    cells["t.sum"] = (f"{up} of {len(here)} up" if rows else "no targets") + (f", {gone} gone" if gone else "")
-    cells["t.s"] = "unknown" if not here else "ok" if up == len(here) else "critical" if up == 0 else "watch"
+    count = f"{len(here)} target{'' if len(here) == 1 else 's'}, not read now" if unread else f"{up} of {len(here)} up"
+    cells["t.sum"] = (count if rows else "no targets") + (f", {gone} gone" if gone else "")
+    health = "ok" if up == len(here) else "critical" if up == 0 else "watch"
+    cells["t.s"] = "unknown" if not here or unread else health
     cells["t.more"] = f"and {hidden} more, all healthier than these" if hidden > 0 else ""
     cells["t.keys"] = f"{unmapped} unmapped key{'s' if unmapped > 1 else ''}" if unmapped else ""
-    cells["t.none"] = "" if rows else "No targets: this run is fed by pushes, or nothing watches it."
+    cells["t.none"] = "" if rows else "No targets: this run is fed by pushes, or no collector follows it."
     return cells
 
 
@@ -51,17 +55,17 @@ def _error(target: TargetTrust) -> str:
     return f"gone since {datetime.fromtimestamp(target.gone_since, UTC):%H:%M} UTC: {target.error}"
 
 
-def _row(target: TargetTrust, now: float) -> list[str | float | None]:
+def _row(target: TargetTrust, now: float, unread: bool) -> list[str | float | None]:
     # To the second: finer times would change, and be sent, on every tick.
     seen = round(now - target.age_seconds) if target.age_seconds is not None else None
     return [
         target.target,
         target.actor,
         kind_words(target),
-        # 0 down, 1 up, 2 gone.
-        int(target.up) if target.gone_since is None else 2,
+        # 0 down, 1 up, 2 gone, 3 not read.
+        2 if target.gone_since is not None else 3 if unread else int(target.up),
         seen,
-        _error(target),
+        "" if unread and target.gone_since is None else _error(target),
         f"{target.samples:,}",
         f"{target.dropped:,} dropped" if target.dropped else "",
         unmapped_words(target),

@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboard.columns import grid
 from dashboard.facts import View, joined
-from dashboard.format import spaced
+from dashboard.format import number, tight
 from dashboard.kept import Kept
 from dashboard.urlstate import Span
 from server.query.types import Reader
@@ -36,7 +36,10 @@ _UNKNOWN = {
     "paused": "Paused", "over": "Over",
 }  # fmt: skip
 _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
-EVIDENCE, MISSING = 3, 2
+EVIDENCE = 3
+MISSING = 2
+CONTRADICTIONS = 3
+"""Lines of each kind that the banner has room for."""
 MOST = 200
 """Parts of a ribbon: of more the newest, each of them a few pixels wide by then."""
 
@@ -73,27 +76,46 @@ def confidence(verdict: Told) -> str:
 
 def headline(summary: str) -> tuple[str, str, str]:
     """(before, the first share in it, after) of its first clause: the number is seen from across the room."""
-    first = spaced(summary.partition("; ")[0])
+    first = tight(summary.partition("; ")[0])
     found = re.search(r"\d+(?:\.\d+)?\s?%", first)
     return (first[: found.start()], found[0], first[found.end() :]) if found else (first, "", "")
 
 
 def rest(summary: str) -> str:
     """What the summary says after that, as a sentence of its own."""
-    words = spaced(summary.partition("; ")[2])
+    words = tight(summary.partition("; ")[2])
     return words[:1].upper() + words[1:]
 
 
 def behind(verdict: Told) -> View:
-    """Keys ``b.e.N`` (evidence), ``b.m.N`` (what to log), ``b.d`` (what is in doubt)."""
+    """Keys ``b.e.N`` (evidence), ``b.x.N`` (numbers that contradict each other), ``b.m.N`` (what to log), ``b.d``
+    (what is in doubt)."""
     cells: View = {}
+    for i, found in enumerate(list(verdict.get("contradictions") or ())[:CONTRADICTIONS]):
+        cells[f"b.x.{i}"] = _contradiction(found)
     for i, text in enumerate(_texts(verdict)[:EVIDENCE]):
         cells[f"b.e.{i}"] = text
     for i, missing in enumerate(list(verdict.get("missing") or ())[:MISSING]):
-        cells[f"b.m.{i}"] = spaced(str(missing))
+        cells[f"b.m.{i}"] = tight(str(missing))
     doubts = verdict.get("disagreements") or ()
-    cells["b.d"] = f"In doubt: {spaced(str(doubts[0]))}" if doubts else ""
+    cells["b.d"] = f"In doubt: {tight(str(doubts[0]))}" if doubts else ""
     return cells
+
+
+def _contradiction(found: Told) -> str:
+    """``Two sources disagree on the wait (reported 61%, predicted 22%)``: the text, with both numbers."""
+    values = found.get("values") or {}
+    pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
+    shown = [f"{_key(name)}{_figure(value)}" for name, value in pairs]
+    return tight(str(found.get("text") or found.get("name") or "")) + (f" ({', '.join(shown)})" if shown else "")
+
+
+def _key(name: object) -> str:
+    return f"{name.replace('_', ' ')} " if isinstance(name, str) else ""
+
+
+def _figure(value: object) -> str:
+    return number(float(value)) if isinstance(value, (int, float)) else tight(str(value))
 
 
 def _texts(verdict: Told) -> list[str]:
@@ -101,17 +123,17 @@ def _texts(verdict: Told) -> list[str]:
     beyond = str((verdict.get("next") or {}).get("text") or "").lower()
     told = (one for one in verdict.get("evidence") or () if one.get("signal") != "trainer_wait_ratio")
     words = (str(one["text"]) for one in told if one.get("text"))
-    return [spaced(text) for text in words if not beyond or not text.lower().startswith(beyond)]
+    return [tight(text) for text in words if not beyond or not text.lower().startswith(beyond)]
 
 
 def next_steps(verdict: Told) -> list[str]:
     """What to change first, and what is met after that; empty where the verdict names nothing."""
     beyond = verdict.get("next")
-    found = [spaced(str(verdict.get("advice") or ""))]
+    found = [tight(str(verdict.get("advice") or ""))]
     if beyond:
         gain = f", worth {beyond['gain']:.2g}×" if beyond.get("gain", 1.0) > 1.0 else ""
         met = f"Met next: {named(str(beyond['outcome']), beyond['cause']).lower().replace('kv ', 'KV ')}{gain}"
-        found.append(met + (f" – {spaced(str(beyond['text']))}" if beyond.get("text") else ""))
+        found.append(met + (f" – {tight(str(beyond['text']))}" if beyond.get("text") else ""))
     return [step for step in found if step]
 
 
@@ -130,7 +152,7 @@ def ribbon_cells(spans: Sequence[VerdictSpan]) -> View:
     many; ``v.s``: ``none`` where there are none."""
     shown = spans[-MOST:]
     rows = [
-        [one.start, one.end, colour(one.outcome), word(one.outcome, one.cause), _cause(one), spaced(one.summary)]
+        [one.start, one.end, colour(one.outcome), word(one.outcome, one.cause), _cause(one), tight(one.summary)]
         for one in shown
     ]
     changes = len(spans) - 1

@@ -28,7 +28,11 @@ def view(facts: Facts, infos: Infos) -> View:
         cells |= card_cells(facts, card, infos)
     for panel in PANELS:
         cells |= panel_cells(facts, panel, infos)
-    return cells | banner(facts) | flow(facts) | cost(facts) | trust(facts.status)
+    cells |= flow(facts)
+    if facts.status.state.name == "catching_up":
+        # Words of health are about the present; a number of the past is only a number.
+        cells |= {key: "" for key in cells if key.endswith(".p")}
+    return cells | banner(facts) | cost(facts) | trust(facts.status)
 
 
 def card_cells(facts: Facts, card: Card, infos: Infos) -> View:

@@ -62,7 +62,7 @@ ASIDE = (
     Row("response_tokens", "Response length", 0),
     Row("kv_concurrency_limit", "KV ceiling", 0),
 )
-# Half of a thousandth is no change that an estimate can tell; three times as much reads better than +200 %.
+# Half of a thousandth is no change that an estimate can tell; three times as much reads better than +200%.
 LITTLE, TIMES = 0.0005, 3.0
 _SAME = "as today"
 _UNITS = {"usd": "USD", "usd/h": "USD/h"}
@@ -130,7 +130,7 @@ def _limit(state: State) -> str:
 
 
 def _say(figure: Figure) -> str:
-    """``at most 16 %``."""
+    """``at most 16%``."""
     words = text(figure.value, _UNITS.get(figure.unit, figure.unit))
     if figure.bound == "at least" and figure.value == 0:
         return f"{words} or more"
@@ -202,4 +202,4 @@ def _difference(now: Figure, then: float, more: float) -> str:
         return _SAME
     if then >= TIMES * now.value:
         return f"× {number(then / now.value)}"
-    return f"{sign}{number(abs(100 * more / now.value))} %" if then else DASH
+    return f"{sign}{number(abs(100 * more / now.value))}%" if then else DASH

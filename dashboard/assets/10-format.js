@@ -24,7 +24,7 @@ window.RS = {};
     if (value === null || value === undefined || !isFinite(value)) return "–";
     if (unit === "ratio") {
       const percent = 100 * value;
-      return (Math.abs(percent) >= 9.95 ? percent.toFixed(0) : percent.toFixed(1).replace(/\.0$/, "")) + " %";
+      return (Math.abs(percent) >= 9.95 ? percent.toFixed(0) : percent.toFixed(1).replace(/\.0$/, "")) + "%";
     }
     if (unit === "seconds") {
       const size = Math.abs(value);

@@ -13,10 +13,16 @@
   // What draws over time beside Plotly: each is called when there are new points, and when the window moves.
   RS.painters = [];
 
+  // Epoch seconds as the reader's clock has them, with the day when it is not today's.
+  RS.clockOf = function (at) {
+    const [then, now] = [at, RS.boot ? RS.now() : at].map((ts) => new Date(ts * 1000 + RS.tz).toISOString());
+    return (then.slice(0, 10) === now.slice(0, 10) ? "" : then.slice(5, 10) + " ") + then.slice(11, 16);
+  };
+
   // Only textContent and style properties: nothing a run or a target is called can become markup.
   const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
     w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? ""),
-    h: (el, cell) => (el.title = cell ?? ""),
+    h: (el, cell) => (el.title = cell ?? ""), c: (el, cell) => (el.textContent = cell ? RS.clockOf(cell) : ""),
     d: (el, cell) => (cell ? (el.dataset.since = cell) : (delete el.dataset.since, (el.textContent = ""))) };
   let index = null;
 
@@ -102,8 +108,8 @@
   }
 
   function status(up, error) {
-    const el = make("span", ["Down", "Up", "Gone"][up], "pill");
-    el.dataset.state = ["critical", error ? "watch" : "ok", "unknown"][up];
+    const el = make("span", ["Down", "Up", "Gone", "Not read"][up], "pill");
+    el.dataset.state = ["critical", error ? "watch" : "ok", "unknown", "unknown"][up];
     return el;
   }
 

@@ -72,15 +72,23 @@
       if (link.classList.contains("current")) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
     const lost = since(Math.max(heardAt, awakeAt)) > (RS.pushed() ? LOST_TOLD : LOST) && !document.hidden;
-    const state = paused ? "paused" : RS.boot.over ? "over" : lost ? "lost" : "live";
-    const life = String(RS.view.life || "");
-    const words = { paused: "Paused", over: life.charAt(0).toUpperCase() + life.slice(1), lost: "No connection", live: "Live" };
+    // A page about all runs has no state of one run: there the word is about the connection.
+    const run = RS.view.rs || { name: "live", word: "Live" };
+    const state = paused ? "paused" : run.name === "finished" ? "over" : lost ? "lost" : run.name;
     const button = RS.by("live"), newest = RS.view.newest;
     button.dataset.live = state;
     button.title = paused ? "Resume live updates" : "Pause live updates";
     button.setAttribute("aria-pressed", String(paused));
-    RS.by("live-word").textContent = words[state];
-    RS.by("live-age").textContent = newest ? (state === "over" ? "ended " : "updated ") + RS.format.age(RS.now() - newest) : "no data yet";
+    RS.by("live-word").textContent = { paused: "Paused", lost: "No connection" }[state] || run.word;
+    RS.by("live-age").textContent = aged(state, run, newest);
+  }
+
+  function aged(state, run, newest) {
+    const lasts = run.since ? RS.format.span(RS.now() - run.since) : "";
+    if (state === "catching_up") return run.says || "reading history";
+    if (state === "not_collected") return lasts && "for " + lasts;
+    if (state === "stale") return lasts ? "no new data for " + lasts : "no data yet";
+    return newest ? (state === "over" ? "ended " : "updated ") + RS.format.age(RS.now() - newest) : "no data yet";
   }
 
   // What could be watched, each with the command that does it: chosen with one click, copied by hand or by the browser.

@@ -33,13 +33,8 @@
     return outer;
   }
 
-  // With the day when it is not today's; to the minute, the tip has the rest.
-  function clock(at) {
-    const [then, now] = [at, RS.now()].map((ts) => new Date(ts * 1000 + RS.tz).toISOString());
-    return (then.slice(0, 10) === now.slice(0, 10) ? "" : then.slice(5, 10) + " ") + then.slice(11, 16);
-  }
   const time = (at) => {
-    const el = make("time", clock(at));
+    const el = make("time", RS.clockOf(at));
     el.dateTime = new Date(at * 1000).toISOString();
     el.title = new Date(at * 1000).toLocaleString();
     return el;
@@ -84,7 +79,7 @@
 
   function waits(row, extra) {
     const words = row.for ? `Fires once it has been true for ${row.for}.` : "Fires once it has been true long enough.";
-    return make("p", extra.muted ? `${words} Nobody would be told: ${extra.muted}` : words, "note");
+    return make("p", extra.muted ? `${words} It would not be sent: ${extra.muted}` : words, "note");
   }
 
   function quiet(extra) {
@@ -99,7 +94,7 @@
 
   function told(found) {
     const p = make("p", "", "note told");
-    if (!found.length) p.append("Nobody has been told.");
+    if (!found.length) p.append("Not sent to any receiver.");
     else p.append("Receivers: ");
     for (const [receiver, state, words, at] of found) {
       const one = make("span", "", "receiver");
@@ -217,6 +212,31 @@
     if (!box || !RS.view["o.al"] || !("o.al" in cells || RS.view["o.al"].some((id) => `a.${id}` in cells))) return;
     box.replaceChildren(...RS.view["o.al"].map(briefRow));
     for (const id of RS.view["o.al"]) renew(cells, id);
+    watched(box.parentNode);
+  }
+
+  // The card is as high as the charts beside it: rows that do not fit as a whole are counted instead of cut.
+  let sizes = null;
+  function watched(card) {
+    requestAnimationFrame(fit);
+    if (sizes && sizes.card === card) return;
+    if (sizes) sizes.disconnect();
+    sizes = Object.assign(new ResizeObserver(fit), { card });
+    sizes.observe(card);
+  }
+
+  function fit() {
+    const card = by("alerts"), link = by("more-alerts"), [beyond, muted] = RS.view["o.more"] || [0, ""];
+    if (!card || !link) return;
+    const rows = all("li", card), words = (n) => [n ? `${n} more` : "", muted].filter(Boolean).join(" · ");
+    for (const row of rows) row.hidden = false;
+    link.textContent = words(beyond);
+    let hidden = 0;
+    while (card.scrollHeight > card.clientHeight + 1 && hidden < rows.length - 1) {
+      hidden++;
+      rows[rows.length - hidden].hidden = true;
+      link.textContent = words(beyond + hidden);
+    }
   }
 
   function history(cells) {

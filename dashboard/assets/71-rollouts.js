@@ -210,22 +210,27 @@
   // ---- solve rates
 
   function solve() {
-    const where = box("solve"), tenths = RS.view["ro.solve"] || [];
+    // Rows: [label, groups, productive]; `of`: the group size where there is a bar for each number of solved members.
+    const where = box("solve"), rows = RS.view["ro.solve"] || [], of = RS.view["ro.solve.of"];
     if (!where || !shown()) return;
-    where.hidden = !tenths.length;
-    if (!tenths.length || !where.clientWidth) return;
-    const most = Math.max(...tenths, 1), wide = where.clientWidth / tenths.length, tall = 116, bottom = 140;
-    const words = (i) => `${10 * i} to ${10 * i + 10} %`;
-    const el = canvas(where, 164, tenths.map((count, i) => `${words(i)}: ${plain(count)} groups`).join(", "));
-    el.append(svg("rect", { x: 2 * wide, y: 4, width: 6 * wide, height: bottom - 4, class: "band" }));
-    el.append(svg("text", { x: 5 * wide, y: 18, "text-anchor": "middle" }, "productive"));
-    tenths.forEach((count, i) => {
+    where.hidden = !rows.length;
+    if (!rows.length || !where.clientWidth) return;
+    const most = Math.max(...rows.map(([, count]) => count), 1), wide = where.clientWidth / rows.length, tall = 116, bottom = 140;
+    const words = (label) => (of ? `${label} of ${of} solved` : label);
+    const el = canvas(where, 164, rows.map(([label, count]) => `${words(label)}: ${plain(count)} groups`).join(", "));
+    const good = rows.map(([, , productive]) => productive), first = good.indexOf(1), last = good.lastIndexOf(1);
+    if (first >= 0) {
+      el.append(svg("rect", { x: first * wide, y: 4, width: (last - first + 1) * wide, height: bottom - 4, class: "band" }));
+      el.append(svg("text", { x: ((first + last + 1) / 2) * wide, y: 18, "text-anchor": "middle" }, "productive"));
+    }
+    rows.forEach(([label, count, productive], i) => {
       const high = count ? Math.max(2, (count / most) * (tall - 20)) : 0, x = wide * (i + 0.5);
-      el.append(svg("rect", { x: wide * i + 2, y: bottom - high, width: Math.max(1, wide - 4), height: high, class: i > 1 && i < 8 ? "good" : "flat" }));
+      el.append(svg("rect", { x: wide * i + 2, y: bottom - high, width: Math.max(1, wide - 4), height: high, class: productive ? "good" : "flat" }));
       if (count) el.append(svg("text", { x, y: bottom - high - 4, "text-anchor": "middle", class: "count" }, plain(count)));
-      if (i % 2 === 0) el.append(svg("text", { x: wide * i, y: bottom + 16, "text-anchor": i ? "middle" : "start" }, i ? `${10 * i} %` : "0"));
+      if (of) el.append(svg("text", { x, y: bottom + 16, "text-anchor": "middle" }, i === rows.length - 1 ? `${label} of ${of}` : label));
+      else if (i % 2 === 0) el.append(svg("text", { x: wide * i, y: bottom + 16, "text-anchor": i ? "middle" : "start" }, i ? `${10 * i}%` : "0"));
     });
-    el.append(svg("text", { x: 10 * wide, y: bottom + 16, "text-anchor": "end" }, "100 %"));
+    if (!of) el.append(svg("text", { x: where.clientWidth, y: bottom + 16, "text-anchor": "end" }, "100%"));
   }
 
   // ---- all of it

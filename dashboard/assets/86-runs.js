@@ -26,8 +26,6 @@
 
   // ---- one row
 
-  const LIFE = { running: "ok", starting: "unknown", paused: "watch", crashed: "critical", finished: "unknown" };
-
   function pill(words, state) {
     const el = make("span", words, "pill");
     el.dataset.state = state;
@@ -50,13 +48,13 @@
     return el;
   }
 
-  function heading({ name, life, about }) {
+  function heading({ name, state: [, word, tone, says], about }) {
     const th = make("th"), line = make("span", "", "line");
     th.scope = "row";
     const go = link("overview", name, name);
     go.title = name;
-    line.append(go, pill(life, LIFE[life] || "unknown"));
-    th.append(line, make("span", about, "note"));
+    line.append(go, pill(word, tone));
+    th.append(line, make("span", [about, says].filter(Boolean).join(" · "), "note"));
     return th;
   }
 
@@ -82,8 +80,8 @@
     return td;
   }
 
-  function alerts({ name, fire, grave }) {
-    if (!fire) return cellOf("Alerts", make("span", "none", "note"));
+  function alerts({ name, fire, grave, dark }) {
+    if (!fire) return cellOf("Alerts", make("span", dark ? "not evaluated" : "none", "note"));
     const go = link("alerts", name, "");
     go.append(pill(`${fire} firing`, grave));
     return cellOf("Alerts", go);
@@ -101,7 +99,7 @@
     while (entry.tr.childElementCount > 1) entry.tr.lastChild.remove();
     entry.tr.append(heading(cell), verdict(cell), cellOf("Step", step), number("Wait", cell.wait),
       number("Staleness", cell.stale), number("USD / M tokens", cell.cost), alerts(cell), age(cell));
-    entry.words = [cell.name, cell.life, cell.about, cell.verdict, cell.cause].join("\n").toLowerCase();
+    entry.words = [cell.name, cell.state[1], cell.life, cell.about, cell.verdict, cell.cause].join("\n").toLowerCase();
   }
 
   // In place: a box that has the focus keeps it.
@@ -123,11 +121,11 @@
   // ---- order
 
   const GRAVE = ["", "ok", "unknown", "watch", "critical"];
-  const ALIVE = { running: 0, starting: 0, paused: 0, crashed: 1, finished: 2 };
+  const ALIVE = { live: 0, catching_up: 0, stale: 0, not_collected: 1, finished: 2 };
   const KEYS = { name: (e) => e.cell.name.toLowerCase(), verdict: (e) => e.cell.verdict, step: (e) => e.cell.step, fire: (e) => e.cell.fire,
     wait: (e) => e.cell.wait[3], stale: (e) => e.cell.stale[3], cost: (e) => e.cell.cost[3], at: (e) => e.at && Math.round(e.at / 30) };
   const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-  const plain = (a, b) => compare(ALIVE[a.cell.life], ALIVE[b.cell.life]) || compare(GRAVE.indexOf(b.cell.grave), GRAVE.indexOf(a.cell.grave)) || compare(b.cell.fire, a.cell.fire) || compare(a.cell.name, b.cell.name);
+  const plain = (a, b) => compare(ALIVE[a.cell.state[0]], ALIVE[b.cell.state[0]]) || compare(GRAVE.indexOf(b.cell.grave), GRAVE.indexOf(a.cell.grave)) || compare(b.cell.fire, a.cell.fire) || compare(a.cell.name, b.cell.name);
 
   function sorted(entries) {
     const asked = RS.wanted("sort"), down = asked.startsWith("-"), key = KEYS[asked.replace("-", "")];

@@ -5,6 +5,7 @@ from typing import Any
 from dashboard.alerts import board
 from dashboard.facts import View
 from dashboard.page import Page, Scope, html, t
+from server.query.run_state import LIVE
 
 HISTORY, DELIVERIES = 50, 30
 
@@ -37,6 +38,7 @@ def cells(scope: Scope) -> View:
         reader.deliveries(run, DELIVERIES),
         scope.silences,
         scope.receivers,
+        LIVE if scope.everything else scope.status.state,
     )
 
 

@@ -10,7 +10,7 @@ from dashboard.cost import CAUSES
 from dashboard.facts import View
 from dashboard.page import Json, Load, Page, Scope, html, pill, t
 from dashboard.panels import CARDS, PANELS, names_by_slot
-from dashboard.verdict import EVIDENCE, MISSING
+from dashboard.verdict import CONTRADICTIONS, EVIDENCE, MISSING
 from dashboard.view import view
 from server.query.types import Delta, Status
 
@@ -25,7 +25,7 @@ def tree() -> list[Any]:
 
 def cells(scope: Scope) -> View:
     """The page's texts."""
-    return view(scope.facts, scope.reader.infos()) | brief(scope.alerts, scope.resolved(2))
+    return view(scope.facts, scope.reader.infos()) | brief(scope.alerts, scope.resolved(2), scope.status.state)
 
 
 def charts(load: Load) -> Json:
@@ -39,7 +39,15 @@ def points(delta: Delta, status: Status) -> Json:
 
 
 def _banner() -> Any:
-    head = html.H1([t(html.Span, "b.head"), t(html.B, "b.num", "num"), t(html.Span, "b.tail")])
+    clock = html.Span(**{"data-c": "b.clock"})
+    head = html.H1([t(html.Span, "b.head"), t(html.B, "b.num", "num"), clock, t(html.Span, "b.tail")])
+    at = html.P([t(html.Span, "b.at.w"), " ", html.Span(**{"data-c": "b.at"})], className="meta at")
+    last = html.P(
+        ["Verdict as of ", html.B(**{"data-c": "b.last.at"}), ": ", t(html.Span, "b.last")],
+        className="last",
+        **{"data-s": "b.last"},
+    )
+    doubts = html.Ul([t(html.Li, f"b.x.{i}") for i in range(CONTRADICTIONS)], className="contradictions")
     meta = html.P([t(html.Span, "b.meta"), html.Span(className="ago", **{"data-a": "b.age"})], className="meta")
     chip = t(html.Span, "b.chip", "chip", s="b.chip.s")
     cause, since = t(html.Span, "b.cause", "cause"), html.Span(className="since", **{"data-d": "b.since"})
@@ -55,7 +63,14 @@ def _banner() -> Any:
     return html.Section(
         [
             html.Div(
-                [html.Div([chip, cause, since, meta], className="row"), head, t(html.P, "b.text", "text"), evidence]
+                [
+                    html.Div([chip, cause, since, meta, at], className="row"),
+                    head,
+                    t(html.P, "b.text", "text"),
+                    last,
+                    evidence,
+                    doubts,
+                ]
             ),
             html.Div([*right, missing]),
             _ribbon(),
@@ -135,7 +150,7 @@ def _alerts() -> Any:
     """What fires now, beside the charts; the page of its own has the rest."""
     title = html.H2(html.A("Alerts", href="alerts", **{"data-goto": "alerts"}))
     head = html.Div([title, t(html.Span, "o.sum", "pill", s="o.s")], className="row")
-    more = html.P(t(html.A, "o.more", goto="alerts"), className="note")
+    more = html.P(html.A("", id="more-alerts", href="alerts", **{"data-goto": "alerts"}), className="note")
     return html.Section([head, html.Ol(**{"data-rows": "brief-alerts"}), more], className="card short", id="alerts")
 
 

@@ -47,6 +47,7 @@ from server.query.sandboxes import SandboxReader
 from server.query.series_names import SeriesNames
 from server.query.step_axis import StepAt
 from server.query.steps import StepReader
+from server.query.summary import RunSummary, summary
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
@@ -74,6 +75,8 @@ from server.store.rollout_pages import BadKey
 from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow
 
 GONE_SECONDS = 86_400.0
+# More changes of the verdict than any run has had; a summary of its time must not grow without bound.
+MOST_SPANS = 5000
 # More than a browser tab that slept over night misses between two steps; beyond it a fresh range is cheaper.
 DELTA_ROWS = 20_000
 SeqPoint = tuple[int, int, int, float | None, int]
@@ -134,6 +137,7 @@ class StoreReader(EngineReader):
         targets = self._store.targets(row.name)
         health = _health([target for _, target in targets], now)
         state = state_of(row, now, newest_value(by_signal), step_stale_seconds(by_signal), health)
+        signals = tuple(self._signals(row, by_signal, now, state))
         return Status(
             run=row.name,
             framework=row.framework,
@@ -141,12 +145,19 @@ class StoreReader(EngineReader):
             lifecycle=row.lifecycle or "starting",
             now=now,
             verdict=self._verdicts.now(row, state),
-            signals=tuple(self._signals(row, by_signal, now, state)),
+            signals=signals,
             alerts=tuple(shape.alert_now(alert, now) for alert in self._active(run)),
             trust=tuple(_trust(owner, target, now, state) for owner, target in targets if _kept(target, now)),
             facts=row.facts,
             state=state,
+            summary=self._summary(row, state, signals) if state.over else None,
         )
+
+    def _summary(self, row: RunRow, state: RunState, signals: Sequence[SignalNow]) -> RunSummary:
+        first = None if row.first_ts is None else row.first_ts / 1000
+        steps = self._store.fleet.steps([row.id], TRAINER).get(row.id)
+        spans = self._verdicts.spans(row, first or 0.0, self._clock.now(), MOST_SPANS)
+        return summary(first, state.as_of, steps, signals, spans)
 
     def _by_signal(self, row: RunRow) -> dict[str, Rows]:
         by_signal: dict[str, Rows] = {name: [] for name in ITEMS}

@@ -28,7 +28,7 @@ from server.store.ranges import fit_width
 from server.store.rollout_fields import RECORD, by_place
 from server.store.rollout_write import OTHER
 from server.store.rollouts import DEFAULT, HOUR, MINUTE, Find, order_of
-from server.store.types import RolloutGroupRow, RolloutRow, RunRow, SandboxRow, SeriesKey
+from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum, RunRow, SandboxRow, SeriesKey
 
 SIBLINGS = 256
 # What all engines generate, as the tick derived it: minutes of it are stored added up, for any length of time.
@@ -111,8 +111,20 @@ class RolloutReader:
         until = min(end, self._clock.now())
         if row.lifecycle in ("finished", "crashed") and row.last_ts is not None:
             until = min(until, row.last_ts / 1000)
+        begin = max(begin, self._recorded_from(run, sums))
         tokens = Tokens(self._generated(run, begin, until), max(0.0, until - begin))
         return funnel(sums, (start, end), mine, flying, tokens, fleet(row.facts, row.mode))
+
+    def _recorded_from(self, run: str, sums: Sequence[RolloutSum]) -> float:
+        """From when on tokens have records: as long before the first one left as rollouts take on average.
+
+        Tokens of before are nothing that was lost: nothing was recorded then.
+        """
+        first = self._store.rollouts.first_sum(run)
+        if first is None:
+            return 0.0
+        rollouts = sum(one.rollouts for one in sums)
+        return first / 1000 - (sum(one.seconds for one in sums) / rollouts if rollouts else 0.0)
 
     def _generated(self, run: str, start: float, end: float) -> float | None:
         """Tokens that the engines generated within [start, end); None where no engine tells."""

@@ -64,6 +64,7 @@ def status(found: Status) -> dict[str, Any]:
         "mode": found.mode,
         "lifecycle": found.lifecycle,
         "state": state_json(found.state),
+        "summary": None if found.summary is None else asdict(found.summary),
         "now": found.now,
         "verdict": dict(found.verdict) if found.verdict is not None else NO_VERDICT,
         "signals": {signal.name: _signal(signal) for signal in found.signals},

@@ -7,7 +7,7 @@ never say what the API does not.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from server.query.alert_types import AlertInfo as AlertInfo
 from server.query.alert_types import AlertState as AlertState
@@ -31,6 +31,9 @@ from server.query.run_state import LIVE, RunState
 from server.query.step_axis import StepAt
 from server.query.verdicts import VerdictSpan
 from server.query.what_if_types import Answer, Changes
+
+if TYPE_CHECKING:
+    from server.query.summary import RunSummary
 
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
@@ -155,6 +158,8 @@ class Status:
     trust: tuple[TargetTrust, ...]
     facts: Mapping[str, str | float]
     state: RunState = LIVE
+    # Of a run that is over.
+    summary: "RunSummary | None" = None
 
 
 @dataclass(frozen=True, slots=True)

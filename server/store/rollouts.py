@@ -245,6 +245,22 @@ class RolloutStore:
             for key, held in sorted(totals.items()) if any(held)
         ]  # fmt: skip
 
+    def first_sum(self, run: str) -> int | None:
+        """The bucket (ms) in which the run's first recorded rollout left; None without any."""
+        c = rollout_sums.c
+        with self._engines.reading() as connection:
+            number = _number(connection, run)
+            firsts = [
+                connection.execute(select(func.min(c.bucket)).where(c.run == number, c.tier == tier)).scalar()
+                for tier in (MINUTE, HOUR)
+            ]
+        known = [int(first) for first in firsts if first is not None]
+        if len(known) < 2:
+            return next(iter(known), None)
+        minute, hour = known
+        # Minutes are kept for a shorter time than hours: the hour that holds the first minute began before it.
+        return minute if minute - hour < HOUR else hour
+
     def bins(self, run: str, kind: str, start: int, end: int, width: int) -> list[tuple[int, int, int]]:
         """(column's start, bin, how many) of the buckets that begin within [start, end), of the tier that suits.
 

@@ -37,7 +37,7 @@ def one(name: str, unit: str, health: SignalState = "ok", why: str = "", **label
 
 
 def engine(number: int, **more: object) -> EngineInfo:
-    """One like the others: 60 requests, 120 tokens/s each, a cache that is 80 % full."""
+    """One like the others: 60 requests, 120 tokens/s each, a cache that is 80% full."""
     name = f"vllm-{number}"
     made = EngineInfo(
         f'{name}{{engine="0"}}', name, {"engine": "0"}, last_ts=NOW - 3, running=61.0 + number % 3, waiting=4.0,

@@ -43,9 +43,9 @@ RULES: tuple[tuple[str, str, str, str, str, float | None, str], ...] = (
 )  # fmt: skip
 
 SUMMARIES = {
-    "TrainerStarved": "The trainer waits 74 % of each step for rollouts; 8 H200 stand idle.",
-    "KVCacheExhausted": "KV cache 98 % full: 1,161 requests wait, 41 preemptions a minute.",
-    "ZeroAdvantageHigh": "53 % of groups carry no gradient, most of them all solved.",
+    "TrainerStarved": "The trainer waits 74% of each step for rollouts; 8 H200 stand idle.",
+    "KVCacheExhausted": "KV cache 98% full: 1,161 requests wait, 41 preemptions a minute.",
+    "ZeroAdvantageHigh": "53% of groups carry no gradient, most of them all solved.",
     "TargetDown": "vllm-1 does not answer: connection refused.",
     "StalenessHigh": "Trajectories are 6.4 versions behind; the bound is 6.",
 }

@@ -103,7 +103,7 @@ def reader(ordinary: int = 0) -> MemoryReader:
     made.add_run(EVIL)
     made.silence(EVIL, signal("trainer_wait_ratio", unit="ratio", state="unknown", why="log <b>time/wait</b>"))
     made.set_verdict(
-        STAR, verdict("generator_bound", "kv_capacity", 0.9, NOW - 720, "The trainer waits 62 % of each step")
+        STAR, verdict("generator_bound", "kv_capacity", 0.9, NOW - 720, "The trainer waits 62% of each step")
     )
     made.set_verdict(SLOW, verdict("sandbox_bound", "starting_limit", 0.6, NOW - 3600, "Sandboxes wait to start"))
     made.set_verdict(SYNC, verdict("balanced", None, 0.8, NOW - 5000, "Rates match"))

@@ -14,7 +14,7 @@ IDS = tuple(f"sbx-{9000 + n:05d}" for n in range(20))
 CHECKS = (
     CheckInfo("credentials", "ok", "1 of 1 accounts accept their key", value=1.0, limit=1.0, unit="targets"),
     CheckInfo("reachability", "ok", "1 of 1 accounts answer", value=1.0, limit=1.0, unit="targets"),
-    CheckInfo("quota", "warn", "960 of 996 sandboxes that are left of 1000 (96 %)", "ask prime for a higher limit, or "
+    CheckInfo("quota", "warn", "960 of 996 sandboxes that are left of 1000 (96%)", "ask prime for a higher limit, or "
               "lower the concurrency", 960.0, 996.0, "sandboxes", ("prime: limit 1000, used 4",)),
     CheckInfo("starting_limit", "fail", "4 per second x 38 s p95 spin-up = 152 starting at once, limit 128",
               "lower the create rate to 2.7 per second, or ask prime for a higher starting limit", 152.0, 128.0,

@@ -11,10 +11,14 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from dashboard.facts import LAST
 from server.query import fleet as fleet_query
 from server.query import what_if
+from server.query.now import COMPUTED
 from server.query.preflight import PreflightInfo
+from server.query.run_state import OVER, RunState
 from server.query.sandboxes import edge_of
+from server.query.summary import RunSummary
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
@@ -51,6 +55,8 @@ class _Run:
     targets: list[TargetTrust] = field(default_factory=list)
     verdict: Mapping[str, Any] | None = None
     spans: list[VerdictSpan] = field(default_factory=list)
+    state: RunState | None = None
+    summary: RunSummary | None = None
     generation: int = 1
     # (epoch s, step) of the trainer's steps, by time.
     steps: list[tuple[float, int]] = field(default_factory=list)
@@ -98,6 +104,11 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
     def set_verdict(self, run: str, verdict: Mapping[str, Any] | None, *spans: VerdictSpan) -> None:
         with self._lock:
             self._runs[run].verdict, self._runs[run].spans = verdict, list(spans)
+
+    def set_state(self, run: str, state: RunState | None, summary: RunSummary | None = None) -> None:
+        """None: as its lifecycle and its newest number have it."""
+        with self._lock:
+            self._runs[run].state, self._runs[run].summary = state, summary
 
     def silence(self, run: str, now: SignalNow) -> None:
         """A signal without a value, and why."""
@@ -262,8 +273,12 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         )
         return RunNow(
             run.info, run.verdict, shown, run.steps[-1][1] if run.steps else None,
-            max((s.ts or 0 for s in told), default=None), sum(target.up for target in here), len(here),
+            max((s.ts or 0 for s in told), default=None), sum(target.up for target in here), len(here), _state(run),
         )  # fmt: skip
+
+    def states(self) -> Mapping[str, RunState]:
+        with self._lock:
+            return {name: _state(run) for name, run in self._runs.items()}
 
     def by_step(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
         found, series = self._run(run), self.series(run, names, start, end, points)
@@ -291,6 +306,8 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
                 (),
                 tuple(found.targets),
                 info.facts,
+                _state(found),
+                found.summary,
             )
 
     def _age(self, signal: SignalNow) -> float | None:
@@ -333,6 +350,16 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         runs = [self._run(run)] if run is not None else list(self._runs.values())
         return [target for found in runs for target in found.targets]
+
+
+def _state(run: _Run) -> RunState:
+    if run.state is not None:
+        return run.state
+    told = (s for s in run.signals.values() if s.ts is not None and (s.value is not None or LAST in s.why))
+    measured = (s for s in told if s.signal not in COMPUTED and not s.signal.endswith("_total"))
+    newest = max((s.ts for s in measured if s.ts is not None), default=None)
+    over = run.info.lifecycle in OVER
+    return RunState("finished", newest, newest) if over else RunState("live", None, newest)
 
 
 def _by_step(series: Series, steps: Sequence[tuple[float, int]]) -> StepSeries:

@@ -79,8 +79,8 @@ def test_generator_at_a_glance(open_page: Open, theme: str, size: tuple[int, int
     assert page.locator("h1:visible").inner_text() == "1 of 8 engines does not work: vllm-3"
     assert complaints(page) == [
         "vllm-3 runs requests, and nothing has moved in it for a minute",
-        "vllm-5 tokens/s per request 40, median 120 (33 %)",
-        "vllm-6 running 6, median 60 (10 %)",
+        "vllm-5 tokens/s per request 40, median 120 (33%)",
+        "vllm-6 running 6, median 60 (10%)",
     ]
     # Every name that is drawn can be read.
     wide = page.locator("[data-rows=gen-sick] b").evaluate_all("all => all.map(el => el.clientWidth)")
@@ -93,14 +93,14 @@ def test_generator_at_a_glance(open_page: Open, theme: str, size: tuple[int, int
         "KV cache of 8 engines over time; not like the others: vllm-3 hung, vllm-5, vllm-6"
     )
     assert page.locator("#gen-room li .row").all_inner_texts()[0].split() == ["KV", "ceiling", "504"]
-    assert page.locator(".ahead b").inner_text() == "Crossed in 2.25 h, between 80 min and 5 h (95 %)"
+    assert page.locator(".ahead b").inner_text() == "Crossed in 2.25 h, between 80 min and 5 h (95%)"
     row = cells_of(page, "engines", 3)
     assert [text.split(": ")[-1] for text in row][:8] == [
         "vllm-0",
         "up",
         "61 of 128",
         "4",
-        "81 %",
+        "81%",
         "7,200",
         "1.5",
         "v412",
@@ -223,9 +223,9 @@ def test_trainer_at_a_glance(open_page: Open, theme: str, size: tuple[int, int])
     page = open_page("trainer", theme=theme, size=size)
     until(page, BARS)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert page.locator("h1:visible").inner_text() == "The trainer waits 60 % of each step"
+    assert page.locator("h1:visible").inner_text() == "The trainer waits 60% of each step"
     assert page.locator(".trainer-page .banner .note").last.inner_text() == (
-        "Step 140 took 70 s, 75 % above the median of 40 s"
+        "Step 140 took 70 s, 75% above the median of 40 s"
     )
     # 40 steps of wait, computing, sync and the rest; four of them with a checkpoint.
     assert page.locator(".bars-of-steps rect").count() == 40 * 4 + 4
@@ -270,7 +270,7 @@ def test_a_new_step_comes_and_the_cursor_reads_it(open_page: Open, reader: Memor
 def test_synchronous_run_says_that_wait_does_not_apply(open_page: Open) -> None:
     page = open_page("trainer", actors.SYNC)
     until(page, BARS)
-    assert page.locator("h1:visible").inner_text() == "Generation takes 40 % of each step"
+    assert page.locator("h1:visible").inner_text() == "Generation takes 40% of each step"
     assert "Wait: not applicable." in page.locator(".trainer-page .banner").inner_text()
     assert page.locator("#card-tr_wait .pill").inner_text() == "Not applicable"
     assert page.locator("#panel-tphase .legend").inner_text().startswith("generation32 s")

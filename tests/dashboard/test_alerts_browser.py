@@ -77,8 +77,8 @@ def test_what_is_seen_first(open_page: Open, size: tuple[int, int]) -> None:
     assert page.evaluate(TITLES, "pending") == ["Zero advantage high"]
     assert page.evaluate(TITLES, "muted") == ["Staleness high", "Target down"]
     first = card(page, fake_alerts.STARVED)
-    assert first.locator(".num").inner_text() == "74 %"
-    assert first.locator(".figure .note").inner_text() == "limit > 40 %"
+    assert first.locator(".num").inner_text() == "74%"
+    assert first.locator(".figure .note").inner_text() == "limit > 40%"
     assert first.locator(".says").inner_text() == fake_alerts.SUMMARIES["TrainerStarved"]
     assert first.locator(".age-of").inner_text() == "for 12 min"
     assert first.locator(".pill").all_inner_texts() == ["Critical", "retry 3", "sent", "sent"]

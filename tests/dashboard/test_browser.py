@@ -74,7 +74,7 @@ def test_page_is_clean(open_page: Open, theme: str, size: tuple[int, int]) -> No
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     assert page.title() == f"{fake.RICH} · Rollscope"
-    assert page.locator(".banner h1").inner_text() == "The trainer waits 74 % of each step for rollouts"
+    assert page.locator(".banner h1").inner_text() == "The trainer waits 74% of each step for rollouts"
     assert page.locator("[data-panel][data-state=data]").count() == len(PANELS)
     if size == (1440, 900):
         first = page.locator("#panel-steps .plot").bounding_box()
@@ -289,7 +289,7 @@ def test_no_label_of_the_step_is_cut(open_page: Open, size: tuple[int, int]) -> 
       return label.top < box.bottom && label.right > box.right + 0.5;
     }).length"""
     assert page.evaluate(cut) == 0
-    assert page.locator(".slice.wait span").inner_text() == "Wait 74 %"
+    assert page.locator(".slice.wait span").inner_text() == "Wait 74%"
 
 
 def test_pause_holds_and_fills_up(open_page: Open, reader: MemoryReader) -> None:

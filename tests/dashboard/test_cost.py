@@ -26,7 +26,7 @@ def test_every_cause_has_words_in_its_order() -> None:
 
 
 def test_the_bill_and_the_causes_that_add_up() -> None:
-    """30.53 + 4.07 + 9.16 = 43.76 of 427.04 USD an hour: 10 %. Widths are parts of the sum."""
+    """30.53 + 4.07 + 9.16 = 43.76 of 427.04 USD an hour: 10%. Widths are parts of the sum."""
     found = cells(
         signal("cost_usd_per_hour", 427.04, "usd/h", why="64 x 1.59 + 192 x 1.59 + sandboxes"),
         million("trained", 11.862), million("sampled", 5.93), million("prefill", 30.1),
@@ -39,7 +39,7 @@ def test_the_bill_and_the_causes_that_add_up() -> None:
     shown = {key: found[f"m.{key}"] for key in ("s", "w", "v", "n", "j", "p", "hour", "basis", "idle", "share", "also")}
     assert shown == {
         "s": "known", "w": "", "v": "11.9", "n": "sampled 5.93 · prefill 30.1 · target 8", "j": "watch", "p": "Watch",
-        "hour": "427", "basis": "64 x 1.59 + 192 x 1.59 + sandboxes", "idle": "43.8", "share": "10 % of the bill",
+        "hour": "427", "basis": "64 x 1.59 + 192 x 1.59 + sandboxes", "idle": "43.8", "share": "10% of the bill",
         "also": "120 USD so far · 12 USD/h underused by engines that run",
     }  # fmt: skip
     bars = {cause: (found[f"m.c.{cause}.v"], found[f"m.c.{cause}.w"]) for cause in CAUSES if found[f"m.c.{cause}.v"]}

@@ -15,7 +15,7 @@ def one(signal: str, value: float, **labels: str) -> SignalNow:
 
 
 def tail(*signals: SignalNow, life: str = "running") -> tuple[object, object]:
-    """(state, subtitle) of a fleet whose caches are 60 % full."""
+    """(state, subtitle) of a fleet whose caches are 60% full."""
     mean = one("kv_cache_usage_ratio", 0.6)
     cells = flow(Facts(Status("run", "vllm", "async", life, NOW, None, (mean, *signals), (), FLEET, {})))
     return cells["f.generator.s"], cells["f.generator.sub"]
@@ -27,9 +27,9 @@ def full(target: str, value: float, **labels: str) -> SignalNow:
 
 def test_the_engine_that_is_full_while_the_mean_looks_fine_is_named() -> None:
     most = replace(one("kv_cache_engine_usage_ratio", 0.99, stat="max"), state="watch")
-    assert tail(most, full("e7", 0.99, engine="0"), full("e2", 0.91)) == ("watch", "vllm · fullest e7 99 %")
+    assert tail(most, full("e7", 0.99, engine="0"), full("e2", 0.91)) == ("watch", "vllm · fullest e7 99%")
     router = full("router", 0.99, replica="10.0.0.7:30000", engine="1")
-    assert tail(most, router)[1] == "vllm · fullest router/10.0.0.7:30000:1 99 %"
+    assert tail(most, router)[1] == "vllm · fullest router/10.0.0.7:30000:1 99%"
     assert tail(full("e7", 0.64))[1] == "vllm"  # as full as all of them
     assert tail(full("e7", 0.99), life="finished")[1] == "vllm"
 
@@ -40,7 +40,7 @@ def test_the_engine_that_gets_little_work_is_named() -> None:
         for t, v in (("e1", 0.3), ("e4", 0.1))
     ]
     busy = one("generator_outlier_ratio", 3.0, side="busiest", target="e5")
-    assert tail(*idle, busy)[1] == "vllm · idlest e4 (10 % of the median)"
+    assert tail(*idle, busy)[1] == "vllm · idlest e4 (10% of the median)"
 
 
 def test_records_that_cannot_be_read_are_no_engine_that_is_down() -> None:

@@ -37,10 +37,10 @@ def test_number(value: float, shown: str) -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [
-        (0.64, "ratio", "64 %"),
-        (0.0342, "ratio", "3.4 %"),
-        (0.05, "ratio", "5 %"),
-        (0.0, "ratio", "0 %"),
+        (0.64, "ratio", "64%"),
+        (0.0342, "ratio", "3.4%"),
+        (0.05, "ratio", "5%"),
+        (0.0, "ratio", "0%"),
         (41.23, "seconds", "41.2 s"),
         (600, "seconds", "10 min"),
         (10_800, "seconds", "3 h"),
@@ -55,8 +55,8 @@ def test_text(value: float | None, unit: str, shown: str) -> None:
 
 
 def test_shares_in_sentences_are_written_as_everywhere() -> None:
-    assert fmt.spaced("waits 63% of it; 7.5% is 100%") == "waits 63 % of it; 7.5 % is 100 %"
-    assert fmt.spaced("90 % of %d and %20") == "90 % of %d and %20"
+    assert fmt.tight("waits 63% of it; 7.5% is 100%") == "waits 63% of it; 7.5% is 100%"
+    assert fmt.tight("90% of %d and %20") == "90% of %d and %20"
 
 
 def test_escape_leaves_no_markup() -> None:

@@ -39,10 +39,10 @@ def test_what_does_not_work_is_said_first(reader: MemoryReader) -> None:
     expected = {
         "gn.head": "1 of 8 engines does not work: ", "gn.num": "vllm-3", "gn.s": "critical",
         "k.ge_up.v": "7", "k.ge_up.n": "of 8 · 1 hung", "k.ge_up.p": "Critical",
-        "k.ge_kv.n": "fullest 95 %", "k.ge_prefix.v": "63", "k.ge_ttft.n": "p50 0.8 s",
+        "k.ge_kv.n": "fullest 95%", "k.ge_prefix.v": "63", "k.ge_ttft.n": "p50 0.8 s",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
-    assert found["gn.text"].startswith("5 min means: 426 requests run · 31.5 wait · KV cache 91 % full · 48")
+    assert found["gn.text"].startswith("5 min means: 426 requests run · 31.5 wait · KV cache 91% full · 48")
     assert rows(found, "gs.") == [["7", "up", "ok"], ["1", "hung", "critical"]]
 
 
@@ -77,8 +77,8 @@ def test_the_sick_are_named_with_numbers(reader: MemoryReader) -> None:
     found = cells(reader)
     assert rows(found, "gx.") == [
         ["vllm-3", "runs requests, and nothing has moved in it for a minute", "critical"],
-        ["vllm-5", "tokens/s per request 40, median 120 (33 %)", "watch"],
-        ["vllm-6", "running 6, median 60 (10 %)", "watch"],
+        ["vllm-5", "tokens/s per request 40, median 120 (33%)", "watch"],
+        ["vllm-6", "running 6, median 60 (10%)", "watch"],
     ]
     assert (found["gx.p"], found["gx.s"], found["gx.none"], found["gx.more"]) == ("3 of 8", "critical", "", "")
 
@@ -90,7 +90,7 @@ def fleet(*found: EngineInfo) -> list[engines.Engine]:
 def test_each_way_of_being_unlike_the_others() -> None:
     alike = [actors.engine(number) for number in range(5)]
     odd = {
-        "KV cache 96 %, median 80 %": actors.engine(5, mean_kv_ratio=0.96),
+        "KV cache 96%, median 80%": actors.engine(5, mean_kv_ratio=0.96),
         "running 130, median 60 (2.17×)": actors.engine(5, mean_running=130.0, tokens_per_second=15600.0),
         "waiting 30, median 4 (7.5×)": actors.engine(5, mean_waiting=30.0),
         "preemptions a minute 12, median 1.5 (8×)": actors.engine(5, preemptions_per_minute=12.0),
@@ -147,7 +147,7 @@ def test_room_in_the_caches_and_when_it_ends(reader: MemoryReader) -> None:
         "KV ceiling", "running now", "running and waiting", "configured in flight",
     ]  # fmt: skip
     assert found["gk.3"] == ["configured in flight", "480", 95.2, "load"]
-    assert found["gk.next"] == "Crossed in 2.25 h, between 80 min and 5 h (95 %)"
+    assert found["gk.next"] == "Crossed in 2.25 h, between 80 min and 5 h (95%)"
     assert (found["gk.why"], found["gk.s"]) == ("At 3,100 tokens a sequence", "watch")
     zero = actors.one(
         "kv_concurrency_limit_forecast_seconds", "seconds", why="crossed: 470 fit, against 480", bound="mid"
@@ -198,7 +198,7 @@ def test_table_says_what_is_told_and_nothing_else(reader: MemoryReader) -> None:
     reader.put_engines(actors.RUN, EngineInfo('vllm-7{engine="1"}', "vllm-7", {"engine": "1"}, last_ts=actors.NOW - 1))
     found = {row[0]: row for row in rows(cells(reader), "ge.")}
     assert found["vllm-0"] == [
-        "vllm-0", "up", "ok", "61 of 128", "4", "81 %", "7,200", "1.5", "v412", round(actors.NOW - 3), [],
+        "vllm-0", "up", "ok", "61 of 128", "4", "81%", "7,200", "1.5", "v412", round(actors.NOW - 3), [],
     ]  # fmt: skip
     assert found["vllm-5"][2] == "watch" and found["vllm-5"][10] == ["tokens/s per request"]
     assert found["vllm-7:1"][3:9] == ["", "", "", "", "", ""]

@@ -17,8 +17,10 @@ from dashboard.pages import by_key
 from dashboard.panels import CARDS, PANELS, Want, names_by_slot
 from dashboard.trust import MOST, trust
 from server.query import now as server_now
+from server.query.run_state import RunState
+from server.query.summary import RunSummary
 from server.query.types import SignalNow
-from tests.dashboard import fake
+from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
 
 
@@ -131,22 +133,22 @@ def test_rich_run(reader: MemoryReader) -> None:
     expected = {
         "b.chip": "No verdict yet",
         "b.head": "The trainer waits ",
-        "b.num": "74 %",
-        "b.l.wait": "Wait 74 %",
-        "b.l.overhead": "Overhead 5 %",
+        "b.num": "74%",
+        "b.l.wait": "Wait 74%",
+        "b.l.overhead": "Overhead 5%",
         "k.wait.p": "Critical",
-        "k.wait.n": "watch ≥ 15 % · critical ≥ 40 %",
+        "k.wait.n": "watch ≥ 15% · critical ≥ 40%",
         "k.kv.n": "room for 526",
-        "k.length.n": "p90 10.2k · truncated 3.4 %",
+        "k.length.n": "p90 10.2k · truncated 3.4%",
         "k.staleness.n": "max 5",
-        "p.steps.0.v": "74 %",
-        "p.kv.critical": "critical 97 %",
+        "p.steps.0.v": "74%",
+        "p.kv.critical": "critical 97%",
         "p.queue.watch": "one batch 64",
         "p.staleness.critical": "bound 6",
         "f.generator.sub": "vllm · 16 × H200 · 1 of 2 down",
         "f.sandbox.sub": "no sandbox source",
         "f.sandbox.p": "Unknown",
-        "f.to_trainer.sub": "36 % of capacity",
+        "f.to_trainer.sub": "36% of capacity",
         "t.sum": "2 of 3 up",
         "t.s": "watch",
         "t.keys": "2 unmapped keys",
@@ -179,7 +181,7 @@ def test_poor_run_says_why(reader: MemoryReader) -> None:
         "p.length.w": "nothing has been computed for this run yet",
         "f.queue.sub": "no queue in this mode",
         "f.trainer.s": "unknown",
-        "t.none": "No targets: this run is fed by pushes, or nothing watches it.",
+        "t.none": "No targets: this run is fed by pushes, or no collector follows it.",
     }
     assert {key: found[key] for key in expected} == expected
 
@@ -187,10 +189,82 @@ def test_poor_run_says_why(reader: MemoryReader) -> None:
 def test_finished_run_is_as_of_its_end(reader: MemoryReader) -> None:
     found = cells(reader, fake.DONE)
     assert found["b.chip"] == "Finished"
-    assert found["b.meta"] == "as of version 412"
-    assert found["b.age"] == fake.NOW - 3 * 3600
-    assert found["b.head"] == "The trainer waited "
-    assert found["b.text"].startswith("At its end: ")
+    assert (found["b.meta"], found["b.age"]) == ("ended", fake.NOW - 3 * 3600)
+    assert (found["b.head"], found["b.text"]) == ("Finished: no step was recorded", "")
+
+
+def test_a_finished_run_is_summed_up_in_the_past_tense(reader: MemoryReader) -> None:
+    limiters = {
+        "sandbox_bound": 5400.0,
+        "generator_bound": 1800.0,
+        "balanced": 900.0,
+        "unknown": 900.0,
+        "stalled": 90.0,
+    }
+    summary = RunSummary(9090.0, 212, 41.5, 12.25, limiters, 0.5312)
+    end = fake.NOW - 3 * 3600
+    reader.set_state(fake.DONE, RunState("finished", end, end), summary)
+    now = {"evidence": [{"text": "now"}], "missing": ["log now"], "usd_per_hour": 4.0, "summary": ""}
+    reader.set_verdict(fake.DONE, {"outcome": "sandbox_bound", "cause": "quota", **now})
+    found = cells(reader, fake.DONE)
+    # 9,090 s are 2.525 h, as a float a little less; the stall, a hundredth of it, is not worth a word.
+    assert (found["b.head"], found["b.usd"]) == ("212 steps in 2.52 h · final reward 0.53", "$41.50")
+    assert found["b.share"] == "for the whole run at its last hourly rate, $12.25 of it idle"
+    expected = "Limited by: sandbox-bound 59%, generator-bound 20% of the time. Balanced 9.9%. No verdict 9.9%."
+    assert found["b.text"] == f"{expected} At its end: sandbox-bound (quota)."
+    # Nothing speaks of it as if it went on.
+    assert not {key for key in found if key.startswith(("b.e.", "b.m.", "f.next."))}
+    assert (found["rs"], found["t.s"]) == ({"name": "finished", "word": "Finished", "since": round(end)}, "unknown")
+
+
+def test_a_run_that_catches_up_has_no_verdict(reader: MemoryReader) -> None:
+    at = fake.NOW - 2400
+    last = {
+        "outcome": "generator_bound",
+        "cause": "long_tail",
+        "summary": "The trainer waits 74% of its step",
+        "as_of": at,
+    }
+    withheld = {"outcome": "unknown", "cause": "incomplete", "summary": "history is read", "last": last, "as_of": at,
+                "evidence": [{"text": "old"}], "advice": ""}  # fmt: skip
+    reader.set_verdict(fake.RICH, withheld)
+    reader.set_state(fake.RICH, RunState("catching_up", at - 1200, at, 0.41, 38.4, fake.NOW))
+    found = cells(reader)
+    assert (found["b.chip"], found["b.head"], found["b.num"], found["b.tail"]) == (
+        "Catching up", "Reading history: ", "41%", "; 38 s left",
+    )  # fmt: skip
+    assert (found["b.at.w"], found["b.at"], found["b.last.at"]) == ("numbers as of", at, at)
+    assert found["b.last"] == "Generator-bound (long tail). The trainer waits 74% of its step"
+    assert not {key for key in found if key.startswith(("b.e.", "b.m.", "f.next."))}
+    # A number of the past is only a number; its health is about the present.
+    assert (found["k.wait.v"] != "–", found["k.wait.p"], found["f.trainer.p"]) == (True, "", "")
+    assert (found["o.sum"], found["o.al"], found["n.firing"]) == ("Not evaluated now", [], "")
+    assert found["rs"] == {
+        "name": "catching_up",
+        "word": "Catching up",
+        "since": round(at - 1200),
+        "says": "41% · 38 s left",
+    }
+
+
+def test_a_run_that_is_not_collected_claims_nothing(reader: MemoryReader) -> None:
+    since = fake.NOW - 1080
+    reader.set_state(fake.RICH, RunState("not_collected", since, since))
+    reader.set_alerts(fake_alerts.alert("RunStalled", 1200.0, "seconds", 900))
+    found = cells(reader)
+    assert (found["b.chip"], found["b.head"], found["b.clock"]) == ("Not collected", "Not collected since ", since)
+    assert (found["t.sum"], found["t.s"], found["t.0"][3]) == ("3 targets, not read now", "unknown", 3)
+    assert (found["o.sum"], found["o.s"]) == ("Not evaluated now", "unknown")
+    assert found["o.more"] == [0, "1 fired when the run was last collected"]
+    assert not {key for key in found if key.startswith("f.next.")}
+
+
+def test_a_stale_run_says_since_when(reader: MemoryReader) -> None:
+    reader.set_state(fake.RICH, RunState("stale", fake.NOW - 900, fake.NOW - 900))
+    found = cells(reader)
+    assert (found["b.chip"], found["b.chip.s"], found["b.meta"], found["b.age"]) == (
+        "Stale", "stale", "newest data", fake.NOW - 900,
+    )  # fmt: skip
 
 
 def test_synchronous_run_talks_of_generation() -> None:
@@ -202,8 +276,8 @@ def test_synchronous_run_talks_of_generation() -> None:
     for phase, seconds in (("generation", 55.0), ("compute", 45.0)):
         made.append("sync", fake.signal("trainer_phase_seconds", unit="seconds", phase=phase), [(fake.NOW, seconds)])
     found = cells(made, "sync")
-    assert (found["b.head"], found["b.num"]) == ("Generation takes ", "55 %")
-    assert found["b.l.wait"] == "Generate 55 %"
+    assert (found["b.head"], found["b.num"]) == ("Generation takes ", "55%")
+    assert found["b.l.wait"] == "Generate 55%"
     assert found["p.steps.0.l"] == "generation"
     assert found["k.wait.p"] == "Not applicable"
 
@@ -221,8 +295,8 @@ def test_synchronous_run_has_no_missing_parts() -> None:
     made.silence("sync", fake.signal("capacity_samples_per_second", state="not_applicable", why="no wait"))
     found = cells(made, "sync")
     expected = {
-        "b.head": "Generation took ",
-        "b.text": "At its end: 68 % of responses truncated",
+        "b.head": "Finished: no step was recorded",
+        "b.text": "",
         "b.note": "84 samples/s",
         "f.to_queue.sub": "straight into the step",
         "f.to_trainer": "84 samples/s",
@@ -233,7 +307,7 @@ def test_synchronous_run_has_no_missing_parts() -> None:
         "f.generator.p": "Unknown",
         # The length has no band of its own: that the cap cuts two of three answers off is what counts.
         "k.length.p": "Critical",
-        "k.length.n": "truncated 68 %",
+        "k.length.n": "truncated 68%",
     }
     assert {key: found[key] for key in expected} == expected
 
@@ -275,7 +349,7 @@ def test_engines_alone_are_not_a_run_that_loads() -> None:
     found = cells(made, "e")
     assert (found["b.head"], found["b.meta"]) == ("No trainer is watched yet", "")
     made.append("e", fake.TICKS[3][0], [(fake.NOW, 0.5)])
-    assert cells(made, "e")["b.text"] == "5 min means: KV cache 50 % full"
+    assert cells(made, "e")["b.text"] == "5 min means: KV cache 50% full"
     made.set_targets("e", fake.target("engine", "generator", "vllm"), fake.target("log", "trainer", "trl"))
     assert cells(made, "e")["b.meta"].startswith("Starting")
 

@@ -108,9 +108,9 @@ def test_thresholds_are_three_lines_with_the_bands() -> None:
     ]  # fmt: skip
     bands = [("watch", 0.9, ""), ("critical", 0.97, "")]
     # One at a band has its line; of the others the gravest has the one that is left.
-    assert thresholds(kv, rules, bands, infos) == [("critical", 0.5, "Grave 50 %")]
+    assert thresholds(kv, rules, bands, infos) == [("critical", 0.5, "Grave 50%")]
     assert thresholds(kv, rules[:1], bands, infos) == []
-    assert thresholds(kv, rules[:2], [], infos) == [("watch", 0.97, "Full 97 %"), ("watch", 0.8, "Filling 80 %")]
+    assert thresholds(kv, rules[:2], [], infos) == [("watch", 0.97, "Full 97%"), ("watch", 0.8, "Filling 80%")]
     same = [
         rule("A", "queue_samples", 64.0),
         rule("B", "queue_samples_now", 64.0, "critical"),

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dashboard import callbacks, rollout_records, ticks
+from dashboard import callbacks, rollout_records, rollouts, ticks
 from dashboard.columns import grid
 from dashboard.figures import layout
 from dashboard.live import Views
@@ -75,11 +75,11 @@ def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) ->
         "policy": ("2.4", "p95 5 · max 6"),
         "token": ("1.9", "p95 4.2 · max 5.5"),
         "env": ("0.8", "upper bound · p95 3 · max 4"),
-        "mixed": ("31", "12 % of turns on state of an older policy"),
-        "zero": ("48", "30 % all solved · 18 % none solved"),
+        "mixed": ("31", "12% of turns on state of an older policy"),
+        "zero": ("48", "30% all solved · 18% none solved"),
         "tail": ("6.2", "p99 / p50 of tokens · of time 8.1"),
         "age": ("21", "p95 when consumed 2.9 min"),
-        "infra": ("1.1", "watch ≥ 5 % · critical ≥ 15 %"),
+        "infra": ("1.1", "watch ≥ 5% · critical ≥ 15%"),
     }
     # A quotient is no share of a hundred.
     assert found["k.ro_tail.u"] == "×"
@@ -121,15 +121,15 @@ def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader
     assert bars[4] == ["unrecorded", 0, 1_204_000, 31_000.0, 17.22, 1, None, ""]
     assert found["ro.f.in"] == 127
     # 88.95 with a record, 17.22 without one.
-    assert found["ro.f.lost"] == ("106 USD went into what no record calls trained, 17.2 of it into what none tells of.")
+    assert found["ro.f.lost"] == "$106 is not linked to trained rollouts; $17.2 of it is in no record."
     reader.records(made.ASYNC).extra = []
-    assert view(reader)["ro.f.lost"] == "89 USD went into what was not trained on."
+    assert view(reader)["ro.f.lost"] == "$89 was spent on rollouts that were not trained on."
 
 
 def test_dollars_of_which_no_record_tells_are_told_once(reader: MemoryReader) -> None:
     records = reader.records(made.ASYNC)
     records.rows = {name: row for name, row in records.rows.items() if row.state == "trained"}
-    assert view(reader)["ro.f.lost"] == "17.2 USD went into what no record tells of."
+    assert view(reader)["ro.f.lost"] == "$17.2 is not linked to trained rollouts, and is in no record."
 
 
 def test_funnel_says_where_records_began_after_the_tokens(reader: MemoryReader) -> None:
@@ -177,15 +177,31 @@ def test_heat_maps_count_every_rollout_of_the_time(reader: MemoryReader) -> None
 def test_solve_rates_name_the_productive_share(reader: MemoryReader) -> None:
     found = view(reader)
     solve = found["ro.solve"]
-    assert isinstance(solve, list) and len(solve) == 10 and sum(solve) == 235
-    assert found["ro.solve.n"] == "34 % of 235 groups solve 20 to 80 %: they have something to learn from."
-    assert round(100 * sum(solve[2:8]) / 235) == 34
+    assert isinstance(solve, list) and sum(groups for _, groups, _ in solve) == 235
+    assert found["ro.solve.n"] == "34% of 235 groups solve 20% to 80%: they have something to learn from."
+    assert round(100 * sum(groups for _, groups, productive in solve if productive) / 235) == 34
+
+
+@pytest.mark.parametrize(
+    ("size", "labels", "groups"),
+    [
+        # Of eight members each number of solved ones has a bar of its own: 3 of 8 is 37.5%, 4 of 8 is 50%.
+        (8, ["0", "1", "2", "3", "4", "5", "6", "7", "8"], [7, 0, 0, 2, 1, 0, 0, 0, 5]),
+        # 9 of 10 and 10 of 10 share a tenth, so tenths stand.
+        (10, [f"{n}% to {n + 10}%" for n in range(0, 100, 10)], [7, 0, 0, 2, 0, 1, 0, 0, 0, 5]),
+        (None, [f"{n}% to {n + 10}%" for n in range(0, 100, 10)], [7, 0, 0, 2, 0, 1, 0, 0, 0, 5]),
+    ],
+)
+def test_a_bar_per_number_of_solved_members(size: int | None, labels: list[str], groups: list[int]) -> None:
+    found = rollouts._solved([(0.0, {0: 7, 3: 2}), (60.0, {5: 1, 9: 5})], size)
+    assert [row[0] for row in found["ro.solve"]] == labels  # type: ignore[union-attr]
+    assert [row[1] for row in found["ro.solve"]] == groups  # type: ignore[union-attr]
 
 
 def test_zero_advantage_by_environment_worst_first(reader: MemoryReader) -> None:
     found = view(reader)
     assert [found[f"ro.z.{i}"] for i in range(3)] == [
-        ["math", "61 %", 61.0], ["swe-bench", "42 %", 42.0], ["terminal", "40 %", 40.0],
+        ["math", "61%", 61.0], ["swe-bench", "42%", 42.0], ["terminal", "40%", 40.0],
     ]  # fmt: skip
 
 

@@ -53,11 +53,11 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
         "Staleness 2.4 versions",
         "Token staleness 1.9 versions",
         "Environment state 0.8 versions",
-        "Mixed versions 31 %",
-        "Zero advantage 48 %",
+        "Mixed versions 31%",
+        "Zero advantage 48%",
         "Tail index 6.2 ×",
         "Oldest sample 21 min",
-        "Infra failures 1.1 %",
+        "Infra failures 1.1%",
     ]
     assert page.locator(".known h2").all_inner_texts() == [
         "Where rollouts went",
@@ -144,7 +144,7 @@ def test_groups_are_read_at_a_glance(open_page: Open) -> None:
     row = page.locator("[data-rows=groups] tr").filter(has_text="mixed").first
     cells = [" ".join(text.split()) for text in row.locator("th, td").all_inner_texts()]
     assert cells[0] == "g-0241 terminal · v568" and cells[1] == "0 to 1, mean 0.38"
-    assert cells[2] == "38 % 8 of 8 done" and cells[3] == "mixed"
+    assert cells[2] == "38% 8 of 8 done" and cells[3] == "mixed"
     page.locator("[data-filter=outcome]").select_option("all_solved")
     until(page, "() => RS.all('[data-rows=groups] .pill').every(el => el.textContent === 'all solved')")
     assert asked(page) == {"outcome": "all_solved"}

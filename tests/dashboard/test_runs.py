@@ -14,6 +14,7 @@ from dashboard.pages import ORDER, PAGES
 from dashboard.shortcuts import SHORTCUTS
 from dashboard.ticks import tick
 from server.query.coverage import Coverage
+from server.query.run_state import RunState
 from server.query.types import RunInfo, RunNow, SignalInfo, TargetTrust
 from tests.dashboard import fake
 from tests.dashboard import fake_fleet as fleet
@@ -66,7 +67,7 @@ def test_a_row_says_what_holds_the_run_back() -> None:
     found = runs.row(one, [fleet.alert("a"), replace(fleet.alert("a"), muted="silenced by me")])
     assert (found["verdict"], found["colour"], found["cause"]) == ("Generator-bound", "generator", "KV capacity")
     assert (found["sure"], found["since"], found["about"]) == ("high confidence", round(NOW - 720), "slime · async")
-    assert found["wait"] == ["62 %", "critical", "", 0.624]
+    assert found["wait"] == ["62%", "critical", "", 0.624]
     assert found["cost"] == ["3.46", "ok", "", 3.456]
     # Nobody told of it: a dash, and no number to be sorted by.
     assert found["stale"] == ["–", "unknown", "", None]
@@ -76,9 +77,33 @@ def test_a_row_says_what_holds_the_run_back() -> None:
 
 def test_what_is_over_is_missed_by_nobody() -> None:
     info = RunInfo("a", "unknown", "", "finished", None, None)
-    found = runs.row(RunNow(info, fleet.verdict("balanced", None, 0.8, NOW, ""), (), None, None, 0, 5), [])
+    found = runs.row(
+        RunNow(info, fleet.verdict("balanced", None, 0.8, NOW, ""), (), None, None, 0, 5, RunState("finished")), []
+    )
     assert (found["since"], found["up"], found["down"], found["start"]) == (None, "", 0, None)
     assert (found["about"], found["grave"]) == ("", "")
+
+
+def test_a_run_is_live_only_while_it_is_collected() -> None:
+    reader = fleet.reader()
+    reader.set_state(fleet.STAR, RunState("not_collected", NOW - 600, NOW - 600))
+    reader.set_state(fleet.SLOW, RunState("catching_up", NOW - 9, NOW - 5, 0.41, 38.0, NOW))
+    rows = {row["name"]: row for row in _rows(reader)}
+    star, slow = rows[fleet.STAR], rows[fleet.SLOW]
+    assert star["state"] == ["not_collected", "Not collected", "watch", ""]
+    # None of its targets is down and none of its alerts fires: nobody looks.
+    assert (star["up"], star["down"], star["fire"], star["dark"], star["since"]) == ("", 0, 0, True, None)
+    assert (slow["state"], slow["fire"]) == (["catching_up", "Catching up", "unknown", "41% · 38 s left"], 0)
+    assert rows[fleet.DEAD]["state"] == ["finished", "Crashed", "critical", ""]
+    found = runs.cells(scope(reader))
+    assert (found["rn.head"], found["rn.sub"]) == (
+        "2 live runs",
+        "1 catching up · 1 not collected · 2 finished or crashed · Tick two to eight to compare them",
+    )
+    assert "rs" not in found
+    for name in (fleet.SYNC, fleet.EVIL):
+        reader.set_state(name, RunState("stale"))
+    assert runs.cells(scope(reader))["rs"] == {"name": "none", "word": "No live run"}
 
 
 def test_not_applicable_is_no_dash_and_no_zero() -> None:
@@ -231,7 +256,7 @@ def test_a_signal_is_explained_by_its_own_description() -> None:
         "Trainer",
         "ratio",
         "Share of the step the trainer waits.",
-        "watch ≥ 15 % · critical ≥ 40 %",
+        "watch ≥ 15% · critical ≥ 40%",
         "one point per trainer step",
         ["trainer_wait_seconds", "trainer_step_seconds"],
         "log the wait",

@@ -72,7 +72,7 @@ def test_list_is_sorted_filtered_and_stays_live(open_page: Open, reader: MemoryR
     assert names[:4] == [fleet.STAR, fleet.SLOW, fleet.EVIL, fleet.SYNC] and len(names) == 18
     assert names.index(fleet.DEAD) < names.index(fleet.DONE)
     first = " ".join(page.locator("[data-rows=runs] tr").first.inner_text().split())
-    assert "Generator-bound KV capacity · high confidence · for 12 min 180 63 % 2.21 4.48 1 firing 0 s ago" in first
+    assert "Generator-bound KV capacity · high confidence · for 12 min 180 63% 2.21 4.48 1 firing 0 s ago" in first
     # Nobody told of it: no zero; and a name is a name.
     assert page.title() == "(2) Runs · all runs · Rollscope"
     evil = page.locator("[data-rows=runs] tr", has_text="onerror")
@@ -83,7 +83,7 @@ def test_list_is_sorted_filtered_and_stays_live(open_page: Open, reader: MemoryR
     assert page.evaluate(NAMES)[-2:] == [fleet.EVIL, fleet.SYNC]
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("Wait")
     page.get_by_role("button", name="Wait").click()
-    # 1 % of a sweep is the least; what is not known is still last.
+    # 1% of a sweep is the least; what is not known is still last.
     assert page.evaluate(NAMES)[0] == "sweep-000" and page.evaluate(NAMES)[-1] == fleet.SYNC
     page.locator("#rn-find input").fill("slime crashed")
     until(page, "() => document.querySelectorAll('[data-rows=runs] tr').length === 1")
@@ -98,7 +98,7 @@ def test_list_is_sorted_filtered_and_stays_live(open_page: Open, reader: MemoryR
     # The row is drawn anew around the box that has the focus.
     assert page.evaluate("document.activeElement.type") == "checkbox"
     row = page.locator("[data-rows=runs] tr", has_text=fleet.STAR)
-    assert row.locator("td").nth(3).text_content() == "41 %"
+    assert row.locator("td").nth(3).text_content() == "41%"
 
 
 def test_chosen_runs_are_drawn_beside_each_other(open_page: Open, reader: MemoryReader) -> None:

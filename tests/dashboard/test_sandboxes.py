@@ -57,7 +57,7 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
         # No band judges how many run: "OK" would say that one does.
         "k.sb_running.p": "",
         "k.sb_starting.v": "128",
-        "k.sb_starting.n": "100 % of the limit · 8 building image · 44 queued",
+        "k.sb_starting.n": "100% of the limit · 8 building image · 44 queued",
         "k.sb_starting.s": "critical",
         "k.sb_oldest.v": "62",
         "k.sb_oldest.u": "min",
@@ -66,7 +66,7 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
         "k.sb_p95.p": "OK",
         "k.sb_p95.n": "p50 24 s · max 3.85 min · by the provider's clock",
         "k.sb_failed.v": "51",
-        "k.sb_failed.n": "2 % of 2,574 requested",
+        "k.sb_failed.n": "2% of 2,574 requested",
         "k.sb_failed.p": "",
         "k.sb_dangling.v": "5",
         "k.sb_credit.v": "6.2",
@@ -140,11 +140,11 @@ def test_a_failure_of_another_run_is_not_ours(reader: MemoryReader) -> None:
 def test_quota_fullest_first(reader: MemoryReader) -> None:
     found = cells(reader)
     assert rows(found, "sb.q.") == [
-        ["starting at once", "128 of 128 · 100 %", 100.0, "critical"],
-        ["concurrent", "960 of 1,000 · 96 %", 96.0, "critical"],
-        ["CPU", "1,240 of 2,000 · 62 %", 62.0, "ok"],
+        ["starting at once", "128 of 128 · 100%", 100.0, "critical"],
+        ["concurrent", "960 of 1,000 · 96%", 96.0, "critical"],
+        ["CPU", "1,240 of 2,000 · 62%", 62.0, "ok"],
     ]
-    assert (found["sb.q.none"], found["sb.q.limits"]) == ("", "watch ≥ 80 % · critical ≥ 90 %")
+    assert (found["sb.q.none"], found["sb.q.limits"]) == ("", "watch ≥ 80% · critical ≥ 90%")
 
 
 def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> None:
@@ -158,8 +158,8 @@ def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> N
     ):
         reader.append(wall.WALL, wall.of_quota(which, what, who), [(wall.NOW, value)])
     table = {row[0]: row[1:] for row in rows(cells(reader), "sb.q.")}
-    assert table["starting at once · prime"] == ["128 of 128 · 100 %", 100.0, "critical"]
-    assert table["starting at once · modal"] == ["14 of 128 · 11 %", 10.9, "ok"]
+    assert table["starting at once · prime"] == ["128 of 128 · 100%", 100.0, "critical"]
+    assert table["starting at once · modal"] == ["14 of 128 · 11%", 10.9, "ok"]
     assert table["memory · modal"] == ["96, limit not told", 0.0, "unknown"]
     assert table["disk · modal"] == ["limit 500, use not told", 0.0, "unknown"]
     assert table["GPU · modal"] == ["0 of 0", 0.0, "unknown"]
@@ -190,14 +190,14 @@ def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> Non
     values = {found[f"p.infra.{i}.l"]: found[f"p.infra.{i}.v"] for i in range(3)}
     assert values == {
         "rollouts lost to their sandbox": "",
-        "sandboxes failed": "11 %",
-        "groups without gradient": "41 %",
+        "sandboxes failed": "11%",
+        "groups without gradient": "41%",
     }
     assert found["sb.infra"].startswith("Nobody tells which rollouts were lost")
     lost = wall.signal_of("sandbox_failed_rollout_ratio", "ratio")
     reader.append(wall.WALL, lost, [(wall.NOW, 0.07)])
     found = cells(reader)
-    assert found["p.infra.0.v"] == "7 %" and "no honest zero" in found["sb.infra"]
+    assert found["p.infra.0.v"] == "7%" and "no honest zero" in found["sb.infra"]
 
 
 def test_failures_name_sandbox_and_trace(reader: MemoryReader) -> None:

@@ -165,7 +165,7 @@ def test_bars_and_tables(open_page: Open) -> None:
     assert "IMAGE_PULL_FAILED: manifest for swe-bench/sympy:1.9 not found" in causes.nth(1).inner_text()
     quota = page.locator("[data-rows=box-quota] li")
     assert [" ".join(text.split()) for text in quota.all_inner_texts()] == [
-        "starting at once 128 of 128 · 100 %", "concurrent 960 of 1,000 · 96 %", "CPU 1,240 of 2,000 · 62 %",
+        "starting at once 128 of 128 · 100%", "concurrent 960 of 1,000 · 96%", "CPU 1,240 of 2,000 · 62%",
     ]  # fmt: skip
     first = page.locator("[data-rows=box-pending] tr").first
     assert [" ".join(text.split()) for text in first.locator("th, td").all_inner_texts()] == [

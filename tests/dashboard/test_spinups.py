@@ -123,7 +123,7 @@ def test_a_new_spin_up_is_its_column_and_its_numbers(reader: MemoryReader) -> No
     second = ticks.tick(seen, views, pull(reader, first["have"]))
     column = int((wall.NOW - 5) // 60)
     assert set(second["view"]) == {f"h.{column}", "h.total", "sb.funnel", "k.sb_failed.n"}
-    assert second["view"]["k.sb_failed.n"] == "2 % of 2,575 requested"
+    assert second["view"]["k.sb_failed.n"] == "2% of 2,575 requested"
     assert len(json.dumps(second)) < 700
 
 

@@ -37,14 +37,14 @@ def rows(found: dict[str, Any], prefix: str) -> list[Any]:
 def test_what_the_trainer_does(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
-        "tn.head": "The trainer waits ", "tn.num": "60 %", "tn.tail": " of each step", "tn.s": "critical",
+        "tn.head": "The trainer waits ", "tn.num": "60%", "tn.tail": " of each step", "tn.s": "critical",
         "tn.text": "It is not the limit: the run is generator-bound (KV capacity) · "
         "It trains 6.3 samples/s and could take 15.8",
         "tn.sync": "", "tn.step": "Last 10 steps, mean 40.5 s",
-        "tn.w.wait": 59.3, "tn.l.wait": "Wait 59 %", "tn.w.compute": 34.6, "tn.w.eval": 0, "tn.l.eval": "",
-        "tl.words": "Step 140 took 70 s, 75 % above the median of 40 s", "tl.s": "watch",
+        "tn.w.wait": 59.3, "tn.l.wait": "Wait 59%", "tn.w.compute": 34.6, "tn.w.eval": 0, "tn.l.eval": "",
+        "tl.words": "Step 140 took 70 s, 75% above the median of 40 s", "tl.s": "watch",
         "k.tr_step.v": "40.5", "k.tr_step.n": "last 70 s · median 40 s", "k.tr_step.p": "Watch",
-        "k.tr_mfu.v": "22", "k.tr_mfu.n": "while it computes", "k.tr_sync.n": "of the step 3.7 %",
+        "k.tr_mfu.v": "22", "k.tr_mfu.n": "while it computes", "k.tr_sync.n": "of the step 3.7%",
         "k.tr_rate.n": "could take 15.8 samples/s",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
@@ -120,7 +120,7 @@ def test_learning_of_single_steps(reader: MemoryReader) -> None:
     found = cells(reader)
     learnt = {row[0]: row[1:3] for row in rows(found, "th.")}
     assert learnt == {
-        "Gradient norm": ["0.3", "0.3"], "Clipped tokens": ["0.2 %", "0.2 %"], "Learning rate": ["1.0e-06", "1.0e-06"],
+        "Gradient norm": ["0.3", "0.3"], "Clipped tokens": ["0.2%", "0.2%"], "Learning rate": ["1.0e-06", "1.0e-06"],
         "Mismatch KL": ["0.002", "0.002"],
     }  # fmt: skip
     assert found["th.none"] == "Not logged: reference KL, effective samples, loss."
@@ -149,11 +149,11 @@ def test_restarts_checkpoints_and_versions(reader: MemoryReader) -> None:
 
 def test_a_synchronous_run_has_no_wait(reader: MemoryReader) -> None:
     found = cells(reader, actors.SYNC)
-    assert (found["tn.head"], found["tn.num"], found["tn.s"]) == ("Generation takes ", "40 %", "ok")
+    assert (found["tn.head"], found["tn.num"], found["tn.s"]) == ("Generation takes ", "40%", "ok")
     assert found["tn.sync"] == (
         "Wait: not applicable. Synchronous run: the trainer and the generator take turns, so nobody waits for a queue."
     )
-    assert found["k.tr_wait.s"] == "not_applicable" and found["tn.l.wait"] == "Generate 40 %"
+    assert found["k.tr_wait.s"] == "not_applicable" and found["tn.l.wait"] == "Generate 40%"
     assert found["p.tphase.0.l"] == "generation"
     assert [row[0] for row in rows(found, "tl.")] == ["Generation", "Compute", "Weight sync"]
 

@@ -35,7 +35,7 @@ def test_parse(search: str, address: Address) -> None:
     ],
 )
 def test_another_run_is_shown_in_the_same_manner(search: str, kept: str) -> None:
-    links = run_links([RunInfo("b", "", "", "running", None, None)], urlstate.parse(search))
+    links = run_links([RunInfo("b", "", "", "running", None, None)], {}, urlstate.parse(search))
     assert [link.href for link in links] == [kept]
 
 

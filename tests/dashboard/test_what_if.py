@@ -32,11 +32,11 @@ def rows(found: dict[str, Any]) -> dict[str, list[Any]]:
 
 def test_today(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert head(found) == "Today the trainer waits 29 % of its step"
+    assert head(found) == "Today the trainer waits 29% of its step"
     assert (found["wi.mode"], found["wi.limit.now"], found["wi.limit.then"], found["wi.flip"]) == (
         "now", "the generator's side", "", "same",
     )  # fmt: skip
-    # 256 GPUs at 2 USD over 1.95 * 12,000 tokens/s; 64 GPUs idle 29.09 % of the time
+    # 256 GPUs at 2 USD over 1.95 * 12,000 tokens/s; 64 GPUs idle 29.09% of the time
     assert rows(found)["usd_per_million_tokens"] == [
         "Per million trained tokens", "6.08 USD", "", "", "same", ""
     ]  # fmt: skip
@@ -46,11 +46,11 @@ def test_today(reader: MemoryReader) -> None:
 
 def test_gpus_moved(reader: MemoryReader) -> None:
     found = cells(reader, "?run=x&move_gpus=8")
-    assert head(found) == "The trainer would wait 16 % of its step, not 29 %"
-    assert rows(found)["wait_ratio"] == ["Trainer waits", "29 %", "16 %", "−13.5 points", "better", ""]
-    assert rows(found)["trained_samples_per_second"][1:4] == ["1.95 samples/s", "2.03 samples/s", "+4.17 %"]
+    assert head(found) == "The trainer would wait 16% of its step, not 29%"
+    assert rows(found)["wait_ratio"] == ["Trainer waits", "29%", "16%", "−13.5 points", "better", ""]
+    assert rows(found)["trained_samples_per_second"][1:4] == ["1.95 samples/s", "2.03 samples/s", "+4.17%"]
     assert rows(found)["staleness_versions"][2:4] == ["1.5 versions", "as today"]
-    assert rows(found)["trainer_gpus"] == ["GPUs that train", "64 GPUs", "56 GPUs", "−12.5 %", "same", ""]
+    assert rows(found)["trainer_gpus"] == ["GPUs that train", "64 GPUs", "56 GPUs", "−12.5%", "same", ""]
     assert found["wi.sl.move_gpus"] == {
         "low": -191, "high": 63, "step": 1, "today": 0, "value": 8, "unit": "GPUs", "needs": ""
     }  # fmt: skip
@@ -64,7 +64,7 @@ def test_the_limiter_flips(reader: MemoryReader) -> None:
     found = cells(reader, "move_gpus=16")
     assert (found["wi.limit"], found["wi.flip"]) == (["generator", "trainer"], "flipped")
     assert [found[f"wi.side.{i}"]["limits"] for i in (0, 1)] == [True, False]
-    assert rows(found)["staleness_versions"][2:5] == ["at most 4 versions", "+167 %", "worse"]
+    assert rows(found)["staleness_versions"][2:5] == ["at most 4 versions", "+167%", "worse"]
 
 
 def test_a_change_in_words() -> None:
@@ -73,7 +73,7 @@ def test_a_change_in_words() -> None:
         return what_if._change(row, Figure(now, unit), Figure(then, unit))[0]
 
     rates = [said("trained_samples_per_second", "samples/s", 2.0, then) for then in (2.0005, 2.5, 5.9, 6.0, 24.5)]
-    assert rates == ["as today", "+25 %", "+195 %", "× 3", "× 12.3"]
+    assert rates == ["as today", "+25%", "+195%", "× 3", "× 12.3"]
     assert [said("wait_ratio", "ratio", 0.5, then) for then in (0.5002, 0.49, 0.05)] == [
         "as today", "−1 points", "−45 points",
     ]  # fmt: skip
@@ -81,9 +81,9 @@ def test_a_change_in_words() -> None:
 
 def test_bounds_in_words(reader: MemoryReader) -> None:
     found = cells(reader, "oversampling=2.2")
-    assert head(found) == "The trainer would wait at least 19 % of its step, not 29 %"
+    assert head(found) == "The trainer would wait at least 19% of its step, not 29%"
     assert rows(found)["trained_samples_per_second"][2] == "at most 2.22 samples/s"
-    assert rows(cells(reader, "oversampling=1"))["wait_ratio"][2] == "0 % or more"
+    assert rows(cells(reader, "oversampling=1"))["wait_ratio"][2] == "0% or more"
 
 
 def test_what_is_not_known(reader: MemoryReader) -> None:
@@ -108,7 +108,7 @@ def test_a_change_that_cannot_be_is_said_and_today_is_shown(reader: MemoryReader
         "Not possible: move_gpus 64: this run has 64 GPUs that train and 192 that generate, so -191 to 63. "
         "Shown is today."
     )
-    assert head(found) == "Today the trainer waits 29 % of its step"
+    assert head(found) == "Today the trainer waits 29% of its step"
 
 
 def test_every_change_has_a_slider_and_every_row_is_a_figure() -> None:

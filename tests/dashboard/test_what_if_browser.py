@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 Open = Callable[..., Page]
 HEAD = "words => document.querySelector('.whatif h1').textContent === words"
-TODAY = "Today the trainer waits 29 % of its step"
+TODAY = "Today the trainer waits 29% of its step"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def value(page: Page, name: str) -> str:
 def test_a_shared_link_opens_the_same_sliders(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page("&move_gpus=8&max_staleness=2", theme=theme, size=size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert page.locator("h1:visible").inner_text() == "The trainer would wait 16 % of its step, not 29 %"
+    assert page.locator("h1:visible").inner_text() == "The trainer would wait 16% of its step, not 29%"
     assert (value(page, "move_gpus"), value(page, "max_staleness")) == ("8 to the generator", "2 versions")
     assert value(page, "oversampling") == "2.5 per kept one"
     states = page.locator("[data-slider]").evaluate_all("all => all.map(el => el.dataset.state)")
@@ -79,7 +79,7 @@ def test_by_keyboard_until_the_limit_flips(open_page: Open) -> None:
     page.locator("#wi-move_gpus").focus()
     for _ in range(8):
         page.keyboard.press("ArrowRight")
-    until(page, HEAD, "The trainer would wait 16 % of its step, not 29 %")
+    until(page, HEAD, "The trainer would wait 16% of its step, not 29%")
     assert page.evaluate("new URLSearchParams(location.search).get('move_gpus')") == "8"
     assert page.locator("#wi-move_gpus").get_attribute("aria-valuetext") == "8 to the generator, today none"
     assert page.locator(".side-of[data-limits='1'] b").inner_text() == "Generator side"
@@ -106,7 +106,7 @@ def test_back_to_today_and_back_again(open_page: Open) -> None:
     assert page.locator("#wi-reset").is_hidden() and value(page, "move_gpus") == "none"
     assert page.evaluate("location.search") == f"?run={fakes.LONG}"
     page.go_back()
-    until(page, HEAD, "The trainer would wait 16 % of its step, not 29 %")
+    until(page, HEAD, "The trainer would wait 16% of its step, not 29%")
     assert value(page, "move_gpus") == "8 to the generator"
 
 

@@ -95,6 +95,7 @@ def test_status_has_the_shape_of_the_contract(run: Bench) -> None:
         "mode",
         "lifecycle",
         "state",
+        "summary",
         "now",
         "verdict",
         "signals",

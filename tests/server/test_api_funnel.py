@@ -69,6 +69,26 @@ def _funnel(run: Lived, *, engines: bool) -> dict[str, Any]:
     return found | {"bars": {bar["exit"]: bar for bar in found["bars"]}}
 
 
+def test_tokens_of_before_the_first_record_are_no_waste(run: Lived) -> None:
+    """Records begin in the last quarter of an hour in which the engines made 100 tokens/s all the time."""
+    store, series = run.store, run.store.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
+    first = MS + 2_700_000
+    # 100 rollouts of 60 s each, in the minute in which they left: their tokens were made from 2,640 s on.
+    amounts = (100, 0, 90_000, 0, 6000.0, 100)
+    sums = [
+        RolloutSum(tier, at, "trained", "math", "train", *amounts) for tier, at in ((60_000, first), (3_600_000, MS))
+    ]
+    points = [(series, MS + 5000 * n, 100.0, 0) for n in range(721)]
+    facts: dict[str, str | float] = {"generator_gpus": 8.0, "usd_per_gpu_hour": 2.0}
+    store.write(Batch("run", points=points, rollout_sums=sums, facts=facts))
+    run.clock.set(T0 + 3600)
+    found = web(run)("GET", f"/api/v1/runs/run/funnel?start={T0}&end={T0 + 3600}").json()
+    bars = {bar["exit"]: bar for bar in found["bars"]}
+    # 96,000 tokens in 960 s, of which 90,000 have a record; not 360,000 - 90,000 = 270,000 without one.
+    assert bars["unrecorded"]["response_tokens"] == 6000
+    assert bars["unrecorded"]["gpu_seconds"] == pytest.approx(6000 / 96_000 * 8 * 960)
+
+
 def live_row() -> RolloutRow:
     return RolloutRow("t", Rollout("x"), 0, MS, MS, "generating", MS)
 

@@ -1,0 +1,54 @@
+"""A finished run in a few numbers: what stands in its banner and in `summary` of the status."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from server.query.types import SignalNow
+from server.query.verdicts import VerdictSpan
+
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run from its first datum to its last.
+
+    Attributes:
+        seconds: how long it lasted; None without data.
+        steps: number of the trainer's last step.
+        usd: `seconds` at the last hourly rate: GPUs are held for the whole run.
+        idle_usd: what idle GPUs cost, all causes together.
+        limiters: outcome of the verdict -> seconds for which it was the verdict.
+        reward: mean reward of the last step.
+    """
+
+    seconds: float | None
+    steps: int | None
+    usd: float | None
+    idle_usd: float | None
+    limiters: Mapping[str, float]
+    reward: float | None
+
+
+def summary(
+    first: float | None, end: float | None, steps: int | None, signals: Iterable[SignalNow],
+    spans: Iterable[VerdictSpan],
+) -> RunSummary:  # fmt: skip
+    """``first``, ``end``: epoch seconds of its first and its last datum. ``spans``: its verdicts, oldest first."""
+    by_name = list(signals)
+    seconds = end - first if first is not None and end is not None else None
+    hourly = _value(by_name, "cost_usd_per_hour")
+    usd = hourly * seconds / SECONDS_PER_HOUR if hourly is not None and seconds is not None else None
+    idle = [one.value for one in by_name if one.signal == "idle_usd_total" and one.value is not None]
+    limiters: dict[str, float] = {}
+    for span in spans:
+        until = end if span.end is None else span.end
+        lasted = 0.0 if until is None else max(0.0, until - span.start)
+        limiters[span.outcome] = limiters.get(span.outcome, 0.0) + lasted
+    reward = _value(by_name, "reward", stat="mean")
+    return RunSummary(seconds, steps, usd, sum(idle) if idle else None, limiters, reward)
+
+
+def _value(signals: Iterable[SignalNow], name: str, **labels: str) -> float | None:
+    found = (one for one in signals if one.signal == name and labels.items() <= dict(one.labels).items())
+    return next((one.value for one in found if one.value is not None), None)
