@@ -15,7 +15,8 @@ SIGNAL = Signal(
     unit="ratio",
     actor="generator",
     help="Prompt tokens per generated token, median of the last 10 steps against the run's own first steps (30 after 5 "
-    "of burn-in, or the first 10 of a run that drifts from its start): as the trainer logs both, else as the engines counted over 5 minutes, then of steps that are "
+    "of burn-in, or the first 10 of a run that drifts from its start): as the trainer "
+    "logs both, else as the engines counted over 5 minutes, then of steps that are "
     "5 minutes apart.",
     inputs=("trainer_step_seconds", *PREFILL_DECODE.inputs),
     cadence="step",

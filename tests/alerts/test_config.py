@@ -45,7 +45,7 @@ def test_the_pack_watches_what_it_must() -> None:
         "DiscoveryDown",
         "AllZeroRewards", "DataTrustLow", "SandboxSpinupSlow", "SandboxPendingLong", "SandboxInitFailures",
         "SandboxQuotaLow", "SandboxesDangling", "SandboxCreditLow",
-        "TrainerStarved", "StalenessOverBound", "ZeroAdvantageHigh", "ResponseLengthDrift", "DiscardHigh",
+        "TrainerStarved", "StalenessOverBound", "ZeroAdvantageHigh", "RewardFlat", "ResponseLengthDrift", "DiscardHigh",
         "KVCacheExhausted", "PreemptionsHigh", "WeightSyncSlow", "KVCeilingAhead", "Bottleneck",
         "CostOverTarget", "IdleBurn",
     ]  # fmt: skip
@@ -62,6 +62,7 @@ def test_the_pack_watches_what_it_must() -> None:
         ("EngineFrozen", "generator_frozen == 1 for 1m"),
         ("AllZeroRewards", 'reward{stat="mean"} == 0 and failure_ratio > 0.2 for 2m'),
         ("ZeroAdvantageHigh", "zero_advantage_ratio > 0.5 and zero_advantage_low_ratio > 0.33 for 10m"),
+        ("RewardFlat", "reward_plateau_steps >= 50 and zero_advantage_ratio > 0.4 for 10m"),
         ("ResponseLengthDrift", "response_length_drift_ratio > 1.5 for 10m"),
         ("KVCeilingAhead", 'kv_concurrency_limit_forecast_seconds{bound="mid"} < 21600 for 30m'),
         ("IdleBurn", "sum(increase(idle_usd_total[1h])) > 100"),
@@ -232,7 +233,7 @@ def test_no_secret_is_echoed_in_a_problem() -> None:
 
 def test_no_configuration_means_the_pack_and_nobody_told() -> None:
     found = build_all({}, {}).alerts
-    assert len(found.rules) == len(pack()) == 27
+    assert len(found.rules) == len(pack()) == 28
     assert (found.receivers, found.deadman.url, len(found.inhibits)) == ((), "", 1)
 
 

@@ -87,6 +87,7 @@ CROSSING: dict[str, tuple[str, list[float]]] = {
     "SandboxesDangling": ("", [21] * 12 + [20]),
     "SandboxCreditLow": ("", [30, 24, 23, 24, 30]),
     "DataTrustLow": ("actor=generator", [1.0] + [0.5] * 11 + [0.95, 1.0]),
+    "RewardFlat": ("", [0] + [60] * 12 + [40, 0, 60, 0]),
     "ResponseLengthDrift": ("", [1.2] + [1.6] * 11 + [1.45, 1.45, 1.3, 1.6]),
     "KVCeilingAhead": ("bound=mid", [30_000] + [20_000] * 31 + [30_000]),
     "Bottleneck": ("verdict=generator_bound", [0, 1, 1, 0] + [1] * 17 + [0, 1]),
@@ -95,6 +96,7 @@ CROSSING: dict[str, tuple[str, list[float]]] = {
 # Further conditions of a rule: a constant value that holds, with its labels.
 ALSO: dict[str, tuple[str, float]] = {
     "zero_advantage_low_ratio": ("basis=completed", 0.5),
+    "zero_advantage_ratio": ("basis=completed", 0.55),
 }
 
 
