@@ -14,7 +14,7 @@ from server.verdict.thresholds import (
     FROZEN_SECONDS,
     HALF_LIMIT,
     IDLE_SECONDS,
-    LEAST_BUSY,
+    LEAST_IDLE,
     MOST_ENGINES,
     MOST_OF,
     SILENT_SECONDS,
@@ -123,11 +123,13 @@ def open_step(case: Case) -> Said:
 
 
 def _idle(case: Case, seconds: float) -> bool:
-    """Have the engines had no request for most of the time that the step is open?"""
-    since = case.seen.now - min(seconds, IDLE_SECONDS)
-    requests = [found for ts, found in case.seen.instants if ts >= since and recent.RUNNING in found]
-    counts = [found[recent.RUNNING] + found.get(recent.WAITING, 0.0) for found in requests]
-    return seconds >= IDLE_SECONDS and len(counts) >= LEAST_BUSY and max(counts) == 0.0
+    """Have the engines had no request for long, as often as they were seen?"""
+    since = case.seen.now - IDLE_SECONDS
+    counts = [
+        found[recent.RUNNING] + found.get(recent.WAITING, 0.0)
+        for ts, found in case.seen.instants if ts >= since and recent.RUNNING in found
+    ]  # fmt: skip
+    return seconds >= IDLE_SECONDS and len(counts) >= LEAST_IDLE and max(counts) == 0.0
 
 
 def evaluates(case: Case) -> bool:

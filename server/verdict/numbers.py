@@ -258,6 +258,7 @@ def numbers(seen: Seen) -> Numbers:
         seen = replace(seen, recent=recent.means(seen.instants, begun))
     produced = seen.get("production_samples_per_second", stage="delivered")
     running, waiting = (recent.requests(seen, state) for state in ("running", "waiting"))
+    batches = own.batches if own.batches is not None else seen.get("queue_batches")
     zero = gradient(seen, own.trained * own.step if own.trained and own.step else None)
     busy = _scorer(seen, own.scoring, zero)
     requests = running + (waiting or 0.0) if running is not None else None
@@ -286,9 +287,9 @@ def numbers(seen: Seen) -> Numbers:
         zero=zero,
         filtered=_filtered(seen),
         lost={row["exit"]: value for row, value in seen.rows("rollout_exit_ratio") if "exit" in row},
-        stale=_stale(seen),
+        stale=own.stale if own.stale is not None else _stale(seen),
         drift=max((value for name in DRIFTS for _, value in seen.rows(name)), default=None),
-        batches=seen.get("queue_batches"),
+        batches=batches,
         same_steps=own.same_steps,
         reported=seen.get("trainer_wait_ratio"),
         stopped=own.stopped,
@@ -300,7 +301,7 @@ def numbers(seen: Seen) -> Numbers:
             "tail_bubble_ratio": recent.bubble(seen),
             "scoring_busy_ratio": busy,
             "time_unscored_ratio": where.unscored,
-            "queue_batches": seen.get("queue_batches"),
+            "queue_batches": batches,
             "in_flight_ratio": recent.cap(seen),
         },
     )

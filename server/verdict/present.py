@@ -50,6 +50,7 @@ class Present:
         begun: when the first of these steps began, epoch seconds; None: no step is known.
         scoring: share of the time that one scorer is busy, of these steps; None: not reported, or of the signal.
         stopped: the run stood still in one of the last three steps.
+        batches, stale: in the queue, and share of what arrived that was dropped, of these steps; None: not reported.
         same_steps: the arrivals are counted over the steps themselves, not over the last minutes.
     """
 
@@ -68,6 +69,8 @@ class Present:
     scoring: float | None = None
     same_steps: bool = False
     stopped: bool = False
+    batches: float | None = None
+    stale: float | None = None
 
 
 def present(seen: Seen) -> Present:
@@ -93,8 +96,29 @@ def present(seen: Seen) -> Present:
     if not 0 < newest < every and not stopped:
         return replace(told, gated=_gated(told, rows))
     found = _of_rows(seen, told, rows[-newest:], rows[-newest:])
+    if newest < every:
+        found = replace(found, **_counted(seen, rows[-newest:], rows[:-newest]))  # type: ignore[arg-type]
     found = replace(found, gated=_gated(told, rows[-newest:]), first=first, since=newest < every)
     return _supplied(found, told) if whole else found
+
+
+def _counted(seen: Seen, rows: Sequence[Step], before: Sequence[Step]) -> dict[str, float]:
+    """Arrivals, drops and queue of these steps alone, where every step reports its queue and samples.
+
+    ``before``: the steps before them. What arrived is what was trained, what was dropped, and the queue's growth since
+    the step before the first.
+    """
+    if not rows or any(QUEUE not in row.values or SAMPLES not in row.values for row in rows):
+        return {}
+    samples = sum(row.values[SAMPLES] for row in rows)
+    dropped = sum(row.values.get(DROPPED, 0.0) for row in rows)
+    found = {"batches": sum(row.values[QUEUE] for row in rows) / samples}
+    if any(DROPPED in row.values for row in (*before, *rows)):
+        found["stale"] = dropped / (dropped + samples)
+    if before and QUEUE in before[-1].values:
+        seconds = rows[-1].ts - before[-1].ts
+        found["arrivals"] = max(0.0, samples + dropped + rows[-1].values[QUEUE] - before[-1].values[QUEUE]) / seconds
+    return found
 
 
 def _begun(rows: Sequence[Step]) -> float | None:
@@ -130,8 +154,9 @@ def _with_open(seen: Seen, told: Present, rows: Sequence[Step], newest: int) -> 
     cut = regime.present(waits, 1 if opened.alone else NEWER)
     if cut >= min(len(waits), newest + 1):
         return None
-    late = rows[len(rows) - (cut - 1) :]
-    return replace(_of_rows(seen, told, [*late, opened.step], late), gated=_gated(told, late))
+    late, before = rows[len(rows) - (cut - 1) :], rows[: len(rows) - (cut - 1)]
+    found = replace(_of_rows(seen, told, [*late, opened.step], late), gated=_gated(told, late))
+    return replace(found, **_counted(seen, late, before))  # type: ignore[arg-type]
 
 
 def _is_since(row: Step, first: tuple[int, int] | None) -> bool:

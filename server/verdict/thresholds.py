@@ -223,6 +223,8 @@ SYNC_STEPS = 3.0
 """Steps. A synchronous step fills and empties the engines once: three whole ones are looked at."""
 MOST_INSTANTS = 90
 """Instants kept of a synchronous run."""
+LEAST_IDLE = 3
+"""Instants without a request. One of a slow scorer's pauses is not seen three times."""
 LEAST_BUSY = 6
 """Instants. Enough to have seen a tail."""
 
