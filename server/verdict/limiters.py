@@ -180,8 +180,19 @@ def _generation(n: Numbers) -> Iterator[Limiter]:
     if n.drift is not None and n.drift >= DRIFTED:
         text = f"rollouts have grown to {n.drift:.1f} times the first steps'"
         yield _made(n, "generator_bound", "drift", n.drift, text)
+    yield from _slow_engine(n)
     yield from _tail(n)
     yield from _cache(n)
+
+
+def _slow_engine(n: Numbers) -> Iterator[Limiter]:
+    """Rollouts are spread over all engines: a batch is complete when the slowest of them has made its part."""
+    if not n.slow:
+        return
+    name, ratio = min(n.slow.items(), key=lambda one: one[1])
+    others = f" and {len(n.slow) - 1} more" if len(n.slow) > 1 else ""
+    text = f"engine {name}{others} makes {ratio:.0%} of the tokens per request that the others make"
+    yield _made(n, "generator_bound", "slow_engine", 1 / max(ratio, 1 - MOST_SHARE), text)
 
 
 def _tail(n: Numbers) -> Iterator[Limiter]:

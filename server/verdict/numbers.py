@@ -42,6 +42,7 @@ class Numbers:
         overheads: seconds per step by cause; step: seconds.
         running, waiting, kv, limit: of all engines; busy: their occupancy.
         engines: by state.
+        slow: engines that are slower than the others by name: tokens per request over the others' median.
         place: share of a rollout's time per phase (`PHASES`), of census, log, or running requests in flight.
         in_flight: all rollouts in flight, placed from every source at once.
         zero: groups without a gradient; filtered: they are thrown away before training.
@@ -70,6 +71,7 @@ class Numbers:
     kv: float | None
     limit: float | None
     engines: Mapping[str, float]
+    slow: Mapping[str, float]
     place: Mapping[str, float]
     cap: float | None
     zero: Gradient
@@ -281,6 +283,11 @@ def numbers(seen: Seen) -> Numbers:
         kv=seen.get("kv_cache_usage_ratio"),
         limit=seen.get("kv_concurrency_limit"),
         engines={row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row},
+        slow={
+            row.get("engine") or row.get("target", ""): value
+            for row, value in seen.rows("generator_outlier_ratio", side="slowest")
+            if len(row) > 1
+        },
         place=where.place,
         in_flight=where,
         cap=recent.cap(seen),

@@ -132,4 +132,7 @@ def advice(outcome: Outcome, cause: str, n: Numbers) -> str:
     dead = n.engines.get("down", 0.0) + n.engines.get("hung", 0.0)
     if (outcome, cause) == ("generator_bound", "too_few_engines") and dead:
         return "Restart the engines that do not work before moving any GPUs."
+    if cause == "slow_engine" and n.slow:
+        name = min(n.slow, key=lambda one: n.slow[one])
+        return f"Repair or remove engine {name}: requests wait for it while the other engines have room."
     return ADVICE.get((outcome, cause), "")

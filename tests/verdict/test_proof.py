@@ -120,6 +120,12 @@ TABLE = [
     # ---- the trainer waits and the queue is empty: six things look like that
     of("engines are full", HEALTHY, STARVED, FULL, said="generator_bound/too_few_engines", sure=True,
        why="100 of 104 places are taken and the trainer waits"),
+    of("one slow engine of two", HEALTHY, STARVED, FULL, {'generator_requests{state="running"}': 33.0,
+       'generator_requests{state="waiting"}': 29.0, "kv_concurrency_limit": 64.0,
+       'in_flight_rollouts{state="generating"}': 62.0, 'generator_engines{state="up"}': 2.0,
+       'generator_outlier_ratio{side="slowest",target="e1"}': 0.2, 'generator_outlier_ratio{side="busiest"}': 18.0,
+       'generator_outlier_ratio{side="idlest"}': 0.05}, said="generator_bound/slow_engine", sure=True,
+       why="30 run and 29 wait in the slow one, 2 run in the other: more engines would wait for it, too"),
     of("the cache is full", HEALTHY, STARVED, FULL, {"kv_cache_usage_ratio": 0.97,
        'generator_requests{state="waiting"}': 60.0}, said="generator_bound/kv_capacity", sure=True,
        why="160 ask for the room of 100"),
@@ -379,6 +385,13 @@ def test_the_table(row: Row) -> None:
     assert (found.outcome, found.cause) == (row.outcome, row.cause), (row.why, found.rule, found.limiters)
     if row.sure is not None:
         assert (found.confidence >= CONFIDENT) is row.sure, (found.confidence, found.completeness, found.limiters)
+
+
+def test_a_slow_engine_is_named() -> None:
+    row = next(row for row in TABLE if row.what == "one slow engine of two")
+    found = judge(seen(*row.told))
+    assert found.advice == "Repair or remove engine e1: requests wait for it while the other engines have room."
+    assert "engine e1 makes 20% of the tokens per request that the others make" in found.summary
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if str(row.given.get("mode", "")).startswith("sync")],
