@@ -71,10 +71,8 @@ def gradient(seen: Seen, per_step: float | None) -> Gradient:
     if not is_sample:
         return Gradient(share, share, groups, low, high, most=most)
     top = 1.0 if most is None else most
-    middle = min((low + high) / 2, top)
-    return Gradient(
-        middle, share, groups, min(low, top), min(high, top), is_sample=True, most=most, contradictions=found
-    )
+    low, high = min(low, top), min(high, top)
+    return Gradient((low + high) / 2, share, groups, low, high, is_sample=True, most=most, contradictions=found)
 
 
 def interval(share: float, count: float) -> tuple[float, float]:
