@@ -28,7 +28,7 @@ class Seen:
         signals: signal -> labels -> newest answer; counters are not among them.
         stale: (signal, time of its answer) -> why a step signal's answer is too old to be judged now, or "".
         running_since: when the run last began to run; None while it never did.
-        instants: counts of requests, rollouts and sandboxes by instant (`server.verdict.recent`), oldest first.
+        instants: counts of requests, rollouts and sandboxes by instant (`server.verdict.facts.instants`), oldest first.
         recent: their means over the steps that are judged.
         steps: the trainer's last steps, oldest first: a change of limiter is older in them than in their mean.
         first: (incarnation, number) of the first of them that is not of another time, as found before; None: of none.

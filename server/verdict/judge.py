@@ -8,12 +8,12 @@ ends at once.
 from dataclasses import replace
 from typing import Any
 
-from server.verdict import buffer, recent
-from server.verdict.case import STARVING, Case
+from server.verdict.facts import instants, queue
 from server.verdict.inputs import Seen
-from server.verdict.liveness import hangs, is_down
 from server.verdict.model import Evidence, Verdict
-from server.verdict.rules import case_of, said_of, verdict_of
+from server.verdict.rules.liveness import hangs, is_down
+from server.verdict.rules.situation import STARVING, Situation
+from server.verdict.rules.tuning import case_of, said_of, verdict_of
 from server.verdict.thresholds import (
     AT_CAP,
     CHANGED_SECONDS,
@@ -42,18 +42,18 @@ _AT_ONCE = ("over", "paused", "starting", "open_step")
 def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
     """(memory, verdict) of one instant. Instants come in order; the same instant again changes nothing."""
     kept: Memory = dict(memory or {})
-    instants = recent.add([(ts, counts) for ts, counts in kept.get("recent", [])], seen)
-    kept["recent"] = [list(one) for one in instants]
+    window = instants.add([(ts, counts) for ts, counts in kept.get("recent", [])], seen)
+    kept["recent"] = [list(one) for one in window]
     first = kept.get("first")
     kept["hung"] = kept.get("hung") or seen.now if hangs(seen) else None
     kept["down"] = kept.get("down") or seen.now if is_down(seen) else None
     first_step = (first[0], first[1]) if first else None
-    seen = replace(seen, instants=instants, first=first_step, hung_since=kept["hung"], down_since=kept["down"])
+    seen = replace(seen, instants=window, first=first_step, hung_since=kept["hung"], down_since=kept["down"])
     case = case_of(seen, kept.get("outcome", ""))
     if case.n.first is not None and case.n.first != seen.first:
         kept["first"] = list(case.n.first)
-    found, kept["samples"], window = _with_queue(said_of(case), kept.get("samples", []), seen)
-    found = replace(found, buffer=window)
+    found, kept["samples"], state = _with_queue(said_of(case), kept.get("samples", []), seen)
+    found = replace(found, buffer=state)
     if _replaces(kept, found, case):
         same = found.key == (kept.get("outcome"), kept.get("cause"))
         since = kept["since"] if same else kept.pop("next", (0, 0, seen.now))[2]
@@ -63,10 +63,10 @@ def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
         return kept, replace(found, since=since)
     sure = 0.0 if kept["outcome"] == "unknown" else UNSETTLED
     stands = verdict_of(case, kept["rule"], kept["outcome"], kept["cause"], sure)
-    return kept, replace(stands, confidence=min(stands.confidence, sure), since=kept["since"], buffer=window)
+    return kept, replace(stands, confidence=min(stands.confidence, sure), since=kept["since"], buffer=state)
 
 
-def _replaces(kept: Memory, found: Verdict, case: Case) -> bool:
+def _replaces(kept: Memory, found: Verdict, case: Situation) -> bool:
     """Is ``found`` the verdict to show now? Notes since when another one is found."""
     now, stands = case.seen.now, (kept.get("outcome"), kept.get("cause"))
     if stands == (None, None) or found.key == stands:
@@ -100,7 +100,7 @@ def _hold(before: str, found: Verdict, changed: bool) -> float:
     return HOLD_SECONDS if found.confidence >= CONFIDENT else UNSURE_SECONDS
 
 
-def contradicted(case: Case, outcome: str, cause: str) -> bool:
+def contradicted(case: Situation, outcome: str, cause: str) -> bool:
     """Do today's numbers contradict this verdict? Only by a clear margin: noise on a line contradicts nothing."""
     n = case.n
     if outcome == "stalled" or cause == "open_step":
@@ -114,7 +114,7 @@ def contradicted(case: Case, outcome: str, cause: str) -> bool:
     return _elsewhere(case, outcome, cause)
 
 
-def _elsewhere(case: Case, outcome: str, cause: str) -> bool:
+def _elsewhere(case: Situation, outcome: str, cause: str) -> bool:
     """Is the actor that this verdict names clearly idle?"""
     n = case.n
     inside, busy = n.place.get("generating"), n.extra.get("scoring_busy_ratio")
@@ -130,17 +130,17 @@ def _elsewhere(case: Case, outcome: str, cause: str) -> bool:
 
 def _with_queue(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Verdict, list[list[float]], str]:
     """The verdict next to the state of the queue's window."""
-    samples = [buffer.Sample(*one) for one in kept]
+    samples = [queue.Sample(*one) for one in kept]
     step = seen.get("trainer_step_seconds")
-    queue, version = seen.get("queue_samples_now"), seen.get("policy_version")
+    waiting, version = seen.get("queue_samples_now"), seen.get("policy_version")
     batch = seen.fact("batch_samples") or _batch(seen)
-    if queue is None or version is None or not batch:
+    if waiting is None or version is None or not batch:
         return found, kept, ""
-    samples = buffer.add(samples, buffer.Sample(seen.now, queue, version, batch), step)
-    state = buffer.state(samples, step, found.numbers.get("held_ratio"), found.numbers.get("wait_ratio"))
+    samples = queue.add(samples, queue.Sample(seen.now, waiting, version, batch), step)
+    state = queue.state(samples, step, found.numbers.get("held_ratio"), found.numbers.get("wait_ratio"))
     rows = [[one.ts, one.queue, one.version, one.batch] for one in samples]
     if state in ("stall", "stop") and found.outcome not in ("stalled", "unknown"):
-        text = Evidence(buffer.WORDS[state][0].upper() + buffer.WORDS[state][1:], "queue_samples_now", queue, "samples")
+        text = Evidence(queue.WORDS[state][0].upper() + queue.WORDS[state][1:], "queue_samples_now", waiting, "samples")
         # Where nothing moves for steps, the shares of the last ones are of another time. An open step is of now.
         sure = found.confidence if found.cause == "open_step" else round(min(found.confidence, UNSETTLED), 2)
         return replace(found, evidence=(text, *found.evidence), confidence=sure), rows, state

@@ -1,6 +1,6 @@
 """What a verdict is: outcomes, causes, evidence, shares; and how it is stored and shown (JSON).
 
-DESIGN section 5. Nothing here judges: see `server.verdict.rules`.
+DESIGN section 5. Nothing here judges: see `server.verdict.rules.tuning`.
 """
 
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ class Verdict:
         missing: what is not told and would settle or confirm it, with what to log.
         disagreements: claims of the framework that its own numbers contradict.
         contradictions: numbers of two sources that cannot both be right.
-        buffer: state of the queue over its window, a word of `server.verdict.buffer`.
+        buffer: state of the queue over its window, a word of `server.verdict.facts.queue`.
         usd_per_hour: idle money; None when prices or GPU counts are not known.
         usd_lacks: what of it is not known, so that there is more of it; "" when all is.
     """

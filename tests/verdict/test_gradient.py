@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from server.signals._window import Step
-from server.verdict.gradient import gradient, interval
-from server.verdict.rules import judge
+from server.verdict.facts.gradient import gradient, interval
+from server.verdict.rules.tuning import judge
 from server.verdict.thresholds import CONFIDENT
 from tests.verdict.support import HEALTHY, seen, steps
 from tests.verdict.windows import NO_ZERO, Told

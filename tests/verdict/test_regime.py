@@ -5,7 +5,7 @@ import random
 import pytest
 
 from server.signals._window import Step
-from server.verdict.regime import of_work, present
+from server.verdict.facts.regime import of_work, present
 
 
 @pytest.mark.parametrize("before, after", [(0.05, 0.5), (0.5, 0.05), (0.3, 0.7)])

@@ -8,7 +8,7 @@ none that boot. Where two sources contradict each other, both numbers are report
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from server.verdict import recent
+from server.verdict.facts import instants
 from server.verdict.inputs import Seen
 from server.verdict.model import Contradiction
 from server.verdict.thresholds import (
@@ -77,9 +77,9 @@ def in_flight(seen: Seen, requests: float | None, scorer_busy: float | None) -> 
     """Every rollout in flight in one place. ``requests``: running and waiting in all engines."""
     logged = {phase: seen.get("rollout_phase_seconds", phase=name) for phase, name in _OF_LOG.items()}
     sources = _Sources(
-        rollouts={state: count for state, count in recent.census(seen).items() if state not in OVER},
+        rollouts={state: count for state, count in instants.census(seen).items() if state not in OVER},
         requests=requests,
-        boxes={} if seen.fact("has_sandbox") == 0 else recent.sandboxes(seen),
+        boxes={} if seen.fact("has_sandbox") == 0 else instants.sandboxes(seen),
         logged={phase: seconds for phase, seconds in logged.items() if seconds is not None},
         whole=seen.get("rollout_phase_seconds", phase="all"),
     )
@@ -237,15 +237,15 @@ def _shares(known: Counts, whole: float | None) -> dict[str, float]:
 # ---- the providers' limit on what starts at once
 
 
-def plateau(instants: Sequence[recent.Instant], now: float) -> float | None:
+def plateau(window: Sequence[instants.Instant], now: float) -> float | None:
     """The number of starting sandboxes, where it did not move for a while and others waited all the time."""
-    known = [(ts, counts) for ts, counts in instants if recent.STARTING in counts]
+    known = [(ts, counts) for ts, counts in window if instants.STARTING in counts]
     since = now - PLATEAU_SECONDS
-    window = [counts for ts, counts in known if ts >= since]
-    if not window or known[0][0] > since:
+    recent = [counts for ts, counts in known if ts >= since]
+    if not recent or known[0][0] > since:
         return None
-    starting = [counts[recent.STARTING] for counts in window]
-    queued = [counts.get(recent.QUEUED, 0.0) for counts in window]
+    starting = [counts[instants.STARTING] for counts in recent]
+    queued = [counts.get(instants.QUEUED, 0.0) for counts in recent]
     most = max(starting)
     is_flat = most >= LEAST_STARTING and most - min(starting) <= PLATEAU_SPREAD * most
     return most if is_flat and min(queued) >= max(1.0, PLATEAU_SPREAD * most) else None

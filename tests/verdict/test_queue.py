@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from server.verdict import buffer
-from server.verdict.buffer import Sample
+from server.verdict.facts import queue
+from server.verdict.facts.queue import Sample
 from server.verdict.thresholds import QUEUE_KEPT
 
 STEP, BATCH = 30.0, 512.0
@@ -18,7 +18,7 @@ def window(*queue: float, versions: list[int] | None = None, every: float = 15.0
 
 
 def state(samples: list[Sample], held: float | None = None, wait: float | None = 0.0) -> str:
-    return buffer.state(samples, STEP, held, wait)
+    return queue.state(samples, STEP, held, wait)
 
 
 def test_500_of_a_batch_of_512_is_starved_not_full() -> None:
@@ -63,12 +63,12 @@ def test_a_window_that_is_not_full_says_nothing(samples: list[Sample]) -> None:
 def test_a_long_step_is_no_stall() -> None:
     """An hour a step: 16 samples of 450 s without a version are two hours, less than three steps."""
     samples = window(*[1024.0] * 16, versions=[7] * 16, every=450.0)
-    assert buffer.state(samples, 3600.0, None, 0.0) == "ok"
+    assert queue.state(samples, 3600.0, None, 0.0) == "ok"
 
 
 def test_the_window_is_bounded_and_spaced() -> None:
     samples: list[Sample] = []
     for n in range(2000):
-        samples = buffer.add(samples, Sample(5.0 * n, 1.0, n, BATCH), STEP)
+        samples = queue.add(samples, Sample(5.0 * n, 1.0, n, BATCH), STEP)
     assert len(samples) == QUEUE_KEPT
     assert {b.ts - a.ts for a, b in pairwise(samples)} == {15.0}

@@ -1,15 +1,15 @@
 """The rules that are asked first: does the run live, and does each of its actors? Pure.
 
-Numbered in `server.verdict.rules`.
+Numbered in `server.verdict.rules.tuning`.
 """
 
 from collections.abc import Callable, Mapping
 
 from server.signals._model import HEARTBEAT
-from server.verdict import recent
-from server.verdict.case import Case
+from server.verdict.facts import instants
 from server.verdict.inputs import Seen
 from server.verdict.model import Outcome
+from server.verdict.rules.situation import Situation
 from server.verdict.thresholds import (
     FROZEN_SECONDS,
     HALF_LIMIT,
@@ -23,10 +23,10 @@ from server.verdict.thresholds import (
 Said = tuple[Outcome, str, float] | None
 """(outcome, cause, confidence before completeness and rivals) or None: the rule does not apply."""
 
-Rule = Callable[[Case], Said]
+Rule = Callable[[Situation], Said]
 
 
-def lifecycle(case: Case) -> Said:
+def lifecycle(case: Situation) -> Said:
     """Nobody holds back a run that loads, rests or is over."""
     life = case.seen.lifecycle
     if life in ("finished", "crashed"):
@@ -36,7 +36,7 @@ def lifecycle(case: Case) -> Said:
     return ("unknown", "starting", 0.0) if life == "starting" else None
 
 
-def frozen_engines(case: Case) -> Said:
+def frozen_engines(case: Situation) -> Said:
     """Requests run and not a token comes: the sharpest sign there is. Engines that take in weights do that, too."""
     hung = _share(case.n.engines, "hung")
     if hung < MOST_ENGINES or (_share(case.n.engines, "up") > 0 and goes_on(case)):
@@ -62,19 +62,19 @@ def _engines(seen: Seen) -> dict[str, float]:
     return {row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row}
 
 
-def goes_on(case: Case) -> bool:
+def goes_on(case: Situation) -> bool:
     """Does the trainer make its steps as ever? Then what still works is enough for some of them."""
     return case.n.opened is not None and not case.n.opened.late
 
 
-def no_engine(case: Case) -> bool:
+def no_engine(case: Situation) -> bool:
     """Has no engine answered for long enough to be more than one failed read?"""
     engines, since = case.n.engines, case.seen.down_since
     down = bool(engines) and _share(engines, "down") >= 1.0
     return down and (since is None or case.seen.now - since >= SILENT_SECONDS)
 
 
-def dead_engines(case: Case) -> Said:
+def dead_engines(case: Situation) -> Said:
     """No engine answers, and the open step is late. A trainer that goes on proves that only their metrics are gone.
 
     It goes on while its queue lasts: once that is short of a batch, and has been for a step, nothing else will come.
@@ -88,7 +88,7 @@ def dead_engines(case: Case) -> Said:
     return ("stalled", "dead_engine", 1.0) if late else None
 
 
-def no_progress(case: Case) -> Said:
+def no_progress(case: Situation) -> Said:
     """The open step is longer than max(6 x median, 30 min)."""
     ratio = case.seen.get("trainer_stall_ratio")
     if ratio is None or ratio < 1.0:
@@ -99,14 +99,14 @@ def no_progress(case: Case) -> Said:
     return "stalled", "no_progress", 1.0
 
 
-def silent_trainer(case: Case) -> Said:
+def silent_trainer(case: Situation) -> Said:
     """A heartbeat that should have come."""
     beats = [target for target in case.seen.targets if target.kind == HEARTBEAT and not target.gone]
     silent = bool(beats) and not any(target.up for target in beats)
     return ("stalled", "dead_trainer", 0.9) if silent else None
 
 
-def open_step(case: Case) -> Said:
+def open_step(case: Situation) -> Said:
     """The open step is late, and the trainer has its batch: it hangs, or works on something else.
 
     Before all tuning: production behind a full queue is held, idle and below every cap. Where batches are seen to wait,
@@ -122,17 +122,17 @@ def open_step(case: Case) -> Said:
     return ("stalled", "no_progress", 0.5) if _idle(case, opened.seconds) else None
 
 
-def _idle(case: Case, seconds: float) -> bool:
+def _idle(case: Situation, seconds: float) -> bool:
     """Have the engines had no request for long, as often as they were seen?"""
     since = case.seen.now - IDLE_SECONDS
     counts = [
-        found[recent.RUNNING] + found.get(recent.WAITING, 0.0)
-        for ts, found in case.seen.instants if ts >= since and recent.RUNNING in found
+        found[instants.RUNNING] + found.get(instants.WAITING, 0.0)
+        for ts, found in case.seen.instants if ts >= since and instants.RUNNING in found
     ]  # fmt: skip
     return seconds >= IDLE_SECONDS and len(counts) >= LEAST_IDLE and max(counts) == 0.0
 
 
-def evaluates(case: Case) -> bool:
+def evaluates(case: Situation) -> bool:
     """Are most of what is in flight evaluations?"""
     states = {row.get("state", ""): value for row, value in case.seen.rows("in_flight_rollouts")}
     total = sum(states.values())

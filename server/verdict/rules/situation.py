@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from math import inf
 
+from server.verdict.explain.limiters import twice_the_engines
+from server.verdict.facts.throughput import Numbers
 from server.verdict.inputs import Seen
-from server.verdict.limiters import twice_the_engines
 from server.verdict.model import Limiter, Outcome
-from server.verdict.numbers import Numbers
 from server.verdict.thresholds import COMES, STAYS, SURPLUS, WAITS
 
 UNEXPLAINED = ("too_few_engines", "not_told")
@@ -15,7 +15,7 @@ FILTERED = ("curriculum_bound", True)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Situation:
     """One instant, worked out. ``found``: limiters by gain. ``stands``: the outcome that stands, "" for none."""
 
     n: Numbers

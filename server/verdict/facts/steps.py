@@ -9,9 +9,9 @@ from itertools import pairwise
 from statistics import median
 
 from server.signals._window import Step
-from server.verdict import regime
+from server.verdict.facts import regime
+from server.verdict.facts.regime import STEP, WAIT
 from server.verdict.inputs import Seen
-from server.verdict.regime import STEP, WAIT
 from server.verdict.thresholds import (
     BEYOND,
     EARLIER,
@@ -41,7 +41,7 @@ OVERHEADS = {
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The trainer's own numbers, as of `server.verdict.numbers`.
+    """The trainer's own numbers, as of `server.verdict.facts.throughput`.
 
     Attributes:
         gated: share of the time of steps that were waited and held alike, by the lesser of both; None: not told.

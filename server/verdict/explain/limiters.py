@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import sqrt
 
+from server.verdict.facts.throughput import Numbers
 from server.verdict.model import Limiter, Outcome, shared
-from server.verdict.numbers import Numbers
 from server.verdict.thresholds import (
     ABORTED,
     BELOW_CAP,

@@ -3,10 +3,10 @@
 from math import log, sqrt
 from statistics import stdev
 
-from server.verdict import regime
-from server.verdict.case import STARVING, Case
+from server.verdict.facts import regime
+from server.verdict.facts.throughput import Numbers
 from server.verdict.model import Limiter, Outcome
-from server.verdict.numbers import Numbers
+from server.verdict.rules.situation import STARVING, Situation
 from server.verdict.thresholds import (
     CLEAR,
     FEW_STEPS,
@@ -29,7 +29,7 @@ from server.verdict.thresholds import (
 )
 
 
-def ahead(case: Case) -> bool:
+def ahead(case: Situation) -> bool:
     """Is production known to be clearly ahead of the trainer?
 
     A hold ends what is dispatched, not what is under way: while rollouts take longer than it lasts, as many are made.
@@ -47,7 +47,7 @@ def ahead(case: Case) -> bool:
     return (n.places is not None and n.places * SURPLUS <= 1.0) or ((n.wait or 0.0) < LITTLE_WAIT and held)
 
 
-def all_under_way(case: Case) -> bool:
+def all_under_way(case: Situation) -> bool:
     """Are nearly all rollouts under way that may be, in spite of a hold?
 
     What is made is what is under way over how long it takes (Little's law): without the hold no more than the free
@@ -60,7 +60,7 @@ def all_under_way(case: Case) -> bool:
     return most < case.worth * max(n.trained or 0.0, n.capacity or 0.0)
 
 
-def calm(case: Case) -> bool:
+def calm(case: Situation) -> bool:
     """Does nothing speak against a balance?"""
     n = case.n
     # Without a word of what arrives it may as well be the trainer that sets the pace; so it may where a tenth of what
@@ -80,7 +80,7 @@ def calm(case: Case) -> bool:
     return (n.overhead or 0.0) < MUCH_OVERHEAD
 
 
-def _held_back(case: Case) -> bool:
+def _held_back(case: Situation) -> bool:
     return any(one.outcome == "trainer_bound" and one.factor >= case.worth for one in case.found)
 
 
@@ -105,7 +105,7 @@ def barely_full(n: Numbers) -> bool:
     return bool(n.saturated) and not queued and not full and n.place.get("generating", 0.0) < MOSTLY_INSIDE
 
 
-def blind(case: Case, outcome: Outcome) -> float:
+def blind(case: Situation, outcome: Outcome) -> float:
     """Would a source that is missing turn it round, whatever else speaks for it?"""
     n = case.n
     # Half of all groups without a gradient would be the first thing to change. Where no source reports the share, the
@@ -132,7 +132,7 @@ def may_pause(n: Numbers) -> bool:
     return untold and n.overheads.get("weight_sync", 0.0) >= MUCH_OVERHEAD * (n.step or 0.0) > 0.0
 
 
-def clear(case: Case, own: Limiter | None, complete: float) -> float:
+def clear(case: Situation, own: Limiter | None, complete: float) -> float:
     """Is it clearly better than the best of another outcome? ``complete``: share of the evidence that is there.
 
     Two that each fill the trainer's gap gain the same: then by how much faster production were with each alone.

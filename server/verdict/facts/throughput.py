@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from server.verdict import recent
-from server.verdict.gradient import Gradient, gradient
-from server.verdict.in_flight import PHASES, InFlight, in_flight, plateau
+from server.verdict.facts import instants
+from server.verdict.facts.gradient import Gradient, gradient
+from server.verdict.facts.in_flight import PHASES, InFlight, in_flight, plateau
+from server.verdict.facts.steps import Late, Present, open_since, present
 from server.verdict.inputs import Seen
 from server.verdict.model import Contradiction
-from server.verdict.present import Late, Present, open_since, present
 from server.verdict.thresholds import (
     BUSY_SCORER,
     CONTRADICTED,
@@ -257,9 +257,9 @@ def numbers(seen: Seen) -> Numbers:
         if plateau(seen.instants, seen.now) is not None:
             begun = max(begun, seen.now - PLATEAU_SECONDS)  # the queue behind a limit grows: its mean would lag
         begun = -inf if seen.synchronous else min(begun, seen.now - LEAST_WINDOW)
-        seen = replace(seen, recent=recent.means(seen.instants, begun))
+        seen = replace(seen, recent=instants.means(seen.instants, begun))
     produced = seen.get("production_samples_per_second", stage="delivered")
-    running, waiting = (recent.requests(seen, state) for state in ("running", "waiting"))
+    running, waiting = (instants.requests(seen, state) for state in ("running", "waiting"))
     batches = own.batches if own.batches is not None else seen.get("queue_batches")
     zero = gradient(seen, own.trained * own.step if own.trained and own.step else None)
     busy = _scorer(seen, own.scoring, zero)
@@ -290,7 +290,7 @@ def numbers(seen: Seen) -> Numbers:
         },
         place=where.place,
         in_flight=where,
-        cap=recent.cap(seen),
+        cap=instants.cap(seen),
         zero=zero,
         filtered=_filtered(seen),
         lost={row["exit"]: value for row, value in seen.rows("rollout_exit_ratio") if "exit" in row},
@@ -305,11 +305,11 @@ def numbers(seen: Seen) -> Numbers:
         first=own.first,
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
-            "tail_bubble_ratio": recent.bubble(seen),
+            "tail_bubble_ratio": instants.bubble(seen),
             "scoring_busy_ratio": busy,
             "time_unscored_ratio": where.unscored,
             "queue_batches": batches,
-            "in_flight_ratio": recent.cap(seen),
+            "in_flight_ratio": instants.cap(seen),
         },
     )
 

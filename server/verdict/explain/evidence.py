@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from server.verdict.explain.messages import opened, wait
+from server.verdict.facts.throughput import Numbers
 from server.verdict.inputs import Seen
 from server.verdict.model import Evidence, Limiter
-from server.verdict.numbers import Numbers
 from server.verdict.thresholds import DISAGREE, HALF_LIMIT, MOST_EVIDENCE
-from server.verdict.words import opened, wait
 
 
 def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tuple[Evidence, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from server.signals._steps import STEP_STALE_FACTOR, STEP_STALE_SECONDS
 from server.signals._window import Step
-from server.verdict.present import Present, open_since, present
+from server.verdict.facts.steps import Present, open_since, present
 from server.verdict.thresholds import LEAST_LIMIT, LIMIT
 from tests.verdict.support import HEALTHY, NOW, seen, steps
 

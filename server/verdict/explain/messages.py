@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from server.verdict.facts.steps import Late
+from server.verdict.facts.throughput import Numbers
 from server.verdict.model import Limiter, Outcome
-from server.verdict.numbers import Numbers
-from server.verdict.present import Late
 from server.verdict.thresholds import SAME_WAIT
 
 TITLES: Mapping[Outcome, str] = {

@@ -5,12 +5,13 @@ DESIGN section 5. `judge` looks at one instant; what must be remembered is in `s
 
 from math import log, sqrt
 
-from server.verdict import evidence as facts
-from server.verdict import words
-from server.verdict.case import UNEXPLAINED, Case
+from server.verdict.explain import evidence, messages
+from server.verdict.explain.limiters import limiters, slow_by
+from server.verdict.facts.throughput import numbers
 from server.verdict.inputs import Seen
-from server.verdict.limiters import limiters, slow_by
-from server.verdict.liveness import (
+from server.verdict.model import Outcome, Verdict
+from server.verdict.rules.confidence import ahead, all_under_way, barely_full, blind, calm, clear, may_pause
+from server.verdict.rules.liveness import (
     Rule,
     Said,
     dead_engines,
@@ -21,9 +22,7 @@ from server.verdict.liveness import (
     open_step,
     silent_trainer,
 )
-from server.verdict.model import Outcome, Verdict
-from server.verdict.numbers import numbers
-from server.verdict.sureness import ahead, all_under_way, barely_full, blind, calm, clear, may_pause
+from server.verdict.rules.situation import UNEXPLAINED, Situation
 from server.verdict.thresholds import (
     AT_CAP,
     BELOW_CAP,
@@ -50,7 +49,7 @@ OUTSIDE = ("sandbox_bound", "reward_bound")
 # ---- infrastructure
 
 
-def failing_sandboxes(case: Case) -> Said:
+def failing_sandboxes(case: Situation) -> Said:
     """Before the curriculum: a dead sandbox makes every reward zero."""
     lost = next((one for one in case.found if one.cause == "init_failures"), None)
     failing = case.seen.get("failure_ratio") or 0.0
@@ -63,12 +62,12 @@ def failing_sandboxes(case: Case) -> Said:
     return ("sandbox_bound", "init_failures", 1.0) if first is lost else None
 
 
-def evaluation(case: Case) -> Said:
+def evaluation(case: Situation) -> Said:
     """Engines are full and nothing is made for training."""
     return ("overhead_bound", "eval", 0.9) if case.starved and evaluates(case) else None
 
 
-def weight_updates(case: Case) -> Said:
+def weight_updates(case: Situation) -> Said:
     """The engines stand still after each publication, and the trainer then waits for what they did not make."""
     stall = case.seen.get("generator_weight_stall_seconds", stat="mean")
     if not case.starved or (stall is not None and stall < STALLED_SECONDS):
@@ -78,7 +77,7 @@ def weight_updates(case: Case) -> Said:
     return "overhead_bound", "weight_sync", 0.9
 
 
-def _likely_pauses(case: Case) -> bool:
+def _likely_pauses(case: Situation) -> bool:
     """Nobody tells: most engines stand still while they take weights, and with room in them no more of them would help.
 
     Without, they would work so much longer; it must be more than anything else gains.
@@ -90,7 +89,7 @@ def _likely_pauses(case: Case) -> bool:
     return 1 / max(0.05, 1 - share) > (first.gain if first is not None else 1.0)
 
 
-def gate(case: Case) -> Said:
+def gate(case: Situation) -> Said:
     """The trainer waits and production is held at once: dispatched all the time, more were made."""
     n, first = case.n, case.first
     if not case.starved or n.gated is None or n.gated < HOLDS:
@@ -112,7 +111,7 @@ def gate(case: Case) -> Said:
     return "orchestrator_bound", "staleness_gate", 0.95 if sure else UNPROVEN
 
 
-def _twice_the_trainer(case: Case) -> float:
+def _twice_the_trainer(case: Situation) -> float:
     """What a trainer twice as fast could gain at most where it and a gate take turns."""
     return 2 / (1 + (case.n.wait or 0.0))
 
@@ -120,7 +119,7 @@ def _twice_the_trainer(case: Case) -> float:
 # ---- tuning: production is too slow
 
 
-def too_few_dispatched(case: Case) -> Said:
+def too_few_dispatched(case: Situation) -> Said:
     """Fewer rollouts are under way than may be, and the engines have room for them."""
     n, first = case.n, case.first
     if not case.starved or n.saturated is not False or n.places is None or n.places >= BELOW_CAP:
@@ -133,7 +132,7 @@ def too_few_dispatched(case: Case) -> Said:
     return "orchestrator_bound", "prompts", 0.9 if plain else UNPROVEN
 
 
-def outside_engines(case: Case) -> Said:
+def outside_engines(case: Situation) -> Said:
     """Rollouts are in sandboxes, tools or scoring, and without that more were made than with twice the engines."""
     n, first = case.n, case.first
     if not case.starved or first is None or (first.outcome not in OUTSIDE and first.cause != "tool_calls"):
@@ -149,7 +148,7 @@ def outside_engines(case: Case) -> Said:
     return first.outcome, first.cause, 1.0 if n.roomy and n.told >= MOST_OF else UNPROVEN
 
 
-def thrown_away(case: Case) -> Said:
+def thrown_away(case: Situation) -> Said:
     """Filtered groups: most is made for nothing."""
     n, first = case.n, case.first
     if not case.starved or first is None or first.outcome != "curriculum_bound":
@@ -161,7 +160,7 @@ def thrown_away(case: Case) -> Said:
     return "curriculum_bound", first.cause, 1.0 if proven else UNPROVEN
 
 
-def generation(case: Case) -> Said:
+def generation(case: Situation) -> Said:
     """What is left: the engines make too little."""
     n = case.n
     # What nobody explains is the largest part of many gaps; what is explained can be changed.
@@ -183,7 +182,7 @@ def generation(case: Case) -> Said:
     return ("generator_bound", first.cause, 0.5) if n.saturated is False else None
 
 
-def starved_somehow(case: Case) -> Said:
+def starved_somehow(case: Situation) -> Said:
     """The trainer waits, and nobody tells for what."""
     return ("unknown", "missing", 0.0) if case.starved else None
 
@@ -191,7 +190,7 @@ def starved_somehow(case: Case) -> Said:
 # ---- tuning: the trainer
 
 
-def synchronous(case: Case) -> Said:
+def synchronous(case: Situation) -> Said:
     """No queue and no wait: tail, overheads and the share of scoring are what a step loses."""
     if not case.seen.synchronous:
         return None
@@ -210,7 +209,7 @@ def synchronous(case: Case) -> Said:
     return "balanced", "", UNPROVEN if near else 0.9
 
 
-def no_gradient(case: Case) -> Said:
+def no_gradient(case: Situation) -> Said:
     """Most of what the trainer is busy with teaches it nothing."""
     found = case.best("curriculum_bound")
     if case.n.filtered or found is None or case.n.zero.certain < ZERO_ADVANTAGE:
@@ -222,7 +221,7 @@ def no_gradient(case: Case) -> Said:
     return "curriculum_bound", found.cause, 0.9 if case.n.wait is not None else UNPROVEN
 
 
-def overhead(case: Case) -> Said:
+def overhead(case: Situation) -> Said:
     """A fifth of the step and more is spent on what neither waits nor trains, and that is worth more than the rest."""
     first, rival = case.best("overhead_bound"), case.best("trainer_bound")
     share = case.n.overhead
@@ -235,7 +234,7 @@ def overhead(case: Case) -> Said:
     return "overhead_bound", first.cause, 0.9 if case.n.wait is not None and ahead(case) else UNPROVEN
 
 
-def trainer(case: Case) -> Said:
+def trainer(case: Situation) -> Said:
     """Production could deliver clearly more than the trainer takes."""
     n = case.n
     found = case.best("trainer_bound")
@@ -256,13 +255,13 @@ def trainer(case: Case) -> Said:
     return None
 
 
-def balanced(case: Case) -> Said:
+def balanced(case: Situation) -> Said:
     if case.n.wait is None or case.n.wait >= case.waits:
         return None
     return "balanced", "", 0.95 if calm(case) else UNPROVEN
 
 
-def nothing(case: Case) -> Said:
+def nothing(case: Situation) -> Said:
     return "unknown", "missing", 0.0
 
 
@@ -277,10 +276,10 @@ RULES: tuple[tuple[str, Rule], ...] = (
 """In the order they are asked."""
 
 
-def case_of(seen: Seen, stands: str = "") -> Case:
+def case_of(seen: Seen, stands: str = "") -> Situation:
     """One instant, worked out. ``stands``: the outcome that stands."""
     n = numbers(seen)
-    return Case(n, limiters(n), stands)
+    return Situation(n, limiters(n), stands)
 
 
 def judge(seen: Seen, stands: str = "") -> Verdict:
@@ -288,7 +287,7 @@ def judge(seen: Seen, stands: str = "") -> Verdict:
     return said_of(case_of(seen, stands))
 
 
-def said_of(case: Case) -> Verdict:
+def said_of(case: Situation) -> Verdict:
     """What the rules say of it."""
     for name, rule in RULES:
         said = rule(case)
@@ -297,7 +296,7 @@ def said_of(case: Case) -> Verdict:
     raise AssertionError("the last rule always speaks")
 
 
-def verdict_of(case: Case, rule: str, outcome: Outcome, cause: str, sure: float) -> Verdict:
+def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: float) -> Verdict:
     """A verdict of one instant, all of its texts from that instant's numbers.
 
     ``sure``: confidence before completeness, rivals and contradictions.
@@ -305,9 +304,9 @@ def verdict_of(case: Case, rule: str, outcome: Outcome, cause: str, sure: float)
     n = case.n
     own = next((one for one in case.found if (one.outcome, one.cause) == (outcome, cause)), None)
     found = tuple(sorted(case.found, key=lambda one: one is not own))
-    complete = facts.completeness(n)
+    complete = evidence.completeness(n)
     liveness = rule < "V10"
-    says = facts.disagreements(n)
+    says = evidence.disagreements(n)
     if not liveness:
         doubt = CONTRADICTION if says or n.contradictions else 1.0
         sure *= (0.4 + 0.6 * complete) * clear(case, own, complete) * doubt * blind(case, outcome)
@@ -317,14 +316,14 @@ def verdict_of(case: Case, rule: str, outcome: Outcome, cause: str, sure: float)
         rule=rule,
         confidence=round(CERTAIN * sure, 2),
         completeness=round(complete, 2),
-        summary=words.summary(outcome, cause, n, own),
-        evidence=facts.evidence(n, found, own),
+        summary=messages.summary(outcome, cause, n, own),
+        evidence=evidence.evidence(n, found, own),
         limiters=found,
-        advice=words.advice(outcome, cause, n),
+        advice=messages.advice(outcome, cause, n),
         numbers=n.table(),
-        missing=facts.missing(n),
+        missing=evidence.missing(n),
         disagreements=says,
         contradictions=n.contradictions,
-        usd_per_hour=facts.idle(n.seen),
-        usd_lacks=facts.idle_lacks(n.seen),
+        usd_per_hour=evidence.idle(n.seen),
+        usd_lacks=evidence.idle_lacks(n.seen),
     )

@@ -1,0 +1,1 @@
+"""What a verdict shows: limiters with their gains, evidence, messages. Pure."""
