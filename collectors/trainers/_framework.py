@@ -148,8 +148,9 @@ class _Tail:
         whole_steps(logs)
         memory["source"] = _sources.remembered(self.source, before, logs.more, bool(logs.rows))
         memory["at"] = logs.cursor
-        context.restarted = moved or logs.restarted
-        if context.restarted:
+        upgraded = moved and _sources.is_upgrade(self.framework.sinks, self.source, before)
+        context.restarted = (moved and not upgraded) or logs.restarted
+        if context.restarted or upgraded:
             self._new_file()
         self._facts(logs)
         estimated = _dating.date(logs, self._seconds, memory.get("ts"), self.now)

@@ -2,6 +2,7 @@
 
 One run logged to four sinks is read from one of them, so every value is there once. The choice is kept as long as
 its file lives; a newer file of the same kind (a resumed run begins a new one) is taken when the old one is read out.
+A better sink that appears in the first reads is adopted: a logger may open its file after another's first steps.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from collectors.readers.rows import Sink, flat
 PEEK = Limits(tail_bytes=1 << 20, tail_rows=400)
 # Of each kind only the newest logs are looked into.
 CANDIDATES = 8
+# For so many reads (half an hour at 5 s) a better sink is looked for; a log that appears later is another run's.
+LOOKS = 360
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,14 @@ def remembered(source: Source, before: Mapping[str, Any], more: bool, rows: bool
     if before and moved:
         left = [*left, before["path"]][-CANDIDATES:]
     silent = not rows and (moved or bool(before.get("silent")))
-    return {**source.identity, "more": more, "left": left, **({"silent": True} if silent else {})}
+    looks = min(LOOKS, before.get("looks", LOOKS if before else 0) + (not more))
+    return {**source.identity, "more": more, "left": left, "looks": looks, **({"silent": True} if silent else {})}
+
+
+def is_upgrade(sinks: Sequence[Sink], source: Source, before: Mapping[str, Any]) -> bool:
+    """Is the log of a better kind than the one before? Then it is the same run, and nothing was restarted."""
+    names = [sink.name for sink in sinks]
+    return before.get("sink") in names and names.index(source.sink.name) < names.index(before["sink"])
 
 
 def _kept(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: Callable[[Peek], bool]) -> Source | None:
@@ -94,7 +104,8 @@ def _kept(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: C
     if sink is None:
         return None
     # A job prints its configuration long before its logger writes a first step elsewhere.
-    better = choose(sinks[: sinks.index(sink)], path, known) if before.get("silent") else None
+    wanted = before.get("silent") or (not before.get("more") and before.get("looks", LOOKS) < LOOKS)
+    better = choose(sinks[: sinks.index(sink)], path, known) if wanted else None
     if better is not None and better.peek.keys:
         return better
     there = old.exists()
