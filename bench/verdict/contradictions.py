@@ -48,6 +48,8 @@ UNKNOWN = "unknown"
 
 WAITS = re.compile(r"waits (\d+)%")
 MORE_ROLLOUTS = re.compile(r"(?i)(raise the rollouts in flight|more rollouts at once)")
+# Evidence that states the wait of the judged steps next to that of the signal: no reader takes one for the other.
+BOTH_WAITS = re.compile(r"in its last \d+ steps? \(\d+% in the last ten\)")
 STARVED = ("orchestrator_bound", "sandbox_bound")
 
 
@@ -165,6 +167,14 @@ def _numbers_wait_differs(answer: Answer) -> bool:
     return reported is not None and abs(reported - _wait(answer)) > WAIT_DIFFERENCE
 
 
+def _slow_trainer_that_waits(answer: Answer) -> bool:
+    """By the wait of the judged steps where the evidence states both: after a change the signal is still of before."""
+    judged = answer.number("wait_ratio")
+    if judged is None or not any(BOTH_WAITS.search(str(item["text"])) for item in answer.verdict["evidence"]):
+        judged = _wait(answer)
+    return answer.outcome == "trainer_bound" and judged >= WAIT_OF_STARVED
+
+
 def _cache_with_room(answer: Answer) -> bool:
     caused = answer.cause in ("kv_capacity", "preemption")
     return caused and answer.signals.get("kv_cache_usage_ratio", 1.0) < ROOMY_CACHE
@@ -214,7 +224,7 @@ RULES = (
     Rule(
         "slow trainer that waits",
         "A trainer that waits half of its step or more is not what the run waits for.",
-        lambda answer: answer.outcome == "trainer_bound" and _wait(answer) >= WAIT_OF_STARVED,
+        _slow_trainer_that_waits,
     ),
     Rule(
         "dead engines without a stall",

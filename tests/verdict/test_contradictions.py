@@ -18,6 +18,7 @@ FULL = {'generator_requests{state="running"}': 64.0, 'generator_requests{state="
 NO_QUEUE = {'generator_requests{state="running"}': 64.0, 'generator_requests{state="waiting"}': 0.0}
 DOWN = {'generator_engines{state="up"}': 0.0, 'generator_engines{state="down"}': 1.0}
 ONE_UP = {'generator_engines{state="up"}': 1.0, 'generator_engines{state="down"}': 1.0}
+BOTH_WAITS = "The trainer waited 0% of the time in its last 4 steps (82% in the last ten)"
 WAITS = "Scoring holds the run back: the trainer waits 93% of each step"
 MORE = "Make tool calls faster or run more rollouts at once: the engines wait for them."
 
@@ -52,6 +53,12 @@ CASES: tuple[Case, ...] = (
         ("trainer_bound", "compute"),
         {"signals": {"trainer_wait_ratio": 0.62}},
         {"signals": {"trainer_wait_ratio": 0.49}},
+    ),
+    (
+        "slow trainer that waits",
+        ("trainer_bound", "other"),
+        {"signals": {"trainer_wait_ratio": 0.82}, "numbers": {"wait_ratio": 0.001}},
+        {"signals": {"trainer_wait_ratio": 0.82}, "numbers": {"wait_ratio": 0.001}, "evidence": [BOTH_WAITS]},
     ),
     ("dead engines without a stall", ("trainer_bound", "compute"), {"signals": DOWN}, {"signals": ONE_UP}),
     (
@@ -106,6 +113,7 @@ def broken(verdict: tuple[str, str], answer: dict[str, Any]) -> set[str]:
     shown = {
         "outcome": verdict[0], "cause": verdict[1] or None, "confidence": 0.54, "limiters": limiters,
         "summary": answer.get("summary", ""), "advice": answer.get("advice", ""), "numbers": answer.get("numbers", {}),
+        "evidence": [{"text": text} for text in answer.get("evidence", ())],
     }  # fmt: skip
     facts = {"max_num_seqs": 32.0, **answer.get("facts", {})}
     for tick in range(25):
@@ -127,7 +135,7 @@ def test_what_needs_a_minute_is_not_found_before() -> None:
     walker = Walker()
     shown = {
         "outcome": "trainer_bound", "cause": None, "confidence": 0.5, "limiters": [], "summary": "", "advice": "",
-        "numbers": {},
+        "numbers": {}, "evidence": [],
     }  # fmt: skip
     for at in (0.0, 30.0, 59.0, 60.0):
         walker.check(at, shown, DOWN, {}, "async")
