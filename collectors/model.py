@@ -319,6 +319,9 @@ class Collector:
             the signals that follow from them (`collectors.told`).
         hints: metric -> what to set in the framework so that it is reported; of records, signal -> what they lack.
         records: its numbers are counted from records of single rollouts: they are believed before any metric.
+        position: a path and a cursor of `tail` -> how far it has read; None where it does not read by bytes.
+        recent: (path, limits, now, bytes) -> a cursor of `tail` that many bytes before the end of a log, with the facts
+            of its first lines; None where `tail` cannot begin there.
     """
 
     name: str
@@ -341,3 +344,14 @@ class Collector:
     gives: Mapping[tuple[str, Labels], Basis] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
     records: bool = False
+    position: Callable[[Path, Cursor], "Position | None"] | None = None
+    recent: Callable[[Path, Limits, float, int], Cursor | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a log is read. ``log``: its name; ``read`` and ``total``: bytes."""
+
+    log: str
+    read: int
+    total: int

@@ -61,6 +61,18 @@ class Answers:
         self._context: tuple[tuple[int, int], tuple[str, ...]] = ((-1, -1), ())
         self._lacking: dict[tuple[str, str], str] = {}
 
+    def rows(self) -> list[tuple[SeriesKey, LatestRow]]:
+        """The newest answer of every series."""
+        return [
+            (SeriesKey("", name, labels), series.row())
+            for name, found in self.known.items()
+            for labels, series in found.items()
+        ]
+
+    def forget_saved(self) -> None:
+        """Let the next `save` write every answer."""
+        self._unsaved = {(name, labels): one for name, found in self.known.items() for labels, one in found.items()}
+
     def recover(self, rows: Iterable[tuple[SeriesKey, LatestRow]]) -> None:
         """Go on from what is stored."""
         for key, latest in rows:

@@ -18,6 +18,7 @@ import collectors
 from collectors.model import Limits, ScrapeError, Target
 from server import catch_up
 from server.alerts.config import AlertSettings
+from server.aside import Aside
 from server.attach import attach, detect_listed
 from server.awaited import Awaited, Waiting
 from server.clock import Clock
@@ -28,9 +29,11 @@ from server.discovery.roster import Roster
 from server.discovery.told import Told, name_of
 from server.drive import TICK_SECONDS, RunDriver, carry_of
 from server.heartbeats import Watch
+from server.history_progress import HistoryProgress
 from server.ingest import Arrivals, Ingest
 from server.leader import NotLeader
 from server.pushes import Pushes
+from server.recent_first import PresentAnswers, PresentView, long_log
 from server.scrape import (
     BACKOFF_MAX_SECONDS,
     BEGUN_PER_TICK,
@@ -40,6 +43,7 @@ from server.scrape import (
     collector_of,
     readers_of,
 )
+from server.signals._window import TRAINER
 from server.store import Store, Writer
 from server.store.types import Batch
 from server.store.writer import WriterClosed, is_transient, words_of
@@ -89,6 +93,10 @@ class RunLoop:
         self._present, self._catch_up = -math.inf, catch_up.CatchUpClock()
         # What the store says of this collector: (when, how far behind).
         self._stamped: tuple[float, str] = (-math.inf, "")
+        # While a long log is read back: the present, from its end.
+        self._view: PresentView | None = None
+        self._view_thread: Aside[PresentView | PresentAnswers | None] = Aside(f"recent {run}")
+        self._looked, self._progress = False, HistoryProgress(run)
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = self._behind = False
         self._ingest = Ingest(store, run, begun, self._trust.complaint)
@@ -126,7 +134,8 @@ class RunLoop:
         """Writes into the batch that this run is collected now, and how far it is behind the present."""
         now = self._clock.now()
         reading = any(reader.lagging for reader in self.readers)
-        text = catch_up.dumps(self._catch_up.at(self.driver.watermark, self._present, reading=reading))
+        found = self._catch_up.at(self.driver.watermark, self._present, reading=reading)
+        text = catch_up.dumps(found and self._progress.record(found))
         batch.run_fields["collected_at"], batch.run_fields["catch_up"] = round(now * 1000), text
         self._stamped = now, text
         return batch
@@ -145,6 +154,56 @@ class RunLoop:
         future = self._writer.submit(self._stamp(batch), block=True)
         self._writer.flush()
         return future
+
+    # ---- the present of a run with a long history
+
+    async def look_ahead(self, t: float) -> None:
+        """Show the present of a run with long logs before their history is read."""
+        self._looked, self._present = True, max(t, self.present(t))
+        if not any(reader.lagging for reader in self.readers):
+            return
+        view = await self._on_view_thread(partial(self._made_view, t))
+        if isinstance(view, PresentView):
+            self._view, self.driver.holds_back = view, True
+            await self._show_present(t)
+
+    def _made_view(self, t: float) -> "PresentView | None":
+        found = [
+            long_log(reader.target, reader.collector, reader.cursor, self._limits, t)
+            for reader in self.readers
+            if reader.lagging
+        ]
+        logs = [one for one in found if one is not None]
+        return PresentView(self.run, logs, self._carry, self._facts, self._names) if logs else None
+
+    async def _show_present(self, t: float) -> None:
+        if self._view is None:
+            return
+        found = await self._on_view_thread(partial(self._view.advance, t))
+        if isinstance(found, PresentAnswers):
+            await asyncio.wrap_future(await asyncio.to_thread(self._commit, self._shown(found)))
+
+    def _shown(self, found: "PresentAnswers") -> Batch:
+        ids = self._store.intern(self.run, [key for key, _ in found.rows])
+        rows = [replace(row, series=number) for number, (_, row) in zip(ids, found.rows, strict=True)]
+        return Batch(self.run, latest=rows, states=dict(found.states))
+
+    async def _on_view_thread(
+        self, call: "Callable[[], PresentView | PresentAnswers | None]"
+    ) -> "PresentView | PresentAnswers | None":
+        """What `call` returns; None after a file system that hangs or an error, and then without a view."""
+        try:
+            async with asyncio.timeout(HISTORY_SECONDS):
+                return await self._view_thread.read(call)
+        except Exception as error:  # noqa: BLE001 - history is read all the same; the view only shows its end sooner
+            log.warning("run %s: its present is not shown before its history: %s", self.run, words_of(error))
+            self._view = None
+            return None
+
+    async def _close_view(self) -> None:
+        view, self._view = self._view, None
+        if view is not None:
+            await asyncio.to_thread(view.close)
 
     def stop(self) -> None:
         """End long work soon; callable from any thread. What is committed stays, the rest is for the next start."""
@@ -217,9 +276,12 @@ class RunLoop:
             self._broken = False
         self._present = max(t, self.present(t))
         await self._follow(t, patient)
+        if not patient:
+            await (self._show_present(t) if self._looked else self.look_ahead(t))
         lagging: list[float] = []
         while not self._stopping:
             lagging = await self._round(t, patient)
+            self._note_progress()
             if not lagging or (not patient and self._clock.now() >= t + SHARE * TICK_SECONDS):
                 break  # live, engines are not kept waiting: the rest of the history is for the next step
             # History still to read: derive only up to where every stream is known, in order.
@@ -227,7 +289,12 @@ class RunLoop:
         await asyncio.to_thread(self._listen, t, math.inf if patient else t + PUSHES_FIRST * TICK_SECONDS)
         horizon = min([t, *lagging, self.pushes.horizon(t)])
         self.on_read()
-        await self._advance(horizon, t, live=not patient and horizon == t)
+        if self._view is None or not any(reader.lagging for reader in self.readers):
+            live = not patient and horizon == t
+            await self._advance(horizon, t, live=live)
+            self._progress.say(present=live)
+            if live:
+                await self._close_view()
         await self._stamp_idle(t)
         self.on_step()
         if t - self._rolled >= ROLLUP_SECONDS:
@@ -236,6 +303,11 @@ class RunLoop:
         if self._behind and not self._stopping:
             # The tick could not wait for all of it; what there is of time before the next one is for the rest.
             await asyncio.to_thread(self._take_all, t, t + TICK_SECONDS)
+
+    def _note_progress(self) -> None:
+        positions = [reader.position for reader in self.readers if reader.position is not None]
+        self._progress.update(positions, any(reader.lagging for reader in self.readers))
+        self._progress.say(present=False)
 
     async def _advance(self, t: float, present: float, *, live: bool = False) -> None:
         if t > -math.inf:
@@ -350,6 +422,11 @@ class RunLoop:
                 continue
             reader.committed(outcome)
             self.driver.feed(arrivals)
+            if self._view is not None and not reader.target.path:
+                self._view.feed(arrivals)
+            self._progress.steps = max(
+                (step.number for step in arrivals.steps if step.axis == TRAINER), default=self._progress.steps
+            )
             if reader.lagging:
                 newest = arrivals.newest()
                 horizons.append(newest if newest is not None else -math.inf)
@@ -380,6 +457,7 @@ class RunLoop:
 
     async def live(self, stop: asyncio.Event) -> None:
         """`step` on the clock's 5 s grid until `stop`. A late step is not repeated: the next one catches up."""
+        await self._look_ahead_at_once()
         while not stop.is_set():
             t = (math.floor(self._clock.now() / TICK_SECONDS) + 1) * TICK_SECONDS
             if await stopped_within(stop, self._clock.wall_until(t)):
@@ -398,7 +476,16 @@ class RunLoop:
                 self._broken = self._told = True
         await self.close()
 
+    async def _look_ahead_at_once(self) -> None:
+        """Not with the first step: the grid's next instant is up to 5 s away."""
+        try:
+            if await asyncio.to_thread(self.leading):
+                await self.look_ahead(math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS)
+        except Exception as error:  # noqa: BLE001 - a database that is away is for the steps to report
+            log.debug("run %s: no look ahead: %s", self.run, words_of(error))
+
     async def close(self) -> None:
+        await self._close_view()
         for task in self._pending.values():
             task.cancel()
         await asyncio.gather(*self._pending.values(), return_exceptions=True)

@@ -6,9 +6,10 @@ the 5 s grid, and writes the answers, the folds' states and the watermark in one
 is therefore always the result of the data up to the watermark, whatever died in between.
 """
 
+import json
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -28,8 +29,9 @@ from server.sandbox_ingest import SandboxArrival
 from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth
 from server.signals._steps import row_limit
 from server.store import Store
-from server.store.types import Batch, RunRow
-from server.verdicts import Judge, RunVerdicts
+from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey
+from server.verdicts import HISTORY, Judge, RunVerdicts
+from server.verdicts import STATE as VERDICT
 
 TICK_SECONDS = 5.0
 # A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
@@ -46,6 +48,7 @@ FLUSH_POINTS = 5_000
 
 # Beyond the window: the sample that still holds at its start must be among what is read back.
 RECOVERY_SECONDS = 60.0
+HISTORY_LATEST = HISTORY + "latest"
 
 Submit = Callable[[Batch], "Future[int]"]
 
@@ -85,6 +88,9 @@ class RunDriver:
         self._healths: deque[TargetHealth] = deque()
         self._written: dict[str, object] = {}
         self._revived = ""
+        # While history is worked off, readers are shown the present by another driver (`server.recent_first`): this one
+        # then keeps its newest answers and its verdict under names of their own.
+        self.holds_back = self._shows = False
         self._counted: dict[int, float] = {}
         self.watermark: float | None = None
         # Event time of the run's first datum.
@@ -104,8 +110,15 @@ class RunDriver:
         said = str(row.facts.get("lifecycle", row.lifecycle))
         self._lifecycle = said if said in ("finished", "crashed", "paused") else ""
         self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
-        self._answers.recover(self._store.latest(self.run))
         states = self._store.states(self.run)
+        held = states.get(HISTORY_LATEST, (0, ""))[1]
+        if held:
+            # The process died while readers were shown the present: the history's own answers are here.
+            self._answers.recover(_loaded(held))
+            states[VERDICT] = states.get(HISTORY + VERDICT, (0, ""))
+            self.holds_back = True
+        else:
+            self._answers.recover(self._store.latest(self.run))
         # Counters may have grown before the first tick: by what a start found committed and told by nothing any more.
         deriver.restore(states)
         if row.watermark is not None:
@@ -242,6 +255,7 @@ class RunDriver:
             self._late(t, batch)
             self._reach_the_present(t)
         if live and not self.stopped:
+            self._show()
             self._alerts.tell(t, batch)
             self._give_up(t)
         self.deriver.forget(t)
@@ -365,12 +379,34 @@ class RunDriver:
         batch.run_fields.update(self._changed_fields())
         # History brings thousands of points per series; only the newest words matter.
         self._answers.save(batch)
+        verdict = dict(self._verdicts.states())
+        if self.holds_back:
+            batch.latest = []
+            verdict = {HISTORY + name: state for name, state in verdict.items()}
+            verdict[HISTORY_LATEST] = (1, _dumped(self._answers.rows()))
+        elif self._shows:
+            self._shows = False
+            verdict |= {HISTORY_LATEST: (1, ""), HISTORY + VERDICT: (1, "")}
         batch.facts = dict(self._stated)
         if self._revived:
             batch.facts["lifecycle"], self._revived = self._revived, ""
-        batch.states = {**self.deriver.states(), **self._alerts.states(), **self._verdicts.states()}
+        batch.states = {**self.deriver.states(), **self._alerts.states(), **verdict}
         batch.counters = self._changed_counters()
         return self._submit(batch)
+
+    def begin_at(self, ts: float) -> None:
+        """Let the first tick be the one after `ts`: what is fed of before only fills windows and step signals."""
+        self.watermark = self._begun = math.floor(ts / TICK_SECONDS) * TICK_SECONDS
+
+    def newest(self) -> tuple[list[tuple[SeriesKey, LatestRow]], Mapping[str, tuple[int, str]]]:
+        """(the newest answer of every series, the verdict as a state)."""
+        return self._answers.rows(), self._verdicts.states()
+
+    def _show(self) -> None:
+        """History is derived: from now on readers are shown what this driver answers."""
+        if self.holds_back:
+            self.holds_back, self._shows = False, True
+            self._answers.forget_saved()
 
     def _changed_counters(self) -> dict[int, float]:
         current = self._counts()
@@ -390,6 +426,18 @@ class RunDriver:
         deriver = self.deriver
         framework = str(deriver.facts.get("framework", ""))
         return {"framework": framework, "mode": deriver.mode, "lifecycle": deriver.lifecycle}
+
+
+def _dumped(rows: Iterable[tuple[SeriesKey, LatestRow]]) -> str:
+    return json.dumps(
+        [[key.metric, key.labels, r.series, r.ts, r.value, int(r.state), r.why, r.source] for key, r in rows]
+    )
+
+
+def _loaded(text: str) -> Iterator[tuple[SeriesKey, LatestRow]]:
+    for metric, labels, series, ts, value, state, *words in json.loads(text):
+        key = SeriesKey("", metric, tuple((name, label) for name, label in labels))
+        yield key, LatestRow(series, ts, value, PointState(state), *words)
 
 
 _sample_time, _step_time = itemgetter(0), attrgetter("ts")

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 import collectors
-from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, Target
+from collectors.model import Collector, Cursor, Limits, Position, Reading, ScrapeError, Target
 from collectors.readers.http import PageClient
 from server.aside import Aside, StillReadingError
 
@@ -36,6 +36,8 @@ MORE_SECONDS = 5.0
 BEGUN_PER_TICK = 100
 # The verb's own time limit comes first and gives the better message; this one catches a verb that forgot.
 GUARD_SECONDS = 2.0
+# Of a log that is still read back: soon enough derived and reported, and in memory at once.
+HISTORY_BYTES = 4 << 20
 # As long as a read may take at most: its own limit and the guard behind it.
 HISTORY_SECONDS = Limits().timeout_seconds + GUARD_SECONDS
 
@@ -69,6 +71,8 @@ class TargetReader:
     # True until the end of a file was seen once: before that its history is incomplete.
     lagging: bool = False
     was_up: bool | None = None
+    # How far the log is read, since its history was read back; None where that is not counted.
+    position: Position | None = None
     _state: dict[str, Any] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
     _aside: Aside[Reading] | None = None
@@ -112,11 +116,21 @@ class TargetReader:
         if self._aside is None:
             self._aside = Aside(f"tail {self.target.name}")
         try:
-            return await self._aside.read(
-                partial(self.collector.tail, Path(self.target.path), self.cursor, self.limits, now)
-            )
+            return await self._aside.read(partial(self._read_log, self.cursor, now))
         except StillReadingError as error:
             raise ScrapeError("timeout", str(error)) from None
+
+    def _read_log(self, cursor: Cursor, now: float) -> Reading:
+        """On the thread of the read: what it asks of the file system may hang as well."""
+        assert self.collector.tail is not None
+        path, limits = Path(self.target.path), self.limits
+        if not self.lagging:
+            return self.collector.tail(path, cursor, limits, now)
+        limits = replace(limits, tail_bytes=min(limits.tail_bytes, HISTORY_BYTES))
+        reading = self.collector.tail(path, cursor, limits, now)
+        if self.collector.position is not None and reading.cursor is not None:
+            self.position = self.collector.position(path, reading.cursor)
+        return reading
 
     def _http(self) -> httpx.AsyncClient:
         """One client per target: a shared pool costs 4 to 6 ms of bookkeeping a page (perf.md 2b)."""

@@ -23,6 +23,8 @@ from server.verdict.model import OUTCOMES, RULES_VERSION, Verdict
 log = logging.getLogger("rollscope.verdict")
 
 STATE = "verdict"
+# The same while history is worked off and readers are shown the present (`server.recent_first`).
+HISTORY = "history:"
 SIGNAL = "bottleneck"
 # A verdict that stays is a point a minute, not twelve: it is as old as a tick's number may be (`TICK_STALE_SECONDS`).
 BEAT_SECONDS = 60.0

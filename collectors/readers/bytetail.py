@@ -123,6 +123,17 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Lines:
         return found
 
 
+def near_end(path: Path, size: int) -> dict[str, Any]:
+    """A cursor ``size`` bytes before the end; the line it falls into is skipped.
+
+    Raises:
+        ScrapeError: ``missing``, as `read`.
+    """
+    with appended(path, {}) as file:
+        offset = max(0, file.status.st_size - size)
+        return {**file.cursor(offset, whole=False), "skipping": offset > 0}
+
+
 def _rest(path: Path, cursor: Cursor, limits: Limits) -> tuple[Lines | None, str]:
     """What the file that was renamed still holds, else what is lost of it, in words."""
     old = _renamed(path.parent, cursor.get("inode"))

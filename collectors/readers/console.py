@@ -114,7 +114,7 @@ def sink(parse: Parse, patterns: tuple[str, ...] = PATTERNS, name: str = "consol
     """A sink for text files whose names match one of ``patterns`` (as in a shell, names only)."""
     looks_for = " or ".join(patterns)
     find, further = partial(_find, patterns, max_depth), partial(_further, parse)
-    return Sink(name, looks_for, find, partial(_read, parse), writers=True, further=further)
+    return Sink(name, looks_for, find, partial(_read, parse), writers=True, further=further, near_end=_near_end)
 
 
 def _find(patterns: tuple[str, ...], depth: int, path: Path) -> list[Path]:
@@ -151,6 +151,10 @@ def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
     offset = int(chunk.cursor["offset"])
     logs.modified, logs.ahead = status.st_mtime, max(0, status.st_size - offset) / max(offset - before, 1)
     return logs
+
+
+def _near_end(path: Path, size: int) -> Cursor:
+    return {"at": bytetail.near_end(path, size), "memory": {}}
 
 
 def _further(parse: Parse, path: Path, limits: Limits) -> Logs:

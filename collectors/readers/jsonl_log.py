@@ -7,6 +7,7 @@ from pathlib import Path
 
 from collectors.model import Cursor, Limits
 from collectors.readers import jsonl
+from collectors.readers.bytetail import near_end
 from collectors.readers.rows import Logged, Logs, Sink, walk
 
 Unpack = Callable[[jsonl.Row], Logged | None]
@@ -19,7 +20,7 @@ def sink(patterns: tuple[str, ...], unpack: Unpack, *, name: str = "jsonl", max_
         unpack: a line's object -> a row, or None when it is not one of this shape (counted as dropped).
     """
     looks_for = " or ".join(patterns)
-    return Sink(name, looks_for, partial(_find, patterns, max_depth), partial(_read, unpack))
+    return Sink(name, looks_for, partial(_find, patterns, max_depth), partial(_read, unpack), near_end=near_end)
 
 
 def _find(patterns: tuple[str, ...], depth: int, path: Path) -> list[Path]:

@@ -82,6 +82,7 @@ class Sink:
         lag_seconds: how long the sink itself holds a row back.
         further: places of a log behind its first ``limits.tail_bytes``, its end among them: what is said there, for
             logs in which others print megabytes before the trainer does. Bounded, with gaps; not for numbers.
+        near_end: (path, bytes) -> a cursor that many bytes before the end; None: it is read from its start only.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Sink:
     writers: bool = False
     lag_seconds: float = 0.0
     further: Callable[[Path, Limits], Logs] | None = None
+    near_end: Callable[[Path, int], Cursor] | None = None
 
 
 def walk(folder: Path, wanted: Callable[[Path], bool], depth: int = MAX_DEPTH) -> list[Path]:

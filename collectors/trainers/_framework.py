@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from collectors.model import Collector, Cursor, Labels, Limits, Reading, Sample, ScrapeError
+from collectors.model import Collector, Cursor, Labels, Limits, Position, Reading, Sample, ScrapeError
 from collectors.readers.jsonl import number
 from collectors.readers.rows import Logged, Logs
 from collectors.trainers import _dating, _sources
@@ -36,6 +36,8 @@ def collector_of(framework: Framework, **more: Any) -> Collector:
         versions=framework.versions,
         tail=lambda path, cursor, limits, now: tail(framework, path, cursor, limits, now),
         matches_path=lambda path: matches(framework, path),
+        position=position,
+        recent=lambda path, limits, now, size: recent(framework, path, limits, now, size),
         report_seconds=framework.report_seconds,
         looks_for=tuple(sink.looks_for for sink in framework.sinks),
         gives=gives(framework),
@@ -99,6 +101,32 @@ def tail(framework: Framework, path: Path, cursor: Cursor, limits: Limits, now: 
     except OSError as error:
         # A folder that may not be entered, or went away between two looks at it.
         raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
+
+
+def position(path: Path, cursor: Cursor) -> Position | None:
+    """How far the log that a cursor of `tail` is about has been read; None where bytes are not counted."""
+    log, at = Path(cursor.get("source", {}).get("path", path)), cursor.get("at", {})
+    offset = at.get("offset", at.get("at", {}).get("offset") if isinstance(at.get("at"), Mapping) else None)
+    try:
+        return Position(log.name, int(offset), log.stat().st_size) if offset is not None else None
+    except OSError:
+        return None
+
+
+# The configuration that a console log prints first, and the keys of the first steps.
+HEAD_BYTES = 1 << 18
+
+
+def recent(framework: Framework, path: Path, limits: Limits, now: float, size: int) -> Cursor | None:
+    """A cursor of `tail` near the end of the log; None: it is too short, or its sink is read from the start only."""
+    head = tail(framework, path, {}, replace(limits, tail_bytes=HEAD_BYTES), now)
+    memory: Memory = copied(head.cursor or {})
+    sink = next((one for one in framework.sinks if one.name == memory["source"]["sink"]), None)
+    log = Path(memory["source"]["path"])
+    if sink is None or sink.near_end is None or log.stat().st_size <= size + HEAD_BYTES:
+        return None
+    own = {name: value for name, value in memory.items() if name not in ("axes", "totals", "ts", "finished")}
+    return {**own, "at": sink.near_end(log, size)}
 
 
 @dataclass(frozen=True, slots=True)
