@@ -73,21 +73,22 @@ def _line(panel: Panel, slot: str, line: Line, series: Series, tz: float) -> lis
 
 
 def _fill(slot: str, line: Line, series: Series, below: tuple[str, Line, Series] | None, tz: float) -> list[Figure]:
-    """The area as traces of its own: Plotly fills across gaps, so here a gap is zero, held until the next value.
+    """The area as a trace of its own, under the lines.
 
-    A band needs both edges; one whose lower line is missing is not drawn.
+    Plotly fills across gaps. So an area down to zero is a held zero in a gap, and a band between two lines is closed
+    shapes that the browser draws from the lines themselves, where both have a value (`assets/31-bands.js`). A band
+    needs both lines; one whose lower line is missing is not drawn.
     """
-    if line.fill == "band" and below is None:
-        return []
-    edges: list[tuple[str, Series, str]] = [] if below is None else [(f"{below[0]}:base", below[2], "none")]
-    edges.append((f"{slot}:fill", series, "tonexty" if below else "tozeroy"))
-    shade = {"mode": "lines", "fillcolor": theme.fade(theme.TRACE[line.colour], 0.14)}
-    return [
-        _trace(meta, [milliseconds(ts, tz) for ts in edge.ts], [short(y or 0) for y in edge.mean], line)
-        | shade
-        | {"fill": fill, "line": {"width": 0, "shape": "hv"}}
-        for meta, edge, fill in edges
-    ]
+    shade = {"mode": "lines", "fillcolor": theme.fade(theme.TRACE[line.colour], 0.14), "line": {"width": 0}}
+    if line.fill == "band":
+        return (
+            []
+            if below is None
+            else [_trace(f"{slot}:band", [], [], line) | shade | {"fill": "toself", "customdata": [below[0]]}]
+        )
+    xs = [milliseconds(ts, tz) for ts in series.ts]
+    held = {"fill": "tozeroy", "line": {"width": 0, "shape": "hv"}}
+    return [_trace(f"{slot}:fill", xs, [short(y or 0) for y in series.mean], line) | shade | held]
 
 
 def _trace(slot: str, xs: list[int], ys: Values, line: Line) -> Figure:

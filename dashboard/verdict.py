@@ -103,19 +103,12 @@ def behind(verdict: Told) -> View:
 
 
 def _contradiction(found: Told) -> str:
-    """``Two sources disagree on the wait (reported 61%, predicted 22%)``: the text, with both numbers."""
-    values = found.get("values") or {}
-    pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
-    shown = [f"{_key(name)}{_figure(value)}" for name, value in pairs]
-    return tight(str(found.get("text") or found.get("name") or "")) + (f" ({', '.join(shown)})" if shown else "")
-
-
-def _key(name: object) -> str:
-    return f"{name.replace('_', ' ')} " if isinstance(name, str) else ""
-
-
-def _figure(value: object) -> str:
-    return number(float(value)) if isinstance(value, (int, float)) else tight(str(value))
+    """The sentence with both numbers: ``61% reported, 22% predicted``; where it names none, they follow it."""
+    words, values = tight(str(found.get("text") or "")), found.get("values") or {}
+    if len(re.findall(r"\d+(?:\.\d+)?", words)) >= len(values):
+        return words
+    figures = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in values.items())
+    return f"{words} ({figures})"
 
 
 def _texts(verdict: Told) -> list[str]:

@@ -3,7 +3,7 @@
 (function (RS) {
   "use strict";
   const { by, make } = RS;
-  const CONFIG = { displayModeBar: false, doubleClick: false, responsive: false, scrollZoom: false };
+  const CONFIG = { displayModeBar: false, showTips: false, doubleClick: false, responsive: false, scrollZoom: false };
   // Less than half a screen: who scrolls sees a chart that is there, who does not pays for none.
   const NEAR = "300px";
   const config = JSON.parse(by("_dash-config").textContent), base = config.requests_pathname_prefix;
@@ -48,6 +48,7 @@
   // A figure of the server's for a panel: at once if its chart is drawn, else when it is near.
   RS.figure = function (key, { data, layout }) {
     const where = by("graph-" + key), gd = where.querySelector(".chart") || where.appendChild(make("div", "", "chart"));
+    RS.bands(data);
     RS.limited({ data, layout });
     if (drawn(gd)) return void window.Plotly.react(gd, data, layout, CONFIG);
     Object.assign(gd, { data, layout });

@@ -58,11 +58,13 @@
     // A bucket a little narrower than asked: clocks jitter, and two ticks must not fall into one.
     const width = RS.widthX(900 * RS.boot.bucket);
     for (const trace of gd.data) {
-      const slot = String(trace.meta).split(":")[0], [ts, vs] = found[slot] || [[], []];
+      const [slot, edge] = String(trace.meta).split(":"), [ts, vs] = found[slot] || [[], []];
+      if (edge === "band") continue;
       const fresh = ts.map((t, j) => insert(trace, RS.slotX(t + RS.tz, slot), vs[j] ?? gap(gd, trace), vs[j] === null ? 0 : width)).filter(Boolean);
       forget(trace, oldest);
       for (const [x, y] of fresh) trace.x.push(x), trace.y.push(y);
     }
+    RS.bands(gd.data);
   }
 
   // Panels out of sight take the points and skip the drawing, which is what costs.
@@ -83,7 +85,7 @@
   RS.limited = function ({ data, layout }) {
     if (!layout.meta) return;
     const mine = (trace) => String(trace.meta).split(":").includes(layout.meta);
-    const of = (keep) => data.filter((trace) => mine(trace) === keep).flatMap((trace) => trace.y).filter((y) => y !== null);
+    const of = (keep) => data.filter((trace) => mine(trace) === keep && !String(trace.meta).endsWith(":band")).flatMap((trace) => trace.y).filter((y) => y !== null);
     const limit = of(true).sort((a, b) => a - b), newest = data.find((trace) => trace.meta === layout.meta)?.y.at(-1) ?? 0;
     const most = of(false).reduce((a, b) => Math.max(a, b), Math.max(newest, limit[Math.floor(MOSTLY * limit.length)]));
     layout.yaxis.autorangeoptions = limit.at(-1) > FAR * most ? { clipmax: 1.08 * most } : {};
@@ -116,6 +118,8 @@
     if (change["xaxis.range[0]"] === undefined) return;
     RS.zoom = gd._fullLayout.xaxis.range.map((x) => RS.toMs(time(x)));
     RS.by("app").dataset.zoom = "on";
+    const [from, to] = RS.range(), wide = to - from > 86400000;
+    RS.by("unzoom").textContent = `${RS.format.clock(from, wide)} – ${RS.format.clock(to, wide)} · Reset zoom`;
     RS.slide();
     RS.remember();
   }
@@ -182,15 +186,17 @@
     if (el.dataset.state !== "data" && el.dataset.state !== "stale") return;
     cross.style.transform = `translateX(${axis._offset + axis.l2p(x)}px)`;
     cross.dataset.on = "1";
-    for (const trace of gd.data) if (trace.x.length) values[trace.meta] = trace.y[nearest(trace.x, x)];
-    const shown = RS.all("[data-slot]", el);
+    for (const trace of gd.data) if (trace.x.length && !String(trace.meta).endsWith(":band")) values[trace.meta] = trace.y[nearest(trace.x, x)];
+    // The legend keeps its height: a longer value must not push down what stands below.
+    const shown = RS.all("[data-slot]", el), legend = el.querySelector(".legend");
+    if (legend && !legend.style.height) legend.style.height = legend.offsetHeight + "px";
     const total = shown.reduce((sum, b) => sum + (values[b.dataset.slot] || 0), 0);
     for (const b of shown) {
       const value = values[b.dataset.slot];
       if (value === undefined) continue;
       b.textContent = el.dataset.share && total ? RS.format.text(value === null ? null : value / total, "ratio") : RS.format.text(value, el.dataset.unit);
     }
-    el.querySelector(".at").textContent = (mark ? mark + " · " : "") + RS.stepWords(ms) + RS.format.clock(ms, RS.boot.end - RS.boot.start > 86400);
+    el.querySelector(".at").textContent = RS.stepWords(ms) + RS.format.clock(ms, RS.boot.end - RS.boot.start > 86400) + (mark ? " · " + mark : "");
   }
 
   RS.nearest = nearest;
@@ -199,5 +205,6 @@
     RS.hovering = false;
     for (const cross of RS.all(".cross, .at")) cross.dataset.on = "", (cross.textContent = "");
     for (const b of RS.all("[data-slot]")) b.textContent = RS.view[b.dataset.t] ?? "";
+    for (const legend of RS.all(".legend")) legend.style.height = "";
   };
 })(window.RS);

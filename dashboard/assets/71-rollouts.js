@@ -204,7 +204,7 @@
     const column = map.found.find(([from, to]) => found.ms >= from && found.ms < to);
     const count = column ? (column[2].find(([row]) => row === found.row) || [0, 0])[1] : 0;
     const mark = RS.markAt(found.ms, (map.end - map.start) / map.wide);
-    at.textContent = [mark, `${RS.when(found.ms, map)}`, `${map.row(found.row)}: ${plain(count)}`].filter(Boolean).join(" · ");
+    at.textContent = [`${RS.when(found.ms, map)}`, `${map.row(found.row)}: ${plain(count)}`, mark].filter(Boolean).join(" · ");
   }
 
   // ---- solve rates

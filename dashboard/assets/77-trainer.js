@@ -1,13 +1,16 @@
 // Trainer: steps one by one as stacked bars, the last against the median, what single steps say of learning, and a table.
 (function (RS) {
   "use strict";
-  const { make, cellOf, svg } = RS, LEFT = 44, RIGHT = 8, TOP = 8, TALL = 190, AXIS = 20;
+  const { make, cellOf, svg } = RS, LETTER = 7, RIGHT = 8, TOP = 8, TALL = 190, AXIS = 20;
   // In the order of `dashboard/steps.py`.
   const COLOURS = ["orange", "orange", "blue", "plum", "gold", "teal", "grey"];
   const NAMES = ["wait", "generation", "compute", "weight sync", "checkpoint", "evaluation", "other"];
   const shown = () => RS.boot && RS.boot.key === "trainer";
   const box = () => document.querySelector("[data-draw=steps]");
   const seconds = (value) => RS.format.text(value, "seconds");
+  // Room for the labels of the axis: one that is cut at its first digit is ten times too small.
+  let left = 44;
+  const AT = [0, 0.5, 1];
 
   // ---- steps one by one
 
@@ -17,10 +20,11 @@
     where.hidden = !found.length;
     if (!found.length || !where.clientWidth) return;
     const top = nice(Math.max(...found.map(([, , parts, , whole]) => Math.max(whole || 0, parts.reduce((sum, part) => sum + (part || 0), 0)))));
-    const wide = where.clientWidth - LEFT - RIGHT, slot = wide / found.length, y = (value) => TOP + TALL - (TALL * value) / top;
+    left = Math.max(44, 8 + LETTER * Math.max(...AT.map((part) => seconds(part * top).length)));
+    const wide = where.clientWidth - left - RIGHT, slot = wide / found.length, y = (value) => TOP + TALL - (TALL * value) / top;
     const el = RS.canvas(where, TOP + TALL + AXIS, summary(found)), bar = Math.max(1, slot * 0.74);
     el.append(axis(top, y, wide));
-    found.forEach((step, i) => el.append(...one(step, LEFT + i * slot + (slot - bar) / 2, bar, y)));
+    found.forEach((step, i) => el.append(...one(step, left + i * slot + (slot - bar) / 2, bar, y)));
     el.append(...ticks(found, slot), ...lives(found, slot), ...middle(y, wide));
     where.look = { slot, found };
   }
@@ -32,9 +36,9 @@
 
   function axis(top, y, wide) {
     const g = svg("g", { class: "axes" });
-    for (const part of [0, 0.5, 1]) {
-      g.append(svg("line", { x1: LEFT, x2: LEFT + wide, y1: y(part * top), y2: y(part * top) }));
-      g.append(svg("text", { x: LEFT - 6, y: y(part * top) + 4, "text-anchor": "end" }, seconds(part * top)));
+    for (const part of AT) {
+      g.append(svg("line", { x1: left, x2: left + wide, y1: y(part * top), y2: y(part * top) }));
+      g.append(svg("text", { x: left - 6, y: y(part * top) + 4, "text-anchor": "end" }, seconds(part * top)));
     }
     return g;
   }
@@ -57,9 +61,9 @@
   function ticks(found, slot) {
     const every = Math.max(1, Math.ceil(58 / slot)), words = [];
     for (let i = found.length - 1; i >= 0; i -= every) {
-      const x = LEFT + (i + 0.5) * slot;
-      if (x < LEFT + 12) break;
-      words.unshift(svg("text", { x: Math.min(x, LEFT + found.length * slot - 12), y: TOP + TALL + 15, "text-anchor": "middle" }, found[i][0].toLocaleString("en")));
+      const x = left + (i + 0.5) * slot;
+      if (x < left + 12) break;
+      words.unshift(svg("text", { x: Math.min(x, left + found.length * slot - 12), y: TOP + TALL + 15, "text-anchor": "middle" }, found[i][0].toLocaleString("en")));
     }
     return words;
   }
@@ -68,7 +72,7 @@
     const marks = [];
     found.forEach((step, i) => {
       if (!i || step[3] === found[i - 1][3]) return;
-      const x = LEFT + i * slot;
+      const x = left + i * slot;
       marks.push(svg("path", { d: `M${x.toFixed(1)} ${TOP}v${TALL}`, class: "restart" }), svg("text", { x: x + 4, y: TOP + 10, class: "tag" }, "restart"));
     });
     return marks;
@@ -76,7 +80,7 @@
 
   function middle(y, wide) {
     const value = RS.view["ts.median"];
-    return value ? [svg("path", { d: `M${LEFT} ${y(value).toFixed(1)}h${wide}`, class: "dashed" })] : [];
+    return value ? [svg("path", { d: `M${left} ${y(value).toFixed(1)}h${wide}`, class: "dashed" })] : [];
   }
 
   function summary(found) {
@@ -92,7 +96,7 @@
   function look(event) {
     const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), place = where.look;
     if (!place) return;
-    const step = place.found[Math.floor((event.clientX - where.getBoundingClientRect().left - LEFT) / place.slot)];
+    const step = place.found[Math.floor((event.clientX - where.getBoundingClientRect().left - left) / place.slot)];
     at.textContent = step ? `${step[0].toLocaleString("en")} · ${spoken(step)}` : "";
   }
 

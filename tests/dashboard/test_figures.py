@@ -40,8 +40,7 @@ def test_line_breaks_at_none_and_its_area_is_empty_there() -> None:
 
 def test_band_lies_under_its_lines_and_needs_both() -> None:
     assert metas("length", length_0=series("a", 1, 2), length_1=series("b", 3, 4)) == [
-        "length.0:base",
-        "length.1:fill",
+        "length.1:band",
         "length.0",
         "length.1",
     ]

@@ -78,6 +78,20 @@ def test_a_run_that_is_over_shows_what_held_it_back(reader: MemoryReader) -> Non
     assert "f.next.0" not in found, "nobody tries anything any more"
 
 
+def test_contradictions_are_shown_with_both_numbers(reader: MemoryReader) -> None:
+    told = "120 rollouts are reported as booting, and the engines run 290 requests"
+    bare = "two sources disagree on the wait"
+    verdict_now = reader.status(RICH).verdict
+    found = [
+        {"name": "booting", "text": told, "values": {"booting": 120.0, "requests": 290.0}},
+        {"name": "wait", "text": bare, "values": {"reported_wait": 0.61, "predicted_wait": 0.22}},
+    ]
+    reader.set_verdict(RICH, {**(verdict_now or {}), "contradictions": found})
+    cells = overview(reader)
+    assert [cells["b.x.0"], cells["b.x.1"]] == [told, f"{bare} (reported wait 0.61, predicted wait 0.22)"]
+    assert "b.x.2" not in cells
+
+
 @pytest.mark.parametrize(
     ("outcome", "cause", "words"),
     [

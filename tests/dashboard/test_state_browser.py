@@ -1,0 +1,207 @@
+"""The run's state on the screen, and charts that show what is there: no wedge over a gap, no cut label, no jump."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from dashboard import shell
+from server.query.run_state import RunState
+from server.query.summary import RunSummary
+from tests.dashboard import fake, fake_actors, fake_alerts
+from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.new_pages import new_pages
+from tests.dashboard.serving import Serving, application, until
+
+pytestmark = pytest.mark.browser
+
+DRAWN = "() => RS.boot && !RS.boot.error && RS.chartsReady() && RS.charts().length > 0"
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def reader() -> MemoryReader:
+    return fake.reader()
+
+
+@pytest.fixture
+def open_page(browser: Browser, reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    with Serving(lambda: application(reader)) as serving, new_pages(browser) as new:
+
+        def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
+            page = new(theme, size)
+            page.goto(serving.url + search)
+            page.wait_for_selector("[data-page=ok]")
+            return page
+
+        yield opened
+
+
+def test_one_state_in_header_banner_and_runs(open_page: Open, reader: MemoryReader) -> None:
+    """One open page follows the run: live, its collector dies, it is collected again from where it was, and ends."""
+    run, at = fake.RICH, fake.NOW - 1080
+    page = open_page(f"?run={run}")
+    live, chip, title = page.locator("#live"), page.locator(".banner .chip"), page.locator(".banner h1")
+    until(page, "() => document.getElementById('live').dataset.live === 'live'")
+    assert live.inner_text().startswith("Live")
+
+    reader.set_state(run, RunState("not_collected", at, at))
+    until(page, "() => document.getElementById('live').dataset.live === 'not_collected'")
+    assert " ".join(live.inner_text().split()) == "Not collected for 18 min"
+    assert (chip.inner_text(), title.inner_text()[:20]) == ("Not collected", "Not collected since ")
+    assert page.locator("#trust .pill[data-state=critical], #trust .pill[data-state=ok]").count() == 0
+
+    reader.set_state(run, RunState("catching_up", at - 1200, at, 0.41, 38.0, fake.NOW))
+    until(page, "() => document.getElementById('live').dataset.live === 'catching_up'")
+    assert " ".join(live.inner_text().split()) == "Catching up 41% · 38 s left"
+    assert (chip.inner_text(), title.inner_text()) == ("Catching up", "Reading history: 41%; 38 s left")
+    # Charts end where the numbers do.
+    until(page, f"() => Math.abs((RS.range()[1] - RS.tz) / 1000 - {at}) < 60")
+
+    reader.set_state(run, RunState("stale", at, at))
+    until(page, "() => document.getElementById('live').dataset.live === 'stale'")
+    assert " ".join(live.inner_text().split()) == "Stale no new data for 18 min"
+
+    reader.change(run, lifecycle="finished")
+    reader.set_state(run, RunState("finished", at, at), RunSummary(9090.0, 212, 41.5, None, {}, 0.5312))
+    until(page, "() => document.getElementById('live').dataset.live === 'over'")
+    until(page, "() => document.querySelector('.banner h1').innerText === '212 steps in 2.52 h · final reward 0.53'")
+    assert " ".join(live.inner_text().split()) == "Finished ended 18 min ago"
+
+
+def test_the_list_of_runs_shows_the_same(open_page: Open, reader: MemoryReader) -> None:
+    reader.set_state(fake.RICH, RunState("not_collected", fake.NOW - 60, fake.NOW - 60))
+    reader.set_state(fake.POOR, RunState("catching_up", fake.NOW - 60, fake.NOW - 30, 0.5, 9.0, fake.NOW))
+    page = open_page("runs")
+    until(page, "() => document.querySelectorAll('[data-rows=runs] tr').length === 3")
+    pills = {
+        row.locator("th a").inner_text(): row.locator("th .pill").inner_text()
+        for row in page.locator("[data-rows=runs] tr").all()
+    }
+    assert pills == {fake.RICH: "Not collected", fake.POOR: "Catching up", fake.DONE: "Finished"}
+    assert page.locator("h1:visible").inner_text() == "0 live runs"
+    assert page.locator("#live-word").inner_text() == "No live run"
+
+
+def test_a_sandbox_that_does_not_apply_is_no_limit(open_page: Open, reader: MemoryReader) -> None:
+    for state, marked in (("not_applicable", False), ("critical", True)):
+        reader.silence(fake.RICH, fake.signal("sandboxes", state=state, why="no sandbox"))  # type: ignore[arg-type]
+        verdict = {
+            "outcome": "sandbox_bound",
+            "cause": "spin_up",
+            "confidence": 0.9,
+            "since": fake.NOW - 60,
+            "summary": "s",
+        }
+        reader.set_verdict(fake.RICH, verdict)
+        page = open_page(f"?run={fake.RICH}")
+        mark = page.evaluate("getComputedStyle(document.querySelector('.flow .sandbox h2'), '::after').content")
+        assert (mark == '"the limit"') == marked
+        if not marked:
+            reader.append(fake.RICH, replace(fake.signal("sandboxes", unit="sandboxes"), state="ok"), [(fake.NOW, 3.0)])
+
+
+def test_a_band_has_a_hole_where_a_line_has_one(open_page: Open, reader: MemoryReader) -> None:
+    """Plotly fills across gaps: the band of p90 was a wedge over the time without p90."""
+    p90 = next(s for s, _ in fake.STEPS if s.labels.get("stat") == "p90")
+    times = [at for at, value in reader._runs[fake.RICH].points[p90.name] if value is not None]
+    first, last = times[20], times[40]
+    points = reader._runs[fake.RICH].points
+    # No p90 for its first ten points, and a gap between the 21st and the 41st.
+    points[p90.name] = [
+        (at, None if first <= at <= last else value) for at, value in points[p90.name] if at >= times[10]
+    ]
+    page = open_page(f"?run={fake.RICH}")
+    until(page, DRAWN)
+    band = "document.querySelector('#graph-length .chart').data.find((t) => t.meta === 'length.1:band')"
+    xs, ys = page.evaluate(f"(() => {{ const b = {band}; return [b.x.map((x) => x && x - RS.tz), b.y]; }})()")
+    shapes = "".join("x" if x is None else "." for x in xs).strip("x").split("x")
+    assert len(shapes) == 2
+    inside = [x / 1000 for x in xs if x is not None]
+    assert min(inside) == times[10]
+    assert not [x for x in inside if first < x < last + 1]
+    assert min(y for y in ys if y is not None) > 1000, "the lower edge is p50, never zero"
+    # A new point of both lines moves the edge on.
+    reader.clock += 42
+    p50 = next(s for s, _ in fake.STEPS if s.signal == "response_tokens" and s.labels.get("stat") == "mean")
+    for signal, value in ((p50, 4000.0), (p90, 9000.0)):
+        reader.append(fake.RICH, signal, [(reader.clock, value)])
+    until(page, f"at => {band}.x.includes(at + RS.tz)", 1000 * reader.clock)
+
+
+def test_the_cursor_reads_the_time_and_moves_nothing(open_page: Open) -> None:
+    for size in ((1440, 900), (1280, 800)):
+        page = open_page(f"?run={fake.RICH}", size=size)
+        until(page, DRAWN)
+        plot = page.locator("#panel-queue .plot")
+        plot.scroll_into_view_if_needed()
+        box = plot.bounding_box()
+        assert box is not None
+        tops = set()
+        for part in (0.2, 0.35, 0.5, 0.65, 0.8, 0.95):
+            page.mouse.move(box["x"] + 40 + part * (box["width"] - 50), box["y"] + 60)
+            until(page, "() => document.querySelector('#panel-queue .at').textContent !== ''")
+            tops.add(
+                tuple(page.evaluate("RS.charts().map(([el]) => el.querySelector('.plot').getBoundingClientRect().top)"))
+            )
+            whole = page.evaluate(
+                """() => { const at = document.querySelector('#panel-queue .at'), box = at.getBoundingClientRect();
+                const range = document.createRange(); range.setStart(at.firstChild, 0); range.setEnd(at.firstChild, 8);
+                const read = range.getBoundingClientRect();
+                return [at.textContent.slice(0, 8), read.left >= box.left && read.right <= box.right]; }"""
+            )
+            hours, minutes, seconds = whole[0].split(":")
+            assert (len(hours), len(minutes), len(seconds), whole[1]) == (2, 2, 2, True), whole
+        assert len(tops) == 1, "everything below jumped while the cursor moved"
+
+
+def test_a_zoom_says_its_time_and_shows_no_toast(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    until(page, DRAWN)
+    box = page.locator("#graph-queue .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 40, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 140, box["y"] + 40, steps=5)
+    page.mouse.up()
+    until(page, "() => RS.zoom && document.getElementById('app').dataset.zoom === 'on'")
+    clock = page.evaluate("RS.range().map((x) => RS.format.clock(x))")
+    assert page.locator("#unzoom").inner_text() == f"{clock[0]} – {clock[1]} · Reset zoom"
+    assert page.locator(".plotly-notifier .notifier-note").count() == 0
+
+
+def test_alerts_that_do_not_fit_are_counted(open_page: Open, reader: MemoryReader) -> None:
+    reader.set_alerts(*(fake_alerts.alert("TargetDown", 0.0, "", 600 + i, target=f"engine-{i}") for i in range(9)))
+    page = open_page(f"?run={fake.RICH}")
+    until(page, DRAWN)
+    until(page, "() => / more/.test(document.getElementById('more-alerts').textContent)")
+    seen = page.evaluate(
+        """() => { const card = document.getElementById('alerts'), end = card.getBoundingClientRect().bottom;
+        const rows = Array.from(card.querySelectorAll('li')).filter((row) => !row.hidden);
+        return [rows.length, rows.every((row) => row.getBoundingClientRect().bottom <= end),
+          document.getElementById('more-alerts').getBoundingClientRect().bottom <= end]; }"""
+    )
+    shown, fits, linked = seen
+    assert (fits, linked) == (True, True)
+    assert page.locator("#more-alerts").inner_text() == f"{9 - shown} more"
+
+
+def test_the_axis_of_the_steps_is_not_cut(open_page: Open, reader: MemoryReader, browser: Browser) -> None:
+    """At 400 s the middle label is "3.33 min"; cut at its first digit it read "33 min"."""
+    del open_page
+    made = fake_actors.reader()
+    slow = {"trainer_wait_seconds": 250.0, "trainer_step_seconds": 400.0}
+    made.put_steps(fake_actors.RUN, *(fake_actors.step(number, **slow) for number in range(100, 120)))
+    with Serving(lambda: application(made)) as serving, new_pages(browser) as new:
+        page = new("light", (1440, 900))
+        page.goto(serving.url + f"trainer?run={fake_actors.RUN}")
+        until(page, "() => document.querySelector('.bars-of-steps .axes text')")
+        cut = page.evaluate(
+            """() => { const svg = document.querySelector('.bars-of-steps svg').getBoundingClientRect();
+            return Array.from(document.querySelectorAll('.bars-of-steps .axes text'))
+              .map((el) => [el.textContent, el.getBoundingClientRect().left >= svg.left]); }"""
+        )
+        assert any("." in words and words.endswith("min") for words, _ in cut), cut
+        assert all(whole for _, whole in cut), cut
