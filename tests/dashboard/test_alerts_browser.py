@@ -187,7 +187,7 @@ def test_an_open_form_outlives_news(open_page: Open, reader: MemoryReader) -> No
     card(page, fake_alerts.STARVED).get_by_role("button", name="Silence").click()
     page.locator("form.silence").get_by_label("Reason").fill("half a sent")
     change(reader, fake_alerts.STARVED, value=0.81)
-    until(page, "() => document.querySelector('[data-alerts=firing] .num').textContent === '81 %'")
+    until(page, "() => document.querySelector('[data-alerts=firing] .num').textContent === '81%'")
     graver = fake_alerts.alert("RunStalled", 1800.0, "seconds", 600)
     reader.set_alerts(*reader.alert_rows, graver)
     until(page, f"list => ({TITLES})(list).length === 3", "firing")
@@ -299,7 +299,7 @@ def test_nothing_fires(open_page: Open, reader: MemoryReader, api: FastAPI) -> N
     reader.set_alerts()
     reader.silence_rows = []
     page = open_page()
-    assert page.locator("h1:visible").inner_text() == "Nothing fires"
+    assert page.locator("h1:visible").inner_text() == "No active alerts"
     assert page.locator(".quiet").inner_text().startswith("17 rules watch this. 8 cannot fire")
     assert (
         page.locator("#history, .pending, .muted").evaluate_all("found => found.filter(el => !el.hidden).length") == 0
@@ -313,7 +313,7 @@ def test_nobody_is_told(browser: Browser, reader: MemoryReader) -> None:
         page = browser.new_page()
         page.goto(serving.url + "alerts")
         page.wait_for_selector("[data-page=ok]")
-        assert page.locator("#deliveries").get_by_text("No receiver is configured: nobody is told.").is_visible()
+        assert page.locator("#deliveries").get_by_text("No receivers: alerts appear only here.").is_visible()
         assert "[[alerts.receiver]]" in page.locator(".how pre").inner_text()
         assert card(page, fake_alerts.STARVED).locator(".told").inner_text() == "Nobody has been told."
         page.close()

@@ -156,7 +156,7 @@ def test_hover_shows_values_in_every_header(open_page: Open) -> None:
     until(page, "before => document.querySelector('[data-slot=\"reward.0\"]').textContent !== before", before)
     assert page.locator(".cross[data-on='1']").count() == len(PANELS)
     shares = page.locator("#panel-steps [data-slot]").all_inner_texts()
-    assert sum(float(share.removesuffix(" %")) for share in shares) == pytest.approx(100, abs=1)
+    assert sum(float(share.removesuffix("%")) for share in shares) == pytest.approx(100, abs=1)
     page.mouse.move(5, 5)
     until(page, "before => document.querySelector('[data-slot=\"reward.0\"]').textContent === before", before)
 

@@ -94,7 +94,7 @@ def test_list_is_sorted_filtered_and_stays_live(open_page: Open, reader: MemoryR
     until(page, "() => document.querySelectorAll('[data-rows=runs] tr').length === 18")
     box.focus()
     reader.append(fleet.STAR, fleet.number(0, "trainer_wait_ratio", "ratio", "critical"), [(NOW, 0.41)])
-    until(page, "name => RS.runRow(name).wait[0] === '41 %'", fleet.STAR)
+    until(page, "name => RS.runRow(name).wait[0] === '41%'", fleet.STAR)
     # The row is drawn anew around the box that has the focus.
     assert page.evaluate("document.activeElement.type") == "checkbox"
     row = page.locator("[data-rows=runs] tr", has_text=fleet.STAR)
