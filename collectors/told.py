@@ -20,6 +20,7 @@ NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "response_tokens": (("response_tokens",),),
     "reward": (("reward",),),
     "rollout_exit_ratio": (("consumptions",), ("exit",)),
+    "rollouts_in_flight": (("parts",),),
     "sample_age_seconds": (("finished_at", "consumptions"),),
     "solve_band_ratio": (_GROUPS,),
     "solve_ratio": (_GROUPS,),
@@ -47,7 +48,7 @@ environment). ``sampled`` among what a format tells: of some rollouts only."""
 
 WHOLE = frozenset({
     "in_flight_ratio", "in_flight_rollouts", "infra_failure_ratio", "production_samples_per_second",
-    "rollout_exit_ratio",
+    "rollout_exit_ratio", "rollouts_in_flight",
 })  # fmt: skip
 """What counts rollouts: of a sample it is not known."""
 

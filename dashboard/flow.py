@@ -167,7 +167,7 @@ def _sandboxes(facts: Facts) -> View:
 
 
 def _arrows(facts: Facts) -> View:
-    flight, done = facts.value("in_flight_rollouts", state="generating"), facts.value("trainer_samples_per_second")
+    flight, done = facts.value("rollouts_in_flight"), facts.value("trainer_samples_per_second")
     sync = facts.say("weight_sync_seconds")
     return {
         "f.to_queue": f"{parts(flight, '')[0]} rollouts" if flight is not None else "rollouts",
@@ -183,7 +183,7 @@ def _in_flight(facts: Facts, flight: float | None) -> str:
         return "in flight at its end" if facts.over else "in flight"
     if facts.synchronous:
         return "straight into the step"
-    return facts.silence("in_flight_rollouts") or "in flight: not reported"
+    return facts.silence("rollouts_in_flight") or "in flight: not reported"
 
 
 def _used(facts: Facts, done: float | None) -> str:

@@ -12,6 +12,9 @@ from server.query.rollout_types import RolloutFilter, Sort
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 """Where a rollout is while it has not left, in the order it goes through them."""
 
+WAITS = ("waiting_group", "queued")
+"""Of these states: ended, and waiting for siblings or for the trainer. All others are in flight."""
+
 EXITS = ("trained", "zero_advantage", "stale", "surplus", "aborted_oversample", "truncated_drop", "env_error",
          "infra_error", "ended")  # fmt: skip
 """How it left; ``ended``: it is over, and nobody tells how it was used (an evaluation)."""

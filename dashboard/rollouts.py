@@ -8,13 +8,13 @@ from dashboard.facts import RECORDS, Facts, View, first_clause, joined
 from dashboard.format import number, text
 from dashboard.page import Scope
 from dashboard.panels import Card, want
-from dashboard.rollout_asked import CENSUS, EXITS, parse
+from dashboard.rollout_asked import CENSUS, EXITS, WAITS, parse
 from dashboard.rollout_detail import detail
 from dashboard.rollout_records import Records
 from dashboard.rollout_tables import tables
 from dashboard.sandboxes import HERE
 from dashboard.view import absent, card_cells
-from server.query.rollout_types import Cells, CensusState, GroupInfo
+from server.query.rollout_types import Cells, GroupInfo
 from server.query.types import SignalInfo, SignalNow
 
 _STALE, _PARTS = "staleness_versions", ("in_flight", "in_group", "in_queue")
@@ -90,8 +90,9 @@ def _whole(card: View, key: str) -> View:
 
 def _head(facts: Facts, infos: Mapping[str, SignalInfo], records: Records, known: bool) -> View:
     census = records.census() if known else ()
-    live = sum(row.rollouts for row in census)
-    told = f"{live:,} in flight now" if known else ""
+    counted = facts.value("rollouts_in_flight")
+    live = sum(row.rollouts for row in census if row.state not in WAITS) if counted is None else round(counted)
+    told = f"{live:,} in flight now" if census else ""
     down = facts.down(RECORDS)[1]
     told = joined(told, f"record sources: {down}" if down else "")
     found = _said(facts, infos, known)
@@ -254,21 +255,20 @@ def _cut(value: float | None) -> float | None:
 
 
 def _census(records: Records, now: float) -> View:
-    """Keys ``ro.c.N``: [state, how many, width in percent, since when the oldest]."""
+    """Keys ``ro.c.N``: [state, how many (None: no source reports it), width in percent, since when the oldest]."""
     known = {row.state: row for row in records.census()}
     order = [*CENSUS, *sorted(known.keys() - set(CENSUS))]
-    rows = [known.get(state, CensusState(state, 0, None)) for state in order]
-    most = max((row.rollouts for row in rows), default=0)
-    found: View = {
-        f"ro.c.{i}": [
-            row.state,
-            row.rollouts,
-            round(100 * row.rollouts / most, 1) if most else 0,
-            None if row.oldest_seconds is None or not row.rollouts else round(now - row.oldest_seconds),
-        ]
-        for i, row in enumerate(rows)
-    }
-    return found | {"ro.c.none": "" if most else "Nothing is in flight.", "ro.c.order": list(CENSUS)}
+    most = max((row.rollouts for row in known.values()), default=0)
+    found: View = {}
+    for i, state in enumerate(order):
+        row = known.get(state)
+        count = row.rollouts if row is not None else None
+        since = (
+            round(now - row.oldest_seconds) if row is not None and row.oldest_seconds is not None and count else None
+        )
+        found[f"ro.c.{i}"] = [state, count, round(100 * (count or 0) / most, 1) if most else 0, since]
+    none = "" if most else "Nothing is in flight." if known else "No source reports rollouts in flight."
+    return found | {"ro.c.none": none, "ro.c.order": list(CENSUS)}
 
 
 _ENVIRONMENTS = 8

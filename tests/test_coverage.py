@@ -19,13 +19,14 @@ NOT_RECORDED: dict[str, set[str]] = {
     # The queue is on the API server.
     "atropos": {"queue_arrivals_samples_per_second", "queue_batches", "queue_samples", "queue_samples_now"},
     # The dashboard's and the event log's runs: in flight is in the console only, turns behind an option.
-    "miles": {"in_flight_ratio", "in_flight_rollouts", "staleness_bound_ratio", "turns"},
+    "miles": {"in_flight_ratio", "in_flight_rollouts", "rollouts_in_flight", "staleness_bound_ratio", "turns"},
     # TensorBoard keeps no configuration (the group's size); the rest is the SingleController's.
     "nemo_rl": {
         "in_flight_ratio",
         "discarded_rollout_ratio",
         "failure_ratio",
         "in_flight_rollouts",
+        "rollouts_in_flight",
         "queue_batches",
         "queue_samples",
         "queue_samples_now",
@@ -63,6 +64,7 @@ NOT_RECORDED: dict[str, set[str]] = {
         "rollout_phase_seconds",
         "failure_ratio",
         "in_flight_rollouts",
+        "rollouts_in_flight",
         "queue_batches",
         "queue_samples",
         "queue_samples_now",

@@ -93,7 +93,7 @@
   }
 
   function fill(li, [, count, width, since]) {
-    li.querySelector("b").textContent = plain(count);
+    li.querySelector("b").textContent = count === null ? "not reported" : plain(count);
     li.querySelector(".bar span").style.width = width + "%";
     li.querySelector("button").disabled = !count;
     const age = li.querySelector(".note");

@@ -253,7 +253,7 @@ class StoreReader(EngineReader):
         return self._rollouts.funnel(self._run(run), start, end, purpose)
 
     def rollout_census(self, run: str) -> list[CensusState]:
-        return self._rollouts.census(self._run(run).name)
+        return self._rollouts.census(self._run(run))
 
     def rollout_cells(self, run: str, kind: str, start: float, end: float, buckets: int = 60) -> Cells:
         return self._rollouts.cells(self._run(run).name, kind, start, end, buckets)

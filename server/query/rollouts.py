@@ -28,7 +28,7 @@ from server.store.ranges import fit_width
 from server.store.rollout_fields import RECORD, by_place
 from server.store.rollout_write import OTHER
 from server.store.rollouts import DEFAULT, HOUR, MINUTE, Find, order_of
-from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum, RunRow, SandboxRow, SeriesKey
+from server.store.types import PointState, RolloutGroupRow, RolloutRow, RolloutSum, RunRow, SandboxRow, SeriesKey
 
 SIBLINGS = 256
 # What all engines generate, as the tick derived it: minutes of it are stored added up, for any length of time.
@@ -89,16 +89,35 @@ class RolloutReader:
         rows, rest = self._store.rollouts.group_page(run, outcomes, environment, after, limit)
         return [_group(row) for row in rows], rest
 
-    def census(self, run: str) -> list[CensusState]:
-        """All of one life: what an older one left behind is in flight no more."""
-        now = self._clock.now()
+    def census(self, row: RunRow) -> list[CensusState]:
+        """Training rollouts by state: records of the newest life, else the signal's count; 0 only where that is 0.
+
+        A state that no source reports is left out: records that come when a rollout has ended report none of those in
+        flight.
+        """
+        run, now = row.name, self._clock.now()
         found: dict[str, tuple[int, int]] = {}
-        for state, _, count, since in self._store.rollouts.census(run, self._store.rollouts.newest_life(run)):
+        for state, purpose, count, since in self._store.rollouts.census(run, self._store.rollouts.newest_life(run)):
+            if purpose not in ("", DEFAULT):
+                continue
             before = found.get(state, (0, since))
             found[state] = (before[0] + count, min(before[1], since))
+        counted = self._counted(row)
         order = [*CENSUS, *sorted(found.keys() - set(CENSUS))]
-        known = [(state, *found[state]) for state in order if state in found]
-        return [CensusState(state, count, max(0.0, now - since / 1000)) for state, count, since in known]
+        states = []
+        for state in order:
+            if state in found:
+                count, since = found[state]
+                states.append(CensusState(state, count, max(0.0, now - since / 1000)))
+            elif state in counted:
+                states.append(CensusState(state, round(counted[state]), None))
+        return states
+
+    def _counted(self, row: RunRow) -> dict[str, float]:
+        """The newest values of `in_flight_rollouts`, by state."""
+        newest = self._store.fleet.latest([row.id], ("in_flight_rollouts",)).get(row.id, ())
+        known = ((dict(key.labels).get("state", ""), one) for key, one in newest)
+        return {state: one.value for state, one in known if one.state is PointState.VALUE and one.value is not None}
 
     def funnel(self, row: RunRow, start: float, end: float, purpose: str) -> Funnel:
         run = row.name

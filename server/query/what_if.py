@@ -159,7 +159,7 @@ def _rates(look: _Look) -> dict[str, float | None]:
 
 
 def _generation(look: _Look) -> dict[str, float | None]:
-    in_flight, busy = look.total("in_flight_rollouts"), look.total("generator_requests")
+    in_flight, busy = look.get("rollouts_in_flight"), look.total("generator_requests")
     return {
         "engines": look.get("generator_engines", state="up") or None,
         "concurrency": look.fact("max_in_flight") or in_flight or None,

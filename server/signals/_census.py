@@ -8,6 +8,9 @@ from collectors.model import Exit, Rollout
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 """States of what has not left, in the order a rollout goes through them."""
 
+WAITS = ("waiting_group", "queued")
+"""Of these states: what has ended and only waits for its siblings or for the trainer. All others are in flight."""
+
 EXITS: tuple[str, ...] = get_args(Exit)
 
 ENDED = "ended"

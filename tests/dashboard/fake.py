@@ -84,6 +84,7 @@ def _labelled() -> tuple[tuple[SignalNow, Curve], ...]:
         (one("generator_requests_now", "requests", "state", "running"), lambda t: 430 + 82 * _late(t)),
         (one("generator_requests_now", "requests", "state", "waiting"), lambda t: 90 + 1100 * _late(t)),
         (one("in_flight_rollouts", "rollouts", "state", "generating"), lambda t: 1500 + 200 * _late(t)),
+        (signal("rollouts_in_flight", unit="rollouts"), lambda t: 1500 + 200 * _late(t)),
         (one("time_to_first_token_seconds", "seconds", "stat", "p50"), lambda t: 0.8 + 9 * _late(t)),
         (one("time_to_first_token_seconds", "seconds", "stat", "p95"), lambda t: 2.4 + 31 * _late(t) + noise(t, 15)),
         (one("inter_token_latency_seconds", "seconds", "stat", "mean"), lambda t: 0.021 + 0.002 * noise(t, 16)),

@@ -148,8 +148,7 @@ class MemoryRollouts:
         found = []
         for state in CENSUS:
             begun = [row.moved_at for row in rows if row.state == state]
-            if begun:
-                found.append(CensusState(state, len(begun), self.clock - min(begun)))
+            found.append(CensusState(state, len(begun), self.clock - min(begun) if begun else None))
         return found
 
     def rollout_cells(self, run: str, kind: str, start: float, end: float, buckets: int = 60) -> Cells:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.model import Consumption, Event, Reading, Rollout, Target, Turn
+from collectors.model import Consumption, Event, Reading, Rollout, Sample, Target, Turn
 from server.store import Store
 from tests.server.support import T0, TRAINER, Bench, bench, steps
 
@@ -183,6 +183,26 @@ def test_what_is_in_flight_is_counted_by_state(store: Store) -> None:
             'in_flight_rollouts{state="waiting_group"}': 1.0,
         }
         assert run.value('sample_age_seconds{stat="oldest"}') == 1.0
+        # Dispatched and not ended: not the one that waits for its sibling. States that records report are 0, not left
+        # out; an evaluation is in neither number.
+        assert run.value("rollouts_in_flight") == 4.0
+        assert [(one.state, one.rollouts) for one in run.reader.rollout_census("run")] == [
+            ("waiting_slot", 1), ("booting", 0), ("generating", 3), ("in_tool", 0), ("scoring", 0),
+            ("waiting_group", 1), ("queued", 0), ("gated", 0),
+        ]  # fmt: skip
+
+
+def test_states_that_no_source_reports_are_not_zero(store: Store) -> None:
+    """Records come when a rollout has ended; the log counts 400 in flight and tells no other state."""
+    with bench(store, mode="async") as run:
+        flying = Sample("in_flight_rollouts", 400.0, (("state", "generating"),))
+        done = Rollout("d", "g", 2, started_at=T0, finished_at=T0 + 4, reward=1.0)
+        run.commit(TRAINER, Reading(samples=(flying,)), T0 + 4)
+        run.commit(RECORDS, Reading(rollouts=(done,)), T0 + 4)
+        run.advance(T0 + 5)
+        assert run.value("rollouts_in_flight") == 400.0
+        found = [(one.state, one.rollouts, one.oldest_seconds) for one in run.reader.rollout_census("run")]
+        assert found == [("generating", 400, None), ("waiting_group", 1, 1.0)]
 
 
 def test_two_versions_are_too_few_and_say_so(store: Store) -> None:
