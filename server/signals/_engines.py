@@ -170,9 +170,10 @@ def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health
 def _state(series: Mapping[str, Gauge], now: float) -> str:
     if _on(series, "generator_asleep"):
         return "asleep"
-    if _on(series, "generator_paused") or _on(series, "generator_requests_paused"):
-        return "paused"
-    return "hung" if hung(series, now) else "up"
+    # Before paused: a weight update pauses a hung engine too, and does not mend it.
+    if hung(series, now):
+        return "hung"
+    return "paused" if _on(series, "generator_paused") or _on(series, "generator_requests_paused") else "up"
 
 
 def _on(series: Mapping[str, Gauge], metric: str) -> bool:
@@ -180,20 +181,40 @@ def _on(series: Mapping[str, Gauge], metric: str) -> bool:
 
 
 def hung(series: Mapping[str, Gauge], now: float) -> bool:
-    """Did requests run for a minute in which no token was counted and no cache moved?"""
+    """Did requests run for a minute in which no token was counted and no cache moved?
+
+    Time in which the engine was paused or asleep is left out of the minute: then nothing was to move.
+    """
     running, limit = series.get("generator_requests_running"), now - FROZEN_SECONDS
     if running is None or "generator_tokens_total" not in series:
         return False
     # One that moved is enough, and the first nearly always did.
-    signs = (series[metric] for metric in SIGNS if metric in series)
-    still = all(_still_since(gauge) <= limit for gauge in signs) and _busy_since(running, limit)
-    return still and _held_until(series) <= limit
+    still = -math.inf
+    for metric in SIGNS:
+        if metric in series:
+            still = max(still, _still_since(series[metric]))
+            if still > limit:
+                return False
+    since = max(still, _busy_since(running))
+    return since <= limit and now - since - _held_seconds(series, since, now) >= FROZEN_SECONDS
 
 
-def _held_until(series: Mapping[str, Gauge]) -> float:
-    """The last page that said paused or asleep: until then nothing was to move."""
-    held = (gauge.points for metric in HELD if (gauge := series.get(metric)) is not None)
-    return max((ts for points in held for ts, value in points if value > 0), default=-math.inf)
+def _held_seconds(series: Mapping[str, Gauge], since: float, now: float) -> float:
+    """Seconds of [since, now] in which the engine was paused or asleep: between two pages, if one of them says so."""
+    held = sorted(span for metric in HELD if metric in series for span in _held_spans(series[metric], now))
+    total, until = 0.0, since
+    for start, end in held:
+        if end > until:
+            total, until = total + end - max(start, until), end
+    return total
+
+
+def _held_spans(gauge: Gauge, now: float) -> Iterator[tuple[float, float]]:
+    before, held = -math.inf, False
+    for ts, value in (*gauge.points, (now, 0.0)):
+        if held or value > 0:
+            yield before, ts
+        before, held = ts, value > 0
 
 
 def _still_since(gauge: Gauge) -> float:
@@ -206,10 +227,14 @@ def _still_since(gauge: Gauge) -> float:
     return since
 
 
-def _busy_since(running: Gauge, since: float) -> bool:
-    """Did requests run in every page from `since` on?"""
-    counts = [value for ts, value in running.points if ts >= since]
-    return bool(counts) and min(counts) > 0
+def _busy_since(running: Gauge) -> float:
+    """Since when requests run in every page; infinite where none run now."""
+    since = math.inf
+    for ts, value in reversed(running.points):
+        if value <= 0:
+            break
+        since = ts
+    return since
 
 
 def _unanswered(view: View, found: Collection[Engine]) -> list[Engine]:

@@ -1,10 +1,12 @@
 """Signals that exist for alerts: stalls, frozen engines, broken gradients, discards, trust. Numbers by hand."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from server.signals._model import Answer, NotApplicable, Unknown
+from server.signals._model import Answer, NotApplicable, Unknown, View
+from server.signals._window import Gauge
 from server.signals.discarded_rollout_ratio import SIGNAL as DISCARDED
 from server.signals.failure_ratio import SIGNAL as FAILURES
 from server.signals.generator_frozen import SIGNAL as FROZEN
@@ -70,6 +72,33 @@ BUSY = [4.0] * 26
 def test_an_engine_that_runs_requests_without_a_token_for_a_minute_is_frozen() -> None:
     moving = frozen("e1", tokens=[float(n) for n in range(26)], running=BUSY)
     assert values(FROZEN.compute(view(*frozen("e0", tokens=STILL, running=BUSY), *moving))) == {E0: 1.0, E1: 0.0}
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        # Hung for fifteen minutes. At 60 s it stood still for 55, of which 15 around the pages that say paused do not count.
+        (lambda at: 0.0, [0.0, *[1.0] * 14]),
+        # Works but for the ten seconds of every update.
+        (lambda at: float(at), [0.0] * 15),
+    ],
+)
+def test_an_engine_stays_frozen_over_weight_updates(moves: Callable[[int], float], expected: list[float]) -> None:
+    """A page every 5 s for 15 minutes; each minute a weight update pauses the engine for 10 s."""
+    tokens, running, paused = (
+        Gauge("e0", metric, (), carry=15.0)
+        for metric in ("generator_tokens_total", "generator_requests_running", "generator_paused")
+    )
+    found = []
+    for at in range(5, 905, 5):
+        held = at % 60 in (30, 35)
+        tokens.add(NOW + at, moves(at - 5 if held else at))
+        running.add(NOW + at, 4.0)
+        paused.add(NOW + at, float(held))
+        if at % 60 == 0:
+            by_metric = {one.metric: [one] for one in (tokens, running, paused)}
+            found.append(values(FROZEN.compute(View(NOW + at, "async", "running", {}, by_metric)))[E0])
+    assert found == expected
 
 
 def test_idle_paused_and_young_engines_are_not_frozen() -> None:
