@@ -39,7 +39,8 @@ def trend(points: Sequence[tuple[float, float]], deviations: float = NORMAL_95) 
     n = len(points)
     if n < FEWEST:
         return None
-    ordered = tuple(sorted(points, key=itemgetter(0)))
+    # Points of a memory that was stored are lists.
+    ordered = tuple((x, y) for x, y in sorted(points, key=itemgetter(0)))
     slopes = _slopes(ordered)
     if not slopes:
         return None

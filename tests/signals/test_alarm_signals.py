@@ -77,7 +77,7 @@ def test_an_engine_that_runs_requests_without_a_token_for_a_minute_is_frozen() -
 @pytest.mark.parametrize(
     ("moves", "expected"),
     [
-        # Hung for fifteen minutes. At 60 s it stood still for 55, of which 15 around the pages that say paused do not count.
+        # Hung for fifteen minutes. At 60 s it stood still for 55; the 15 around paused pages do not count.
         (lambda at: 0.0, [0.0, *[1.0] * 14]),
         # Works but for the ten seconds of every update.
         (lambda at: float(at), [0.0] * 15),
