@@ -106,7 +106,8 @@ def attach(
     an engine may start after us.
 
     Args:
-        wait: a source that is not there yet goes to `Attached.awaited` instead of being an error.
+        wait: a source that is not there yet goes to `Attached.awaited` instead of being an error. A run directory is
+            there in any case, for logs that it does not hold yet.
         hint: what errors say of waiting.
 
     Raises:
@@ -123,6 +124,8 @@ def attach(
         try:
             found = _with_facts(settings, _resolve(settings.name, target, limits or Limits()))
             resolved += [(target, one) for one in found if isinstance(one, Target)]
+            if further := _further(settings, target, found):
+                awaited.append(further)
             lists += [one for one in found if isinstance(one, DiscoverSettings)]
         except ScrapeError as error:
             words = f"{_shown(target)}: {error}"
@@ -147,6 +150,16 @@ def attach(
         settings.name, tuple(unique(targets, set())), stated(settings.facts), heartbeats=settings.heartbeats,
         discover=sources.renamed(lists), awaited=tuple(awaited), notes=(*doubled, *notes),
     )  # fmt: skip
+
+
+def _further(run: RunSettings, source: TargetSettings, found: Sequence[Target | DiscoverSettings]) -> Awaited | None:
+    """A directory that is a run already, to be looked at again: other collectors may find their logs in it later."""
+    path = Path(source.source).expanduser()
+    targets = tuple(one for one in found if isinstance(one, Target))
+    if source.is_url or source.collector or not targets or not path.is_dir():
+        return None
+    alone = replace(run, targets=(source,), discover=(), heartbeats=())
+    return Awaited(alone, "", _name_of(source), targets)
 
 
 def _once(resolved: Iterable[tuple[TargetSettings, Target]]) -> tuple[list[Target], list[str]]:

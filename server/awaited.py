@@ -1,7 +1,10 @@
-"""Sources named by hand that were not there when we began: asked again until they say what they are.
+"""Sources named by hand that were not there at the start: tried again until it is found out what they are.
 
 One engine that is late must not keep the others from being watched. Where the store knows what a source was, it is read
-as that at once, and missed like any other; what it is now, it says when it answers.
+as that at once, and missed like any other; what it is now is found out when it answers.
+
+A run directory is looked at again for a while after it was recognised: a run opens its logs one after the other, and
+its rollout records may be of another collector than its metrics.
 """
 
 import asyncio
@@ -26,6 +29,11 @@ if TYPE_CHECKING:
 AT_ONCE = 16
 PATIENCE_SECONDS = 1.0
 BACKOFF_SECONDS, BACKOFF_MOST_SECONDS = 5.0, 60.0
+# A look at a local path costs milliseconds, and a run that begins should be seen at once.
+PATH_BACKOFF_MOST_SECONDS = 10.0
+# How often a recognised run directory is looked at for logs of further collectors, and for how long. A trainer may
+# write its first rollout traces only after some twenty steps.
+FURTHER_SECONDS, FURTHER_MOST_SECONDS = 15.0, 1800.0
 # What one page is told by two collectors is written within a tick or two, and a failing one is asked every minute.
 TOGETHER_MS = 120_000
 UNKNOWN = "unknown"
@@ -40,11 +48,13 @@ class Awaited:
         settings: a run of this source alone, to be attached again.
         error: why it could not be; safe to show.
         name: what it is called until it is known what it is.
+        found: targets that it is already: a run directory whose further logs are waited for.
     """
 
     settings: RunSettings
     error: str
     name: str
+    found: tuple[Target, ...] = ()
 
     @property
     def source(self) -> TargetSettings:
@@ -66,6 +76,9 @@ class _Source:
     name: str
     error: str
     assumed: Sequence[Target]
+    # What is read of a directory, by the names of collectors; further ones are added while it is looked at.
+    kinds: set[str] = field(default_factory=set)
+    until: float = float("inf")
     due: float = float("-inf")
     failures: int = 0
     task: "asyncio.Task[Attached] | None" = None
@@ -92,6 +105,10 @@ class Waiting:
         self._come: set[object] = set()
         names = set(taken)
         for one in awaited:
+            if one.found:
+                kinds = {target.collector for target in one.found}
+                self._sources.append(_Source(one, one.name, "", (), kinds))
+                continue
             assumed = [target for target in self._remembered(one, known) if target.name not in names]
             name = assumed[0].name if assumed else _free(one.name, names)
             names |= {name, *(target.name for target in assumed)}
@@ -135,8 +152,27 @@ class Waiting:
             await asyncio.wait(tasks, timeout=None if patient else PATIENCE_SECONDS)
         come = Come()
         for one in [one for one in self._sources if one.task is not None and one.task.done()]:
-            self._heard(one, now, set(taken), come)
+            if one.kinds:
+                self._further(one, now, set(taken), come)
+            else:
+                self._heard(one, now, set(taken), come)
         return come
+
+    def _further(self, one: _Source, now: float, taken: set[str], come: Come) -> None:
+        """Targets of collectors that had nothing to read in a run directory before."""
+        assert one.task is not None
+        task, one.task = one.task, None
+        one.due, one.until = now + FURTHER_SECONDS, min(one.until, now + FURTHER_MOST_SECONDS)
+        if now >= one.until:
+            self._sources.remove(one)
+        try:
+            found = task.result().targets
+        except (ConfigError, StillReadingError):
+            return  # what is read of it says so itself
+        for target in found:
+            if target.collector not in one.kinds:
+                one.kinds.add(target.collector)
+                come.targets.append(replace(target, name=_free(target.name, taken)))
 
     def _heard(self, one: _Source, now: float, taken: set[str], come: Come) -> None:
         assert one.task is not None
@@ -145,10 +181,15 @@ class Waiting:
             found = task.result()
         except (ConfigError, StillReadingError) as error:
             one.error = "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
-            one.due = now + min(BACKOFF_MOST_SECONDS, BACKOFF_SECONDS * 2.0 ** min(one.failures, 8))
+            one.due = now + min(_most_seconds(one), BACKOFF_SECONDS * 2.0 ** min(one.failures, 8))
             one.failures += 1
             return
-        self._sources.remove(one)
+        if one.awaited.source.is_url:
+            self._sources.remove(one)
+        else:
+            one.kinds, one.due = {target.collector for target in found.targets}, now + FURTHER_SECONDS
+            if not one.kinds:  # a list of targets
+                self._sources.remove(one)
         was = {target.name: target for target in one.assumed}
         # Its own names are free for what it is.
         taken -= {one.name, *was}
@@ -164,11 +205,11 @@ class Waiting:
         return [
             TargetRow(
                 one.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
-                f"{one.error}; asked again at least every {BACKOFF_MOST_SECONDS:.0f} s",
+                f"{one.error}; tried again at least every {_most_seconds(one):.0f} s",
                 "unreachable" if one.awaited.source.is_url else "missing",
                 interval_seconds=one.awaited.source.interval_seconds,
             )
-            for one in self._sources if not one.assumed
+            for one in self._sources if not one.assumed and not one.kinds
         ]  # fmt: skip
 
     async def close(self) -> None:
@@ -176,6 +217,10 @@ class Waiting:
         for one in self._sources:
             if one.task is not None:
                 one.task.cancel()
+
+
+def _most_seconds(one: _Source) -> float:
+    return BACKOFF_MOST_SECONDS if one.awaited.source.is_url else PATH_BACKOFF_MOST_SECONDS
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -247,7 +247,7 @@ class RunLoop:
 
     def _begin(self, target: Target) -> None:
         collector = collector_of(target)
-        if collector.actor == "trainer":
+        if collector.actor == "trainer" or target.path:
             self._trust.meet(target.name, collector)
         self._carried[target.name] = (target, collector.report_seconds)
         self._names.add(target.name)

@@ -17,7 +17,7 @@ def execute(args: argparse.Namespace) -> int:
     runs = [] if found.role == "web" else [attach(run, wait=True) for run in found.runs]
     for name, note in ((run.name, note) for run in runs for note in run.notes):
         print(f"run {name}: {note}", flush=True)
-    for one in (awaited for run in runs for awaited in run.awaited):
+    for one in (awaited for run in runs for awaited in run.awaited if not awaited.found):
         print(f"waiting: run {one.settings.name}: {one.error}", flush=True)
     if not found.runs and found.role != "web":
         print("no run is configured; " + "\n".join(onboard.lines(LOOK())), flush=True)

@@ -35,15 +35,20 @@ def execute(args: argparse.Namespace) -> int:
     chosen = settings(args)
     sources = tuple(map(source_of, args.sources))
     run = RunSettings(args.run or run_name(one.source for one in sources), sources)
-    attached = _wait_for(run) if args.wait else attach(run)
+    # A server waits with its page up; what is forwarded to another one has to be there.
+    attached = _wait_for(run) if args.wait and args.push is not None else attach(run, wait=args.wait)
     if args.push is not None and attached.discover:
         raise ConfigError(["--push forwards sources that are named: let the server's configuration name the list"])
     # A name nobody chose must not join two runs: `./a/out` and `./b/out` are told apart by what was read before.
-    place = next((target.path for target in attached.targets if target.path), None)
-    facts = {"source_path": str(Path(place).resolve())} if place else {}
+    paths = [target.path for target in attached.targets if target.path]
+    place = next(iter((*paths, *(one.source.source for one in attached.awaited if not one.source.is_url))), None)
+    facts = {"source_path": str(Path(place).expanduser().resolve())} if place else {}
     chosen = replace(chosen, runs=(run,))
     for line in introduce(attached, WallClock().now()):
         print(line, flush=True)
+    for one in attached.awaited:
+        if not one.found:
+            print(f"waiting: {one.error}", flush=True)
     if args.push is not None:
         return forward.run(args, attached, partial(print, flush=True))
     return serve_runs(args, chosen, [replace(attached, named=args.run is not None or not facts, facts=facts)])

@@ -47,7 +47,7 @@ def test_one_engine_that_is_late_does_not_keep_the_other_from_being_watched(kept
             assert shown(run) == {f"vllm-127.0.0.1-{there.port}": ("vllm", True), late: ("unknown", False)}
             assert run.targets()[late].error == (
                 f"http://127.0.0.1:{port}: connection refused: nothing listens at this host and port; "
-                "asked again at least every 60 s"
+                "tried again at least every 60 s"
             )  # fmt: skip
             assert run.running == 4
             for _ in range(14):
@@ -108,6 +108,45 @@ def test_a_run_directory_that_is_made_later_is_read_then(kept: Store, tmp_path: 
         shutil.copytree(TESTDATA / "trl" / "sync", folder)
         run.step(2)
         assert shown(run) == {"out": ("trl", True)}
+
+
+def test_a_better_log_that_appears_later_is_adopted_and_no_step_counts_twice(kept: Store, tmp_path: Path) -> None:
+    """The same 90 steps, in `trainer_state.json` and then in trackio's database: 90 steps, no restart, tokens once."""
+    folder, recorded = tmp_path / "out", TESTDATA / "trl" / "sync"
+    rows = json.loads((recorded / "trainer_state.json").read_text())["log_history"]
+    # 32 samples a step.
+    tokens = 32 * sum(row["completions/mean_length"] for row in rows if "completions/mean_length" in row)
+    found = waiting(str(folder))
+    with following(kept, awaited=found.awaited) as run:
+        folder.mkdir()
+        shutil.copy(recorded / "trainer_state.json", folder)
+        run.step(3)
+        assert shown(run) == {"out": ("trl", True)}
+        assert len(kept.steps("run", axis="trainer")) == 90
+        shutil.copy(recorded / "grpo-tiny.db", folder)
+        run.step(3)
+        # Of the two only trackio reports what the phases of a step took.
+        assert run.value('trainer_phase_seconds{phase="generation"}') is not None
+        assert [row.step for row in kept.steps("run", axis="trainer", incarnation=0)] == list(range(1, 91))
+        assert (kept.incarnation("run"), shown(run)) == (0, {"out": ("trl", True)})
+        assert run.value("trained_tokens_total") == pytest.approx(tokens)
+
+
+def test_rollout_records_that_appear_later_are_read(kept: Store, tmp_path: Path) -> None:
+    """TRL writes its first traces some twenty steps after its first metrics."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    shutil.copy(TESTDATA / "trl" / "sync" / "trainer_state.json", folder)
+    found = waiting(str(folder))
+    assert [one.found for one in found.awaited] == [found.targets]
+    with following(kept, targets=found.targets, awaited=found.awaited) as run:
+        run.step(2)
+        assert shown(run) == {"out": ("trl", True)}
+        shutil.copy(TESTDATA / "trl_traces" / "async" / "async-grpo.db", folder)
+        run.step(4)
+        assert shown(run) == {"out": ("trl", True), "out-trl_traces": ("trl_traces", True)}
+        run.step(4)
+        assert len(run.targets()) == 2
 
 
 def test_a_router_that_comes_later_is_followed(kept: Store) -> None:

@@ -176,15 +176,17 @@ def test_replaying_the_recorded_pages_counts_what_the_client_counted(
 
 
 def test_waiting_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    """The page is up at once and names what it waits for; the run is read when it begins."""
     source = tmp_path / "later"
-    command = [*PROGRAM, "watch", str(source), "--wait", "--port", "0", "--no-browser"]
-    with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("waiting: ")
-        shutil.copytree(DATA / "trl/sync", source)
-        assert process.stdout.readline().startswith("later (trl): trl ")
-        assert process.stdout.readline().startswith("Rollscope is at ")
-        process.terminate()
+    source.mkdir()
+    with Program(tmp_path, "watch", str(source), "--wait") as program:
+        (row,) = program.until("/api/v1/targets", bool)
+        assert (row["target"], row["up"]) == ("later", False)
+        assert row["error"].startswith(f"{source}: no known run log is here; tried again at least every 10 s")
+        shutil.copy(DATA / "trl/sync/grpo-tiny.db", source)
+        (row,) = program.until("/api/v1/targets", lambda rows: rows[0]["up"])
+        assert (row["target"], row["kind"]) == ("later", "trl")
+        assert program.end()[0] == 0
 
 
 def test_credentials_of_a_url_are_in_no_name(watched: Watched) -> None:
