@@ -300,7 +300,7 @@ def test_nothing_fires(open_page: Open, reader: MemoryReader, api: FastAPI) -> N
     reader.silence_rows = []
     page = open_page()
     assert page.locator("h1:visible").inner_text() == "No active alerts"
-    assert page.locator(".quiet").inner_text().startswith("17 rules watch this. 8 cannot fire")
+    assert page.locator(".quiet").inner_text().startswith("17 rules active. 8 lack data")
     assert (
         page.locator("#history, .pending, .muted").evaluate_all("found => found.filter(el => !el.hidden).length") == 0
     )
@@ -315,7 +315,7 @@ def test_nobody_is_told(browser: Browser, reader: MemoryReader) -> None:
         page.wait_for_selector("[data-page=ok]")
         assert page.locator("#deliveries").get_by_text("No receivers: alerts appear only here.").is_visible()
         assert "[[alerts.receiver]]" in page.locator(".how pre").inner_text()
-        assert card(page, fake_alerts.STARVED).locator(".told").inner_text() == "Nobody has been told."
+        assert card(page, fake_alerts.STARVED).locator(".told").inner_text() == "Not sent to any receiver."
         page.close()
 
 
