@@ -92,7 +92,7 @@
   }
 
   // While a run catches up its charts end in the past: the window is another one.
-  const behind = () => (RS.view.rs || {}).name === "catching_up";
+  const catches = () => (RS.view.rs || {}).name === "catching_up";
 
   // What could be watched, each with the command that does it: chosen with one click, copied by hand or by the browser.
   function candidate([what, command]) {
@@ -125,7 +125,7 @@
     RS.reindex();
     for (const key of Object.keys(RS.view)) if (!(key in found.view)) found.view[key] = null;
     RS.fill(found.view);
-    RS.boot.behind = behind();
+    RS.boot.catches = catches();
     for (const [key, figure] of Object.entries(found.figures || {})) RS.figure(key, RS.overSteps(figure));
     delete found.figures;
     RS.sparks = found.sparks || {};
@@ -223,7 +223,7 @@
     heardAt = performance.now();
     RS.fill(delta.view || {});
     const over = ["finished", "crashed"].includes(RS.view.life);
-    if (over !== RS.boot.over || behind() !== RS.boot.behind) return RS.reload(), none();
+    if (over !== RS.boot.over || catches() !== RS.boot.catches) return RS.reload(), none();
     if (delta.view) states();
     draw(delta.points || {});
     heartbeat();
