@@ -143,8 +143,14 @@ class Answers:
         if len(values) == len(known) == 1:
             return
         named = {value.labels for value in values}
-        for labels in [one for one, at in known.items() if one not in named and at.state is PointState.VALUE]:
-            self._break(name, labels, stamp, PointState.UNKNOWN, (NO_LONGER, source), batch)
+        for labels, at in list(known.items()):
+            if labels in named or at.why == NO_LONGER:
+                continue
+            if at.state is PointState.VALUE:
+                self._break(name, labels, stamp, PointState.UNKNOWN, (NO_LONGER, source), batch)
+            else:
+                # The reason of an earlier gap does not hold any more: other label sets have values now.
+                self._latest(name, labels, stamp, None, PointState.UNKNOWN, (NO_LONGER, source))
 
     def _write_missing(self, name: str, value: Value, stamp: int, words: tuple[str, str], batch: Batch) -> None:
         """One label set of several is not known: its line breaks where there was one."""

@@ -41,6 +41,20 @@ def test_idle_dollars_add_up_over_time(store: Store) -> None:
         assert total(run, "trainer_wait") == before
 
 
+def test_a_reason_that_is_over_is_not_shown_beside_the_number(store: Store) -> None:
+    """Engines are read before the configuration: until it comes, how many GPUs there are is not known."""
+    with bench(store) as run:
+        run.commit(ENGINE, page(5.0, 0.0), T0)
+        run.advance(T0 + 5, live=True)
+        (before,) = [one for one in run.reader.status("run").signals if one.signal == "idle_usd_per_hour"]
+        assert before.why.startswith("how many GPUs is not known: set [run.NAME.cost] trainer_gpus")
+        run.commit(TRAINER, Reading(facts=FACTS), T0 + 30)
+        live(run, 30, 190)
+        assert run.value('idle_usd_per_hour{cause="trainer_wait"}') == pytest.approx(WAIT)
+        reasons = {one.why for one in run.reader.status("run").signals if one.signal == "idle_usd_per_hour"}
+        assert not [why for why in reasons if "how many GPUs" in why]
+
+
 @pytest.mark.parametrize("died", [90, 140])
 def test_a_restart_changes_no_dollar(store: Store, died: int) -> None:
     with bench(store, None, None, **FACTS) as run:
