@@ -106,7 +106,9 @@ def contradicted(case: Situation, outcome: str, cause: str) -> bool:
     if outcome == "stalled" or cause == "open_step":
         return True  # the rules find another one: it moves again
     if outcome in ("balanced", "trainer_bound"):
-        return n.lacking is not None and n.lacking >= WAITS + CONTRADICTED and not n.dropped
+        # By all of the last ten steps, too: a few of them may be a burst.
+        waits = min(n.lacking or 0.0, n.reported if n.reported is not None else 1.0)
+        return waits >= WAITS + CONTRADICTED and not n.dropped
     if outcome not in STARVING:
         return False
     if n.lacking is not None and n.lacking < LITTLE_WAIT and not n.seen.synchronous:

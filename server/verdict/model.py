@@ -121,11 +121,11 @@ class Verdict:
     numbers: Mapping[str, float | None] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
-    contradictions: tuple[Contradiction, ...] = ()
     usd_per_hour: float | None = None
     usd_lacks: str = ""
     buffer: str = ""
     rules_version: int = RULES_VERSION
+    contradictions: tuple[Contradiction, ...] = ()
 
     @property
     def key(self) -> tuple[Outcome, str]:

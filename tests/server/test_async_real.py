@@ -78,10 +78,10 @@ def test_the_trainer_is_slow_and_its_wait_is_what_was_dropped(store: Store) -> N
     assert "dropped as stale" in str(found["disagreements"])
     texts = [str(one["text"]) for one in found["evidence"]]  # type: ignore[index,attr-defined]
     assert any("23% of what was made grew too old" in text for text in texts), texts
-    # 17.7 samples/s come of it, less 0.8 by which the queue shrinks, and 13.6 are trained: the gap is the trainer's.
+    # 208 samples in 11.8 s are 17.7 per second, and the queue grew by 6: 18.2 arrived, 13.6 were trained.
     shares: Any = found["shares"]
     assert max(shares, key=shares.get) == "trainer_bound/other" and shares["trainer_bound/other"] > 0.7
     assert not [name for name in shares if name.startswith("generator_bound")]
-    assert found["summary"].startswith("The trainer sets the pace: 16.9 samples/s could arrive, 13.6 are trained")
+    assert found["summary"].startswith("The trainer sets the pace: 18.2 samples/s could arrive, 13.6 are trained")
     # A pause for weights preempts what runs; with a cache of 0.3 % that is no limiter.
     assert not any(one["cause"] == "preemption" for one in found["limiters"])  # type: ignore[index,attr-defined]

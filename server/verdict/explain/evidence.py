@@ -1,4 +1,4 @@
-"""The facts behind a verdict, in the order an engineer asks for them; and what is missing. Pure."""
+"""The facts behind a verdict, most important first, and what is missing. Pure."""
 
 from collections.abc import Iterator
 
@@ -44,10 +44,10 @@ def _trainer(n: Numbers) -> Iterator[Evidence]:
         text = wait(n)
         yield _of(n, text[0].upper() + text[1:], "trainer_wait_ratio", n.wait, "ratio")
     if n.capacity is not None and n.trained is not None:
-        text = f"It trains {n.trained:.3g} samples/s and could take {n.capacity:.3g}"
+        text = f"Training {n.trained:.3g} samples/s; the trainer could take {n.capacity:.3g}"
         yield _of(n, text, "capacity_samples_per_second", n.capacity, "samples/s", n.trained)
     if n.arrivals is not None and n.capacity is not None:
-        text = f"{n.arrivals:.3g} samples/s reach the queue: a wait of {n.predicted_wait or 0:.0%} follows from that"
+        text = f"Cross-check: arrivals ({n.arrivals:.3g} samples/s) predict a wait of {n.predicted_wait or 0.0:.0%}"
         yield _of(n, text, "queue_arrivals_samples_per_second", n.arrivals, "samples/s", n.capacity)
     if n.held:
         yield _of(n, f"Production was held {n.held:.0%} of the time", "generation_held_ratio", n.held, "ratio")
@@ -60,12 +60,12 @@ def _limiters(n: Numbers, found: tuple[Limiter, ...]) -> Iterator[Evidence]:
     for one in found[:3]:
         if one.text:
             text = one.text[0].upper() + one.text[1:]
-            yield Evidence(f"{text}: worth {one.gain:.2g}x", value=one.gain, unit="x")
+            yield Evidence(f"{text}. Fixing this: up to {one.gain:.2g}x", value=one.gain, unit="x")
 
 
 def _engines(n: Numbers) -> Iterator[Evidence]:
     if n.running is not None:
-        room = f" of {n.limit:.0f} they have room for" if n.limit else ""
+        room = f" of {n.limit:.0f} that fit" if n.limit else ""
         waiting = f", {n.waiting:.0f} wait" if n.waiting is not None else ""
         yield _of(
             n, f"Engines run {n.running:.0f} requests{room}{waiting}", "generator_requests", n.running, "requests"
@@ -82,7 +82,7 @@ def _place(n: Numbers) -> Iterator[Evidence]:
     if told:
         yield Evidence("A rollout's time: " + ", ".join(told))
     if n.cap is not None:
-        yield _of(n, f"In flight: {n.cap:.0%} of the cap", "in_flight_ratio", n.cap, "ratio")
+        yield _of(n, f"In flight: {n.cap:.0%} of the limit", "in_flight_ratio", n.cap, "ratio")
 
 
 def _queue(n: Numbers) -> Iterator[Evidence]:
@@ -102,7 +102,7 @@ def disagreements(n: Numbers) -> tuple[str, ...]:
     predicted = n.predicted_wait
     if predicted is None or n.wait is None or abs(predicted - n.wait) <= DISAGREE:
         return ()
-    said = f"the trainer says it waits {n.wait:.0%} of its step; {predicted:.0%} follows from what arrives"
+    said = f"the trainer reports a wait of {n.wait:.0%} of its step; arrivals predict {predicted:.0%}"
     if predicted < n.wait and (n.stale or 0.0) >= 0.05:
         said += ": enough is made, and dropped as stale before it is used"
     return (said,)

@@ -113,7 +113,7 @@ def _elsewhere(n: Numbers) -> Iterator[Limiter]:
     """By elimination: as many as may be are under way, most of them in no engine, and in nothing that is told of."""
     share = 1.0 - n.told
     if n.saturated is False and n.place and share >= MOST_UNTOLD and (n.places or 0.0) >= BELOW_CAP:
-        text = f"rollouts spend {share:.0%} of their time outside the engines, nobody tells where: likely in tools"
+        text = f"rollouts spend {share:.0%} of their time outside the engines; no source reports where: likely in tools"
         yield _made(n, *_tools(n), _outside(n, share), text)
 
 
@@ -150,12 +150,12 @@ def _curriculum(n: Numbers) -> Iterator[Limiter]:
     causes = {row.get("cause", ""): value for row, value in _by_cause(n)}
     easy, hard = causes.get("all_solved", 0.0), causes.get("none_solved", 0.0)
     cause = "too_easy" if easy > max(hard, share / 2) else "too_hard" if hard > share / 2 else "equal_rewards"
-    words = {"too_easy": f"{easy:.0%} are solved by everyone", "too_hard": f"{hard:.0%} by nobody"}
+    parts = [f"{part:.0%} {name}" for part, name in ((hard, "unsolved"), (easy, "fully solved")) if part >= 0.005]
     text = f"{share:.0%} of groups carry no gradient" if plain else f"At least {share:.0%} of groups carry no gradient"
     if n.zero.is_sample and n.zero.groups is not None:
         text += f" ({(n.zero.counted or 0.0) * n.zero.groups:.0f} of {n.zero.groups:.0f} groups counted)"
-    elif cause in words:
-        text += f", {words[cause]}"
+    elif parts:
+        text += f" ({', '.join(parts)})"
     if n.filtered:
         yield _made(n, "curriculum_bound", cause, factor, text + ", and are thrown away before training")
     else:
@@ -178,7 +178,7 @@ def _generation(n: Numbers) -> Iterator[Limiter]:
         text = f"{dead:.0f} of {dead + alive:.0f} engines do not work"
         yield _made(n, "generator_bound", "too_few_engines", (dead + alive) / alive, text)
     if n.drift is not None and n.drift >= DRIFTED:
-        text = f"rollouts have grown to {n.drift:.1f} times the first steps'"
+        text = f"rollouts are {n.drift:.1f} times as long as in the first steps"
         yield _made(n, "generator_bound", "drift", n.drift, text)
     yield from _slow_engine(n)
     yield from _tail(n)
@@ -237,9 +237,9 @@ def _orchestrator(n: Numbers) -> Iterator[Limiter]:
     if places is None or n.wait is None or n.saturated or n.seen.synchronous:
         return
     factor = _filled(n, 1 / max(1 - MOST_SHARE, places), n.place.get("generating", 1.0))
-    under_way = f"{places:.0%} of the rollouts that may be under way are"
+    under_way = f"only {places:.0%} of the in-flight limit is in use"
     if (n.gated or 0.0) >= HOLDS:
-        text = f"{under_way}, and production is held while the trainer waits"
+        text = f"{under_way}, and dispatch is held while the trainer waits"
         yield _made(n, "orchestrator_bound", "staleness_gate", factor, text)
     elif _waits_for_prompts(n):
         yield _made(n, "orchestrator_bound", "prompts", factor, under_way)
@@ -276,8 +276,8 @@ def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
     told = any((one.outcome, one.cause) == ("generator_bound", "too_few_engines") for one in found)
     if told or gap < LEAST_FACTOR or (twice is None and left < LEAST_FACTOR):
         return
-    more = "generation would have to be" if known <= LEAST_FACTOR else "beyond that, generation would have to be"
-    text = f"{more} {left:.2g} times as fast to keep the trainer busy" if left >= LEAST_FACTOR else ""
+    more = "" if known <= LEAST_FACTOR else "beyond that, "
+    text = f"{more}{left:.2g} times the generation would keep the trainer busy" if left >= LEAST_FACTOR else ""
     gain = max(1.0, min(gap, left if twice is None else twice))
     if _waits_for_prompts(n) and n.held is not None:
         gain = 1.0  # More could have begun and did not: faster engines would only be emptier.

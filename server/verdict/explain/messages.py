@@ -1,4 +1,4 @@
-"""What a verdict says: one sentence, and the first thing to change. Tables, no judgement."""
+"""The summary of a verdict in one sentence, and the first thing to change. Tables, no rules."""
 
 from collections.abc import Mapping
 
@@ -25,8 +25,8 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("stalled", "dead_engine"): "Restart the engines that do not answer; nothing is generated meanwhile.",
     ("stalled", "frozen_engine"): "Restart the frozen engines; look for a hung collective or a weight update that "
     "never ended.",
-    ("stalled", "missing_producer"): "Nothing tells of the generators any more: look whether they live.",
-    ("stalled", "dead_trainer"): "The trainer is silent: look whether its process lives.",
+    ("stalled", "missing_producer"): "No source reports the generators any more: check whether they run.",
+    ("stalled", "dead_trainer"): "The trainer's heartbeat is missing: check whether its process runs.",
     ("generator_bound", "kv_capacity"): "Give generation more KV memory: move GPUs to it, shorten the responses, or "
     "quantise the cache. More concurrency will not help.",
     ("generator_bound", "long_tail"): "Cut the tail: keep partial rollouts over weight updates, cap lengths, or "
@@ -39,27 +39,27 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
         "generator_bound",
         "slow_engine",
     ): "Repair or remove the slow engine: requests wait for it while others have room.",
-    ("generator_bound", "drift"): "Rollouts have grown: move GPUs to generation, cap lengths or turns, or price them "
-    "into the reward.",
+    ("generator_bound", "drift"): "Rollouts have grown: move GPUs to generation, cap lengths or turns, or give a "
+    "reward for short ones.",
     ("generator_bound", "not_told"): "Add the engines' /metrics: whether they are full decides what to change.",
-    ("sandbox_bound", "spin_up"): "Start sandboxes earlier: keep a warm pool, cache images, begin before the prompt is "
-    "dispatched.",
+    ("sandbox_bound", "spin_up"): "Start sandboxes earlier: keep a warm pool, cache images, or start them before the "
+    "prompt is dispatched.",
     ("sandbox_bound", "starting_limit"): "Raise the provider's limit on sandboxes starting at once, or keep a warm "
     "pool below it.",
-    ("sandbox_bound", "init_failures"): "Mend the sandboxes that fail to start before tuning anything: their rewards "
-    "are no honest zeros.",
+    ("sandbox_bound", "init_failures"): "Fix the sandboxes that fail to start before tuning anything: their rewards "
+    "of zero say nothing of the task.",
     ("sandbox_bound", "quota"): "Raise the provider's quota or remove dangling sandboxes (rollscope preflight).",
     ("sandbox_bound", "tool_time"): "Make tool calls faster or run more rollouts at once: the engines wait for them.",
     ("reward_bound", "scoring"): "Score in parallel, or cache what the verifier starts each time.",
     ("reward_bound", "verifier"): "Give the judge model more engines, or judge fewer rollouts.",
     ("curriculum_bound", "too_easy"): "Draw harder tasks: drop those that every rollout solves, or sample by solve "
     "rate.",
-    ("curriculum_bound", "too_hard"): "Draw easier tasks first, or give partial credit: nobody solves these.",
+    ("curriculum_bound", "too_hard"): "Draw easier tasks first, or give partial credit: no rollout solves these.",
     ("curriculum_bound", "equal_rewards"): "Rewards of a group are equal: draw tasks of the middle band, or give "
     "finer rewards.",
     ("trainer_bound", "compute"): "Move GPUs from generation to training (see what-if), or make the step faster.",
-    ("trainer_bound", "other"): "Most of the step is neither waiting nor computing: profile what the trainer does not "
-    "name.",
+    ("trainer_bound", "other"): "Most of the step is neither waiting nor computing: profile the part that the trainer "
+    "does not report.",
     ("trainer_bound", "open_step"): "Look at the trainer's log, its collectives and its disk: its batch is there, and "
     "one step takes many times its usual length.",
     ("overhead_bound", "weight_sync"): "Publish weights in the background, less often, or over a faster path.",
@@ -68,11 +68,11 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("orchestrator_bound", "concurrency"): "Raise the rollouts in flight: the engines have room.",
     ("orchestrator_bound", "staleness_gate"): "Production is held while the trainer waits: raise the staleness bound "
     "or publish more often.",
-    ("orchestrator_bound", "prompts"): "Dispatch faster: fewer rollouts are under way than may be.",
+    ("orchestrator_bound", "prompts"): "Dispatch prompts faster: the in-flight limit is not reached.",
     ("orchestrator_bound", "tool_calls"): "Make tool calls faster or run more rollouts at once: the engines wait for "
     "them.",
-    ("orchestrator_bound", "not_told"): "Look at the orchestrator's CPU and network: the engines idle and nobody "
-    "else is busy.",
+    ("orchestrator_bound", "not_told"): "Look at the orchestrator's CPU and network: the engines idle and no "
+    "other actor is busy.",
 }
 """(outcome, cause) -> the first thing to change."""
 

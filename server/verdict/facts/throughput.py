@@ -118,9 +118,7 @@ class Numbers:
     def dropped(self) -> bool:
         """Does enough arrive, and much of it is dropped as stale? Then the wait is those drops."""
         enough = self.potential is not None and self.capacity is not None and self.potential >= ENOUGH * self.capacity
-        # Next to a queue that is short of a batch they grew too old before they reached it.
-        short = self.same_steps and self.batches is not None and self.batches < 1.0
-        return enough and (self.stale or 0.0) >= MUCH_STALE and not short
+        return enough and (self.stale or 0.0) >= MUCH_STALE
 
     @property
     def lacking(self) -> float | None:
