@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.real_runs import world
 from bench.real_runs.recording import Recording
+from collectors.model import Limits
 from server.attach import Attached, attach, source_of
 from server.clock import ScaledClock
 from server.collect import RunLoop
@@ -27,6 +28,8 @@ from server.query.types import Status
 from server.store import Store, Writer, migrate
 
 RUN = "recorded"
+# A loaded machine must not turn an engine that answers into one that is down.
+PATIENT = Limits(timeout_seconds=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def _run(played: Played, clock: ScaledClock, log: world.LogWriter | None, source
         return
     played.attached = clock.now()
     with closing(Writer(store)) as writer:
-        loop = RunLoop(RUN, attached.targets, store, writer, clock, facts=attached.facts)
+        loop = RunLoop(RUN, attached.targets, store, writer, clock, facts=attached.facts, limits=PATIENT)
         for reader in loop.readers:
             reader._random = random.Random(0)  # the jitter of a dead target's back-off: the same in each play
         asyncio.run(_tick(played, clock, log, loop, StoreReader(store, clock), ticks))
@@ -104,7 +107,7 @@ def grid(begin: float, end: float) -> Iterator[float]:
 
 def _attach(sources: list[str]) -> Attached | None:
     try:
-        return attach(RunSettings(RUN, tuple(map(source_of, sources))))
+        return attach(RunSettings(RUN, tuple(map(source_of, sources))), PATIENT)
     except ConfigError:
         return None  # a source is not there yet
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from bench.real_runs.play import PATIENT
 from bench.verdict.contradictions import Walker, report
 from server.api import create_api
 from server.api_rollouts import add_rollouts
@@ -139,7 +140,7 @@ def judge(scenario: str, seed: int, mode: str, minutes: float = LIVE_MINUTES) ->
             demo.advance(live - ATTACHED_SECONDS)
             clock = ScaledClock(live - ATTACHED_SECONDS)
             run, reader = attach(Same(demo).settings()), StoreReader(store, clock)
-            loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
+            loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts, limits=PATIENT)
             api = create_api(reader, version="test", ready=lambda: None)
             add_rollouts(api, reader, store, clock)
             with TestClient(api, base_url="http://127.0.0.1") as client:
