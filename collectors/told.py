@@ -8,6 +8,7 @@ _GROUPS = ("group_id", "reward")
 _WATCHED = (("response_tokens", "consumptions"), ("turns", "consumptions"), ("tool_calls", "consumptions"))
 
 NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "discarded_rollout_ratio": (("failures",),),
     "drift_since_step": _WATCHED,
     "drift_slope_ratio": _WATCHED,
     "in_flight_ratio": (("parts", "the cap on rollouts in flight"),),
@@ -47,8 +48,8 @@ told of while it is in flight), ``failures`` (those that failed are told, too), 
 environment). ``sampled`` among what a format tells: of some rollouts only."""
 
 WHOLE = frozenset({
-    "in_flight_ratio", "in_flight_rollouts", "infra_failure_ratio", "production_samples_per_second",
-    "rollout_exit_ratio", "rollouts_in_flight",
+    "discarded_rollout_ratio", "in_flight_ratio", "in_flight_rollouts", "infra_failure_ratio",
+    "production_samples_per_second", "rollout_exit_ratio", "rollouts_in_flight",
 })  # fmt: skip
 """What counts rollouts: of a sample it is not known."""
 

@@ -161,10 +161,11 @@ def test_what_follows_from_fields() -> None:
     assert lacking["mixed_version_ratio"] == "its records do not tell version_finish"
     assert lacking["zero_advantage_ratio"] == "its records do not tell group_id or reward"
     assert "staleness_versions" not in lacking
-    assert list(coverage.of_records(collectors.load()["verl_rollouts"]))[:2] == [
+    assert list(coverage.of_records(collectors.load()["verl_rollouts"]))[:3] == [
         "gives, where the run logs it: production_samples_per_second, reward, rollout_exit_ratio, solve_band_ratio, "
         "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_groups, "
         "zero_advantage_low_ratio, zero_advantage_ratio",
+        "does not give discarded_rollout_ratio, infra_failure_ratio: its records do not tell failures",
         "does not give drift_since_step, drift_slope_ratio, response_length_drift_ratio, response_tokens, "
         "tail_index_ratio: its records do not tell response_tokens",
     ]

@@ -169,7 +169,8 @@ USED = GROUPED | {"rollout_exit_ratio", "staleness_versions"}
 SHOWN = {
     "art_rollouts/pipeline": GROUPED | {"rollout_exit_ratio", "tool_calls", "turns"},
     "miles_rollouts/dump": USED | {
-        "infra_failure_ratio", "mixed_version_ratio", "sample_age_seconds", "staleness_part_versions", "turns",
+        "discarded_rollout_ratio", "infra_failure_ratio", "mixed_version_ratio", "sample_age_seconds",
+        "staleness_part_versions", "turns",
     },
     "nemo_rl_rollouts/logs": GROUPED | {"response_tokens", "rollout_exit_ratio", "zero_advantage_environment_ratio"},
     "tinker_rollouts/async": USED | {
@@ -181,7 +182,7 @@ SHOWN = {
     },
     "pipeline_rl_rollouts/run": GROUPED | {"response_tokens", "tail_index_ratio", "turns"},
     "roll_rollouts/rlvr": GROUPED | {
-        "infra_failure_ratio", "rollout_exit_ratio", "zero_advantage_environment_ratio",
+        "discarded_rollout_ratio", "infra_failure_ratio", "rollout_exit_ratio", "zero_advantage_environment_ratio",
     },
     "verl_rollouts/v1": GROUPED | {"rollout_exit_ratio"},
 }  # fmt: skip

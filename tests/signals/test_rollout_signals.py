@@ -12,6 +12,7 @@ from server.signals._model import Answer, NotApplicable, Unknown, Value, View
 from server.signals._rollout_parts import Timed
 from server.signals._rollouts import KEPT_VERSIONS, RolloutBook
 from server.signals._spread import counted_mean, counted_quantile, deviation, quantile
+from server.signals.discarded_rollout_ratio import SIGNAL as DISCARDED
 from server.signals.in_flight_rollouts import SIGNAL as IN_FLIGHT
 from server.signals.infra_failure_ratio import SIGNAL as INFRA
 from server.signals.old_state_turn_ratio import SIGNAL as OLD_STATE
@@ -132,6 +133,21 @@ def test_a_share_is_shown_with_the_number_of_its_groups() -> None:
     ]  # fmt: skip
     # Wilson: (0.5 + 0.320 - 1.96 x sqrt(0.25 / 6 + 0.640 / 24)) / 1.640
     assert values(AT_LEAST.compute(seen(book)))[completed] == pytest.approx(0.188, abs=5e-4)
+
+
+def test_what_is_aborted_or_dropped_is_discarded() -> None:
+    """Of 10 rollouts that left at each version 4 were trained and 6 aborted as a surplus: a published run's 60 %."""
+    made = [
+        Rollout(f"{v}/{n}", finished_at=T + 10.0 * v - 1, **(
+            {"consumptions": (Consumption(v, T + 10.0 * v),)} if n < 4
+            else {"exit": "aborted_oversample", "exited_at": T + 10.0 * v}
+        ))
+        for v in range(1, 5) for n in range(10)
+    ]  # fmt: skip
+    assert values(DISCARDED.compute(seen(fed(*made)))) == {(): pytest.approx(0.6)}
+    # Batches of trained rollouts tell nothing of the others.
+    trained = fed(*[one for one in made if one.consumptions])
+    assert why(DISCARDED.compute(seen(trained))).startswith("records are of trained batches only")
 
 
 def test_groups_that_tell_no_time_but_their_use_are_in_by_its_version() -> None:
