@@ -27,6 +27,7 @@ NAMES: Mapping[str, str] = {
     "class": "liveness, infrastructure, tuning or cost",
     "since": "when the condition became true: 2026-11-21 12:30:05 UTC",
     "for": "how long it must hold: 5m",
+    "lasting": "for more than 5m; of a pending alert: for less than 5m so far",
     "expression": "the condition: trainer_wait_ratio > 0.4 for 5m",
     "verdict": "of a rule about verdicts the one that holds: generator-bound",
 }
@@ -195,6 +196,8 @@ class _Names(Mapping[str, str]):
             return condition.name
         if name == "since":
             return utc(self._alert.active_at)
+        if name == "lasting":
+            return lasting(rule, pending=self._alert.state == "pending")
         return duration(rule.for_seconds) if name == "for" else expression(rule)
 
     def _number(self, name: str, value: float | None, condition: Condition) -> str:
@@ -208,6 +211,12 @@ class _Names(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(NAMES)
+
+
+def lasting(rule: Rule, *, pending: bool) -> str:
+    """For how long an alert's condition has held: beyond the rule's ``for`` once it fires, and not before."""
+    limit = duration(rule.for_seconds)
+    return f"for less than {limit} so far" if pending else f"for more than {limit}"
 
 
 _FROM_LABELS = frozenset({"run", "alertname", "severity", "class"})

@@ -106,6 +106,8 @@ class _Names(Mapping[str, str]):
             "class": rule.class_,
             "since": "the start of this alert",
             "for": text.duration(rule.for_seconds),
+            # Prometheus expands texts of pending alerts as well, and its templates do not know the state.
+            "lasting": text.lasting(rule, pending=False),
             "expression": text.expression(rule),
         }
 
