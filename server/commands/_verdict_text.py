@@ -26,7 +26,8 @@ def lines(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") ->
     yield f"  {verdict['summary']}"
     yield from _listed("arithmetic", list(_arithmetic(verdict)))
     yield from _listed("evidence", [one["text"] for one in verdict.get("evidence", ())][:_EVIDENCE])
-    yield from _listed("in doubt", list(verdict.get("disagreements", ())))
+    contradictions = [one["text"] for one in verdict.get("contradictions", ())]
+    yield from _listed("in doubt", [*verdict.get("disagreements", ()), *contradictions])
     if beyond := verdict.get("next"):
         yield f"  next limiter: {_limiter(beyond)}"
     if advice := verdict.get("advice"):

@@ -51,6 +51,7 @@ NO_VERDICT: dict[str, Any] = {
     "numbers": {},
     "missing": [],
     "disagreements": [],
+    "contradictions": [],
     "rules_version": RULES_VERSION,
     "as_of": None,
 }
