@@ -41,7 +41,7 @@ check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
 bench: $(VENV)/.dev $(WRITERS)/.ready ## speed, each figure beside its reference measured in the same run (JSON lines); bench-alerts is apart
-	@for part in parse tail store rollouts backfill steady server; do $(BIN)/python -m bench.$$part || exit 1; done
+	@for part in parse tail store rollouts backfill attach steady server; do $(BIN)/python -m bench.$$part || exit 1; done
 
 bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook beside Prometheus + Alertmanager (4 minutes)
 	@$(BIN)/python -m bench.alerts $(ARGS)

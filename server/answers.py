@@ -231,9 +231,12 @@ class Answers:
 
     def _number(self, emissions: Iterable[Emission]) -> None:
         """Ids for series that are met for the first time, of all of them at once: each alone is a transaction."""
-        met = [(name, one.labels) for name, _, answer in emissions if not is_gap(answer) for one in answer]  # type: ignore[union-attr]
-        met += [(name, ()) for name, _, answer in emissions if is_gap(answer) and not self.known.get(name)]
-        new = list(dict.fromkeys(key for key in met if key not in self._ids))
+        ids, known, new = self._ids, self.known, dict[tuple[str, Labels], None]()
+        for name, _, answer in emissions:
+            if isinstance(answer, (list, tuple)):
+                new.update({(name, one.labels): None for one in answer if (name, one.labels) not in ids})
+            elif not known.get(name) and (name, ()) not in ids:
+                new[(name, ())] = None
         if new:
             self._ids.update(zip(new, self._store.intern(self._run, [SeriesKey("", *key) for key in new]), strict=True))
 

@@ -18,6 +18,7 @@ import collectors
 from collectors.model import Limits, ScrapeError, Target
 from server import catch_up
 from server.alerts.config import AlertSettings
+from server.answers import NO_LONGER
 from server.aside import Aside
 from server.attach import attach, detect_listed
 from server.awaited import Awaited, Waiting
@@ -45,7 +46,7 @@ from server.scrape import (
 )
 from server.signals._window import TRAINER
 from server.store import Store, Writer
-from server.store.types import Batch
+from server.store.types import Batch, LatestRow, PointState
 from server.store.writer import WriterClosed, is_transient, words_of
 from server.twice import Twice
 
@@ -96,6 +97,7 @@ class RunLoop:
         # While a long log is read back: the present, from its end.
         self._view: PresentView | None = None
         self._view_thread: Aside[PresentView | PresentAnswers | None] = Aside(f"recent {run}")
+        self._shown_rows = dict[int, LatestRow]()
         self._looked, self._progress = False, HistoryProgress(run)
         self.driver = self._new_driver()
         self._broken = self._stopping = self._told = self._behind = False
@@ -158,7 +160,9 @@ class RunLoop:
     # ---- the present of a run with a long history
 
     async def look_ahead(self, t: float) -> None:
-        """Show the present of a run with long logs before their history is read."""
+        """Show the present of a run with long logs before their history is read. Once."""
+        if self._looked:
+            return
         self._looked, self._present = True, max(t, self.present(t))
         if not any(reader.lagging for reader in self.readers):
             return
@@ -186,6 +190,7 @@ class RunLoop:
     def _shown(self, found: "PresentAnswers") -> Batch:
         ids = self._store.intern(self.run, [key for key, _ in found.rows])
         rows = [replace(row, series=number) for number, (_, row) in zip(ids, found.rows, strict=True)]
+        self._shown_rows = {row.series: row for row in rows if row.state is PointState.VALUE}
         return Batch(self.run, latest=rows, states=dict(found.states))
 
     async def _on_view_thread(
@@ -202,8 +207,15 @@ class RunLoop:
 
     async def _close_view(self) -> None:
         view, self._view = self._view, None
-        if view is not None:
-            await asyncio.to_thread(view.close)
+        if view is None:
+            return
+        await asyncio.to_thread(view.close)
+        # What only the end of the log answers (labels of a mode that the whole of it corrects) ends with the view.
+        derived = {row.series for _, row in self.driver.newest()[0]}
+        left = [row for number, row in self._shown_rows.items() if number not in derived]
+        if left and not self.driver.holds_back:
+            rows = [replace(row, value=None, state=PointState.UNKNOWN, why=NO_LONGER) for row in left]
+            await asyncio.to_thread(self._commit, Batch(self.run, latest=rows))
 
     def stop(self) -> None:
         """End long work soon; callable from any thread. What is committed stays, the rest is for the next start."""
@@ -289,7 +301,8 @@ class RunLoop:
         await asyncio.to_thread(self._listen, t, math.inf if patient else t + PUSHES_FIRST * TICK_SECONDS)
         horizon = min([t, *lagging, self.pushes.horizon(t)])
         self.on_read()
-        if self._view is None or not any(reader.lagging for reader in self.readers):
+        # A read that takes long leaves no horizon: the present is not derived before history is.
+        if self._view is None or horizon < t or not any(reader.lagging for reader in self.readers):
             live = not patient and horizon == t
             await self._advance(horizon, t, live=live)
             self._progress.say(present=live)
@@ -299,7 +312,10 @@ class RunLoop:
         self.on_step()
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
-            await asyncio.to_thread(self._store.rollup, self.run, round(t * 1000))
+            # Buckets that history is still to be put into stay open: closed ones would be made again slot by slot.
+            upto = min(t, horizon) if any(reader.lagging for reader in self.readers) else t
+            if upto > -math.inf:
+                await asyncio.to_thread(self._store.rollup, self.run, round(upto * 1000))
         if self._behind and not self._stopping:
             # The tick could not wait for all of it; what there is of time before the next one is for the rest.
             await asyncio.to_thread(self._take_all, t, t + TICK_SECONDS)
@@ -458,14 +474,20 @@ class RunLoop:
     async def live(self, stop: asyncio.Event) -> None:
         """`step` on the clock's 5 s grid until `stop`. A late step is not repeated: the next one catches up."""
         await self._look_ahead_at_once()
+        filling = False
         while not stop.is_set():
-            t = (math.floor(self._clock.now() / TICK_SECONDS) + 1) * TICK_SECONDS
-            if await stopped_within(stop, self._clock.wall_until(t)):
-                break
+            t = math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS
+            # History is read without a pause; else the next instant of the grid is waited for.
+            if not filling:
+                t += TICK_SECONDS
+                if await stopped_within(stop, self._clock.wall_until(t)):
+                    break
+            filling = False
             try:
                 if not await asyncio.to_thread(self.leading):
                     raise NotLeader("another process collects into this store")
                 await self.step(t)
+                filling = any(reader.lagging for reader in self.readers)
                 if self._told:
                     log.info("run %s: goes on", self.run)
                 self._told = False

@@ -40,7 +40,7 @@ CARRIED_REPORTS = 3
 # Ticks further apart in history: a chart of three days shows no more, and 10,000 steps of 34 s are 3,400 ticks instead
 # of 68,000. (older than, into the run by at least, seconds between ticks); the first that fits. A short run is judged
 # as finely as it was live, whenever it is read.
-GRIDS = ((86_400.0, 21_600.0, 300.0), (86_400.0, 0.0, 60.0), (3_600.0, 3_600.0, 60.0))
+GRIDS = ((86_400.0, 21_600.0, 300.0), (86_400.0, 0.0, 60.0), (1_800.0, 1_800.0, 60.0))
 # No checkpoint, eval or queue takes a day, nor ten times what a stall is.
 ABANDONED_SECONDS, ABANDONED_FACTOR = 86_400.0, 10.0
 # Points per transaction while history is worked off: large enough to be fast, small enough to be seen soon.
@@ -127,8 +127,12 @@ class RunDriver:
             self._verdicts.restore(states)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
-        for _, target in self._store.targets(self.run):
-            self._see(health(target))
+        for found in sorted((health(row) for _, row in self._store.targets(self.run)), key=attrgetter("last_ts")):
+            # As in `_feed_until`: a tick before a target answered must not know of it.
+            if self.watermark is not None and found.last_ts <= self.watermark:
+                self._see(found)
+            else:
+                self._healths.append(found)
         self._recover_sandboxes(row.watermark or 0)
         self._recover_steps()
         self._recover_rollouts(row.watermark or 0)

@@ -13,7 +13,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "tests.store.crash_child", "tests.alerts.delivery_child", "tests.server.rollout_child",
-        "tests.server.verdict_child",
+        "tests.server.verdict_child", "tests.server.history_child",
     ]
 )  # fmt: skip
 

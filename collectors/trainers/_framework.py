@@ -114,12 +114,12 @@ def position(path: Path, cursor: Cursor) -> Position | None:
 
 
 # The configuration that a console log prints first, and the keys of the first steps.
-HEAD_BYTES = 1 << 18
+HEAD_BYTES, HEAD_ROWS = 1 << 18, 100
 
 
 def recent(framework: Framework, path: Path, limits: Limits, now: float, size: int) -> Cursor | None:
     """A cursor of `tail` near the end of the log; None: it is too short, or its sink is read from the start only."""
-    head = tail(framework, path, {}, replace(limits, tail_bytes=HEAD_BYTES), now)
+    head = tail(framework, path, {}, replace(limits, tail_bytes=HEAD_BYTES, tail_rows=HEAD_ROWS), now)
     memory: Memory = copied(head.cursor or {})
     sink = next((one for one in framework.sinks if one.name == memory["source"]["sink"]), None)
     log = Path(memory["source"]["path"])

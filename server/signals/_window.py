@@ -226,11 +226,16 @@ class _Axis:
     def holding(self, keys: tuple[StepKey, ...], count: int) -> list[Step]:
         """The last `count` steps with every key, oldest first. Costs what was appended since it was asked last."""
         rows, upto = self._holding.get((keys, count), _NONE)
-        newest, oldest = self.order[-1], self.order[0]
+        order = self.order
+        newest, oldest = order[-1], order[0]
         if upto == newest:
             return rows
-        at = bisect_right(self.order, upto)
-        fresh = [step for number in self.order[at:] if _holds(step := self.by_number[number], keys)]
+        if len(order) > 1 and order[-2] == upto:  # one step since: what nearly every question finds
+            step = self.by_number[newest]
+            fresh = [step] if _holds(step, keys) else []
+        else:
+            at = bisect_right(order, upto)
+            fresh = [step for number in order[at:] if _holds(step := self.by_number[number], keys)]
         if fresh or (rows and rows[0].number < oldest):
             rows = [step for step in (*rows, *fresh)[-count:] if step.number >= oldest]
         self._holding[(keys, count)] = rows, newest

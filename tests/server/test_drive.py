@@ -42,8 +42,8 @@ def test_ticks_stand_on_the_grid_of_event_time(store: Store) -> None:
 @pytest.mark.parametrize(
     ("begin", "age", "ticks"),
     [
-        (0, 3_000, range(0, 605, 5)),  # the last hour
-        (0, 50_000, range(0, 605, 5)),  # the first hour of a run of today
+        (7_200, 1_200, range(0, 605, 5)),  # the last half hour
+        (0, 50_000, range(0, 605, 5)),  # the first half hour of a run of today
         (7_200, 50_000, range(0, 601, 60)),
         (0, 7 * 86_400, range(0, 601, 60)),
         (25_200, 7 * 86_400, (0, 300, 600)),
@@ -52,7 +52,7 @@ def test_ticks_stand_on_the_grid_of_event_time(store: Store) -> None:
 def test_ticks_of_long_history_are_further_apart_in_whatever_pieces_it_comes(
     store: Store, begin: int, age: int, ticks: Sequence[int]
 ) -> None:
-    """A piece's end is no present: a week in a hundred pieces would have its last hour of each on the 5 s grid."""
+    """A piece's end is no present: a week in a hundred pieces would have its last half hour of each on the 5 s grid."""
     first = T0 - T0 % 300
     with bench(store) as run:
         run.commit(ENGINE, page(10, 0), first)
