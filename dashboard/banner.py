@@ -29,12 +29,12 @@ def banner(facts: Facts) -> View:
     if facts.present:
         found = _verdict(facts)
         says = (
-            _chip(facts)
+            _NO_CLOCK
+            | _chip(facts)
             | _headline(facts)
             | {"b.text": _text(facts)}
             | verdict.behind(found)
             | _cost(facts)
-            | _NO_CLOCK
         )
     else:
         says = _over(facts) if facts.over else _absent(facts)
@@ -73,13 +73,14 @@ def _over(facts: Facts) -> View:
     found, state = facts.status.summary, facts.status.state
     lifecycle = facts.status.lifecycle.capitalize()
     cells: View = {**_NO_CLOCK, "b.chip": lifecycle, "b.chip.s": "over", "b.cause": "", "b.since": None}
-    cells |= {"b.meta": "ended" if state.as_of is not None else "", "b.age": state.as_of, **verdict.behind({})}
+    cells |= {"b.meta": "", "b.age": None, **verdict.behind({})}
+    cells |= {"b.at.w": "ended", "b.at": state.as_of} if state.as_of is not None else {}
     cells |= {"b.usd": "", "b.share": "", "b.num": "", "b.tail": ""}
     steps = f"{found.steps:,} steps" if found and found.steps is not None else ""
     lasted = text(found.seconds, "seconds") if found and found.seconds is not None else ""
     figures = " in ".join(filter(None, (steps, lasted)))
     reward = f"final reward {text(found.reward, '')}" if found and found.reward is not None else ""
-    cells["b.head"] = joined(figures, reward) or f"{lifecycle}: no step was recorded"
+    cells["b.head"] = ", ".join(filter(None, (figures, reward))) or f"{lifecycle}: no step was recorded"
     last = verdict.named(str(_verdict(facts).get("outcome", "")), _verdict(facts).get("cause"))
     end = f"At its end: {_low(last)}." if _named(facts) else ""
     cells["b.text"] = " ".join(filter(None, (_limits(found) if found else "", end)))
@@ -123,18 +124,18 @@ def _chip(facts: Facts) -> View:
     outcome, cause = str(found.get("outcome", "")), found.get("cause")
     # That a run with a verdict runs goes without saying.
     life = "" if _named(facts) and facts.status.lifecycle == "running" else _life(facts)
-    stale = state.name == "stale"
-    if stale:
-        life = "newest data" if state.since is not None else "no data yet"
-    named = _named(facts)
-    return {
+    stale, named = state.name == "stale", _named(facts)
+    cells: View = {
         "b.chip": WORDS["stale"] if stale and not named else verdict.word(outcome, cause),
         "b.chip.s": "stale" if stale and not named else verdict.colour(outcome),
         "b.cause": verdict.because(cause) if named else "",
         "b.since": found.get("since") if named else None,
-        "b.meta": joined(verdict.confidence(found), life) if stale else joined(life, verdict.confidence(found)),
-        "b.age": state.since if stale else None,
+        "b.meta": verdict.confidence(found) if stale else joined(life, verdict.confidence(found)),
+        "b.age": None,
     }
+    if stale:
+        cells |= {"b.at.w": "newest data" if state.since is not None else "no data yet", "b.at": state.since}
+    return cells
 
 
 def _life(facts: Facts) -> str:
@@ -261,7 +262,8 @@ def _note(facts: Facts) -> str:
     done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
     rate = text(done, "samples/s") if done is not None else ""
     if done is not None and able:
-        rate = f"{text(done, 'samples/s')}; without the wait it could be {text(able, '')}"
+        could = "could have been" if facts.over else "could be"
+        rate = f"{text(done, 'samples/s')}; without the wait it {could} {text(able, '')}"
     return joined(rate, f"overhead {text(overhead, 'ratio')}" if overhead is not None else "")
 
 

@@ -56,7 +56,7 @@ WORDS: Mapping[str, str] = {
     "in_tool": "in a tool", "scoring": "scoring", "waiting_group": "waiting for siblings", "queued": "in the queue",
     "gated": "held back", "trained": "trained", "zero_advantage": "zero advantage", "stale": "too stale",
     "surplus": "surplus", "aborted_oversample": "aborted, oversampled", "truncated_drop": "dropped, truncated",
-    "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "no record tells",
+    "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "in no record",
 }  # fmt: skip
 """States and exits as the page says them; the browser gets them once (``ro.words``)."""
 

@@ -18,10 +18,12 @@ _EXITS: tuple[str, ...] = get_args(Exit)
 _NO_RECORDS = (
     "no rollout is recorded in this window: push records (docs/rollouts.md), or read a run directory that has them"
 )
-_NO_ENGINES = "the tokens of aborted rollouts are not known: attach the engines (their token counter tells)"
-_NO_TOKENS = "no record tells its response_tokens"
+_NO_ENGINES = "the tokens of aborted rollouts are not known: attach the engines, which count tokens"
+_NO_TOKENS = "no record reports response_tokens"
 _NO_GPUS = "GPU-seconds are not known: set [run.NAME.cost] generator_gpus"
-_SHARED = "GPU-seconds are not known: trainer and generator share their GPUs, and how long each had them is not told"
+_SHARED = (
+    "GPU-seconds are not known: trainer and generator share their GPUs, and how long each had them is not reported"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def _wasted(bars: Sequence[FunnelBar]) -> float | None:
 
 def _lacking(sums: Sequence[RolloutSum], tokens: Tokens, gpus_of: Fleet, *, shares: bool) -> str:
     rollouts, told = sum(one.rollouts for one in sums), sum(one.told for one in sums)
-    partly = f"{told:,} of {rollouts:,} rollouts tell their response_tokens: amounts are of those"
+    partly = f"{told:,} of {rollouts:,} rollouts report response_tokens: amounts are of those"
     said = (
         (not sums, _NO_RECORDS),
         (bool(sums) and not told, _NO_TOKENS),

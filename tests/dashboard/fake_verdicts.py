@@ -30,7 +30,7 @@ NOW_IS = Verdict(
     {"gap_factor": 2.77},
     ("tail_index_ratio: push rollout records",),
     ("the trainer says it waits 74% of its step; 52% follows from what arrives",),
-    18.44,
+    usd_per_hour=18.44,
 )  # fmt: skip
 
 UNKNOWN = Verdict(

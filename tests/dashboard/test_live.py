@@ -189,7 +189,7 @@ def test_poor_run_says_why(reader: MemoryReader) -> None:
 def test_finished_run_is_as_of_its_end(reader: MemoryReader) -> None:
     found = cells(reader, fake.DONE)
     assert found["b.chip"] == "Finished"
-    assert (found["b.meta"], found["b.age"]) == ("ended", fake.NOW - 3 * 3600)
+    assert (found["b.at.w"], found["b.at"]) == ("ended", fake.NOW - 3 * 3600)
     assert (found["b.head"], found["b.text"]) == ("Finished: no step was recorded", "")
 
 
@@ -208,7 +208,7 @@ def test_a_finished_run_is_summed_up_in_the_past_tense(reader: MemoryReader) -> 
     reader.set_verdict(fake.DONE, {"outcome": "sandbox_bound", "cause": "quota", **now})
     found = cells(reader, fake.DONE)
     # 9,090 s are 2.525 h, as a float a little less; the stall, a hundredth of it, is not worth a word.
-    assert (found["b.head"], found["b.usd"]) == ("212 steps in 2.52 h · final reward 0.53", "$41.50")
+    assert (found["b.head"], found["b.usd"]) == ("212 steps in 2.52 h, final reward 0.53", "$41.50")
     assert found["b.share"] == "for the whole run at its last hourly rate, $12.25 of it idle"
     expected = "Limited by: sandbox-bound 59%, generator-bound 20% of the time. Balanced 9.9%. No verdict 9.9%."
     assert found["b.text"] == f"{expected} At its end: sandbox-bound (quota)."
@@ -262,9 +262,8 @@ def test_a_run_that_is_not_collected_claims_nothing(reader: MemoryReader) -> Non
 def test_a_stale_run_says_since_when(reader: MemoryReader) -> None:
     reader.set_state(fake.RICH, RunState("stale", fake.NOW - 900, fake.NOW - 900))
     found = cells(reader)
-    assert (found["b.chip"], found["b.chip.s"], found["b.meta"], found["b.age"]) == (
-        "Stale", "stale", "newest data", fake.NOW - 900,
-    )  # fmt: skip
+    assert (found["b.chip"], found["b.chip.s"]) == ("Stale", "stale")
+    assert (found["b.at.w"], found["b.at"]) == ("newest data", fake.NOW - 900)
 
 
 def test_synchronous_run_talks_of_generation() -> None:

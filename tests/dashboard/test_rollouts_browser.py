@@ -87,7 +87,7 @@ def test_where_rollouts_went_in_exact_numbers(open_page: Open) -> None:
         f"trained: {trained[1]:,} rollouts, {trained[2]:,} tokens · 212,401 GPU-seconds · 118.00 USD; "
         f"zero advantage: {zero[1]:,} rollouts, {zero[2]:,} tokens · 160,112 GPU-seconds · 88.95 USD; "
         f"too stale: 64 rollouts, 458,650 tokens; infra error: 20 rollouts, 123,063 tokens; "
-        "no record tells (derived): 1,204,000 tokens · 31,000 GPU-seconds · 17.22 USD; in flight: 127 rollouts"
+        "in no record (derived): 1,204,000 tokens · 31,000 GPU-seconds · 17.22 USD; in flight: 127 rollouts"
     )
     shown = page.locator(".exits .count").all_text_contents()
     assert shown[0] == f"{trained[1]:,}" and "127" in shown and "1,204,000" in shown

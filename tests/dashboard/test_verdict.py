@@ -74,7 +74,7 @@ def test_a_run_that_is_over_shows_what_held_it_back(reader: MemoryReader) -> Non
     reader.change(RICH, lifecycle="finished")
     found = overview(reader)
     assert (found["b.chip"], found["b.chip.s"], found["b.since"]) == ("Finished", "over", None)
-    assert (found["b.meta"], found["b.text"]) == ("ended", "At its end: generator-bound (KV capacity).")
+    assert (found["b.at.w"], found["b.text"]) == ("ended", "At its end: generator-bound (KV capacity).")
     assert "f.next.0" not in found, "nobody tries anything any more"
 
 
