@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 
 from collectors.model import Labels
 from server.signals._model import Answer, NotApplicable, Unknown, Value, View
-from server.signals._rollouts import NO_RECORDS, Window
+from server.signals._rollouts import NO_RECORDS, WINDOW_VERSIONS, Window
 from server.signals._spread import mean, quantile
+from server.signals._steps import mean as mean_of_steps
+from server.signals._steps import window as steps_window
 
 Recorded = Callable[[View, Window], Answer]
 QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
@@ -39,8 +41,29 @@ def recorded(compute: Recorded, hint: str = NO_RECORDS) -> Callable[[View], Answ
     return asked
 
 
+# Share of a step's samples that a version's records must hold. The first that come are of short rollouts: the others
+# were dispatched before records began.
+COVERED = 0.8
+
+
+def covers(view: View, found: Window) -> bool:
+    """Do records hold what the trainer consumed? Until they do the trainer's log stays the source, where it has one.
+
+    Records of ten versions that all hold less count something else (several samples a rollout), and are taken.
+    """
+    rows = steps_window(view, "trainer_samples")
+    samples = mean_of_steps(rows, "trainer_samples") if rows else view.fact("batch_samples")
+    if not samples or not found.counts:
+        return True
+    whole = [count >= COVERED * samples for count in found.counts]
+    return all(whole) or (len(found.versions) >= WINDOW_VERSIONS and not any(whole))
+
+
 def either(compute: Recorded, reported: Callable[[View], Answer]) -> Callable[[View], Answer]:
-    """Records answer, and what they leave open the trainer's log does; records of a sample only after it."""
+    """Records answer, and what they leave open the trainer's log does.
+
+    Records of a sample, and those that do not hold all that was consumed yet, come after the log.
+    """
 
     def asked(view: View) -> Answer:
         if not view.rollouts.met:
@@ -48,7 +71,7 @@ def either(compute: Recorded, reported: Callable[[View], Answer]) -> Callable[[V
         found = window(view)
         own = Unknown(found.why) if found.why else compute(view, found)
         told = reported(view)
-        first, second = (told, own) if found.sampled else (own, told)
+        first, second = (told, own) if found.sampled or not covers(view, found) else (own, told)
         if known(first):
             return _filled(first, second)
         if known(second):

@@ -89,6 +89,11 @@ class Window:
         """Rollouts at their consumptions; each replay counts."""
         return merged([self._book.version(one).part(self.sampled) for one in self.versions])
 
+    @cached_property
+    def counts(self) -> list[int]:
+        """Rollouts that each of its versions consumed, but for the newest version, which may still grow."""
+        return [self._book.version(one).part(self.sampled).count for one in self.versions[:-1]]
+
     @property
     def first_end(self) -> float:
         """When the first of its versions was consumed last."""

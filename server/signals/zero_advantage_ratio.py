@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from collectors.model import Labels
 from server.signals._groups import ZERO_ADVANTAGE
 from server.signals._model import STEP_MINIMUM, Answer, NotApplicable, Signal, Unknown, Value, View
+from server.signals._recorded import covers
 from server.signals._recorded import window as records_window
 from server.signals._rollout_notes import GroupNote
 from server.signals._rollouts import Window
@@ -42,7 +43,8 @@ class Share:
 def shares(view: View) -> list[Share] | Unknown | NotApplicable:
     """Shares with the number of groups behind each, from one source: records, else the trainer's log.
 
-    Records of a sample come after the log. A number of groups is never of another source than its share.
+    Records of a sample, and incomplete ones (`covers`), come after the log. A number of groups is never of another
+    source than its share.
     """
     found: list[Share] | Unknown | NotApplicable = view.once("zero_advantage", _shares)
     return found
@@ -54,7 +56,7 @@ def _shares(view: View) -> list[Share] | Unknown | NotApplicable:
         return logged
     records = records_window(view)
     recorded = Unknown(records.why) if records.why else _recorded(view, records)
-    for answer in (logged, recorded) if records.sampled else (recorded, logged):
+    for answer in (logged, recorded) if records.sampled or not covers(view, records) else (recorded, logged):
         if isinstance(answer, list):
             return answer
     # The run has records: the reason that is missing in them is the one to show.

@@ -12,6 +12,7 @@ from server.signals._model import Answer, NotApplicable, Unknown, Value, View
 from server.signals._rollout_parts import Timed
 from server.signals._rollouts import KEPT_VERSIONS, RolloutBook
 from server.signals._spread import counted_mean, counted_quantile, deviation, quantile
+from server.signals._window import StepBook
 from server.signals.discarded_rollout_ratio import SIGNAL as DISCARDED
 from server.signals.in_flight_rollouts import SIGNAL as IN_FLIGHT
 from server.signals.infra_failure_ratio import SIGNAL as INFRA
@@ -133,6 +134,29 @@ def test_a_share_is_shown_with_the_number_of_its_groups() -> None:
     ]  # fmt: skip
     # Wilson: (0.5 + 0.320 - 1.96 x sqrt(0.25 / 6 + 0.640 / 24)) / 1.640
     assert values(AT_LEAST.compute(seen(book)))[completed] == pytest.approx(0.188, abs=5e-4)
+
+
+def test_the_log_stays_the_source_until_records_hold_all_that_was_consumed() -> None:
+    """Eight samples a step of 1,000 tokens. Records begin with version 4: of its eight two short rollouts, then all."""
+    steps = StepBook()
+    for number in range(1, 16):
+        told = {"trainer_samples": 8.0, "response_tokens_mean": 1000.0, "reward_mean": 0.5}
+        steps.put("trainer", 0, number, T + 10.0 * number, {(name, ()): value for name, value in told.items()})
+
+    def at(last: int, first: dict[int, int]) -> float:
+        made = [
+            used(f"{v}/{n}", v, v, response_tokens=200 if v == 4 else 1100, reward=1.0)
+            for v in range(4, last + 1) for n in range(first.get(v, 8))
+        ]  # fmt: skip
+        view = View(T + 10.0 * last, "async", "running", {}, rollouts=fed(*made), steps=steps)
+        return values(TOKENS.compute(view))[(("stat", "mean"),)]
+
+    # The window holds version 4 until version 14 was consumed; the newest version may grow, and is not judged.
+    assert at(7, {4: 2}) == at(13, {4: 2}) == 1000.0
+    assert at(14, {4: 2}) == 1100.0
+    # Where every version holds half of the samples a rollout is two of them: ten versions are taken as they are.
+    half = dict.fromkeys(range(4, 16), 4)
+    assert (at(7, half), at(14, half)) == (1000.0, 1100.0)
 
 
 def test_what_is_aborted_or_dropped_is_discarded() -> None:
