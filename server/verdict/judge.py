@@ -25,6 +25,7 @@ from server.verdict.thresholds import (
     IDLE_SCORER,
     LITTLE_WAIT,
     MISSING_SECONDS,
+    MOSTLY_WAITS,
     UNSETTLED,
     UNSURE_SECONDS,
     WAITS,
@@ -108,7 +109,7 @@ def contradicted(case: Situation, outcome: str, cause: str) -> bool:
     if outcome in ("balanced", "trainer_bound"):
         # By all of the last ten steps, too: a few of them may be a burst.
         waits = min(n.lacking or 0.0, n.reported if n.reported is not None else 1.0)
-        return waits >= WAITS + CONTRADICTED and not n.dropped
+        return (waits >= WAITS + CONTRADICTED or (n.lacking or 0.0) >= MOSTLY_WAITS) and not n.dropped
     if outcome not in STARVING:
         return False
     if n.lacking is not None and n.lacking < LITTLE_WAIT and not n.seen.synchronous:

@@ -20,6 +20,8 @@ CONTRADICTED = 0.10
 """Share of the step beyond `WAITS` at which a standing verdict contradicts the trainer's own wait, and ends at once."""
 SAME_WAIT = 0.03
 """Share of the step. Two waits this near need no words about their steps."""
+MOSTLY_WAITS = 0.5
+"""Share of the step. A trainer that mostly waits is not what the run waits for, however few steps show it."""
 DISAGREE = 0.15
 """Share of the step. The claimed wait and the wait that follows from arrivals agree below it."""
 
