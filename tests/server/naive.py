@@ -98,8 +98,10 @@ class NaiveAnswers:
             for labels, value in told.items():
                 self._say(name, labels, ts, value, PointState.VALUE, ("", words[1]), point=True)
             for labels in known:
-                if labels not in told and self.newest[(name, labels)][0] is PointState.VALUE:
-                    self._say(name, labels, ts, None, PointState.UNKNOWN, (NO_LONGER, words[1]), point=True)
+                before = self.newest[(name, labels)]
+                if labels not in told and before[3] != NO_LONGER:
+                    had = before[0] is PointState.VALUE
+                    self._say(name, labels, ts, None, PointState.UNKNOWN, (NO_LONGER, words[1]), point=had)
             return
         state = PointState.NOT_APPLICABLE if isinstance(answer, NotApplicable) else PointState.UNKNOWN
         for labels in known or [()]:
