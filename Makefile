@@ -9,6 +9,8 @@ SDKS := .venv-sdks
 SDKS_READY := $(SDKS)/sdks/.ready $(SDKS)/sdks-apart/.ready
 # The real writers of the logs we read (wandb, TensorBoard, ...), for the tests alone: an environment beside ours.
 WRITERS := .venv-writers
+# The generator of the documentation site.
+DOCS := .venv-docs
 # The edition of plotly.js with what our charts need: 0.4 MB on the wire where the whole is 1.5. Without npm, or without a
 # registry, the whole one is served.
 PLOTLY := dashboard/vendor/plotly-basic.min.js
@@ -18,7 +20,7 @@ INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/pyth
   || $(BIN)/python -m pip --python $(1)/bin/python install -q $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check bench bench-alerts bench-scrape bench-ui eval-verdict screenshots lock clean
+.PHONY: help setup demo test test-long check docs bench bench-alerts bench-scrape bench-ui eval-verdict screenshots lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +30,7 @@ setup: $(VENV)/.runtime $(PLOTLY) ## make .venv with the console script rollscop
 demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:8050
 	@$(BIN)/rollscope demo $(ARGS)
 
-test: $(VENV)/.dev $(PLOTLY) $(SDKS_READY) $(WRITERS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
+test: $(VENV)/.dev $(PLOTLY) $(SDKS_READY) $(WRITERS)/.ready $(DOCS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## what `make test` leaves out for its length: more seeds, whole scenarios (10 minutes)
@@ -39,6 +41,10 @@ check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_layers.py
+
+docs: $(VENV)/.dev $(DOCS)/.ready ## write the generated reference pages and build the documentation site into .cache/site
+	@$(BIN)/python -m bench.docs
+	@$(DOCS)/bin/zensical build --strict --clean
 
 bench: $(VENV)/.dev $(WRITERS)/.ready ## speed, each figure beside its reference measured in the same run (JSON lines); bench-alerts is apart
 	@for part in parse tail store rollouts backfill attach steady server; do $(BIN)/python -m bench.$$part || exit 1; done
@@ -61,12 +67,12 @@ screenshots: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## every page, light and
 	@$(BIN)/python -m bench.screenshots $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
-	@for name in runtime dev bootstrap sdks sdks-apart writers; do $(BIN)/uv pip compile -q --universal --generate-hashes \
+	@for name in runtime dev bootstrap sdks sdks-apart writers docs; do $(BIN)/uv pip compile -q --universal --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --python-version 3.11 requirements/$$name.in \
 	  -o requirements/$$name.txt || exit 1; done
 
 clean: ## remove everything the other commands made
-	rm -rf $(VENV) $(SDKS) $(WRITERS) dashboard/vendor node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(SDKS) $(WRITERS) $(DOCS) dashboard/vendor node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Rollscope needs Python 3.11 or newer; set PYTHON=/path/to/it")'
@@ -91,6 +97,11 @@ $(SDKS)/%/.ready: requirements/%.txt | $(VENV)/.runtime
 $(WRITERS)/.ready: requirements/writers.txt | $(VENV)/.runtime
 	@echo "setting up $(WRITERS) (once)"; $(BIN)/python -m venv --clear --without-pip $(WRITERS)
 	@$(call INSTALL,$(WRITERS),--require-hashes -r $<)
+	@touch $@
+
+$(DOCS)/.ready: requirements/docs.txt | $(VENV)/.runtime
+	@echo "setting up $(DOCS) (once)"; $(BIN)/python -m venv --clear --without-pip $(DOCS)
+	@$(call INSTALL,$(DOCS),--require-hashes -r $<)
 	@touch $@
 
 $(PLOTLY): package-lock.json

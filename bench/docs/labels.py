@@ -1,0 +1,67 @@
+"""Labels of signals with several series. The code builds labels together with the values, so they are listed here.
+
+A test compares the list with the series of recorded runs: a label that a run reports must be listed.
+"""
+
+from collections.abc import Mapping
+
+_STAT = ("stat",)
+_BY_ENVIRONMENT = ("environment",)
+
+LABELS: Mapping[str, tuple[str, ...]] = {
+    "bottleneck": ("verdict",),
+    "cost_usd_per_million_tokens": ("of",),
+    "drift_since_step": ("environment", "of"),
+    "drift_slope_ratio": ("environment", "of"),
+    "e2e_request_seconds": _STAT,
+    "failure_ratio": ("of",),
+    "generation_held_ratio": ("by",),
+    "generator_engine_requests": _STAT,
+    "generator_engine_state": ("engine", "replica", "state", "target"),
+    "generator_engine_tokens_per_second": _STAT,
+    "generator_engines": ("state",),
+    "generator_finish_ratio": ("reason",),
+    "generator_frozen": ("target",),
+    "generator_outlier_ratio": ("side",),
+    "generator_queue_seconds": _STAT,
+    "generator_requests": ("state",),
+    "generator_requests_now": ("state",),
+    "generator_staleness_versions": _STAT,
+    "generator_weight_stall_seconds": _STAT,
+    "generator_weight_updates": _STAT,
+    "idle_usd_per_hour": ("cause",),
+    "in_flight_rollouts": ("state",),
+    "inter_token_latency_seconds": _STAT,
+    "kv_cache_engine_usage_ratio": ("engine", "stat", "target"),
+    "kv_concurrency_limit_forecast_seconds": ("bound",),
+    "prefill_decode_drift_ratio": _BY_ENVIRONMENT,
+    "production_samples_per_second": ("stage",),
+    "response_length_drift_ratio": _BY_ENVIRONMENT,
+    "response_tokens": _STAT,
+    "reward": _STAT,
+    "rollout_exit_ratio": ("exit",),
+    "rollout_phase_seconds": ("phase",),
+    "sample_age_seconds": _STAT,
+    "sandbox_exec_seconds": _STAT,
+    "sandbox_quota_limit": ("resource", "target"),
+    "sandbox_quota_used": ("resource", "target"),
+    "sandbox_quota_used_ratio": ("resource",),
+    "sandbox_spinup_latency_seconds": ("image", "stat"),
+    "sandboxes": ("state",),
+    "solve_ratio": _STAT,
+    "staleness_part_versions": ("part",),
+    "staleness_versions": ("level", "stat"),
+    "tail_index_ratio": ("of",),
+    "time_to_first_token_seconds": _STAT,
+    "tool_calls": _STAT,
+    "tool_calls_drift_ratio": _BY_ENVIRONMENT,
+    "trainer_mfu_ratio": ("basis",),
+    "trainer_overhead_seconds": ("phase",),
+    "trainer_phase_seconds": ("phase",),
+    "trusted_targets_ratio": ("actor",),
+    "turns": _STAT,
+    "turns_drift_ratio": _BY_ENVIRONMENT,
+    "zero_advantage_environment_ratio": ("difficulty", "environment"),
+    "zero_advantage_group_ratio": ("basis", "cause"),
+    "zero_advantage_ratio": ("basis",),
+}

@@ -1,0 +1,338 @@
+"""The generated reference pages, each a function from the program's own registries to Markdown."""
+
+import argparse
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from fastapi import FastAPI
+
+import collectors
+from bench.docs import configuration
+from bench.docs.labels import LABELS
+from bench.docs.markdown import code, codes, page, section, table
+from collectors.catalog import METRICS
+from collectors.model import Collector
+from dashboard.words import WORDS
+from server import coverage, notify, signals
+from server.alerts import config as alerts_config
+from server.alerts import text
+from server.alerts.model import CLASSES, Rule
+from server.clock import WallClock
+from server.config import Settings
+from server.exposition import PREFIX, render
+from server.main import _parser
+from server.query import StoreReader
+from server.query.types import Reader
+from server.serve import Health, _app
+from server.store import Store, migrate
+
+ACTORS: Mapping[str, str] = {
+    "trainer": "Trainer",
+    "queue": "Queue",
+    "generator": "Generator",
+    "rollout": "Rollouts",
+    "sandbox": "Sandboxes",
+}
+CADENCES: Mapping[str, str] = {"tick": "every 5 s", "step": "per step"}
+# Labels of the families on /metrics that describe a run and not a signal.
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "run_info": ("run", "framework", "mode"),
+    "run_state": ("run", "state"),
+    "target_up": ("run", "target", "kind"),
+    "target_info": ("run", "target", "source", "job", "label_..."),
+    "signal_age_seconds": ("run", "signal"),
+    "signal_state": ("run", "signal", "state"),
+    "alerts": ("run", "alertname", "severity", "alertstate"),
+    "build_info": ("version",),
+}
+SPINUP = "sandbox_spinup_seconds"
+HTTP_GROUPS: Mapping[str, str] = {
+    "Health": r"/healthz|/readyz|/metrics$",
+    "Runs and signals": r"/api/v1/(runs$|targets|runs/\{run\}/(status|signals|series|verdicts|what-if|engines|steps))",
+    "Rollouts": r"/api/v1/runs/\{run\}/(rollouts|groups|funnel|census|cells|events)",
+    "Sandboxes and pre-flight": r"/api/v1/runs/\{run\}/(sandboxes|preflight)",
+    "Alerts": r"/api/v1/(alerts|rules|silences|notifications|heartbeat)",
+    "Push": r"/api/v1/(write|metrics|readings)|/v1/metrics",
+    "Other": r"",
+}
+
+
+# ---- signals and metrics
+
+
+def signal_page() -> str:
+    introduction = """
+A signal is a value, *unknown* (with the reason and what to log) or *not applicable* (a synchronous run has no queue).
+Trainer signals are means over the last 10 steps (at least 3). Signals of engines and the queue are time-weighted means
+over 5 minutes of whole steps; `*_now` is the newest value. Signals with the unit of a ratio are between 0 and 1 unless
+the meaning says otherwise. *Inputs* are [input metrics](input-metrics.md); a signal without inputs is computed from
+[rollout records](rollouts.md), from records of sandboxes or from other signals. Which framework provides which signal is
+in the [coverage table](coverage.md).
+"""
+    found = signals.load()
+    by_actor = {actor: [item for item in found if item.actor == actor] for actor in dict.fromkeys(i.actor for i in found)}
+    order = [*(actor for actor in ACTORS if actor in by_actor), *(actor for actor in by_actor if actor not in ACTORS)]
+    head = ("signal", "unit", "labels", "meaning", "inputs", "computed")
+    sections = [
+        section(ACTORS.get(actor, actor.capitalize()), table(head, map(_signal, by_actor[actor]))) for actor in order
+    ]
+    return page("Signals", introduction, *sections)
+
+
+def _signal(item: signals.Signal | signals.Counter) -> tuple[str, ...]:
+    inputs = [name for name in coverage.inputs(item) if name in METRICS]
+    shown = codes(inputs[:4]) + (f" and {len(inputs) - 4} more" if len(inputs) > 4 else "")
+    computed = CADENCES[item.cadence] if isinstance(item, signals.Signal) else "counter"
+    return code(item.name), item.unit, codes(_labels(item)), item.help, shown, computed
+
+
+def _labels(item: signals.Signal | signals.Counter) -> Sequence[str]:
+    own = LABELS.get(item.name, ())
+    return own or (sorted(item.by) if isinstance(item, signals.Counter) else ())
+
+
+def metric_page() -> str:
+    introduction = f"""
+`GET /metrics` is Prometheus' text format. Every name begins with `{PREFIX}`, and every series of a run has the label
+`run`. A signal that becomes stale or unknown disappears from the page. Runs without data for a day are left out.
+"""
+    families = _families()
+    assert families.keys() == FAMILIES.keys(), "FAMILIES does not match what /metrics serves"
+    about = [(code(PREFIX + name), kind, codes(FAMILIES[name]), help) for name, (kind, help) in families.items()]
+    shown = [item for item in signals.load() if not item.name.startswith("sandbox_spinup_") or "latency" in item.name]
+    rows = [
+        (code(PREFIX + item.name), "counter" if item.name.endswith("_total") else "gauge",
+         codes(("run", *_labels(item))), item.unit, item.help)
+        for item in shown
+    ]  # fmt: skip
+    spinup = "Seconds from requested to ready of the run's sandboxes."
+    rows.append((code(PREFIX + SPINUP), "histogram", codes(("run",)), "seconds", spinup))
+    return page(
+        "Metrics on /metrics",
+        introduction,
+        section("Runs, targets and alerts", table(("name", "type", "labels", "meaning"), about)),
+        section("Signals", table(("name", "type", "labels", "unit", "meaning"), sorted(rows))),
+    )
+
+
+class _NoRuns:
+    """A reader of an empty store, for the families that /metrics always serves."""
+
+    def runs(self) -> list[Any]:
+        return []
+
+    def now(self) -> float:
+        return 0.0
+
+    def infos(self) -> Mapping[str, Any]:
+        return {}
+
+
+def _families() -> dict[str, tuple[str, str]]:
+    """Name without prefix -> (type, help) of the families that are there without any run."""
+    lines = render(cast(Reader, _NoRuns()), "0").decode().splitlines()
+    helps = dict(re.findall(rf"^# HELP {PREFIX}(\w+) (.*)$", "\n".join(lines), re.M))
+    return {name: (kind, helps[name]) for name, kind in re.findall(rf"# TYPE {PREFIX}(\w+) (\w+)", "\n".join(lines))}
+
+
+def input_page() -> str:
+    introduction = """
+Collectors translate the keys of each system to these names. Use them to [push](../how-to/push.md), to
+[map a log of your own](../how-to/custom-logs.md) and for alert rules on a metric. *Covers* is what one value stands for:
+`instant` (the moment), `cumulative` (since the process began), `per_step` (one trainer step), `window_delta` (what was
+added since the previous value).
+"""
+    head = ("metric", "unit", "kind", "covers", "meaning")
+    actors = dict.fromkeys(metric.actor for metric in METRICS.values())
+    sections = [
+        section(
+            ACTORS.get(actor, actor.capitalize()),
+            table(
+                head,
+                [
+                    (code(row.name), row.unit, row.kind, row.reduction, row.help)
+                    for row in METRICS.values()
+                    if row.actor == actor
+                ],
+            ),
+        )
+        for actor in actors
+    ]
+    return page("Input metrics", introduction, *sections)
+
+
+# ---- collectors
+
+
+def collector_page() -> str:
+    introduction = """
+A collector reads one kind of system. All collectors are read-only and bounded: they never call an endpoint that changes
+anything, poll at most every 5 s, and enforce limits on bytes, lines, samples and labels before they parse. *Checked
+against* names the versions whose source or output the mapping was verified with; other versions usually work, and keys
+that are not mapped are shown in the target's row. Options are in the
+[configuration reference](configuration.md#collector-options).
+"""
+    found = collectors.load().values()
+    parts = {
+        "Trainers": [one for one in found if one.actor == "trainer" and not one.records],
+        "Engines, routers and GPUs": [one for one in found if one.actor == "generator" and not one.records],
+        "Rollout records": [one for one in found if one.records and one.actor != "sandbox"],
+        "Sandboxes": [one for one in found if one.actor == "sandbox"],
+    }
+    head = ("collector", "reads", "checked against")
+    return page("Collectors", introduction, *(section(name, table(head, map(_row, rows))) for name, rows in parts.items()))
+
+
+def _row(one: Collector) -> tuple[str, str, str]:
+    return code(one.name), one.reads, one.versions
+
+
+def coverage_page() -> str:
+    introduction = """
+Which framework provides which signal. **N**: native, the framework logs the signal's first input under a key of its own.
+**d**: derived from several keys, from the configuration or from the mode (the staleness of a synchronous run is 0).
+**/**: not applicable to its runs. Empty: unknown, and shown as unknown. Several modes of a framework are combined.
+`custom` and `mlflow` are missing because they provide what the run's framework provides. `rollscope check SOURCE` prints
+the same for one run, with the key behind each value. A test checks every cell against recorded runs.
+"""
+    return page("Coverage", introduction, coverage.table(), section("How to turn more on", "\n".join(coverage.hints())))
+
+
+# ---- command line, HTTP, alerts, glossary
+
+
+def command_page() -> str:
+    introduction = """
+`rollscope COMMAND --help` prints the same. Exit codes: 0 success; 1 a check failed; 2 bad usage or configuration. Most
+commands accept `-c FILE`, `--store URL` and `-v`.
+"""
+    return page("Command line", introduction, *_commands(_parser()))
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                below = list(_commands(command))
+                if not below:
+                    yield _command(command)
+                yield from below
+
+
+def _command(parser: argparse.ArgumentParser) -> str:
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        names = ", ".join(action.option_strings) or str(action.metavar or action.dest).upper()
+        takes = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
+        default = "" if action.default in (None, False, argparse.SUPPRESS, []) else code(str(action.default))
+        meanings = (f"one of {codes(map(str, action.choices))}" if action.choices else "", action.help or "")
+        rows.append((code(names + takes), default, "; ".join(meaning for meaning in meanings if meaning)))
+    description = (parser.description or "").strip()
+    sentence = description[:1].upper() + description[1:] + "."
+    example = (parser.epilog or "").partition("example: ")[2]
+    return section(parser.prog, sentence, table(("argument", "default", "meaning"), rows), f"```sh\n{example}\n```")
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    """The API's own description, from the server's composition over an empty store."""
+    made: list[FastAPI] = []
+
+    def attach(api: FastAPI, reader: Reader, version: str) -> tuple[Any, Callable[[], str]]:
+        made.append(api)
+        return api, lambda: ""
+
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder) / 'empty.db'}"
+        migrate(url)
+        store = Store.open(url)
+        try:
+            _app(Settings(), store, WallClock(), attach, "0", Health())
+        finally:
+            store.close()
+    return made[0].openapi()
+
+
+def http_page() -> str:
+    introduction = """
+All paths answer with JSON unless noted. The server describes itself at `/docs` and `/openapi.json`. If it has a token,
+send `Authorization: Bearer TOKEN`. Times are epoch seconds. To follow a run, read the `cursor` in the answer of
+`/api/v1/runs/{run}/series` and pass it as `since`: the next answer has only newer points, or `"reset": true` if history
+was rewritten. Errors are `{"detail": "..."}`.
+"""
+    groups: dict[str, list[tuple[str, str, dict[str, Any]]]] = {name: [] for name in HTTP_GROUPS}
+    for path, methods in openapi()["paths"].items():
+        name = next(name for name, pattern in HTTP_GROUPS.items() if re.match(pattern, path))
+        groups[name] += [(method.upper(), path, operation) for method, operation in methods.items()]
+    parts = [section(name, *(_operation(*one) for one in found)) for name, found in groups.items() if found]
+    return page("HTTP API", introduction, *parts)
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    rows = [
+        (code(one["name"]), _type(one["schema"]), _initial(one["schema"]), one.get("description", ""))
+        for one in operation.get("parameters", [])
+        if one["in"] == "query"
+    ]
+    parts = [f"### {method} `{path}`", operation.get("description", "").strip()]
+    if rows:
+        parts.append(table(("parameter", "type", "default", "meaning"), rows))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    kinds = [one.get("type", "") for one in schema.get("anyOf", [schema])]
+    return " or ".join(kind for kind in kinds if kind and kind != "null") or "string"
+
+
+def _initial(schema: Mapping[str, Any]) -> str:
+    value = schema.get("default")
+    return "" if value in (None, "", []) else code(str(value))
+
+
+def alert_page() -> str:
+    introduction = """
+These rules are on without configuration. While an alert of class `liveness` fires, alerts of class `tuning` and `cost`
+of the same run are not sent. [Write alert rules](../how-to/alerts.md) shows how to change, disable and add rules.
+"""
+    found = alerts_config.defaults().rules
+    head = ("rule", "condition", "severity", "message")
+    sections = [
+        section(name.capitalize(), table(head, [_rule(rule) for rule in found if rule.class_ == name])) for name in CLASSES
+    ]
+    kinds = [(code(one.kind), one.reads) for one in notify.load().values()]
+    receivers = section("Receivers", "[How to choose and configure one](../how-to/receivers.md)",
+                        table(("kind", "speaks to"), kinds))  # fmt: skip
+    return page("Alert rules", introduction, *sections, receivers)
+
+
+def _rule(rule: Rule) -> tuple[str, str, str, str]:
+    annotations = dict(rule.annotations)
+    message = ". ".join(annotations[key].rstrip(".") for key in ("summary", "description") if key in annotations)
+    return code(rule.name), code(text.expression(rule)), rule.severity, message
+
+
+def glossary_page() -> str:
+    introduction = "The same words have the same meaning on every page, in the API and in this documentation."
+    return page("Glossary", introduction, table(("term", "meaning"), WORDS))
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "signals.md": signal_page,
+    "metrics.md": metric_page,
+    "input-metrics.md": input_page,
+    "collectors.md": collector_page,
+    "coverage.md": coverage_page,
+    "command-line.md": command_page,
+    "configuration.md": configuration.reference,
+    "http-api.md": http_page,
+    "alert-rules.md": alert_page,
+    "glossary.md": glossary_page,
+}
+"""File name below docs/reference -> its text."""
