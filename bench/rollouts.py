@@ -39,7 +39,7 @@ from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, R
 from tests import support_postgres
 
 RATE, PAGE_MS = 2_000.0, 50.0
-# As docker-compose.yml has it (docs/store.md).
+# As docker-compose.yml has it (docs/reference/store.md).
 BUFFERS = "512MB"
 GROUP, STEP = 16, 512
 ENVIRONMENTS = ("math", "code", "search", "swe", "tools")

@@ -47,7 +47,7 @@ SCENARIOS = ("healthy", "gb300-sandbox-wall", "generator-bound")
 """The last one collected is the run that is shown first; pages named in `SHOWN` show another."""
 SHOWN = {"sandboxes": "gb300-sandbox-wall", "preflight": "gb300-sandbox-wall"}
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
-README, ITS_PAGES = Path(__file__).parent.parent / "docs", ("overview", "rollouts", "sandboxes", "alerts")
+README, ITS_PAGES = Path(__file__).parent.parent / "docs" / "images", ("overview", "rollouts", "sandboxes", "alerts")
 
 
 async def collect(cluster: Cluster, loop: RunLoop, clock: ScaledClock, seconds: float) -> None:

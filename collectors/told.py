@@ -1,4 +1,4 @@
-"""What signals follow from what a format of rollout records tells; `docs/rollouts.md` says the same for who pushes."""
+"""What signals follow from what a format of rollout records tells; `docs/reference/rollouts.md` says the same for who pushes."""
 
 from collections.abc import Collection, Mapping
 

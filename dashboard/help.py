@@ -1,6 +1,6 @@
 """The Help page as cells: every signal with its bands, its inputs, who reports it and how to have it reported.
 
-All of it comes from the signals' own descriptions and from the registries behind `docs/coverage.md`.
+All of it comes from the signals' own descriptions and from the registries behind `docs/reference/coverage.md`.
 """
 
 from collections.abc import Mapping

@@ -233,10 +233,10 @@ def recipe(run: str, address: str = HERE) -> str:
 from urllib.request import Request, urlopen
 
 URL = "{address}/api/v1/runs/{quote(run, safe="")}/sandboxes"
-HEADERS = {{}}  # {{"authorization": "Bearer TOKEN"}} where Rollscope has a token
+HEADERS = {{}}  # {{"authorization": "Bearer TOKEN"}} if Rollscope has a token
 
 
-def tell(box, **more):  # takes a second at most and never raises
+def report(box, **more):  # takes a second at most and never raises
     try:
         urlopen(Request(URL, json.dumps({{**box, **more}}).encode(), HEADERS), timeout=1).close()
     except Exception as error:
@@ -244,15 +244,15 @@ def tell(box, **more):  # takes a second at most and never raises
 
 
 box = {{"id": uuid.uuid4().hex, "provider": "e2b", "requested_at": time.time()}}
-tell(box)  # pending from here on
+report(box)  # pending from here on
 try:
     sandbox = Sandbox.create()
 except BaseException as error:
-    tell(box, state="failed", detail=str(error))
+    report(box, state="failed", detail=str(error))
     raise
 box["ready_at"] = time.time()
-tell(box)
-# ... and at its end: tell(box, state="terminated", ended_at=time.time())
+report(box)
+# ... and at its end: report(box, state="terminated", ended_at=time.time())
 '''
 
 

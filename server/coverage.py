@@ -1,13 +1,12 @@
 """Which signal can be had of which framework: worked out from the registries, and written into the documentation.
 
 Every signal is asked over a made-up window that holds all a collector says it can report: what it answers then is the
-cell. `python -m server.coverage` writes docs/coverage.md and the table in the README anew; a test compares them.
+cell. `python -m bench.docs` writes docs/reference/coverage.md from it.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import collectors
@@ -20,7 +19,6 @@ from server.signals._window import TRAINER, Gauge, StepBook, StepKey
 
 Cell = Literal["native", "derived", "-", "n/a"]
 LETTERS: Mapping[Cell, str] = {"native": "N", "derived": "d", "-": "", "n/a": "/"}
-BEGIN, END = "<!-- coverage: made by python -m server.coverage -->", "<!-- coverage: end -->"
 
 # What a training loop's log is about, as against engines and sandboxes.
 TRAINED = frozenset(row.name for row in (*trainer.ROWS, *rollout.ROWS))
@@ -174,40 +172,3 @@ def hints() -> Iterator[str]:
                 wanted = ", ".join(f"`{item.name}`" for item in items() if metric in (item.name, *inputs(item)))
                 yield f"- {wanted or f'`{metric}`'}: {how}"
             yield ""
-
-
-def page() -> str:
-    """docs/coverage.md."""
-    return f"""# Which signal from which framework
-
-Made from the collectors' and signals' registries by `python -m server.coverage`; a test compares, and holds each cell
-against recorded runs. **N**: native, the framework logs its first input under a key of its own. **d**: derived, worked
-out from several keys, from the configuration, or from the mode (a synchronous run's staleness is 0). **/**: not
-applicable to its runs. Empty: unknown, and shown as that. A framework's several modes are taken together; `custom` and
-`mlflow` report whatever the run they read does. `rollscope check SOURCE` says the same of one run, with the key
-behind each value.
-
-{table()}
-
-## How to turn more on
-
-{chr(10).join(hints()).rstrip()}
-"""
-
-
-def readme(text: str) -> str:
-    """The README with its table made anew, between the two marks."""
-    before, rest = text.split(BEGIN, 1)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.split(END, 1)[1]}"
-
-
-def main() -> None:
-    """Write both documents of a checkout."""
-    root = Path(__file__).parent.parent
-    (root / "docs" / "coverage.md").write_text(page(), "utf-8")
-    path = root / "README.md"
-    path.write_text(readme(path.read_text("utf-8")), "utf-8")
-
-
-if __name__ == "__main__":
-    main()

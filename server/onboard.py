@@ -29,7 +29,7 @@ PORTS = (
     29000,  # the page of sglang-router and vllm-router
     *range(30000, 30008),  # SGLang
 )
-"""Where engines listen unless they were told otherwise (their own defaults; docs/onboarding.md)."""
+"""Where engines listen unless they were told otherwise (their own defaults; docs/get-started/attach.md)."""
 
 # Ray writes the addresses of its nodes' pages there (`PROMETHEUS_SERVICE_DISCOVERY_FILE` of ray_constants.py).
 RAY_LIST = Path("/tmp/ray/prom_metrics_service_discovery.json")

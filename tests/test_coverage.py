@@ -8,9 +8,8 @@ import collectors
 from collectors import told
 from collectors.model import Collector
 from server import coverage, signals
-from server.coverage import BEGIN, END, cells, frameworks, items
+from server.coverage import cells, frameworks, items
 from tests.recorded import observed, report, runs
-from tests.test_docs import README, ROOT
 
 # Claimed, and in none of the recorded runs. Why is in the comment; each is checked by the collector's own tests.
 NOT_RECORDED: dict[str, set[str]] = {
@@ -116,13 +115,6 @@ NOT_RECORDED: dict[str, set[str]] = {
     # A page, read over HTTP.
     "verl_transfer_queue": {"queue_batches", "queue_samples", "queue_samples_now"},
 }
-
-
-def test_the_documents_are_made_anew() -> None:
-    """`python -m server.coverage` makes them."""
-    assert (ROOT / "docs" / "coverage.md").read_text("utf-8") == coverage.page()
-    assert coverage.readme(README) == README
-    assert README.count(BEGIN) == README.count(END) == 1
 
 
 @pytest.mark.parametrize("collector", frameworks(), ids=lambda one: one.name)

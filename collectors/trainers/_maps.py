@@ -115,7 +115,7 @@ def _metric(given: Any, add: Callable[[str], None]) -> Metric | None:
     if found is not None and found.kind != "histogram":
         return found
     near = difflib.get_close_matches(str(given), [name for name, one in METRICS.items() if one.kind != "histogram"], 3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/custom-logs.md says where they are listed"
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/reference/input-metrics.md lists the names"
     add(f"metric: {given!r} is no metric{hint}" if given else "metric: is missing")
     return None
 

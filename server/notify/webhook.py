@@ -1,7 +1,7 @@
 """Any program that takes Alertmanager's webhook message, version "4".
 
 Source: Alertmanager 0.25 notify/webhook/webhook.go (Message) and template/template.go (Data, Alert);
-``notification_reason`` is of 2026. What differs from Alertmanager's own message is in docs/alert-receivers.md.
+``notification_reason`` is of 2026. What differs from Alertmanager's own message is in docs/how-to/receivers.md.
 """
 
 from server.notify._model import AlertItem, Notification, Option, Receiver, ReceiverSettings, Request

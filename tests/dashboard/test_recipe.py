@@ -1,4 +1,4 @@
-"""The recipe around `create()`, run as README and page show it: servers that answer, that refuse and that are away."""
+"""The recipe around `create()`, run as documentation and page show it: servers that answer, that refuse and that are away."""
 
 import re
 import threading
@@ -11,7 +11,7 @@ from dashboard import sandboxes
 from server.sandbox_push import parse
 
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8").split("## Sandboxes\n", 1)[1].split("\n## ", 1)[0]
+GUIDE = (Path(__file__).parents[2] / "docs/how-to/sandboxes.md").read_text("utf-8")
 
 
 class Mine:
@@ -64,8 +64,8 @@ class Server:
         self._server.server_close()
 
 
-def test_recipe_is_the_one_of_the_readme_and_short() -> None:
-    (code,) = CODE.findall(README)
+def test_recipe_is_the_one_of_the_documentation_and_short() -> None:
+    (code,) = CODE.findall(GUIDE)
     assert sandboxes.recipe("my-run", "http://127.0.0.1:8050") == code
     _, around = code.split("\nbox = ")
     assert len(around.splitlines()) <= 10

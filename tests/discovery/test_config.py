@@ -11,7 +11,7 @@ from server.config import Settings, build
 from server.discovery.config import KEYS, DiscoverSettings
 from server.problems import ConfigError
 
-DOC = (Path(__file__).parent.parent.parent / "docs/discovery.md").read_text("utf-8")
+DOC = (Path(__file__).parent.parent.parent / "docs/how-to/discovery.md").read_text("utf-8")
 
 
 def built(text: str, **env: str) -> Settings:

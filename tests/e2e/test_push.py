@@ -25,7 +25,7 @@ def known(status: dict[str, Any]) -> dict[str, float]:
 
 
 def the_printed_recipe_pushes(program: Program) -> None:
-    recipe, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/pushing.md").read_text("utf-8"), re.DOTALL)
+    recipe, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/push.md").read_text("utf-8"), re.DOTALL)
     code = [line for line in recipe.splitlines() if line.strip()]
     assert len(code) <= 10 and recipe in (ROOT / "README.md").read_text("utf-8")
     names: dict[str, Any] = {}

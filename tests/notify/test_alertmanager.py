@@ -27,7 +27,7 @@ from tests.notify.support import WAIT_SECONDS, Server, alert, note, serving
 BINARY = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 
 DIFFERENCES = ("notification_reason",)
-"""Fields of our message that Alertmanager 0.25 does not send; the others are equal (docs/alert-receivers.md)."""
+"""Fields of our message that Alertmanager 0.25 does not send; the others are equal (docs/how-to/receivers.md)."""
 
 CONFIG = """
 route:

@@ -1,4 +1,4 @@
-"""docs/alert-receivers.md says what the program does: kinds, keys, examples that are valid, differences."""
+"""docs/how-to/receivers.md says what the program does: kinds, keys, examples that are valid, differences."""
 
 import re
 import tomllib
@@ -10,7 +10,7 @@ from server.notify.outbound import AFTER_MAX_SECONDS, EXCERPT, FRAGMENT, LIMITS
 from server.problems import Problems
 from tests.notify.test_alertmanager import DIFFERENCES
 
-PAGE = (Path(__file__).parents[2] / "docs/alert-receivers.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/receivers.md").read_text("utf-8")
 
 
 def rows(header: str) -> list[list[str]]:
@@ -21,7 +21,7 @@ def rows(header: str) -> list[list[str]]:
 
 
 def test_every_kind_has_its_row_with_all_its_keys() -> None:
-    found = rows("| kind | speaks to | keys beside the common ones |")
+    found = rows("| kind | speaks to | keys in addition to the common ones |")
     assert [(kind, reads) for kind, reads, _ in found] == [(f"`{kind}`", one.reads) for kind, one in load().items()]
     for (_, _, keys), receiver in zip(found, load().values(), strict=True):
         expected: set[str] = set()
@@ -53,6 +53,7 @@ def test_the_differences_are_those_of_the_comparison() -> None:
 
 def test_the_numbers_are_the_programs() -> None:
     assert (EXCERPT, FRAGMENT, AFTER_MAX_SECONDS) == (120, 8, 3600.0)
-    assert "at most 120 characters" in PAGE and "pieces of 8 characters" in PAGE and "up to an hour" in PAGE
+    text = " ".join(PAGE.split())
+    assert "at most 120 characters" in text and "pieces of 8 characters" in text and "up to an hour" in text
     head, body = f"{LIMITS.head_seconds:g} s for resolving", f"{LIMITS.body_seconds:g} s for its body"
-    assert head in PAGE and body in PAGE and f"at most {LIMITS.body_bytes >> 10} kB" in PAGE
+    assert head in text and body in text and f"at most {LIMITS.body_bytes >> 10} kB" in text

@@ -50,14 +50,14 @@ def test_every_key() -> None:
 
 
 def test_the_page_names_every_key_check_and_limit() -> None:
-    page = (Path(__file__).parents[2] / "docs/preflight.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/how-to/preflight.md").read_text("utf-8")
     assert set(re.findall(r"^(\w+) = ", page, re.MULTILINE)) == KEYS
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [one.name for one in judge(inputs())]
     assert all(f"`{name}`" in page for name in RESOURCES)
 
 
 def test_the_page_s_example_is_a_configuration() -> None:
-    page = (Path(__file__).parents[2] / "docs/preflight.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/how-to/preflight.md").read_text("utf-8")
     example = page.split("```toml\n")[1].split("```")[0]
     problems = Problems()
     plan = parse(tomllib.loads(example)["run"]["math"]["preflight"], problems, WHERE)
