@@ -1,4 +1,4 @@
-"""What signals follow from what a format of rollout records tells; `docs/reference/rollouts.md` says the same for who pushes."""
+"""What signals follow from what a format of rollout records tells; see `docs/reference/rollouts.md` for pushed ones."""
 
 from collections.abc import Collection, Mapping
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 import collectors
+from bench.docs.labels import LABELS
 from collectors import told
 from collectors.model import Collector
 from server import coverage, signals
@@ -130,6 +131,13 @@ def test_a_run_reports_nothing_its_collector_does_not_declare(path) -> None:  # 
     for seen in report(path).seen:
         gives = collectors.load()[seen.target.collector].gives
         assert seen.metrics - {metric for metric, _ in gives} == set()
+
+
+@pytest.mark.parametrize("path", runs(), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_labels_of_signals_are_documented(path) -> None:  # type: ignore[no-untyped-def]
+    for line in report(path).lines:
+        name, _, labels = line.name.partition("{")
+        assert set(re.findall(r'(\w+)="', labels)) <= set(LABELS.get(name, ())), line.name
 
 
 def test_every_format_of_records_declares_what_follows_from_it() -> None:

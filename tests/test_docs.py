@@ -37,7 +37,8 @@ README_BYTES = 10_000
 CHANGELOG_LINES = 20
 # Words of a style that readers who are not native speakers cannot follow; each has a plain replacement.
 FORBIDDEN = re.compile(
-    r"\b(nobody|whoever|somebody|told|tells?|said|says|beside|under way|anew|for ever|heard|asks? (it|them|that))\b", re.I
+    r"\b(nobody|whoever|somebody|told|tells?|said|says|beside|under way|anew|for ever|heard|asks? (it|them|that))\b",
+    re.I,
 )
 
 

@@ -13,7 +13,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 GENERATOR = ROOT / ".venv-docs" / "bin" / "zensical"
 # A link that a reader may follow is fine; what a page loads by itself is not.
-LOADED = re.compile(r'<(?:script|img|iframe|source)[^>]+(?:src|srcset)="https?:|<link[^>]+href="https?:(?![^>]*canonical)')
+LOADED = re.compile(
+    r'<(?:script|img|iframe|source)[^>]+(?:src|srcset)="https?:|<link[^>]+href="https?:(?![^>]*canonical)'
+)
 
 
 def built(folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -32,7 +32,7 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("port", "integer", str(_SERVER.port), "port; 0 selects a free one"),
         Key("token_file", "path", "", "file with the access token, at least 8 printable ASCII characters"),
         Key("allowed_hosts", "list of strings", "[]",
-            "host names that requests may use, in addition to loopback; empty beyond loopback: any, guarded by the token"),
+            "host names that requests may use, in addition to loopback; if empty and bound beyond loopback: any"),
         Key("role", "string", _SERVER.role,
             "`all`; or `collect` (one process) and `web` (any number), which share a PostgreSQL store"),
         Key("collect", "string", _SERVER.collect,
@@ -86,7 +86,7 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("name", "string", "the kind", "name of the list"),
         Key("collector", "string", "detected", "collector of its targets"),
         Key("interval", "number", "5", "seconds between two reads of a target"),
-        Key("refresh", "number", "5 for files, 15 for a router, 60 for http_sd", "seconds between two reads of the list"),
+        Key("refresh", "number", "5 for files, 15 for a router, 60 for http_sd", "seconds between reads of the list"),
         Key("job", "string or list", "all", "only targets of these jobs"),
         Key("match", "list of matchers", "[]", "only targets whose labels all match"),
         Key("headers", "table of strings", "{}", "sent to every target; nothing secret"),
@@ -122,7 +122,7 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("sandbox_ttl", "duration", "", "lifetime of a sandbox, or `unlimited`"),
         Key("spinup", "duration", "", "typical spin-up time, if none was observed"),
         Key("size", "table of numbers", "{}", "`cpu`, `memory_gb`, `disk_gb`, `gpu` of one sandbox"),
-        Key("known_runs", "list of strings", "[]", "runs in the same accounts that are not in this file; `*` is allowed"),
+        Key("known_runs", "list of strings", "[]", "runs in the same accounts, not in this file; `*` is allowed"),
         Key("max_dangling", "integer", "10", "more leftovers fail"),
         Key("min_credit", "number", "10", "USD; less fails if no price is available"),
         Key("engines_later", "boolean", "false", "the run starts its own engines"),
@@ -148,7 +148,7 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("verdict", "list of strings", "", "outcomes of the verdict"),
         Key("forecast", "string", "", "`kv_concurrency_limit`; needs `within`"),
         Key("burn_usd", "number", "", "idle dollars; needs `over`"),
-        Key("above", "number", "", "comparison with the value; also `at_least`, `below`, `at_most`, `equals`, `not_equals`"),
+        Key("above", "number", "", "comparison; one of these six keys is required"),
         Key("at_least", "number", "", "comparison"),
         Key("below", "number", "", "comparison"),
         Key("at_most", "number", "", "comparison"),
@@ -259,8 +259,8 @@ once, each with its key. The command line overrides the file. `ROLLSCOPE_TOKEN` 
 too; the other variables are defaults that the file overrides.
 
 A *duration* is a number of seconds or text such as `"30s"`, `"5m"`, `"1h30m"`. A *matcher* is text such as
-`'severity=~"critical|warning"'`, with the operators of Prometheus. Keys whose name ends in `_file` or `_env` name a file
-or an environment variable that contains the value.
+`'severity=~"critical|warning"'`, with the operators of Prometheus. Keys whose name ends in `_file` or `_env` name a
+file or an environment variable that contains the value.
 """
 
 

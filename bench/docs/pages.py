@@ -25,7 +25,6 @@ from server.clock import WallClock
 from server.config import Settings
 from server.exposition import PREFIX, render
 from server.main import _parser
-from server.query import StoreReader
 from server.query.types import Reader
 from server.serve import Health, _app
 from server.store import Store, migrate
@@ -69,13 +68,14 @@ def signal_page() -> str:
     introduction = """
 A signal is a value, *unknown* (with the reason and what to log) or *not applicable* (a synchronous run has no queue).
 Trainer signals are means over the last 10 steps (at least 3). Signals of engines and the queue are time-weighted means
-over 5 minutes of whole steps; `*_now` is the newest value. Signals with the unit of a ratio are between 0 and 1 unless
-the meaning says otherwise. *Inputs* are [input metrics](input-metrics.md); a signal without inputs is computed from
-[rollout records](rollouts.md), from records of sandboxes or from other signals. Which framework provides which signal is
-in the [coverage table](coverage.md).
+over 5 minutes of whole steps; `*_now` is the newest value. *Inputs* are [input metrics](input-metrics.md); a signal without inputs is computed from
+[rollout records](rollouts.md), from records of sandboxes or from other signals. The [coverage table](coverage.md) lists
+which framework provides which signal.
 """
     found = signals.load()
-    by_actor = {actor: [item for item in found if item.actor == actor] for actor in dict.fromkeys(i.actor for i in found)}
+    by_actor = {
+        actor: [item for item in found if item.actor == actor] for actor in dict.fromkeys(i.actor for i in found)
+    }
     order = [*(actor for actor in ACTORS if actor in by_actor), *(actor for actor in by_actor if actor not in ACTORS)]
     head = ("signal", "unit", "labels", "meaning", "inputs", "computed")
     sections = [
@@ -145,8 +145,8 @@ def _families() -> dict[str, tuple[str, str]]:
 def input_page() -> str:
     introduction = """
 Collectors translate the keys of each system to these names. Use them to [push](../how-to/push.md), to
-[map a log of your own](../how-to/custom-logs.md) and for alert rules on a metric. *Covers* is what one value stands for:
-`instant` (the moment), `cumulative` (since the process began), `per_step` (one trainer step), `window_delta` (what was
+[map a log of your own](../how-to/custom-logs.md) and for alert rules on a metric. *Covers* is what one value stands
+for: `instant` (the moment), `cumulative` (since the process began), `per_step` (one trainer step), `window_delta` (what was
 added since the previous value).
 """
     head = ("metric", "unit", "kind", "covers", "meaning")
@@ -188,7 +188,9 @@ that are not mapped are shown in the target's row. Options are in the
         "Sandboxes": [one for one in found if one.actor == "sandbox"],
     }
     head = ("collector", "reads", "checked against")
-    return page("Collectors", introduction, *(section(name, table(head, map(_row, rows))) for name, rows in parts.items()))
+    return page(
+        "Collectors", introduction, *(section(name, table(head, map(_row, rows))) for name, rows in parts.items())
+    )
 
 
 def _row(one: Collector) -> tuple[str, str, str]:
@@ -197,11 +199,11 @@ def _row(one: Collector) -> tuple[str, str, str]:
 
 def coverage_page() -> str:
     introduction = """
-Which framework provides which signal. **N**: native, the framework logs the signal's first input under a key of its own.
+Which framework provides which signal. **N**: native, the framework logs the signal's first input under its own key.
 **d**: derived from several keys, from the configuration or from the mode (the staleness of a synchronous run is 0).
 **/**: not applicable to its runs. Empty: unknown, and shown as unknown. Several modes of a framework are combined.
-`custom` and `mlflow` are missing because they provide what the run's framework provides. `rollscope check SOURCE` prints
-the same for one run, with the key behind each value. A test checks every cell against recorded runs.
+`custom` and `mlflow` are missing because they provide what the run's framework provides. `rollscope check SOURCE`
+prints the same for one run, with the key behind each value. A test checks every cell against recorded runs.
 """
     return page("Coverage", introduction, coverage.table(), section("How to turn more on", "\n".join(coverage.hints())))
 
@@ -308,7 +310,8 @@ of the same run are not sent. [Write alert rules](../how-to/alerts.md) shows how
     found = alerts_config.defaults().rules
     head = ("rule", "condition", "severity", "message")
     sections = [
-        section(name.capitalize(), table(head, [_rule(rule) for rule in found if rule.class_ == name])) for name in CLASSES
+        section(name.capitalize(), table(head, [_rule(rule) for rule in found if rule.class_ == name]))
+        for name in CLASSES
     ]
     kinds = [(code(one.kind), one.reads) for one in notify.load().values()]
     receivers = section("Receivers", "[How to choose and configure one](../how-to/receivers.md)",

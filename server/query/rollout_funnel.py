@@ -16,7 +16,7 @@ from server.store.types import RolloutSum
 UNRECORDED = "unrecorded"
 _EXITS: tuple[str, ...] = get_args(Exit)
 _NO_RECORDS = (
-    "no rollout is recorded in this window: push records (docs/how-to/rollouts.md), or read a run directory that has them"
+    "no rollout is recorded in this window: push records, or read a run directory with them (docs/how-to/rollouts.md)"
 )
 _NO_ENGINES = "the tokens of aborted rollouts are not known: attach the engines, which count tokens"
 _NO_TOKENS = "no record reports response_tokens"

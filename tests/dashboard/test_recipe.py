@@ -1,4 +1,4 @@
-"""The recipe around `create()`, run as documentation and page show it: servers that answer, that refuse and that are away."""
+"""The recipe around `create()`, run as documented: servers that answer, refuse and are away."""
 
 import re
 import threading

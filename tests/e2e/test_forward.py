@@ -208,7 +208,9 @@ def test_two_agents_do_not_share_a_spool(tmp_path: Path, trainer: Path) -> None:
 
 
 def test_the_printed_job_script_is_short_and_its_command_is_known(tmp_path: Path) -> None:
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", (ROOT / "docs/how-to/slurm.md").read_text(), re.DOTALL)
+    (script,) = re.findall(
+        r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", (ROOT / "docs/how-to/slurm.md").read_text(), re.DOTALL
+    )
     assert len(script.splitlines()) <= 10
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     helped = run(tmp_path, "watch", "--help").stdout
