@@ -68,9 +68,9 @@ def signal_page() -> str:
     introduction = """
 A signal is a value, *unknown* (with the reason and what to log) or *not applicable* (a synchronous run has no queue).
 Trainer signals are means over the last 10 steps (at least 3). Signals of engines and the queue are time-weighted means
-over 5 minutes of whole steps; `*_now` is the newest value. *Inputs* are [input metrics](input-metrics.md); a signal without inputs is computed from
-[rollout records](rollouts.md), from records of sandboxes or from other signals. The [coverage table](coverage.md) lists
-which framework provides which signal.
+over 5 minutes of whole steps; `*_now` is the newest value. *Inputs* are [input metrics](input-metrics.md); a signal
+without inputs is computed from [rollout records](rollouts.md), from records of sandboxes or from other signals. The
+[coverage table](coverage.md) lists which framework provides which signal.
 """
     found = signals.load()
     by_actor = {
@@ -146,8 +146,8 @@ def input_page() -> str:
     introduction = """
 Collectors translate the keys of each system to these names. Use them to [push](../how-to/push.md), to
 [map a log of your own](../how-to/custom-logs.md) and for alert rules on a metric. *Covers* is what one value stands
-for: `instant` (the moment), `cumulative` (since the process began), `per_step` (one trainer step), `window_delta` (what was
-added since the previous value).
+for: `instant` (the moment), `cumulative` (since the process began), `per_step` (one trainer step), `window_delta` (what
+was added since the previous value).
 """
     head = ("metric", "unit", "kind", "covers", "meaning")
     actors = dict.fromkeys(metric.actor for metric in METRICS.values())
