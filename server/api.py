@@ -69,13 +69,13 @@ def _health(api: FastAPI, ready: Callable[[], str | None]) -> None:
     @api.head("/healthz", include_in_schema=False)
     @api.get("/healthz", tags=["health"])
     def healthz() -> dict[str, str]:
-        """The process answers."""
+        """Liveness: the process answers."""
         return {"status": "ok"}
 
     @api.head("/readyz", include_in_schema=False)
     @api.get("/readyz", tags=["health"])
     def readyz() -> JSONResponse:
-        """The store answers and, in role `collect`, the loop turns; 503 says what does not."""
+        """Readiness: the store answers and, in role `collect`, targets are read. 503 names what fails."""
         problem = ready()
         return JSONResponse({"status": "ok"}) if problem is None else JSONResponse({"status": problem}, 503)
 
@@ -83,7 +83,7 @@ def _health(api: FastAPI, ready: Callable[[], str | None]) -> None:
 def _metrics(api: FastAPI, reader: Reader, version: str) -> None:
     @api.get("/metrics", tags=["metrics"], response_class=Response)
     def metrics() -> Response:
-        """Every fresh signal of every run in Prometheus' text format."""
+        """Every current signal of every run in Prometheus' text format."""
         return Response(exposition.render(reader, version), media_type=exposition.CONTENT_TYPE)
 
 
@@ -96,12 +96,12 @@ def _runs(api: FastAPI, reader: Reader) -> None:
 
     @api.get("/api/v1/runs/{run}/status", tags=["runs"])
     def status(run: str) -> dict[str, Any]:
-        """Verdict, signals now, alerts and data trust: the contract for scripts."""
+        """The current state for scripts: verdict, signals, alerts and data trust."""
         return shape.status(reader.status(run))
 
     @api.get("/api/v1/runs/{run}/signals", tags=["runs"])
     def signals(run: str) -> list[dict[str, Any]]:
-        """Every signal: what it means, how to enable it, and its series with their values now."""
+        """Every signal: its meaning, how to enable it, and its series with current values."""
         now: dict[str, dict[str, Any]] = {}
         for found in reader.status(run).signals:
             now.setdefault(found.signal, {})[found.name] = {"value": found.value, "state": found.state}
@@ -129,10 +129,10 @@ def _history(api: FastAPI, reader: Reader) -> None:
         ] = None,
         end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
         points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 600,
-        since: Annotated[str | None, Query(description="a cursor of an earlier answer: only what is newer")] = None,
-        by: Annotated[Literal["time", "step"], Query(description="over time, or over the trainer's steps")] = "time",
+        since: Annotated[str | None, Query(description="cursor of an earlier answer: return only newer points")] = None,
+        by: Annotated[Literal["time", "step"], Query(description="`time` or the trainer's `step`")] = "time",
     ) -> dict[str, Any]:
-        """Min, max and mean per bucket or step; with `since` only new points, as they were stored."""
+        """Minimum, maximum and mean per bucket or step; with `since` only new points, unaggregated."""
         names = _names(signal)
         if since is not None:
             delta = shape.delta(reader.since(run, since))
@@ -156,12 +156,12 @@ def _verdicts(api: FastAPI, reader: Reader) -> None:
             float | None, Query(ge=0, le=LAST, description="epoch seconds; default: a day before end")
         ] = None,
         end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_POINTS, description="of more changes the newest")] = 1000,
+        limit: Annotated[int, Query(ge=1, le=MAX_POINTS, description="maximum number of changes; the newest are returned")] = 1000,
     ) -> list[dict[str, Any]]:
-        """What held the run back over time: a row from each change of outcome or cause to the next, oldest first.
+        """The verdict over time: one row from each change of outcome or cause to the next, oldest first.
 
-        The first may have begun before `start`; `end` is null while it stands. `verdict` is the whole of it as it was
-        when it was first said, in the shape of the status.
+        The first row may begin before `start`; `end` is null for the current verdict. `verdict` is the complete verdict
+        at the time of the change, in the format of the status.
         """
         end = reader.now() if end is None else end
         start = end - DAY if start is None else start

@@ -51,7 +51,7 @@ def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: C
     @api.api_route("/api/v1/heartbeat/{token}", methods=["HEAD", "POST"], include_in_schema=False)
     @api.get("/api/v1/heartbeat/{token}", tags=["alerts"])
     def heartbeat(token: str) -> dict[str, str]:
-        """A sign of life of a trainer: the token says whose (`[[run.NAME.heartbeat]]`). No other token is needed."""
+        """A trainer's sign of life; its token identifies it (`[[run.NAME.heartbeat]]`). No other token is needed."""
         if not beat(token):
             raise HTTPException(404, "no heartbeat has this token; see [[run.NAME.heartbeat]] in the configuration")
         return {"status": "ok"}
@@ -61,9 +61,9 @@ def _read(api: FastAPI, reader: Reader) -> None:
     @api.get("/api/v1/alerts", tags=["alerts"])
     def alerts(
         run: str | None = None,
-        history: Annotated[int, Query(ge=0, le=MAX_ROWS, description="how many resolved ones, newest first")] = 0,
+        history: Annotated[int, Query(ge=0, le=MAX_ROWS, description="number of resolved alerts, newest first")] = 0,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Firing and pending alerts, the gravest first; with `history` those that fired and are resolved."""
+        """Firing and pending alerts, the most severe first; with `history` also resolved ones."""
         past = reader.alert_history(run, history) if history else []
         return {
             "alerts": [shape.alert(found) for found in reader.alerts(run)],
@@ -72,21 +72,21 @@ def _read(api: FastAPI, reader: Reader) -> None:
 
     @api.get("/api/v1/rules", tags=["alerts"])
     def rules(run: str | None = None) -> list[dict[str, Any]]:
-        """Every rule; with a run, `why` says what that run lacks for it to ever fire."""
+        """Every rule; with a run, `why` names what the run lacks for the rule to fire."""
         return [shape.rule(found) for found in reader.rules(run)]
 
     @api.get("/api/v1/notifications", tags=["alerts"])
     def notifications(
         run: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 50
     ) -> list[dict[str, Any]]:
-        """What receivers were told, newest first: sent, pending with its attempts, or failed with the answer."""
+        """Notifications, newest first: sent, pending with the number of attempts, or failed with the answer."""
         return [shape.delivery(found) for found in reader.deliveries(run, limit)]
 
 
 def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
     @api.get("/api/v1/silences", tags=["alerts"])
     def silences(expired: bool = False) -> list[dict[str, Any]]:
-        """Active and pending silences; with `expired` those of the last week too."""
+        """Active and pending silences; with `expired` also those of the last week."""
         return [shape.silence(found) for found in reader.silences(expired)]
 
     def create(body: bytes) -> str:
@@ -104,12 +104,12 @@ def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
 
     @api.post("/api/v1/silences", tags=["alerts"], openapi_extra=documented)
     async def silence(request: Request) -> dict[str, str]:
-        """Silence what matches, until `endsAt`: the body is Alertmanager's (API v2)."""
+        """Silences matching alerts until `endsAt`; the body is Alertmanager's (API v2)."""
         return {"silenceID": await asyncio.to_thread(create, await request.body())}
 
     @api.delete("/api/v1/silences/{silence_id}", tags=["alerts"])
     def end(silence_id: str) -> dict[str, str]:
-        """End a silence now."""
+        """Ends a silence now."""
         if not _written(lambda: store.alerts.expire_silence(silence_id, round(clock.now() * 1000))):
             raise HTTPException(404, "no such silence, or it is over already")
         return {"status": "ended"}

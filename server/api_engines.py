@@ -19,7 +19,7 @@ def add_engines(api: FastAPI, reader: Reader) -> None:
     def engines(
         run: str, at: Annotated[float | None, Query(ge=0, le=_LAST, description="epoch seconds; default: now")] = None
     ) -> list[dict[str, Any]]:
-        """What each engine says of itself: its newest word, and means over the last five whole minutes."""
+        """Each engine: its newest values, and means over the last five whole minutes."""
         return [asdict(found) | {"labels": dict(found.labels)} for found in reader.engines(run, at)]
 
     @api.get("/api/v1/runs/{run}/engines/history", tags=["runs"])
@@ -31,9 +31,9 @@ def add_engines(api: FastAPI, reader: Reader) -> None:
         engine: Annotated[
             list[str], Query(max_length=MOST_ENGINES, description="`key` of /engines; none: the first by name")
         ] = [],  # noqa: B006
-        width: Annotated[float, Query(ge=1, description="of a column, seconds")] = 60.0,
+        width: Annotated[float, Query(ge=1, description="seconds per column")] = 60.0,
     ) -> dict[str, list[tuple[float, float]]]:
-        """[[start of a column, mean within it]] by engine; columns of which nothing is known are left out."""
+        """[[start of a column, mean within it]] by engine; columns without data are left out."""
         if not start < end or (end - start) / width > _COLUMNS:
             raise HTTPException(422, f"start must be before end, and at most {_COLUMNS} columns between them")
         keys = engine or [found.key for found in reader.engines(run, end)][:MOST_ENGINES]
@@ -42,5 +42,5 @@ def add_engines(api: FastAPI, reader: Reader) -> None:
 
     @api.get("/api/v1/runs/{run}/steps", tags=["runs"])
     def steps(run: str, last: Annotated[int, Query(ge=1, le=MOST_STEPS)] = 40) -> list[dict[str, Any]]:
-        """The trainer's newest steps as they were logged, oldest first: phases, samples, tokens, learning."""
+        """The trainer's newest steps as logged, oldest first: phases, samples, tokens, learning."""
         return [asdict(found) | {"values": dict(found.values)} for found in reader.steps(run, last)]

@@ -14,13 +14,13 @@ def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
 
     @api.get("/api/v1/runs/{run}/preflight", tags=["preflight"])
     def last(run: str) -> dict[str, Any]:
-        """The last pre-flight. `state`: never, running, done, failed or not_configured; `checks` as last found."""
+        """The last pre-flight. `state`: never, running, done, failed or not_configured; `checks`: its results."""
         return shape.preflight(run, reader.preflight(run))
 
     # Not async: what it does (a lock, a thread's start) is done on a thread, and the reading on one of its own.
     @api.post("/api/v1/runs/{run}/preflight", status_code=202, tags=["preflight"])
     def begin(run: str) -> dict[str, Any]:
-        """Read every configured target of the run once, now. Only reads. One at a time, at most every 30 seconds."""
+        """Starts a pre-flight: reads every target of the run once, changes nothing. One at a time, every 30 s at most."""
         reader.preflight(run)
         try:
             return shape.preflight(run, preflights.begin(run))

@@ -56,17 +56,17 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, map
 
     @api.post("/api/v1/write", tags=["pushes"], openapi_extra=documented)
     async def write(request: Request) -> Response:
-        """Metrics in exposition text, by canonical name; a bad line is answered with its number, the rest is taken."""
+        """Accepts metrics in exposition text, by canonical name; bad lines are listed by number, the others stored."""
         return await taken(door.text, request)
 
     @api.get("/api/v1/metrics", tags=["pushes"])
     def vocabulary() -> list[dict[str, str | float]]:
-        """Every metric that can be pushed: its name, unit, kind, what one value covers, and whose it is."""
+        """Every metric that can be pushed: name, unit, kind, what one value covers, and its actor."""
         return [asdict(metric) for metric in METRICS.values()]
 
     @api.post("/v1/metrics", tags=["pushes"])
     async def metrics(request: Request) -> Response:
-        """Metrics of an OpenTelemetry SDK or collector: OTLP/HTTP, protobuf or JSON."""
+        """Accepts metrics of an OpenTelemetry SDK or collector: OTLP/HTTP, protobuf or JSON."""
         try:
             return await taken(door.otlp, request)
         except HTTPException as error:

@@ -38,7 +38,7 @@ def add_readings(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[s
 
     @api.post("/api/v1/readings", tags=["pushes"], openapi_extra=documented)
     async def forwarded(request: Request) -> Response:
-        """One reading of one target, as `rollscope watch --push` sends it; each `seq` of an `agent` counts once."""
+        """Accepts one reading of one target from `rollscope watch --push`; each `seq` of an `agent` counts once."""
         return await turns.taken(door.take, request)
 
 

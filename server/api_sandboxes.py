@@ -35,14 +35,14 @@ def add_sandboxes(
         run: str,
         state: Annotated[list[str], Query(description="canonical states; none: all")] = [],  # noqa: B006
         dangling: bool | None = None,
-        find: Annotated[str, Query(max_length=200, description="part of an id or a name (a trace's), any case")] = "",
+        find: Annotated[str, Query(max_length=200, description="part of an id or name, case-insensitive")] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
-        before: Annotated[str | None, Query(description="id of the last row of the page before")] = None,
+        before: Annotated[str | None, Query(description="id of the last row of the previous page")] = None,
     ) -> dict[str, Any]:
-        """Sandboxes that the run's providers told of or that were pushed, newest first, and how far they got.
+        """Sandboxes of the run, from its providers or pushed, newest first, with the funnel.
 
-        Of the funnel, `first_exec` counts among the `first_exec_of` whose source tells of a first command; null: none.
-        `met_ended` had ended before their source was watched: with any, failures have no honest share of `requested`.
+        In the funnel, `first_exec` counts sandboxes that ran a command, of the `first_exec_of` whose source reports that
+        (null: none). `met_ended` had ended before they were first read; with any, failures / `requested` is not valid.
         """
         rows = reader.sandboxes(run, state, dangling=dangling, find=find, limit=limit, before=before)
         return {"funnel": dict(reader.sandbox_funnel(run)), "sandboxes": [shape.sandbox(row) for row in rows]}
@@ -66,7 +66,7 @@ def add_sandboxes(
 
     @api.post("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"], openapi_extra=documented)
     async def pushed(run: str, request: Request) -> JSONResponse:
-        """Take records (JSON or NDJSON), idempotent by provider and id; a bad line is answered with its number."""
+        """Accepts records (JSON or NDJSON), idempotent by provider and id; bad lines are listed by number."""
         return await asyncio.to_thread(push, run, await request.body())
 
 

@@ -24,18 +24,18 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
         move_gpus: Annotated[
             int, _within("move_gpus", "GPUs from the trainer to the generator, or back if negative")
         ] = 0,
-        add_engines: Annotated[int, _within("add_engines", "engines more, on new GPUs, or less if negative")] = 0,
+        add_engines: Annotated[int, _within("add_engines", "additional engines on additional GPUs; negative: removed")] = 0,
         concurrency: Annotated[int | None, _within("concurrency", "rollouts in flight")] = None,
-        oversampling: Annotated[float | None, _within("oversampling", "rollouts begun per one that is kept")] = None,
+        oversampling: Annotated[float | None, _within("oversampling", "rollouts started per rollout kept")] = None,
         group_size: Annotated[int | None, _within("group_size", "rollouts per group")] = None,
-        max_response_tokens: Annotated[int | None, _within("max_response_tokens", "cap of a response's length")] = None,
+        max_response_tokens: Annotated[int | None, _within("max_response_tokens", "length cap of responses")] = None,
         max_staleness: Annotated[int | None, _within("max_staleness", "the staleness bound, in versions")] = None,
-        zero_advantage: Annotated[float | None, _within("zero_advantage", "equal groups: 0.4 is 40 %")] = None,
+        zero_advantage: Annotated[float | None, _within("zero_advantage", "zero-advantage share: 0.4 is 40 %")] = None,
     ) -> dict[str, Any]:
-        """An estimate from the verdict's throughput model: `now` beside `then`, with what it assumes and misses.
+        """An estimate from the verdict's throughput model: `now` and `then`, with assumptions and missing inputs.
 
-        What is not given stays as it is today. A figure's `value` is null where an input is not known (`why` says
-        which); `bound` says that the true one is at least or at most this.
+        Omitted parameters keep today's value. `value` is null if an input is missing (`why` names it); `bound` marks a
+        lower or upper bound.
         """
         _known(request.query_params)
         changes = Changes(

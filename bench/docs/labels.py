@@ -63,5 +63,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "turns_drift_ratio": _BY_ENVIRONMENT,
     "zero_advantage_environment_ratio": ("difficulty", "environment"),
     "zero_advantage_group_ratio": ("basis", "cause"),
+    "zero_advantage_groups": ("basis",),
+    "zero_advantage_low_ratio": ("basis",),
     "zero_advantage_ratio": ("basis",),
 }

@@ -14,17 +14,23 @@ ROWS = (
     _g.gauge("generator_requests_waiting", "requests", "Requests waiting for a slot, all reasons together."),
     _g.gauge("generator_requests_waiting_by_reason", "requests", "Part of the waiting requests; label reason."),
     _g.gauge("generator_requests_paused", "requests", "Requests paused by a weight sync."),
-    _g.gauge("generator_request_limit", "requests", "Most requests the engine runs at once, by its configuration."),
-    _g.gauge("generator_paused", "", "1 while generation is paused: requests are held and no token comes."),
-    _g.gauge("generator_up", "", "0 while who scrapes the engine for us gets no answer from it, 1 when it is back."),
-    _g.gauge("generator_asleep", "", "1 when the engine says it is not awake; 0 is no proof that it is."),
+    _g.gauge(
+        "generator_request_limit", "requests", "Maximum of requests that the engine runs at once, by its configuration."
+    ),
+    _g.gauge("generator_paused", "", "1 while generation is paused: requests are held and no tokens are generated."),
+    _g.gauge(
+        "generator_up", "", "0 while the Prometheus that scrapes the engine gets no answer, 1 when it answers again."
+    ),
+    _g.gauge("generator_asleep", "", "1 when the engine reports that it sleeps; 0 does not prove that it is awake."),
     _g.gauge("generator_token_throughput", "tokens/s", "Generated tokens per second, as the engine computes it."),
     # KV cache.
     _g.gauge("kv_cache_usage_ratio", "ratio", "Share of the KV cache in use."),
     _g.gauge("kv_cache_capacity_tokens", "tokens", "Tokens the KV cache holds."),
     _g.gauge("kv_cache_used_tokens", "tokens", "Tokens in the KV cache."),
     _g.gauge("kv_concurrency_limit", "requests", "Full-length requests the KV cache holds, as the engine computes it."),
-    _g.gauge("generator_max_sequence_tokens", "tokens", "Longest sequence the engine takes, prompt and response."),
+    _g.gauge(
+        "generator_max_sequence_tokens", "tokens", "Longest sequence that the engine accepts, prompt and response."
+    ),
     _g.gauge("live_sequence_tokens", "tokens", "Sum of the lengths of running sequences."),
     _g.gauge(
         "prefix_cache_hit_ratio", "ratio", "Share of prompt tokens found in the prefix cache, over the engine's window."
@@ -40,19 +46,29 @@ ROWS = (
     _g.counter(
         "generator_prompt_tokens_by_source_total", "tokens", "Prompt tokens by where their KV came from; label source."
     ),
-    _g.counter("generator_preemptions_total", "requests", "Requests thrown out of the running batch for want of KV."),
+    _g.counter(
+        "generator_preemptions_total", "requests", "Requests removed from the running batch for lack of KV cache."
+    ),
     _g.counter("generator_corrupted_requests_total", "requests", "Requests with NaN logits."),
     _g.counter("generator_idle_seconds_total", "seconds", "Time the scheduler had nothing to do."),
     _g.counter("speculative_draft_tokens_total", "tokens", "Tokens drafted for speculative decoding."),
     _g.counter("speculative_accepted_tokens_total", "tokens", "Drafted tokens that were accepted."),
     _g.gauge("speculative_accept_ratio", "ratio", "Share of drafted tokens accepted, over the engine's window."),
-    _g.counter("generator_flops_total", "flops", "Estimated FLOPs per GPU; 0 unless the engine is told to count."),
+    _g.counter(
+        "generator_flops_total", "flops", "Estimated FLOPs per GPU; 0 unless the engine is configured to count them."
+    ),
     # Weight updates as the engine sees them.
     _g.counter(
         "generator_control_requests_total", "requests", "Pause, resume and weight-update calls answered; label call."
     ),
-    _g.counter("generator_control_seconds_total", "seconds", "Time those calls took; label call."),
-    _g.gauge("generator_control_requests_active", "requests", "Such calls that are under way; label call."),
+    _g.counter(
+        "generator_control_seconds_total", "seconds", "Duration of pause, resume and weight-update calls; label call."
+    ),
+    _g.gauge(
+        "generator_control_requests_active",
+        "requests",
+        "Pause, resume and weight-update calls in progress; label call.",
+    ),
     _g.histogram(
         "generator_weight_update_seconds", "seconds", "Duration of weight-update operations; label operation."
     ),
@@ -77,7 +93,7 @@ ROWS = (
     _g.histogram("generator_prefill_seconds", "seconds", "Time in prefill."),
     _g.histogram("generator_decode_seconds", "seconds", "Time in decode."),
     # A frontend's own view of the requests it hands to engines: seen a second time, never added to the engines'.
-    _g.gauge("frontend_requests_in_flight", "requests", "Requests a frontend has handed on and not answered."),
+    _g.gauge("frontend_requests_in_flight", "requests", "Requests that a frontend has passed on and not answered."),
     _g.gauge("frontend_requests_queued", "requests", "Requests that wait in a frontend."),
     _g.counter("frontend_requests_total", "requests", "Requests a frontend has answered; label status."),
     _g.counter("frontend_tokens_total", "tokens", "Tokens a frontend has passed on."),

@@ -18,7 +18,7 @@ ROWS = (
         "ratio",
         "Share of time in which any kernel was resident: 1 while a collective spins and nothing is computed.",
     ),
-    _g.gauge("gpu_memory_used_bytes", "bytes", "GPU memory in use, caches that an engine reserves included."),
+    _g.gauge("gpu_memory_used_bytes", "bytes", "GPU memory in use, including caches that an engine reserves."),
     _g.gauge("gpu_memory_free_bytes", "bytes", "GPU memory free."),
     _g.gauge("gpu_power_watts", "watts", "Power drawn."),
     _g.counter("gpu_energy_joules_total", "joules", "Energy used since the driver was loaded."),
@@ -26,7 +26,7 @@ ROWS = (
     _g.gauge("gpu_memory_temperature_celsius", "celsius", "Temperature of the GPU's memory."),
     _g.gauge("gpu_sm_clock_hertz", "hertz", "Clock of the SMs."),
     # What is wrong with it.
-    _g.gauge("gpu_last_xid", "", "Code of the last XID error, which stays when it is over; 0 when there was none."),
+    _g.gauge("gpu_last_xid", "", "Code of the last XID error, also after it is over; 0 if there was none."),
     _g.counter("gpu_xid_errors_total", "errors", "XID errors since the exporter began; label xid."),
     _g.counter("gpu_ecc_errors_total", "errors", "ECC errors since the driver was loaded; label kind."),
     _g.counter("gpu_remapped_rows_total", "rows", "Memory rows replaced after errors; label kind."),

@@ -17,20 +17,26 @@ ROWS = (
     _s.gauge("sandbox_creates_per_second", "sandboxes/s", "Creations per second, as the provider counts them."),
     _s.gauge("sandbox_sessions", "sessions", "Sessions of an environment server; label state."),
     _s.gauge("sandbox_credit_usd", "usd", "Credit left with the provider."),
-    _s.gauge("sandbox_cost_usd_per_hour", "usd/h", "Present spending rate, as the provider says."),
+    _s.gauge("sandbox_cost_usd_per_hour", "usd/h", "Current spending rate, as reported by the provider."),
     _s.gauge(
-        "sandbox_oldest_pending_seconds", "seconds", "Age of the oldest sandbox not yet ready: it is in no histogram."
+        "sandbox_oldest_pending_seconds",
+        "seconds",
+        "Age of the oldest sandbox that is not ready; it is in no histogram yet.",
     ),
-    _s.gauge("sandboxes_dangling", "sandboxes", "Sandboxes alive that belong to no known run."),
+    _s.gauge("sandboxes_dangling", "sandboxes", "Live sandboxes that belong to no known run."),
     _s.counter("sandboxes_created_total", "sandboxes", "Sandboxes requested."),
     _s.counter("sandbox_failures_total", "sandboxes", "Sandboxes that failed; label cause."),
-    _s.counter("sandbox_throttled_total", "calls", "Calls a provider told to wait and try again; label provider."),
-    _s.counter("rollouts_seen_total", "rollouts", "Rollouts in sandboxes that ended, lost ones too, by environment."),
+    _s.counter("sandbox_throttled_total", "calls", "Calls that a provider throttled; label provider."),
+    _s.counter(
+        "rollouts_seen_total", "rollouts", "Rollouts in sandboxes that ended, including lost ones, by environment."
+    ),
     _s.counter(
         "rollouts_infra_failed_total", "rollouts", "Rollouts that ended because their sandbox failed, by environment."
     ),
     _s.counter(
-        "rollout_attempt_errors_total", "errors", "Errors of rollouts, repeated attempts too; labels environment, type."
+        "rollout_attempt_errors_total",
+        "errors",
+        "Errors of rollouts, including retried attempts; labels environment, type.",
     ),
     _s.histogram("sandbox_spinup_seconds", "seconds", "Requested to ready; label image (cached, built, unknown)."),
     _s.histogram("sandbox_exec_seconds", "seconds", "Duration of a command in a sandbox."),

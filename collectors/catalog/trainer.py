@@ -22,22 +22,20 @@ ROWS = (
     _t.step("trainer_optimizer_seconds", "seconds", "Part of compute: optimizer steps."),
     _t.step("trainer_eval_seconds", "seconds", "Part of the step spent on evaluation."),
     _t.step("generation_seconds", "seconds", "Generation inside the step; synchronous modes only."),
-    _t.step("reward_seconds", "seconds", "Scoring inside the step, or per scored batch where scoring runs beside it."),
-    _t.step("weight_sync_pause_seconds", "seconds", "Part of weight sync during which generators were held."),
+    _t.step("reward_seconds", "seconds", "Scoring within the step, or per scored batch if scoring runs in parallel."),
+    _t.step("weight_sync_pause_seconds", "seconds", "Part of weight sync during which generators were paused."),
     _t.step("weight_sync_barrier_seconds", "seconds", "Part of weight sync spent waiting for the other ranks."),
     _t.step("weight_sync_transfer_seconds", "seconds", "Part of weight sync spent moving bytes."),
     _t.gauge(
         "trainer_phase_active",
         "",
-        "1 while the trainer says it is in the phase (wait, compute, weight_sync, checkpoint, eval); label phase.",
+        "1 while the trainer reports this phase (wait, compute, weight_sync, checkpoint, eval); label phase.",
     ),
     # How much work, how well.
     _t.step("trainer_samples", "samples", "Samples the step consumed."),
     _t.step("trainer_groups", "groups", "Groups the step consumed."),
     _t.step("trained_tokens", "tokens", "Loss tokens the step trained on."),
-    _t.step(
-        "processed_tokens", "tokens", "Tokens the step passed through the model, prompts and masked ones included."
-    ),
+    _t.step("processed_tokens", "tokens", "Tokens that passed through the model, including prompts and masked tokens."),
     _t.step("trainer_tokens_per_second", "tokens/s", "Tokens per second; label basis: wall (whole step) or busy."),
     _t.step("trainer_mfu_ratio", "ratio", "Model FLOPs utilisation; label basis: wall (whole step) or busy (compute)."),
     _t.step("trainer_peak_memory_bytes", "bytes", "Largest accelerator memory in use during the step."),
@@ -46,7 +44,7 @@ ROWS = (
     _t.step("padding_ratio", "ratio", "Share of padding in the batch."),
     _t.step("masked_tokens_ratio", "ratio", "Share of response tokens kept out of the loss."),
     # The update.
-    _t.step("loss_mean", "", "Policy loss; its level means little, its jumps do."),
+    _t.step("loss_mean", "", "Policy loss; look for jumps, because its level means little."),
     _t.step("gradient_norm", "", "Gradient norm before clipping."),
     _t.step("gradient_nonfinite", "steps", "1 when the step's gradient norm was NaN or infinite, else 0."),
     _t.step("learning_rate", "", "Learning rate."),
@@ -66,12 +64,16 @@ ROWS = (
     # Freshness of what was trained.
     _t.step("staleness_versions_mean", "versions", "Trajectory staleness of consumed rollouts, mean."),
     _t.step("staleness_versions_max", "versions", "Trajectory staleness of consumed rollouts, largest."),
-    _t.step("staleness_in_flight_versions_mean", "versions", "Part of the staleness gained while generating, mean."),
-    _t.step("staleness_in_flight_versions_max", "versions", "Part of the staleness gained while generating, largest."),
-    _t.step("staleness_in_queue_versions_mean", "versions", "Part of the staleness gained while queued, mean."),
-    _t.step("staleness_in_queue_versions_max", "versions", "Part of the staleness gained while queued, largest."),
+    _t.step(
+        "staleness_in_flight_versions_mean", "versions", "Part of the staleness that arises during generation, mean."
+    ),
+    _t.step(
+        "staleness_in_flight_versions_max", "versions", "Part of the staleness that arises during generation, largest."
+    ),
+    _t.step("staleness_in_queue_versions_mean", "versions", "Part of the staleness that arises in the queue, mean."),
+    _t.step("staleness_in_queue_versions_max", "versions", "Part of the staleness that arises in the queue, largest."),
     _t.step("token_staleness_versions_mean", "versions", "Staleness over loss tokens, mean."),
     _t.step("mixed_version_ratio", "ratio", "Share of rollouts whose tokens span several policy versions."),
     _t.step("stale_dropped_rollouts", "rollouts", "Rollouts dropped as too stale during the step."),
-    _t.step("dispatch_gate_wait_seconds", "seconds", "Time dispatch was held until the trainer published a policy."),
+    _t.step("dispatch_gate_wait_seconds", "seconds", "Time that dispatch waited for the trainer to publish a policy."),
 )

@@ -32,7 +32,7 @@ MOST: Mapping[str, tuple[float, float]] = {
 # The laws are those of the run's own neighbourhood: what is proportional there is not at a thousand times of it.
 REACH = 8.0
 _SCALED = {
-    "concurrency": "rollouts in flight", "oversampling": "rollouts begun per one that is kept",
+    "concurrency": "rollouts in flight", "oversampling": "rollouts started per rollout kept",
     "group_size": "rollouts per group", "max_response_tokens": "tokens", "max_staleness": "versions",
 }  # fmt: skip
 

@@ -153,7 +153,7 @@ NEEDS: Mapping[str, str] = {
     "engines": "how many engines there are: add their /metrics as targets",
     "group_size": "rollouts per group: state group_size in [run.NAME.facts]",
     "solve_ratio": "how often tasks are solved: send rollout records with `solved`",
-    "oversampling": "rollouts begun per one that is kept: send rollout records with `exit`, or state oversampling in "
+    "oversampling": "rollouts started per rollout kept: send rollout records with `exit`, or state oversampling in "
     "[run.NAME.facts]",
     "zero_advantage": "the share of groups without a gradient: log it, or send rollout records",
     "filtered": "whether groups without a gradient are dropped before training: state filters_zero_advantage (1 or 0) "
