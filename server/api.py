@@ -156,7 +156,7 @@ def _verdicts(api: FastAPI, reader: Reader) -> None:
             float | None, Query(ge=0, le=LAST, description="epoch seconds; default: a day before end")
         ] = None,
         end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_POINTS, description="maximum number of changes; the newest are returned")] = 1000,
+        limit: Annotated[int, Query(ge=1, le=MAX_POINTS, description="return the newest changes only")] = 1000,
     ) -> list[dict[str, Any]]:
         """The verdict over time: one row from each change of outcome or cause to the next, oldest first.
 

@@ -20,7 +20,7 @@ def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
     # Not async: what it does (a lock, a thread's start) is done on a thread, and the reading on one of its own.
     @api.post("/api/v1/runs/{run}/preflight", status_code=202, tags=["preflight"])
     def begin(run: str) -> dict[str, Any]:
-        """Starts a pre-flight: reads every target of the run once, changes nothing. One at a time, every 30 s at most."""
+        """Starts a pre-flight: reads every target once, changes nothing. One at a time, every 30 s at most."""
         reader.preflight(run)
         try:
             return shape.preflight(run, preflights.begin(run))

@@ -90,7 +90,7 @@ def _pushes(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], 
         "/api/v1/runs/{run}/rollouts", tags=["rollouts"], openapi_extra=_documented("rollout_id", rollout_push.FIELDS)
     )
     async def rollouts(run: str, request: Request) -> Response:
-        """Accepts records (JSON or NDJSON), idempotent by id, in parts and any order; bad lines are listed by number."""
+        """Accepts records (JSON or NDJSON), idempotent by id, in any order; bad lines are listed by number."""
         return await turns.taken(partial(take, "rollouts", run), request)
 
     @api.post(

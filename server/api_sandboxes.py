@@ -41,7 +41,7 @@ def add_sandboxes(
     ) -> dict[str, Any]:
         """Sandboxes of the run, from its providers or pushed, newest first, with the funnel.
 
-        In the funnel, `first_exec` counts sandboxes that ran a command, of the `first_exec_of` whose source reports that
+        In the funnel, `first_exec` counts sandboxes that ran a command, of the `first_exec_of` whose source reports it
         (null: none). `met_ended` had ended before they were first read; with any, failures / `requested` is not valid.
         """
         rows = reader.sandboxes(run, state, dangling=dangling, find=find, limit=limit, before=before)

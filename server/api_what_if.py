@@ -24,7 +24,7 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
         move_gpus: Annotated[
             int, _within("move_gpus", "GPUs from the trainer to the generator, or back if negative")
         ] = 0,
-        add_engines: Annotated[int, _within("add_engines", "additional engines on additional GPUs; negative: removed")] = 0,
+        add_engines: Annotated[int, _within("add_engines", "engines on additional GPUs; negative: removed")] = 0,
         concurrency: Annotated[int | None, _within("concurrency", "rollouts in flight")] = None,
         oversampling: Annotated[float | None, _within("oversampling", "rollouts started per rollout kept")] = None,
         group_size: Annotated[int | None, _within("group_size", "rollouts per group")] = None,

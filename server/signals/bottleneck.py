@@ -18,7 +18,8 @@ SIGNAL = Signal(
     title="Bottleneck",
     unit="",
     actor="trainer",
-    help="1 for the verdict's outcome, 0 for every other: what holds the run back now, or that it is not known.",
+    help="1 for the current outcome of the verdict, 0 for every other: what limits the run now, or that this is "
+    "unknown.",
     inputs=(),
     cadence="tick",
     compute=_none_yet,

@@ -29,7 +29,7 @@ SIGNAL = Signal(
     title="Cost over its target",
     unit="ratio",
     actor="trainer",
-    help="Dollars per million trained tokens over the target price of [run.NAME.cost]; above 1 is too dear.",
+    help="Dollars per million trained tokens / target price of [run.NAME.cost]; above 1 the run is too expensive.",
     inputs=(TOKENS, SANDBOX),
     cadence="tick",
     **fold(_remember),

@@ -18,10 +18,10 @@ SIGNAL = Signal(
     title="Cost",
     unit="usd/h",
     actor="trainer",
-    help="Dollars an hour: GPUs by the price of their type, counted once where trainer and generator share them, and "
-    "the sandboxes where their price is told.",
+    help="Dollars per hour: GPUs at the price of their type, counted once if trainer and generator share them, and "
+    "sandboxes if their price is reported.",
     inputs=(SANDBOX,),
     cadence="tick",
     compute=_compute,
-    hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/cost.md)",
+    hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/concepts/cost.md)",
 )

@@ -47,10 +47,10 @@ SIGNAL = Signal(
     title="Cost of a million tokens",
     unit="usd",
     actor="trainer",
-    help="Dollars of the whole run per million tokens: trained (loss tokens of the last 10 steps, by the wall time "
-    "between them: restarts and evaluation included), sampled and prefilled (5 minutes).",
+    help="Dollars of the whole run per million tokens: trained (loss tokens of the last 10 steps over the wall time "
+    "between them, including restarts and evaluation), sampled and prefilled (5 minutes).",
     inputs=(TOKENS, "generator_tokens_total", "generator_prompt_tokens_total", SANDBOX),
     cadence="tick",
     **fold(_remember),
-    hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/cost.md)",
+    hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/concepts/cost.md)",
 )

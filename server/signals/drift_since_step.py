@@ -11,8 +11,8 @@ SIGNAL = Signal(
     title="Drift since",
     unit="step",
     actor="generator",
-    help="The step with which it left its first steps' level for good, of response_length, turns, tool_calls and "
-    "prefill_decode (two-sided Page-Hinkley test, and at least 16 % away); unknown while it stands there.",
+    help="Step at which a behaviour left its initial level permanently (response_length, turns, tool_calls, "
+    "prefill_decode; two-sided Page-Hinkley test and at least 16 % away); unknown if it has not.",
     inputs=tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs)))),
     cadence="step",
     hint=_HINT,

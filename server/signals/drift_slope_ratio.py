@@ -11,8 +11,8 @@ SIGNAL = Signal(
     title="Drift per step",
     unit="ratio",
     actor="generator",
-    help="Change per step as a share of the first steps' level: Theil-Sen slope of the last 30 steps, of "
-    "response_length, turns, tool_calls and prefill_decode.",
+    help="Change per step as a share of the initial level: Theil-Sen slope of the last 30 steps, of response_length, "
+    "turns, tool_calls and prefill_decode.",
     inputs=tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs)))),
     cadence="step",
     hint=_HINT,

@@ -15,8 +15,8 @@ SIGNAL = Signal(
     title="Request time",
     unit="seconds",
     actor="generator",
-    help="Arrival of a request to its last token, of requests that ended: p50, p95, p99 and mean over 5 minutes; "
-    "a quantile below the engines' first bucket edge is left out.",
+    help="Time from arrival to last token, of requests that ended: p50, p95, p99 and mean over 5 minutes. Quantiles "
+    "below the first bucket edge are left out.",
     inputs=("e2e_request_seconds",),
     cadence="tick",
     compute=_compute,

@@ -28,8 +28,8 @@ SIGNAL = Signal(
     title="Production held",
     unit="ratio",
     actor="queue",
-    help="Share of the last 10 steps in which production was held: by a full queue (backpressure), or because dispatch "
-    "waits for the next policy (gate).",
+    help="Share of the last 10 steps in which production was held back: by a full queue (backpressure), or because "
+    "dispatch waited for the next policy (gate).",
     inputs=("trainer_step_seconds", *BY.values()),
     cadence="step",
     compute=not_in_sync(SYNC_HAS_NO_QUEUE, _compute),

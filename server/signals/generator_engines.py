@@ -18,8 +18,8 @@ SIGNAL = Signal(
     title="Engines",
     unit="engines",
     actor="generator",
-    help="Engines by state: up, down, paused, asleep, hung (requests run and nothing moves for 60 s), silent (answers "
-    "without its numbers, or left within 5 minutes a page that answers).",
+    help="Engines by state: up, down, paused, asleep, hung (requests run and nothing moves for 60 s), silent (the "
+    "page responds but no longer contains this engine's metrics).",
     inputs=INPUTS,
     cadence="tick",
     compute=_compute,

@@ -29,7 +29,8 @@ SIGNAL = Signal(
     title="Finish reasons",
     unit="ratio",
     actor="generator",
-    help="Share of each finish reason in the requests that ended within 5 minutes; turns, eval and retries included.",
+    help="Share of each finish reason among requests that ended within 5 minutes, including turns, evaluation and "
+    "retries.",
     inputs=(_METRIC,),
     cadence="tick",
     compute=_compute,

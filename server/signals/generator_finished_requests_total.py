@@ -7,7 +7,8 @@ COUNTER = Counter(
     title="Finished requests",
     unit="requests",
     actor="generator",
-    help="Requests the engines finished since Rollscope watches, by finish reason; turns, eval and retries count.",
+    help="Requests that engines finished since Rollscope began to watch them, by finish reason, including turns, "
+    "evaluation and retries.",
     metric="generator_requests_finished_total",
     of="counter",
     by=("reason",),

@@ -23,8 +23,8 @@ SIGNAL = Signal(
     title="Frozen",
     unit="",
     actor="generator",
-    help=f"1 for an engine that answers with requests running while no token is counted and no cache moves for "
-    f"{FROZEN_SECONDS:.0f} s; 0 for the others, paused and sleeping ones too.",
+    help="1 for an engine that answers with running requests while no token is counted and no cache changes for "
+    f"{FROZEN_SECONDS:.0f} s; 0 for the others, including paused and sleeping engines.",
     inputs=("generator_requests_running", *SIGNS, *HELD),
     cadence="tick",
     compute=_compute,

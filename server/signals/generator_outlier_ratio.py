@@ -103,9 +103,10 @@ SIGNAL = Signal(
     title="Uneven engines",
     unit="ratio",
     actor="generator",
-    help="Requests (running and waiting) of the idlest and the busiest engine over the median of the others, 5 minutes "
-    "of whole steps. Named are up to three that are slow: with as many requests as the others less than half of their "
-    "tokens per second and running request; where none is, up to three below half of the load and three above twice.",
+    help="Requests (running and waiting) of the least and the most loaded engine / median of the others, 5 minutes of "
+    "whole steps. Up to three slow engines are named: as many requests as the others, less than half of their tokens "
+    "per second and running request. If none is slow, up to three with less than half of the load and three with more "
+    "than twice the load.",
     inputs=(_RUNNING, _WAITING, "generator_tokens_total", "generator_asleep"),
     cadence="tick",
     compute=_compute,

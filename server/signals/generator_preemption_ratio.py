@@ -60,8 +60,8 @@ SIGNAL = Signal(
     title="Preemptions per request",
     unit="ratio",
     actor="generator",
-    help="Requests preempted for want of KV cache per finished request over 5 minutes, all engines together; what a "
-    "pause for a weight update preempts with the cache far from full does not count.",
+    help="Requests preempted for lack of KV cache per finished request over 5 minutes, all engines together. "
+    "Preemptions by a pause for a weight update are not counted while the cache is far from full.",
     inputs=(_PREEMPTED, _FINISHED, "generator_requests_running", _USAGE),
     cadence="tick",
     compute=_compute,

@@ -20,7 +20,8 @@ SIGNAL = Signal(
     title="Prefill to decode",
     unit="ratio",
     actor="generator",
-    help="Prompt tokens per generated token over 5 minutes, all engines together; prompts found in the cache included.",
+    help="Prompt tokens per generated token over 5 minutes, all engines together, including prompt tokens found in "
+    "the cache.",
     inputs=("generator_prompt_tokens_total", "generator_tokens_total"),
     cadence="tick",
     compute=_compute,

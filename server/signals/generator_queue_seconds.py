@@ -15,8 +15,8 @@ SIGNAL = Signal(
     title="Queue time",
     unit="seconds",
     actor="generator",
-    help="Time a request waited for a slot, of requests that ended: p50, p95, p99 and mean over 5 minutes; "
-    "a quantile below the engines' first bucket edge is left out.",
+    help="Time a request waited for a slot, of requests that ended: p50, p95, p99 and mean over 5 minutes. Quantiles "
+    "below the first bucket edge are left out.",
     inputs=("generator_queue_seconds",),
     cadence="tick",
     compute=_compute,

@@ -32,8 +32,8 @@ SIGNAL = Signal(
     title="Engine staleness",
     unit="versions",
     actor="generator",
-    help="Newest policy version minus the version an engine serves: mean and worst engine; unknown where they do not "
-    "count the same.",
+    help="Newest policy version - version that an engine serves: mean and worst engine. Unknown if the two count "
+    "differently.",
     inputs=("generator_policy_version",),
     cadence="tick",
     compute=_compute,

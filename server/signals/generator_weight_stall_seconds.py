@@ -15,8 +15,8 @@ SIGNAL = Signal(
     title="Weight update time",
     unit="seconds",
     actor="generator",
-    help="Seconds of the last 5 minutes in which an engine was paused, as far as its pages tell, or answered calls "
-    "that bring weights in (not /collective_rpc, which may be anything): least, mean and most over engines.",
+    help="Seconds of the last 5 minutes in which an engine was paused (if its page reports that) or answered calls "
+    "that load weights (except /collective_rpc, which may be anything): minimum, mean and maximum over engines.",
     inputs=(*INPUTS, PAUSED),
     cadence="tick",
     compute=_compute,

@@ -15,8 +15,8 @@ SIGNAL = Signal(
     title="Weight updates",
     unit="updates",
     actor="generator",
-    help="Weight updates an engine took within 5 minutes: "
-    "the fewest, the mean and the most; fewest below most is an engine left behind.",
+    help="Weight updates per engine within 5 minutes: minimum, mean and maximum. A minimum below the maximum means "
+    "that an engine is left behind.",
     inputs=INPUTS,
     cadence="tick",
     compute=_compute,

@@ -26,7 +26,8 @@ SIGNAL = Signal(
     title="GPU activity",
     unit="ratio",
     actor="generator",
-    help="Busiest of tensor cores, memory and engines, mean over GPUs; time-weighted over 5 minutes of whole steps.",
+    help="Highest activity of tensor cores, memory and engines per GPU, mean over GPUs; time-weighted over 5 minutes "
+    "of whole steps.",
     inputs=ACTIVITIES,
     cadence="tick",
     compute=_compute,

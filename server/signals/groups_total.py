@@ -7,8 +7,8 @@ COUNTER = Counter(
     title="Groups",
     unit="groups",
     actor="queue",
-    help="Train groups that were complete, each counted once, by outcome: mixed (a gradient), all_solved, none_solved, "
-    "equal_unknown, too_few_valid; from records that tell of all.",
+    help="Completed training groups, each counted once, by outcome: mixed (has a gradient), all_solved, none_solved, "
+    "equal_unknown, too_few_valid. Needs records of all rollouts.",
     metric="group_closed",
     of="rollout",
     by=("outcome",),

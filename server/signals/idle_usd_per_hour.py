@@ -14,10 +14,10 @@ SIGNAL = Signal(
     title="Idle cost",
     unit="usd/h",
     actor="trainer",
-    help="Dollars an hour of GPUs with nothing to work on, by cause; the causes add up to the total. The trainer's by "
-    "its last 10 steps, the engines' by the 5 minutes in which no request ran or they were paused or down.",
+    help="Dollars per hour of GPUs without work, by cause; the causes add up to the total. Trainer causes cover its "
+    "last 10 steps. Engine causes cover the last 5 minutes without requests, paused or down.",
     inputs=(*STEP_INPUTS, *INPUTS),
     cadence="tick",
     compute=_compute,
-    hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/cost.md)",
+    hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/concepts/cost.md)",
 )

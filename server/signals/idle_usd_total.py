@@ -7,8 +7,8 @@ COUNTER = Counter(
     title="Idle cost so far",
     unit="usd",
     actor="trainer",
-    help="Dollars of idle GPUs by cause: idle_usd_per_hour added up over the time between ticks; what nobody watched "
-    "for more than a minute adds nothing.",
+    help="Dollars of idle GPUs by cause: idle_usd_per_hour added up over the time between ticks. Gaps of more than a "
+    "minute are not counted.",
     metric="idle_usd_per_hour",
     of="signal",
     by=("cause",),

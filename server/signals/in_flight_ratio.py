@@ -26,8 +26,8 @@ SIGNAL = Signal(
     title="In flight, of the cap",
     unit="ratio",
     actor="generator",
-    help="Rollouts under way now (not those that only wait for a reward, their group or the trainer) over the cap on "
-    "them.",
+    help="Rollouts in flight now / their maximum, without rollouts that only wait for a reward, their group or the "
+    "trainer.",
     inputs=("in_flight_rollouts", "in_flight_capacity_rollouts"),
     cadence="tick",
     compute=_compute,

@@ -46,8 +46,7 @@ SIGNAL = Signal(
     unit="rollouts",
     actor="generator",
     help="Rollouts in flight by state: waiting_slot, booting, generating, in_tool, scoring, waiting_group, queued, "
-    "gated, from records that tell of them while they run; else as the newest report counts those not yet "
-    "complete.",
+    "gated, from records that are written during a rollout; otherwise the newest report of incomplete rollouts.",
     inputs=("in_flight_rollouts",),
     cadence="tick",
     compute=_compute,

@@ -24,8 +24,8 @@ SIGNAL = Signal(
     title="Infra failures",
     unit="ratio",
     actor="sandbox",
-    help="Share of the rollouts that left which their infrastructure lost (exit infra_error), since the last 10 "
-    "consumed versions began; their rewards are no honest zeros and count nowhere; from records.",
+    help="Share of finished rollouts lost to infrastructure failures (exit infra_error) since the last 10 consumed "
+    "versions began. Their zero rewards are excluded everywhere. Needs rollout records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

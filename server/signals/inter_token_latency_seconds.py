@@ -15,8 +15,8 @@ SIGNAL = Signal(
     title="Time between tokens",
     unit="seconds",
     actor="generator",
-    help="Gap between two tokens of a request: p50, p95, p99 and mean over 5 minutes; "
-    "a quantile below the engines' first bucket edge is left out.",
+    help="Time between two tokens of a request: p50, p95, p99 and mean over 5 minutes. Quantiles below the first "
+    "bucket edge are left out.",
     inputs=("inter_token_latency_seconds",),
     cadence="tick",
     compute=_compute,

@@ -23,8 +23,8 @@ SIGNAL = Signal(
     title="KV cache per engine",
     unit="ratio",
     actor="generator",
-    help="Used share of the KV cache of the emptiest, the mean and the fullest engine; 5 minutes of whole steps. "
-    "With the names of up to three at 90 % or more.",
+    help="Used share of the KV cache of the emptiest, the average and the fullest engine; 5 minutes of whole steps. "
+    "Up to three engines at 90 % or more are named.",
     inputs=("generator_requests_running", "kv_cache_usage_ratio", "generator_asleep"),
     cadence="tick",
     compute=_compute,

@@ -15,8 +15,9 @@ SIGNAL = Signal(
     title="KV ceiling",
     unit="requests",
     actor="generator",
-    help="Requests the engines can run at once: KV capacity by the mean length of running sequences, at most the "
-    "engine's own limit (or the fact `max_num_seqs`), summed; unknown below 5 % usage and asleep.",
+    help="Requests that the engines can run at once: KV capacity / mean length of running sequences, at most the "
+    "engine's own limit (or the fact `max_num_seqs`), summed over engines. Unknown below 5 % usage and while engines "
+    "sleep.",
     inputs=INPUTS,
     cadence="tick",
     compute=_compute,

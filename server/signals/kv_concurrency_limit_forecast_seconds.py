@@ -139,9 +139,9 @@ SIGNAL = Signal(
     title="KV ceiling ahead",
     unit="seconds",
     actor="generator",
-    help="Time until the KV ceiling is below the rollouts to be in flight (the fact `max_in_flight`, the "
-    "orchestrator's cap, or what runs and waits now), at the present slope of the live length (Theil-Sen over up to 36 "
-    "points) and at the ends of its 95 % interval; 0 when it is crossed, unknown without a trend.",
+    help="Time until the KV ceiling falls below the intended rollouts in flight (the fact `max_in_flight`, the "
+    "orchestrator's cap, or what runs and waits now), at the current slope of the sequence length (Theil-Sen over up "
+    "to 36 points) and at the ends of its 95 % interval. 0 if it is crossed; unknown without a trend.",
     inputs=tuple(dict.fromkeys((*INPUTS, *_LOAD, _CAPACITY))),
     cadence="tick",
     hint=HINT,

@@ -20,8 +20,8 @@ SIGNAL = Signal(
     title="Live sequence length",
     unit="tokens",
     actor="generator",
-    help="Mean tokens of a running sequence over 5 minutes of whole steps: the engines' sum of lengths, else "
-    "the tokens in their KV caches, per running request.",
+    help="Mean tokens of a running sequence over 5 minutes of whole steps: the engines' sum of lengths, or else the "
+    "tokens in their KV caches, per running request.",
     inputs=INPUTS,
     cadence="tick",
     compute=_compute,

@@ -23,8 +23,8 @@ SIGNAL = Signal(
     title="Turns on old state",
     unit="ratio",
     actor="sandbox",
-    help="Share of turns played on state that an older policy made, of rollouts consumed at the last 10 versions; an "
-    "upper bound where records do not tell which turns changed anything.",
+    help="Share of turns on an environment state that an older policy produced, of rollouts consumed at the last 10 "
+    "versions. An upper bound if records do not mark the turns that change the state.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

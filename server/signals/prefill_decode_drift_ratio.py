@@ -14,10 +14,9 @@ SIGNAL = Signal(
     title="Prefill to decode drift",
     unit="ratio",
     actor="generator",
-    help="Prompt tokens per generated token, median of the last 10 steps against the run's own first steps (30 after 5 "
-    "of burn-in, or the first 10 of a run that drifts from its start): as the trainer "
-    "logs both, else as the engines counted over 5 minutes, then of steps that are "
-    "5 minutes apart.",
+    help="Prompt tokens per generated token, median of the last 10 steps / the run's own first steps (30 after 5 of "
+    "burn-in, or the first 10 of a run that drifts from its start). From the trainer's log of both, or else from the "
+    "engines' counters over 5 minutes, for steps that are 5 minutes apart.",
     inputs=("trainer_step_seconds", *PREFILL_DECODE.inputs),
     cadence="step",
     hint=_HINT,

@@ -55,9 +55,9 @@ SIGNAL = Signal(
     title="Production",
     unit="samples/s",
     actor="generator",
-    help="Rollouts per second that were dispatched, completed (made to their end), delivered (consumed by the trainer)"
-    " and trainable (delivered, not staler than the run's bound, with an advantage), over the last 10 consumed "
-    "versions; from records.",
+    help="Rollouts per second that were dispatched, completed (generated to their end), delivered (consumed by the "
+    "trainer) and trainable (delivered, within the run's staleness bound, with an advantage), over the last 10 "
+    "consumed versions. Needs rollout records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

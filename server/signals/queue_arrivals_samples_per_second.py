@@ -94,8 +94,8 @@ SIGNAL = Signal(
     title="Arrivals at the queue",
     unit="samples/s",
     actor="queue",
-    help="Samples reaching the queue per second: trained + dropped as stale + growth of the queue, all over the last "
-    "10 steps. More than the trainer's capacity: it is the trainer that holds the run back.",
+    help="Samples that reach the queue per second: trained + dropped as stale + growth of the queue, over the last 10 "
+    "steps. If this exceeds the trainer's capacity, the trainer limits the run.",
     inputs=("trainer_step_seconds", "trainer_samples", "stale_dropped_rollouts", *INPUTS),
     cadence="step",
     compute=not_in_sync(SYNC_HAS_NO_QUEUE, _compute),

@@ -14,9 +14,9 @@ SIGNAL = Signal(
     title="Response length drift",
     unit="ratio",
     actor="generator",
-    help="Median response length of the last 10 steps against the run's own first steps (30 after 5 of burn-in, or "
-    "the first 10 of a run that drifts from its start), by environment where records name it; the truncation "
-    "ratio beside it.",
+    help="Median response length of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the "
+    "first 10 of a run that drifts from its start), by environment if records name it. Compare with the truncation "
+    "ratio.",
     inputs=RESPONSE_LENGTH.inputs,
     cadence="step",
     hint=_HINT,

@@ -37,8 +37,8 @@ SIGNAL = Signal(
     title="Response length",
     unit="tokens",
     actor="generator",
-    help="Response tokens per trained rollout of the last 10 consumed versions; of a trainer's log: mean of the last "
-    "10 steps' means by the samples of each, mean of their p90s, max of their maxima.",
+    help="Response tokens per trained rollout of the last 10 consumed versions. From a trainer's log: mean of the "
+    "last 10 steps' means, weighted by samples; mean of their p90s; maximum of their maxima.",
     inputs=("response_tokens_mean", "response_tokens_p90", "response_tokens_max", "trainer_samples"),
     cadence="step",
     compute=either(distribution("response_tokens", "response_tokens", "mean", "p50", "p90", "p99", "max"), _logged),

@@ -23,8 +23,8 @@ SIGNAL = Signal(
     title="Reward",
     unit="reward",
     actor="trainer",
-    help="Reward of the trained rollouts of the last 10 consumed versions, mean and standard deviation; of a trainer's"
-    " log the means of the last 10 steps.",
+    help="Reward of the trained rollouts of the last 10 consumed versions, mean and standard deviation. From a "
+    "trainer's log: means of the last 10 steps.",
     inputs=("reward_mean", "reward_std"),
     cadence="step",
     compute=either(_recorded, stats(_HINT, ("mean", "reward_mean", average), ("std", "reward_std", average))),

@@ -123,8 +123,8 @@ SIGNAL = Signal(
     title="Reward flat for",
     unit="steps",
     actor="trainer",
-    help="Steps over which the mean reward has not risen, 0 while it rises or cannot be told: the longest window of 30 "
-    "points and more up to now whose Theil-Sen rise is, at the upper end of its 95 % interval, below a tenth of the "
+    help="Steps over which the mean reward has not risen; 0 while it rises or is unknown. The longest window of at "
+    "least 30 points up to now whose Theil-Sen rise, at the upper end of its 95 % interval, is below a tenth of the "
     "spread of rewards over rollouts.",
     inputs=("reward_mean", "reward_std"),
     cadence="step",

@@ -25,8 +25,8 @@ SIGNAL = Signal(
     title="Exits",
     unit="ratio",
     actor="queue",
-    help="Share of each exit in the rollouts that left since the last 10 consumed versions began; what is in flight is"
-    " in none; from records.",
+    help="Share of each exit among the rollouts that left since the last 10 consumed versions began, without rollouts "
+    "in flight. Needs rollout records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

@@ -42,7 +42,7 @@ SIGNAL = Signal(
     unit="seconds",
     actor="generator",
     help="Mean seconds per rollout by phase: setup (environment, sandbox), model, tools, scoring, and all (start to "
-    "end), as the trainer logs them, last 10 steps.",
+    "end), from the trainer's log, last 10 steps.",
     inputs=(*PHASES.values(), "tool_call_seconds_mean", "tool_calls_mean"),
     cadence="step",
     compute=_compute,

@@ -33,8 +33,8 @@ SIGNAL = Signal(
     title="Sample age",
     unit="seconds",
     actor="queue",
-    help="Age of the oldest finished rollout that waits for its group or the trainer now, and p95 of the ages at which "
-    "rollouts were consumed (last 10 versions), since their generation ended; from records.",
+    help="Time since the end of generation: of the oldest finished rollout that waits for its group or the trainer "
+    "now, and p95 over rollouts when they were consumed (last 10 versions). Needs rollout records.",
     inputs=(),
     cadence="tick",
     compute=_compute,

@@ -24,7 +24,8 @@ SIGNAL = Signal(
     title="Sandbox cost",
     unit="usd/h",
     actor="sandbox",
-    help="Dollars an hour for sandboxes: the provider's own rate for the account, else the run's live ones.",
+    help="Dollars per hour for sandboxes: the provider's rate for the account, or else that of the run's live "
+    "sandboxes.",
     inputs=("sandbox_cost_usd_per_hour",),
     cadence="tick",
     compute=_compute,

@@ -7,7 +7,7 @@ COUNTER = Counter(
     title="Spin-ups",
     unit="sandboxes",
     actor="sandbox",
-    help="Sandboxes whose spin-up is known; on the wire the histogram sandbox_spinup_seconds.",
+    help="Sandboxes with a known spin-up time; on /metrics the histogram sandbox_spinup_seconds.",
     metric="sandbox_spinup",
     of="sandbox",
 )

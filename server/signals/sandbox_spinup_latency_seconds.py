@@ -65,8 +65,8 @@ SIGNAL = Signal(
     title="Sandbox spin-up",
     unit="seconds",
     actor="sandbox",
-    help="Requested to ready, of sandboxes that became ready within 5 minutes, by image cached or built; stragglers "
-    "are not in it until they end.",
+    help="Time from requested to ready, of sandboxes that became ready within 5 minutes, by cached or built image. "
+    "Pending sandboxes are not included.",
     inputs=("sandbox_spinup_seconds",),
     cadence="tick",
     compute=_compute,

@@ -7,7 +7,7 @@ COUNTER = Counter(
     title="Spin-up seconds",
     unit="seconds",
     actor="sandbox",
-    help="Seconds from requested to ready, summed over sandboxes; on the wire the histogram sandbox_spinup_seconds.",
+    help="Seconds from requested to ready, summed over sandboxes; on /metrics the histogram sandbox_spinup_seconds.",
     metric="sandbox_spinup",
     of="sandbox",
 )

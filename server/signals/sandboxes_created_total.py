@@ -7,7 +7,7 @@ COUNTER = Counter(
     title="Sandboxes created",
     unit="sandboxes",
     actor="sandbox",
-    help="Sandboxes of the run that were met, each id counted once.",
+    help="Sandboxes of the run, each id counted once.",
     metric="sandbox_created",
     of="sandbox",
 )

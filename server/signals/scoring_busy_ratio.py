@@ -33,8 +33,8 @@ SIGNAL = Signal(
     title="Scorer busy",
     unit="ratio",
     actor="sandbox",
-    help="Seconds of scoring per second: of one scorer that takes a group at a time (asynchronous runs), or the share "
-    "of the step (synchronous ones); last 10 steps. Several scorers together may exceed 1.",
+    help="Seconds of scoring per second of a scorer that takes one group at a time (asynchronous runs), or the share "
+    "of the step (synchronous runs); last 10 steps. Several scorers together may exceed 1.",
     inputs=("reward_seconds", "trainer_step_seconds", "trainer_samples", "trainer_groups"),
     cadence="step",
     compute=_compute,

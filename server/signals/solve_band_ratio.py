@@ -19,8 +19,8 @@ SIGNAL = Signal(
     title="Productive groups",
     unit="ratio",
     actor="queue",
-    help="Share of complete groups whose solve rate is between 0.2 and 0.8, where most of the gradient is; last 10 "
-    "consumed versions, from records.",
+    help="Share of completed groups whose solve rate is between 0.2 and 0.8, where most of the gradient is; last 10 "
+    "consumed versions. Needs rollout records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

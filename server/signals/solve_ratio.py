@@ -22,8 +22,9 @@ SIGNAL = Signal(
     title="Solve rate",
     unit="ratio",
     actor="queue",
-    help="Share of a group's members that solved the task (their word, or the largest possible reward), mean and "
-    "median over the complete groups of the last 10 consumed versions; failed ones count nowhere; from records.",
+    help="Share of a group's members that solved the task (as reported, or with the largest possible reward), mean "
+    "and median over the completed groups of the last 10 consumed versions, without failed members. Needs rollout "
+    "records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

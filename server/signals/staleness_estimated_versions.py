@@ -65,8 +65,8 @@ SIGNAL = Signal(
     title="Estimated staleness",
     unit="versions",
     actor="queue",
-    help="Staleness that follows from how long groups take, how many samples wait and how often versions are published"
-    " (asynchronous runs; +-1): beside the observed one; last 10 consumed versions, from records.",
+    help="Staleness estimated from the duration of groups, the waiting samples and the rate of published versions "
+    "(asynchronous runs, error about 1 version); last 10 consumed versions. Needs rollout records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

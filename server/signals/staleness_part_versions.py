@@ -22,8 +22,8 @@ SIGNAL = Signal(
     title="Staleness by part",
     unit="versions",
     actor="queue",
-    help="Mean trajectory staleness by where it came about: in flight, waiting for the group, in the queue; they add "
-    "up to the mean of the rollouts whose parts are known; last 10 consumed versions, from records.",
+    help="Mean trajectory staleness by where it arises: in flight, waiting for the group, in the queue. The parts add "
+    "up to the mean of the rollouts whose parts are known; last 10 consumed versions. Needs rollout records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

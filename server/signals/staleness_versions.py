@@ -1,6 +1,6 @@
 """How old what the trainer trains on is, in policy versions, at three levels.
 
-From rollout records (docs/rollouts.md) all three; from what a trainer logs the trajectory's alone. Synchronous runs
+Rollout records (docs/reference/rollouts.md) give all three, a trainer's log the trajectory's alone. Synchronous runs
 train on what the current policy produced: 0 by definition. At the run's own bound, staleness says only that generation
 is ahead: it saturates there whatever the bottleneck (TRL async at `max_staleness`). What was dropped as stale is in
 `rollout_exit_ratio`: staleness of the trained alone is survivor-biased at the bound.
@@ -72,9 +72,9 @@ SIGNAL = Signal(
     title="Policy staleness",
     unit="versions",
     actor="queue",
-    help="Policy versions between what made a trained rollout and its consumption: its oldest token (trajectory), the "
-    "mean token, the state of its environment; mean, p95 and max over the last 10 consumed versions. Of a "
-    "trainer's log: mean of the last 10 steps' means, max of their maxima.",
+    help="Policy versions between generation and consumption of a trained rollout: of its oldest token (trajectory), "
+    "its mean token, the state of its environment; mean, p95 and maximum over the last 10 consumed versions. From a "
+    "trainer's log: mean of the last 10 steps' means, maximum of their maxima.",
     inputs=("staleness_versions_mean", "staleness_versions_max", "trainer_step_seconds"),
     cadence="step",
     compute=either(_recorded, _logged),

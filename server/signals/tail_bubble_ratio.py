@@ -42,8 +42,8 @@ SIGNAL = Signal(
     title="Tail bubble",
     unit="ratio",
     actor="generator",
-    help="1 - mean running requests / their peak, over the time any request runs, in the 5 minutes before the newest "
-    "step's end: engines that empty out while the slowest rollouts end.",
+    help="1 - mean running requests / their peak, over the time with running requests, in the 5 minutes before the "
+    "newest step's end: engines that empty while the slowest rollouts finish.",
     inputs=("generator_requests_running", "trainer_step_seconds"),
     cadence="step",
     compute=_compute,

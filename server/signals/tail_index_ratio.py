@@ -26,8 +26,8 @@ SIGNAL = Signal(
     title="Tail index",
     unit="ratio",
     actor="generator",
-    help="p99 / p50 of response tokens and of seconds from dispatch to end, of rollouts made to their end (trained or "
-    "not) since the last 10 consumed versions began; from records.",
+    help="p99 / p50 of response tokens and of seconds from dispatch to end, of completed rollouts (trained or not) "
+    "since the last 10 consumed versions began. Needs rollout records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

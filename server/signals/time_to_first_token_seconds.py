@@ -15,8 +15,8 @@ SIGNAL = Signal(
     title="Time to first token",
     unit="seconds",
     actor="generator",
-    help="Arrival of a request to its first token: p50, p95, p99 and mean over 5 minutes; "
-    "a quantile below the engines' first bucket edge is left out.",
+    help="Time from arrival to first token: p50, p95, p99 and mean over 5 minutes. Quantiles below the first bucket "
+    "edge are left out.",
     inputs=("time_to_first_token_seconds",),
     cadence="tick",
     compute=_compute,

@@ -11,8 +11,8 @@ SIGNAL = Signal(
     title="Tool calls",
     unit="calls",
     actor="sandbox",
-    help="Tool calls per trained rollout of the last 10 consumed versions; of a trainer's log the mean of the last 10 "
-    "steps.",
+    help="Tool calls per trained rollout of the last 10 consumed versions; from a trainer's log, the mean of the last "
+    "10 steps.",
     inputs=("tool_calls_mean",),
     cadence="step",
     compute=either(

@@ -11,8 +11,8 @@ SIGNAL = Signal(
     title="Tool calls drift",
     unit="ratio",
     actor="sandbox",
-    help="Median tool calls of the last 10 steps against the run's own first steps (30 after 5 of burn-in, or "
-    "the first 10 of a run that drifts from its start), by environment where records name it.",
+    help="Median tool calls of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10 "
+    "of a run that drifts from its start), by environment if records name it.",
     inputs=TOOL_CALLS.inputs,
     cadence="step",
     hint=_HINT,

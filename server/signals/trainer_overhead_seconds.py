@@ -31,8 +31,7 @@ SIGNAL = Signal(
     title="Overhead by cause",
     unit="seconds",
     actor="trainer",
-    help="Mean seconds per step by cause: weight_sync, checkpoint, eval, other (what the step does not name), last 10 "
-    "steps.",
+    help="Mean seconds per step by cause: weight_sync, checkpoint, eval, other (the rest of the step), last 10 steps.",
     inputs=("trainer_step_seconds", *PHASES.values()),
     cadence="step",
     compute=_compute,

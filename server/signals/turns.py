@@ -11,7 +11,7 @@ SIGNAL = Signal(
     title="Turns",
     unit="turns",
     actor="generator",
-    help="Turns per trained rollout of the last 10 consumed versions; of a trainer's log the mean of the last 10 "
+    help="Turns per trained rollout of the last 10 consumed versions; from a trainer's log, the mean of the last 10 "
     "steps.",
     inputs=("turns_mean",),
     cadence="step",

@@ -11,8 +11,8 @@ SIGNAL = Signal(
     title="Turns drift",
     unit="ratio",
     actor="generator",
-    help="Median turns of the last 10 steps against the run's own first steps (30 after 5 of burn-in, or "
-    "the first 10 of a run that drifts from its start), by environment where records name it.",
+    help="Median turns of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10 of a "
+    "run that drifts from its start), by environment if records name it.",
     inputs=TURNS.inputs,
     cadence="step",
     hint=_HINT,

@@ -4,7 +4,7 @@ from server.signals._engines import INPUTS
 from server.signals._idle import over, parts
 from server.signals._model import Answer, NotApplicable, Signal, Unknown, Value, View
 
-_HINT = "set [run.NAME.cost]: how many GPUs the generator has, and their type or price (docs/cost.md)"
+_HINT = "set [run.NAME.cost]: how many GPUs the generator has, and their type or price (docs/concepts/cost.md)"
 
 
 def _compute(view: View) -> Answer:
@@ -28,8 +28,8 @@ SIGNAL = Signal(
     title="Underused",
     unit="usd/h",
     actor="generator",
-    help="Dollars an hour of the generator's GPUs while they work, by the share of their KV ceiling that is free; low "
-    "occupancy is not idle, so it is no part of idle_usd_per_hour.",
+    help="Dollars per hour of working generator GPUs, times the free share of their KV ceiling. Low occupancy is not "
+    "idle, so this is not part of idle_usd_per_hour.",
     inputs=INPUTS,
     cadence="tick",
     compute=_compute,

@@ -35,8 +35,8 @@ SIGNAL = Signal(
     title="Zero advantage by environment",
     unit="ratio",
     actor="queue",
-    help="Share of completed groups without gradient by environment and difficulty: the 20 with most groups, all "
-    "others together; last 10 consumed versions, from records.",
+    help="Share of completed groups without a gradient, by environment and difficulty: the 20 largest, and all others "
+    "together; last 10 consumed versions. Needs rollout records.",
     inputs=(),
     cadence="step",
     compute=recorded(_compute),

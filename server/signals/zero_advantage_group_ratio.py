@@ -38,8 +38,8 @@ SIGNAL = Signal(
     title="Zero-advantage groups",
     unit="ratio",
     actor="queue",
-    help="Share of groups without gradient by cause (all solved, none solved, equal, too few rewards that count), of "
-    "completed and, from records, of admitted groups; last 10 steps.",
+    help="Share of groups without a gradient by cause (all solved, none solved, equal, too few valid rewards), of "
+    "completed groups and, from records, of admitted groups; last 10 steps.",
     inputs=TOTAL.inputs,
     cadence="step",
     compute=either(_recorded, _logged),

@@ -22,8 +22,8 @@ SIGNAL = Signal(
     title="Groups counted",
     unit="groups",
     actor="queue",
-    help="Number of groups that zero_advantage_ratio is a share of, by the same basis; of a trainer's log the groups "
-    "trained in the last 10 steps.",
+    help="Number of groups behind zero_advantage_ratio, on the same basis; from a trainer's log, the groups trained "
+    "in the last 10 steps.",
     inputs=TOTAL.inputs,
     cadence="step",
     compute=_compute,

@@ -22,8 +22,8 @@ SIGNAL = Signal(
     title="Zero advantage, at least",
     unit="ratio",
     actor="queue",
-    help="Lower end of the 95 % interval (Wilson) of zero_advantage_ratio by the number of groups behind it; the share "
-    "itself where a trainer's log has no number of groups.",
+    help="Lower end of the 95 % interval (Wilson) of zero_advantage_ratio, from the number of groups behind it; the "
+    "share itself if a trainer's log has no number of groups.",
     inputs=TOTAL.inputs,
     cadence="step",
     compute=_compute,

@@ -113,8 +113,8 @@ SIGNAL = Signal(
     title="Zero advantage",
     unit="ratio",
     actor="queue",
-    help="Share of groups whose rewards are all equal and so carry no gradient, all causes together; of completed "
-    "groups, and where records tell it of admitted ones; last 10 steps.",
+    help="Share of groups whose rewards are all equal, which therefore carry no gradient, all causes together; of "
+    "completed groups and, if records report it, of admitted groups; last 10 steps.",
     inputs=("groups_zero_advantage_ratio", "groups_all_solved_ratio", "groups_none_solved_ratio"),
     cadence="step",
     compute=_compute,
