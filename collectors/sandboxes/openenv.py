@@ -89,7 +89,7 @@ def _sessions(answer: Mapping[str, Any]) -> tuple[Sample, ...]:
 COLLECTOR = Collector(
     name="openenv",
     actor="sandbox",
-    reads="one OpenEnv environment server: health, metadata, sessions where told",
+    reads="one OpenEnv environment server: health, metadata, sessions if reported",
     versions="0.3.0 by source (385de5eb)",
     poll=poll,
     options=("name", "run_key", "state"),

@@ -83,9 +83,9 @@ FRAMEWORK = Framework(
         "trainer_wait_seconds",
     ),
     hints={
-        "trainer_mfu_ratio": "no key of its log tells FLOPs or MFU",
-        "in_flight_rollouts": "only its log lines tell running rollouts, and no key",
-        "queue_samples": "only its log lines tell accepted rollouts, and no key",
+        "trainer_mfu_ratio": "its log has no key for FLOPs or MFU",
+        "in_flight_rollouts": "only its log lines report running rollouts, no key does",
+        "queue_samples": "only its log lines report accepted rollouts, no key does",
         "turns_mean": "a multi-turn workflow: only it logs `rollout/num_turns`",
     },
 )

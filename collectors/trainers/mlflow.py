@@ -80,7 +80,7 @@ def _digest(framework: Framework, logs: Logs, cursor: Cursor) -> Reading:
 COLLECTOR = Collector(
     name="mlflow",
     actor="trainer",
-    reads="the newest run on an MLflow tracking server, of any framework known here",
+    reads="the newest run on an MLflow tracking server, of any supported framework",
     versions="3.17.2 by recorded answers",
     poll=poll,
     matches_server=mlflow_rest.matches_server,

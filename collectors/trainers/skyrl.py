@@ -73,9 +73,9 @@ FRAMEWORK = Framework(
     hints={
         "mismatch_kl": "it logs `policy/rollout_train_logprobs_abs_diff_mean`, which is no KL",
         "tool_calls": "no key of its log counts tool calls",
-        "in_flight_rollouts": "its log and gauges tell the buffer, not what is being generated",
+        "in_flight_rollouts": "its log and gauges report the buffer, not what is being generated",
         "trainer_mfu_ratio": "it logs `trainer/tokens_per_second_per_gpu` and no MFU",
-        "truncation_ratio": "no key of its log tells rollouts cut at the length limit",
+        "truncation_ratio": "its log has no key for rollouts cut at the length limit",
         "turns": "no key of its log counts turns (`generate/tokens_per_turn_mean` is tokens)",
         "queue_groups": "give the URL of a Ray metrics agent (SkyRL after 2026-07-24)",
         "trainer_phase_active": "give the URL of a Ray metrics agent (SkyRL after 2026-07-24)",

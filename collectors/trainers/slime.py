@@ -69,7 +69,7 @@ FRAMEWORK = Framework(
         "tool_calls": "no key of its log counts tool calls",
         "failure_ratio": "no key of its log counts failed rollouts or tool calls",
         "staleness_bound_ratio": "its log has no versions of samples, so no staleness to compare",
-        "discarded_rollout_ratio": "its log counts no rollouts that were thrown away, only why groups were filtered",
+        "discarded_rollout_ratio": "its log counts no discarded rollouts, only why groups were filtered",
         "turns_mean": "`--log-multi-turn`",
         "queue_samples": "give the job's printed log: the queue of a fully asynchronous run is only there",
         "groups_zero_advantage_ratio": "give wandb's run or the printed command, which have the batch size",

@@ -123,7 +123,7 @@ FRAMEWORK = Framework(
     hints={
         "turns_mean": "with the agent loop only: it logs `num_turns/mean`",
         "tool_calls_mean": "with tools only: it logs `tool_call_counts/mean`",
-        "groups_zero_advantage_ratio": "`algorithm.filter_groups` on: without it no scalar tells equal rewards",
+        "groups_zero_advantage_ratio": "`algorithm.filter_groups` on: without it no scalar reports equal rewards",
         "queue_samples": "give the printed log too, or TransferQueue's page (`transfer_queue.metrics.enabled=True`)",
         "mismatch_kl_mean": "`actor_rollout_ref.rollout.calculate_log_probs=True`, for `rollout_corr/*`",
         "discarded_rollout_ratio": "only asynchronous trainers count it; needs `actor_rollout_ref.rollout.n`",
