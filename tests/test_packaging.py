@@ -87,7 +87,7 @@ def test_make_sets_up_locks_and_cleans_every_environment() -> None:
     assert "SDKS_READY := " + " ".join(f"$(SDKS)/{name}/.ready" for name in sdks) + "\n" in makefile
     assert re.search(r"^test: .*\$\(SDKS_READY\)", makefile, re.M)
     assert re.search(r"^\trm -rf .*\$\(SDKS\)", makefile, re.M)
-    assert ".venv-sdks/" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
+    assert ".venv-sdks" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
 
 
 def compose() -> dict[str, dict[str, object]]:
