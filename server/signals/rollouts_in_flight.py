@@ -17,8 +17,8 @@ SIGNAL = Signal(
     title="Rollouts in flight",
     unit="rollouts",
     actor="generator",
-    help="Rollouts dispatched and not yet ended: all states of in_flight_rollouts but waiting_group and queued, which "
-    "are of rollouts that have ended and wait for siblings or for the trainer.",
+    help="Rollouts dispatched and not yet ended: all states of in_flight_rollouts except waiting_group and queued, in "
+    "which a rollout has ended and waits for siblings or for the trainer.",
     inputs=BY_STATE.inputs,
     cadence="tick",
     compute=_compute,

@@ -85,7 +85,7 @@ def test_a_value_has_its_keys_and_its_age(capsys: pytest.CaptureFixture[str]) ->
 def test_what_is_not_there_says_what_turns_it_on(capsys: pytest.CaptureFixture[str]) -> None:
     verl = found(capsys, TESTDATA / "verl" / "sync_jsonl")
     assert verl["zero_advantage_ratio"]["why"] == (
-        "not reported by verl: `algorithm.filter_groups` on: without it no scalar tells equal rewards"
+        "not reported by verl: `algorithm.filter_groups` on: without it no scalar reports equal rewards"
     )
     assert str(verl["trainer_mfu_ratio"]["why"]).startswith("not reported by verl; this trainer reports no MFU")
     assert verl["queue_samples"]["state"] == "not_applicable"
