@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 # Of each module of `server.cli`: what it does, and an example.
 COMMANDS = {
-    "demo": ("an imaginary cluster, live", "rollscope demo --scenario generator-bound"),
-    "up": ("serve what the configuration names", "rollscope up -c rollscope.toml"),
+    "demo": ("simulate a cluster and serve it live", "rollscope demo --scenario generator-bound"),
+    "up": ("serve the runs of the configuration, and accept pushes", "rollscope up -c rollscope.toml"),
     "watch": ("attach to a run and serve it", "rollscope watch http://127.0.0.1:8000 ./outputs/my-run"),
     "check": (
         "validate the configuration and probe each target once",
         "rollscope check http://127.0.0.1:8000 ./outputs/my-run",
     ),
     "preflight": (
-        "will the run fit: quota, credit, leftovers, engines, clocks",
+        "check before a launch: quota, credit, leftovers, engines, clocks",
         "rollscope preflight -c rollscope.toml --concurrency 960 --create-rate 4 --run-length 24h",
     ),
-    "status": ("a run's state now", "rollscope status --json | jq .verdict"),
-    "alerts": ("try rules and receivers", "rollscope alerts test rules.test.yml"),
+    "status": ("print the current state of a run", "rollscope status --json | jq .verdict"),
+    "alerts": ("test alert rules and receivers", "rollscope alerts test rules.test.yml"),
     "export": (
-        "Prometheus rules equal to ours, or a Grafana dashboard over /metrics",
+        "export the alert rules for Prometheus, or a Grafana dashboard",
         "rollscope export rules > rollscope.rules.yml",
     ),
     "migrate": (
-        "bring a database to this version's schema", "rollscope migrate --store postgresql://user@host/rollscope",
+        "migrate a database to this version's schema", "rollscope migrate --store postgresql://user@host/rollscope",
     ),
 }  # fmt: skip
 
@@ -87,7 +87,8 @@ def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """``chosen``: the only command that gets its arguments; None: all of them do."""
     parser = argparse.ArgumentParser(
         prog="rollscope",
-        description="Which of trainer, generator and sandbox holds your RL run back, live, with evidence.",
+        description="Find out whether the trainer, the generator or the sandboxes are slowing your RL run, live and "
+        "with evidence.",
         epilog="example: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
     )
     program = version()

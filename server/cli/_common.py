@@ -11,7 +11,7 @@ from server.security import Secret
 
 SOURCE = (
     "a URL of an engine or router, a run directory or log, a list of targets (file_sd, prometheus.yml); "
-    "COLLECTOR=SOURCE where what it is cannot be told"
+    "COLLECTOR=SOURCE if the type cannot be detected"
 )
 
 
@@ -19,7 +19,7 @@ def common(parser: argparse.ArgumentParser) -> None:
     """What every command takes."""
     parser.add_argument("-c", "--config", type=Path, default=None, metavar="FILE", help="configuration (TOML)")
     parser.add_argument("--store", default=None, metavar="URL", help="sqlite:///FILE or postgresql://...")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log more than changes of state")
+    parser.add_argument("-v", "--verbose", action="store_true", help="verbose logging")
 
 
 def settings(args: argparse.Namespace) -> Settings:

@@ -17,14 +17,14 @@ from server.problems import ConfigError
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    text = "unit tests of rules, or what they would have done to a run"
+    text = "run unit tests of rules, or replay a stored run"
     testing = verbs.add_parser(
         "test", help=text, description=text, epilog="example: rollscope alerts test --replay my-run"
     )
     common(testing)
     testing.add_argument("file", nargs="?", type=Path, metavar="FILE", help="tests in promtool's layout (YAML)")
     testing.add_argument("--replay", metavar="RUN", default=None, help="evaluate the rules over a stored run")
-    testing.add_argument("--json", action="store_true", help="what the replay found, as JSON")
+    testing.add_argument("--json", action="store_true", help="print the replay's result as JSON")
     text, example = "send one marked notification to a receiver", "rollscope alerts send-test oncall -c rollscope.toml"
     sending = verbs.add_parser("send-test", help=text, description=text, epilog=f"example: {example}")
     common(sending)

@@ -12,7 +12,7 @@ from server.config import RunSettings
 def arguments(parser: argparse.ArgumentParser) -> None:
     common(parser)
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=SOURCE)
-    parser.add_argument("--json", action="store_true", help="what was found, as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -12,8 +12,10 @@ from server.config import load
 def arguments(parser: argparse.ArgumentParser) -> None:
     common(parser)
     parser.add_argument("run", nargs="?", default=None, metavar="RUN")
-    parser.add_argument("--json", action="store_true", help="the API's object, all of it")
-    parser.add_argument("--url", default=None, help="a running server (default: this machine's, else the store)")
+    parser.add_argument("--json", action="store_true", help="print the API's complete status object")
+    parser.add_argument(
+        "--url", default=None, help="a running server (default: the one on this machine, or else the store)"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -22,9 +22,11 @@ WAIT_SECONDS = 5.0
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     serving(parser)
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"{SOURCE}; none: says what could be watched here")
+    parser.add_argument(
+        "sources", nargs="*", metavar="SOURCE", help=f"{SOURCE}; without one: list what can be watched here"
+    )
     parser.add_argument("--run", default=None, help="the run's name (default: the directory's)")
-    parser.add_argument("--wait", action="store_true", help="wait for sources that are not there yet")
+    parser.add_argument("--wait", action="store_true", help="start at once; attach sources when they appear")
     forward.arguments(parser)
 
 

@@ -160,12 +160,14 @@ def _named(told: Mapping[str, Any]) -> TargetSettings:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What only the demo's command line has."""
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="generator-bound")
-    parser.add_argument("--seed", type=int, default=0, help="another seed is another, equally reproducible run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the simulation; the same seed gives the same run")
     parser.add_argument(
         "--speed", type=float, default=1.0,
-        help="how fast the demo's clock runs once it has reached the present; above 1 it runs ahead of the wall's",
+        help="speed of the demo's clock after the first hour; above 1 it runs ahead of real time",
     )  # fmt: skip
-    parser.add_argument("--dir", type=Path, default=None, help="keep run directory, truth and store here")
+    parser.add_argument(
+        "--dir", type=Path, default=None, help="keep the run directory, the truth files and the store here"
+    )
     parser.add_argument(
         "--inject", action="append", default=[], metavar="KIND@TIME",
         help=f"a fault at 90, 10m or 1.5h after the start (an hour ago); may be repeated: {', '.join(KINDS)}",

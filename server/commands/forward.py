@@ -29,9 +29,9 @@ EXAMPLE = "rollscope watch ./outputs/my-run --push http://login1:8050 --spool /t
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What `watch` takes to forward instead of serving."""
-    group = parser.add_argument_group("forwarding", f"no store and no dashboard here; example: {EXAMPLE}")
-    group.add_argument("--push", metavar="URL", default=None, help="forward what is read to the server at URL")
-    where = "local directory for what is not yet sent (default: below ~/.local/state/rollscope)"
+    group = parser.add_argument_group("forwarding", f"without a store and a dashboard; example: {EXAMPLE}")
+    group.add_argument("--push", metavar="URL", default=None, help="forward readings to the server at URL")
+    where = "local directory for readings that are not yet sent (default: below ~/.local/state/rollscope)"
     group.add_argument("--spool", metavar="DIR", type=Path, default=None, help=where)
     group.add_argument("--token-file", metavar="FILE", default=None, help="the server's token (or ROLLSCOPE_TOKEN)")
 

@@ -34,9 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=_count, metavar="N", help="sandboxes alive at once at the peak")
     parser.add_argument("--create-rate", type=_rate, metavar="R", help="sandboxes created per second at the peak")
     parser.add_argument("--rollout-deadline", type=_seconds, metavar="TIME", help="longest rollout, such as 30m")
-    parser.add_argument("--run-length", type=_seconds, metavar="TIME", help="how long the run goes on, such as 24h")
-    parser.add_argument("--image", nargs="+", action="extend", default=[], metavar="NAME", help="images it starts from")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--run-length", type=_seconds, metavar="TIME", help="length of the run, such as 24h")
+    parser.add_argument(
+        "--image", nargs="+", action="extend", default=[], metavar="NAME", help="images that sandboxes start from"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def plan(args: argparse.Namespace) -> Plan:
