@@ -35,8 +35,8 @@ SIGNAL = Signal(
     title="Discarded rollouts",
     unit="ratio",
     actor="queue",
-    help="Share of rollouts not trained on. From records: all exits except trained, since the last 10 consumed versions "
-    "began. From a trainer's log: errors, cancelled, filtered and stale, as far as reported, last 10 steps.",
+    help="Share of rollouts not trained on. From records: all exits except trained, since the last 10 consumed "
+    "versions began. From a trainer's log: errors, cancelled, filtered and stale, as far as reported, last 10 steps.",
     inputs=("trainable_ratio", "stale_dropped_rollouts", "trainer_samples"),
     cadence="step",
     compute=either(_recorded, _logged),
