@@ -4,11 +4,14 @@ Pure: stored facts and the reader's "now" in, one `RunState` out.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from server.catch_up import CatchUp, loads
-from server.store.fleet import TargetHealth
-from server.store.types import RunRow
+
+if TYPE_CHECKING:
+    # `rollscope status` against a server must not load the database library.
+    from server.store.fleet import TargetHealth
+    from server.store.types import RunRow
 
 StateName = Literal["live", "catching_up", "stale", "not_collected", "finished"]
 STATES: tuple[StateName, ...] = ("live", "catching_up", "stale", "not_collected", "finished")
@@ -125,7 +128,7 @@ def _progress(found: CatchUp) -> float | None:
     return min(1.0, max(0.0, (found.position - found.start) / (found.target - found.start)))
 
 
-def state_of(row: RunRow, now: float, newest: float | None, patience: float, health: TargetHealth) -> RunState:
+def state_of(row: "RunRow", now: float, newest: float | None, patience: float, health: "TargetHealth") -> RunState:
     """The state of a stored run. ``newest``, ``patience``: as in `Facts`."""
     collected = _collected_at(row, health.read_at)
     answered = None if health.answered_at is None else health.answered_at / 1000
@@ -136,12 +139,12 @@ def state_of(row: RunRow, now: float, newest: float | None, patience: float, hea
     )
 
 
-def stored_catch_up(row: RunRow) -> CatchUp | None:
+def stored_catch_up(row: "RunRow") -> CatchUp | None:
     """How far the collector was behind when it last wrote. The only reader of that record."""
     return loads(row.catch_up)
 
 
-def _collected_at(row: RunRow, read_at: int | None) -> float | None:
+def _collected_at(row: "RunRow", read_at: int | None) -> float | None:
     """When a collector last worked on a run (epoch s).
 
     A store written before this was recorded shows it by its newest tick and its newest read (``read_at``, ms).

@@ -8,6 +8,7 @@ import pytest
 
 from collectors.model import Limits
 from collectors.trainers import verl
+from collectors.trainers._sources import LOOKS
 from tests.collectors._frameworks import counts, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, value
 from tests.collectors._verl import STEP, SYNC_CONFIG, console, jsonl, lines, mode, printed
@@ -340,7 +341,7 @@ def test_the_loggers_file_is_taken_once_it_has_a_step_where_the_printed_log_has_
     assert (second.reader, seconds) == ("jsonl run.jsonl", [10.0, 20.0])
 
 
-def test_a_printed_log_with_steps_is_kept(tmp_path: Path) -> None:
+def test_a_better_log_replaces_a_printed_log_with_steps_in_the_first_half_hour_only(tmp_path: Path) -> None:
     text = (
         "{'actor_rollout_ref': {'rollout': {'n': 8}}, 'data': {'train_batch_size': 4}}\nstep:1 - timing_s/step:10.0\n"
     )
@@ -348,5 +349,7 @@ def test_a_printed_log_with_steps_is_kept(tmp_path: Path) -> None:
     assert COLLECTOR.tail is not None
     first = COLLECTOR.tail(tmp_path, {}, Limits(), 1e9)
     (tmp_path / "run.jsonl").write_text(json.dumps({"step": 1, "data": {"timing_s/step": 10.0}}) + "\n")
-    second = COLLECTOR.tail(tmp_path, json.loads(json.dumps(first.cursor)), Limits(), 1e9)
-    assert second.reader == "console train.log"
+    cursor = json.loads(json.dumps(first.cursor))
+    assert COLLECTOR.tail(tmp_path, cursor, Limits(), 1e9).reader == "jsonl run.jsonl"
+    late = {**cursor, "source": {**cursor["source"], "looks": LOOKS}}
+    assert COLLECTOR.tail(tmp_path, late, Limits(), 1e9).reader == "console train.log"
