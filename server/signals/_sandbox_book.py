@@ -106,12 +106,16 @@ class SandboxBook:
         return asked if asked is not None and asked <= now + SKEW_SECONDS else self.met[key]
 
     def silent(self, now: float) -> str:
-        """Why what is known is too old, or "": one source that still speaks is enough."""
-        if any(now - ts <= keep for ts, keep in self.heard.values()):
+        """Why the last answers are too old at ``now``, or "": one source with a recent answer is enough.
+
+        Answers later than ``now`` do not count: history is judged after the first poll.
+        """
+        answers = [(ts, keep) for ts, keep in self.heard.values() if ts <= now + SKEW_SECONDS]
+        if any(now - ts <= keep for ts, keep in answers):
             return ""
-        if not self.heard:
+        if not answers:
             return NEVER
-        age = now - max(ts for ts, _ in self.heard.values())
+        age = now - max(ts for ts, _ in answers)
         return f"no provider has answered for {age:.0f} s"
 
 

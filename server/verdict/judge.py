@@ -125,6 +125,8 @@ def _elsewhere(case: Situation, outcome: str, cause: str) -> bool:
         return bool(n.saturated is False and inside is not None and inside < IDLE_ENGINES)
     if outcome == "reward_bound":
         return bool(busy is not None and busy < IDLE_SCORER and n.place.get("scoring", 0.0) < IDLE_ENGINES)
+    if cause == "tool_time" and n.in_flight.is_limit_open:
+        return True  # tools need a sandbox first
     if outcome == "sandbox_bound":
         outside = sum(n.place.get(phase, 0.0) for phase in ("booting", "in_tool"))
         return bool(cause != "init_failures" and inside is not None and inside >= AT_CAP and outside < 1 - AT_CAP)

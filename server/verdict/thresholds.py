@@ -143,6 +143,8 @@ MUCH_FAILING = 0.2
 """Share of failing tool calls or rollouts that explains rewards of zero."""
 FULL_QUOTA = 0.98
 """Share of a quota. The rest is gone with the next dispatch."""
+NEARLY_FULL_QUOTA = 0.95
+"""Share of a quota. More rollouts at once would find no sandbox."""
 PLATEAU_SECONDS = 90.0
 """Seconds. `starting` that does not move for so long while others wait is at a limit: two reads of a provider."""
 PLATEAU_SPREAD = 0.05

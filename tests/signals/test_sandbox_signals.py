@@ -95,6 +95,9 @@ def test_containers_that_only_a_metric_counts() -> None:
     # Where records are read they count, and count once.
     read = replace(view(*told), sandboxes=SandboxBook(heard={"prime": (NOW, 15.0)}))
     assert values(sandboxes.SIGNAL.compute(read))[("running",)] == 0.0
+    # A poll that is a minute later than the instant is no answer at that instant.
+    history = replace(view(), sandboxes=SandboxBook(heard={"prime": (NOW + 60.0, 15.0)}))
+    assert isinstance(sandboxes.SIGNAL.compute(history), Unknown)
 
 
 def test_spin_ups_that_only_a_histogram_times() -> None:

@@ -128,3 +128,27 @@ def test_two_sources_are_not_averaged() -> None:
                     'generator_requests_now{state="running"}': 80.0}, LOG, census, now=NOW + tick)  # fmt: skip
         memory, verdict = remember(memory, told)
     assert verdict is not None and verdict.numbers["time_booting_ratio"] == pytest.approx(680 / 960)
+
+
+def test_a_provider_that_is_read_late_counts_from_its_first_sandboxes() -> None:
+    """History has no sandboxes for 300 s; then 552 are queued, 128 starting, 280 running: 680 / 960 boot.
+
+    90 s later the 128 are a plateau. Until then the cause is not confident, and tools are not named.
+    """
+    memory, found = None, []
+    quota: Told = {'sandbox_quota_used_ratio{resource="concurrent"}': 0.974}
+    for tick in range(0, 420, 5):
+        boxes = PROVIDER if tick >= 300 else dict.fromkeys(PROVIDER, 0.0)
+        engines: Told = {
+            'generator_requests{state="running"}': 80.0, 'generator_requests_now{state="running"}': 80.0,
+            "kv_concurrency_limit": 1144.0,
+        }  # fmt: skip
+        told = seen(HEALTHY, STARVED, QUIET, engines, LOG, ENDED, boxes, quota, now=NOW + tick)
+        memory, verdict = remember(memory, told)
+        found.append((tick, verdict))
+    assert found[59][1].cause == "tool_time" and "more rollouts" not in found[59][1].advice
+    late = [(tick, verdict) for tick, verdict in found if tick >= 300]
+    assert late[0][1].numbers["time_booting_ratio"] == pytest.approx(680 / 960)
+    open_ = [verdict for tick, verdict in late if tick < 390]
+    assert {verdict.cause for verdict in open_} == {"spin_up"} and max(one.confidence for one in open_) < 0.6
+    assert late[-1][1].cause == "starting_limit" and late[-1][1].confidence >= 0.6

@@ -40,6 +40,7 @@ class InFlight:
         unscored: share of their time that rollouts have ended and are not scored, for whatever reason.
         queued, starting: sandboxes that are not ready; None: no provider reports them.
         starting_limit: highest number that starts at once, where it does not move while others wait; None: no plateau.
+        is_limit_open: others wait, and the sandboxes have been counted for less time than a plateau needs.
     """
 
     place: Counts = field(default_factory=dict)
@@ -47,6 +48,7 @@ class InFlight:
     queued: float | None = None
     starting: float | None = None
     starting_limit: float | None = None
+    is_limit_open: bool = False
     contradictions: tuple[Contradiction, ...] = ()
 
 
@@ -100,6 +102,7 @@ def in_flight(seen: Seen, requests: float | None, scorer_busy: float | None) -> 
         queued=sources.boxes.get("queued"),
         starting=sources.boxes.get("starting"),
         starting_limit=plateau(seen.instants, seen.now) if sources.boxes else None,
+        is_limit_open=bool(sources.boxes) and _is_limit_open(seen, sources.boxes),
         contradictions=tuple(sources.contradictions),
     )
 
@@ -237,9 +240,18 @@ def _shares(known: Counts, whole: float | None) -> dict[str, float]:
 # ---- the providers' limit on what starts at once
 
 
+def _is_limit_open(seen: Seen, boxes: Counts) -> bool:
+    """Do sandboxes wait, and is their window too short for a plateau?"""
+    times = [ts for ts, counts in seen.instants if instants.STARTING in counts]
+    first = max(instants.first_sandboxes(seen.instants), min(times, default=seen.now))
+    waits = boxes.get("starting", 0.0) >= LEAST_STARTING and boxes.get("queued", 0.0) >= 1.0
+    return waits and first > seen.now - PLATEAU_SECONDS
+
+
 def plateau(window: Sequence[instants.Instant], now: float) -> float | None:
     """The number of starting sandboxes, where it did not move for a while and others waited all the time."""
-    known = [(ts, counts) for ts, counts in window if instants.STARTING in counts]
+    first = instants.first_sandboxes(window)
+    known = [(ts, counts) for ts, counts in window if instants.STARTING in counts and ts >= first]
     since = now - PLATEAU_SECONDS
     recent = [counts for ts, counts in known if ts >= since]
     if not recent or known[0][0] > since:

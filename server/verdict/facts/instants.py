@@ -57,15 +57,19 @@ def means(kept: Sequence[Instant], since: float = -inf) -> dict[str, float]:
     """Mean of each series over the instants from ``since`` on, at least the newest.
 
     A state that is missing from an instant counts as 0 there, where others of its kind are reported. Instants whose
-    rollouts are counted by other states are of another source, and are left out.
+    rollouts are counted by other states are of another source, and are left out. Zero sandboxes before the first
+    sandbox are left out too: history is judged before the provider is read.
     """
     within = [one for one in kept if one[0] >= since] or list(kept[-1:])
+    first_box = first_sandboxes(kept)
     names = _rollout_states(within[-1][1]) if within else frozenset()
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for _, found in within:
+    for ts, found in within:
         same = _rollout_states(found) == names
         kinds = {_kind(name) for name in found} - (set() if same else {ROLLOUTS.rstrip(":"), CAP})
+        if ts < first_box:
+            kinds.discard(SANDBOXES.rstrip(":"))
         for name, value in found.items():
             if _kind(name) in kinds:
                 totals[name] = totals.get(name, 0.0) + value
@@ -73,6 +77,14 @@ def means(kept: Sequence[Instant], since: float = -inf) -> dict[str, float]:
             counts[kind] = counts.get(kind, 0) + 1
     means_ = {name: total / counts[_kind(name)] for name, total in totals.items()}
     return means_ | _bubble([found.get(REQUESTS + "running", 0.0) for _, found in within])
+
+
+def first_sandboxes(kept: Sequence[Instant]) -> float:
+    """Time of the first instant with a sandbox; infinite without any."""
+    times = (
+        ts for ts, found in kept if any(value > 0 and _kind(name) + ":" == SANDBOXES for name, value in found.items())
+    )
+    return next(times, inf)
 
 
 def _rollout_states(found: Mapping[str, float]) -> frozenset[str]:

@@ -137,6 +137,8 @@ def outside_engines(case: Situation) -> Said:
     n, first = case.n, case.first
     if not case.starved or first is None or (first.outcome not in OUTSIDE and first.cause != "tool_calls"):
         return None
+    if first.cause in ("spin_up", "quota") and n.in_flight.is_limit_open:
+        return first.outcome, first.cause, UNPROVEN
     busy = n.extra.get("scoring_busy_ratio")
     if first.outcome == "reward_bound" and busy is not None:
         # One scorer that has time to spare is waited for by chance; who waits for siblings looks the same.
