@@ -37,6 +37,9 @@ NO_BOX: Told = {
         # Records report no tool calls: of 280 "generating" 80 have requests, the others are placed by the log.
         ("records and provider", (RECORDS, PROVIDER, ENDED), 80.0, {},
          (680 / 960, 120 / 960, 80 / 960, 80 / 960), ("generating_without_requests",)),
+        # 0.3 s in tools is all that the log reports: it does not place the 200 without a request.
+        ("records and one phase of a log", (RECORDS, PROVIDER, {'rollout_phase_seconds{phase="tools"}': 0.3}), 80.0, {},
+         (680 / 960, 0.0, 0.0, 80 / 960), ("generating_without_requests",)),
         # 1,200 "booting", 680 pending: the other 520 are placed by no source.
         ("more boots than pending", (RECORDS, {'in_flight_rollouts{state="booting"}': 1200.0}, PROVIDER), 280.0, {},
          (680 / 1480, 0.0, 0.0, 280 / 1480), ("booting_without_pending",)),

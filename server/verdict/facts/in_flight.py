@@ -68,6 +68,11 @@ class _Sources:
         return sum(self.rollouts.values())
 
     @property
+    def splits(self) -> bool:
+        """Does the log report enough of a rollout's time to share it out? One phase without the whole has no share."""
+        return len(self.logged) > 1 or bool(self.logged and self.whole)
+
+    @property
     def pending(self) -> float | None:
         return sum(self.boxes.get(state, 0.0) for state in _PENDING) if self.boxes else None
 
@@ -141,7 +146,9 @@ def _within_requests(sources: _Sources) -> None:
         text = f"{generating:.0f} rollouts are reported as generating, and the engines run {requests:.0f} requests"
         sources.contradict("generating_without_requests", text, generating=generating, requests=requests)
         rollouts["generating"] = requests
-        for phase, seconds in others.items():
+        if not sources.splits:
+            rollouts["unknown"] = rollouts.get("unknown", 0.0) + generating - requests
+        for phase, seconds in others.items() if sources.splits else ():
             rollouts[phase] = rollouts.get(phase, 0.0) + (generating - requests) * seconds / sum(others.values())
     explained = generating + rollouts.get("eval", 0.0) + rollouts.get("scoring", 0.0)
     if LESS * requests > explained:
@@ -203,7 +210,7 @@ def _of_log(sources: _Sources) -> dict[str, float]:
     """Of ended rollouts, as far as the requests in the engines allow; else the requests alone."""
     total, logged, whole = sources.total, sources.logged, sources.whole
     inside = sources.requests / total if total > 0 and sources.requests is not None else None
-    if len(logged) > 1 or (logged and whole):
+    if sources.splits:
         return _at_most(inside, _shares(logged, whole))
     return {"generating": min(1.0, inside)} if inside is not None else {}
 
