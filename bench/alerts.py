@@ -22,14 +22,14 @@ from typing import Any
 
 from bench import _crossing
 from collectors.model import Labels
-from server.alerts.config import AlertSettings, build
-from server.alerts.run_alerts import RunAlerts
-from server.drive import TICK_SECONDS
-from server.ingest import Arrivals, SampleArrival
-from server.problems import Problems
+from server.config.alerts import AlertSettings, build
+from server.config.errors import Problems
+from server.derive.driver import TICK_SECONDS
+from server.derive.run_alerts import RunAlerts
+from server.ingest.readings import Arrivals, SampleArrival
 from server.signals._model import TargetHealth
 from server.store import Store, Writer, migrate
-from tests.server.support import T0, TRAINER, Bench, steps
+from tests.driven_run import T0, TRAINER, Bench, steps
 
 TARGETS, SERIES, RULES = 1_000, 10_000, 100
 TARGET_MS = 200.0

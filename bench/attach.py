@@ -25,13 +25,13 @@ from pathlib import Path
 from bench.backfill import PARTS, Parts, database_rows
 from collectors.model import Limits, Target
 from server.clock import WallClock
-from server.collect import RunLoop
-from server.derive import Deriver
-from server.memory import seldom_swept
+from server.derive.deriver import Deriver
+from server.derive.verdict_tracker import RunVerdicts
 from server.query import StoreReader
+from server.runtime.memory import seldom_swept
+from server.scrape.run_loop import RunLoop
 from server.signals._model import STEP_WINDOW
 from server.store import Store, Writer, migrate
-from server.verdicts import RunVerdicts
 from tests import support_postgres
 
 STEPS = 10_000

@@ -27,9 +27,9 @@ from sqlalchemy import create_engine, text
 
 from collectors.model import Limits, Target
 from server.clock import ScaledClock
-from server.collect import RunLoop
-from server.drive import RunDriver
-from server.ingest import Ingest
+from server.derive.driver import RunDriver
+from server.ingest.readings import Ingest
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
 from tests import support_postgres
 

@@ -19,7 +19,7 @@ import httpx
 from playwright.sync_api import Browser, CDPSession, Page, Request
 
 from bench.server import cpu_seconds
-from dashboard.shell import INTERVAL_MS
+from dashboard.shell.layout import INTERVAL_MS
 
 SCENARIO = "generator-bound"
 # A line of a chart has been drawn, of a page that says it is whole.

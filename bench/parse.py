@@ -16,9 +16,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors.generators import vllm
+from collectors.formats.exposition import layout as exposition_layout
+from collectors.formats.exposition import parser
+from collectors.generators.vllm import collector as vllm
 from collectors.model import Limits
-from collectors.readers import _layout, exposition
 
 PAGE = Path(__file__).parents[1] / "tests/testdata/vllm/default/metrics_1795246810368_load.prom"
 ROUNDS = 60
@@ -42,7 +43,7 @@ def identical(body: bytes) -> bool:
         for sample in family.samples
     )
     state: dict[str, object] = {}
-    pages = [exposition.parse(body, state, Limits()) for _ in range(2)]
+    pages = [parser.parse(body, state, Limits()) for _ in range(2)]
     return all(sorted((n, labels, repr(value)) for n, labels, value in page.rows()) == expected for page in pages)
 
 
@@ -53,8 +54,8 @@ def main() -> None:
     state: dict[str, object] = {}
     reading = vllm.parse(body, state, limits)
     reference = milliseconds(lambda: list(text_string_to_metric_families(body.decode())), ROUNDS // 3)
-    warm = milliseconds(lambda: exposition.parse(body, state, limits))
-    cold = milliseconds(lambda: (_layout.forget(), exposition.parse(body, {}, limits)))
+    warm = milliseconds(lambda: parser.parse(body, state, limits))
+    cold = milliseconds(lambda: (exposition_layout.forget(), parser.parse(body, {}, limits)))
     result = {
         "bench": "parse",
         "page": path.name,
@@ -64,7 +65,7 @@ def main() -> None:
         "reader_warm_ms": round(warm, 3),
         "reader_cold_ms": round(cold, 3),
         "collector_warm_ms": round(milliseconds(lambda: vllm.parse(body, state, limits)), 3),
-        "collector_cold_ms": round(milliseconds(lambda: (_layout.forget(), vllm.parse(body, {}, limits))), 3),
+        "collector_cold_ms": round(milliseconds(lambda: (exposition_layout.forget(), vllm.parse(body, {}, limits))), 3),
         "ratio_warm": round(reference / warm, 1),
         "ratio_cold": round(reference / cold, 1),
         "identical": identical(body),

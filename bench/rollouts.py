@@ -31,9 +31,9 @@ import psycopg
 from bench.server import cpu_seconds
 from collectors.model import Consumption, Exit, Rollout, Turn
 from server.clock import WallClock
+from server.ingest.rollouts.totals import root_bin
 from server.query import StoreReader
-from server.query.rollout_types import RolloutFilter, Sort
-from server.rollout_totals import root_bin
+from server.query.rollouts.types import RolloutFilter, Sort
 from server.store import Store, migrate
 from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
 from tests import support_postgres

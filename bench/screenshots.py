@@ -23,21 +23,21 @@ from playwright.sync_api import Browser, sync_playwright
 
 from dashboard.app import attach as attach_dashboard
 from dashboard.pages import PAGES
-from server.alerts import config as alerts_config
-from server.api import create_api
-from server.api_alerts import add_alerts
-from server.api_preflight import add_preflight
-from server.api_rollouts import add_rollouts
-from server.api_sandboxes import add_sandboxes
-from server.api_what_if import add_what_if
-from server.attach import attach
+from server.api.alerts import add_alerts
+from server.api.app import create_api
+from server.api.preflight import add_preflight
+from server.api.rollouts import add_rollouts
+from server.api.sandboxes import add_sandboxes
+from server.api.what_if import add_what_if
 from server.clock import ScaledClock
-from server.collect import RunLoop
 from server.commands.demo import Cluster
-from server.config import RunSettings
+from server.config import alerts as alerts_config
+from server.config.settings import RunSettings
 from server.preflight.live import Preflights, living
 from server.query import Reader, StoreReader
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
+from server.targets.resolve import attach
 from tests.browser_support import start
 
 START = 1_800_000_000.0

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from collectors.formats.rows import Sink
+from collectors.formats.tensorboard import log as tensorboard_log
+from collectors.formats.wandb import log as wandb_log
 from collectors.model import Cursor, Limits
-from collectors.readers import tensorboard, wandb_log
-from collectors.readers.rows import Sink
-from collectors.trainers import _framework
+from collectors.training_logs import tail
 from tests.support_writers import run_writer
 
 KEYS = 50
@@ -127,7 +128,7 @@ def run_tensorboard(folder: Path, scalars: int) -> Path:
     with (folder / "all" / one.name).open("wb") as out:
         for _ in range(copies):
             out.write(one.read_bytes())
-    ours = per_scalar(tensorboard.SINK, [folder / "all"], scalars)
+    ours = per_scalar(tensorboard_log.SINK, [folder / "all"], scalars)
     for name, theirs in (("raw loader", legacy), ("EventFileLoader", loader), ("EventAccumulator", accumulator)):
         report(
             "tail tensorboard",
@@ -162,30 +163,29 @@ def run_idle(folder: Path, one: Path) -> None:
     for run in runs:
         (run / "tb").mkdir(parents=True)
         (run / "tb" / one.name).write_bytes(one.read_bytes())
-    again = cpu(lambda: drain(tensorboard.SINK, runs[0] / "tb")) * 1e6
-    cursors = [drain(tensorboard.SINK, run / "tb")[1] for run in runs]
+    again = cpu(lambda: drain(tensorboard_log.SINK, runs[0] / "tb")) * 1e6
+    cursors = [drain(tensorboard_log.SINK, run / "tb")[1] for run in runs]
     sink = cpu(
         lambda: [
-            tensorboard.SINK.read(runs[at % DIRECTORIES] / "tb", cursors[at % DIRECTORIES], Limits())
+            tensorboard_log.SINK.read(runs[at % DIRECTORIES] / "tb", cursors[at % DIRECTORIES], Limits())
             for at in range(POLLS)
         ]
     )
     report("idle sink", sink / POLLS * 1e6, polls=POLLS, directories=DIRECTORIES, reread=round(again))
-    framework = _framework.Framework("bench", "", "", (tensorboard.SINK,), {}, marks=("train/metric_0",))
+    framework = tail.Framework("bench", "", "", (tensorboard_log.SINK,), {}, marks=("train/metric_0",))
     tails = [_tailed(framework, run) for run in runs]
     whole = cpu(
         lambda: [
-            _framework.tail(framework, runs[at % DIRECTORIES], tails[at % DIRECTORIES], Limits(), 0.0)
-            for at in range(POLLS)
+            tail.tail(framework, runs[at % DIRECTORIES], tails[at % DIRECTORIES], Limits(), 0.0) for at in range(POLLS)
         ]
     )
     report("idle collector", whole / POLLS * 1e6, polls=POLLS, directories=DIRECTORIES, reread=round(again))
 
 
-def _tailed(framework: _framework.Framework, run: Path) -> Cursor:
+def _tailed(framework: tail.Framework, run: Path) -> Cursor:
     cursor: Cursor = {}
     while True:
-        reading = _framework.tail(framework, run, cursor, Limits(), 0.0)
+        reading = tail.tail(framework, run, cursor, Limits(), 0.0)
         cursor = reading.cursor
         if not reading.more:
             return cursor

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from bench.dashboard import Served, demo, installed
-from dashboard.panels import names_by_slot
+from dashboard.charts.panels import names_by_slot
 from server.clock import WallClock
 from server.query import StoreReader
 from server.query.names import format_name
@@ -17,7 +17,7 @@ from server.store import Store, migrate
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
 
 DAY, SHORT_SECONDS = 86_400, 1_800
-# History is derived once a minute, what is young every 5 s (`server.drive`): a month is 43,200 points a signal.
+# History is derived once a minute, what is young every 5 s (`server.derive.driver`): a month is 43,200 points a signal.
 LONG_GRID, SHORT_GRID = 60, 5
 ROWS = 50_000
 

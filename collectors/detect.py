@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from collectors import load
+from collectors.formats import sqlite
 from collectors.model import ScrapeError
-from collectors.readers import sqlite
 
 
 def detect_path(path: Path) -> list[tuple[str, str]]:

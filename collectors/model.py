@@ -316,7 +316,7 @@ class Collector:
         looks_for: what `matches_path` looks for, in words, for "nothing found".
         gives: every series it can report of a run of which everything is logged: under a key of its own
             (``native``), or worked out from several (``derived``). Empty: not declared. Of a format of rollout records
-            the signals that follow from them (`collectors.told`).
+            the signals that follow from them (`collectors.rollout_signals`).
         hints: metric -> what to set in the framework so that it is reported; of records, signal -> what they lack.
         records: its numbers are counted from records of single rollouts: they are believed before any metric.
         position: a path and a cursor of `tail` -> how far it has read; None where it does not read by bytes.

@@ -8,10 +8,12 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output
 from fastapi import FastAPI
 
-from dashboard import callbacks, shell, theme
+from dashboard import callbacks
 from dashboard.callbacks import Candidates as Candidates
-from dashboard.news import News
 from dashboard.pages import PAGES
+from dashboard.shell import layout as shell_layout
+from dashboard.shell import theme
+from dashboard.state.push_notifications import News
 from dashboard.static import Packed, Static
 from server.query.types import Reader
 
@@ -51,7 +53,8 @@ def attach(
 
     ``receivers``: the names of those configured, so that the Alerts page can say when there is none; None: not known.
     ``candidates``: what could be watched, for a page without any run: (what it is, the command).
-    ``push``: tabs are told of news over a WebSocket (`dashboard.news`); without it they look by the clock.
+    ``push``: tabs are told of news over a WebSocket (`dashboard.state.push_notifications`); without it they look by the
+    clock.
 
     Call it after the API's own routes are declared (Dash adds a catch-all when the app starts) and before
     any middleware that must stand outside it, such as access checks.
@@ -65,7 +68,7 @@ def attach(
         index_string=_index(version, push),
         assets_folder="assets",
     )
-    app.layout = shell.layout(PAGES, app.config.requests_pathname_prefix)
+    app.layout = shell_layout.layout(PAGES, app.config.requests_pathname_prefix)
     callbacks.register(app, reader, receivers, candidates)
     if push:
         api.add_api_websocket_route(app.config.routes_pathname_prefix + "news", News(reader).serve)

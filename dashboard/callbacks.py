@@ -10,13 +10,16 @@ from typing import Any
 
 from dash import Dash, Input, Output, dcc, html, no_update
 
-from dashboard import live, ticks, urlstate
-from dashboard.facts import joined
-from dashboard.kept import Kept
-from dashboard.page import Json, Load, Page, Rules, Scope, cells
+from dashboard import ticks
 from dashboard.pages import PAGES, by_path
-from dashboard.state import word as state_word
-from dashboard.urlstate import Address, Span
+from dashboard.pages.cells import cells
+from dashboard.shell.page import Json, Load, Page, Rules, Scope
+from dashboard.state import deltas
+from dashboard.state import url as state_url
+from dashboard.state.cache import Kept
+from dashboard.state.run_state import word as state_word
+from dashboard.state.status import joined
+from dashboard.state.url import Address, Span
 from server.query.names import mode_words
 from server.query.run_state import RunState
 from server.query.types import Reader, RunInfo, UnknownRun
@@ -35,7 +38,7 @@ def register(
     app: Dash, reader: Reader, receivers: Sequence[str] | None = None, candidates: Candidates | None = None
 ) -> None:
     """Adds the callbacks to this app (never to Dash's global list, which all apps of a process share)."""
-    views, kept, shared = live.Views(), Rules(), Kept()
+    views, kept, shared = deltas.Views(), Rules(), Kept()
     places = [Output(f"page-{page.key}", "children") for page in PAGES]
 
     def look(run: str, everything: bool) -> Scope:
@@ -62,10 +65,10 @@ def register(
 
 
 def build(
-    look: Looking, views: live.Views, wanted: Mapping[str, Any], candidates: Candidates | None = None
+    look: Looking, views: deltas.Views, wanted: Mapping[str, Any], candidates: Candidates | None = None
 ) -> list[Any]:
     """Everything a page needs: [boot, run menu, range links, elements per page]. Elements are sent once per visit."""
-    address = urlstate.parse(str(wanted.get("search") or ""))
+    address = state_url.parse(str(wanted.get("search") or ""))
     page = by_path(str(wanted.get("path") or ""))
     reader = look("", True).reader
     runs, states = reader.runs(), reader.states()
@@ -101,27 +104,27 @@ def _nothing(address: Address, wanted: Mapping[str, Any], page: Page | None) -> 
 
 
 def _load(
-    look: Looking, views: live.Views, wanted: Mapping[str, Any], run: RunInfo | None, address: Address, page: Page
+    look: Looking, views: deltas.Views, wanted: Mapping[str, Any], run: RunInfo | None, address: Address, page: Page
 ) -> Json:
     if run is None or page.whole:
         return _load_whole(look(run.name if run else "", True), views, wanted, page)
     scope = look(run.name, address.all and page.charts is None)
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
     cursor = {"cursor": scope.reader.cursor(run.name)} if page.charts else {}
-    span = scope.span = urlstate.span(address, run, scope.facts.moment, scope.facts.newest())
+    span = scope.span = state_url.span(address, run, scope.facts.moment, scope.facts.newest())
     scope.search = str(wanted.get("search") or "") if page.asks or page.charts else ""
     charts = page.charts(Load(scope, address, run, span, wanted)) if page.charts else {}
     return _boot(views, scope, span, wanted, page) | cursor | charts
 
 
-def _load_whole(scope: Scope, views: live.Views, wanted: Mapping[str, Any], page: Page) -> Json:
+def _load_whole(scope: Scope, views: deltas.Views, wanted: Mapping[str, Any], page: Page) -> Json:
     """A page about all runs, which moves on whatever became of the one that the menu shows."""
     now = scope.reader.now()
     scope.search = str(wanted.get("search") or "")
     return _boot(views, scope, Span(now - 3600, now, True), wanted, page)
 
 
-def _boot(views: live.Views, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
+def _boot(views: deltas.Views, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
     found, now = cells(page, scope), scope.reader.now() if page.whole else scope.facts.moment
     return {
         "page": wanted.get("n", 0),
@@ -134,8 +137,8 @@ def _boot(views: live.Views, scope: Scope, span: Span, wanted: Mapping[str, Any]
         "follow": span.follow,
         "timed": page.timed,
         "asks": list(page.asks),
-        "over": found["life"] in urlstate.OVER,
-        "bucket": (span.end - span.start) / urlstate.points(span),
+        "over": found["life"] in state_url.OVER,
+        "bucket": (span.end - span.start) / state_url.points(span),
         "have": views.remember(found),
         "view": found,
     }
@@ -148,7 +151,7 @@ def run_links(
     return [
         dcc.Link(
             [html.Span(run.name, className="name"), html.Span(_about(run, states.get(run.name)), className="about")],
-            href=urlstate.link(run.name, address.range, **urlstate.manner(address)),
+            href=state_url.link(run.name, address.range, **state_url.manner(address)),
             className="current" if run.name == current else "",
         )
         for run in runs
@@ -165,10 +168,10 @@ def range_links(address: Address, run: RunInfo, tz: float = 0.0) -> list[Any]:
     """The segmented control; an absolute time is a segment of its own, chosen, because its charts stand still."""
     chosen = None if address.start is not None else address.range
     links = [
-        dcc.Link(name, href=urlstate.link(run.name, name), className="current" if name == chosen else "")
-        for name in urlstate.RANGES
+        dcc.Link(name, href=state_url.link(run.name, name), className="current" if name == chosen else "")
+        for name in state_url.RANGES
     ]
     if address.start is None or address.end is None:
         return links
-    here = f"{urlstate.link(run.name, address.range)}&start={address.start:.15g}&end={address.end:.15g}"
-    return [*links, dcc.Link(urlstate.words(address.start, address.end, tz), href=here, className="current")]
+    here = f"{state_url.link(run.name, address.range)}&start={address.start:.15g}&end={address.end:.15g}"
+    return [*links, dcc.Link(state_url.words(address.start, address.end, tz), href=here, className="current")]

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dashboard import urlstate
-from dashboard.live import Views
-from dashboard.page import Json, Page, Scope, cells, shown
 from dashboard.pages import by_key
-from dashboard.urlstate import Span
+from dashboard.pages.cells import cells, shown
+from dashboard.shell.page import Json, Page, Scope
+from dashboard.state import url as state_url
+from dashboard.state.deltas import Views
+from dashboard.state.url import Span
 from server.query.types import UnknownRun
 
 
@@ -31,8 +32,8 @@ def _scope(look: Callable[[str, bool], Scope], page: Page, pull: Mapping[str, An
     """What is to be read, at the time that the browser shows and the server's clock has moved on."""
     scope = look(str(pull["run"]), bool(pull.get("all")))
     scope.fresh = bool(pull.get("fresh"))
-    span = urlstate.shown(pull.get("span")) if page.timed else None
-    scope.span = urlstate.moved(span, scope.reader.now()) if span else None
+    span = state_url.shown(pull.get("span")) if page.timed else None
+    scope.span = state_url.moved(span, scope.reader.now()) if span else None
     scope.search = str(pull.get("ask") or "") if page.asks or page.charts else ""
     return scope
 

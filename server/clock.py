@@ -4,9 +4,19 @@ Event time is epoch seconds. The demo's clock may start in the past and run at i
 first hour, a replay and live operation are the same code.
 """
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Protocol
+
+
+async def stopped_within(stop: asyncio.Event, seconds: float) -> bool:
+    """Wait; True when `stop` was set before the time was over."""
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 class Clock(Protocol):

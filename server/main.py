@@ -17,14 +17,14 @@ import dashboard
 import migrations
 import server
 from server.cli import BAD_USAGE, FAILED, OK
-from server.problems import ConfigError
+from server.config.errors import ConfigError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from dashboard.app import Candidates
+    from server.api.gate import App
     from server.query import Reader
-    from server.security import App
 
 # Of each module of `server.cli`: what it does, and an example.
 COMMANDS = {

@@ -6,10 +6,11 @@ import pytest
 
 import collectors
 from bench.docs.labels import LABELS
-from collectors import told
+from collectors import rollout_signals
 from collectors.model import Collector
-from server import coverage, signals
-from server.coverage import cells, frameworks, items
+from server import signals
+from server.signals import _availability
+from server.signals._availability import cells, frameworks, items
 from tests.recorded import observed, report, runs
 
 # Claimed, and in none of the recorded runs. Why is in the comment; each is checked by the collector's own tests.
@@ -142,7 +143,7 @@ def test_labels_of_signals_are_documented(path) -> None:  # type: ignore[no-unty
 
 def test_every_format_of_records_declares_what_follows_from_it() -> None:
     follow = {item.name for item in signals.load() if isinstance(item, signals.Signal) and item.records}
-    assert set(told.NEEDS) == follow
+    assert set(rollout_signals.NEEDS) == follow
     for name in collectors.record_formats():
         collector = collectors.load()[name]
         given = {signal for signal, _ in collector.gives}
@@ -153,15 +154,15 @@ def test_every_format_of_records_declares_what_follows_from_it() -> None:
 
 
 def test_what_follows_from_fields() -> None:
-    assert {signal for signal, _ in told.gives("reward", "group_id", "consumptions")} == {
+    assert {signal for signal, _ in rollout_signals.gives("reward", "group_id", "consumptions")} == {
         "production_samples_per_second", "reward", "rollout_exit_ratio", "solve_ratio", "solve_band_ratio",
         "zero_advantage_ratio", "zero_advantage_group_ratio", "zero_advantage_groups", "zero_advantage_low_ratio",
     }  # fmt: skip
-    lacking = told.lacks("version_start", "consumptions")
+    lacking = rollout_signals.lacks("version_start", "consumptions")
     assert lacking["mixed_version_ratio"] == "its records do not tell version_finish"
     assert lacking["zero_advantage_ratio"] == "its records do not tell group_id or reward"
     assert "staleness_versions" not in lacking
-    assert list(coverage.of_records(collectors.load()["verl_rollouts"]))[:3] == [
+    assert list(_availability.of_records(collectors.load()["verl_rollouts"]))[:3] == [
         "gives, where the run logs it: production_samples_per_second, reward, rollout_exit_ratio, solve_band_ratio, "
         "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_groups, "
         "zero_advantage_low_ratio, zero_advantage_ratio",
@@ -203,6 +204,6 @@ def test_every_hint_is_of_a_metric_the_framework_can_give() -> None:
 
 
 def test_every_framework_and_every_signal_is_in_the_table() -> None:
-    lines = coverage.table().splitlines()
+    lines = _availability.table().splitlines()
     assert lines[0].count("`") == 2 * len(frameworks())
     assert [line.split("`")[1] for line in lines[2:]] == [item.name for item in items()]

@@ -14,13 +14,13 @@ from bench.docs.pages import PAGES
 from bench.docs.site import menu, orphans
 from collectors.model import FACTS, Limits
 from server import signals
-from server.config import build
+from server.config.errors import ConfigError
+from server.config.settings import build
 from server.demo.faults import KINDS
 from server.demo.scenarios import SCENARIOS
 from server.main import _parser
-from server.notify._model import ReceiverSettings
-from server.problems import ConfigError
-from server.security import Secret
+from server.notify.model import ReceiverSettings
+from server.secret import Secret
 from tests.notify.support import alert, note
 from tests.signals.support import book, view
 

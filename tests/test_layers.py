@@ -136,7 +136,7 @@ PURE_ALERTS = (
 """What decides about alerts: a reader must be able to trust it on paper, like the signals."""
 
 PURE_MAY_IMPORT = {f"server.alerts.{name}" for name in PURE_ALERTS} | {
-    "server", "server.alerts", "server.notify._model", "server.store.types", "server.signals", "server.signals._model",
+    "server", "server.alerts", "server.notify.model", "server.store.types", "server.signals", "server.signals._model",
     "server.signals._window", "collectors", "collectors.model", "collectors.catalog",
 }  # fmt: skip
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 import collectors
-from collectors.sandboxes.modal import TESTED
-from server.config import build
+from collectors.sandboxes.modal.collector import TESTED
+from server.config.settings import build
 from server.main import _parser
 from tests.support_sdks import ENVIRONMENTS
 

@@ -11,7 +11,7 @@ import collectors
 from bench.docs.markdown import code, codes, page, section, table
 from collectors.model import FACTS
 from server import notify
-from server.config import Settings
+from server.config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

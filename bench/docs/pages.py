@@ -16,17 +16,18 @@ from bench.docs.labels import LABELS
 from bench.docs.markdown import code, codes, page, section, table
 from collectors.catalog import METRICS
 from collectors.model import Collector
-from dashboard.words import WORDS
-from server import coverage, notify, signals
-from server.alerts import config as alerts_config
+from dashboard.shell.glossary import WORDS
+from server import notify, signals
 from server.alerts import text
 from server.alerts.model import CLASSES, Rule
+from server.api.metrics import PREFIX, render
 from server.clock import WallClock
-from server.config import Settings
-from server.exposition import PREFIX, render
+from server.config import alerts as alerts_config
+from server.config.settings import Settings
 from server.main import _parser
 from server.query.types import Reader
-from server.serve import Health, _app
+from server.runtime.serve import Health, _app
+from server.signals import _availability
 from server.store import Store, migrate
 
 ACTORS: Mapping[str, str] = {
@@ -85,7 +86,7 @@ without inputs is computed from [rollout records](rollouts.md), from records of 
 
 
 def _signal(item: signals.Signal | signals.Counter) -> tuple[str, ...]:
-    inputs = [name for name in coverage.inputs(item) if name in METRICS]
+    inputs = [name for name in _availability.inputs(item) if name in METRICS]
     shown = codes(inputs[:4]) + (f" and {len(inputs) - 4} more" if len(inputs) > 4 else "")
     computed = CADENCES[item.cadence] if isinstance(item, signals.Signal) else "counter"
     return code(item.name), item.unit, codes(_labels(item)), item.help, shown, computed
@@ -205,7 +206,12 @@ Which framework provides which signal. **N**: native, the framework logs the sig
 `custom` and `mlflow` are missing because they provide what the run's framework provides. `rollscope check SOURCE`
 prints the same for one run, with the key behind each value. A test checks every cell against recorded runs.
 """
-    return page("Coverage", introduction, coverage.table(), section("How to turn more on", "\n".join(coverage.hints())))
+    return page(
+        "Coverage",
+        introduction,
+        _availability.table(),
+        section("How to turn more on", "\n".join(_availability.hints())),
+    )
 
 
 # ---- command line, HTTP, alerts, glossary

@@ -17,15 +17,15 @@ from pathlib import Path
 from bench.real_runs import world
 from bench.real_runs.recording import Recording
 from collectors.model import Limits
-from server.attach import Attached, attach, source_of
 from server.clock import ScaledClock
-from server.collect import RunLoop
-from server.config import RunSettings
-from server.drive import TICK_SECONDS
-from server.problems import ConfigError
+from server.config.errors import ConfigError
+from server.config.settings import RunSettings
+from server.derive.driver import TICK_SECONDS
 from server.query import StoreReader
 from server.query.types import Status
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
+from server.targets.resolve import Attached, attach, source_of
 
 RUN = "recorded"
 # A loaded machine must not turn an engine that answers into one that is down.

@@ -25,19 +25,19 @@ from fastapi.testclient import TestClient
 
 from bench.real_runs.play import PATIENT
 from bench.verdict.contradictions import Walker, report
-from server.api import create_api
-from server.api_rollouts import add_rollouts
-from server.attach import attach
+from server.api.app import create_api
+from server.api.rollouts import add_rollouts
 from server.clock import ScaledClock
-from server.collect import RunLoop
 from server.commands.demo import HISTORY_SECONDS, RECORDS_SECONDS
 from server.demo.scenarios import SCENARIOS
 from server.demo.served import Served
 from server.demo.stacks import begin
-from server.drive import TICK_SECONDS
+from server.derive.driver import TICK_SECONDS
 from server.query import StoreReader
 from server.query.types import Status
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
+from server.targets.resolve import attach
 from tests.demo.watched import START, Posted, Same
 
 # The windows of all signals are full before the live phase begins.

@@ -1,7 +1,8 @@
 """A simulated run through the real signals and the real judge, as collectors would bring it.
 
-Readings become samples and steps in canonical names, each when it could have been read; `server.derive` and
-`server.answers` make signals of them, `server.verdict.judge` a verdict at every tick. Only the store is left out.
+Readings become samples and steps in canonical names, each when it could have been read; `server.derive.deriver` and
+`server.derive.results` make signals of them, `server.verdict.judge` a verdict at every tick. Only the store is left
+out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,9 @@ from bench.verdict.config import Config
 from bench.verdict.sim import Page, Row, Sim
 from collectors.model import Consumption, Labels, Rollout, Target
 from server import signals
-from server.answers import Answers
-from server.derive import Deriver
-from server.rollout_ingest import RolloutIngest
+from server.derive.deriver import Deriver
+from server.derive.results import Answers
+from server.ingest.rollouts.fold import RolloutIngest
 from server.signals._model import TargetHealth
 from server.store.types import Batch, SeriesKey
 from server.verdict.inputs import Seen
@@ -151,7 +152,7 @@ class Feed:
             if name not in hidden and not (phases and name.startswith("rollout_"))
         }  # fmt: skip
         for name in INSTANTS & row.values.keys() - set(hidden):
-            # A gauge that is only reported with a step is a gauge of that moment, too (`server.ingest`).
+            # A gauge that is only reported with a step is a gauge of that moment, too (`server.ingest.readings`).
             labels = IN_FLIGHT if name == "in_flight_rollouts" else ()
             self.deriver.sample(T0 + row.end, "trainer", name, labels, row.values[name])
         newest = self.deriver.book.newest_of_all()

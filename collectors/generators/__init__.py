@@ -1,0 +1,1 @@
+"""Collectors of inference engines and routers: one module or folder per system, nothing else."""

@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 
-from collectors.generators import _pages, _plain
-from collectors.generators._pages import Decision, Take, Unmapped, Vocabulary
+from collectors.engine_pages import pages as engine_pages_pages
+from collectors.engine_pages import plain
+from collectors.engine_pages.pages import Decision, Take, Unmapped, Vocabulary
+from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Event, Labels, Limits, Reading, Sample, State
-from collectors.readers import rest
-from collectors.readers.exposition import Series
+from collectors.transport import rest
 
 _PAGE = re.compile(rb"^DCGM_(?:FI|EXP)_\w+\{", re.MULTILINE)
 _MODEL = re.compile(rb'\bmodelName="([^"\\\n]{1,64})"')
@@ -67,13 +68,13 @@ def decide(series: Series, family: str, _kind: str) -> Decision:
     """What to do with one series of the page."""
     take = VALUES.get(family) or VALUES.get(series.name)
     if take is not None:
-        return _pages.value_of(take, series, labels(series))
+        return engine_pages_pages.value_of(take, series, labels(series))
     return Unmapped(family) if family.startswith("DCGM_") else None
 
 
 def labels(series: Series) -> Labels:
     """GPU, index, host and instance. An exporter without UUIDs has only the index to tell GPUs apart."""
-    found = dict(_pages.labels_of(series, KEPT))
+    found = dict(engine_pages_pages.labels_of(series, KEPT))
     if "gpu" not in found and "index" in found:
         found["gpu"] = found["index"]
     return tuple(sorted(found.items()))
@@ -88,8 +89,8 @@ WORDS = Vocabulary(
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_pages.read`. Events by what earlier pages of this target had."""
-    page = _pages.read(body, state, limits, WORDS)
+    """One page; see `pages.read`. Events by what earlier pages of this target had."""
+    page = engine_pages_pages.read(body, state, limits, WORDS)
     kept = tuple(sample for sample in page.samples if not blank(sample))
     memory: _Memory = state.setdefault("dcgm_seen", _Memory())
     events = {event.key: event for event in _events(kept, memory, float(state.get("now", 0.0)))}
@@ -166,7 +167,7 @@ COLLECTOR = Collector(
     reads="GPUs over NVIDIA's DCGM exporter: activity, memory, power, XID and ECC errors",
     versions="d5e5f510 (2026-05) by source",
     parse=parse,
-    poll=_plain.poll_of(parse),
-    matches_page=_plain.known_by(_PAGE),
+    poll=plain.poll_of(parse),
+    matches_page=plain.known_by(_PAGE),
     report_seconds=30.0,
 )

@@ -12,10 +12,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from collectors.generators import _blocks, _pages, _plain, _prefix, sglang, tensorrt_llm, vllm
-from collectors.generators._pages import Decision, Plan, Take, Unmapped, Vocabulary
+from collectors.engine_pages import blocks, plain, prefix_cache
+from collectors.engine_pages import pages as engine_pages_pages
+from collectors.engine_pages.pages import Decision, Plan, Take, Unmapped, Vocabulary
+from collectors.formats.exposition.parser import Series
+from collectors.generators import tensorrt_llm
+from collectors.generators.sglang import collector as sglang
+from collectors.generators.vllm import collector as vllm
 from collectors.model import Collector, Limits, Reading, State
-from collectors.readers.exposition import Series
 
 _FRONTEND, _COMPONENT = "dynamo_frontend_", "dynamo_component_"
 _ENGINE = re.compile(r"(vllm|sglang|trtllm)[:_].+")
@@ -57,7 +61,7 @@ def decide(series: Series, family: str, kind: str) -> Decision:
         found = ENGINES[engine.group(1)](series, family, kind)
         return _one_process(found) if isinstance(found, Plan) else found
     if family == f"{_COMPONENT}gpu_cache_usage_percent":
-        plan = _pages.value_of(USAGE, series, ())
+        plan = engine_pages_pages.value_of(USAGE, series, ())
         return _one_process(plan) if plan is not None else None
     # Requests at a component's door, its uptime, the router's plans: the engines say it better.
     return None
@@ -74,9 +78,9 @@ def _frontend(series: Series, family: str, kind: str) -> Decision:
         return None
     if kind == "histogram":
         take = HISTOGRAMS.get(base)
-        return _pages.bucket_of(take, series, family, ()) if take is not None else Unmapped(base)
+        return engine_pages_pages.bucket_of(take, series, family, ()) if take is not None else Unmapped(base)
     base = base.removesuffix("_total")
-    return _pages.value_of(VALUES[base], series, ()) if base in VALUES else Unmapped(base)
+    return engine_pages_pages.value_of(VALUES[base], series, ()) if base in VALUES else Unmapped(base)
 
 
 def _proves(series: Series) -> bool:
@@ -89,8 +93,8 @@ WORDS = Vocabulary(
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_pages.read`."""
-    return _prefix.counted_once(_blocks.in_tokens(_pages.read(body, state, limits, WORDS)))
+    """One page; see `pages.read`."""
+    return prefix_cache.counted_once(blocks.in_tokens(engine_pages_pages.read(body, state, limits, WORDS)))
 
 
 COLLECTOR = Collector(
@@ -99,6 +103,6 @@ COLLECTOR = Collector(
     reads="NVIDIA Dynamo: its frontend's page, and its workers' with the engine's families",
     versions="1.6.1 by source",
     parse=parse,
-    poll=_plain.poll_of(parse),
-    matches_page=_plain.known_by(_PAGE),
+    poll=plain.poll_of(parse),
+    matches_page=plain.known_by(_PAGE),
 )

@@ -10,10 +10,10 @@ Does not know: -1 is its word for "no request in my window", which is no number.
 import re
 from collections.abc import Mapping
 
-from collectors.generators import _plain, _routers
-from collectors.generators._pages import Decision, Take, Vocabulary
+from collectors.engine_pages import plain, routers
+from collectors.engine_pages.pages import Decision, Take, Vocabulary
+from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Limits, Reading, State
-from collectors.readers.exposition import Series
 
 _PAGE = re.compile(
     rb"^vllm[:_](?:current_qps|healthy_pods_total|num_(?:prefill|decoding)_requests|avg_itl|avg_latency)\{[^}\n]*server="
@@ -41,9 +41,9 @@ USELESS = re.compile(
 )
 
 _STRANGER = "a metrics page without a production-stack router's series (an engine's? collector vllm reads those)"
-_OWN = _routers.vocabulary(
+_OWN = routers.vocabulary(
     "production_stack",
-    _routers.Names(re.compile(r"vllm[:_](.+)"), VALUES, HISTOGRAMS, useless=USELESS, worker=("server",)),
+    routers.Names(re.compile(r"vllm[:_](.+)"), VALUES, HISTOGRAMS, useless=USELESS, worker=("server",)),
     _STRANGER,
 )
 _MARK = re.compile(r"vllm[:_](?:current_qps|healthy_pods_total|num_incoming_requests_total)")
@@ -58,8 +58,8 @@ WORDS = Vocabulary("production_stack", decide, lambda series: _MARK.fullmatch(se
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_routers.read`."""
-    return _routers.read(body, state, limits, WORDS)
+    """One page; see `routers.read`."""
+    return routers.read(body, state, limits, WORDS)
 
 
 COLLECTOR = Collector(
@@ -68,6 +68,6 @@ COLLECTOR = Collector(
     reads="the router of vLLM's production stack over its /metrics page",
     versions="a6c01db0 (2026-08) by source",
     parse=parse,
-    poll=_plain.poll_of(parse),
-    matches_page=_plain.known_by(_PAGE),
+    poll=plain.poll_of(parse),
+    matches_page=plain.known_by(_PAGE),
 )

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import httpx
 
-from collectors.generators import _pages
-from collectors.generators._pages import Decision, Take, Unmapped, Vocabulary
+from collectors.engine_pages import pages as engine_pages_pages
+from collectors.engine_pages.pages import Decision, Take, Unmapped, Vocabulary
+from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Labels, Limits, Reading, State
-from collectors.readers import rest
-from collectors.readers.exposition import Series
+from collectors.transport import rest
 
 # A node's page is its engines' too, where it has some: those say more, and one URL is one collector unless it is named.
 _PAGE = re.compile(rb"^ray_(?:node_gpus_utilization|node_gram_used|serve_\w+|node_cpu_utilization)\{", re.MULTILINE)
@@ -51,23 +51,25 @@ def decide(series: Series, family: str, kind: str) -> Decision:
         return None
     base = family.removeprefix("ray_").removesuffix("_total")
     if base in GPUS:
-        return _pages.value_of(GPUS[base], series, _gpu(series))
+        return engine_pages_pages.value_of(GPUS[base], series, _gpu(series))
     if base in SERVE:
         # Ray's older exporter writes every counter twice, the second time as a gauge without "_total".
         doubled = SERVE[base].metric.endswith("_total") and not series.name.endswith("_total")
-        return _pages.value_of(SERVE[base], series, _replica(series), int(doubled))
+        return engine_pages_pages.value_of(SERVE[base], series, _replica(series), int(doubled))
     # Ray has hundreds of families about itself: only what resembles ours is worth a word.
     own = kind != "histogram" and base.startswith(("node_gpu_", "node_gram_", "serve_deployment_queue"))
     return Unmapped(base) if own else None
 
 
 def _gpu(series: Series) -> Labels:
-    found = dict(_pages.labels_of(series, {"GpuIndex": "gpu", "ip": "host"}))
+    found = dict(engine_pages_pages.labels_of(series, {"GpuIndex": "gpu", "ip": "host"}))
     return tuple(sorted((found | ({"index": found["gpu"]} if "gpu" in found else {})).items()))
 
 
 def _replica(series: Series) -> Labels:
-    return _pages.labels_of(series, {"application": "application", "deployment": "deployment", "replica": "worker"})
+    return engine_pages_pages.labels_of(
+        series, {"application": "application", "deployment": "deployment", "replica": "worker"}
+    )
 
 
 WORDS = Vocabulary(
@@ -79,8 +81,8 @@ WORDS = Vocabulary(
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_pages.read`."""
-    page = _pages.read(body, state, limits, WORDS)
+    """One page; see `pages.read`."""
+    page = engine_pages_pages.read(body, state, limits, WORDS)
     models = set(_DEVICE.findall(body))
     name = rest.text(models.pop().decode(), 64) if len(models) == 1 else ""
     return replace(page, facts={"gpu_type": name} if name else {})
@@ -92,7 +94,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    return await _pages.parsed(parse, await _pages.fetch(client, limits), state, limits)
+    return await engine_pages_pages.parsed(parse, await engine_pages_pages.fetch(client, limits), state, limits)
 
 
 def matches_page(body: bytes) -> bool:

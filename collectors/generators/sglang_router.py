@@ -9,15 +9,16 @@ those); what it repeats of them with --engine-metrics, which would count twice.
 
 import re
 
-from collectors.generators import _pages, _plain, _routers
-from collectors.generators import _router_names as names
+from collectors.engine_pages import pages as engine_pages_pages
+from collectors.engine_pages import plain, routers
+from collectors.engine_pages import router_names as names
+from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Limits, Reading, State
-from collectors.readers.exposition import Series
 
 _PAGE = re.compile(rb"^(?:smg|sgl_router)_\w+[{ ]", re.MULTILINE)
 _OLD = re.compile(r"sgl_router_(.+)")
 
-_GATEWAY = _routers.Names(
+_GATEWAY = routers.Names(
     re.compile(r"smg_(.+)"),
     names.GATEWAY,
     names.GATEWAY_HISTOGRAMS,
@@ -25,26 +26,26 @@ _GATEWAY = _routers.Names(
     names.GATEWAY_USELESS,
     ("worker", "worker_id"),
 )
-_ROUTER = _routers.Names(_OLD, names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS)
+_ROUTER = routers.Names(_OLD, names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS)
 
 _STRANGER = "a metrics page without smg_ or sgl_router_ series (the main port? --prometheus-port is 29000 by default)"
-_NEW_WORDS = _routers.vocabulary("sglang_router", _GATEWAY, _STRANGER)
-_OLD_WORDS = _routers.vocabulary("sglang_router", _ROUTER, _STRANGER)
+_NEW_WORDS = routers.vocabulary("sglang_router", _GATEWAY, _STRANGER)
+_OLD_WORDS = routers.vocabulary("sglang_router", _ROUTER, _STRANGER)
 
 
-def decide(series: Series, family: str, kind: str) -> _pages.Decision:
+def decide(series: Series, family: str, kind: str) -> engine_pages_pages.Decision:
     """What to do with one series, of either line of names."""
     return (_OLD_WORDS if _OLD.fullmatch(family) else _NEW_WORDS).decide(series, family, kind)
 
 
-WORDS = _pages.Vocabulary(
+WORDS = engine_pages_pages.Vocabulary(
     "sglang_router", decide, lambda series: _NEW_WORDS.proves(series) or _OLD_WORDS.proves(series), _STRANGER
 )
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_routers.read`."""
-    return _routers.read(body, state, limits, WORDS)
+    """One page; see `routers.read`."""
+    return routers.read(body, state, limits, WORDS)
 
 
 COLLECTOR = Collector(
@@ -53,6 +54,6 @@ COLLECTOR = Collector(
     reads="sglang-router and the SMG model gateway over their metrics port",
     versions="sglang-router 0.1.9 and 0.3.2, gateway 73da68ca (2026-08) by source",
     parse=parse,
-    poll=_plain.poll_of(parse),
-    matches_page=_plain.known_by(_PAGE),
+    poll=plain.poll_of(parse),
+    matches_page=plain.known_by(_PAGE),
 )

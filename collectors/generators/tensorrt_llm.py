@@ -12,11 +12,12 @@ from collections.abc import Mapping
 
 import httpx
 
-from collectors.generators import _blocks, _pages
-from collectors.generators._pages import Decision, Take, Unmapped, Vocabulary
+from collectors.engine_pages import blocks
+from collectors.engine_pages import pages as engine_pages_pages
+from collectors.engine_pages.pages import Decision, Take, Unmapped, Vocabulary
+from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Limits, Reading, ScrapeError, State
-from collectors.readers import http
-from collectors.readers.exposition import Series
+from collectors.transport import http
 
 PATH = "/prometheus/metrics"
 # Dynamo's older releases write a colon.
@@ -36,9 +37,9 @@ VALUES: Mapping[str, Take] = {
     "max_num_active_requests": Take("generator_request_limit"),
     "kv_cache_utilization": Take("kv_cache_usage_ratio"),
     "kv_cache_hit_rate": Take("prefix_cache_hit_ratio"),
-    "kv_cache_tokens_per_block": Take(_blocks.SIZE),
-    "kv_cache_max_blocks": Take(_blocks.MOST),
-    "kv_cache_used_blocks": Take(_blocks.USED),
+    "kv_cache_tokens_per_block": Take(blocks.SIZE),
+    "kv_cache_max_blocks": Take(blocks.MOST),
+    "kv_cache_used_blocks": Take(blocks.USED),
     "request_success": Take("generator_requests_finished_total", "finished_reason>reason"),
     "prompt_tokens": Take("generator_prompt_tokens_total"),
     "generation_tokens": Take("generator_tokens_total"),
@@ -66,11 +67,11 @@ def decide(series: Series, family: str, kind: str) -> Decision:
         return None
     if kind == "histogram":
         take = HISTOGRAMS.get(own.group(1))
-        return _pages.bucket_of(take, series, family, ()) if take is not None else Unmapped(own.group(1))
+        return engine_pages_pages.bucket_of(take, series, family, ()) if take is not None else Unmapped(own.group(1))
     base = own.group(1).removesuffix("_total")
     if base in USELESS:
         return None
-    return _pages.value_of(VALUES[base], series, ()) if base in VALUES else Unmapped(base)
+    return engine_pages_pages.value_of(VALUES[base], series, ()) if base in VALUES else Unmapped(base)
 
 
 WORDS = Vocabulary(
@@ -82,10 +83,10 @@ WORDS = Vocabulary(
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_pages.read`. KV blocks become tokens."""
+    """One page; see `pages.read`. KV blocks become tokens."""
     if body[:64].lstrip()[:1] in (b"[", b"{"):
         raise ScrapeError("garbage", f"that is the JSON of iteration statistics; the metrics page is at {PATH}")
-    return _blocks.in_tokens(_pages.read(body, state, limits, WORDS))
+    return blocks.in_tokens(engine_pages_pages.read(body, state, limits, WORDS))
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
@@ -94,7 +95,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    return await _pages.parsed(parse, await _fetch(client, limits), state, limits)
+    return await engine_pages_pages.parsed(parse, await _fetch(client, limits), state, limits)
 
 
 async def _fetch(client: httpx.AsyncClient, limits: Limits) -> bytes:

@@ -10,10 +10,11 @@ than tensorrt_llm keeps its gauges and loses the counts of requests.
 import re
 from collections.abc import Mapping
 
-from collectors.generators import _blocks, _pages, _plain
-from collectors.generators._pages import Decision, Take, Unmapped, Vocabulary
+from collectors.engine_pages import blocks, plain
+from collectors.engine_pages import pages as engine_pages_pages
+from collectors.engine_pages.pages import Decision, Take, Unmapped, Vocabulary
+from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Labels, Limits, Reading, State
-from collectors.readers.exposition import Series
 
 _PAGE = re.compile(rb"^nv_trt_llm_\w+\{", re.MULTILINE)
 _ENGINE: Labels = (("model", "tensorrt_llm"),)
@@ -45,9 +46,9 @@ VALUES: Mapping[tuple[str, str, str], Take] = {
         "nv_trt_llm_kv_cache_block_metrics",
         {
             "fraction": Take("kv_cache_usage_ratio"),
-            "tokens_per": Take(_blocks.SIZE),
-            "max": Take(_blocks.MOST),
-            "used": Take(_blocks.USED),
+            "tokens_per": Take(blocks.SIZE),
+            "max": Take(blocks.MOST),
+            "used": Take(blocks.USED),
         },
     ),
     **_of(
@@ -75,7 +76,7 @@ def decide(series: Series, family: str, _kind: str) -> Decision:
         if take is None:
             # A value of the label that nobody maps is a metric of its own.
             return Unmapped(f"{family} {value}" if (value := series.label(label)) else family)
-    return _pages.value_of(take, series, _labels(series)) if take is not None else None
+    return engine_pages_pages.value_of(take, series, _labels(series)) if take is not None else None
 
 
 def _labels(series: Series) -> Labels:
@@ -92,8 +93,8 @@ WORDS = Vocabulary(
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_pages.read`. KV blocks become tokens."""
-    return _blocks.in_tokens(_pages.read(body, state, limits, WORDS))
+    """One page; see `pages.read`. KV blocks become tokens."""
+    return blocks.in_tokens(engine_pages_pages.read(body, state, limits, WORDS))
 
 
 COLLECTOR = Collector(
@@ -102,6 +103,6 @@ COLLECTOR = Collector(
     reads="Triton with the tensorrtllm backend over its :8002/metrics page",
     versions="tensorrtllm_backend 0b9d7d5a by source",
     parse=parse,
-    poll=_plain.poll_of(parse),
-    matches_page=_plain.known_by(_PAGE),
+    poll=plain.poll_of(parse),
+    matches_page=plain.known_by(_PAGE),
 )

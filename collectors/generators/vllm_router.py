@@ -6,15 +6,15 @@ Its metrics are on a port of their own (--prometheus-port, 29000; prime-rl: its 
 
 import re
 
-from collectors.generators import _plain, _routers
-from collectors.generators import _router_names as names
+from collectors.engine_pages import plain, routers
+from collectors.engine_pages import router_names as names
 from collectors.model import Collector, Limits, Reading, State
 
 _PAGE = re.compile(rb"^vllm_router_\w+[{ ]", re.MULTILINE)
 
-WORDS = _routers.vocabulary(
+WORDS = routers.vocabulary(
     "vllm_router",
-    _routers.Names(
+    routers.Names(
         re.compile(r"vllm_router_(.+)"), names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS
     ),
     "a metrics page without vllm_router_ series (the main port? --prometheus-port is 29000 by default)",
@@ -22,8 +22,8 @@ WORDS = _routers.vocabulary(
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `_routers.read`."""
-    return _routers.read(body, state, limits, WORDS)
+    """One page; see `routers.read`."""
+    return routers.read(body, state, limits, WORDS)
 
 
 COLLECTOR = Collector(
@@ -32,6 +32,6 @@ COLLECTOR = Collector(
     reads="vllm-router over its metrics port",
     versions="0.1.17 by source",
     parse=parse,
-    poll=_plain.poll_of(parse),
-    matches_page=_plain.known_by(_PAGE),
+    poll=plain.poll_of(parse),
+    matches_page=plain.known_by(_PAGE),
 )

@@ -15,13 +15,13 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
+from collectors.formats import jsonl, parquet
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import mapping
 from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout
-from collectors.readers import jsonl, parquet
-from collectors.readers.jsonl import number
-from collectors.readers.shapes import mapping
-from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._verbs import first_of, tail_of, with_parquet
-from collectors.told import gives, lacks
+from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.verbs import first_of, tail_of, with_parquet
+from collectors.rollout_signals import gives, lacks
 
 LOOKED_FOR = "trajectories/<split>/NNNN.parquet of ART"
 FOLDER, TRAINED, DISCARDED = "trajectories", "train", "discarded"
@@ -125,7 +125,7 @@ def matches_path(path: Path) -> str | None:
 
 
 TELLS = ("group_id", "reward", "turns", "tool_calls", "consumptions", "exit")
-"""Of each rollout, where a run logs everything: see `collectors.told`."""
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
 
 COLLECTOR = Collector(
     name="art_rollouts",

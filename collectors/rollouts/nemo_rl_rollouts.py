@@ -13,15 +13,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.readers import rest
-from collectors.readers.jsonl import number
-from collectors.readers.shapes import mapping, whole
-from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._rows import Line, lines
-from collectors.rollouts._tokens import items, ones
-from collectors.rollouts._verbs import verbs_of
-from collectors.told import gives, lacks
+from collectors.rollout_files.rows import Line, lines
+from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.tokens import items, ones
+from collectors.rollout_files.verbs import verbs_of
+from collectors.rollout_signals import gives, lacks
+from collectors.transport import rest
 
 LOOKED_FOR = "train_data_stepN.jsonl of NeMo-RL"
 
@@ -108,7 +108,7 @@ def _agent(value: Any) -> Any:
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of NeMo-RL")
 
 TELLS = ("group_id", "reward", "response_tokens", "environment", "consumptions")
-"""Of each rollout, where a run logs everything: see `collectors.told`."""
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
 
 COLLECTOR = Collector(
     name="nemo_rl_rollouts",

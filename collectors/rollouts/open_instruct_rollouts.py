@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import mapping, objects, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.readers import rest
-from collectors.readers.jsonl import number
-from collectors.readers.shapes import mapping, objects, whole
-from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._rows import Line, lines
-from collectors.rollouts._tokens import length
-from collectors.rollouts._verbs import begins, verbs_of
-from collectors.told import gives, lacks
+from collectors.rollout_files.rows import Line, lines
+from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.tokens import length
+from collectors.rollout_files.verbs import begins, verbs_of
+from collectors.rollout_signals import gives, lacks
+from collectors.transport import rest
 
 LOOKED_FOR = "<run>_rollouts_NNNNNN.jsonl of open-instruct's --save_traces"
 
@@ -84,7 +84,7 @@ def _tool_calls(asked: Mapping[str, Any]) -> int | None:
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of open-instruct", appended=True)
 
 TELLS = ("group_id", "reward", "response_tokens", "environment", "tool_calls", "consumptions")
-"""Of each rollout, where a run logs everything: see `collectors.told`."""
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
 
 COLLECTOR = Collector(
     name="open_instruct_rollouts",

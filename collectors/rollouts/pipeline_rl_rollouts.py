@@ -15,11 +15,13 @@ from typing import Any
 
 import yaml
 
+from collectors.formats import jsonl, slim
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import mapping, objects, whole
 from collectors.model import Collector, Cursor, Limits, Purpose, Reading, Rollout, ScrapeError, Turn
-from collectors.readers import bytetail, jsonl, pipeline_versions, rest, slim
-from collectors.readers.jsonl import number
-from collectors.readers.shapes import mapping, objects, whole
-from collectors.told import gives, lacks
+from collectors.rollout_signals import gives, lacks
+from collectors.training_logs import pipeline_versions
+from collectors.transport import bytetail, rest
 
 STREAMS: Mapping[str, Purpose] = {"actor": "train", "actor_test": "eval"}
 UPDATES = "weight_update_request"
@@ -197,7 +199,7 @@ def _is_groups(file: Path) -> bool:
 
 
 TELLS = ("group_id", "reward", "response_tokens", "version_start", "turns", "exit")
-"""Of each rollout, where a run logs everything: see `collectors.told`."""
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
 
 COLLECTOR = Collector(
     name="pipeline_rl_rollouts",

@@ -15,13 +15,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from collectors.formats import jsonl, slim
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.readers import jsonl, rest, slim
-from collectors.readers.jsonl import number
-from collectors.readers.shapes import mapping, whole
-from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._verbs import verbs_of
-from collectors.told import gives, lacks
+from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.verbs import verbs_of
+from collectors.rollout_signals import gives, lacks
+from collectors.transport import rest
 
 LOOKED_FOR = "rollout_dump_data.step_N.jsonl of ROLL's rollout_dump_dir"
 # One line is a whole step with its texts. What is larger is dropped, with that reason.
@@ -149,7 +150,7 @@ TELLS = (
     "consumptions",
     "failures",
 )
-"""Of each rollout, where a run logs everything: see `collectors.told`."""
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
 
 COLLECTOR = Collector(
     name="roll_rollouts",

@@ -15,14 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from collectors.formats import jsonl
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import whole
 from collectors.model import Collector, Consumption, Purpose, Rollout, Turn
-from collectors.readers import jsonl, rest
-from collectors.readers.jsonl import number
-from collectors.readers.shapes import whole
-from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._rows import Line, lines
-from collectors.rollouts._verbs import count, verbs_of
-from collectors.told import gives, lacks
+from collectors.rollout_files.rows import Line, lines
+from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.verbs import count, verbs_of
+from collectors.rollout_signals import gives, lacks
+from collectors.transport import rest
 
 LOOKED_FOR = "iteration_N/train_rollout_summaries.jsonl of the Tinker cookbook"
 CONFIG_BYTES = 1 << 20
@@ -128,7 +129,7 @@ TELLS = (
     "turns",
     "consumptions",
 )
-"""Of each rollout, where a run logs everything: see `collectors.told`."""
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
 
 COLLECTOR = Collector(
     name="tinker_rollouts",

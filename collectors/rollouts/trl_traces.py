@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from collectors.formats import jsonl, sqlite
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import whole
+from collectors.formats.trackio import database as trackio_database
+from collectors.formats.trackio import log as trackio_log
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
-from collectors.readers import jsonl, sqlite, trackio, trackio_log
-from collectors.readers.jsonl import number
-from collectors.readers.shapes import whole
-from collectors.told import gives, lacks
+from collectors.rollout_signals import gives, lacks
 
 LOOKED_FOR = "a trackio *.db with traces of TRL's AsyncGRPOTrainer"
 KEY = "rollouts"
@@ -48,7 +50,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 
 def _read(database: sqlite3.Connection, inode: int, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    run, config = trackio.newest_run(database, limits)
+    run, config = trackio_database.newest_run(database, limits)
     last = database.execute("SELECT coalesce(max(rowid), 0) FROM traces").fetchone()[0]
     same = cursor.get("inode") == inode and cursor.get("run") == run and int(cursor.get("row", 0)) <= last
     row = int(cursor.get("row", 0)) if same else 0
@@ -72,7 +74,7 @@ def _rollout(row: tuple[Any, ...], group_size: int | None, now: float) -> Rollou
     version, group = _told(data, "model_version"), _told(data, "group_id")
     if data is None or version is None or group is None or whole(step) is None:
         return None
-    at, tokens = trackio.epoch(stamp), _told(data, "completion_tokens")
+    at, tokens = trackio_database.epoch(stamp), _told(data, "completion_tokens")
     return Rollout(
         rollout_id=f"{step}/{whole(index) or 0}",
         group_id=str(group),
@@ -110,7 +112,7 @@ def _has_traces(path: Path) -> bool:
         if not sqlite.columns(database, "traces") >= _COLUMNS:
             return False
         held = database.execute("SELECT 1 FROM traces WHERE key = ? LIMIT 1", (KEY,)).fetchone()
-        return held is not None or SETTING in trackio.newest_run(database, Limits())[1]
+        return held is not None or SETTING in trackio_database.newest_run(database, Limits())[1]
 
     try:
         return sqlite.reading(path, asked, "trackio")
@@ -134,7 +136,7 @@ def matches_path(path: Path) -> str | None:
 
 
 TELLS = ("group_id", "reward", "response_tokens", "version_dispatched", "consumptions", "sampled")
-"""Of each rollout, where a run logs everything: see `collectors.told`."""
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
 
 COLLECTOR = Collector(
     name="trl_traces",

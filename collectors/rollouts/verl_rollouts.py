@@ -13,13 +13,13 @@ import re
 from itertools import islice
 from pathlib import Path
 
+from collectors.formats.jsonl import number
 from collectors.model import Collector, Consumption, Purpose, Rollout
-from collectors.readers import rest
-from collectors.readers.jsonl import number
-from collectors.rollouts._files import Look, Part, StepFile, listed
-from collectors.rollouts._rows import Line, lines
-from collectors.rollouts._verbs import begins, verbs_of
-from collectors.told import gives, lacks
+from collectors.rollout_files.rows import Line, lines
+from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.verbs import begins, verbs_of
+from collectors.rollout_signals import gives, lacks
+from collectors.transport import rest
 
 LOOKED_FOR = "<step>.jsonl of verl's rollout_data_dir, there or one folder below"
 # Of a run's folder: folders looked into.
@@ -85,7 +85,7 @@ def _hash(raw: bytes) -> str:
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{}, generations that verl dumped")
 
 TELLS = ("group_id", "reward", "environment", "consumptions")
-"""Of each rollout, where a run logs everything: see `collectors.told`."""
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
 
 COLLECTOR = Collector(
     name="verl_rollouts",

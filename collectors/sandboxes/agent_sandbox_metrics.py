@@ -17,9 +17,10 @@ from math import isfinite
 
 import httpx
 
+from collectors.formats.exposition import parser
+from collectors.formats.exposition.parser import Bucketed, Page, Series
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
-from collectors.readers import exposition, http
-from collectors.readers.exposition import Bucketed, Page, Series
+from collectors.transport import http
 
 # family -> (metric, factor to seconds, rank: of one metric's families the lowest one present is used).
 _HISTOGRAMS: Mapping[str, tuple[str, float, int]] = {
@@ -48,10 +49,10 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """One page. Counts and histograms since the process began; times in seconds.
 
     Raises:
-        ScrapeError: as `exposition.parse`; ``garbage`` also for a page that was cut or holds none of the families.
+        ScrapeError: as `parser.parse`; ``garbage`` also for a page that was cut or holds none of the families.
     """
-    page = exposition.parse(body, state, limits)
-    exposition.check_whole(body)
+    page = parser.parse(body, state, limits)
+    parser.check_whole(body)
     families = {page.family(series.name)[0].removesuffix("_total") for series, _ in page.samples}
     ours = {family for family in families if family.startswith(_OURS)}
     if not ours:
@@ -72,7 +73,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
 def _histograms(page: Page) -> tuple[tuple[Histogram, ...], set[str]]:
     """One histogram per metric and image, and the families whose series cannot be added up."""
     found: dict[tuple[str, int], list[Bucketed]] = defaultdict(list)
-    for one in exposition.histograms(page):
+    for one in parser.histograms(page):
         if one.family in _HISTOGRAMS:
             metric, _, rank = _HISTOGRAMS[one.family]
             found[metric, rank].append(one)

@@ -17,11 +17,11 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.readers import rest
-from collectors.readers.causes import cause_of
-from collectors.sandboxes import _account
-from collectors.sandboxes._shape import Tally, mapping, objects
-from collectors.sandboxes._sweep import Page, Row, Source, sweep
+from collectors.sandbox_providers import account
+from collectors.sandbox_providers.causes import cause_of
+from collectors.sandbox_providers.listing import Tally, mapping, objects
+from collectors.sandbox_providers.sweep import Page, Row, Source, sweep
+from collectors.transport import rest
 
 PROVIDER = "daytona"
 PAGE_ROWS = 200  # the most it gives
@@ -174,7 +174,7 @@ def _usage(told: Any, region: str) -> list[Sample]:
         ]
         granted = [(used, limit) for used, limit in pairs if used is not None and limit is not None and limit > 0.0]
         if granted:
-            samples += _account.quota(resource, *max(granted, key=lambda pair: pair[0] / pair[1]))
+            samples += account.quota(resource, *max(granted, key=lambda pair: pair[0] / pair[1]))
     return samples
 
 
@@ -187,15 +187,15 @@ def _organization(told: Mapping[str, Any]) -> list[Sample]:
     seconds = rest.number(told.get("sandboxCreateRateLimitTtlSeconds"))
     # Per minute unless the organization has a window of its own.
     window = seconds if seconds is not None and seconds > 0 else 60.0
-    return samples + _account.quota("creates_per_second", None, None if limit is None else limit / window)
+    return samples + account.quota("creates_per_second", None, None if limit is None else limit / window)
 
 
 async def _of_organization(
     client: httpx.AsyncClient, key: str, region: str, limits: Limits, tally: Tally
 ) -> list[Sample]:
     path = f"/organizations/{quote(key, safe='')}"
-    samples = _organization(mapping(await _account.ask(client, path, {}, limits, tally)))
-    return samples + _usage(await _account.ask(client, f"{path}/usage", {}, limits, tally), region)
+    samples = _organization(mapping(await account.ask(client, path, {}, limits, tally)))
+    return samples + _usage(await account.ask(client, f"{path}/usage", {}, limits, tally), region)
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
@@ -213,7 +213,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     rows = _Rows(options.get("run_label", "run"), watch, options.get("organization") or state.get("organization", ""))
     samples: list[Sample] = []
     async with rest.whole(limits):
-        if rows.organization and _account.due(state, begun):
+        if rows.organization and account.due(state, begun):
             region = options.get("region", "")
             samples += await _of_organization(client, rows.organization, region, limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
@@ -232,7 +232,7 @@ COLLECTOR = Collector(
     reads="Daytona sandboxes, usage and limits over the REST API",
     versions="daytona 0.226.1 by source and against a fake",
     poll=poll,
-    report_seconds=_account.ACCOUNT_SECONDS,
+    report_seconds=account.ACCOUNT_SECONDS,
     default_url="https://app.daytona.io/api",
     key_variable="DAYTONA_API_KEY",
     options=("organization", "region", "run_label"),

@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 
 from collectors.model import Collector, Limits, Reading, Sample, Sandbox, ScrapeError, State
-from collectors.readers.rest import get_json, number, text, whole
-from collectors.sandboxes._shape import Tally, mapping
+from collectors.sandbox_providers.listing import Tally, mapping
 from collectors.sandboxes.swerex import identity
+from collectors.transport.rest import get_json, number, text, whole
 
 # "ok" and "running": servers from before the status was an enum, and OpenEnv look-alikes.
 _HEALTH = {"healthy": "", "ok": "", "running": "", "degraded": "degraded", "unhealthy": "unhealthy"}

@@ -18,11 +18,11 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.readers import rest
-from collectors.readers.causes import cause_of
-from collectors.sandboxes import _account
-from collectors.sandboxes._shape import Tally, mapping
-from collectors.sandboxes._sweep import Page, Row, Source, Swept, sweep
+from collectors.sandbox_providers import account as sandbox_providers_account
+from collectors.sandbox_providers.causes import cause_of
+from collectors.sandbox_providers.listing import Tally, mapping
+from collectors.sandbox_providers.sweep import Page, Row, Source, Swept, sweep
+from collectors.transport import rest
 
 PROVIDER = "prime"
 PAGE_ROWS = 100
@@ -213,19 +213,21 @@ def _limits(account: Mapping[str, Any], key: Mapping[str, Any]) -> dict[str, flo
 def _quota(limits: Mapping[str, float], used: Mapping[str, float]) -> list[Sample]:
     samples: list[Sample] = []
     for resource in LIMITS:
-        samples += _account.quota(resource, used.get(resource), limits.get(resource))
+        samples += sandbox_providers_account.quota(resource, used.get(resource), limits.get(resource))
     # Two caps on how many: the key's on all, the account's on VMs. The one with less room is what will bind.
     caps = [(used["concurrent"], limits["all"])] if "all" in limits else []
     if "vm" in limits and (used["vm"] or not caps):
         caps.append((used["vm"], limits["vm"]))
     taken, cap = min(caps, key=lambda pair: pair[1] - pair[0], default=(used["concurrent"], None))
-    return samples + _account.quota("concurrent", taken, cap)
+    return samples + sandbox_providers_account.quota("concurrent", taken, cap)
 
 
 async def _money(
     client: httpx.AsyncClient, root: str, team: Mapping[str, str], limits: Limits, tally: Tally
 ) -> list[Sample]:
-    wallet = mapping(await _account.ask(client, f"{root}/billing/wallet", {"limit": 1, **team}, limits, tally))
+    wallet = mapping(
+        await sandbox_providers_account.ask(client, f"{root}/billing/wallet", {"limit": 1, **team}, limits, tally)
+    )
     # The field says USD whatever the wallet's currency is.
     balance = rest.number(wallet.get("balance_usd")) if wallet.get("currency") in (None, "USD", "usd") else None
     return [Sample("sandbox_credit_usd", balance)] if balance is not None else []
@@ -246,9 +248,9 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     team = options.get("team", "")
     async with rest.whole(limits):
         samples: list[Sample] = []
-        if _account.due(state, begun):
+        if sandbox_providers_account.due(state, begun):
             of_team = {"teamId": team} if team else {}
-            who = await _account.ask(client, f"{root}/user/whoami", of_team, limits, rows.tally)
+            who = await sandbox_providers_account.ask(client, f"{root}/user/whoami", of_team, limits, rows.tally)
             state["limits"] = _limits(mapping(who, "data", "account_limits"), mapping(who, "data", "key_limits"))
             samples += await _money(client, root, of_team, limits, rows.tally)
         swept = await sweep(
@@ -271,7 +273,7 @@ COLLECTOR = Collector(
     reads="Prime Intellect sandboxes, limits and wallet over the REST API",
     versions="prime-sandboxes 0.5.1 and prime 0.18.0 by source and against a fake",
     poll=poll,
-    report_seconds=_account.ACCOUNT_SECONDS,
+    report_seconds=sandbox_providers_account.ACCOUNT_SECONDS,
     default_url="https://api.primeintellect.ai",
     key_variable="PRIME_API_KEY",
     options=("team", "run_label"),

@@ -19,10 +19,10 @@ import httpx
 
 from collectors.model import Collector, ErrorKind, FailureCause, Limits, Reading, Sandbox, SandboxState, ScrapeError
 from collectors.model import State as Memory
-from collectors.readers.rest import clean, epoch, get_json, text, whole
-from collectors.sandboxes._failures import cause as cause_of
-from collectors.sandboxes._shape import Tally, mapping, objects
-from collectors.sandboxes._walk import Budget, Page, Walk, finish, walk
+from collectors.sandbox_providers.failures import cause as cause_of
+from collectors.sandbox_providers.listing import Tally, mapping, objects
+from collectors.sandbox_providers.walk import Budget, Page, Walk, finish, walk
+from collectors.transport.rest import clean, epoch, get_json, text, whole
 
 PROVIDER = "rock"
 PATH = "/apis/envs/sandbox/v1/sandboxes"

@@ -17,11 +17,11 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.readers import rest
-from collectors.readers.causes import cause_of
-from collectors.sandboxes import _account
-from collectors.sandboxes._shape import Tally, mapping, objects
-from collectors.sandboxes._sweep import Page, Row, Source, sweep
+from collectors.sandbox_providers import account
+from collectors.sandbox_providers.causes import cause_of
+from collectors.sandbox_providers.listing import Tally, mapping, objects
+from collectors.sandbox_providers.sweep import Page, Row, Source, sweep
+from collectors.transport import rest
 
 PROVIDER = "runloop"
 PAGE_ROWS = 500  # 5,000 are allowed, but a row has no largest size and a body has
@@ -158,7 +158,7 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> Source:
 
 
 async def _suspended(client: httpx.AsyncClient, limits: Limits, tally: Tally) -> list[Sample]:
-    word = mapping(await _account.ask(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
+    word = mapping(await account.ask(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
     told = ACCOUNTS.get(word) if isinstance(word, str) else None
     if told is None and word is not None:
         tally.unknown("account_status", rest.text(word, 64))
@@ -176,15 +176,15 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     begun = time.monotonic()
     options = state.get("options", {})
     rows = _Rows(options.get("run_label", "run"))
-    samples = _account.configured(options)
+    samples = account.configured(options)
     async with rest.whole(limits):
-        if _account.due(state, begun):
+        if account.due(state, begun):
             samples += await _suspended(client, limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
     if swept.extent.listed:
         # Suspended ones hold a disk and no machine.
         running = sum(row.sandbox.state != "paused" for row in swept.live())
-        samples += _account.quota("concurrent", float(running), None)
+        samples += account.quota("concurrent", float(running), None)
     found = (row.sandbox for row in swept.rows)
     return rows.tally.reading(PROVIDER, found, swept.extent, samples)
 
@@ -195,7 +195,7 @@ COLLECTOR = Collector(
     reads="Runloop devboxes and account state over the REST API",
     versions="runloop_api_client 3.0.0 by source and against a fake",
     poll=poll,
-    report_seconds=_account.ACCOUNT_SECONDS,
+    report_seconds=account.ACCOUNT_SECONDS,
     default_url="https://api.runloop.ai",
     key_variable="RUNLOOP_API_KEY",
     options=("run_label", "limit_concurrent"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import httpx
 
 from collectors.model import Collector, Limits, Reading, Sandbox, ScrapeError, State
-from collectors.readers.rest import clean, get_json, text, whole
+from collectors.transport.rest import clean, get_json, text, whole
 
 # An exception inside the runtime comes as this status.
 RUNTIME_ERROR = 511

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from collectors.formats import verifiers
 from collectors.model import Collector, Cursor, Limits, Reading, Sandbox, ScrapeError
-from collectors.readers import bytetail, verifiers
-from collectors.sandboxes._rollout_counts import Counts, count
-from collectors.sandboxes._trace_rows import Rollout, rollout
+from collectors.sandbox_providers.rollout_counts import Counts, count
+from collectors.sandbox_providers.trace_rows import Rollout, rollout
+from collectors.transport import bytetail
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Collectors of training frameworks: one module or folder per framework, nothing else."""

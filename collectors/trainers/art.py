@@ -11,11 +11,11 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from collectors.readers import jsonl, jsonl_log
-from collectors.readers.jsonl import number
-from collectors.readers.rows import Logged
-from collectors.trainers._framework import collector_of
-from collectors.trainers._model import TRAINER, Context, Framework, Key, Out, Piece
+from collectors.formats import jsonl, jsonl_log
+from collectors.formats.jsonl import number
+from collectors.formats.rows import Logged
+from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
+from collectors.training_logs.tail import collector_of
 
 STEP, IDLE, ACTOR, BUSY = (
     "time/step_wall_s",

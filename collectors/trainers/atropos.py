@@ -13,14 +13,14 @@ from typing import Any
 
 import httpx
 
+from collectors.formats.jsonl import number
+from collectors.formats.rows import Logged
+from collectors.formats.wandb import log as wandb_log
 from collectors.model import Limits, Reading, Sample, ScrapeError, State
-from collectors.readers import wandb_log
-from collectors.readers.jsonl import number
-from collectors.readers.rest import get_json, whole
-from collectors.readers.rows import Logged
-from collectors.trainers._framework import collector_of
-from collectors.trainers._model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.trainers._settings import Facts, Settings, facts_of, product
+from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
+from collectors.training_logs.settings import Facts, Settings, facts_of, product
+from collectors.training_logs.tail import collector_of
+from collectors.transport.rest import get_json, whole
 
 # An environment logs with the server's step, which is not the trainer's.
 ENVIRONMENT = "orchestrator"

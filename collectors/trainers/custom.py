@@ -12,12 +12,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from collectors.formats import jsonl, jsonl_log
+from collectors.formats.mlflow import database as mlflow_database
+from collectors.formats.rows import Logged, Sink, flat
+from collectors.formats.tensorboard import log as tensorboard_log
+from collectors.formats.trackio import log as trackio_log
+from collectors.formats.wandb import log as wandb_log
 from collectors.model import Collector, Cursor, Limits, Reading
-from collectors.readers import jsonl, jsonl_log, mlflow_db, tensorboard, trackio_log, wandb_log
-from collectors.readers.rows import Logged, Sink, flat
-from collectors.trainers import _maps
-from collectors.trainers._framework import stated_facts, tail
-from collectors.trainers._model import TRAINER, Context, Framework, Key, Piece
+from collectors.training_logs import maps as training_logs_maps
+from collectors.training_logs.model import TRAINER, Context, Framework, Key, Piece
+from collectors.training_logs.tail import stated_facts, tail
 
 # Words that trainers use for the same thing, in the order of how sure they are.
 STEPS = ("train/global_step", "global_step", "training_step", "train_step", "step", "iteration", "_step")
@@ -57,7 +61,7 @@ def _epoch(value: object) -> float | None:
 def _sinks(options: Mapping[str, str]) -> tuple[Sink, ...]:
     time_key = options.get("time_key", "")
     lines = jsonl_log.sink(("*.jsonl", "*.ndjson"), lambda row: unpack(row, time_key))
-    every = (lines, trackio_log.SINK, mlflow_db.SINK, tensorboard.SINK, wandb_log.SINK)
+    every = (lines, trackio_log.SINK, mlflow_database.SINK, tensorboard_log.SINK, wandb_log.SINK)
     wanted = options.get("format", "")
     return tuple(sink for sink in every if wanted in ("", sink.name))
 
@@ -66,9 +70,9 @@ FORMATS = tuple(sink.name for sink in _sinks({}))
 
 
 def configured(options: Mapping[str, str]) -> Collector:
-    """The collector of one target. ``options``: `OPTIONS`, all texts; ``map`` is a JSON list (see `_maps.check`)."""
-    maps = _maps.parse(options.get("map", ""))
-    mapped = _maps.lookup(maps)
+    """The collector of one target. ``options``: `OPTIONS`, all texts; ``map`` is a JSON list (see `maps.check`)."""
+    maps = training_logs_maps.parse(options.get("map", ""))
+    mapped = training_logs_maps.lookup(maps)
     step_key, time_key = options.get("step_key", ""), options.get("time_key", "")
     told = any(one.ours is not None and one.ours.metric == NONFINITE for one in maps)
 
@@ -90,18 +94,18 @@ def configured(options: Mapping[str, str]) -> Collector:
     return Collector(**{**_FIELDS, "tail": read})  # type: ignore[arg-type]
 
 
-def _found(mapped: Callable[[str], _maps.Map | None], key: str) -> tuple[Key, ...] | None:
+def _found(mapped: Callable[[str], training_logs_maps.Map | None], key: str) -> tuple[Key, ...] | None:
     if key.endswith(MADE) and (norm := mapped(key.removesuffix(MADE))) is not None and _is_norm(norm):
         return (Key(NONFINITE, fold="max"),)
     one = mapped(key)
     return None if one is None else (one.ours,) if one.ours is not None else ()
 
 
-def _is_norm(one: _maps.Map | None) -> bool:
+def _is_norm(one: training_logs_maps.Map | None) -> bool:
     return one is not None and one.ours is not None and one.ours.metric == NORM
 
 
-def _nonfinite(mapped: Callable[[str], _maps.Map | None], row: Logged) -> dict[str, float]:
+def _nonfinite(mapped: Callable[[str], training_logs_maps.Map | None], row: Logged) -> dict[str, float]:
     """1 or 0 for each gradient norm of a row. What is no number in any way (null, a text) says nothing."""
     norms = {key: _is_finite(value) for key, value in row.values.items() if _is_norm(mapped(key))}
     return {f"{key}{MADE}": float(not finite) for key, finite in norms.items() if finite is not None}
@@ -117,7 +121,7 @@ def _is_finite(value: object) -> bool | None:
 
 
 def _pieces(
-    mapped: Callable[[str], _maps.Map | None], step_key: str, row: Logged, values: Mapping[str, float]
+    mapped: Callable[[str], training_logs_maps.Map | None], step_key: str, row: Logged, values: Mapping[str, float]
 ) -> Iterator[Piece]:
     names = (step_key,) if step_key else STEPS
     step = next((values[name] for name in names if name in values), row.step)

@@ -7,21 +7,19 @@ asked for again then, and changes nothing.
 Does not know: artifacts, traces, models; system metrics are left alone.
 """
 
-import importlib
 import os
-import pkgutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
 
-from collectors import trainers
+from collectors import modules
+from collectors.formats.mlflow import rest as mlflow_rest
+from collectors.formats.rows import Logs, Sink, flat
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, State
-from collectors.readers import mlflow_rest
-from collectors.readers.rows import Logs, Sink, flat
-from collectors.trainers._framework import recognised, tail
-from collectors.trainers._model import Framework
-from collectors.trainers._sources import Peek
+from collectors.training_logs.model import Framework
+from collectors.training_logs.sources import Peek
+from collectors.training_logs.tail import recognised, tail
 
 # What a framework's tail is given for a path: it exists everywhere, and holds nothing.
 NOWHERE = Path(os.devnull)
@@ -63,9 +61,7 @@ def _framework(follower: mlflow_rest.Follower, logs: Logs, named: str) -> Framew
 
 
 def _frameworks() -> dict[str, Framework]:
-    names = [info.name for info in pkgutil.iter_modules(trainers.__path__) if not info.name.startswith("_")]
-    modules = [importlib.import_module(f"{trainers.__name__}.{name}") for name in names]
-    found = [getattr(module, "FRAMEWORK", None) for module in modules]
+    found = [getattr(module, "FRAMEWORK", None) for _, module in modules("collectors.trainers")]
     return {one.name: one for one in found if isinstance(one, Framework)}
 
 

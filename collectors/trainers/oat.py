@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from collectors.readers import console, wandb_log
-from collectors.readers.rows import Logged
-from collectors.trainers._framework import collector_of
-from collectors.trainers._model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.trainers._settings import Facts, Settings, facts_of
+from collectors.formats import console
+from collectors.formats.rows import Logged
+from collectors.formats.wandb import log as wandb_log
+from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
+from collectors.training_logs.settings import Facts, Settings, facts_of
+from collectors.training_logs.tail import collector_of
 
 STEP, ELAPSED, ROUND = "misc/policy_sgd_step", "misc/elapse", "train/learning_round"
 GENERATE, SYNC, BATCH = "actor/generate_time", "misc/weight_sync_elapse", "train/learn_batch_time"

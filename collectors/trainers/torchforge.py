@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from collectors.readers import console, wandb_log
-from collectors.readers.rows import Logged
-from collectors.trainers._framework import collector_of
-from collectors.trainers._model import Context, Framework, Key, Out, Piece
+from collectors.formats import console
+from collectors.formats.rows import Logged
+from collectors.formats.wandb import log as wandb_log
+from collectors.training_logs.model import Context, Framework, Key, Out, Piece
+from collectors.training_logs.tail import collector_of
 
 _TRAINING, _ROLLOUTS = "main_perf/continuous_training/", "main_perf/continuous_rollouts/"
 STEP = f"{_TRAINING}total_duration_avg_s"

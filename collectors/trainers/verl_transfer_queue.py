@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 import httpx
 
+from collectors.formats.exposition import parser
+from collectors.formats.exposition.parser import Page
 from collectors.model import Collector, Limits, Reading, Sample, ScrapeError, State
-from collectors.readers import exposition, http
-from collectors.readers.exposition import Page
+from collectors.transport import http
 
 SAMPLES, PRODUCED = "tq_partition_samples_total", "tq_partition_production_progress"
 # Its own health: request times, storage, memory.
@@ -29,10 +30,10 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """One page.
 
     Raises:
-        ScrapeError: as `exposition.parse`; ``garbage`` also for a page of something else, or one that was cut.
+        ScrapeError: as `parser.parse`; ``garbage`` also for a page of something else, or one that was cut.
     """
-    page = exposition.parse(body, state, limits)
-    exposition.check_whole(body)
+    page = parser.parse(body, state, limits)
+    parser.check_whole(body)
     names = {series.name for series, _ in page.samples if series.name.startswith("tq_")}
     if not names:
         raise ScrapeError("garbage", "no page of TransferQueue: it has no tq_* series")

@@ -1,4 +1,4 @@
-// Numbers as `dashboard/format.py` writes them, for values under the cursor; a test compares the two.
+// Numbers as `dashboard/widgets/format.py` writes them, for values under the cursor; a test compares the two.
 window.RS = {};
 (function (RS) {
   "use strict";

@@ -1,4 +1,4 @@
-// Fills the page's texts from its cells (`dashboard/page.py`), draws target rows and sparklines, switches the theme.
+// Fills the page's texts from its cells (`dashboard/shell/page.py`), draws target rows and sparklines, switches the theme.
 (function (RS) {
   "use strict";
   const all = (selector, root) => Array.from((root || document).querySelectorAll(selector));

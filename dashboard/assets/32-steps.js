@@ -1,4 +1,4 @@
-// Charts over steps (`?axis=step`, `dashboard/steps.py`): x is the step that was under way. A step's number stands at its
+// Charts over steps (`?axis=step`, `dashboard/pages/trainer/steps.py`): x is the step that was under way. A step's number stands at its
 // end; in between x goes on evenly. All else of the page speaks of times (local ms).
 (function (RS) {
   "use strict";

@@ -1,4 +1,4 @@
-// Push: a socket on which the server says that the run shown has something new (`dashboard/news.py`). A tab then looks at
+// Push: a socket on which the server says that the run shown has something new (`dashboard/state/push_notifications.py`). A tab then looks at
 // once and, as long as the socket is up, now and then by the clock; when it is down, at every tick as ever.
 (function (RS) {
   "use strict";

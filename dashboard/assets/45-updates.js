@@ -1,4 +1,4 @@
-// Weight updates (`dashboard/updates.py`) as thin vertical lines on every chart over time, as ticks where they are many;
+// Weight updates (`dashboard/charts/weight_updates.py`) as thin vertical lines on every chart over time, as ticks where they are many;
 // change points of what drifts as lines, always.
 (function (RS) {
   "use strict";

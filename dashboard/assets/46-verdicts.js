@@ -1,4 +1,4 @@
-// The verdict over time (`dashboard/verdict.py`): a ribbon below the same time as the charts, and its changes on them.
+// The verdict over time (`dashboard/pages/verdict.py`): a ribbon below the same time as the charts, and its changes on them.
 (function (RS) {
   "use strict";
   const LEAST = 60, APART = 6;

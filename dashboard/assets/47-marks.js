@@ -1,4 +1,4 @@
-// Restarts and alerts that began to fire (`dashboard/marks.py`) on every chart over time, and what all its marks mean.
+// Restarts and alerts that began to fire (`dashboard/charts/event_markers.py`) on every chart over time, and what all its marks mean.
 (function (RS) {
   "use strict";
   const APART = 8, HALF = 4;

@@ -90,7 +90,7 @@
   };
   setInterval(() => {
     RS.summarise();
-    // What lies behind the lines is read with a load, and so far ahead (`dashboard/over.py`).
+    // What lies behind the lines is read with a load, and so far ahead (`dashboard/charts/comparison.py`).
     const b = RS.boot;
     if (b && b.behind && b.follow && b.now - b.end > AHEAD * (b.end - b.start)) RS.reload();
   }, EVERY);

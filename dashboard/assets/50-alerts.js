@@ -1,4 +1,4 @@
-// Alerts: cards, short rows and tables from the cells of `dashboard/alerts.py`. Only text nodes: a label is never markup.
+// Alerts: cards, short rows and tables from the cells of `dashboard/pages/alerts/data.py`. Only text nodes: a label is never markup.
 (function (RS) {
   "use strict";
   const { make, all, by } = RS;

@@ -1,4 +1,4 @@
-// Sandboxes: heat map and funnel as SVG, bars and rows, from the cells of `dashboard/sandboxes.py`. Only text nodes.
+// Sandboxes: heat map and funnel as SVG, bars and rows, from the cells of `dashboard/pages/sandboxes/data.py`. Only text nodes.
 (function (RS) {
   "use strict";
   const { make, cellOf } = RS;

@@ -2,7 +2,7 @@
 (function (RS) {
   "use strict";
   const { make, cellOf, svg } = RS, LETTER = 7, RIGHT = 8, TOP = 8, TALL = 190, AXIS = 20;
-  // In the order of `dashboard/steps.py`.
+  // In the order of `dashboard/pages/trainer/steps.py`.
   const COLOURS = ["orange", "orange", "blue", "plum", "gold", "teal", "grey"];
   const NAMES = ["wait", "generation", "compute", "weight sync", "checkpoint", "evaluation", "other"];
   const shown = () => RS.boot && RS.boot.key === "trainer";

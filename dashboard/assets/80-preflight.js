@@ -1,4 +1,4 @@
-// The Preflight page: checks as cards from the cells of `dashboard/preflight.py`, the button that begins one, and copying.
+// The Preflight page: checks as cards from the cells of `dashboard/pages/preflight/data.py`, the button that begins one, and copying.
 (function (RS) {
   "use strict";
   const { make, all, by } = RS;

@@ -1,4 +1,4 @@
-// The keyboard, on every page (`dashboard/shortcuts.py` has the list).
+// The keyboard, on every page (`dashboard/shell/shortcuts.py` has the list).
 (function (RS) {
   "use strict";
   const PAGES = { o: "overview", r: "rollouts", g: "generator", t: "trainer", s: "sandboxes", a: "alerts", u: "runs", x: "targets", w: "what-if", p: "preflight", h: "help" };

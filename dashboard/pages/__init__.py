@@ -1,17 +1,19 @@
-"""Pages: static trees of elements. Their texts come by key from each page's cells (`dashboard.view` and others)."""
+"""Pages: static trees of elements. Their texts come by key from each page's cells (`dashboard.pages.overview.data` and
+others).
+"""
 
-from dashboard.page import Page
-from dashboard.pages.alerts import PAGE as ALERTS
-from dashboard.pages.generator import PAGE as GENERATOR
-from dashboard.pages.help import PAGE as HELP
-from dashboard.pages.overview import PAGE as OVERVIEW
-from dashboard.pages.preflight import PAGE as PREFLIGHT
-from dashboard.pages.rollouts import PAGE as ROLLOUTS
-from dashboard.pages.runs import PAGE as RUNS
-from dashboard.pages.sandboxes import PAGE as SANDBOXES
-from dashboard.pages.targets import PAGE as TARGETS
-from dashboard.pages.trainer import PAGE as TRAINER
-from dashboard.pages.what_if import PAGE as WHAT_IF
+from dashboard.pages.alerts.layout import PAGE as ALERTS
+from dashboard.pages.generator.layout import PAGE as GENERATOR
+from dashboard.pages.help.layout import PAGE as HELP
+from dashboard.pages.overview.layout import PAGE as OVERVIEW
+from dashboard.pages.preflight.layout import PAGE as PREFLIGHT
+from dashboard.pages.rollouts.layout import PAGE as ROLLOUTS
+from dashboard.pages.runs.layout import PAGE as RUNS
+from dashboard.pages.sandboxes.layout import PAGE as SANDBOXES
+from dashboard.pages.targets.layout import PAGE as TARGETS
+from dashboard.pages.trainer.layout import PAGE as TRAINER
+from dashboard.pages.what_if.layout import PAGE as WHAT_IF
+from dashboard.shell.page import Page
 
 ORDER = (
     "overview", "rollouts", "generator", "trainer", "sandboxes", "alerts", "runs", "targets", "what-if", "preflight",

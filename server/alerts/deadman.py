@@ -9,9 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from server.notify._model import Answer, Request
+from server.notify.model import Answer, Request
 from server.notify.outbound import send as send_request
-from server.security import Secret
+from server.secret import Secret
 
 log = logging.getLogger("rollscope.deadman")
 

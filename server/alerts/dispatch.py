@@ -16,7 +16,7 @@ from server import notify
 from server.alerts.group import from_json
 from server.clock import Clock
 from server.notify import outbound
-from server.notify._model import Answer, Notification, Receiver, ReceiverSettings, Request
+from server.notify.model import Answer, Notification, Receiver, ReceiverSettings, Request
 from server.store.alerts import AlertStore
 from server.store.types import DeliveryRow
 

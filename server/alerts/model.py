@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from collectors.model import Labels
-from server.alerts.matchers import Matcher
+from server.matchers import Matcher
 
 Operator = Literal[">", ">=", "<", "<=", "==", "!="]
 Kind = Literal["threshold", "drift", "absence", "verdict", "forecast", "burn"]
@@ -19,7 +19,6 @@ State = Literal["inactive", "pending", "firing", "resolved"]
 CLASSES = ("liveness", "infrastructure", "tuning", "cost")
 """In the order in which they matter: what is dead cannot be tuned."""
 
-SEVERITIES = ("critical", "warning", "info")
 
 # How long a resolved alert is remembered: Prometheus resends a resolution for 15 minutes, so that a receiver
 # that lost one still learns of it.

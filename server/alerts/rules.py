@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collectors.model import Labels
-from server.alerts.judge import Judge, Judgement, Positions
+from server.alerts.conditions import Judge, Judgement, Positions
 from server.alerts.model import RESOLVED_SECONDS, Alert, Frame, Rule, fingerprint
 from server.alerts.text import expand
 

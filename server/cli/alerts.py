@@ -6,13 +6,12 @@ from contextlib import closing
 from pathlib import Path
 
 from server import store
-from server.alerts import config as alerts_config
-from server.cli import FAILED, OK
-from server.cli._common import common
+from server.cli import FAILED, OK, alerts_replay, alerts_send, alerts_test
+from server.cli.options import common
 from server.clock import WallClock
-from server.commands import alerts_replay, alerts_send, alerts_test
-from server.config import load, read, store_of
-from server.problems import ConfigError
+from server.config import alerts as alerts_config
+from server.config.errors import ConfigError
+from server.config.settings import load, read, store_of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

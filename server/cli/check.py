@@ -2,11 +2,11 @@
 
 import argparse
 
-from server.attach import run_name, source_of
 from server.cli import FAILED, OK
-from server.cli._common import SOURCE, common, settings
+from server.cli.options import SOURCE, common, settings
 from server.commands import check
-from server.config import RunSettings
+from server.config.settings import RunSettings
+from server.targets.resolve import run_name, source_of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from server.attach import attach
-from server.cli._common import settings
-from server.cli._serving import announcer, composed, serving
+from server.cli.options import settings
+from server.cli.serving import announcer, composed, serving
 from server.clock import ScaledClock, WallClock
-from server.collect import RunLoop
 from server.commands import demo
-from server.problems import ConfigError
-from server.security import Secret
-from server.serve import addresses, bind, serve
+from server.config.errors import ConfigError
+from server.runtime.serve import addresses, bind, serve
+from server.scrape.run_loop import RunLoop
+from server.secret import Secret
+from server.targets.resolve import attach
 
 MAX_SPEED = 100.0  # a simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up
 

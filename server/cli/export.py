@@ -2,11 +2,11 @@
 
 import argparse
 
-from server.alerts import config as alerts_config
 from server.cli import OK
-from server.cli._common import common
+from server.cli.options import common
 from server.commands import export
-from server.config import read
+from server.config import alerts as alerts_config
+from server.config.settings import read
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

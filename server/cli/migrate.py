@@ -4,9 +4,9 @@ import argparse
 import os
 
 from server.cli import OK
-from server.cli._common import common
-from server.config import default_store, load
-from server.problems import ConfigError
+from server.cli.options import common
+from server.config.errors import ConfigError
+from server.config.settings import default_store, load
 from server.store import StoreError, migrate
 
 

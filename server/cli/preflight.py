@@ -4,11 +4,11 @@ import argparse
 import os
 
 from server.cli import FAILED, OK
-from server.cli._common import common
+from server.cli.options import common
 from server.clock import WallClock
 from server.commands import preflight
-from server.config import load
-from server.problems import ConfigError
+from server.config.errors import ConfigError
+from server.config.settings import load
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

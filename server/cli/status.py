@@ -4,9 +4,9 @@ import argparse
 import os
 
 from server.cli import OK
-from server.cli._common import common
+from server.cli.options import common
 from server.commands import status
-from server.config import load
+from server.config.settings import load
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

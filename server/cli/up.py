@@ -2,10 +2,10 @@
 
 import argparse
 
-from server import onboard
-from server.attach import attach
-from server.cli._common import settings
-from server.cli._serving import LOOK, serve_runs, serving
+from server.cli.options import settings
+from server.cli.serving import LOOK, serve_runs, serving
+from server.targets import local_scan
+from server.targets.resolve import attach
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,5 +20,5 @@ def execute(args: argparse.Namespace) -> int:
     for one in (awaited for run in runs for awaited in run.awaited if not awaited.found):
         print(f"waiting: run {one.settings.name}: {one.error}", flush=True)
     if not found.runs and found.role != "web":
-        print("no run is configured; " + "\n".join(onboard.lines(LOOK())), flush=True)
+        print("no run is configured; " + "\n".join(local_scan.lines(LOOK())), flush=True)
     return serve_runs(args, found, runs)

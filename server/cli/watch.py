@@ -6,16 +6,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from server import onboard
-from server.attach import Ambiguous, Attached, attach, run_name, source_of
 from server.cli import BAD_USAGE
-from server.cli._common import SOURCE, settings
-from server.cli._serving import LOOK, serve_runs, serving
+from server.cli.options import SOURCE, settings
+from server.cli.probe import introduce
+from server.cli.serving import LOOK, serve_runs, serving
 from server.clock import WallClock
 from server.commands import forward
-from server.commands._look import introduce
-from server.config import RunSettings
-from server.problems import ConfigError
+from server.config.errors import ConfigError
+from server.config.settings import RunSettings
+from server.targets import local_scan
+from server.targets.resolve import Ambiguous, Attached, attach, run_name, source_of
 
 WAIT_SECONDS = 5.0
 
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if not args.sources:
-        return print("\n".join(onboard.lines(LOOK()))) or BAD_USAGE
+        return print("\n".join(local_scan.lines(LOOK()))) or BAD_USAGE
     forward.check(args)
     chosen = settings(args)
     sources = tuple(map(source_of, args.sources))

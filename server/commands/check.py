@@ -13,28 +13,28 @@ from pathlib import Path
 import collectors
 from collectors.catalog import METRICS
 from collectors.detect import detect_path
+from collectors.formats import unreadable
 from collectors.model import ScrapeError, Target
-from collectors.readers import unseen
 from server import signals
-from server.alerts.config import AlertSettings
-from server.alerts.frame import TARGET_UP
-from server.alerts.matchers import Matcher, all_match
+from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Condition, Rule
-from server.attach import Attached, attach
+from server.cli.as_of import believe, by_mode, records, ticks
+from server.cli.probe import Listed, Seen, listed, look, words
 from server.clock import WallClock
-from server.commands._as_of import believe, by_mode, records, ticks
-from server.commands._look import Listed, Seen, listed, look, words
-from server.config import RunSettings
-from server.coverage import TRAINED, inputs, lacking, of_records
-from server.derive import Deriver, why
-from server.disagree import Trust
-from server.discovery import sources
-from server.facts import believed
-from server.problems import ConfigError
+from server.config.alerts import AlertSettings
+from server.config.errors import ConfigError
+from server.config.facts import believed
+from server.config.settings import RunSettings
+from server.derive.deriver import Deriver
+from server.derive.source_priority import Trust
+from server.matchers import Matcher, all_match
 from server.query.alerts import missing
 from server.query.names import format_name
-from server.signals._model import Answer, NotApplicable, TargetHealth, Unknown
+from server.signals._availability import TRAINED, inputs, lacking, of_records
+from server.signals._model import Answer, NotApplicable, TargetHealth, Unknown, why
 from server.signals._window import StepKey
+from server.targets.discovery import build
+from server.targets.resolve import Attached, attach
 
 KEYS_SHOWN = 3
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -108,7 +108,7 @@ def _looked_for(run: RunSettings) -> list[str]:
 
 def _unknown(path: Path) -> bool:
     try:
-        return path.exists() and not detect_path(path) and not sources.broken(path)
+        return path.exists() and not detect_path(path) and not build.broken(path)
     except (ScrapeError, OSError):
         return False  # there is something, which may not be read
 
@@ -141,7 +141,7 @@ def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=look(targets, now))
     for seen in report.seen:
         believe(seen, run.facts)
-        seen.unseen = unseen.look(Path(seen.target.path)) if seen.target.path and seen.up else []
+        seen.unseen = unreadable.look(Path(seen.target.path)) if seen.target.path and seen.up else []
         deriver.health[seen.target.name] = _health(seen, now)
         _feed(deriver, seen.target, seen, now)
     deriver.facts.update(run.facts)

@@ -22,14 +22,14 @@ from typing import Any
 
 import collectors
 from server.clock import ScaledClock
-from server.collect import RunLoop
-from server.config import RunSettings, TargetSettings
+from server.config.errors import ConfigError
+from server.config.settings import RunSettings, TargetSettings
 from server.demo.faults import KINDS
 from server.demo.faults import read as read_fault
 from server.demo.scenarios import SCENARIOS
-from server.drive import TICK_SECONDS
-from server.problems import ConfigError
-from server.security import Secret
+from server.derive.driver import TICK_SECONDS
+from server.scrape.run_loop import RunLoop
+from server.secret import Secret
 
 log = logging.getLogger("rollscope.demo")
 

@@ -14,9 +14,9 @@ import yaml
 
 from server import signals
 from server.alerts import text
-from server.alerts.matchers import Matcher
 from server.alerts.model import Condition, Rule
-from server.exposition import PREFIX
+from server.api.metrics import PREFIX
+from server.matchers import Matcher
 from server.signals import Counter, Signal
 
 # Labels of an alert that its series does not have.

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 import httpx
 
 from collectors.model import Target
-from server.attach import Attached
 from server.clock import WallClock
-from server.config import load, state_dir
-from server.forward import TIMEOUT_SECONDS, Forwarder
-from server.problems import ConfigError, Problems
-from server.security import Secret, refuse_target
-from server.spool import Spool
+from server.config.errors import ConfigError, Problems
+from server.config.settings import load, state_dir
+from server.forwarding.sender import TIMEOUT_SECONDS, Forwarder
+from server.forwarding.spool import Spool
+from server.outbound_policy import refuse_target
+from server.secret import Secret
+from server.targets.resolve import Attached
 
 CONNECTIONS = 8
 EXAMPLE = "rollscope watch ./outputs/my-run --push http://login1:8050 --spool /tmp/rollscope"

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.alerts.text import parse_duration
-from server.preflight.model import Check, Plan, Status
+from server.config.preflight import Plan
+from server.preflight.model import Check, Status
 from server.preflight.report import run
 
 __all__ = ["arguments", "dump", "failed", "plan", "run", "text", "unchecked"]

@@ -13,15 +13,15 @@ from urllib.parse import quote
 
 import httpx
 
-from collectors.readers import failures
+from collectors.transport import failures
 from server import query
 from server import store as stores
+from server.cli import verdict_text
 from server.clock import WallClock
-from server.commands import _verdict_text
-from server.problems import ConfigError
+from server.config.errors import ConfigError
+from server.config.run_names import shown_url
 from server.query import shape
 from server.query.names import mode_words
-from server.run_names import shown_url
 from server.signals._model import SYNC_MODES
 
 WAIT_SECONDS = 5.0
@@ -119,7 +119,7 @@ def text(status: Mapping[str, Any]) -> str:
     rows = [_row(name, signal) + _by_mode(name, status) for name, signal in signals if signal["value"] is not None]
     gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
     trust = [_target(target) for target in status["trust"]]
-    verdict = _verdict_text.lines(status["verdict"], status.get("now", 0.0), status["lifecycle"])
+    verdict = verdict_text.lines(status["verdict"], status.get("now", 0.0), status["lifecycle"])
     state = [f"state: {_state(found, status)}"] if (found := status.get("state")) else []
     return "\n".join([head, *state, *verdict, "signals:", *rows, "no value:", *gaps, "targets:", *trust])
 
@@ -131,11 +131,11 @@ def _state(state: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     if name == "catching_up":
         return _catching_up(state)
     if name == "live":
-        return "live" + (f", newest data {_verdict_text.span(now - as_of)} old" if as_of is not None else "")
+        return "live" + (f", newest data {verdict_text.span(now - as_of)} old" if as_of is not None else "")
     word = str(status["lifecycle"]) if name == "finished" else name.replace("_", " ")
     if since is None:
         return {"stale": "stale: no data yet", "not_collected": "not collected yet"}.get(name, word)
-    return f"{word} {'at' if name == 'finished' else 'since'} {_at(since)} ({_verdict_text.span(now - since)})"
+    return f"{word} {'at' if name == 'finished' else 'since'} {_at(since)} ({verdict_text.span(now - since)})"
 
 
 def _catching_up(state: Mapping[str, Any]) -> str:
@@ -143,7 +143,7 @@ def _catching_up(state: Mapping[str, Any]) -> str:
     if state.get("progress") is not None:
         parts.append(f"{state['progress']:.0%}")
     if state.get("seconds_left") is not None:
-        parts.append(f"about {_verdict_text.span(state['seconds_left'])} left")
+        parts.append(f"about {verdict_text.span(state['seconds_left'])} left")
     return ", ".join(parts)
 
 

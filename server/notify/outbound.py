@@ -26,9 +26,10 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 import httpx
 
-from collectors.readers import failures
-from server.notify._model import Answer, Request
-from server.security import Secret, refuse_target
+from collectors.transport import failures
+from server.notify.model import Answer, Request
+from server.outbound_policy import refuse_target
+from server.secret import Secret
 
 EXCERPT = 120
 # What is searched for secrets before it is cut to an excerpt: all 64 kB would hold up the event loop for 0.2 s.

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from server.clock import Clock
-from server.config import RunSettings
+from server.config.preflight import Plan
+from server.config.settings import RunSettings
 from server.preflight import report
-from server.preflight.model import Plan
 from server.preflight.probe import OVER
 from server.query import Reader
 from server.query.preflight import CheckInfo, PreflightInfo

@@ -1,74 +1,20 @@
 """What a pre-flight check is told and what it answers. Frozen, pure; times are epoch seconds, durations seconds."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Literal
 
 from collectors.model import Reading, Sandbox, ScrapeError, Target
+from server.config.preflight import Plan
 
 Status = Literal["ok", "warn", "fail", "unknown", "not_applicable"]
 SEVERITY: tuple[Status, ...] = ("not_applicable", "ok", "unknown", "warn", "fail")
 
-RESOURCES = ("concurrent", "starting", "creates_per_second", "creates_per_hour", "cpu", "memory_gb", "disk_gb", "gpu")
-SIZES = ("cpu", "memory_gb", "disk_gb", "gpu")
 
 PENDING = ("queued", "building_image", "starting")
 # `stopping` is left out: it is going away by itself.
 HELD = (*PENDING, "running", "paused", "unknown")
-
-
-# A handful of orphans is what a crash leaves; more is a leak, and it grows.
-MAX_DANGLING = 10
-# Less does not last an hour of a hundred sandboxes at what the cheapest of them costs.
-MIN_CREDIT_USD = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the run is going to ask for. None: not said; a check that needs it answers "unknown".
-
-    Attributes:
-        concurrency: sandboxes alive at once at the peak.
-        create_rate: sandboxes created per second at the peak.
-        rollout_deadline: the longest a rollout may take.
-        run_length: how long the run is to go on.
-        images: what the sandboxes start from.
-        limits: quotas (of `RESOURCES`) that a provider does not tell; where it does, the lower one holds.
-        price: USD per hour of one sandbox.
-        sandbox_ttl: the time a sandbox is created to live for; inf for no limit.
-        spinup: a typical time from requested to ready, where nothing is known yet.
-        size: what one sandbox takes of `SIZES`.
-        known_runs: names (shell patterns) of runs alive elsewhere in the same accounts.
-        max_dangling: more dangling sandboxes than this fail.
-        min_credit: USD below which a credit fails where no price is known.
-        engines_later: the run starts its own engines: one that does not answer yet is no failure.
-    """
-
-    concurrency: int | None = None
-    create_rate: float | None = None
-    rollout_deadline: float | None = None
-    run_length: float | None = None
-    images: tuple[str, ...] = ()
-    limits: Mapping[str, float] = field(default_factory=dict)
-    price: float | None = None
-    sandbox_ttl: float | None = None
-    spinup: float | None = None
-    size: Mapping[str, float] = field(default_factory=dict)
-    known_runs: tuple[str, ...] = ()
-    max_dangling: int = MAX_DANGLING
-    min_credit: float = MIN_CREDIT_USD
-    engines_later: bool = False
-
-    def over(self, other: "Plan") -> "Plan":
-        """This plan where it says something, else the other's: a command line over a file.
-
-        Thresholds (`max_dangling`, `min_credit`, `engines_later`) are the other's.
-        """
-        names = ("concurrency", "create_rate", "rollout_deadline", "run_length", "price", "sandbox_ttl", "spinup")
-        said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        told = {name: getattr(self, name) for name in ("images", "limits", "size", "known_runs") if getattr(self, name)}
-        return replace(other, **said, **told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,14 @@ import httpx
 
 import collectors
 from collectors.model import ErrorKind, Limits, Reading, ScrapeError, Target
-from collectors.readers import http
-from server.attach import attach
+from collectors.transport import http
 from server.clock import Clock
-from server.config import RunSettings, TargetSettings
-from server.preflight.model import Inputs, PathSeen, Plan, Seen
-from server.problems import ConfigError
-from server.scrape import TargetReader
+from server.config.errors import ConfigError
+from server.config.preflight import Plan
+from server.config.settings import RunSettings, TargetSettings
+from server.preflight.model import Inputs, PathSeen, Seen
+from server.scrape.target_reader import TargetReader
+from server.targets.resolve import attach
 
 T = TypeVar("T")
 

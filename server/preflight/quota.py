@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collectors.model import Histogram, Sandbox
-from server.preflight.model import PENDING, SIZES, Check, Inputs, Seen, Status, number, span, worst
+from server.config.preflight import SIZES
+from server.preflight.model import PENDING, Check, Inputs, Seen, Status, number, span, worst
 
 # Retries and stragglers need some room beside the plan.
 QUOTA_SPARE = 0.9

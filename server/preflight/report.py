@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from server.clock import Clock
-from server.config import RunSettings
+from server.config.errors import ConfigError
+from server.config.preflight import Plan
+from server.config.settings import RunSettings
 from server.preflight.checks import judge, outcome
-from server.preflight.model import Inputs, Plan, worst
+from server.preflight.model import Inputs, worst
 from server.preflight.probe import probe
-from server.problems import ConfigError
 
 
 def chosen(runs: Sequence[tuple[RunSettings, Plan]], names: Sequence[str]) -> list[str]:

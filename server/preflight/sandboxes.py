@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from collectors.model import Sandbox
-from server.preflight.model import IDS_SHOWN, Check, Inputs, Plan, Seen, Status, number, span, worst
+from server.config.preflight import Plan
+from server.preflight.model import IDS_SHOWN, Check, Inputs, Seen, Status, number, span, worst
 from server.preflight.quota import room
 
 # No provider sells an hour of even the smallest sandbox (a fraction of a core) for less: what does not pay for this

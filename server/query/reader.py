@@ -10,27 +10,15 @@ from typing import Any, TypeVar
 
 from collectors import record_formats
 from collectors.model import Labels
-from server.alerts.config import AlertSettings
-from server.awaited import UNKNOWN
 from server.clock import Clock
+from server.config.alerts import AlertSettings
 from server.query import shape, what_if
 from server.query.alerts import AlertReader
 from server.query.engines import EngineReader
-from server.query.fleet import FleetReader, run_info
 from server.query.names import format_name, parse_name
-from server.query.now import (
-    INFOS,
-    ITEMS,
-    TICK_STALE_SECONDS,
-    Rows,
-    never,
-    newest_value,
-    signal_now,
-    step_stale_seconds,
-    words,
-)
 from server.query.preflight import PreflightInfo
-from server.query.rollout_types import (
+from server.query.rollouts.reader import RolloutReader
+from server.query.rollouts.types import (
     Cells,
     CensusState,
     EventInfo,
@@ -41,10 +29,21 @@ from server.query.rollout_types import (
     RolloutPage,
     Sort,
 )
-from server.query.rollouts import RolloutReader
 from server.query.run_state import RunState, state_of
+from server.query.runs import FleetReader, run_info
 from server.query.sandboxes import SandboxReader
 from server.query.series_names import SeriesNames
+from server.query.signals import (
+    INFOS,
+    ITEMS,
+    TICK_STALE_SECONDS,
+    Rows,
+    never,
+    newest_value,
+    signal_now,
+    step_stale_seconds,
+    words,
+)
 from server.query.step_axis import StepAt
 from server.query.steps import StepReader
 from server.query.summary import RunSummary, summary
@@ -71,8 +70,8 @@ from server.signals._model import Counter
 from server.signals._window import TRAINER
 from server.store import Store
 from server.store.fleet import TargetHealth
-from server.store.rollout_pages import BadKey
-from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow
+from server.store.rollouts.pages import BadKey
+from server.store.types import UNKNOWN, LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow
 
 GONE_SECONDS = 86_400.0
 # More changes of the verdict than any run has had; a summary of its time must not grow without bound.

@@ -4,7 +4,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from server.query.preflight import PreflightInfo
-from server.query.rollout_types import (
+from server.query.rollouts.types import (
     Cells,
     CensusState,
     EventInfo,

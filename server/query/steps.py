@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from server.query.names import parse_name
-from server.query.now import ITEMS
+from server.query.signals import ITEMS
 from server.query.types import StepSeries
 from server.signals._window import TRAINER
 from server.store import Store

@@ -16,7 +16,7 @@ from server.query.alert_types import RuleInfo as RuleInfo
 from server.query.alert_types import SilenceInfo as SilenceInfo
 from server.query.engine_types import EngineQueries
 from server.query.preflight import PreflightInfo
-from server.query.rollout_types import (
+from server.query.rollouts.types import (
     Cells,
     CensusState,
     EventInfo,
@@ -357,7 +357,7 @@ class Reader(EngineQueries, Protocol):
         """The trainer's within [start, end] and the one before, oldest first; of more than ``most`` some."""
 
     def what_if(self, run: str, changes: Changes) -> Answer:
-        """What the changes would make of a run: an estimate (`server.verdict.what_if`).
+        """What the changes would make of a run: an estimate (`server.verdict.what_if.answer`).
 
         Raises `OutOfRange` for GPUs or engines that the run has not.
         """

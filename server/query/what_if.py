@@ -8,8 +8,8 @@ from typing import Any
 from server.query.types import Status
 from server.query.what_if_types import Answer, OutOfRange, Range
 from server.signals._gpus import ROLES, Fleet, fleet
-from server.verdict.what_if import what_if
-from server.verdict.what_if_types import DELTAS, FIGURES, NEEDS, Changes, Figure, Now, State, WhatIf
+from server.verdict.what_if.answer import what_if
+from server.verdict.what_if.types import DELTAS, FIGURES, NEEDS, Changes, Figure, Now, State, WhatIf
 
 __all__ = [
     "DELTAS", "FIGURES", "MOST", "NEEDS", "Answer", "Changes", "Figure", "Now", "OutOfRange", "Range", "State",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from server.verdict.what_if_types import Changes, Now, WhatIf
+from server.verdict.what_if.types import Changes, Now, WhatIf
 
 __all__ = ["Answer", "Changes", "OutOfRange", "Range"]
 

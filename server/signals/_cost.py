@@ -74,5 +74,5 @@ def _seconds(before: Row, after: Row) -> float:
 
 
 def _stands_for(before: Row, after: Row, window: float | None) -> float:
-    """Steps that a row tells the mean of, as of `server.counting`."""
+    """Steps that a row tells the mean of, as of `server.derive.counters`."""
     return 1.0 if window is None else max(1.0, min(window, after[1] - before[1]))

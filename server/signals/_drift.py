@@ -17,8 +17,8 @@ from math import isfinite, log, sqrt
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from server.rollouts.spread import NORMAL_95
 from server.signals._page_hinkley import Mark, PageHinkley
-from server.signals._spread import NORMAL_95
 from server.signals._trend import trend
 
 Point = tuple[int, float, float, float | None]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from collectors.model import Labels
+from server.rollouts.window import RolloutBook
 from server.signals._observed import Pool
-from server.signals._rollouts import RolloutBook
 from server.signals._sandbox_book import SandboxBook
 from server.signals._window import Gauge, StepBook
 
@@ -55,7 +55,7 @@ class NotApplicable:
 Answer = Sequence[Value] | Unknown | NotApplicable
 
 
-# Kind of a target that calls us (`server.heartbeats`): it says that a trainer lives, and gives no numbers.
+# Kind of a target that calls us (`server.push.heartbeats`): it says that a trainer lives, and gives no numbers.
 HEARTBEAT = "heartbeat"
 # Below it clocks of one cluster and writers' buffers are normal.
 SKEW_SECONDS = 30.0
@@ -163,7 +163,8 @@ class Signal:
             bounded, and is stored with the answer it led to; asked again at the same instant or step it adds nothing.
             ``compute`` is then what it answers without one (see `fold`).
         version: of the memory: one of another version is dropped.
-        judged: it is not asked: the verdict, which sees all others, is written under its name (`server.verdicts`).
+        judged: it is not asked: the verdict, which sees all others, is written under its name
+            (`server.derive.verdict_tracker`).
         watch, critical: bands of ``higher_is_worse`` values; None means no judgement.
     """
 
@@ -212,3 +213,13 @@ class Counter:
     by: tuple[str, ...] = ()
     version: int = 1
     also: str = ""
+
+
+def is_gap(answer: Answer) -> bool:
+    """Unknown or not applicable."""
+    return not isinstance(answer, (list, tuple))
+
+
+def why(answer: Answer) -> str:
+    """The words of a gap."""
+    return "" if isinstance(answer, (list, tuple)) else answer.why  # type: ignore[union-attr]

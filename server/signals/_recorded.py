@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from collectors.model import Labels
+from server.rollouts.spread import mean, quantile
+from server.rollouts.window import NO_RECORDS, WINDOW_VERSIONS, Window
 from server.signals._model import Answer, NotApplicable, Unknown, Value, View
-from server.signals._rollouts import NO_RECORDS, WINDOW_VERSIONS, Window
-from server.signals._spread import mean, quantile
 from server.signals._steps import mean as mean_of_steps
 from server.signals._steps import window as steps_window
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 
-from server.signals._spread import NORMAL_95
+from server.rollouts.spread import NORMAL_95
 
 # Fewer points than this give no interval worth the name.
 FEWEST = 8

@@ -1,7 +1,7 @@
 """Bounded memory of recent data: a gauge's last minutes, an axis' last steps.
 
 Cost and size never grow with the run. What is here is a cache of what the store holds: after a restart
-`server.drive` fills it again from the store.
+`server.derive.driver` fills it again from the store.
 """
 
 import math

@@ -1,7 +1,8 @@
 """The verdict as a signal: 1 for the outcome that holds the run back now, 0 for every other one.
 
-Nothing is worked out here: the rules of `server.verdict` are asked after all other signals, and `server.verdicts`
-writes what they say under this name, so that a chart, `/metrics` and an alert rule read it like any other.
+Nothing is worked out here: the rules of `server.verdict` are asked after all other signals, and
+`server.derive.verdict_tracker` writes what they say under this name, so that a chart, `/metrics` and an alert rule read
+it like any other.
 """
 
 from server.signals._model import Answer, Signal, Unknown, View

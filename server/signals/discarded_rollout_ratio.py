@@ -1,8 +1,8 @@
 """The share of rollouts that were paid for and not trained on."""
 
+from server.rollouts.window import Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import either
-from server.signals._rollouts import Window
 from server.signals._steps import mean, too_few, total, window
 from server.signals.rollout_exit_ratio import no_exits
 

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from server.signals._census import CENSUS
+from server.rollouts.state import CENSUS
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._sandbox_book import PENDING
 

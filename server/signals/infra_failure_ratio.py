@@ -1,8 +1,8 @@
 """The share of rollouts that their infrastructure lost: beside a zero-advantage share it says what not to blame."""
 
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
-from server.signals._rollouts import NO_RECORDS, Window
 from server.signals.rollout_exit_ratio import no_exits
 
 _UNTOLD = (

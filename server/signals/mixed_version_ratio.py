@@ -1,8 +1,8 @@
 """The share of rollouts that more than one policy version made."""
 
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
-from server.signals._rollouts import NO_RECORDS, Window
 
 
 def _compute(_: View, found: Window) -> Answer:

@@ -1,9 +1,9 @@
 """The share of turns that were played on an environment which an older policy had changed."""
 
-from server.signals._environments import HINT
+from server.rollouts.environments import HINT
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, NotApplicable, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
-from server.signals._rollouts import NO_RECORDS, Window
 
 _BOUND = "upper bound: every tool call counts as a change, for nobody tells which were (`mutated`)"
 

@@ -2,10 +2,10 @@
 
 import math
 
+from server.rollouts.staleness import ORIGIN_HINT
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import missing, recorded
-from server.signals._rollouts import NO_RECORDS, Window
-from server.signals._staleness import ORIGIN_HINT
 
 _STAGE = {name: (("stage", name),) for name in ("dispatched", "completed", "delivered", "trainable")}
 

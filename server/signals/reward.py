@@ -1,9 +1,9 @@
 """Reward of the trained rollouts: of each from records, else as a trainer logs it per step."""
 
+from server.rollouts.spread import deviation
+from server.rollouts.window import Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import either, spread
-from server.signals._rollouts import Window
-from server.signals._spread import deviation
 from server.signals._steps import average, stats
 
 _HINT = (

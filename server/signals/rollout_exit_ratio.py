@@ -1,9 +1,9 @@
 """How rollouts leave: trained, or thrown away for a cause. The first cause counts."""
 
-from server.signals._census import EXITS
+from server.rollouts.state import EXITS
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
-from server.signals._rollouts import NO_RECORDS, Window
 
 NO_EXITS = "no record tells how a rollout left: log `consumed_at` or `exit`"
 

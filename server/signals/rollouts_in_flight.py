@@ -1,6 +1,6 @@
 """Rollouts in flight: dispatched and not yet ended. One number for every page; by state see `in_flight_rollouts`."""
 
-from server.signals._census import WAITS
+from server.rollouts.state import WAITS
 from server.signals._model import Answer, Signal, Value, View
 from server.signals.in_flight_rollouts import SIGNAL as BY_STATE
 

@@ -2,10 +2,10 @@
 
 import math
 
+from server.rollouts.spread import quantile
+from server.rollouts.window import NO_RECORDS
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import window
-from server.signals._rollouts import NO_RECORDS
-from server.signals._spread import quantile
 
 _OLDEST, _P95 = (("stat", "oldest"),), (("stat", "p95"),)
 _WAITING = ("waiting_group", "queued")

@@ -1,8 +1,8 @@
 """The share of groups that teach most: neither too easy nor too hard."""
 
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
-from server.signals._rollouts import NO_RECORDS, Window
 from server.signals.solve_ratio import HINT, ratios
 
 # The variance of a group's rewards, and with it the gradient, is at least 64 % of its largest within these.

@@ -1,8 +1,8 @@
 """How much of the curriculum is solved: the share of a group's members that solved its task, over groups."""
 
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, View
 from server.signals._recorded import recorded, spread
-from server.signals._rollouts import NO_RECORDS, Window
 
 HINT = "records do not tell what is solved: log `solved`, or `max_reward` (or state max_reward of the run)"
 

@@ -6,11 +6,11 @@ Departures are trained and dropped.
 
 import math
 
+from server.rollouts.spread import mean
+from server.rollouts.window import NO_RECORDS, RolloutBook, Window
 from server.signals._model import Answer, NotApplicable, Signal, Unknown, Value, View
 from server.signals._queue import waiting
 from server.signals._recorded import recorded
-from server.signals._rollouts import NO_RECORDS, RolloutBook, Window
-from server.signals._spread import mean
 from server.signals._ticks import last_sum
 
 _AFTER_COMPLETION = ("trained", "truncated_drop", "surplus", "stale", "zero_advantage")

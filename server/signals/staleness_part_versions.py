@@ -1,8 +1,8 @@
 """Where trajectory staleness came about: while a rollout was generated, waited for its group, stood in the queue."""
 
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
-from server.signals._rollouts import NO_RECORDS, Window
 
 PARTS = ("in_flight", "in_group", "in_queue")
 

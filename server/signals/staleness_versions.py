@@ -8,12 +8,12 @@ is ahead: it saturates there whatever the bottleneck (TRL async at `max_stalenes
 
 from collections.abc import Callable, Mapping
 
-from server.signals._environments import HINT as ENVIRONMENT_HINT
+from server.rollouts.environments import HINT as ENVIRONMENT_HINT
+from server.rollouts.spread import counted_mean, counted_quantile
+from server.rollouts.staleness import ENVIRONMENT, ORIGIN_HINT, TOKEN, TOKEN_HINT, TRAJECTORY
+from server.rollouts.window import Window
 from server.signals._model import Answer, Signal, Value, View
 from server.signals._recorded import either, missing
-from server.signals._rollouts import Window
-from server.signals._spread import counted_mean, counted_quantile
-from server.signals._staleness import ENVIRONMENT, ORIGIN_HINT, TOKEN, TOKEN_HINT, TRAJECTORY
 from server.signals._steps import average, stats
 
 _HINT = (

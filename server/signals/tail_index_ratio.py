@@ -1,9 +1,9 @@
 """How long the tail is: the slowest of a hundred rollouts beside the median one."""
 
+from server.rollouts.spread import quantile
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
-from server.signals._rollouts import NO_RECORDS, Window
-from server.signals._spread import quantile
 
 # Of fewer the hundredth is a matter of chance.
 LEAST = 20

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 
+from server.rollouts.notes import GroupNote
+from server.rollouts.window import NO_RECORDS, Window
 from server.signals._model import Answer, Signal, Unknown, Value, View
 from server.signals._recorded import recorded
-from server.signals._rollout_notes import GroupNote
-from server.signals._rollouts import NO_RECORDS, Window
 from server.signals.zero_advantage_ratio import causes, no_groups
 
 # Each is a series; what is beyond the most frequent ones is taken together.

@@ -4,9 +4,9 @@
 `equal_unknown`. After a refill of such groups (DAPO) the admitted share is near 0 while most completed are dropped.
 """
 
+from server.rollouts.window import Window
 from server.signals._model import Answer, Signal, Value, View
 from server.signals._recorded import either
-from server.signals._rollouts import Window
 from server.signals._steps import mean, too_few, window
 from server.signals.zero_advantage_ratio import ADMITTED, COMPLETED, causes, no_groups
 from server.signals.zero_advantage_ratio import SIGNAL as TOTAL

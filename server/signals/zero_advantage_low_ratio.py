@@ -1,7 +1,7 @@
 """The lowest zero-advantage share that the number of groups behind it allows: 3 of 6 groups are at least 19 %."""
 
+from server.rollouts.spread import lowest_share
 from server.signals._model import Answer, Signal, Value, View
-from server.signals._spread import lowest_share
 from server.signals.zero_advantage_ratio import SIGNAL as TOTAL
 from server.signals.zero_advantage_ratio import Share, shares
 

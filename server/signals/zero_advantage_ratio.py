@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collectors.model import Labels
-from server.signals._groups import ZERO_ADVANTAGE
+from server.rollouts.groups import ZERO_ADVANTAGE
+from server.rollouts.notes import GroupNote
+from server.rollouts.window import Window
 from server.signals._model import STEP_MINIMUM, Answer, NotApplicable, Signal, Unknown, Value, View
 from server.signals._recorded import covers
 from server.signals._recorded import window as records_window
-from server.signals._rollout_notes import GroupNote
-from server.signals._rollouts import Window
 from server.signals._steps import mean, too_few, window
 
 _HINT = (

@@ -16,8 +16,8 @@ from server.store.alerts import AlertStore
 from server.store.engine import Engines, StoreError, explained, open_engines
 from server.store.fleet import FleetStore
 from server.store.generators import GeneratorStore
-from server.store.pushes import PushStore
-from server.store.rollouts import RolloutStore
+from server.store.inbox import PushStore
+from server.store.rollouts.read import RolloutStore
 from server.store.sandboxes import SandboxStore
 from server.store.schema.revision import check
 from server.store.types import Batch, Bucket, HistogramDelta, LatestRow, RunRow, SeriesKey, StepRow, StepTime, TargetRow

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from collectors.model import Event, Histogram, Labels, Sandbox
-from server.store.rollout_types import RolloutBin as RolloutBin
-from server.store.rollout_types import RolloutGroupRow as RolloutGroupRow
-from server.store.rollout_types import RolloutRow as RolloutRow
-from server.store.rollout_types import RolloutSum as RolloutSum
+from server.store.rollouts.types import RolloutBin as RolloutBin
+from server.store.rollouts.types import RolloutGroupRow as RolloutGroupRow
+from server.store.rollouts.types import RolloutRow as RolloutRow
+from server.store.rollouts.types import RolloutSum as RolloutSum
+
+UNKNOWN = "unknown"
+"""Collector and actor of what does not answer and was never known."""
 
 
 def _token() -> str:
@@ -232,7 +235,7 @@ class Push:
 
     Attributes:
         rows: samples and histograms in it.
-        body: as `server.push_body` writes it; the store does not look inside.
+        body: as `server.push.body` writes it; the store does not look inside.
         id: given by the store; 0 before.
     """
 

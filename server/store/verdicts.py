@@ -36,7 +36,9 @@ class VerdictStore:
         self._engines = engines
 
     def newest(self, run: str) -> str | None:
-        """What the rules said last, and when, as `server.verdicts` keeps it (JSON); None before the first."""
+        """What the rules said last, and when, as `server.derive.verdict_tracker` keeps it (JSON); None before the
+        first.
+        """
         with self._engines.reading() as connection:
             return connection.execute(_NEWEST, {"run": run}).scalar()
 

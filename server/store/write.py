@@ -15,9 +15,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, delete, literal, or_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.store import alerts, histograms, rollout_write, sandboxes, verdicts
-from server.store.among import among
+from server.store import alerts, histograms, sandboxes, verdicts
 from server.store.bulk import Row, clean, upsert
+from server.store.in_list import among
+from server.store.rollouts import write as rollouts_write
 from server.store.tables import (
     SLOT_MS,
     counters,
@@ -74,7 +75,7 @@ def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, 
     alerts.write(connection, batch, run)
     verdicts.write(connection, batch.verdicts, run)
     sandboxes.write(connection, batch.sandboxes, run)
-    rollout_write.write(connection, batch, run)
+    rollouts_write.write(connection, batch, run)
     if batch.taken:
         connection.execute(delete(inbox).where(among(inbox.c.id, batch.taken)))
     return seq

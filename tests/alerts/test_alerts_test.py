@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from server.alerts.config import load_rules
-from server.commands import alerts_test
-from server.problems import ConfigError
+from server.cli import alerts_test
+from server.config.alerts import load_rules
+from server.config.errors import ConfigError
 
 RULES = """
 [alerts]

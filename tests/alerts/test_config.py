@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.alerts import config, text
-from server.alerts.config import AlertSettings, build, load_rules, pack
+from server.alerts import text
 from server.alerts.model import Rule
-from server.config import build as build_all
-from server.problems import ConfigError, Problems
+from server.config import alerts as config_alerts
+from server.config.alerts import AlertSettings, build, load_rules, pack
+from server.config.errors import ConfigError, Problems
+from server.config.settings import build as build_all
 
 
 def rules(toml: str = "") -> dict[str, Rule]:
@@ -164,7 +165,7 @@ def test_mistakes_come_all_at_once() -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(sorted(config.rule_table.RULE_KEYS)),
+        st.sampled_from(sorted(config_alerts.alert_rules.RULE_KEYS)),
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
             lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
@@ -174,7 +175,7 @@ def test_mistakes_come_all_at_once() -> None:
 )
 def test_any_table_is_a_rule_or_a_list_of_problems(table: dict[str, Any]) -> None:
     problems = Problems()
-    found = config.rule_table.parse(table, problems, "rule")
+    found = config_alerts.alert_rules.parse(table, problems, "rule")
     assert (found is None) == bool(problems.found)
 
 

@@ -14,8 +14,8 @@ from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
 from server.clock import ScaledClock
 from server.notify import outbound
-from server.notify._model import AlertItem, Answer, Notification, Receiver, ReceiverSettings, Request
-from server.security import Secret
+from server.notify.model import AlertItem, Answer, Notification, Receiver, ReceiverSettings, Request
+from server.secret import Secret
 from server.store import Store
 from server.store.types import Batch, DeliveryRow, OutboxRow
 from tests.alerts.hook import Hook, hook

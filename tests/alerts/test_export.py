@@ -11,17 +11,17 @@ import pytest
 import yaml
 
 from server import signals
-from server.alerts import config
-from server.alerts.frame import TARGET_UP
+from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Rule
 from server.alerts.rules import Evaluator
 from server.commands import export
-from server.problems import Problems
+from server.config import alerts as config_alerts
+from server.config.errors import Problems
 from tests.alerts.support import T0, OneFrame, labels, table
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
-EVERY = {rule.name: rule for rule in config.load_rules({}, Problems())}
+EVERY = {rule.name: rule for rule in config_alerts.load_rules({}, Problems())}
 
 
 def promtool(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -50,8 +50,8 @@ def test_texts_become_prometheus_templates() -> None:
 
 def test_a_rule_on_a_metric_is_left_out_in_words_unless_it_brings_its_own() -> None:
     table = {"name": "Mine", "metric": "generator_requests_waiting", "above": 1}
-    (bare,) = config.load_rules({"default_pack": False, "rule": [table]}, Problems())
-    (own,) = config.load_rules({"default_pack": False, "rule": [{**table, "promql": "up == 0"}]}, Problems())
+    (bare,) = config_alerts.load_rules({"default_pack": False, "rule": [table]}, Problems())
+    (own,) = config_alerts.load_rules({"default_pack": False, "rule": [{**table, "promql": "up == 0"}]}, Problems())
     assert yaml.safe_load(export.rules([bare]))["groups"][0]["rules"] == []
     assert "# Mine: left out" in export.rules([bare])
     assert yaml.safe_load(export.rules([own]))["groups"][0]["rules"][0]["expr"].startswith("up == 0 and on (run)")

@@ -5,8 +5,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from server.alerts import links
-from server.alerts.config import defaults
 from server.alerts.model import Condition, Rule
+from server.config.alerts import defaults
 
 RULES = {rule.name: rule for rule in defaults().rules}
 

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.alerts.notation import MAX_TEXT, MAX_VALUES, Item, Mark, parse
+from server.alerts.series_notation import MAX_TEXT, MAX_VALUES, Item, Mark, parse
 
 NO, STALE = Mark.NO_SAMPLE, Mark.STALE
 

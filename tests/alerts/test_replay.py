@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from server.alerts.config import AlertSettings, load_rules
-from server.commands import alerts_replay
-from server.commands._alerts_history import ENDED, Track
-from server.commands.alerts_replay import Episode, Replay
-from server.drive import RunDriver, carry_of
-from server.problems import ConfigError, Problems
+from server.cli import alerts_replay
+from server.cli.alerts_frames import ENDED, Track
+from server.cli.alerts_replay import Episode, Replay
+from server.config.alerts import AlertSettings, load_rules
+from server.config.errors import ConfigError, Problems
+from server.derive.driver import RunDriver, carry_of
 from server.store import Store, migrate
 from server.store.types import Batch, PointState, SeriesKey, StepStamp
 from tests.alerts.support import rule
-from tests.server.support import ENGINE, T0, TRAINER, bench, page, steps
+from tests.driven_run import ENGINE, T0, TRAINER, bench, page, steps
 
 RUNNING = rule("Busy", on="generator_requests_running", threshold=40, source="metric", for_seconds=10)
 DOWN = rule("Down", on="target_up", threshold=0, op="==", severity="critical", for_seconds=10)

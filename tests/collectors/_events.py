@@ -2,11 +2,12 @@
 
 import struct
 
-from collectors.readers import _tfrecord, tensorboard
-from collectors.readers.rows import Logged
+from collectors.formats.rows import Logged
+from collectors.formats.tensorboard import log as tensorboard_log
+from collectors.formats.tensorboard import records as tensorboard_records
 from tests.collectors._sinks import reads, varint
 
-read, drain = reads(tensorboard.SINK)
+read, drain = reads(tensorboard_log.SINK)
 
 
 def flat(rows: list[Logged]) -> list[tuple[str, int | None, str, float]]:
@@ -26,7 +27,7 @@ def event(ts: float, step: int, *values: bytes) -> bytes:
 
 def record(payload: bytes) -> bytes:
     head = struct.pack("<Q", len(payload))
-    crcs = [struct.pack("<I", _tfrecord.masked_crc(data)) for data in (head, payload)]
+    crcs = [struct.pack("<I", tensorboard_records.masked_crc(data)) for data in (head, payload)]
     return head + crcs[0] + payload + crcs[1]
 
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from collectors.formats.rows import Logged, Logs, Sink
 from collectors.model import Cursor, Limits
-from collectors.readers.rows import Logged, Logs, Sink
 
 Read = Callable[..., Logs]
 Drain = Callable[..., tuple[list[Logged], Cursor, list[str]]]

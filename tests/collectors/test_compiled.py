@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.generators import _pages
-from collectors.generators._compiled import compiled
-from collectors.generators._pages import Plan, Vocabulary
+from collectors.engine_pages import pages as engine_pages_pages
+from collectors.engine_pages.compiled import compiled
+from collectors.engine_pages.pages import Plan, Vocabulary
+from collectors.formats.exposition import layout as exposition_layout
+from collectors.formats.exposition.page import Page
+from collectors.formats.exposition.parser import Series
 from collectors.model import Limits, Sample, State
-from collectors.readers import _layout
-from collectors.readers._page import Page
-from collectors.readers.exposition import Series
 
 LABELS = ((), (("engine", "0"),), (("engine", "1"),))
 METRICS = ("generator_tokens_total", "kv_cache_usage_ratio", "unknown_metric")
@@ -36,11 +36,11 @@ odd = st.sampled_from([-1.0, float("nan"), float("inf"), float("-inf")])
 
 def slow(page: Page, made: list[Plan], numbers: list[float]) -> list[Sample]:
     """Value by value, as a page without a layout is read."""
-    held: dict[_pages.Key, tuple[Plan, float]] = {}
+    held: dict[engine_pages_pages.Key, tuple[Plan, float]] = {}
     for plan, value in zip(made, numbers, strict=True):
-        if 0.0 <= value < float("inf") or _pages._makes_sense(page, plan, value):
-            _pages._offer(held, plan, value)
-    return list(_pages._settled(held))
+        if 0.0 <= value < float("inf") or engine_pages_pages._makes_sense(page, plan, value):
+            engine_pages_pages._offer(held, plan, value)
+    return list(engine_pages_pages._settled(held))
 
 
 @given(st.lists(st.tuples(plans, values), max_size=12))
@@ -62,20 +62,20 @@ def test_a_value_that_may_make_no_sense_is_looked_at_one_by_one(
     assert program.samples(numbers) is None
     page, expected = Page.by(layout_of(series), numbers), Page()
     held = slow(expected, made, numbers)
-    assert list(_pages._at_once(page, program).samples) == held
+    assert list(engine_pages_pages._at_once(page, program).samples) == held
     assert (page.dropped, page.why) == (expected.dropped, expected.why)
 
 
-def layout_of(series: list[Series]) -> "_layout.Layout[Series]":
-    return _layout.Layout((), [], 0, (), series, {}, tuple, tuple)
+def layout_of(series: list[Series]) -> "exposition_layout.Layout[Series]":
+    return exposition_layout.Layout((), [], 0, (), series, {}, tuple, tuple)
 
 
 def test_folded_values_are_added_in_their_order_under_the_newest_name() -> None:
     words = Vocabulary("v", lambda series, *_: PLANS.get(series.name), lambda _: True, "stranger")
     body = b"# TYPE x gauge\nold 9\nnew 1\nother 2\nworst 3\n# end\n"
     state: State = {}
-    _layout.forget()
-    readings = [_pages.read(body, state, Limits(), words) for _ in range(3)]
+    exposition_layout.forget()
+    readings = [engine_pages_pages.read(body, state, Limits(), words) for _ in range(3)]
     assert [sample.value for sample in readings[-1].samples] == [3.0, 3.0]
     assert readings[0] == readings[1] == readings[2]
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectors.formats import console
+from collectors.formats.console import Config, Ended, Line, Said, figure, literal
+from collectors.formats.rows import Logged, Logs
 from collectors.model import Limits
-from collectors.readers import console
-from collectors.readers.console import Config, Ended, Line, Said, figure, literal
-from collectors.readers.rows import Logged, Logs
 
 STAMP = time.mktime((2026, 11, 21, 7, 59, 50, 0, 0, -1))
 

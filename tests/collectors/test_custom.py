@@ -7,9 +7,9 @@ import pytest
 
 from collectors.model import Limits, Reading, Sample
 from collectors.trainers import custom
-from server.attach import attach
-from server.config import build
-from server.problems import ConfigError
+from server.config.errors import ConfigError
+from server.config.settings import build
+from server.targets.resolve import attach
 
 MAPS = [
     {"key": "clock/step_ms", "metric": "trainer_step_seconds", "unit": "ms"},

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits, Reading
-from collectors.trainers import _maps, custom
+from collectors.trainers import custom
+from collectors.training_logs import maps as training_logs_maps
 
 WAIT = {"key": "clock/wait_.*", "metric": "trainer_wait_seconds"}
 NORM = {"key": "gn.*", "metric": "gradient_norm"}
@@ -64,7 +65,7 @@ def test_a_fold_says_how(tmp_path: Path, fold: str, value: float) -> None:
 def test_a_fold_that_cannot_be() -> None:
     said: list[str] = []
     rows = [NORM | {"fold": "median"}, NORM, {"key": "other", "metric": "gradient_norm", "fold": "max"}]
-    _maps.check(rows, lambda where, words: said.append(f"{where} {words}"))
+    training_logs_maps.check(rows, lambda where, words: said.append(f"{where} {words}"))
     assert said == [
         "[0] fold: must be one of sum, mean, max, first",
         "[2] fold: another row of gradient_norm says otherwise: write the same fold in both",

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from collectors.generators import _side, sglang, vllm
+from collectors.engine_pages import side_requests
+from collectors.generators.sglang import collector as sglang
+from collectors.generators.vllm import collector as vllm
 from collectors.model import Collector, Limits, Reading, ScrapeError
 from tests.collectors._reading import TESTDATA, value
 
@@ -140,7 +142,7 @@ def test_a_failure_is_told_once_and_never_fails_the_page(answer: Answer) -> None
 
 
 def test_an_answer_that_does_not_come_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_side, "BUDGET_SECONDS", 0.02)
+    monkeypatch.setattr(side_requests, "BUDGET_SECONDS", 0.02)
     engine = Engine(VLLM_PAGE, DEVELOPMENT, slow="/is_paused")
     reading = engine.poll(vllm.COLLECTOR, 1000.0)
     assert reading.samples_scraped == 425
@@ -205,30 +207,36 @@ def test_a_router_is_not_asked_for_its_engines() -> None:
     ("version", "number"), [("3", 3.0), (4, 4.0), ("default", None), ("", None), (None, None), ({}, None), (True, None)]
 )
 def test_versions_of_weights(version: object, number: float | None) -> None:
-    told = _side.weights({"weight_version": version})
+    told = side_requests.weights({"weight_version": version})
     assert [sample.value for sample in told.samples] == ([] if number is None else [number])
     assert told.events == ()
 
 
 def test_a_version_that_is_no_number_is_an_event_with_its_name_as_key() -> None:
-    told = _side.weights({"weight_version": "step-12/checkpoint\nx" + "y" * 200})
+    told = side_requests.weights({"weight_version": "step-12/checkpoint\nx" + "y" * 200})
     (event,) = told.events
     assert told.samples == ()
     assert (event.kind, len(event.key)) == ("weights_published", len("served:") + 64)
     assert "\n" not in event.key + event.detail
     assert event.version is None
-    (numbered,) = _side.weights({"weight_version": "step-12"}).events
+    (numbered,) = side_requests.weights({"weight_version": "step-12"}).events
     assert (numbered.key, numbered.version) == ("served:step-12", 12)
 
 
 @pytest.mark.parametrize("answer", [None, [], {}, 3, "x", {"data": []}, {"data": [3]}, {"data": [{}]}])
 def test_answers_of_another_shape_say_nothing(answer: object) -> None:
-    for read in (_side.weights, _side.sequence_limit, _side.version("x"), vllm._is_paused, sglang._configured):
-        assert read(answer) == _side.Told()
+    for read in (
+        side_requests.weights,
+        side_requests.sequence_limit,
+        side_requests.version("x"),
+        vllm._is_paused,
+        sglang._configured,
+    ):
+        assert read(answer) == side_requests.Told()
 
 
 def test_a_paused_that_is_no_flag_says_nothing() -> None:
-    assert vllm._is_paused({"is_paused": "false"}) == _side.Told()
+    assert vllm._is_paused({"is_paused": "false"}) == side_requests.Told()
 
 
 def test_an_sglang_engine() -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from collectors.model import Limits, ScrapeError
-from collectors.readers import http
+from collectors.transport import http
 
 SECRET = "sekret-token"
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.formats import jsonl, textlog
 from collectors.model import Limits, ScrapeError
-from collectors.readers import bytetail, jsonl, textlog
+from collectors.transport import bytetail
 
 
 def append(path: Path, data: bytes) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits, ScrapeError
-from collectors.readers import http
+from collectors.transport import http
 
 OK = b"HTTP/1.1 200 OK\r\n"
 PLAIN = OK + b"Content-Length: 4\r\n\r\na 1\n"

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.formats import sqlite
+from collectors.formats.mlflow import database as mlflow_database
+from collectors.formats.mlflow import files as mlflow_files
+from collectors.formats.rows import Logs
 from collectors.model import Limits, ScrapeError
-from collectors.readers import mlflow_db, mlflow_files, sqlite
-from collectors.readers.rows import Logs
 from tests.collectors._reading import TESTDATA
 from tests.support_writers import live_writer, run_writer
 
@@ -71,7 +73,7 @@ def log(connection: sqlite3.Connection, step: int, ts: int = 0, run: str = "a", 
 
 
 def read(path: Path, cursor: dict | None = None, **limits: int) -> Logs:
-    return mlflow_db.read(path, json.loads(json.dumps(cursor or {})), Limits(**limits))
+    return mlflow_database.read(path, json.loads(json.dumps(cursor or {})), Limits(**limits))
 
 
 def steps(logs: Logs) -> list[int | None]:
@@ -109,7 +111,7 @@ def test_the_real_writer_while_it_writes(tmp_path: Path, kind: str, monkeypatch:
     with live_writer(script, uri) as writer:
         assert writer.process.stdout is not None and writer.process.stdout.readline() == "ready\n"
         writer.say(1)
-        (path,) = mlflow_db.find(tmp_path)[:1]
+        (path,) = mlflow_database.find(tmp_path)[:1]
         first = read(path)
         for step in (2, 3):
             writer.say(step)
@@ -132,7 +134,7 @@ def test_a_database_of_the_real_writer_is_found_among_others(tmp_path: Path) -> 
     with closing(sqlite3.connect(tmp_path / "other.db")) as other:
         other.execute("CREATE TABLE metrics (id INTEGER, run_id TEXT, timestamp TEXT)")
     (tmp_path / "text.db").write_text("not a database\n" * 100)
-    assert mlflow_db.find(tmp_path) == [tmp_path / "tracking.db"]
+    assert mlflow_database.find(tmp_path) == [tmp_path / "tracking.db"]
     assert read(tmp_path / "tracking.db").rows == []
 
 
@@ -182,7 +184,7 @@ def test_a_database_that_is_being_set_up_is_waited_for(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(TABLES.replace(" step BIGINT NOT NULL, is_nan BOOLEAN NOT NULL,", "").replace(
             "timestamp, step, run_uuid, value, is_nan", "timestamp, run_uuid, value"))  # fmt: skip
-    assert mlflow_db.find(tmp_path) == [path]
+    assert mlflow_database.find(tmp_path) == [path]
     with pytest.raises(ScrapeError) as caught:
         read(path)
     assert caught.value.kind == "locked" and "set up" in str(caught.value)
@@ -193,7 +195,7 @@ def test_a_locked_database_says_so(
 ) -> None:
     monkeypatch.setattr(sqlite.reading, "__defaults__", (0.05,))
     database.execute("BEGIN EXCLUSIVE")
-    assert mlflow_db.find(tmp_path) == [tmp_path / "mlflow.db"]
+    assert mlflow_database.find(tmp_path) == [tmp_path / "mlflow.db"]
     with pytest.raises(ScrapeError) as caught:
         read(tmp_path / "mlflow.db")
     assert caught.value.kind == "locked"

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from collectors.model import Limits
-from collectors.trainers import _maps, custom
-from collectors.trainers._patterns import KEY_LENGTH, hangs
+from collectors.trainers import custom
+from collectors.training_logs import maps
+from collectors.training_logs.patterns import KEY_LENGTH, hangs
 
 NESTED = [
     "(a+)+b", "(a*)*", "(a|a)*b", "(?:a|b)+x", "(a?){30}", "(a?a?)*", "((ab+)c)+", "(a+){2}", "(?P<x>a+)*",
@@ -37,7 +38,7 @@ def test_ordinary_patterns_are_taken(text: str) -> None:
 def test_the_error_names_the_key_and_the_fix() -> None:
     problems: list[str] = []
     rows = [{"key": "loss", "metric": "loss_mean"}, {"key": "(a+)+b", "metric": "reward_mean"}]
-    assert len(_maps.check(rows, lambda where, words: problems.append(f"map{where}.{words}"))) == 1
+    assert len(maps.check(rows, lambda where, words: problems.append(f"map{where}.{words}"))) == 1
     assert problems == [
         "map[1].key: '(a+)+b': (a+)+ repeats what varies itself, and may take for ever: repeat a class such as [^/]+ "
         "or .*, or write the alternatives out"
@@ -52,8 +53,8 @@ def test_a_key_costs_once_and_a_long_one_is_nobodys() -> None:
             asked.append(key)
             return key.startswith("a")
 
-    row = _maps.Map(Counting(), None)  # type: ignore[arg-type]
-    find = _maps.lookup((row,))
+    row = maps.Map(Counting(), None)  # type: ignore[arg-type]
+    find = maps.lookup((row,))
     longest = "a" * KEY_LENGTH
     assert [find(key) for key in ("a", "b", "a", "b", longest, longest + "a")] == [row, None, row, None, row, None]
     assert asked == ["a", "b", longest]

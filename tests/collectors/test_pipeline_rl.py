@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Limits, ScrapeError
-from collectors.trainers import _pipeline_keys, _pipeline_streams, pipeline_rl
+from collectors.trainers.pipeline_rl import collector as pipeline_rl
+from collectors.trainers.pipeline_rl import keys as pipeline_rl_keys
+from collectors.trainers.pipeline_rl import streams
 from tests.collectors._frameworks import Values, collected, in_parts, tail, values
 from tests.collectors._reading import TESTDATA, value
 from tests.support_writers import run_writer
@@ -126,19 +128,19 @@ def test_without_published_versions_the_staleness_is_unknown(run: Path) -> None:
 
 
 def test_the_renamed_lags() -> None:
-    context = _pipeline_keys.Context({}, {"samples_per_version": 128}, "streams")
+    context = pipeline_rl_keys.Context({}, {"samples_per_version": 128}, "streams")
     row = {"throughput/sec_per_step": 1.0, "stats/lag_min": 0.0, "stats/lag_mean": 192.0, "stats/lag_max": 384.0}
     out = dict(
         (metric, number)
-        for metric, _, number in _pipeline_keys.derive(_pipeline_keys.Piece("trainer", 1, 0.0, row), context)
+        for metric, _, number in pipeline_rl_keys.derive(pipeline_rl_keys.Piece("trainer", 1, 0.0, row), context)
     )
     assert (out["staleness_versions_mean"], out["staleness_versions_max"]) == (1.5, 3.0)
 
 
 def test_rollouts_of_several_turns_have_the_tokens_of_all_of_them() -> None:
     row = {"num_turns_mean": 4.0, "num_turns_var": 1.0, "num_turns_max": 9.0, "output_tokens_mean": 100.0}
-    piece = _pipeline_keys.Piece("orchestrator", 1, 0.0, {**row, "output_tokens_max": 400.0})
-    out = {metric: number for metric, _, number in _pipeline_keys.derive(piece, _pipeline_keys.Context({}, {}, ""))}
+    piece = pipeline_rl_keys.Piece("orchestrator", 1, 0.0, {**row, "output_tokens_max": 400.0})
+    out = {metric: number for metric, _, number in pipeline_rl_keys.derive(piece, pipeline_rl_keys.Context({}, {}, ""))}
     assert out == {"response_tokens_mean": 400.0, "turns_max": 9.0}  # the longest rollout is not told
 
 
@@ -194,7 +196,7 @@ def test_an_actor_that_began_anew_is_dated_before_its_next_life(tmp_path: Path) 
     lines = [{"never_success": 0.0, "trainer_model_version": v, "time_since_start": t} for v, t in rows]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     os.utime(file, (10_000, 10_000))
-    logs = _pipeline_streams.sink().read(file, {}, Limits())
+    logs = streams.sink().read(file, {}, Limits())
     assert [row.ts for row in logs.rows] == [9_920, 9_950, 9_970, 10_000]
 
 
@@ -243,4 +245,4 @@ def test_one_file_of_the_run_leads_to_the_others(run: Path, path: Path) -> None:
 
 @given(st.text())
 def test_a_line_that_only_begins_like_a_step_is_harmless(text: str) -> None:
-    assert isinstance(_pipeline_streams._numbers("{" + text + "}"), dict)
+    assert isinstance(streams._numbers("{" + text + "}"), dict)

@@ -7,10 +7,10 @@ import pytest
 
 from collectors.detect import detect_page
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.trainers import prime_rl
+from collectors.trainers.prime_rl import collector as prime_rl
 from server.store import Store
 from tests.collectors._reading import TESTDATA, by_step
-from tests.server.support import TRAINER, bench
+from tests.driven_run import TRAINER, bench
 
 RUN = TESTDATA / "prime_rl" / "driven"
 PAGE = (RUN / "prom" / "metrics_1795248070863.prom").read_bytes()

@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.trainers import prime_rl
+from collectors.trainers.prime_rl import collector as prime_rl
 from tests.collectors._reading import TESTDATA, by_step, steps_json
 
 RUN = TESTDATA / "prime_rl" / "driven"

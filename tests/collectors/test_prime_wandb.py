@@ -8,7 +8,7 @@ import pytest
 
 from collectors.detect import detect_path
 from collectors.model import Limits, Reading
-from collectors.trainers import prime_rl
+from collectors.trainers.prime_rl import collector as prime_rl
 from tests.collectors._sinks import varint
 from tests.collectors._wandb import field, item, journal
 

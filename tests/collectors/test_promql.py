@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from collectors.generators import _promql, prometheus
+from collectors.generators.prometheus import collector as prometheus
+from collectors.generators.prometheus import queries
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,7 @@ from collectors.generators import _promql, prometheus
     ],
 )
 def test_selectors(selector: str, inside: str) -> None:
-    assert _promql.matchers(selector) == inside
+    assert queries.matchers(selector) == inside
 
 
 @pytest.mark.parametrize(
@@ -41,15 +42,15 @@ def test_selectors(selector: str, inside: str) -> None:
 )
 def test_nothing_but_matchers_passes(selector: str) -> None:
     with pytest.raises(ValueError, match=re.compile("matchers in braces|collector's own|longer than")):
-        _promql.matchers(selector)
+        queries.matchers(selector)
 
 
 def test_every_label_that_the_collectors_look_at_is_kept() -> None:
     """A label that the sums drop would add engines' parts up: the tables may grow, this list follows them."""
     assert {"engine", "dp_rank", "tp_rank", "finished_reason", "mode", "reason", "source", "operation"} <= set(
-        _promql.KEPT
+        queries.KEPT
     )
-    assert not {"le", "pod", "instance", "replica"} & set(_promql.KEPT)
+    assert not {"le", "pod", "instance", "replica"} & set(queries.KEPT)
 
 
 def test_gauges_are_held_as_long_as_the_stores_interval_asks_for() -> None:

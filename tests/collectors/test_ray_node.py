@@ -3,7 +3,7 @@
 from collectors.detect import detect_page
 from collectors.generators import ray_node
 from collectors.model import Limits, Reading, Target
-from server.drive import carry_of
+from server.derive.driver import carry_of
 from server.signals._window import Gauge
 from tests.collectors._reading import TESTDATA, page_json
 

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 import pytest
 
 from collectors.detect import detect_page
-from collectors.generators import sglang, vllm
+from collectors.generators.sglang import collector as sglang
+from collectors.generators.vllm import collector as vllm
 from collectors.model import Limits, Reading, Sample, Target
-from server.drive import carry_of
+from server.derive.driver import carry_of
 from server.signals._window import Gauge
 from tests.collectors._reading import TESTDATA, value
 

@@ -4,8 +4,10 @@ import pytest
 
 import collectors
 from collectors.detect import detect_page
-from collectors.generators import production_stack, sglang, sglang_router, vllm, vllm_router
-from collectors.generators._routers import address
+from collectors.engine_pages.routers import address
+from collectors.generators import production_stack, sglang_router, vllm_router
+from collectors.generators.sglang import collector as sglang
+from collectors.generators.vllm import collector as vllm
 from collectors.model import Limits, Reading, ScrapeError
 from tests.collectors._reading import TESTDATA, page_json, value
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from collectors.formats import console, jsonl_log
+from collectors.formats.rows import MAX_ENTRIES, Logged
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.readers import bytetail, console, jsonl_log
-from collectors.readers.rows import MAX_ENTRIES, Logged
-from collectors.trainers import slime
-from collectors.trainers._framework import collector_of
-from collectors.trainers._model import Framework, Key
-from collectors.trainers._sources import PEEK
+from collectors.trainers.slime import collector as slime
+from collectors.training_logs.model import Framework, Key
+from collectors.training_logs.sources import PEEK
+from collectors.training_logs.tail import collector_of
+from collectors.transport import bytetail
 from tests.collectors._reading import TESTDATA
 
 COLLECTOR = collector_of(

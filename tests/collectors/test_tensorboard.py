@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.formats.rows import Logged
+from collectors.formats.tensorboard import events as tensorboard_events
+from collectors.formats.tensorboard import log as tensorboard_log
+from collectors.formats.tensorboard import records as tensorboard_records
 from collectors.model import Cursor, Limits
-from collectors.readers import _tfevents, _tfrecord, bytetail, tensorboard
-from collectors.readers.rows import Logged
-from collectors.trainers import _sources
+from collectors.training_logs import sources
+from collectors.transport import bytetail
 from tests.collectors._events import drain, event, flat, name, read, record, simple, varint
 from tests.collectors._reading import TESTDATA
 from tests.support_writers import live_writer, run_writer
@@ -97,7 +100,7 @@ writer.close()
     got += drain(tmp_path, cursor)[0]
     keys = ("actor/train/loss", "rewards/train/mean")
     assert [one[1:] for one in flat(got)] == [(step, key, step / 4) for step in range(1, 9) for key in keys]
-    assert tensorboard.SINK.lag_seconds == 120.0
+    assert tensorboard_log.SINK.lag_seconds == 120.0
 
 
 def test_hparams_and_arguments_logged_as_text_are_the_configuration(tmp_path: Path) -> None:
@@ -115,7 +118,7 @@ writer.add_scalar("loss", 2.0, 7)
 writer.close()
 """
     run_writer(script, tmp_path)
-    assert tensorboard.SINK.find(tmp_path) == [tmp_path]
+    assert tensorboard_log.SINK.find(tmp_path) == [tmp_path]
     logs = read(tmp_path, {})
     assert logs.config == {
         "grpo.num_prompts_per_step": 32,
@@ -209,7 +212,7 @@ for line in sys.stdin:
 
 @given(data=st.binary(max_size=100))
 def test_the_checksum_is_tensorboards(theirs, data: bytes) -> None:
-    assert _tfrecord.masked_crc(data) == int(theirs.say(data.hex()))
+    assert tensorboard_records.masked_crc(data) == int(theirs.say(data.hex()))
 
 
 # --- growing, split, limited ----------------------------------------------------------------------------------------
@@ -293,8 +296,8 @@ def test_a_clock_set_back_changes_no_order(tmp_path: Path) -> None:
 
 def test_an_event_without_a_time_has_none(tmp_path: Path) -> None:
     for ts in (0.0, -1.0, float("nan"), float("inf")):
-        assert _tfevents.event(event(ts, 1, simple("k", 1))).ts is None
-    assert _tfevents.event(b"\x10\x01").ts is None
+        assert tensorboard_events.event(event(ts, 1, simple("k", 1))).ts is None
+    assert tensorboard_events.event(b"\x10\x01").ts is None
 
 
 @given(
@@ -307,10 +310,14 @@ def test_the_short_way_through_a_plain_event_is_the_long_one(step: int, tag: str
     """Also when a few bytes are others: then both take the long way, or fail."""
     value = b"\x0a" + varint(len(tag.encode())) + tag.encode() + b"\x15" + struct.pack("<f", figure)
     payload = event(1795000000.25, step % 2**64, value)
-    assert _tfevents.event(payload) == _tfevents.Event(1795000000.25, step, {tag: figure}) == _tfevents.general(payload)
+    assert (
+        tensorboard_events.event(payload)
+        == tensorboard_events.Event(1795000000.25, step, {tag: figure})
+        == tensorboard_events.general(payload)
+    )
     at, bytes_ = change
     damaged = payload[:at] + bytes_ + payload[at + len(bytes_) :]
-    assert outcome(_tfevents.event, damaged) == outcome(_tfevents.general, damaged)
+    assert outcome(tensorboard_events.event, damaged) == outcome(tensorboard_events.general, damaged)
 
 
 def outcome(parse, payload: bytes) -> str:
@@ -352,20 +359,20 @@ def test_runs_are_found_by_their_newest_file(tmp_path: Path) -> None:
         (tmp_path / folder / name(1795000000)).write_bytes(ONE)
         os.utime(tmp_path / folder / name(1795000000), (1000 - age, 1000 - age))
     (tmp_path / "b" / "notes.txt").touch()
-    assert tensorboard.SINK.find(tmp_path) == [tmp_path / "a/tb", tmp_path / "b"]
+    assert tensorboard_log.SINK.find(tmp_path) == [tmp_path / "a/tb", tmp_path / "b"]
     os.utime(tmp_path / "b" / name(1795000000), (2000, 2000))
-    assert tensorboard.SINK.find(tmp_path) == [tmp_path / "b", tmp_path / "a/tb"]
-    assert tensorboard.SINK.find(tmp_path / "b" / name(1795000000)) == [tmp_path / "b" / name(1795000000)]
-    assert tensorboard.SINK.find(tmp_path / "b" / "notes.txt") == []
-    assert tensorboard.SINK.find(tmp_path / "nowhere") == []
+    assert tensorboard_log.SINK.find(tmp_path) == [tmp_path / "b", tmp_path / "a/tb"]
+    assert tensorboard_log.SINK.find(tmp_path / "b" / name(1795000000)) == [tmp_path / "b" / name(1795000000)]
+    assert tensorboard_log.SINK.find(tmp_path / "b" / "notes.txt") == []
+    assert tensorboard_log.SINK.find(tmp_path / "nowhere") == []
 
 
 def test_a_directory_is_looked_at_again_when_a_file_in_it_grew(tmp_path: Path) -> None:
     """A run that is watched from its first second on has no keys at first; the directory's own time stays."""
     file = tmp_path / name(1795000000)
     file.write_bytes(record(b"\x09" + struct.pack("<d", 1795000000) + b"\x1a\x0dbrain.Event:2"))
-    assert _sources.choose((tensorboard.SINK,), tmp_path, lambda peek: "k" in peek.keys) is None
+    assert sources.choose((tensorboard_log.SINK,), tmp_path, lambda peek: "k" in peek.keys) is None
     with file.open("ab") as out:
         out.write(ONE)
-    found = _sources.choose((tensorboard.SINK,), tmp_path, lambda peek: "k" in peek.keys)
+    found = sources.choose((tensorboard_log.SINK,), tmp_path, lambda peek: "k" in peek.keys)
     assert found is not None and found.path == tmp_path

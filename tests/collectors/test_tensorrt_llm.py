@@ -8,7 +8,7 @@ import pytest
 
 from collectors.generators import tensorrt_llm
 from collectors.model import Limits, Reading, ScrapeError
-from server.attach import _detect_url
+from server.targets.resolve import _detect_url
 from tests.collectors._reading import TESTDATA, page_json, value
 
 PAGE = TESTDATA / "tensorrt_llm" / "by_source.prom"

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from collectors.readers import console
+from collectors.formats import console
 from collectors.trainers import torchforge
 from tests.collectors._frameworks import collected, counts, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA

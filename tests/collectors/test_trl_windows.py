@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits, Reading
-from collectors.trainers import _trl_config, trl
+from collectors.trainers.trl import collector as trl
+from collectors.trainers.trl import config as trl_config
 from tests.collectors._events import event, name, record, simple
 from tests.collectors._reading import by_step
 from tests.collectors.test_trackio import log, make
@@ -99,4 +100,4 @@ def test_a_step_met_in_parts_keeps_what_it_dropped(tmp_path: Path) -> None:
     ],
 )
 def test_the_window_by_the_settings(config: dict, steps: float | None) -> None:
-    assert _trl_config.facts(config).get("logging_steps") == steps
+    assert trl_config.facts(config).get("logging_steps") == steps

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from collectors.detect import detect_path
-from collectors.trainers import _tunix_keys, tunix
+from collectors.trainers.tunix import collector as tunix
+from collectors.trainers.tunix import keys as tunix_keys
 from tests.collectors._frameworks import collected, counts, in_parts, live, tail, values
 from tests.collectors._logged import live_tensorboard, write
 from tests.collectors._reading import TESTDATA, by_step
@@ -177,5 +178,5 @@ def test_a_norm_that_is_none(tmp_path: Path) -> None:
 def test_memory_is_bounded() -> None:
     own: dict[str, object] = {}
     for step in range(50):
-        _tunix_keys._first_told(_tunix_keys.Piece("trainer", step, 1.0, {"a": 1.0}), "file", own)
+        tunix_keys._first_told(tunix_keys.Piece("trainer", step, 1.0, {"a": 1.0}), "file", own)
     assert len(own["told"]["trainer"]) == 4  # type: ignore[index]

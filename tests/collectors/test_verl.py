@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits
-from collectors.trainers import verl
-from collectors.trainers._sources import LOOKS
+from collectors.trainers.verl import collector as verl
+from collectors.training_logs.sources import LOOKS
 from tests.collectors._frameworks import counts, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, value
 from tests.collectors._verl import STEP, SYNC_CONFIG, console, jsonl, lines, mode, printed

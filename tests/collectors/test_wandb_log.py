@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.formats.rows import Logged
+from collectors.formats.wandb import journal as wandb_journal
+from collectors.formats.wandb import log as wandb_log
 from collectors.model import Cursor, Limits, ScrapeError
-from collectors.readers import _journal, bytetail, wandb_log
-from collectors.readers.rows import Logged
+from collectors.transport import bytetail
 from tests.collectors._reading import TESTDATA
 from tests.collectors._sinks import reads
 from tests.collectors._wandb import chunk, field, item, journal, row, write
@@ -257,12 +259,12 @@ def test_a_long_record_is_counted_once_while_it_grows(tmp_path: Path, line: int)
 
 
 def test_chunks_without_beginning_or_end_are_counted_once(tmp_path: Path) -> None:
-    head, whole = _journal.MAGIC, row(1)
+    head, whole = wandb_journal.MAGIC, row(1)
     parts = [chunk(3, b"x"), chunk(3, b"y"), chunk(4, b"z"), chunk(1, whole), chunk(2, b"a"), chunk(1, whole)]
     got, _, why = drain(write(tmp_path / "run-a.wandb", head + b"".join(parts)), {})
     assert [one.step for one in got] == [1, 1]
     assert why == ["the record at byte 7 of run-a.wandb has no beginning"] * 2
-    assert _journal.split(b"".join(parts), 7, 1000).bad == [
+    assert wandb_journal.split(b"".join(parts), 7, 1000).bad == [
         (7, "has no beginning"),
         (7 + 24 + 7 + len(whole), "has no end"),
     ]
@@ -270,11 +272,11 @@ def test_chunks_without_beginning_or_end_are_counted_once(tmp_path: Path) -> Non
 
 def test_leveldbs_masked_checksum_is_taken_too(tmp_path: Path) -> None:
     """rotate right by 15, add a constant: of 0x00000001 that is 0x00020000 + 0xa282ead8."""
-    assert _journal._checksums(b"")[1] == 0xA282EAD8
+    assert wandb_journal._checksums(b"")[1] == 0xA282EAD8
     body = b"\1" + row(1)
     crc = zlib.crc32(body)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    data = _journal.MAGIC + struct.pack("<IH", masked, len(body) - 1) + body
+    data = wandb_journal.MAGIC + struct.pack("<IH", masked, len(body) - 1) + body
     assert [one.step for one in drain(write(tmp_path / "run-a.wandb", data), {})[0]] == [1]
 
 

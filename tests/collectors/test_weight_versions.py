@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from collectors.readers.weight_versions import SPANS_MAX, number_of, of_answer, together, token_versions
+from collectors.formats.weight_versions import SPANS_MAX, number_of, of_answer, together, token_versions
 from tests.collectors._reading import TESTDATA
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from collectors.readers.rows import Logged, Logs
-from collectors.trainers._memory import whole_steps
+from collectors.formats.rows import Logged, Logs
+from collectors.training_logs.memory import whole_steps
 
 
 @pytest.mark.parametrize("step", [True, 2.5, float("nan"), float("inf"), "3", [], 10**400])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.readers import _wire
+from collectors.formats import protobuf
 from tests.support_writers import live_writer, run_writer
 
 # Messages of a type that is made here, field for field; the numbers and types are what the test is about.
@@ -63,20 +63,20 @@ def google():
 def decoded(data: bytes) -> dict[str, object]:
     """What we read; a field that is zero or empty is not written (proto3)."""
     found: dict[str, object] = {"i": 0, "z": 0, "d": 0.0, "f": 0.0, "s": "", "b": "", "p": []}
-    for number, kind, value, content in _wire.fields(data):
+    for number, kind, value, content in protobuf.fields(data):
         if number == 1:
-            found["i"] = _wire.signed(value)
+            found["i"] = protobuf.signed(value)
         elif number == 2:
-            found["z"] = _wire.zigzag(value)
+            found["z"] = protobuf.zigzag(value)
         elif number == 3:
-            found["d"] = _wire.double(content)
+            found["d"] = protobuf.double(content)
         elif number == 4:
-            found["f"] = _wire.single(content)
+            found["f"] = protobuf.single(content)
         elif number == 5:
-            found["s"] = _wire.text(content)
+            found["s"] = protobuf.text(content)
         elif number == 20:
-            assert kind == _wire.BYTES
-            found["p"] = [_wire.signed(one) for one in _wire.varints(content)]
+            assert kind == protobuf.BYTES
+            found["p"] = [protobuf.signed(one) for one in protobuf.varints(content)]
         else:
             assert number == 536870911
             found["b"] = base64.b64encode(content).decode()
@@ -100,7 +100,7 @@ def test_garbage_is_refused_where_google_refuses_it(google, data: bytes) -> None
     """But for what we alone refuse: groups, and field number 0, which the format forbids and upb lets pass."""
     theirs = google.say(json.dumps({"decode": base64.b64encode(data).decode()})) == "yes"
     try:
-        list(_wire.fields(data))
+        list(protobuf.fields(data))
     except ValueError as error:
         assert not theirs or str(error) in STRICTER
     else:
@@ -109,13 +109,13 @@ def test_garbage_is_refused_where_google_refuses_it(google, data: bytes) -> None
 
 def test_by_hand() -> None:
     """The example of protobuf's own description: field 1 is 150; field 2 is "testing"."""
-    assert list(_wire.fields(bytes.fromhex("089601120774657374696e67"))) == [(1, 0, 150, b""), (2, 2, 0, b"testing")]
-    assert list(_wire.fields(b"")) == []
-    assert _wire.varints(bytes.fromhex("038e029ea705")) == [3, 270, 86942]
-    assert _wire.signed(2**64 - 1) == -1 and _wire.signed(2**63 - 1) == 2**63 - 1
-    assert [_wire.zigzag(value) for value in (0, 1, 2, 3, 2**64 - 1)] == [0, -1, 1, -2, -(2**63)]
-    assert _wire.double(struct.pack("<d", 0.1)) == 0.1 and _wire.single(struct.pack("<f", 0.5)) == 0.5
-    assert _wire.text(b"a\xff") == "a\ufffd"
+    assert list(protobuf.fields(bytes.fromhex("089601120774657374696e67"))) == [(1, 0, 150, b""), (2, 2, 0, b"testing")]
+    assert list(protobuf.fields(b"")) == []
+    assert protobuf.varints(bytes.fromhex("038e029ea705")) == [3, 270, 86942]
+    assert protobuf.signed(2**64 - 1) == -1 and protobuf.signed(2**63 - 1) == 2**63 - 1
+    assert [protobuf.zigzag(value) for value in (0, 1, 2, 3, 2**64 - 1)] == [0, -1, 1, -2, -(2**63)]
+    assert protobuf.double(struct.pack("<d", 0.1)) == 0.1 and protobuf.single(struct.pack("<f", 0.5)) == 0.5
+    assert protobuf.text(b"a\xff") == "a\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_by_hand() -> None:
 )
 def test_broken_messages_say_why(data: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        list(_wire.fields(bytes.fromhex(data)))
+        list(protobuf.fields(bytes.fromhex(data)))
 
 
-@pytest.mark.parametrize("read", [_wire.double, _wire.single])
+@pytest.mark.parametrize("read", [protobuf.double, protobuf.single])
 def test_a_number_of_another_length_is_refused(read) -> None:
     with pytest.raises(ValueError, match="bytes"):
         read(b"\0" * 6)

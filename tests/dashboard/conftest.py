@@ -2,7 +2,7 @@
 
 import pytest
 
-from dashboard import page
+from dashboard.shell import page
 
 
 @pytest.fixture(autouse=True)

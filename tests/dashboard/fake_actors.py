@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from dashboard.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.engine_types import EngineInfo, StepInfo
 from server.query.types import SignalInfo, SignalNow, SignalState
 from tests.dashboard import fake

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from dashboard.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.types import AlertInfo, SignalInfo, SignalNow, SignalState, TargetTrust
 from tests.dashboard.fake import NOW, noise, signal
 from tests.dashboard.memory_reader import MemoryReader

@@ -6,8 +6,8 @@ Every number follows from the group's number, so pictures repeat.
 import math
 from dataclasses import replace
 
-from dashboard.format import series_name
-from server.query.rollout_types import EventInfo, FunnelBar, GroupInfo, RolloutDetail, RolloutInfo
+from dashboard.widgets.format import series_name
+from server.query.rollouts.types import EventInfo, FunnelBar, GroupInfo, RolloutDetail, RolloutInfo
 from server.query.types import SignalInfo, SignalNow, SignalState
 from tests.dashboard import fake
 from tests.dashboard.fake import Curve, noise, signal

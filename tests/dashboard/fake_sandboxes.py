@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from functools import cache
 
-from dashboard.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.types import SandboxInfo, SignalInfo, SignalNow, SignalState
 from tests.dashboard import fake
 from tests.dashboard.fake import Curve, noise, signal

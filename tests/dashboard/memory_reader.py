@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from dashboard.facts import LAST
-from server.query import fleet as fleet_query
+from dashboard.state.status import LAST
+from server.query import runs as fleet_query
 from server.query import what_if
-from server.query.now import COMPUTED
 from server.query.preflight import PreflightInfo
 from server.query.run_state import OVER, RunState
 from server.query.sandboxes import edge_of
+from server.query.signals import COMPUTED
 from server.query.summary import RunSummary
 from server.query.types import (
     AlertInfo,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import floor, log2
 from typing import Any
 
-from server.query.rollout_types import (
+from server.query.rollouts.types import (
     Cells,
     CensusState,
     EventInfo,

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dashboard.page import Scope
-from dashboard.page import cells as of_page
 from dashboard.pages import by_key
-from dashboard.urlstate import Span
+from dashboard.pages.cells import cells as of_page
+from dashboard.shell.page import Scope
+from dashboard.state.url import Span
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
 

@@ -6,7 +6,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import columns, rollout_records, shell
+from dashboard.charts import time_columns
+from dashboard.pages.rollouts import records as rollouts_records
+from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.new_pages import new_pages
 from tests.dashboard.serving import Serving, until
@@ -18,10 +20,10 @@ READY = "() => document.querySelector('[data-rows=rollouts] tr') && document.que
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A live test waits for a tick or two: shorter ones test the same."""
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
-    monkeypatch.setattr(rollout_records, "KEEP_SECONDS", 0.2)
-    monkeypatch.setattr(columns, "_LEAST_SECONDS", 0.2)
-    monkeypatch.setattr(columns, "_LOOKS_PER_COLUMN", 1000)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
+    monkeypatch.setattr(rollouts_records, "KEEP_SECONDS", 0.2)
+    monkeypatch.setattr(time_columns, "_LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(time_columns, "_LOOKS_PER_COLUMN", 1000)
 
 
 def opening(browser: Browser, serving: Serving) -> Iterator[Open]:

@@ -17,7 +17,7 @@ from playwright.sync_api import Page
 
 from dashboard import static
 from dashboard.app import Candidates, attach, csp
-from server import api as routes
+from server.api import app as routes
 from server.query import UnknownRun, shape
 from server.query.types import Reader
 from tests.dashboard.memory_reader import MemoryReader

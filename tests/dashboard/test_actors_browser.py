@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import engines, shell
+from dashboard.pages.generator import engines
+from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader
@@ -38,7 +39,7 @@ def reader() -> MemoryReader:
 @pytest.fixture
 def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
     # A live test waits for a tick or two: shorter ones test the same.
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
     monkeypatch.setattr(engines, "KEEP_SECONDS", 0.2)
     with Serving(lambda: application(reader)) as running:
         yield running

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from dashboard import alerts, callbacks, ticks
-from dashboard.live import Views
-from dashboard.page import Rules, Scope
-from dashboard.page import cells as of_page
+from dashboard import callbacks, ticks
 from dashboard.pages import PAGES, by_key, by_path
+from dashboard.pages.alerts import data as alerts_data
+from dashboard.pages.cells import cells as of_page
+from dashboard.shell.page import Rules, Scope
+from dashboard.state.deltas import Views
 from server.query.types import RuleInfo
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
@@ -28,14 +29,14 @@ def cells(reader: MemoryReader, key: str = "alerts", everything: bool = False, *
 
 
 def row(found: dict[str, Any], alert: Any, part: str = "") -> Any:
-    return found[f"a.{alerts.key(alert)}{part}"]
+    return found[f"a.{alerts_data.key(alert)}{part}"]
 
 
 def test_lists_hold_each_alert_once_the_gravest_first(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert found["al.firing"] == [alerts.key(fake_alerts.STARVED), alerts.key(fake_alerts.FULL)]
-    assert found["al.pending"] == [alerts.key(fake_alerts.WAITS)]
-    assert set(found["al.muted"]) == {alerts.key(fake_alerts.STALE), alerts.key(fake_alerts.DOWN)}
+    assert found["al.firing"] == [alerts_data.key(fake_alerts.STARVED), alerts_data.key(fake_alerts.FULL)]
+    assert found["al.pending"] == [alerts_data.key(fake_alerts.WAITS)]
+    assert set(found["al.muted"]) == {alerts_data.key(fake_alerts.STALE), alerts_data.key(fake_alerts.DOWN)}
     assert len(found["al.history"]) == 5
     assert (found["al.head"], found["n.firing"], found["al.s"]) == ("2 alerts firing", 2, "critical")
     assert found["al.sub"] == "1 pending · 2 muted · 17 rules active · 8 without data"
@@ -116,18 +117,18 @@ def test_muted_says_by_whom_and_until_when(reader: MemoryReader) -> None:
 def test_what_is_silenced_is_among_the_muted(reader: MemoryReader) -> None:
     name = reader.put_silence({"alertname": "TrainerStarved", "run": fake.RICH}, fake.NOW, fake.NOW + 60, "bob", "")
     found = cells(reader)
-    assert (found["al.firing"], found["n.firing"]) == ([alerts.key(fake_alerts.FULL)], 1)
+    assert (found["al.firing"], found["n.firing"]) == ([alerts_data.key(fake_alerts.FULL)], 1)
     assert row(found, fake_alerts.STARVED, ".x")["silence"] == name
     reader.end_silence("5ile-0001")
-    assert set(cells(reader)["al.firing"]) == {alerts.key(fake_alerts.FULL), alerts.key(fake_alerts.DOWN)}
+    assert set(cells(reader)["al.firing"]) == {alerts_data.key(fake_alerts.FULL), alerts_data.key(fake_alerts.DOWN)}
     # What inhibits is not ended with a silence.
-    assert alerts.key(fake_alerts.STALE) in cells(reader)["al.muted"]
+    assert alerts_data.key(fake_alerts.STALE) in cells(reader)["al.muted"]
 
 
 def test_a_thousand_alerts_are_a_number(reader: MemoryReader) -> None:
     reader.set_alerts(*(fake_alerts.alert("TargetDown", 0.0, "", 600, target=f"e-{i}") for i in range(1000)))
     found = cells(reader)
-    assert (len(found["al.firing"]), found["n.firing"]) == (alerts.MOST, 1000)
+    assert (len(found["al.firing"]), found["n.firing"]) == (alerts_data.MOST, 1000)
     assert found["al.firing.more"] == "and 900 more: /api/v1/alerts has them all"
 
 
@@ -208,7 +209,7 @@ def test_brief_shows_what_fires_before_what_is_over(reader: MemoryReader) -> Non
 
 
 def test_severity_of_ones_own_is_shown_and_not_judged(reader: MemoryReader) -> None:
-    state, word = alerts._severity("page")
+    state, word = alerts_data._severity("page")
     assert (state, word) == ("unknown", "page")
 
 
@@ -217,7 +218,7 @@ def test_severity_of_ones_own_is_shown_and_not_judged(reader: MemoryReader) -> N
     [("TrainerStarved", "Trainer starved"), ("KVCacheExhausted", "KV cache exhausted"), ("p95_slow", "p 95 slow")],
 )  # fmt: skip
 def test_titles(name: str, shown: str) -> None:
-    assert alerts.title(name) == shown
+    assert alerts_data.title(name) == shown
 
 
 # The wire.
@@ -241,7 +242,7 @@ def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
     louder = replace(fake_alerts.STARVED, value=0.81, annotations={"summary": "The trainer waits 81%."})
     reader.set_alerts(*(louder if a is fake_alerts.STARVED else a for a in reader.alert_rows))
     third = ticks.tick(look, views, pull(second["have"]))
-    name = alerts.key(louder)
+    name = alerts_data.key(louder)
     assert third["view"] == {f"a.{name}.v": "81%", f"a.{name}.n": "The trainer waits 81%."}
     assert len(json.dumps(third)) < 250
 
@@ -251,7 +252,7 @@ def test_one_that_ends_does_not_send_its_neighbours(reader: MemoryReader) -> Non
     have = views.remember(cells(reader))
     reader.set_alerts(*(a for a in reader.alert_rows if a is not fake_alerts.STARVED))
     changed = views.changes(have, cells(reader))
-    assert changed["al.firing"] == [alerts.key(fake_alerts.FULL)]
+    assert changed["al.firing"] == [alerts_data.key(fake_alerts.FULL)]
     assert {key for key in changed if key.startswith("a.") and changed[key] is not None} == set()
 
 

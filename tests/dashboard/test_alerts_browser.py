@@ -9,7 +9,8 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page
 
-from dashboard import alerts, shell
+from dashboard.pages.alerts import data as alerts_data
+from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import new_pages
@@ -42,7 +43,7 @@ def serving(api: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     # Before the app is built: it holds the interval.
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def change(reader: MemoryReader, old: Any, **changes: Any) -> None:
 
 
 def card(page: Page, alert: Any) -> Any:
-    return page.locator(f"[id='alert-{alerts.key(alert)}']")
+    return page.locator(f"[id='alert-{alerts_data.key(alert)}']")
 
 
 @pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
@@ -273,7 +274,7 @@ def test_overview_lists_what_fires(open_page: Open) -> None:
     assert rows.locator(".state").all_inner_texts() == ["firing", "firing", "pending", "resolved", "resolved"]
     rows.nth(1).get_by_role("link").click()
     until(page, "() => RS.boot.key === 'alerts'")
-    assert page.url.endswith("#alert-" + alerts.key(fake_alerts.FULL))
+    assert page.url.endswith("#alert-" + alerts_data.key(fake_alerts.FULL))
 
 
 def test_markup_in_labels_stays_text(open_page: Open, reader: MemoryReader) -> None:

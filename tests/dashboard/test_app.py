@@ -16,8 +16,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
-from dashboard import static, theme
+from dashboard import static
 from dashboard.app import attach, csp
+from dashboard.shell import theme
 from dashboard.static import Packed, Static
 from tests.dashboard import fake
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import format as fmt
-from dashboard import shell
-from dashboard.panels import PANELS
+from dashboard.charts.panels import PANELS
+from dashboard.shell import layout as shell_layout
+from dashboard.widgets import format as fmt
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import LOOKS, new_pages
@@ -38,7 +38,7 @@ def reader() -> MemoryReader:
 @pytest.fixture
 def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
     # Every live test waits for a tick or two: a shorter one tests the same and takes a minute less.
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
     with Serving(lambda: application(reader)) as running:
         yield running
 

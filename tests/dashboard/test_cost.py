@@ -1,7 +1,7 @@
 """The cost card: what a million tokens and an hour cost, the idle causes and their sum, and what to set."""
 
-from dashboard.cost import CAUSES, cost
-from dashboard.facts import Facts, View
+from dashboard.pages.overview.cost import CAUSES, cost
+from dashboard.state.status import Facts, View
 from server.query.types import SignalNow, Status
 from server.signals import _idle
 from tests.dashboard.fake import NOW, signal

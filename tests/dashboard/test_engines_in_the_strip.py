@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from dashboard.facts import Facts
-from dashboard.flow import flow
+from dashboard.pages.overview.flow import flow
+from dashboard.state.status import Facts
 from server.query.types import SignalNow, Status, TargetTrust
 
 NOW = 1_790_000_000.0

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from dashboard import theme
-from dashboard.figures import figure, layout, limit_line
-from dashboard.panels import PANELS, Line, Panel, Want
-from dashboard.urlstate import Span
+from dashboard.charts.figures import figure, layout, limit_line
+from dashboard.charts.panels import PANELS, Line, Panel
+from dashboard.shell import theme
+from dashboard.state.signal_lookup import Want
+from dashboard.state.url import Span
 from server.query.types import Series
 
 SPAN = Span(1000.0, 2000.0, follow=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dashboard.facts import LAST, Facts
-from dashboard.flow import flow
+from dashboard.pages.overview.flow import flow
+from dashboard.state.status import LAST, Facts
 from server.query.types import SignalNow, Status, TargetTrust
 
 NOW = 1_790_000_000.0

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from dashboard import format as fmt
 from dashboard.callbacks import range_links
-from dashboard.urlstate import Address, parse, words
+from dashboard.state.url import Address, parse, words
+from dashboard.widgets import format as fmt
 from server.query.types import RunInfo
 
 

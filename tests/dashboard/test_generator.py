@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dashboard import engines
-from dashboard.page import Scope
-from dashboard.page import cells as of_page
 from dashboard.pages import by_key
-from dashboard.urlstate import Span
+from dashboard.pages.cells import cells as of_page
+from dashboard.pages.generator import engines
+from dashboard.shell.page import Scope
+from dashboard.state.url import Span
 from server.query.engine_types import EngineInfo
 from tests.dashboard import fake
 from tests.dashboard import fake_actors as actors

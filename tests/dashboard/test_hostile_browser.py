@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from dashboard.pages import PAGES
 from server.query.engine_types import EngineInfo
-from server.query.rollout_types import EventInfo
+from server.query.rollouts.types import EventInfo
 from server.query.types import AlertInfo, TargetTrust
 from tests.dashboard import everything, fake, fake_actors, fake_alerts, fake_rollouts, fake_sandboxes
 from tests.dashboard.memory_reader import MemoryReader

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from dashboard import callbacks, ticks
-from dashboard.facts import LAST
-from dashboard.live import Views
-from dashboard.page import Scope
-from dashboard.page import cells as of_page
+from dashboard.charts.panels import CARDS, PANELS, names_by_slot
 from dashboard.pages import by_key
-from dashboard.panels import CARDS, PANELS, Want, names_by_slot
-from dashboard.trust import MOST, trust
-from server.query import now as server_now
+from dashboard.pages.cells import cells as of_page
+from dashboard.pages.targets.trust import MOST, trust
+from dashboard.shell.page import Scope
+from dashboard.state.deltas import Views
+from dashboard.state.signal_lookup import Want
+from dashboard.state.status import LAST
+from server.query import signals as server_now
 from server.query.run_state import RunState
 from server.query.summary import RunSummary
 from server.query.types import SignalNow

@@ -3,10 +3,11 @@
 import threading
 from typing import Any
 
-from dashboard.kept import Kept
-from dashboard.live import Views
-from dashboard.page import Rules, Scope
-from dashboard.panels import Signals, want
+from dashboard.charts.panels import want
+from dashboard.shell.page import Rules, Scope
+from dashboard.state.cache import Kept
+from dashboard.state.deltas import Views
+from dashboard.state.signal_lookup import Signals
 from dashboard.ticks import tick
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader

@@ -7,9 +7,9 @@ import pytest
 from fastapi import FastAPI, WebSocketDisconnect
 from starlette.testclient import TestClient, WebSocketTestSession
 
-from dashboard.news import AGAIN, News
+from dashboard.state.push_notifications import AGAIN, News
+from server.api.gate import Gate
 from server.query.types import UnknownRun
-from server.security import Gate
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.serving import wait

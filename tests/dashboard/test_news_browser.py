@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import shell
+from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import new_pages
@@ -31,7 +31,7 @@ def interval() -> int:
 
 @pytest.fixture
 def serving(reader: MemoryReader, interval: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    monkeypatch.setattr(shell, "INTERVAL_MS", interval)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", interval)
     with Serving(lambda: application(reader)) as running:
         yield running
 

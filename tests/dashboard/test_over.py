@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from dashboard import callbacks
-from dashboard.columns import grid
-from dashboard.kept import Kept
-from dashboard.limits import thresholds
-from dashboard.live import Views
-from dashboard.marks import fired, restarts
-from dashboard.page import Scope
-from dashboard.panels import PANELS
-from dashboard.urlstate import Span
-from server.query.rollout_types import EventInfo
+from dashboard.charts.event_markers import fired, restarts
+from dashboard.charts.limits import thresholds
+from dashboard.charts.panels import PANELS
+from dashboard.charts.time_columns import grid
+from dashboard.shell.page import Scope
+from dashboard.state.cache import Kept
+from dashboard.state.deltas import Views
+from dashboard.state.url import Span
+from server.query.rollouts.types import EventInfo
 from server.query.step_axis import StepAt
 from server.query.types import AlertInfo, RuleInfo
 from tests.dashboard import fake, fake_alerts

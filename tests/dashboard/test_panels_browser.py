@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import shell
-from dashboard.shortcuts import SHORTCUTS
-from server.query.rollout_types import EventInfo
+from dashboard.shell import layout as shell_layout
+from dashboard.shell.shortcuts import SHORTCUTS
+from server.query.rollouts.types import EventInfo
 from server.query.step_axis import StepAt
 from server.query.types import RuleInfo
 from tests.dashboard import fake, fake_alerts, fake_verdicts
@@ -52,7 +52,7 @@ def reader() -> MemoryReader:
 
 @pytest.fixture
 def open_page(browser: Browser, reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
     with Serving(lambda: application(reader)) as serving, new_pages(browser) as new:
 
         def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 1700)) -> Page:

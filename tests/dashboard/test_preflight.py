@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dashboard import preflight
-from dashboard.facts import View
-from dashboard.page import Scope
+from dashboard.pages.preflight import data as preflight_data
+from dashboard.shell.page import Scope
+from dashboard.state.status import View
 from server.query.preflight import CheckInfo, PreflightInfo
 from tests.dashboard import fake_preflight as fakes
 from tests.dashboard import fake_sandboxes as wall
@@ -25,7 +25,7 @@ def reader() -> MemoryReader:
 
 
 def cells(reader: MemoryReader, run: str = wall.WALL) -> View:
-    return preflight.cells(Scope(reader, run))
+    return preflight_data.cells(Scope(reader, run))
 
 
 def rows(found: View, status: str) -> list[Any]:
@@ -38,7 +38,7 @@ def test_the_gravest_first_with_number_and_fix(reader: MemoryReader) -> None:
     assert (found["pf.head"], found["pf.s"], found["pf.mode"]) == ("It will not fit", "critical", "ok")
     assert found["pf.text"] == "1 fails · 3 warns · 2 unknown · 6 ok"
     assert found["pf.at"] == fakes.NOW - 60
-    assert [found[f"pf.{status}"] for status in preflight.GROUPS] == [
+    assert [found[f"pf.{status}"] for status in preflight_data.GROUPS] == [
         "Will not fit · 1", "Look again · 3", "Not known · 2", "Fits · 6", "",
     ]  # fmt: skip
     (bad,) = rows(found, "fail")
@@ -99,7 +99,7 @@ def test_what_was_never_begun_claims_nothing(reader: MemoryReader) -> None:
         "none", "Not checked yet", "unknown", None,
     )  # fmt: skip
     assert (found["pf.btn"], found["pf.busy"]) == ("Run preflight", 0)
-    assert not any(found[f"pf.{status}"] for status in preflight.GROUPS)
+    assert not any(found[f"pf.{status}"] for status in preflight_data.GROUPS)
     assert found["pf.plan.0"] == ["concurrency", "Sandboxes alive at once", "not said", 0]
 
 
@@ -134,10 +134,10 @@ def test_the_plan_in_words(reader: MemoryReader) -> None:
 
 @pytest.mark.parametrize("run", ["math", "a.b", 'say "x"', "né"])
 def test_the_example_is_toml_that_the_configuration_takes(run: str) -> None:
-    from server.preflight.config import parse  # noqa: PLC0415  what the page shows, the server must take
-    from server.problems import Problems  # noqa: PLC0415
+    from server.config.errors import Problems  # noqa: PLC0415
+    from server.config.preflight import parse  # noqa: PLC0415  what the page shows, the server must take
 
-    table = tomllib.loads(preflight.snippet(run, fakes.EMPTY))["run"][run]["preflight"]
+    table = tomllib.loads(preflight_data.snippet(run, fakes.EMPTY))["run"][run]["preflight"]
     problems = Problems()
     plan = parse(table, problems, "run.x.preflight")
     assert problems.found == []
@@ -150,10 +150,10 @@ def test_the_example_is_toml_that_the_configuration_takes(run: str) -> None:
 
 def test_examples_of_what_is_missing_only() -> None:
     assert (
-        preflight.snippet("math", {**fakes.EMPTY, **fakes.PLAN, "price": None})
+        preflight_data.snippet("math", {**fakes.EMPTY, **fakes.PLAN, "price": None})
         == "[run.math.preflight]\nprice = 0.12\n"
     )
-    assert preflight.snippet("math", fakes.PLAN) == ""
+    assert preflight_data.snippet("math", fakes.PLAN) == ""
 
 
 @pytest.mark.parametrize(
@@ -189,5 +189,5 @@ def test_no_fix_of_the_program_speaks_the_command_line_here() -> None:
     options = set(re.findall(r"[( \"]--([a-z]+(?:-[a-z]+)*)", source)) - {"force", "namespace"}
     assert {"concurrency", "create-rate", "image"} <= options
     for option in options:
-        assert "--" not in preflight.here(f"plan a --{option}", "r"), option
-    assert preflight.here("run.NAME.target", 'a "b"') == 'run."a \\"b\\"".target'
+        assert "--" not in preflight_data.here(f"plan a --{option}", "r"), option
+    assert preflight_data.here("run.NAME.target", 'a "b"') == 'run."a \\"b\\"".target'

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import shell
 from dashboard.pages import PAGES
+from dashboard.shell import layout as shell_layout
 from server.query.preflight import CheckInfo
 from tests.dashboard import fake_alerts
 from tests.dashboard import fake_preflight as fakes
@@ -30,7 +30,7 @@ def reader() -> MemoryReader:
 
 @pytest.fixture
 def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
     with Serving(lambda: application(reader)) as running:
         yield running
 

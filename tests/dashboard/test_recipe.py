@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import sandboxes
-from server.sandbox_push import parse
+from dashboard.pages.sandboxes import data as sandboxes_data
+from server.push.sandboxes import parse
 
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 GUIDE = (Path(__file__).parents[2] / "docs/how-to/sandboxes.md").read_text("utf-8")
@@ -66,17 +66,17 @@ class Server:
 
 def test_recipe_is_the_one_of_the_documentation_and_short() -> None:
     (code,) = CODE.findall(GUIDE)
-    assert sandboxes.recipe("my-run", "http://127.0.0.1:8050") == code
+    assert sandboxes_data.recipe("my-run", "http://127.0.0.1:8050") == code
     _, around = code.split("\nbox = ")
     assert len(around.splitlines()) <= 10
     # The page's has a mark for the address, which the browser replaces.
-    assert f'URL = "{sandboxes.HERE}/api/v1/runs/a%20b/sandboxes"' in sandboxes.recipe("a b")
+    assert f'URL = "{sandboxes_data.HERE}/api/v1/runs/a%20b/sandboxes"' in sandboxes_data.recipe("a b")
 
 
 def test_recipe_tells_of_a_life() -> None:
     """Run as it is shown, against a server that takes what ours does."""
     with Server() as server:
-        code = sandboxes.recipe("my run/1", server.url)
+        code = sandboxes_data.recipe("my run/1", server.url)
         end = code.splitlines()[-1].partition("at its end: ")[2]
         exec(code.replace("HEADERS = {}", 'HEADERS = {"authorization": "Bearer t0ken"}') + end, {"Sandbox": Mine})
     assert {(path, header) for path, header, _ in server.told} == {
@@ -91,7 +91,7 @@ def test_recipe_tells_of_a_life() -> None:
 
 def test_recipe_tells_of_a_failure_and_lets_it_through() -> None:
     with Server() as server, pytest.raises(KeyboardInterrupt):
-        exec(sandboxes.recipe("r", server.url), {"Sandbox": Failing})
+        exec(sandboxes_data.recipe("r", server.url), {"Sandbox": Failing})
     (first,), (failed,) = (parse(body).records for _, _, body in server.told)
     assert (first.state, failed.state, failed.detail) == ("starting", "failed", "stopped by hand")
     assert first.id == failed.id
@@ -106,7 +106,7 @@ def test_recipe_says_what_was_refused_and_goes_on(
 ) -> None:
     space = {"Sandbox": Mine}
     with Server(status) as server:
-        exec(sandboxes.recipe("r", server.url), space)
+        exec(sandboxes_data.recipe("r", server.url), space)
     said = [line for line in capsys.readouterr().err.splitlines() if line]
     assert len(said) == len(server.told) == 2 and all(line.startswith(f"rollscope: {words}") for line in said)
     assert isinstance(space["sandbox"], Mine)
@@ -118,10 +118,10 @@ def test_recipe_goes_on_where_nobody_listens(address: str, capsys: pytest.Captur
     with Server() as server:
         pass
     space = {"Sandbox": Mine}
-    exec(sandboxes.recipe("r", server.url if address == "closed" else address), space)
+    exec(sandboxes_data.recipe("r", server.url if address == "closed" else address), space)
     assert isinstance(space["sandbox"], Mine)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and all(line.startswith("rollscope: ") for line in said)
     # A failure of the SDK is still its own.
     with pytest.raises(KeyboardInterrupt):
-        exec(sandboxes.recipe("r", server.url), {"Sandbox": Failing})
+        exec(sandboxes_data.recipe("r", server.url), {"Sandbox": Failing})

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dashboard.columns import grid
-from dashboard.rollout_tables import MANY
-from dashboard.turns import ages
+from dashboard.charts.time_columns import grid
+from dashboard.pages.rollouts.tables import MANY
+from dashboard.pages.rollouts.turns import ages
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.rollout_cells import HOUR, ids, view

@@ -6,15 +6,17 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dashboard import callbacks, rollout_records, rollouts, ticks
-from dashboard.columns import grid
-from dashboard.figures import layout
-from dashboard.live import Views
-from dashboard.page import Scope
-from dashboard.panels import PANELS
-from dashboard.rollout_asked import CENSUS, Asked, parse
-from dashboard.rollouts import recipe
-from server.query.rollout_types import FunnelBar, RolloutFilter
+from dashboard import callbacks, ticks
+from dashboard.charts.figures import layout
+from dashboard.charts.panels import PANELS
+from dashboard.charts.time_columns import grid
+from dashboard.pages.rollouts import data as rollouts_data
+from dashboard.pages.rollouts import records as rollouts_records
+from dashboard.pages.rollouts.data import recipe
+from dashboard.pages.rollouts.filters import CENSUS, Asked, parse
+from dashboard.shell.page import Scope
+from dashboard.state.deltas import Views
+from server.query.rollouts.types import FunnelBar, RolloutFilter
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
@@ -193,7 +195,7 @@ def test_solve_rates_name_the_productive_share(reader: MemoryReader) -> None:
     ],
 )
 def test_a_bar_per_number_of_solved_members(size: int | None, labels: list[str], groups: list[int]) -> None:
-    found = rollouts._solved([(0.0, {0: 7, 3: 2}), (60.0, {5: 1, 9: 5})], size)
+    found = rollouts_data._solved([(0.0, {0: 7, 3: 2}), (60.0, {5: 1, 9: 5})], size)
     assert [row[0] for row in found["ro.solve"]] == labels  # type: ignore[union-attr]
     assert [row[1] for row in found["ro.solve"]] == groups  # type: ignore[union-attr]
 
@@ -217,7 +219,7 @@ def tick(reader: MemoryReader, views: Views, **more: Any) -> dict[str, Any]:
 
 
 def test_tick_sends_what_changed(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_records, "KEEP_SECONDS", 0)
+    monkeypatch.setattr(rollouts_records, "KEEP_SECONDS", 0)
     views = Views()
     first = tick(reader, views, ask="state=trained")
     assert first["view"]["ro.mode"] == "ok"

@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser
 
-from dashboard.panels import PANELS
-from server.query.rollout_types import EventInfo
+from dashboard.charts.panels import PANELS
+from server.query.rollouts.types import EventInfo
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from dashboard import help as help_page
-from dashboard import live, runs, targets
 from dashboard.callbacks import build
-from dashboard.kept import Kept
-from dashboard.page import Rules, Scope
 from dashboard.pages import ORDER, PAGES
-from dashboard.shortcuts import SHORTCUTS
+from dashboard.pages.help import data as help_page
+from dashboard.pages.runs import data as runs_data
+from dashboard.pages.targets import data as targets_data
+from dashboard.shell.page import Rules, Scope
+from dashboard.shell.shortcuts import SHORTCUTS
+from dashboard.state import deltas
+from dashboard.state.cache import Kept
 from dashboard.ticks import tick
 from server.query.coverage import Coverage
 from server.query.run_state import RunState
@@ -64,7 +66,7 @@ def test_a_row_says_what_holds_the_run_back() -> None:
         ),
         1204, NOW, 2, 3,
     )  # fmt: skip
-    found = runs.row(one, [fleet.alert("a"), replace(fleet.alert("a"), muted="silenced by me")])
+    found = runs_data.row(one, [fleet.alert("a"), replace(fleet.alert("a"), muted="silenced by me")])
     assert (found["verdict"], found["colour"], found["cause"]) == ("Generator-bound", "generator", "KV capacity")
     assert (found["sure"], found["since"], found["about"]) == ("high confidence", round(NOW - 720), "slime · async")
     assert found["wait"] == ["62%", "critical", "", 0.624]
@@ -77,7 +79,7 @@ def test_a_row_says_what_holds_the_run_back() -> None:
 
 def test_what_is_over_is_missed_by_nobody() -> None:
     info = RunInfo("a", "unknown", "", "finished", None, None)
-    found = runs.row(
+    found = runs_data.row(
         RunNow(info, fleet.verdict("balanced", None, 0.8, NOW, ""), (), None, None, 0, 5, RunState("finished")), []
     )
     assert (found["since"], found["up"], found["down"], found["start"]) == (None, "", 0, None)
@@ -95,7 +97,7 @@ def test_a_run_is_live_only_while_it_is_collected() -> None:
     assert (star["up"], star["down"], star["fire"], star["dark"], star["since"]) == ("", 0, 0, True, None)
     assert (slow["state"], slow["fire"]) == (["catching_up", "Catching up", "unknown", "41% · 38 s left"], 0)
     assert rows[fleet.DEAD]["state"] == ["finished", "Crashed", "critical", ""]
-    found = runs.cells(scope(reader))
+    found = runs_data.cells(scope(reader))
     assert (found["rn.head"], found["rn.sub"]) == (
         "2 live runs",
         "1 catching up · 1 not collected · 2 finished or crashed · Tick two to eight to compare them",
@@ -103,7 +105,7 @@ def test_a_run_is_live_only_while_it_is_collected() -> None:
     assert "rs" not in found
     for name in (fleet.SYNC, fleet.EVIL):
         reader.set_state(name, RunState("stale"))
-    assert runs.cells(scope(reader))["rs"] == {"name": "none", "word": "No live run"}
+    assert runs_data.cells(scope(reader))["rs"] == {"name": "none", "word": "No live run"}
 
 
 def test_not_applicable_is_no_dash_and_no_zero() -> None:
@@ -115,14 +117,14 @@ def test_not_applicable_is_no_dash_and_no_zero() -> None:
 
 
 def _rows(reader: MemoryReader) -> list[dict[str, Any]]:
-    cells = runs.cells(scope(reader))
+    cells = runs_data.cells(scope(reader))
     return [cell(cells, key) for key in cells if key[3:].isdigit()]
 
 
 def test_two_hundred_runs_are_one_read_for_all_browsers() -> None:
     reader, shared = fleet.reader(200), Kept()
     for _ in range(5):
-        found = runs.cells(Scope(reader, fleet.STAR, True, shared=shared))
+        found = runs_data.cells(Scope(reader, fleet.STAR, True, shared=shared))
     assert reader.calls == ["fleet"]
     assert len([key for key in found if key[3:].isdigit()]) == 206
     # 3 of the story live, as do the sync and the evil one; of the others each third: 0, 3, .. 198.
@@ -131,15 +133,15 @@ def test_two_hundred_runs_are_one_read_for_all_browsers() -> None:
 
 
 def test_only_what_moved_is_sent_again() -> None:
-    reader, views = fleet.reader(20), live.Views()
-    first = views.remember(runs.cells(scope(reader)))
+    reader, views = fleet.reader(20), deltas.Views()
+    first = views.remember(runs_data.cells(scope(reader)))
     reader.append(fleet.STAR, fleet.number(0, "reward", "reward", stat="mean"), [(NOW + 5, 0.5)])
-    changed = views.changes(first, runs.cells(scope(reader)))
+    changed = views.changes(first, runs_data.cells(scope(reader)))
     assert set(changed) == {"rn.at", "newest"}
 
 
 def test_without_a_run_these_pages_open_all_the_same() -> None:
-    reader, views = MemoryReader(NOW, fleet.INFOS), live.Views()
+    reader, views = MemoryReader(NOW, fleet.INFOS), deltas.Views()
 
     def look(run: str, everything: bool) -> Scope:
         return Scope(reader, run, everything, None, Rules(), Kept())
@@ -158,9 +160,9 @@ def test_a_tick_of_the_list_reads_no_single_run() -> None:
     def look(run: str, everything: bool) -> Scope:
         return Scope(reader, run, everything, None, Rules(), Kept())
 
-    boot = build(look, live.Views(), {"path": "runs", "search": f"?run={fleet.STAR}", "n": 1})[0]
+    boot = build(look, deltas.Views(), {"path": "runs", "search": f"?run={fleet.STAR}", "n": 1})[0]
     assert (boot["all"], boot["run"]) == (True, fleet.STAR)
-    tick(look, live.Views(), {"page": 1, "key": "runs", "run": fleet.STAR, "all": True, "have": ""})
+    tick(look, deltas.Views(), {"page": 1, "key": "runs", "run": fleet.STAR, "all": True, "have": ""})
     assert reader.calls == ["fleet", "fleet"]
 
 
@@ -185,7 +187,7 @@ def health(up: bool, error: str = "", age: float | None = 3.0, **more: Any) -> T
     ],
 )
 def test_states_of_a_target(target: TargetTrust, state: str, healthy: bool) -> None:
-    assert (targets.state(target), targets.healthy(target)) == (state, healthy)
+    assert (targets_data.state(target), targets_data.healthy(target)) == (state, healthy)
 
 
 def test_of_a_thousand_targets_the_unhealthy_are_drawn() -> None:
@@ -194,30 +196,30 @@ def test_of_a_thousand_targets_the_unhealthy_are_drawn() -> None:
         reader.add_run(f"r{run}")
         rows = [fleet.target(f"r{run}", f"e{i}", i % 100 != 7, "refused" if i % 100 == 7 else "") for i in range(250)]
         reader.set_targets(f"r{run}", *rows)
-    found = targets.cells(scope(reader, run=""))
+    found = targets_data.cells(scope(reader, run=""))
     drawn = [cell(found, key) for key in found if key[3:].isdigit()]
     # Three of each run's 250 are down: numbers 7, 107 and 207.
     assert [row[4] for row in drawn].count("down") == 12 and {row[4] for row in drawn[:12]} == {"down"}
     assert [row[1] for row in drawn[:3]] == ["e7", "e107", "e207"]
-    assert len(drawn) == targets.MOST == len(cell(found, "tg.n"))
+    assert len(drawn) == targets_data.MOST == len(cell(found, "tg.n"))
     assert found["tg.more"] == "800 more are not shown, none worse than these: narrow the list."
     assert (found["tg.head"], found["tg.s"]) == ("988 of 1,000 targets up", "watch")
-    only = targets.cells(scope(reader, "unhealthy=1&find=R2", run=""))
+    only = targets_data.cells(scope(reader, "unhealthy=1&find=R2", run=""))
     assert [cell(only, key)[:2] for key in only if key[3:].isdigit()] == [["r2", "e7"], ["r2", "e107"], ["r2", "e207"]]
     assert only["tg.head"] == "988 of 1,000 targets up" and only["tg.more"] == ""
 
 
 def test_keys_are_told_of_the_target_that_was_asked_for() -> None:
     reader = fleet.reader()
-    found = targets.cells(scope(reader, f"of={fleet.STAR}&keys=trainer-log"))
+    found = targets_data.cells(scope(reader, f"of={fleet.STAR}&keys=trainer-log"))
     assert found["tg.keys"] == [fleet.STAR, "trainer-log", [["perf/new_key", 12], ["rollout/<b>x</b>", 3]], 0]
-    assert "tg.keys" not in targets.cells(scope(reader, f"of={fleet.SLOW}&keys=nobody"))
+    assert "tg.keys" not in targets_data.cells(scope(reader, f"of={fleet.SLOW}&keys=nobody"))
 
 
 def test_coverage_says_what_to_log() -> None:
-    found = targets.cells(scope(fleet.reader(), run=fleet.SYNC))
+    found = targets_data.cells(scope(fleet.reader(), run=fleet.SYNC))
     assert found["tg.c.run"] == fleet.SYNC
-    groups = {group: [row[0] for row in targets_of(found, group)] for group in targets.GROUPS}
+    groups = {group: [row[0] for row in targets_of(found, group)] for group in targets_data.GROUPS}
     assert groups == {
         "lack": ["generator_tokens_per_second", "reward", "cost_usd_per_million_tokens"],
         "silent": [],
@@ -228,7 +230,7 @@ def test_coverage_says_what_to_log() -> None:
     # verl logs rewards by itself; engines do not depend on the framework.
     assert targets_of(found, "lack")[1][3:] == ["log rewards", "verl can report it"]
     assert targets_of(found, "lack")[0][3:] == ["add engines", ""]
-    assert targets.cells(scope(fleet.reader(), run=""))["tg.c.run"] == ""
+    assert targets_data.cells(scope(fleet.reader(), run=""))["tg.c.run"] == ""
 
 
 def targets_of(found: Any, group: str) -> list[Any]:
@@ -238,9 +240,9 @@ def targets_of(found: Any, group: str) -> list[Any]:
 def test_a_signal_that_had_a_value_is_silent_and_not_lacking() -> None:
     info = fleet.INFOS[0]
     lost = fake.signal(info.name, unit="ratio", state="unknown", why="no step for 3 h; the last value was 0.66")
-    assert targets.covered([lost], {info.name: info})["silent"][0][3] == "no step for 3 h; the last value was 0.66"
+    assert targets_data.covered([lost], {info.name: info})["silent"][0][3] == "no step for 3 h; the last value was 0.66"
     two = [fleet.number(1, info.name, "ratio", by="a"), fleet.number(2, info.name, "ratio", by="b"), lost]
-    assert targets.covered(two, {info.name: info})["has"][0][3] == "2 series"
+    assert targets_data.covered(two, {info.name: info})["has"][0][3] == "2 series"
 
 
 # ---- help

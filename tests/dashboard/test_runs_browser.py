@@ -7,7 +7,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import runs, shell, targets
+from dashboard.pages.runs import data as runs_data
+from dashboard.pages.targets import data as targets_data
+from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake_fleet as fleet
 from tests.dashboard.fake import NOW
 from tests.dashboard.memory_reader import MemoryReader
@@ -33,8 +35,8 @@ def reader() -> MemoryReader:
 
 @pytest.fixture
 def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    monkeypatch.setattr(shell, "INTERVAL_MS", 400)
-    for module in (runs, targets):
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 400)
+    for module in (runs_data, targets_data):
         monkeypatch.setattr(module, "KEEP_SECONDS", 0.1)
     with Serving(lambda: application(reader)) as running:
         yield running

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dashboard import sandbox_records
-from dashboard.page import Scope
-from dashboard.page import cells as of_page
 from dashboard.pages import by_key
-from dashboard.urlstate import Span
+from dashboard.pages.cells import cells as of_page
+from dashboard.pages.sandboxes import records as sandboxes_records
+from dashboard.shell.page import Scope
+from dashboard.state.url import Span
 from tests.dashboard import fake
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
@@ -243,7 +243,7 @@ def test_the_oldest_is_found_behind_a_thousand_younger(monkeypatch: pytest.Monke
     assert (found["sb.p.0"][0], found["sb.p.more"]) == ("sbx-00001", "and 2,489 younger")
     assert made.calls.count(f"sandboxes {wall.WALL}") == 3 + 3
     # Bounded; and then the page says so.
-    monkeypatch.setattr(sandbox_records, "MOST_PAGES", 2)
+    monkeypatch.setattr(sandboxes_records, "MOST_PAGES", 2)
     found = cells(made)
     assert found["sb.p.more"] == "and 1,990 younger · Only the newest 2,000 were looked at: older ones may wait."
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import sandbox_records, shell, spinups
+from dashboard.pages.sandboxes import records as sandboxes_records
+from dashboard.pages.sandboxes import spinups
+from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
@@ -38,8 +40,8 @@ def reader() -> MemoryReader:
 @pytest.fixture
 def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
     # A live test waits for a tick or two: shorter ones test the same.
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
-    monkeypatch.setattr(sandbox_records, "KEEP_SECONDS", 0.2)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
+    monkeypatch.setattr(sandboxes_records, "KEEP_SECONDS", 0.2)
     monkeypatch.setattr(spinups, "_LEAST_SECONDS", 0.2)
     monkeypatch.setattr(spinups, "_LOOKS_PER_COLUMN", 1000)
     with Serving(lambda: application(reader)) as running:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dashboard import sandboxes
+from dashboard.pages.sandboxes import data as sandboxes_data
 from server.query.types import TargetTrust
 from tests.dashboard import fake
 from tests.dashboard import fake_sandboxes as wall
@@ -37,8 +37,8 @@ def test_nobody_tells_of_any(reader: MemoryReader) -> None:
     [("a.b", '[[run."a.b".target]]'), ('say "x"', '[[run."say \\"x\\"".target]]'), ("né", '[[run."né".target]]')],
 )
 def test_snippet_is_toml_whatever_a_run_is_called(run: str, line: str) -> None:
-    assert sandboxes.snippet(run).splitlines()[0] == line
-    found = tomllib.loads(sandboxes.snippet(run))["run"][run]["target"][0]
+    assert sandboxes_data.snippet(run).splitlines()[0] == line
+    found = tomllib.loads(sandboxes_data.snippet(run))["run"][run]["target"][0]
     assert found == {"collector": "prime_sandboxes", "key_env": "PRIME_API_KEY"}
 
 
@@ -89,8 +89,8 @@ def test_a_provider_that_is_configured_is_no_missing_one(
     found = cells(made)
     # Nothing was known last.
     assert (found["sb.head"], found["sb.text"], found["sb.mode"]) == (head, "ConnectError", "ok")
-    notes = {found[f"k.{card.key}.n"] for card in sandboxes.CARDS}
-    tips = {found[f"k.{card.key}.tip"] for card in sandboxes.CARDS}
+    notes = {found[f"k.{card.key}.n"] for card in sandboxes_data.CARDS}
+    tips = {found[f"k.{card.key}.tip"] for card in sandboxes_data.CARDS}
     assert (notes, tips, found["p.boxes.w"]) == ({head}, {f"{head}: ConnectError"}, f"{head}: ConnectError")
     assert "provider is read" not in json.dumps(found) and COUNTS not in json.dumps(found)
     assert found["sb.q.none"] == f"{head}."

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from dashboard import callbacks, spinups, ticks, urlstate
-from dashboard.kept import Kept
-from dashboard.live import Views
-from dashboard.page import Scope
-from dashboard.page import cells as of_page
+from dashboard import callbacks, ticks
 from dashboard.pages import by_key
-from dashboard.urlstate import Span
+from dashboard.pages.cells import cells as of_page
+from dashboard.pages.sandboxes import spinups
+from dashboard.shell.page import Scope
+from dashboard.state import url as state_url
+from dashboard.state.cache import Kept
+from dashboard.state.deltas import Views
+from dashboard.state.url import Span
 from server.query.types import UnknownRun
 from server.signals._spinup import EDGES
 from tests.dashboard import fake_sandboxes as wall
@@ -68,7 +70,7 @@ def test_an_edge_of_tomorrow_has_its_row() -> None:
 
 def test_columns_stand_still_while_time_goes_on(reader: MemoryReader) -> None:
     before = cells(reader)
-    moved = urlstate.moved(HOUR, wall.NOW + 7.3)
+    moved = state_url.moved(HOUR, wall.NOW + 7.3)
     assert (moved.start, moved.end) == (wall.NOW + 7.3 - 3600, wall.NOW + 7.3)
     after = cells(reader, span=moved)
     same = [key for key in before if key.startswith("h.") and before[key] == after.get(key)]
@@ -81,7 +83,7 @@ def test_columns_stand_still_while_time_goes_on(reader: MemoryReader) -> None:
     [None, [1, 2], ["x", 2, True], [5.0, 5.5, True], [9, 1, True], [0, 1e300, True], [float("nan"), 9, 1], {}],
 )
 def test_a_time_that_is_none_is_left_out(reader: MemoryReader, hostile: object) -> None:
-    assert urlstate.shown(hostile) is None
+    assert state_url.shown(hostile) is None
     found = ticks.tick(look(reader), Views(), pull(reader, span=hostile))
     assert found["view"]["sb.mode"] == "ok" and not [key for key in found["view"] if key.startswith("h.")]
 

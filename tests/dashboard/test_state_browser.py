@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import shell
+from dashboard.shell import layout as shell_layout
 from server.query.run_state import RunState
 from server.query.summary import RunSummary
 from tests.dashboard import fake, fake_actors, fake_alerts
@@ -27,7 +27,7 @@ def reader() -> MemoryReader:
 
 @pytest.fixture
 def open_page(browser: Browser, reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
     with Serving(lambda: application(reader)) as serving, new_pages(browser) as new:
 
         def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:

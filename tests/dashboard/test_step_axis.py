@@ -2,12 +2,12 @@
 
 import pytest
 
-from dashboard.kept import Kept
-from dashboard.page import Scope
-from dashboard.page import cells as of_page
+from dashboard.charts.step_axis import Knot, Steps, cells, knots
 from dashboard.pages import by_key
-from dashboard.step_axis import Knot, Steps, cells, knots
-from dashboard.urlstate import Span
+from dashboard.pages.cells import cells as of_page
+from dashboard.shell.page import Scope
+from dashboard.state.cache import Kept
+from dashboard.state.url import Span
 from server.query.step_axis import StepAt
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from dashboard import steps
-from dashboard.kept import Kept
-from dashboard.page import Scope
-from dashboard.page import cells as of_page
 from dashboard.pages import by_key
-from dashboard.urlstate import Span
+from dashboard.pages.cells import cells as of_page
+from dashboard.pages.trainer import steps
+from dashboard.shell.page import Scope
+from dashboard.state.cache import Kept
+from dashboard.state.url import Span
 from server.query.engine_types import StepInfo
-from server.query.rollout_types import EventInfo
+from server.query.rollouts.types import EventInfo
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader
 

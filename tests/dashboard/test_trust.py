@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dashboard.trust import trust
+from dashboard.pages.targets.trust import trust
 from server.query.types import Status, TargetTrust
 
 NOW = 1_800_000_000.0

@@ -2,14 +2,14 @@
 
 import pytest
 
-from dashboard import columns
-from dashboard.columns import grid
-from dashboard.page import Scope
-from dashboard.page import cells as of_page
+from dashboard.charts import time_columns
+from dashboard.charts.time_columns import grid
+from dashboard.charts.weight_updates import MOST, cells
 from dashboard.pages import by_key
-from dashboard.updates import MOST, cells
-from dashboard.urlstate import Span
-from server.query.rollout_types import EventInfo
+from dashboard.pages.cells import cells as of_page
+from dashboard.shell.page import Scope
+from dashboard.state.url import Span
+from server.query.rollouts.types import EventInfo
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.rollout_cells import HOUR
@@ -24,7 +24,7 @@ def reader() -> MemoryReader:
                                                 (216_001, 7200), (604_800, 10_800)])  # fmt: skip
 def test_columns_are_whole_minutes_or_hours(seconds: float, width: float) -> None:
     found = grid(Span(made.NOW - seconds, made.NOW, True))
-    assert found.width == width and found.count <= columns.COLUMNS + 2
+    assert found.width == width and found.count <= time_columns.COLUMNS + 2
     assert found.start <= made.NOW - seconds < found.start + width and found.end - width <= made.NOW < found.end
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dashboard import urlstate
 from dashboard.callbacks import run_links
-from dashboard.urlstate import Address
+from dashboard.state import url as state_url
+from dashboard.state.url import Address
 from server.query.types import RunInfo
 
 
@@ -22,7 +22,7 @@ from server.query.types import RunInfo
     ],
 )
 def test_parse(search: str, address: Address) -> None:
-    assert urlstate.parse(search) == address
+    assert state_url.parse(search) == address
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_parse(search: str, address: Address) -> None:
     ],
 )
 def test_another_run_is_shown_in_the_same_manner(search: str, kept: str) -> None:
-    links = run_links([RunInfo("b", "", "", "running", None, None)], {}, urlstate.parse(search))
+    links = run_links([RunInfo("b", "", "", "running", None, None)], {}, state_url.parse(search))
     assert [link.href for link in links] == [kept]
 
 
@@ -44,15 +44,15 @@ def run(lifecycle: str) -> RunInfo:
 
 
 def test_span() -> None:
-    assert urlstate.span(Address("r", "15m"), run("running"), 9000.0, 4900.0) == urlstate.Span(8100.0, 9000.0, True)
-    assert urlstate.span(Address("r", "all"), run("running"), 9000.0, None) == urlstate.Span(1000.0, 9000.0, True)
-    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0, None) == urlstate.Span(4100.0, 5000.0, False)
+    assert state_url.span(Address("r", "15m"), run("running"), 9000.0, 4900.0) == state_url.Span(8100.0, 9000.0, True)
+    assert state_url.span(Address("r", "all"), run("running"), 9000.0, None) == state_url.Span(1000.0, 9000.0, True)
+    assert state_url.span(Address("r", "15m"), run("finished"), 9000.0, None) == state_url.Span(4100.0, 5000.0, False)
     fixed = Address("r", "1h", 10.0, 20.0)
-    assert urlstate.span(fixed, run("running"), 9000.0, 4900.0) == urlstate.Span(10.0, 20.0, False)
+    assert state_url.span(fixed, run("running"), 9000.0, 4900.0) == state_url.Span(10.0, 20.0, False)
 
 
 def test_span_of_a_finished_run_is_where_its_data_is() -> None:
     # `last_ts` (5000) moves with our own ticks; the data ended at 2000, 1000 s after it began.
-    assert urlstate.span(Address("r", "15m"), run("finished"), 9000.0, 2000.0) == urlstate.Span(1100.0, 2000.0, False)
-    assert urlstate.span(Address("r", "1h"), run("finished"), 9000.0, 2000.0) == urlstate.Span(1000.0, 2000.0, False)
-    assert urlstate.span(Address("r", "all"), run("crashed"), 9000.0, 1010.0) == urlstate.Span(950.0, 1010.0, False)
+    assert state_url.span(Address("r", "15m"), run("finished"), 9000.0, 2000.0) == state_url.Span(1100.0, 2000.0, False)
+    assert state_url.span(Address("r", "1h"), run("finished"), 9000.0, 2000.0) == state_url.Span(1000.0, 2000.0, False)
+    assert state_url.span(Address("r", "all"), run("crashed"), 9000.0, 1010.0) == state_url.Span(950.0, 1010.0, False)

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from dashboard import verdict
-from dashboard.facts import Facts
-from dashboard.kept import Kept
-from dashboard.page import Scope, cells
-from dashboard.pages import by_path
-from dashboard.theme import DARK, LIGHT
-from dashboard.urlstate import Span
-from dashboard.view import view
+from dashboard.pages import by_path, verdict
+from dashboard.pages.cells import cells
+from dashboard.pages.overview.data import view
+from dashboard.shell.page import Scope
+from dashboard.shell.theme import DARK, LIGHT
+from dashboard.state.cache import Kept
+from dashboard.state.status import Facts
+from dashboard.state.url import Span
 from server.verdict.model import OUTCOMES
 from tests.dashboard import fake
 from tests.dashboard.fake import NOW, RICH
@@ -131,7 +131,7 @@ def test_white_can_be_read_on_every_colour() -> None:
     import re  # noqa: PLC0415 - of this test alone
     from pathlib import Path  # noqa: PLC0415
 
-    css = (Path(verdict.__file__).parent / "assets" / "page-verdict.css").read_text("utf-8")
+    css = (Path(verdict.__file__).parents[1] / "assets" / "page-verdict.css").read_text("utf-8")
     colours = dict(re.findall(r"\[data-state=(\w+)\] \{ --is: (#\w{6})", css))
     assert set(colours) == set(verdict.COLOURS.values()) - {"overhead"} | {"catching_up"}, (
         "the plain one is that of overhead"

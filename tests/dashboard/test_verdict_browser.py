@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import shell
+from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake
 from tests.dashboard.fake import NOW, RICH
 from tests.dashboard.fake_verdicts import NASTY, UNKNOWN, hour, judged, span
@@ -32,7 +32,7 @@ def reader() -> MemoryReader:
 
 @pytest.fixture
 def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    monkeypatch.setattr(shell, "INTERVAL_MS", 500)
+    monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
     with Serving(lambda: application(reader)) as running:
         yield running
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dashboard import what_if
-from dashboard.page import Scope
-from dashboard.pages.what_if import PAGE
+from dashboard.pages.what_if import data as what_if_data
+from dashboard.pages.what_if.layout import PAGE
+from dashboard.shell.page import Scope
 from server.query.what_if import FIGURES, MOST, Figure
 from tests.dashboard import fake_what_if as fakes
 from tests.dashboard.fake import POOR
@@ -19,7 +19,7 @@ def reader() -> MemoryReader:
 
 
 def cells(reader: MemoryReader, search: str = "", run: str = fakes.LONG) -> dict[str, Any]:
-    return what_if.cells(Scope(reader, run, search=search))
+    return what_if_data.cells(Scope(reader, run, search=search))
 
 
 def head(found: dict[str, Any]) -> str:
@@ -69,8 +69,8 @@ def test_the_limiter_flips(reader: MemoryReader) -> None:
 
 def test_a_change_in_words() -> None:
     def said(key: str, unit: str, now: float, then: float) -> str:
-        row = next(one for one in what_if.ROWS if one.key == key)
-        return what_if._change(row, Figure(now, unit), Figure(then, unit))[0]
+        row = next(one for one in what_if_data.ROWS if one.key == key)
+        return what_if_data._change(row, Figure(now, unit), Figure(then, unit))[0]
 
     rates = [said("trained_samples_per_second", "samples/s", 2.0, then) for then in (2.0005, 2.5, 5.9, 6.0, 24.5)]
     assert rates == ["as today", "+25%", "+195%", "× 3", "× 12.3"]
@@ -112,6 +112,8 @@ def test_a_change_that_cannot_be_is_said_and_today_is_shown(reader: MemoryReader
 
 
 def test_every_change_has_a_slider_and_every_row_is_a_figure() -> None:
-    assert set(what_if.ASKS) == set(MOST) == set(what_if.TITLES) == set(what_if.EXPLAINED)
-    assert PAGE.asks == what_if.ASKS
-    assert {row.key for row in (*what_if.ROWS, *what_if.ASIDE)} | {key for key, *_ in what_if.SIDES} == set(FIGURES)
+    assert set(what_if_data.ASKS) == set(MOST) == set(what_if_data.TITLES) == set(what_if_data.EXPLAINED)
+    assert PAGE.asks == what_if_data.ASKS
+    assert {row.key for row in (*what_if_data.ROWS, *what_if_data.ASIDE)} | {
+        key for key, *_ in what_if_data.SIDES
+    } == set(FIGURES)

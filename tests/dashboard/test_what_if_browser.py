@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard import shell
-from dashboard.what_if import ASKS
+from dashboard.pages.what_if.data import ASKS
+from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake_what_if as fakes
 from tests.dashboard.fake import POOR
 from tests.dashboard.memory_reader import MemoryReader
@@ -28,7 +28,7 @@ def reader() -> MemoryReader:
 @pytest.fixture(scope="module")
 def serving(reader: MemoryReader) -> Iterator[Serving]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shell, "INTERVAL_MS", 500)
+        patch.setattr(shell_layout, "INTERVAL_MS", 500)
         with Serving(lambda: application(reader)) as running:
             yield running
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import collectors
-from server.attach import attach
 from server.commands import demo as command
-from server.scrape import TargetReader
+from server.scrape.target_reader import TargetReader
+from server.targets.resolve import attach
 
 START = 1_795_000_000.0
 MOMENTS = (START + 1_200.0, START + 1_800.0)

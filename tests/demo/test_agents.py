@@ -9,7 +9,7 @@ from statistics import fmean, median
 import pytest
 
 from collectors.model import Limits
-from collectors.trainers import verl
+from collectors.trainers.verl import collector as verl
 from server.demo.agent_process import AgentDemo
 from server.demo.cluster import Cluster
 from server.demo.records import Step

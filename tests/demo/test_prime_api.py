@@ -15,10 +15,11 @@ import pytest
 
 import collectors
 from collectors.model import Target
-from server.attach import attach
 from server.commands import demo as command
 from server.demo.process import Demo
-from server.scrape import Outcome, TargetReader
+from server.push.readings import Outcome
+from server.scrape.target_reader import TargetReader
+from server.targets.resolve import attach
 from tests.demo.conftest import START
 from tests.support_sdks import python_with
 

@@ -16,11 +16,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from collectors.model import Rollout, Turn
-from server.api import create_api
-from server.api_rollouts import add_rollouts
-from server.attach import attach
+from server.api.app import create_api
+from server.api.rollouts import add_rollouts
 from server.clock import ScaledClock
-from server.collect import RunLoop
 from server.commands.demo import Cluster
 from server.demo import traces
 from server.demo.instrument import Instrument
@@ -28,9 +26,11 @@ from server.demo.process import Demo
 from server.demo.scenarios import SCENARIOS
 from server.demo.traces import KEPT_STEPS
 from server.query import StoreReader
-from server.rollout_merge import merged
-from server.signals._census import EXITS
+from server.rollouts.merge import merged
+from server.rollouts.state import EXITS
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
+from server.targets.resolve import attach
 from tests.demo.conftest import BASE, SECOND_IS_LONG, START, simulated
 
 # Ten steps of the window, one that says where it begins, one for the warm-up.

@@ -9,7 +9,8 @@ from statistics import median
 
 import pytest
 
-from collectors.generators import sglang, sglang_router
+from collectors.generators import sglang_router
+from collectors.generators.sglang import collector as sglang
 from collectors.model import Limits, Reading, Sample
 from server.commands.demo import GPUS, OTHER_GPUS
 from server.demo.faults import Fault

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from server.attach import attach
 from server.clock import ScaledClock
-from server.collect import RunLoop
 from server.commands.demo import Cluster
 from server.query import StoreReader
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
+from server.targets.resolve import attach
 from tests.demo.conftest import SECOND_IS_LONG
 
 START = 1_800_000_000.0

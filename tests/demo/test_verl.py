@@ -8,10 +8,10 @@ from statistics import fmean, median
 
 import pytest
 
-from collectors.generators import vllm
+from collectors.generators.vllm import collector as vllm
 from collectors.model import Limits, Sample
 from collectors.rollouts import verl_rollouts
-from collectors.trainers import verl
+from collectors.trainers.verl import collector as verl
 from server.demo.faults import Fault
 from server.demo.scenarios import SCENARIOS
 from server.demo.verl_cluster import VerlCluster

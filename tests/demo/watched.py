@@ -11,20 +11,20 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from server.api import create_api
-from server.api_rollouts import add_rollouts
-from server.attach import attach
+from server.api.app import create_api
+from server.api.rollouts import add_rollouts
 from server.clock import ScaledClock
-from server.collect import RunLoop
 from server.commands.demo import Cluster
 from server.demo.faults import read
 from server.demo.instrument import Poster
 from server.demo.scenarios import SCENARIOS
 from server.demo.served import Served
 from server.demo.stacks import begin
-from server.drive import RunDriver
+from server.derive.driver import RunDriver
 from server.query import StoreReader
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
+from server.targets.resolve import attach
 from server.verdict.inputs import Seen
 from server.verdict.judge import Memory, remember
 from server.verdict.model import Verdict

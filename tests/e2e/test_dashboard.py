@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
-from dashboard.verdict import word
+from dashboard.pages.verdict import word
 from tests.browser_support import AXE
 from tests.dashboard.serving import until
 from tests.e2e.program import Program

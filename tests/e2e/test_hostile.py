@@ -9,8 +9,8 @@ import pytest
 
 from collectors.model import Limits, Target
 from server.clock import ScaledClock
-from server.collect import RunLoop
 from server.query import StoreReader, TargetTrust
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from tests.e2e.nasty import nasty
 

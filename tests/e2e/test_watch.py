@@ -16,8 +16,8 @@ import pytest
 
 from collectors.model import Limits, Target
 from server.clock import ScaledClock
-from server.collect import RunLoop
 from server.query import StoreReader
+from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from tests.e2e import nasty as module
 from tests.e2e.nasty import nasty

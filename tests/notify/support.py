@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from server.alerts.model import fingerprint
-from server.notify._model import AlertItem, Notification
+from server.notify.model import AlertItem, Notification
 
 T0 = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC
 GROUP_KEY = '{}:{alertname="TrainerStarved", run="a"}'

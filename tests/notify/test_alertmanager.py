@@ -17,11 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from server.commands import alerts_send
-from server.notify import alertmanager, webhook
-from server.notify._model import Notification, ReceiverSettings
+from server.cli import alerts_send
+from server.notify.model import Notification, ReceiverSettings
 from server.notify.outbound import send
-from server.security import Secret
+from server.notify.receivers import alertmanager, webhook
+from server.secret import Secret
 from tests.notify.support import WAIT_SECONDS, Server, alert, note, serving
 
 BINARY = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from server.notify import apprise
-from server.notify._model import Answer, ReceiverSettings
-from server.security import Secret
+from server.notify.model import Answer, ReceiverSettings
+from server.notify.receivers import apprise
+from server.secret import Secret
 from tests.notify.support import T0, Reply, alert, note, serving
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.notify._model import Answer, Request
+from server.notify.model import Answer, Request
 from server.notify.outbound import LIMITS, Limits, send
-from server.security import Secret
+from server.secret import Secret
 from tests.notify.support import Reply, serving
 
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]

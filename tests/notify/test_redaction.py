@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from server.notify._model import Answer, Request
+from server.notify.model import Answer, Request
 from server.notify.outbound import FRAGMENT, redacted, send
-from server.security import Secret
+from server.secret import Secret
 from tests.notify.support import Got, Reply, echo, serving
 
 

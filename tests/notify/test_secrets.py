@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from server.notify import load
-from server.notify._model import Answer, Receiver, ReceiverSettings, Request
+from server.notify.model import Answer, Receiver, ReceiverSettings, Request
 from server.notify.outbound import FRAGMENT, send
-from server.security import Secret
+from server.secret import Secret
 from tests.notify.support import Behaviour, Reply, Server, alert, echo, note, serving
 
 PATH, QUERY, PASSWORD = "Pa7hS3cret0123456789", "Qu3ryS3cret0123456789", "Us3rinf0S3cret/0123456789"
@@ -93,7 +93,7 @@ def everything(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[st
 def test_no_receiver_leaks_its_secrets(
     kind: str, behaviour: str, everything: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("outbound", "apprise"):  # no leak is hidden by being cut off
+    for module in ("outbound", "receivers.apprise"):  # no leak is hidden by being cut off
         monkeypatch.setattr(f"server.notify.{module}.EXCERPT", 1 << 20)
     receiver = load()[kind]
     with serving(BEHAVIOURS[behaviour]) as server:

@@ -2,9 +2,9 @@
 
 import json
 
-from server.commands import alerts_send
-from server.notify._model import ReceiverSettings
-from server.security import Secret
+from server.cli import alerts_send
+from server.notify.model import ReceiverSettings
+from server.secret import Secret
 from tests.notify.support import T0, Reply, echo, serving
 
 URL = "http://rollscope.lab:8050"

@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from collectors.model import ErrorKind, Reading, Sample, Sandbox, SandboxState, ScrapeError, Target
+from server.config.preflight import Plan
 from server.preflight.checks import judge
-from server.preflight.model import Check, Inputs, PathSeen, Plan, Seen
+from server.preflight.model import Check, Inputs, PathSeen, Seen
 
 NOW = 1_800_000_000.0
 KEY = "pit_0123456789abcdef"

@@ -3,8 +3,9 @@
 import pytest
 
 from collectors.model import ErrorKind, Reading, ScrapeError, Target
+from server.config.preflight import Plan
 from server.preflight.checks import judge, outcome
-from server.preflight.model import Check, Inputs, Plan, Seen, Status, number, span
+from server.preflight.model import Check, Inputs, Seen, Status, number, span
 from tests.preflight.support import NOW, account, check, directory, engine, inputs, refused
 
 SANDBOX_CHECKS = {

@@ -12,11 +12,11 @@ import pytest
 import collectors
 from server.clock import ScaledClock
 from server.commands import preflight
-from server.config import RunSettings, TargetSettings
+from server.config.errors import ConfigError
+from server.config.preflight import Plan
+from server.config.settings import RunSettings, TargetSettings
 from server.main import main
-from server.preflight.model import Plan
-from server.problems import ConfigError
-from server.security import Secret
+from server.secret import Secret
 from tests.preflight.support import KEY, NOW, World, prime_row, serving
 
 CLOCK = ScaledClock(NOW)
@@ -144,7 +144,7 @@ def test_ten_thousand_sandboxes_of_a_slow_account_come_by_many_polls(
     url: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each poll gives up after its first page."""
-    monkeypatch.setattr("collectors.sandboxes._sweep.SHARE", 0.0)
+    monkeypatch.setattr("collectors.sandbox_providers.sweep.SHARE", 0.0)
     world.sandboxes = [prime_row(number, labels=("old",)) for number in range(10_000)]
     by_name = checks(report(prime(url)))
     assert by_name["dangling"]["value"] == 10_000.0
@@ -156,7 +156,7 @@ def test_ten_thousand_sandboxes_of_a_slow_account_come_by_many_polls(
 def test_a_listing_that_takes_too_long_is_known_in_part(
     url: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.sandboxes._sweep.SHARE", 0.0)
+    monkeypatch.setattr("collectors.sandbox_providers.sweep.SHARE", 0.0)
     monkeypatch.setattr("server.preflight.probe.LISTING_SECONDS", 0.0)
     world.sandboxes = [prime_row(number, labels=("old",)) for number in range(250)]
     by_name = checks(report(prime(url)))

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from server.config.errors import Problems
+from server.config.preflight import KEYS, RESOURCES, Plan, parse
 from server.preflight.checks import judge
-from server.preflight.config import KEYS, parse
-from server.preflight.model import RESOURCES, Plan
-from server.problems import Problems
 from tests.preflight.support import inputs
 
 WHERE = "run.math.preflight"

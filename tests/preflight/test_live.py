@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from server.api_preflight import add_preflight
+from server.api.preflight import add_preflight
 from server.clock import Clock
-from server.config import RunSettings, TargetSettings
+from server.config.preflight import Plan
+from server.config.settings import RunSettings, TargetSettings
 from server.preflight.live import Preflights, living
-from server.preflight.model import Plan
 from server.query import Reader, StoreReader
-from server.security import Secret
+from server.secret import Secret
 from server.store import Store
 from server.store.types import Batch
+from tests.api.test_alerts import Web as AlertWeb
+from tests.driven_run import T0, Bench, bench
 from tests.preflight.support import KEY, NOW, World, prime_row, serving
-from tests.server.support import T0, Bench, bench
-from tests.server.test_api_alerts import Web as AlertWeb
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
 

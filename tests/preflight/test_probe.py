@@ -12,9 +12,10 @@ import pytest
 
 from collectors.model import Reading, Sample, ScrapeError
 from server.clock import ScaledClock
-from server.config import RunSettings, TargetSettings
+from server.config.preflight import Plan
+from server.config.settings import RunSettings, TargetSettings
 from server.preflight import probe as probing
-from server.preflight.model import Inputs, Plan, Seen
+from server.preflight.model import Inputs, Seen
 from server.preflight.probe import Dates, look, parse_date, probe
 from tests.preflight.support import NOW, World, serving
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.model import ErrorKind
+from server.config.preflight import Plan
 from server.preflight.checks import judge
-from server.preflight.model import Inputs, Plan, Seen
+from server.preflight.model import Inputs, Seen
 from tests.preflight.support import NOW, account, directory, engine, inputs, refused, sandbox
 
 maybe = st.none() | st.floats(0, 5000)

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from collectors.model import Histogram, Reading, Target
-from server.preflight.model import Plan, Seen, Status
+from server.config.preflight import Plan
+from server.preflight.model import Seen, Status
 from tests.preflight.support import NOW, account, check, many, refused, sandbox
 
 

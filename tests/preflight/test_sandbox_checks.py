@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from server.preflight.model import Plan, Seen, Status
+from server.config.preflight import Plan
+from server.preflight.model import Seen, Status
 from server.preflight.sandboxes import canonical, removal
 from tests.preflight.support import NOW, account, check, many, refused, sandbox
 

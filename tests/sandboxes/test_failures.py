@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.sandboxes._failures import cause
+from collectors.sandbox_providers.failures import cause
 
 
 @pytest.mark.parametrize(

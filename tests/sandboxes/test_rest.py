@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from collectors.model import Limits, ScrapeError
-from collectors.readers import rest
+from collectors.transport import rest
 
 SECRET = "sekret-token"
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]

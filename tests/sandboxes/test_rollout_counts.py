@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from collectors.model import Sample
-from collectors.sandboxes._rollout_counts import NAMES_MAX, count
-from collectors.sandboxes._trace_rows import Rollout
+from collectors.sandbox_providers.rollout_counts import NAMES_MAX, count
+from collectors.sandbox_providers.trace_rows import Rollout
 
 NOW = 1_795_300_500.0
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from collectors.detect import detect_path
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.sandboxes import sandbox_log
-from collectors.sandboxes._log_dates import date
-from collectors.sandboxes._sdk_lines import Said, said
+from collectors.sandboxes.sandbox_log import collector as sandbox_log
+from collectors.sandboxes.sandbox_log.dates import date
+from collectors.sandboxes.sandbox_log.sdk_lines import Said, said
 from tests.collectors._reading import TESTDATA
 
 DATA = TESTDATA / "sandbox_log" / "driven"

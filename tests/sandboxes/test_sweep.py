@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import collectors
 from collectors.model import Limits
 from tests.sandboxes.fake_apis import (
     FakeDaytona,
@@ -226,8 +227,9 @@ class Slow:
         # As the product sets it: how many pages fit into a poll is counted here, a few of them, at no time.
         poller.limits = Limits()
         slowed = SimpleNamespace(monotonic=lambda: self.now, time=time.time)
-        monkeypatch.setattr("collectors.sandboxes._sweep.time", slowed)
-        monkeypatch.setattr(f"collectors.sandboxes.{poller.collector.name}.time", slowed)
+        monkeypatch.setattr("collectors.sandbox_providers.sweep.time", slowed)
+        module = dict(collectors.modules("collectors.sandboxes"))[poller.collector.name]
+        monkeypatch.setattr(module, "time", slowed)
         poller.fake.fault = self._page
 
     def _page(self, request: Request) -> Reply | None:

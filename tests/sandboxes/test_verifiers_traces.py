@@ -16,15 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collectors.formats.verifiers import matches_path, parse
 from collectors.model import Limits, Reading, Sample, Sandbox, ScrapeError, Target
-from collectors.readers.verifiers import matches_path, parse
+from collectors.sandbox_providers.trace_rows import rollout
 from collectors.sandboxes import verifiers_traces
-from collectors.sandboxes._trace_rows import rollout
-from server.attach import attach
-from server.config import RunSettings, TargetSettings
+from server.config.settings import RunSettings, TargetSettings
 from server.store import Store
+from server.targets.resolve import attach
 from tests.collectors._reading import TESTDATA
-from tests.server.support import bench
+from tests.driven_run import bench
 
 DATA = TESTDATA / "verifiers_traces"
 EXPECTED = json.loads((DATA / "expected.json").read_text())

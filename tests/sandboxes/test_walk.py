@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from collectors.sandboxes import _walk
+from collectors.sandbox_providers import walk as sandbox_providers_walk
 from tests.sandboxes.fake_engines import FakeDocker, FakeKubernetes, FakeRock, container, pod, rock_row
 from tests.sandboxes.fake_http import Fake, Poller, Reply, Request
 
@@ -47,7 +47,7 @@ def test_a_page_without_a_row_that_can_be_read_is_garbage(row: Any) -> None:
 
 def test_an_engine_that_ignores_where_a_page_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """`before` is not heeded: each page is the first, and names its own last container."""
-    monkeypatch.setattr("collectors.sandboxes.docker.PAGE_ROWS", 2)
+    monkeypatch.setattr("collectors.sandboxes.docker.collector.PAGE_ROWS", 2)
     page = Reply([container("a"), container("b")])
     assert failing(FakeDocker([container("a")]), "docker", lambda _: page) == ("garbage", NAMES_ITSELF, 2)
 
@@ -83,7 +83,7 @@ def test_empty_pages_that_lead_on_are_honest() -> None:
 
 
 def test_an_unreadable_row_of_an_earlier_poll_leaves_the_walk_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_walk, "SHARE", 0.0)
+    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
     fake = FakeRock([{"state": "running"}, *(rock_row(str(n)) for n in range(2500))])
     with fake.serve():
         poller = Poller(fake, "rock")
@@ -93,7 +93,7 @@ def test_an_unreadable_row_of_an_earlier_poll_leaves_the_walk_open(monkeypatch: 
 
 
 def test_a_walk_that_is_cut_is_no_listing_and_is_not_hurried_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_walk, "MAX_ROWS", 250)
+    monkeypatch.setattr(sandbox_providers_walk, "MAX_ROWS", 250)
     fake = FakeKubernetes([pod(str(n)) for n in range(600)])
     with fake.serve():
         reading = Poller(fake, "kubernetes").poll()
@@ -104,8 +104,8 @@ def test_a_walk_that_is_cut_is_no_listing_and_is_not_hurried_on(monkeypatch: pyt
 @pytest.mark.parametrize(("idle", "goes_on"), [(3600.0, True), (-1.0, False)])
 def test_a_walk_that_stood_still_begins_anew(monkeypatch: pytest.MonkeyPatch, idle: float, goes_on: bool) -> None:
     """How long it may stand still is what is moved, not the clock: -1 s is over at once."""
-    monkeypatch.setattr(_walk, "SHARE", 0.0)
-    monkeypatch.setattr(_walk, "IDLE_SECONDS", idle)
+    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
+    monkeypatch.setattr(sandbox_providers_walk, "IDLE_SECONDS", idle)
     fake = FakeRock([rock_row(str(n)) for n in range(2500)])
     with fake.serve():
         poller = Poller(fake, "rock")
@@ -115,8 +115,8 @@ def test_a_walk_that_stood_still_begins_anew(monkeypatch: pytest.MonkeyPatch, id
 
 
 def test_a_walk_that_takes_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_walk, "SHARE", 0.0)
-    monkeypatch.setattr("collectors.sandboxes._shape.SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
+    monkeypatch.setattr("collectors.sandbox_providers.listing.SLOW_SECONDS", -1.0)
     with FakeRock([rock_row(str(n)) for n in range(2500)]).serve() as fake:
         poller = Poller(fake, "rock")
         readings = [poller.poll(), poller.poll()]

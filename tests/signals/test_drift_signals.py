@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from server.rollouts.notes import Note
+from server.rollouts.window import RolloutBook, _Version
 from server.signals import (
     drift_since_step,
     drift_slope_ratio,
@@ -18,8 +20,6 @@ from server.signals import (
 from server.signals._drift_answers import announced
 from server.signals._drift_points import LATE_STEPS, MOST_ENVIRONMENTS
 from server.signals._model import Answer, Signal, Unknown, Value, View
-from server.signals._rollout_notes import Note
-from server.signals._rollouts import RolloutBook, _Version
 from server.signals._window import StepBook
 from tests.signals.support import NOW, gauge, view
 from tests.signals.test_drift import NEAR, flat

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from server.signals._rollout_notes import Note
-from server.signals._rollout_parts import Slot, TimedNotes
+from server.rollouts.notes import Note
+from server.rollouts.parts import Slot, TimedNotes
 
 
 def told(at: float, tokens: int, seconds: float | None = None, **more: Any) -> Note:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from collectors.model import Consumption, Rollout, Sandbox, Target, Turn
-from server.rollout_ingest import RolloutIngest
+from server.ingest.rollouts.fold import RolloutIngest
+from server.rollouts.parts import Timed
+from server.rollouts.spread import counted_mean, counted_quantile, deviation, quantile
+from server.rollouts.window import KEPT_VERSIONS, RolloutBook
 from server.signals._model import Answer, NotApplicable, Unknown, Value, View
-from server.signals._rollout_parts import Timed
-from server.signals._rollouts import KEPT_VERSIONS, RolloutBook
-from server.signals._spread import counted_mean, counted_quantile, deviation, quantile
 from server.signals._window import StepBook
 from server.signals.discarded_rollout_ratio import SIGNAL as DISCARDED
 from server.signals.in_flight_rollouts import SIGNAL as IN_FLIGHT

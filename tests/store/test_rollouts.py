@@ -9,22 +9,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.model import Consumption, Event, Exit, Rollout, Span, Turn
-from server import rollout_push
-from server.query.rollout_types import SORTS, GroupInfo, RolloutInfo
-from server.store import Store, rollout_fields
-from server.store import rollouts as stored
-from server.store.rollout_pages import BULK, FEW, BadKey
-from server.store.rollout_tables import rollout_groups, rollouts
-from server.store.rollout_walk import Order
-from server.store.rollout_write import ENVIRONMENTS
-from server.store.rollouts import HOUR, MINUTE, Find, order_of
+from server.push import records as push_records
+from server.query.rollouts.types import SORTS, GroupInfo, RolloutInfo
+from server.store import Store
+from server.store.rollouts import fields as rollouts_fields
+from server.store.rollouts import read as stored
+from server.store.rollouts.pages import BULK, FEW, BadKey
+from server.store.rollouts.read import HOUR, MINUTE, Find, order_of
+from server.store.rollouts.tables import rollout_groups, rollouts
+from server.store.rollouts.walk import Order
+from server.store.rollouts.write import ENVIRONMENTS
 from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
 from tests.store.helpers import T0
 
 
 def made(rollout_id: str, life: int = 0, state: str = "trained", moved: int = 0, **given: Any) -> RolloutRow:
     """A row with little in it; keys of the record and of the row alike."""
-    record = {name: given.pop(name) for name in list(given) if name in rollout_fields.RECORD or name == "spans"}
+    record = {name: given.pop(name) for name in list(given) if name in rollouts_fields.RECORD or name == "spans"}
     if "turn_list" in given:
         record["turns"] = given.pop("turn_list")
     return RolloutRow("t", Rollout(rollout_id, **record), life, T0, T0, state, T0 + moved, **given)
@@ -48,20 +49,20 @@ GROUP = RolloutGroupRow(
 
 def test_one_field_list_serves_record_row_table_push_and_api() -> None:
     record, row = ([field.name for field in fields(kind)] for kind in (Rollout, RolloutRow))
-    assert sorted([*rollout_fields.RECORD, *rollout_fields.DETAILS]) == sorted(record)
-    assert list(rollout_fields.ROW) == [name for name in row if name != "record"]
-    assert [c.name for c in rollouts.columns] == ["id", "run", "class", *rollout_fields.COLUMNS]
+    assert sorted([*rollouts_fields.RECORD, *rollouts_fields.DETAILS]) == sorted(record)
+    assert list(rollouts_fields.ROW) == [name for name in row if name != "record"]
+    assert [c.name for c in rollouts.columns] == ["id", "run", "class", *rollouts_fields.COLUMNS]
     groups = [field.name for field in fields(RolloutGroupRow)]
-    assert list(rollout_fields.GROUP) == groups
+    assert list(rollouts_fields.GROUP) == groups
     assert [c.name for c in rollout_groups.columns] == ["id", "run", *groups]
-    times = {name for name, kind in rollout_fields.RECORD.items() if kind == "time"}
+    times = {name for name, kind in rollouts_fields.RECORD.items() if kind == "time"}
     # Within `times`, of the detail only, or of no use to a reader.
     apart = {"consumed_at", "token_versions", "consumptions", "turn_count", "first_seen", "seen_at", "environment_ages"}
     shown = {field.name for field in fields(RolloutInfo)}
-    assert (set(rollout_fields.COLUMNS) - times - apart) | {"times"} == shown
+    assert (set(rollouts_fields.COLUMNS) - times - apart) | {"times"} == shown
     assert {field.name for field in fields(GroupInfo)} - {"solve_ratio"} == set(groups) - {"solved", "first_at"}
     renamed = {"version_consumed", "consumed_at", "weight_versions"}
-    assert set(rollout_push.FIELDS) - renamed == set(record) - {"consumptions", "turn_count"}
+    assert set(push_records.FIELDS) - renamed == set(record) - {"consumptions", "turn_count"}
 
 
 def test_what_is_written_is_read(store: Store) -> None:
@@ -259,12 +260,12 @@ def test_pages_hold_every_row_once_in_order(store: Store, made_of: list[Any], li
         (Find(find="g2", start=T0 + 2), lambda r: r.record.group_id == "g2" and r.moved_at >= T0 + 2),
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.store.rollout_pages.FEW", few)
+        patch.setattr("server.store.rollouts.pages.FEW", few)
         for name in ("_TIES", "_SOME", "_LOOK"):
-            patch.setattr(f"server.store.rollout_walk.{name}", 2)
-        patch.setattr("server.store.rollout_walk._CLASSES", few)
+            patch.setattr(f"server.store.rollouts.walk.{name}", 2)
+        patch.setattr("server.store.rollouts.walk._CLASSES", few)
         # With many the one way turns into the other.
-        patch.setattr("server.store.rollout_walk._SERVED", few if few < FEW else 0)
+        patch.setattr("server.store.rollouts.walk._SERVED", few if few < FEW else 0)
         for sort in SORTS:
             for descending in (True, False):
                 whole = _expected(rows, sort, descending)
@@ -285,7 +286,7 @@ def test_a_class_that_the_beginning_did_not_show_loses_nothing_later(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How many of each class a server is asked for is learned from what was met: here it then changes."""
-    monkeypatch.setattr("server.store.rollout_pages.FEW", 0)
+    monkeypatch.setattr("server.store.rollouts.pages.FEW", 0)
     spread = [made(f"old{n:02}", environment=f"env {n}", moved=n, group_id="x") for n in range(90)]
     alike = [made(f"new{n:02}", environment="env 7", moved=100 + n, group_id="gx"[n % 2]) for n in range(80)]
     store.write(Batch("run", rollouts=[*spread, *alike]))
@@ -299,9 +300,9 @@ def test_a_class_that_the_beginning_did_not_show_loses_nothing_later(
 def test_of_more_ids_than_are_sorted_a_page_holds_the_last_and_an_export_all(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.store.rollout_pages.FEW", 5)
+    monkeypatch.setattr("server.store.rollouts.pages.FEW", 5)
     for name in ("_CLASSES", "_SERVED"):
-        monkeypatch.setattr(f"server.store.rollout_walk.{name}", 0)
+        monkeypatch.setattr(f"server.store.rollouts.walk.{name}", 0)
     # The slowest of them have the first ids, and all the others are slower still.
     store.write(Batch("run", rollouts=[made(f"a{n:02}", seconds=40.0 - n) for n in range(40)]))
     store.write(Batch("run", rollouts=[made(f"b{n:03}", seconds=100.0 + n) for n in range(250)]))
@@ -356,7 +357,7 @@ def test_any_key_is_a_place_or_refused(said: Any) -> None:
     import base64  # noqa: PLC0415
     import json  # noqa: PLC0415
 
-    from server.store.rollout_pages import Place, pack, unpack  # noqa: PLC0415
+    from server.store.rollouts.pages import Place, pack, unpack  # noqa: PLC0415
 
     order = Order("rollouts", "ix", "class", "seconds", True)
     text = base64.urlsafe_b64encode(json.dumps(["seconds", True, False, said]).encode()).decode()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from server.answers import NO_LONGER
+from server.derive.results import NO_LONGER
 from server.signals._model import TargetHealth
 from server.verdict.explain.evidence import NO_LONGER as LEFT
 from server.verdict.judge import remember

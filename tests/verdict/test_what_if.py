@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.verdict.what_if import what_if
-from server.verdict.what_if_laws import mean_cut_at, zero_share_at
-from server.verdict.what_if_types import FIGURES, Changes, Figure, Now, WhatIf
+from server.verdict.what_if.answer import what_if
+from server.verdict.what_if.laws import mean_cut_at, zero_share_at
+from server.verdict.what_if.types import FIGURES, Changes, Figure, Now, WhatIf
 
 # The published run, in round numbers around it.
 RUN = Now(capacity=2.75, trained=1.95, trainer_gpus=64, generator_gpus=192)

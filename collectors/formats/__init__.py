@@ -1,0 +1,1 @@
+"""Bytes to rows, without network: JSON lines, Parquet, SQLite, protobuf and others."""

@@ -1,0 +1,310 @@
+"""What a trainer printed, as a sink: the output of a job kept in a file, with everything terminals and Ray add to it.
+
+Taken off: Ray's `(Actor pid=1, ip=10.0.0.2)` before every line and `[repeated 3x across cluster]` behind it, colours,
+progress bars that overwrite themselves. A dict that pformat spread over lines is one message again, also between lines
+of other processes. What a message says is the framework's business: it hands in a parser.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from fnmatch import fnmatch
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from collectors.formats import textlog
+from collectors.formats.jsonl import number
+from collectors.formats.rows import Logged, Logs, Sink, walk
+from collectors.model import Cursor, Limits, ScrapeError
+from collectors.transport import bytetail
+
+PATTERNS = ("*.log", "*.out", "*.txt", "console*")
+# A file that is named outright may have no ending at all (`nohup ... > train`).
+SUFFIXES = frozenset((".log", ".out", ".txt", ".err", ""))
+# `console*` must not find what other readers are for.
+FOREIGN = frozenset((".json", ".jsonl", ".db", ".html", ".gz", ".zip", ".png"))
+# A whole configuration is some hundred lines and 40 kB; beyond this a brace was simply never closed.
+BLOCK_LINES = 3_000
+BLOCK_CHARS = 1 << 20
+# What is looked at behind the beginning of a log to tell whose it is: its end, and so many places before that.
+END_BYTES, PLACE_BYTES, PLACES = 512 << 10, 64 << 10, 8
+# Of one call, however many of them say something.
+MAX_LINES = 50_000
+# Ray forwards a print in one go: so many lines of others within it mean that its end got lost.
+FOREIGN_LINES = 200
+# Evaluating a literal costs memory by the hundredfold of its text.
+LITERAL_CHARS = 256 << 10
+
+_RAY = re.compile(r"^\((?:[^()\s]+(?:\([^()]*\))? )?pid=\d+(?:, ip=[^()\s]+)?\) ?")
+_REPEATED = re.compile(r"\s*\[repeated \d+x across (?:the )?cluster\](?:\s*\(Ray deduplicates logs.*)?$")
+_DATED = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?", re.ASCII)
+# A date further in belongs to what is said, not to when.
+_DATE_WITHIN = 48
+_WORD = r"[A-Za-z_][\w.]*"
+_TOKEN = re.compile(
+    r"(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
+    r"|(?:np|numpy|torch)\.\w+\((?P<inner>[-+\w.]*)\)|tensor\((?P<tensor>[-+\w.]*)(?:, [^()]*)?\)"
+    r"|-?\b(?P<odd>nan|inf|NaN|Infinity)\b"
+)
+_WRAPPED = re.compile(r"(?:np|numpy|torch)\.\w+\(([-+\w.]*)\)|tensor\(([-+\w.]*)(?:, [^()]*)?\)")
+
+
+class Line(NamedTuple):
+    """One message: its text (lines of a block joined by newlines), and epoch seconds where it says them."""
+
+    text: str
+    ts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The run's configuration, as printed."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run is over, and the words that say so."""
+
+    why: str
+    failed: bool = False
+
+
+Said = Logged | Config | Ended | None
+Parse = Callable[[Line, dict[str, Any]], Said]
+"""(message, JSON-able memory of the parser's own) -> what it says, None for nothing. Never raises."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """A message that is not closed yet. ``first`` and ``last``: the indices of its lines so far."""
+
+    first: int
+    last: int
+    lines: list[str]
+    depth: int
+    size: int = 0
+
+
+@dataclass(slots=True)
+class _Messages:
+    """Messages with the indices of their first and last line; ``whole``: how many lines are done with."""
+
+    found: list[tuple[int, int, Line]] = field(default_factory=list)
+    whole: int = 0
+
+    def add(self, first: int, last: int, text: str) -> None:
+        self.found.append((first, last, Line(text, _date(text))))
+
+    def parted(self, index: int) -> bool:
+        """Does no message reach over the beginning of this line?"""
+        return not any(first < index <= last for first, last, _ in self.found)
+
+    def cut(self, whole: int) -> None:
+        """Lines from ``whole`` on are for the next call, and so is every message that reaches there."""
+        for first, last, _ in reversed(self.found):
+            whole = first if first < whole <= last else whole
+        self.whole = whole
+
+
+def sink(parse: Parse, patterns: tuple[str, ...] = PATTERNS, name: str = "console", max_depth: int = 3) -> Sink:
+    """A sink for text files whose names match one of ``patterns`` (as in a shell, names only)."""
+    looks_for = " or ".join(patterns)
+    find, further = partial(_find, patterns, max_depth), partial(_further, parse)
+    return Sink(name, looks_for, find, partial(_read, parse), writers=True, further=further, near_end=_near_end)
+
+
+def _find(patterns: tuple[str, ...], depth: int, path: Path) -> list[Path]:
+    if path.is_file():
+        return [path] if path.suffix in SUFFIXES else []
+    return walk(path, lambda file: file.suffix not in FOREIGN and any(fnmatch(file.name, p) for p in patterns), depth)
+
+
+def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    """Rows since ``cursor``: `bytetail`'s, and the parser's memory beside it."""
+    at = cursor.get("at", {})
+    # Most lines say nothing: servers print thousands before a run's first step. The limit is for those that do.
+    window = replace(limits, tail_rows=MAX_LINES)
+    chunk = bytetail.read(path, at, window)
+    more, messages = chunk.more, _messages(chunk.lines)
+    # A block without its end waits, and what follows it; unless it alone fills the window, then it never ends.
+    whole = messages.whole if messages.whole or not more else len(chunk.lines)
+    memory = {} if chunk.restarted else dict(cursor.get("memory", {}))
+    logs = Logs([], {}, more, chunk.restarted)
+    reached = -1
+    for first, last, line in messages.found:
+        if last >= whole:
+            break
+        if len(logs.rows) >= limits.tail_rows and first > reached and messages.parted(first):
+            whole, logs.more = first, True
+            break
+        reached = max(reached, last)
+        _say(logs, parse(line, memory))
+    if whole < len(chunk.lines):
+        chunk = bytetail.read(path, at, replace(limits, tail_rows=whole))
+    logs.cursor, logs.dropped, logs.why = {"at": chunk.cursor, "memory": memory}, chunk.dropped, chunk.why
+    status = path.stat()
+    before = 0 if chunk.restarted else int(cursor.get("at", {}).get("offset", 0))
+    offset = int(chunk.cursor["offset"])
+    logs.modified, logs.ahead = status.st_mtime, max(0, status.st_size - offset) / max(offset - before, 1)
+    return logs
+
+
+def _near_end(path: Path, size: int) -> Cursor:
+    return {"at": bytetail.near_end(path, size), "memory": {}}
+
+
+def _further(parse: Parse, path: Path, limits: Limits) -> Logs:
+    """What the end of a log says, and places between it and the first ``limits.tail_bytes``."""
+    logs, memory = Logs(), dict[str, Any]()
+    try:
+        status = path.stat()
+        for offset, size in _places(limits.tail_bytes, status.st_size):
+            for line in _lines(path, status.st_mtime_ns, offset, size):
+                _say(logs, parse(line, memory))
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    return logs
+
+
+def _places(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """(offset, bytes), ascending, not overlapping."""
+    tail = max(begin, end - END_BYTES)
+    gap = max(0, tail - begin) // (PLACES + 1)
+    if gap >= PLACE_BYTES:
+        yield from ((begin + gap * number, PLACE_BYTES) for number in range(1, PLACES + 1))
+    elif tail > begin:
+        yield begin, tail - begin
+    if end > tail:
+        yield tail, end - tail
+
+
+@lru_cache(maxsize=2 * PLACES)
+def _lines(path: Path, _modified: int, offset: int, size: int) -> list[Line]:
+    """Messages between two line ends, kept per state of the file: every framework asks the same."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        whole = file.read(size).split(b"\n")[1:-1]
+    messages = _messages(list(enumerate(whole)))
+    return [line for _, _, line in messages.found]
+
+
+def _say(logs: Logs, said: Said) -> None:
+    if isinstance(said, Logged):
+        logs.rows.append(said)
+    elif isinstance(said, Config):
+        logs.config.update(said.values)
+    elif isinstance(said, Ended):
+        logs.finished, logs.failed = said.why, said.failed
+
+
+def _messages(lines: list[tuple[int, bytes]]) -> _Messages:
+    """Lines put together to messages. Blocks are told apart by who prints them: Ray's prefix."""
+    result = _Messages()
+    blocks: dict[str, _Block] = {}
+    for index, (_, raw) in enumerate(lines):
+        for who, text in _parts(raw):
+            block = blocks.get(who)
+            if block is not None and _continues(block, text):
+                _extend(block, text, index)
+                if block.depth <= 0:
+                    result.add(block.first, index, "\n".join(blocks.pop(who).lines))
+                continue
+            _give_up(blocks, who, index, result)
+            if (depth := _depth(text)) > 0:
+                blocks[who] = _Block(index, index, [text], depth)
+            else:
+                result.add(index, index, text)
+        for lost in [who for who, block in blocks.items() if index - block.last > FOREIGN_LINES]:
+            _give_up(blocks, lost, index, result)
+    result.cut(min((block.first for block in blocks.values()), default=len(lines)))
+    return result
+
+
+def _give_up(blocks: dict[str, _Block], who: str, index: int, result: _Messages) -> None:
+    """The end of a block was never printed: its lines are what they are."""
+    block = blocks.pop(who, None)
+    if block is not None:
+        # They reach to where the loss is noticed: a cut within would lose them, or tell them twice.
+        for text in block.lines:
+            result.add(block.first, index, text)
+
+
+def _continues(block: _Block, text: str) -> bool:
+    """pformat indents what belongs together; a line at the margin means that the end of the block was never printed."""
+    room = len(block.lines) < BLOCK_LINES and block.size < BLOCK_CHARS
+    return room and text[:1] in (" ", "\t", "}", "]", ")")
+
+
+def _extend(block: _Block, text: str, index: int) -> None:
+    block.last = index
+    block.lines.append(text)
+    block.size += len(text)
+    block.depth += _depth(text)
+
+
+def _depth(text: str) -> int:
+    """Braces opened and not closed, outside quotes."""
+    if "{" not in text and "}" not in text:
+        return 0
+    bare = _TOKEN.sub("", text)
+    return bare.count("{") - bare.count("}")
+
+
+def _parts(raw: bytes) -> Iterator[tuple[str, str]]:
+    """(who, text) of one line of the file; a progress bar makes several of it."""
+    for part in raw.decode(errors="replace").split("\r"):
+        text = textlog.strip(part)
+        prefix = _RAY.match(text)
+        who = prefix.group().strip() if prefix is not None else ""
+        text = _REPEATED.sub("", text[prefix.end() :] if prefix is not None else text)
+        if text.strip():
+            yield who, text
+
+
+def _date(text: str) -> float | None:
+    """Epoch seconds of a date near the start; without a zone it is local, as loggers write it."""
+    match = _DATED.search(text, 0, _DATE_WITHIN)
+    if match is None:
+        return None
+    try:
+        whole = datetime.fromisoformat(match[1]).timestamp()
+    except (OverflowError, ValueError):
+        return None
+    return whole + float(f"0.{match[2] or 0}")
+
+
+def figure(text: str) -> float | None:
+    """A finite number as Python prints it, also `np.float64(0.5)` and `tensor(0.5)`; None for anything else."""
+    match = _WRAPPED.fullmatch(text.strip())
+    plain = (match.group(1) or match.group(2) or "") if match is not None else text
+    try:
+        return number(float(plain))
+    except ValueError:
+        return None
+
+
+def literal(text: str) -> dict[str, Any] | None:
+    """The dict between the first brace and the last, as `print` or pformat wrote it; NaN and infinities become None.
+
+    Only literals are read, nothing is called. None when it is no dict, or too large.
+    """
+    start, end = text.find("{"), text.rfind("}")
+    if not 0 <= start < end or end - start > LITERAL_CHARS:
+        return None
+    try:
+        found = ast.literal_eval(_TOKEN.sub(_plain, text[start : end + 1]))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else None
+
+
+def _plain(match: re.Match[str]) -> str:
+    if match["text"] is not None:
+        return match["text"]
+    inner = match["inner"] or match["tensor"]
+    return "None" if not inner or inner.lstrip("+-").lower() in ("nan", "inf", "infinity") else inner

@@ -1,0 +1,1 @@
+"""Prometheus text format to typed series and histograms."""

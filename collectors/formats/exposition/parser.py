@@ -1,0 +1,335 @@
+"""Prometheus text (0.0.4) -> typed series and histograms, fast when the same target is read again.
+
+A page repeats the same `name{labels}` texts scrape after scrape, so each is parsed once and kept, bounded, in the
+target's `State`; after that a line costs one dictionary look-up and one `float`. Lines that are not plain (a
+timestamp, tabs, odd spacing, escapes, quoted names) go to prometheus_client's parser one by one, so what is read
+never differs from what it reads; it is just faster. Measured: `bench/parse.py`.
+
+What Prometheus itself would refuse as a whole is refused as a whole (`grammar`); what it would leave out of a page it
+keeps, series that come twice and times that nobody can mean, is left out and counted.
+
+Does not know: OpenMetrics (prometheus_client >= 0.23.1 writes it with names that clash; ask for text), exemplars,
+timestamps (accepted and dropped: a scrape has one stamp). Sample names stay as on the wire, where
+prometheus_client adds `_total` to counters that lack it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf, isnan
+from typing import NoReturn
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from collectors.formats.exposition import grammar
+from collectors.formats.exposition import layout as exposition_layout
+from collectors.formats.exposition.buckets import Grouper as Grouper
+from collectors.formats.exposition.page import Page as Page
+from collectors.formats.exposition.page import Series as Series
+from collectors.model import Labels, Limits, ScrapeError, State
+
+# A key kept costs its text and 700 bytes (measured: 1,000 B a series of a vLLM page, comments included); enough for
+# 8 engines eight times over and stops a page that invents labels from filling memory.
+CACHE_BYTES = 32 << 20
+KEY_OVERHEAD = 700
+# 2000-01-01, and a day, in ms: a time on a line before the one, or the other ahead of now, is in another unit.
+FIRST_TIME, AHEAD = 946_684_800_000, 86_400_000
+TWICE = "a series that is on the page twice, with different values: the first is taken"
+UNTIMELY = "a time before 2000 or more than a day ahead (milliseconds since 1970 are meant)"
+
+# prometheus_client walks labels character by character, quadratic in escaped quotes: a page of such lines would hold
+# a core for minutes. No real line that needs it (a timestamp, odd spacing) comes near this length.
+SLOW_LINE_CHARACTERS = 8192
+# About one second of CPU (measured 0.7 to 0.9 s per MB): what one page may cost, however odd it is.
+SLOW_PAGE_CHARACTERS = 1 << 20
+
+_PLAIN = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?", re.ASCII)
+_DIGITS = frozenset("0123456789")
+_BEGINS = _DIGITS | frozenset("+-.")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucketed:
+    """One histogram of a page with the edges it came with. Fields as in `collectors.model.Histogram`."""
+
+    family: str
+    labels: Labels
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float
+
+
+@dataclass(slots=True)
+class _Cache:
+    """``series``: keys as on the wire; ``same``: one object for each series, in whatever order its labels come;
+    ``meta``: TYPE and HELP lines, with what the former say."""
+
+    series: dict[str, Series] = field(default_factory=dict)
+    same: dict[tuple[str, Labels], Series] = field(default_factory=dict)
+    meta: dict[str, tuple[str, str] | None] = field(default_factory=dict)
+    cost: int = 0
+
+    def keep(self, raw: str, name: str, labels: Labels) -> Series:
+        """The series of a key as on the wire."""
+        self.pay(len(raw))
+        series = self.series[raw] = self.one(name, labels)
+        return series
+
+    def one(self, name: str, labels: Labels) -> Series:
+        """The one object of a series, however its labels are written."""
+        key = (name, labels)
+        series = self.same.get(key)
+        if series is None:
+            series = self.same[key] = Series(name, labels)
+        return series
+
+    def pay(self, size: int) -> None:
+        """Make room for something to be kept."""
+        self.cost += size + KEY_OVERHEAD
+        if self.cost > CACHE_BYTES:
+            self.series.clear()
+            self.same.clear()
+            self.meta.clear()
+            self.cost = size + KEY_OVERHEAD
+
+
+def parse(body: bytes, state: State, limits: Limits) -> Page:
+    """Read a page.
+
+    Args:
+        state: the target's memory; the key cache lives in it under ``"exposition"``, and ``"now"`` (epoch s), where it
+            is given, bounds times on lines. Pass ``{}`` for a push.
+
+    Raises:
+        ScrapeError: ``too_large`` past a limit, ``empty`` without a sample or comment, ``garbage`` when a line is
+            no exposition text. Never with text of the body.
+    """
+    lines = _lines(body, limits)
+    memory: exposition_layout.Memory[Series] = state.setdefault("layout", exposition_layout.Memory())
+    # Line feeds are not of the lines.
+    characters = len(body) - len(lines) + 1 if body.isascii() else -1
+    if (known := exposition_layout.known(memory, limits.labels, lines, characters)) is not None:
+        if memory.met == exposition_layout.SETTLED:
+            state.pop("exposition", None)
+        return Page.by(*known)
+    careful, open_metrics = grammar.odd(body), body[-8:].rstrip().endswith(b"# EOF")
+    page = _read(lines, state, limits, careful, open_metrics)
+    if careful or open_metrics:
+        return page
+    keys = state["exposition"].series
+    exposition_layout.learn(memory, limits.labels, lines, keys, [one for one, _ in page.samples], page.types)
+    page.layout = memory.own if memory.own is not None and memory.own.types is page.types else None
+    return page
+
+
+def _read(lines: list[str], state: State, limits: Limits, careful: bool, open_metrics: bool) -> Page:
+    """The page line by line."""
+    cache: _Cache = state.setdefault("exposition", _Cache())
+    page = Page(open_metrics=open_metrics)
+    page.last_time = state["now"] * 1000 + AHEAD if "now" in state else inf
+    known, samples = cache.series, page.samples
+    for number, line in enumerate(lines, 1):
+        raw, _, text = line.rpartition(" ")
+        series = known.get(raw)
+        # float() takes "1_0", which is no number in this format.
+        if series is not None and "_" not in text:
+            try:
+                value = float(text)
+                # The difference of what is not finite is not a number: what float() made of "-nan" or "1e400".
+                if careful or value - value:
+                    _check_number(text, number)
+                samples.append((series, value))
+                continue
+            except ValueError:
+                pass  # "{...} 1.0<tab>170000": a timestamp behind a tab
+        _other(line, number, page, cache, limits)
+    unique = dict(samples)
+    if len(unique) != len(samples):
+        _once(page)
+    return page
+
+
+def _once(page: Page) -> None:
+    """Each series once, its first value, as Prometheus has it: what repeats that is no news, another is refused."""
+    first: dict[Series, float] = {}
+    for series, value in page.samples:
+        held = first.setdefault(series, value)
+        if held != value and not (isnan(held) and isnan(value)):
+            page.drop(TWICE)
+    page.samples = list(first.items())
+
+
+def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float, int | None] | ScrapeError]]:
+    """A pushed page line by line: (number, (series, value, own time in ms or None)); a bad line costs only itself.
+
+    Unlike a scrape, a push may bring times. Nothing is remembered: nobody pushes the same page twice.
+
+    Raises:
+        ScrapeError: as `parse`, for what is wrong with the body as a whole.
+    """
+    page, cache = Page(), _Cache()
+    for number, line in enumerate(_lines(body, limits), 1):
+        text = line.strip()
+        if not text or text[0] == "#":
+            continue
+        try:
+            text, stamp = grammar.stamped(text)
+            series, value, _ = _first_sight(text, number, page, cache, limits)
+        except ScrapeError as error:
+            yield number, error
+        else:
+            yield number, (series, value, stamp)
+
+
+def _other(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> None:
+    """A comment, a blank line, or a key not met before."""
+    if line in cache.meta:
+        told = cache.meta[line]
+    elif (stripped := line.lstrip(" \t")).startswith("#"):
+        told = _meta(stripped, number, page)
+        # A comment may say something else each time: those are not kept.
+        if told is not None or stripped.startswith("# HELP "):
+            cache.pay(len(line))
+            cache.meta[line] = told
+    else:
+        if stripped:
+            series, value, stamp = _first_sight(line, number, page, cache, limits)
+            if stamp is None or FIRST_TIME <= stamp <= page.last_time:
+                page.samples.append((series, value))
+            else:
+                page.drop(UNTIMELY)
+        return
+    if told is not None:
+        page.types[told[0]] = told[1]
+
+
+def _meta(line: str, number: int, page: Page) -> tuple[str, str] | None:
+    try:
+        return grammar.meta(line, page.open_metrics)
+    except ValueError as error:
+        _refuse(number, str(error))
+
+
+def _refuse(number: int, why: str) -> NoReturn:
+    raise ScrapeError("garbage", f"line {number} is not Prometheus text: {why}")
+
+
+def _check_number(text: str, number: int) -> None:
+    if flaw := grammar.number_flaw(text):
+        _refuse(number, flaw)
+
+
+def _lines(body: bytes, limits: Limits) -> list[str]:
+    if len(body) > limits.body_bytes:
+        raise ScrapeError("too_large", f"the page is larger than {limits.body_bytes} bytes")
+    start = body[:512].lstrip()
+    if not start and not body.strip():
+        raise ScrapeError("empty", "the page holds nothing")
+    if start[:1] == b"<" or b"\0" in body:
+        raise ScrapeError("garbage", "the page is no metrics text (HTML or binary)")
+    try:
+        lines = body.decode().split("\n")
+    except UnicodeDecodeError:
+        raise ScrapeError("garbage", "the page is no UTF-8 text") from None
+    if len(body) > limits.line_bytes and max(map(len, lines)) > limits.line_bytes:
+        raise ScrapeError("too_large", f"a line is longer than {limits.line_bytes} bytes")
+    if len(lines) > limits.samples and sum(1 for line in lines if line and line[0] != "#") > limits.samples:
+        raise ScrapeError("too_large", f"more than {limits.samples} samples")
+    return lines
+
+
+def _first_sight(
+    line: str, number: int, page: Page, cache: _Cache, limits: Limits
+) -> tuple[Series, float, int | None]:  # fmt: skip
+    """Series, value and the line's own time (ms)."""
+    raw, _, text = line.rpartition(" ")
+    stamp = None
+    if text.isascii() and text.isdecimal() and len(text) < 19 and raw[-1:] not in ("}", " ") and " " in raw:
+        # `name{...} 1.5 1700000000000`: federation and cAdvisor stamp every line, too many for the careful parser.
+        stamp = int(text)
+        raw, _, text = raw.rpartition(" ")
+    series = cache.series.get(raw) or _plain_series(raw, number, cache, limits)
+    if series is None or "_" in text:
+        return _slow(line, number, page, cache, limits)
+    try:
+        value = float(text)
+    except ValueError:
+        return _slow(line, number, page, cache, limits)
+    # What begins and ends as a number does is one, where it is finite: most of them need no closer look.
+    if value - value or not (text[:1] in _BEGINS and text[-1:] in _DIGITS and text.isascii()):
+        _check_number(text, number)
+    return series, value, stamp
+
+
+def _plain_series(raw: str, number: int, cache: _Cache, limits: Limits) -> Series | None:
+    """The key parsed and kept, or None when it needs the careful parser."""
+    plain = _PLAIN.fullmatch(raw)
+    labels = grammar.plain_labels(plain.group(2) or "") if plain else None
+    if plain is None or labels is None:
+        return None
+    _check_labels(len(labels), number, limits)
+    return cache.keep(raw, plain.group(1), labels)
+
+
+def _slow(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> tuple[Series, float, int | None]:
+    page.slow += len(line)
+    if len(line) > SLOW_LINE_CHARACTERS or page.slow > SLOW_PAGE_CHARACTERS:
+        raise ScrapeError("too_large", f"line {number}: more oddly written text than is worth parsing")
+    # It reads what Prometheus does not. Quoted names are for it alone, and OpenMetrics.
+    flaw = "" if page.open_metrics or '{"' in line else grammar.line_flaw(line)
+    if flaw:
+        _refuse(number, flaw)
+    try:
+        families = list(text_string_to_metric_families(line))
+        sample = families[0].samples[0]
+        value = float(sample.value)
+    except (ValueError, IndexError, KeyError, OverflowError):
+        _refuse(number, "its labels or its value cannot be read")
+    _check_labels(len(sample.labels), number, limits)
+    # The client's times are seconds.
+    stamp = None if sample.timestamp is None or page.open_metrics else round(float(sample.timestamp) * 1000)
+    cache.pay(len(line))
+    return cache.one(sample.name, tuple(sorted(sample.labels.items()))), value, stamp
+
+
+def _check_labels(count: int, number: int, limits: Limits) -> None:
+    if count > limits.labels:
+        raise ScrapeError("too_large", f"line {number} has more than {limits.labels} labels")
+
+
+def check_whole(body: bytes) -> None:
+    """The format ends every line with a line feed: a page that does not was cut, and its last number may be too.
+
+    Raises:
+        ScrapeError: ``garbage``.
+    """
+    if not body.endswith(b"\n"):
+        raise ScrapeError("garbage", "the page was cut: it does not end with a line feed")
+
+
+def histograms(page: Page) -> Iterator[Bucketed]:
+    """Histograms of a page, each with its own edges; broken ones are left out and counted with what was dropped.
+
+    A gauge that carries an `le` label (SGLang's routing keys) is no histogram: the TYPE line decides.
+    """
+    grouper = Grouper()
+    for series, value in page.samples:
+        family, kind = page.family(series.name)
+        if kind == "histogram":
+            part, bound, labels = split_bucket(series, family)
+            grouper.add((family, labels), part, bound, value)
+    for (family, labels), (edges, counts, total) in grouper.done():
+        yield Bucketed(family, labels, edges, counts, total)
+    page.drop_all(grouper.flaws.values())
+
+
+def split_bucket(series: Series, family: str) -> tuple[str, float, Labels]:
+    """A histogram's sample -> (`bucket`, `sum` or `count`; upper bound; labels without `le`)."""
+    part = series.name[len(family) + 1 :]
+    if part != "bucket":
+        return part, inf, series.labels
+    try:
+        bound = float(series.label("le"))
+    except ValueError:
+        return "", inf, series.labels  # a bucket without a bound says nothing
+    return part, bound, tuple(pair for pair in series.labels if pair[0] != "le")

@@ -1,0 +1,79 @@
+"""Tail of append-only JSON lines: metrics.jsonl and its kin.
+
+A line that is no JSON object is skipped and counted, never fatal: one torn write must not hide the rest of a run.
+"""
+
+import json
+import math
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collectors.model import Cursor, Limits
+from collectors.transport import bytetail
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows appended since the cursor, oldest first; the other fields as in `collectors.model.Reading`."""
+
+    rows: list[Row] = field(default_factory=list)
+    cursor: dict[str, Any] = field(default_factory=dict)
+    more: bool = False
+    restarted: bool = False
+    dropped: int = 0
+    why: str = ""
+
+
+def read(path: Path, cursor: Cursor, limits: Limits) -> Rows:
+    """Rows appended since ``cursor``.
+
+    Raises:
+        ScrapeError: ``missing``.
+    """
+    chunk = bytetail.read(path, cursor, limits)
+    found = Rows([], chunk.cursor, chunk.more, chunk.restarted, chunk.dropped, chunk.why)
+    for offset, line in chunk.lines:
+        row = parse(line)
+        if row is None:
+            found.dropped += 1
+            found.why = found.why or f"the line at byte {offset} of {path.name} is no JSON object"
+        else:
+            found.rows.append(row)
+    return found
+
+
+def parse(text: bytes | str) -> Row | None:
+    """A JSON object, or None. Deep nesting (RecursionError) counts as broken, like any other nonsense."""
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None: loggers write NaN as null, as "NaN", or as an object."""
+    # bool is an int in Python, and a flag is no measurement.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # JSON integers have no bound, floats have.
+    try:
+        result = float(value)
+    except OverflowError:
+        return None
+    return result if math.isfinite(result) else None
+
+
+def merge(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[Row]:
+    """Rows of one key as one row, in the order the keys first came; a later value of a field wins.
+
+    Trainers write several rows per step (prime-rl five): a row is not a step.
+    """
+    merged: dict[Hashable, Row] = {}
+    for row in rows:
+        merged.setdefault(key(row), {}).update(row)
+    return list(merged.values())

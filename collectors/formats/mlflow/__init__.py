@@ -1,0 +1,1 @@
+"""MLflow's stores: database, folder of files, tracking server."""

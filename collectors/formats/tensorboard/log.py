@@ -1,0 +1,225 @@
+"""TensorBoard event files as a sink: the scalars of one step together, from all writers of a directory.
+
+Checked with tensorboard 2.21.0 (whose writer torch.utils.tensorboard uses: on disk at once) and tensorboardX 2.6.5,
+which writes every `flush_secs`, 120 by default. A resumed run begins a new file in the same directory; some trainers
+have several processes that write one each. Rows of all files come in the order of their times.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+from collectors.formats.rows import Logged, Logs, Sink, newest, walk
+from collectors.formats.tensorboard import events as tensorboard_events
+from collectors.formats.tensorboard import records as tensorboard_records
+from collectors.model import Cursor, Limits, ScrapeError
+from collectors.transport import bytetail
+
+# Beyond these the oldest are left out: a directory of that many resumed runs is a directory of directories.
+MAX_FILES = 256
+# A window is a part of what one call may read; smaller ones would open files for a few records.
+MIN_WINDOW = 256 << 10
+MAX_SHARES = 8
+
+_NAME = re.compile(r".*\btfevents\.(\d{9,11})\b.*")
+# add_hparams of torch and tensorboardX opens a writer of its own in a folder named by the time.
+_HPARAMS = re.compile(r"\d{9,11}\.\d+")
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row, the offset in its file behind which it is not done with, and its place in time within the file."""
+
+    start: int
+    order: float
+    logged: Logged
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one call took from one file."""
+
+    name: str
+    new: bytetail.Appended
+    rows: list[_Row] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    end: int = 0
+    ended: bool = True
+    lost: bool = False
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    taken: int = 0
+
+    def cursor(self, before: float) -> dict[str, Any]:
+        """``before``: the time of the last row taken by an earlier call."""
+        done = self.taken == len(self.rows)
+        offset = self.end if done else self.rows[self.taken].start
+        ts = self.rows[self.taken - 1].order if self.taken else before
+        return {**self.new.cursor(offset, whole=done and self.ended), "ts": ts, "lost": done and self.lost}
+
+
+def find(path: Path) -> list[Path]:
+    """Directories with event files below a run directory, the one written to last first; a file is itself."""
+    if path.is_file():
+        return [path] if _is_log(path) else []
+    folders = dict.fromkeys(file.parent for file in walk(path, _is_log))
+    return [one for one in folders if not (_HPARAMS.fullmatch(one.name) and one.parent in folders)]
+
+
+def _is_log(path: Path) -> bool:
+    return "tfevents." in path.name
+
+
+def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    """Rows since ``cursor``; `Logged.origin` is the name of the file.
+
+    Raises:
+        ScrapeError: ``missing``; ``garbage`` when the only file is none of TensorBoard's.
+    """
+    files = _files(path)
+    known: Mapping[str, Any] = cursor.get("files", {})
+    logs = Logs(cursor={"files": {file.name: known[file.name] for file, _ in files if file.name in known}})
+    logs.modified = max(status.st_mtime for _, status in files)
+    changed = [file for file, status in files if not bytetail.unchanged(status, known.get(file.name, {}))]
+    if not changed:
+        return logs
+    with ExitStack() as stack:
+        parts, until = _parts(changed, known, limits, stack)
+        logs.more = _take(parts, until, limits, logs) or len(parts) < len(changed)
+        for part in parts:
+            _report(part, logs)
+            logs.cursor["files"][part.name] = part.cursor(_floor(part.name, known))
+    if not cursor and path.is_dir():
+        logs.config = {**_hparams(path, limits), **logs.config}
+    if len(files) == 1 and parts[0].new.offset == 0 and parts[0].lost and not (logs.rows or logs.config):
+        raise ScrapeError("garbage", f"{parts[0].name} is no TensorBoard event file")
+    return logs
+
+
+def _files(path: Path) -> list[tuple[Path, os.stat_result]]:
+    """The newest event files of a directory, the oldest of them first.
+
+    Raises:
+        ScrapeError: ``missing``.
+    """
+    try:
+        inside = [path] if path.is_file() else [file for file in path.iterdir() if _is_log(file)]
+        files = [(file, status) for file in inside if S_ISREG((status := file.stat()).st_mode)]
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    if not files:
+        raise ScrapeError("missing", f"no event file (events.out.tfevents.*) in {path.name}")
+    return sorted(files, key=lambda one: (_begun(one[0].name), one[0].name))[-MAX_FILES:]
+
+
+def _begun(name: str) -> float:
+    """When a file was begun; its name says so."""
+    match = _NAME.fullmatch(name)
+    return float(match[1]) if match is not None else 0.0
+
+
+def _floor(name: str, known: Mapping[str, Any]) -> float:
+    """No row that is still to come from a file is older."""
+    return float(known.get(name, {}).get("ts", _begun(name)))
+
+
+def _parts(
+    changed: list[Path], known: Mapping[str, Any], limits: Limits, stack: ExitStack
+) -> tuple[list[_Part], float]:
+    """A window of every file that may hold the next rows, and the time up to which nothing is missing."""
+    parts, until = [], float("inf")
+    size = max(limits.tail_bytes // min(len(changed), MAX_SHARES), min(MIN_WINDOW, limits.tail_bytes))
+    size = max(size, tensorboard_records.HEADER_BYTES)
+    for file in sorted(changed, key=lambda one: _floor(one.name, known)):
+        floor, before = _floor(file.name, known), known.get(file.name, {})
+        if floor > until:
+            break
+        part = _window(file.name, stack.enter_context(bytetail.appended(file, before)), before, size, limits)
+        if not part.ended:
+            until = min(until, part.rows[-1].order if part.rows else floor)
+        parts.append(part)
+    return parts, until
+
+
+def _window(name: str, new: bytetail.Appended, before: Cursor, size: int, limits: Limits) -> _Part:
+    left = new.status.st_size - new.offset
+    lost = not new.restarted and bool(before.get("lost"))
+    window = new.window(size)
+    frames = tensorboard_records.split(window, left, limits.line_bytes, lost=lost)
+    if not frames.used and len(window) < frames.needs <= left:
+        # The next record is longer than the window, and not too long.
+        frames = tensorboard_records.split(new.window(frames.needs), left, limits.line_bytes, lost=lost)
+    part = _Part(name, new, end=new.offset + frames.used, lost=frames.lost)
+    part.bad = [(new.offset + at, why) for at, why in frames.bad]
+    # What waits for the rest of its last record is read to its end, too.
+    part.ended = part.end >= new.status.st_size or size >= left or frames.needs > left - frames.used
+    _rows(part, frames.records)
+    return part
+
+
+def _rows(part: _Part, records: Iterable[tuple[int, bytes, int]]) -> None:
+    """The scalars of consecutive events of one step as one row; a key that comes again begins another."""
+    order = 0.0
+    for start, payload, crc in records:
+        at = part.new.offset + start
+        try:
+            event = tensorboard_events.event(payload)
+        except ValueError:
+            part.bad.append((at, "is no event"))
+            continue
+        if not event.scalars and not event.config:
+            continue
+        if tensorboard_records.masked_crc(payload) != crc:
+            part.bad.append((at, "has another checksum than was written"))
+            continue
+        part.config |= event.config
+        row = part.rows[-1].logged if part.rows else None
+        if row is not None and row.step == event.step and row.values.keys().isdisjoint(event.scalars):
+            row.values.update(event.scalars)
+        elif event.scalars:
+            # A clock that was set back must not change the order within a file.
+            order = max(order, event.ts or 0.0)
+            part.rows.append(_Row(at, order, Logged({**event.scalars}, event.step, event.ts, part.name)))
+
+
+def _take(parts: list[_Part], until: float, limits: Limits, logs: Logs) -> bool:
+    """Move rows of all files, by time, into the answer; is something left?"""
+    ready = ((row.order, index, row) for index, part in enumerate(parts) for row in part.rows if row.order <= until)
+    for _, index, row in islice(sorted(ready, key=itemgetter(0)), limits.tail_rows):
+        logs.rows.append(row.logged)
+        parts[index].taken += 1
+    return any(not part.ended or part.taken < len(part.rows) for part in parts)
+
+
+def _report(part: _Part, logs: Logs) -> None:
+    logs.config |= part.config
+    logs.restarted = logs.restarted or part.new.restarted
+    passed = [(at, why) for at, why in part.bad if part.taken == len(part.rows) or at < part.rows[part.taken].start]
+    logs.dropped += len(passed)
+    if passed and not logs.why:
+        logs.why = f"the record at byte {passed[0][0]} of {part.name} {passed[0][1]}"
+
+
+def _hparams(path: Path, limits: Limits) -> dict[str, Any]:
+    """What add_hparams wrote beside the run; nothing where it did not."""
+    found: dict[str, Any] = {}
+    try:
+        folders = [one for one in path.iterdir() if _HPARAMS.fullmatch(one.name) and one.is_dir()]
+        with ExitStack() as stack:
+            for folder in newest(folders)[:1]:
+                parts, _ = _parts([file for file, _ in _files(folder)], {}, limits, stack)
+                for part in parts:
+                    found |= part.config
+    except (OSError, ScrapeError):
+        # Gone or not readable: the run itself is read all the same.
+        return {}
+    return found
+
+
+SINK = Sink("tensorboard", "events.out.tfevents.*", find, read, writers=True, lag_seconds=120.0)

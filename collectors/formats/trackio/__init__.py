@@ -1,0 +1,1 @@
+"""trackio's project databases."""

@@ -1,0 +1,169 @@
+"""Tail of a trackio project database (SQLite; checked with trackio 0.43.0), read-only, while trackio writes.
+
+Table `metrics` is followed by id. trackio's own `step` column is not the training step, and several rows share one
+flush time, so both are handed on as they are. Rows whose text is large and holds a trackio table or trace are
+skipped unparsed. Never writes (`collectors.formats.sqlite`).
+"""
+
+import sqlite3
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import jsonl, sqlite
+from collectors.model import Cursor, Limits, ScrapeError
+
+# A row of scalars is 2 kB; a completions table begins at 9 kB and reaches megabytes.
+SMALL_ROW_BYTES = 64 << 10
+# trackio's writer holds its lock for milliseconds; waiting longer would hold a scraper thread.
+BUSY_SECONDS = 1.0
+
+# Runs of a database taken up again are few: a sweep's agents at most.
+KEPT_RUNS = 20
+
+_MARKS = (b'"trackio.table"', b'"trackio.trace"', b'"trackio.image"', b'"trackio.histogram"')
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One row. ``step`` is trackio's counter or what the caller of `trackio.log` gave; ``ts`` the flush time."""
+
+    id: int
+    ts: float | None
+    step: int
+    metrics: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of the newest run since the cursor; other fields as in `collectors.model.Reading`."""
+
+    rows: list[Logged] = field(default_factory=list)
+    cursor: dict[str, Any] = field(default_factory=dict)
+    run_name: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    more: bool = False
+    restarted: bool = False
+    dropped: int = 0
+    why: str = ""
+
+
+def is_trackio(path: Path) -> bool:
+    """Is it a trackio database? MLflow keeps a table `metrics` too, with other columns.
+
+    Raises:
+        ScrapeError: ``locked``: it may be one, and saying no would hide the run.
+    """
+    try:
+        columns = sqlite.reading(path, lambda database: sqlite.columns(database, "metrics"), "trackio", BUSY_SECONDS)
+    except ScrapeError as error:
+        if error.kind == "locked":
+            raise
+        return False
+    return {"id", "run_id", "run_name", "timestamp", "step", "metrics"} <= columns
+
+
+def read(path: Path, cursor: Cursor, limits: Limits) -> Rows:
+    """Rows of the newest run logged since ``cursor``; another file starts over, another run where it was left.
+
+    Raises:
+        ScrapeError: ``missing``, ``locked``, ``garbage`` (no SQLite file, or not trackio's).
+    """
+    return sqlite.reading(path, lambda database: _read(database, path, cursor, limits), "trackio", BUSY_SECONDS)
+
+
+def newest_run(database: sqlite3.Connection, limits: Limits) -> tuple[str, dict[str, Any]]:
+    """Id and configuration of the run that was configured or logged last; ``""`` when there is none yet."""
+    run_id, _ = _newest_run(database)
+    return run_id, _config(database, run_id, limits)
+
+
+def _read(database: sqlite3.Connection, path: Path, cursor: Cursor, limits: Limits) -> Rows:
+    found = Rows()
+    run_id, found.run_name = _newest_run(database)
+    if not run_id:
+        return found
+    inode = path.stat().st_ino
+    last = int(cursor.get("id", 0))
+    known = cursor.get("inode") == inode and last <= _last_id(database)
+    found.restarted = bool(cursor) and not (known and cursor.get("run_id") == run_id)
+    found.config = _config(database, run_id, limits)
+    left = _left(cursor) if known else {}
+    found.cursor = {"inode": inode, "run_id": run_id, "id": left.pop(run_id, 0), "left": left}
+    _collect(database, run_id, limits, found)
+    return found
+
+
+def _left(cursor: Cursor) -> dict[str, int]:
+    """Run id -> its last row read, of the runs left, the newest last: one taken up again goes on behind that row."""
+    left = {str(run): int(row) for run, row in cursor.get("left", {}).items()}
+    if "run_id" in cursor:
+        left.pop(cursor["run_id"], None)
+        left[cursor["run_id"]] = int(cursor.get("id", 0))
+    return dict(list(left.items())[-KEPT_RUNS:])
+
+
+def _collect(database: sqlite3.Connection, run_id: str, limits: Limits, found: Rows) -> None:
+    rows = database.execute(
+        "SELECT id, timestamp, step, length(CAST(metrics AS BLOB)),"
+        " CASE WHEN length(CAST(metrics AS BLOB)) <= ? THEN CAST(metrics AS BLOB) END"
+        " FROM metrics WHERE run_id = ? AND id > ? ORDER BY id",
+        (limits.line_bytes, run_id, found.cursor["id"]),
+    )
+    size = 0
+    for count, (row_id, stamp, step, length, text) in enumerate(rows):
+        if count >= limits.tail_rows or size > limits.tail_bytes:
+            found.more = True
+            return
+        size += length or 0
+        found.cursor["id"] = row_id
+        if text is not None and _is_table(text):
+            continue
+        metrics = jsonl.parse(text) if text is not None else None
+        if metrics is None:
+            found.dropped += 1
+            found.why = found.why or f"row {row_id} is no JSON object or longer than {limits.line_bytes} bytes"
+        else:
+            found.rows.append(Logged(row_id, epoch(stamp), step if isinstance(step, int) else 0, metrics))
+
+
+def _is_table(text: bytes) -> bool:
+    return len(text) > SMALL_ROW_BYTES and any(mark in text for mark in _MARKS)
+
+
+def _newest_run(database: sqlite3.Connection) -> tuple[str, str]:
+    """Run id and name: the run configured last, else (no config logged) the one that logged last."""
+    for table in ("configs", "metrics") if _has_configs(database) else ("metrics",):
+        row = database.execute(f"SELECT run_id, run_name FROM {table} ORDER BY id DESC LIMIT 1").fetchone()
+        if row is not None:
+            return str(row[0]), str(row[1])
+    return "", ""
+
+
+def _last_id(database: sqlite3.Connection) -> int:
+    return int(database.execute("SELECT coalesce(max(id), 0) FROM metrics").fetchone()[0])
+
+
+def _config(database: sqlite3.Connection, run_id: str, limits: Limits) -> dict[str, Any]:
+    if not _has_configs(database):
+        return {}
+    row = database.execute(
+        "SELECT config FROM configs WHERE run_id = ? AND length(config) <= ?", (run_id, limits.line_bytes)
+    ).fetchone()
+    return (jsonl.parse(row[0]) if row is not None and isinstance(row[0], str | bytes) else None) or {}
+
+
+def _has_configs(database: sqlite3.Connection) -> bool:
+    """trackio makes its tables one by one, and may be met between two of them."""
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'configs'"
+    return database.execute(query).fetchone() is not None
+
+
+def epoch(stamp: object) -> float | None:
+    """A time as trackio writes it, ISO-8601, in epoch seconds; without a zone it is UTC."""
+    try:
+        when = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

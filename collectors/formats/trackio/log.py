@@ -1,0 +1,43 @@
+"""trackio project databases as a sink: a row of table `metrics` is one call of `trackio_database.log` (trackio 0.43.0).
+
+trackio's own `step` counts its rows, tables and traces included, unless the caller gave one: whether it is the
+trainer's is for the framework to know. A row becomes visible about 0.6 s after the call; several share one flush time.
+"""
+
+from pathlib import Path
+
+from collectors.formats.rows import Logged, Logs, Sink, walk
+from collectors.formats.trackio import database as trackio_database
+from collectors.model import Cursor, Limits, ScrapeError
+
+# A shared trackio folder holds a database per project: the newest ones are the candidates.
+CANDIDATES = 20
+
+
+def find(path: Path) -> list[Path]:
+    """Databases of trackio's, the newest first. One that is locked counts: it may be the run."""
+    found = [path] if path.is_file() and path.suffix == ".db" else []
+    if path.is_dir():
+        found = walk(path, lambda file: file.suffix == ".db")[:CANDIDATES]
+    return [file for file in found if _is_trackio(file)]
+
+
+def _is_trackio(path: Path) -> bool:
+    try:
+        return trackio_database.is_trackio(path)
+    except ScrapeError:
+        return True
+
+
+def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    """Rows of the newest run in the database; see `collectors.formats.trackio.database.read`.
+
+    Raises:
+        ScrapeError: ``missing``, ``locked``, ``garbage``.
+    """
+    found = trackio_database.read(path, cursor, limits)
+    rows = [Logged(row.metrics, row.step, row.ts) for row in found.rows]
+    return Logs(rows, found.cursor, found.more, found.restarted, found.dropped, found.why, found.config, found.run_name)
+
+
+SINK = Sink("trackio", "a trackio *.db", find, read, lag_seconds=0.6)

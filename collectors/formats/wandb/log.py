@@ -1,0 +1,227 @@
+"""wandb's transaction log as a sink: `run-<id>.wandb`, which it writes online and offline (checked with 0.31.0).
+
+The file lags behind by up to 15 s: wandb flushes it that often. Field numbers are those of
+wandb/proto/wandb_internal.proto. `Logged.step` is wandb's own counter, which grows with every `wandb.log` and is seldom
+the trainer's step; a nested dictionary is logged under dotted keys.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import protobuf
+from collectors.formats.jsonl import number
+from collectors.formats.rows import Logged, Logs, Sink, walk
+from collectors.formats.wandb import journal
+from collectors.model import Cursor, Limits, ScrapeError
+from collectors.transport import bytetail
+
+# Fields of Record.
+_HISTORY, _CONFIG, _RUN, _EXIT = 2, 5, 17, 18
+# wandb's own telemetry among the settings.
+_OWN = "_wandb"
+
+
+def find(path: Path) -> list[Path]:
+    """`run-*.wandb` below a run directory, the one written to last first; a file is itself."""
+    if path.is_file():
+        return [path] if path.suffix == ".wandb" else []
+    return walk(path, lambda file: file.suffix == ".wandb" and file.name.startswith("run-"))
+
+
+def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    """Rows since ``cursor``. A configuration that grew is given whole, as of then.
+
+    Raises:
+        ScrapeError: ``missing``; ``garbage``: no wandb file, or one of another version.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    if bytetail.unchanged(status, cursor):
+        return Logs(cursor=dict(cursor), modified=status.st_mtime)
+    with bytetail.appended(path, cursor) as new:
+        return _read(path, new, bool(cursor.get("skipping")) and not new.restarted, limits)
+
+
+def _read(path: Path, new: bytetail.Appended, skipping: bool, limits: Limits) -> Logs:
+    logs = Logs(restarted=new.restarted, modified=new.status.st_mtime)
+    begin = new.offset or _header(path, new)
+    if not begin:
+        logs.cursor = new.cursor(0, whole=True)
+        return logs
+    size = journal.window_bytes(limits.tail_bytes, limits.line_bytes)
+    data = new.window(size, begin)
+    found = journal.split(data, begin, limits.line_bytes, skipping=skipping)
+    offset, broken = _records(found, limits, logs)
+    # Beyond the offset it is met, and counted, once more.
+    bad = sorted([*broken, *(one for one in found.bad if one[0] < offset)])
+    logs.dropped = len(bad)
+    logs.why = f"the record at byte {bad[0][0]} of {path.name} {bad[0][1]}" if bad else ""
+    if logs.config and new.offset:
+        # Later settings alone would read as if the others were not set.
+        logs.config = _settings(new.window(size, len(journal.MAGIC)), limits) | logs.config
+    ended = begin + len(data) >= new.status.st_size
+    logs.more = not ended or offset < found.offset
+    logs.ahead = max(0, new.status.st_size - offset) / max(offset - new.offset, 1) if logs.more else 0.0
+    # Given up is what lies at the end of the window; before it, reading goes on with a sound record.
+    logs.cursor = new.cursor(offset, whole=not logs.more) | {"skipping": found.skipping and offset == found.offset}
+    return logs
+
+
+def _header(path: Path, new: bytetail.Appended) -> int:
+    """Where the first record is; 0 while the header itself is not there.
+
+    Raises:
+        ScrapeError: ``garbage``.
+    """
+    head = new.window(len(journal.MAGIC), 0)
+    if not journal.MAGIC.startswith(head):
+        raise ScrapeError("garbage", f"{path.name} is no wandb file of a version known here")
+    return len(head) if len(head) == len(journal.MAGIC) else 0
+
+
+def _records(found: journal.Records, limits: Limits, logs: Logs) -> tuple[int, list[tuple[int, str]]]:
+    """Read the records into the answer; the offset of the first that was left, and the broken ones."""
+    broken: list[tuple[int, str]] = []
+    for at, payload in found.records:
+        if len(logs.rows) >= limits.tail_rows:
+            return at, broken
+        try:
+            _record(payload, logs)
+        except ValueError as error:
+            broken.append((at, f"cannot be read: {error}"))
+    return found.offset, broken
+
+
+def _record(payload: bytes, logs: Logs) -> None:
+    """A Record; its kind is the field that is set."""
+    for kind, wire, _, data in protobuf.fields(payload):
+        if wire != protobuf.BYTES:
+            continue
+        if kind == _HISTORY:
+            logs.rows.append(_row(data))
+        elif kind == _CONFIG:
+            _update(data, logs.config)
+        elif kind == _RUN:
+            _run(data, logs)
+        elif kind == _EXIT:
+            _exit(data, logs)
+
+
+def _run(data: bytes, logs: Logs) -> None:
+    """A RunRecord: run_id = 1, config = 4, display_name = 8."""
+    run_id = display = ""
+    for kind, _, _, value in protobuf.fields(data):
+        if kind == 1:
+            run_id = protobuf.text(value)
+        elif kind == 4:
+            _update(value, logs.config)
+        elif kind == 8:
+            display = protobuf.text(value)
+    logs.run_name = display or run_id
+
+
+def _exit(data: bytes, logs: Logs) -> None:
+    """A RunExitRecord: exit_code = 1. It is written by `finish` and when Python ends, not when a process is killed."""
+    code = next((protobuf.signed(value) for kind, wire, value, _ in protobuf.fields(data) if (kind, wire) == (1, 0)), 0)
+    logs.finished, logs.failed = f"wandb run ended with exit code {code}", code != 0
+
+
+def _update(data: bytes, config: dict[str, Any]) -> None:
+    """A ConfigRecord: update = 1, remove = 2; each with key = 1 or nested_key = 2, and value_json = 16."""
+    for kind, wire, _, item in protobuf.fields(data):
+        if wire != protobuf.BYTES or kind not in (1, 2):
+            continue
+        keys, value, _ = _item(item)
+        if keys and keys[0] != _OWN:
+            _set(config, keys, _loads(value) if kind == 1 else None)
+
+
+def _set(config: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        inner = config.get(key)
+        config[key] = inner = inner if isinstance(inner, dict) else {}
+        config = inner
+    config[keys[-1]] = value
+
+
+def _settings(data: bytes, limits: Limits) -> dict[str, Any]:
+    """The configuration as the start of a file has it."""
+    logs = Logs()
+    for _, payload in journal.split(data, len(journal.MAGIC), limits.line_bytes).records:
+        if payload and any(kind in (_CONFIG, _RUN) for kind in _kinds(payload)):
+            _records(journal.Records([(0, payload)]), limits, logs)
+    return logs.config
+
+
+def _kinds(payload: bytes) -> Iterator[int]:
+    try:
+        yield from (kind for kind, _, _, _ in protobuf.fields(payload))
+    except ValueError:
+        return
+
+
+def _row(data: bytes) -> Logged:
+    """A HistoryRecord: item = 1, step = 2 (HistoryStep: num = 1)."""
+    keys, texts = [], []
+    values: dict[str, Any] = {}
+    step: int | None = None
+    for kind, wire, _, inner in protobuf.fields(data):
+        if kind == 1 and wire == protobuf.BYTES:
+            path, text, typed = _item(inner)
+            if text:
+                keys.append(".".join(path))
+                texts.append(text)
+            else:
+                values[".".join(path)] = typed
+        elif kind == 2 and wire == protobuf.BYTES:
+            step = next((protobuf.signed(value) for one, _, value, _ in protobuf.fields(inner) if one == 1), 0)
+    values.update(zip(keys, _all(texts), strict=True))
+    own = number(values.pop("_step", None))
+    return Logged(values, int(own) if own is not None else step, number(values.pop("_timestamp", None)))
+
+
+def _item(data: bytes) -> tuple[list[str], bytes, Any]:
+    """An item's key, its value as JSON, or as one of the types newer versions of the schema have.
+
+    boolean = 4, integer = 5 (sint64), number = 6, text = 7, json = 8, value_json = 16.
+    """
+    keys, text = [], b""
+    typed: Any = None
+    for kind, _, value, inner in protobuf.fields(data):
+        if kind in (1, 2):
+            keys.append(protobuf.text(inner))
+        elif kind in (8, 16):
+            text = inner
+        elif kind == 4:
+            typed = bool(value)
+        elif kind == 5:
+            typed = protobuf.zigzag(value)
+        elif kind == 6:
+            typed = protobuf.double(inner)
+        elif kind == 7:
+            typed = protobuf.text(inner)
+    return keys, text, typed
+
+
+def _all(texts: list[bytes]) -> list[Any]:
+    """Values of one row. As one list they are parsed four times as fast as one by one."""
+    try:
+        together = json.loads(b"[" + b",".join(texts) + b"]")
+    except (ValueError, RecursionError):
+        together = []
+    return together if len(together) == len(texts) else [_loads(text) for text in texts]
+
+
+def _loads(text: bytes) -> Any:
+    """A value, or None when it is no JSON: the rest of its row is sound."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+SINK = Sink("wandb", "run-*.wandb", find, read, lag_seconds=15.0)

@@ -1,0 +1,74 @@
+"""Which policy version made which token, as engines tell it in their answers.
+
+vLLM's `/inference/v1/generate` (`--enable-scale-out`) has `weight_versions` spans beside each choice's tokens
+(0.29.0: outputs.py, `WeightVersionSpan`), SGLang the same in a request's `meta_info` or `metadata`: the version's name
+and the tokens [start, end) it made. A name is what the trainer called it: a number, or one behind a word
+("v12", "step-12").
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from collectors.formats.shapes import mapping, objects, whole
+
+KEY = "weight_versions"
+# Of one answer: weights change a few times while it is made.
+SPANS_MAX = 10_000
+_NAMED = re.compile(r"(?!-\d)[^\d]{0,40}(\d{1,15})")
+
+TokenVersions = tuple[tuple[int, int], ...]
+"""(policy version, tokens it produced), oldest token first."""
+
+
+def number_of(name: object) -> int | None:
+    """The policy version a name stands for; None where it holds no number ("default") or more than one."""
+    if not isinstance(name, str):
+        return whole(name)
+    found = _NAMED.fullmatch(name.strip()[:64])
+    return int(found[1]) if found is not None else None
+
+
+def token_versions(spans: object) -> TokenVersions:
+    """Spans ``[{version, start, end}, ...]`` as versions with their tokens; neighbours of one version are one.
+
+    Empty when there are none, or when they do not tell it all: a version without a number, tokens that no span or
+    several cover. Half of it would pass for the whole.
+    """
+    found: list[list[int]] = []
+    at = 0
+    for span in objects(spans)[:SPANS_MAX]:
+        version, start, end = number_of(span.get("version")), whole(span.get("start")), whole(span.get("end"))
+        if version is None or start is None or end is None or end < start or start != at:
+            return ()
+        at = end
+        if end == start:
+            continue
+        if found and found[-1][0] == version:
+            found[-1][1] += end - start
+        else:
+            found.append([version, end - start])
+    complete = isinstance(spans, list) and len(objects(spans)) == len(spans) <= SPANS_MAX
+    return tuple((version, tokens) for version, tokens in found) if complete else ()
+
+
+def of_answer(answer: Any) -> TokenVersions:
+    """Of an engine's answer as it came: its choices one after the other, or its `meta_info`. Empty when not told."""
+    choices = objects(mapping(answer).get("choices"))
+    told = [token_versions(one.get(KEY)) for one in choices] if choices else [token_versions(_told(answer))]
+    return together(told) if all(told) else ()
+
+
+def _told(answer: Any) -> object:
+    places: Iterator[Mapping[str, Any]] = (mapping(answer, *path) for path in ((), ("meta_info",), ("metadata",)))
+    return next((one[KEY] for one in places if KEY in one), None)
+
+
+def together(parts: Sequence[TokenVersions]) -> TokenVersions:
+    """Of several answers (turns) of one rollout: its tokens in their order, neighbours of one version together."""
+    found: list[tuple[int, int]] = []
+    for version, tokens in (one for part in parts for one in part):
+        if found and found[-1][0] == version:
+            tokens += found.pop()[1]
+        found.append((version, tokens))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Collector `prometheus`: see `collector`."""

@@ -1,0 +1,1 @@
+"""Collector `sglang`: see `collector`."""

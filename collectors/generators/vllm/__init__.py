@@ -1,0 +1,1 @@
+"""Collector `vllm`: see `collector`."""

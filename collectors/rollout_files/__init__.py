@@ -1,0 +1,1 @@
+"""Reading rollout records from files that a trainer writes per step."""

@@ -1,0 +1,151 @@
+"""Files of JSON lines with a rollout per row, the rows of a group one after the other: texts and tokens are skipped.
+
+A group's size is how many rows it has, so a group that the limits of a look would cut is left for the next look.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, BinaryIO
+
+from collectors.formats import jsonl, slim
+from collectors.model import Rollout
+from collectors.rollout_files.step_files import Look, Part
+
+# A row of 200,000 tokens with log-probabilities and the whole conversation is some 6 MB; the long ones matter most.
+LINE_BYTES = 32 << 20
+SKIP_BYTES = 1 << 20
+HEAD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row that was read. ``index``: its number in the file; ``raw``: its bytes, whole; ``at``: epoch seconds."""
+
+    index: int
+    row: Mapping[str, Any]
+    raw: bytes
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A rollout with the number of its row and the byte it begins at."""
+
+    index: int
+    start: int
+    rollout: Rollout
+
+
+def lines(look: Look, make: Callable[[Line], Rollout | None], what: str, *, appended: bool = False) -> Part:
+    """The rollouts on the lines of a file, in whole groups as far as they fit.
+
+    Args:
+        make: a row -> its rollout; None: it is no such row.
+        what: what a row is called, for the reason of one that is dropped.
+        appended: the file grows: what has no line's end yet waits, and older rows are dated before the newest.
+    """
+    part, found, bad, waiting = Part(), list[Numbered](), list[int](), False
+    with look.file.path.open("rb") as file:
+        span = _span(look, file, appended)
+        for index, start, raw in _raw(file, look, span):
+            waiting = appended and raw is not None and not raw.endswith(b"\n")
+            if waiting:
+                file.seek(start)
+                break
+            part.rows, part.taken = part.rows + 1, file.tell() - span.start
+            row = jsonl.parse(slim.cut(raw)) if raw is not None else None
+            one = make(Line(index, row, raw or b"", span.at(file.tell()))) if row is not None else None
+            if one is not None:
+                found.append(Numbered(index, start, one))
+            elif raw is None or raw.strip():
+                bad.append(start)
+        stop = Numbered(span.index + part.rows, file.tell(), Rollout(""))
+        part.done = waiting or stop.start >= span.size
+        part.rollouts, stop = whole_groups(found, stop, look.place.get("cut", ""), done=part.done, first=look.first)
+        part.dropped = sum(start < stop.start for start in bad)
+        part.why = f"the line at byte {bad[0]} of {look.file.path.name} is no {what}" if part.dropped else ""
+        part.place = {
+            "offset": stop.start,
+            "row": stop.index,
+            "cut": stop.rollout.group_id,
+            "head": _head(file, stop.start),
+        }
+        if appended:
+            part.place["since"] = look.memory["since"] = span.at(stop.start)
+    return part
+
+
+def whole_groups(
+    found: Sequence[Numbered], stop: Numbered, cut: str, *, done: bool, first: bool
+) -> tuple[list[Rollout], Numbered]:
+    """Rollouts with their groups' sizes, and where to go on: before the last group, as long as it may go on.
+
+    A group that no look can hold, be it the ``first`` thing a look takes, has no size: ``cut`` is one that began in the
+    look before, and ``stop`` names one that goes on. One that says its size, or when it was complete, is not counted.
+    """
+    groups = [list(group) for _, group in groupby(found, key=lambda one: one.rollout.group_id)]
+    sizes = [len(group) if _is_counted(group[0].rollout, cut) else None for group in groups]
+    if groups and not done:
+        last = groups[-1][0]
+        if len(groups) > 1 or not (first or last.rollout.group_id == cut):
+            stop = replace(last, rollout=Rollout(""))
+            groups.pop()
+        else:
+            sizes, stop = [None], replace(stop, rollout=last.rollout)
+    sized = [(one, size) for group, size in zip(groups, sizes, strict=False) for one in group]
+    return [replace(one.rollout, group_size=size) if size else one.rollout for one, size in sized], stop
+
+
+def _is_counted(first: Rollout, cut: str) -> bool:
+    return first.group_id not in ("", cut) and first.group_size is None and first.group_complete_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What is new in a file: from which row and byte to which byte, and the times between which it was written."""
+
+    index: int
+    start: int
+    size: int
+    since: float
+    until: float
+
+    def at(self, offset: int) -> float:
+        """When the byte before ``offset`` was written, if the file grew evenly."""
+        share = (offset - self.start) / (self.size - self.start) if self.size > self.start else 1.0
+        return self.since + (self.until - self.since) * share
+
+
+def _span(look: Look, file: BinaryIO, appended: bool) -> _Span:
+    size = file.seek(0, 2)
+    start, index = int(look.place.get("offset", 0)), int(look.place.get("row", 0))
+    if start > size or (start and look.place.get("head") != _head(file, start)):
+        start, index = 0, 0
+    since = look.place.get("since") if start else look.memory.get("since")
+    since = min(float(since), look.at) if appended and since is not None else look.at
+    file.seek(start)
+    return _Span(index, start, size, since, look.at)
+
+
+def _raw(file: BinaryIO, look: Look, span: _Span) -> Iterator[tuple[int, int, bytes | None]]:
+    """Number, first byte and bytes of each line within the limits; None for one that is too long."""
+    index = span.index
+    while index - span.index < look.rows and file.tell() - span.start < look.taken:
+        start = file.tell()
+        raw = file.readline(LINE_BYTES)
+        if not raw:
+            return
+        whole = raw.endswith(b"\n") or len(raw) < LINE_BYTES
+        if not whole:
+            while not file.readline(SKIP_BYTES).endswith(b"\n") and file.tell() < span.size:
+                pass
+        yield index, start, raw if whole else None
+        index += 1
+
+
+def _head(file: BinaryIO, offset: int) -> str:
+    """A hash of the first bytes that were read: another file's begin otherwise."""
+    file.seek(0)
+    return hashlib.blake2b(file.read(min(HEAD_BYTES, offset)), digest_size=8).hexdigest()

@@ -1,0 +1,216 @@
+"""Files of which a trainer writes one a step, whole: what is new among them, however many there are.
+
+Such a file is read when nobody has written to it for a few seconds, so that what is read is whole, its groups can be
+counted and its time is the last one; written again (a resumed run goes back), it is read again from its start. Its
+rows have no times: the file's own dates them.
+
+The cursor is ``{files: {name: {at: [size, mtime], place}}, step, mtime, memory, copied}``: the newest files one by one,
+older ones as a step and a time, after which a file that changed shows. ``copied``: see `collectors.formats.copies`.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import copies
+from collectors.model import Cursor, Limits, Purpose, Reading, Rollout, ScrapeError
+
+# A trainer's dump is written in one go; a background thread's may pause between two blocks.
+QUIET_SECONDS = 3.0
+# A clock that far ahead is another host's: waiting for it would be for ever.
+SKEW_SECONDS = 60.0
+# Files remembered one by one; of older ones a step and a time tell whether they changed.
+REMEMBERED = 16
+MAX_LISTED = 200_000
+
+Place = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFile:
+    """One file; ``name`` is its path below what was given."""
+
+    step: int
+    path: Path
+    name: str
+    purpose: Purpose = "train"
+
+
+@dataclass(slots=True)
+class Part:
+    """What one look at one file brought.
+
+    Attributes:
+        rows, taken: rows and bytes read, for the limits.
+        place: where to go on in it.
+        done: to its end.
+    """
+
+    rollouts: list[Rollout] = field(default_factory=list)
+    rows: int = 0
+    taken: int = 0
+    place: Place = field(default_factory=dict)
+    done: bool = True
+    dropped: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a reader is given: the file, where it stopped in it, its time, and what it may still take.
+
+    ``memory`` is the reader's own, from file to file; ``first``: nothing was taken yet, so that a next look has no more
+    room than this one.
+    """
+
+    file: StepFile
+    place: Mapping[str, Any]
+    at: float
+    rows: int
+    taken: int
+    memory: dict[str, Any]
+    first: bool = True
+
+
+def listed(
+    folder: Path, pattern: re.Pattern[str], purpose: Purpose = "train", root: Path | None = None
+) -> list[StepFile]:
+    """Files of a folder whose whole name matches; group 1 is the step. Ascending; none when there is no folder."""
+    try:
+        with os.scandir(folder) as found:
+            names = [(int(match[1]), entry.name) for entry in islice(found, MAX_LISTED)
+                     if (match := pattern.fullmatch(entry.name))]  # fmt: skip
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    prefix = "" if root is None or root == folder else f"{folder.relative_to(root).as_posix()}/"
+    return [StepFile(step, folder / name, prefix + name, purpose) for step, name in sorted(names)]
+
+
+def follow(
+    files: Iterable[StepFile], cursor: Cursor, limits: Limits, now: float, read: Callable[[Look], Part], *,
+    appended: bool = False,
+) -> Reading:  # fmt: skip
+    """What the files hold that was not read yet, oldest step first.
+
+    Args:
+        read: reads a part of one file; a `ScrapeError` of it is a file that is dropped, with its reason.
+        appended: files grow, and are read on where they were left.
+    """
+    files = list(files)
+    book = _Book(cursor, appended)
+    book.look_for_copies(files)
+    rollouts: list[Rollout] = []
+    rows, taken, dropped, why, more = 0, 0, 0, "", False
+    for file, status in _fresh(files, book, now):
+        more = rows >= limits.tail_rows or taken >= limits.tail_bytes
+        if more:
+            break
+        at = min(status.st_mtime, now)
+        place, room = book.place(file, status), (limits.tail_rows - rows, limits.tail_bytes - taken)
+        look = Look(file, place, at, *room, book.memory, first=not rows)
+        part = _part(read, look)
+        book.took(file, status, part)
+        rollouts += part.rollouts
+        rows, taken, dropped, why = rows + part.rows, taken + part.taken, dropped + part.dropped, why or part.why
+        more = not part.done
+        if more:
+            break
+    return Reading(
+        rollouts=tuple(rollouts),
+        cursor=book.cursor(),
+        more=more,
+        dropped=dropped,
+        why_dropped=why,
+        samples_scraped=rows,
+        **book.told_of_copies(files),
+    )
+
+
+def _part(read: Callable[[Look], Part], look: Look) -> Part:
+    try:
+        return read(look)
+    except ScrapeError as error:
+        return Part(dropped=1, why=str(error))
+    except OSError as error:
+        return Part(dropped=1, why=f"{look.file.path.name} cannot be read: {type(error).__name__}")
+
+
+def _fresh(files: Iterable[StepFile], book: "_Book", now: float) -> Iterator[tuple[StepFile, os.stat_result]]:
+    for file in sorted(files, key=lambda one: (one.step, one.name)):
+        try:
+            status = file.path.stat()
+        except OSError:
+            continue  # gone between the listing and this look
+        age = now - status.st_mtime
+        if not book.knows(file, status) and not -SKEW_SECONDS < age < QUIET_SECONDS:
+            yield file, status
+
+
+class _Book:
+    """Which files were read, and how far."""
+
+    def __init__(self, cursor: Cursor, appended: bool) -> None:
+        self._files: dict[str, dict[str, Any]] = dict(cursor.get("files", {}))
+        self._step, self._mtime = int(cursor.get("step", -1)), int(cursor.get("mtime", -1))
+        self._appended = appended
+        self.memory: dict[str, Any] = dict(cursor.get("memory", {}))
+        self._copied: float | None = cursor.get("copied")
+
+    def look_for_copies(self, files: Sequence[StepFile]) -> None:
+        """Decide once, as soon as there are files enough, whether those that are there were copied."""
+        if self._copied is None and len({file.step for file in files}) >= copies.STEPS_LEAST:
+            self._copied = max(0.0, copies.copied_until(_times(files).values()))
+
+    def told_of_copies(self, files: Sequence[StepFile]) -> dict[str, Any]:
+        """What a reading says of it: rates need times, and those of copied files are not the run's."""
+        if not self._copied:
+            return {}
+        newest = max(files, key=lambda file: file.step)
+        copied = max(_times([newest]).values(), default=0.0) <= self._copied
+        return {"facts": {"times_copied": float(copied)}, "gaps": (f"{copies.NOTE}; step times are unknown",) * copied}
+
+    def knows(self, file: StepFile, status: os.stat_result) -> bool:
+        known = self._files.get(file.name)
+        if known is None:
+            return file.step <= self._step and status.st_mtime_ns <= self._mtime
+        return bool(known["done"]) and known["at"] == _mark(status)
+
+    def place(self, file: StepFile, status: os.stat_result) -> Mapping[str, Any]:
+        known = self._files.get(file.name)
+        if known is None:
+            return {}
+        grown = self._appended and status.st_size >= known["at"][0]
+        return known["place"] if grown or known["at"] == _mark(status) else {}
+
+    def took(self, file: StepFile, status: os.stat_result, part: Part) -> None:
+        self._files[file.name] = {
+            "step": file.step, "at": _mark(status), "done": part.done,
+            "place": part.place if self._appended or not part.done else {},
+        }  # fmt: skip
+
+    def cursor(self) -> dict[str, Any]:
+        closed = [name for name, one in self._files.items() if one["done"]]
+        for name in sorted(closed, key=lambda one: self._files[one]["step"])[:-REMEMBERED]:
+            gone = self._files.pop(name)
+            self._step, self._mtime = max(self._step, gone["step"]), max(self._mtime, gone["at"][1])
+        return {"files": self._files, "step": self._step, "mtime": self._mtime, "memory": self.memory} | (
+            {} if self._copied is None else {"copied": self._copied}
+        )
+
+
+def _times(files: Sequence[StepFile]) -> dict[int, float]:
+    """Step -> modification time of its newest file."""
+    found: dict[int, float] = {}
+    for file in files:
+        with suppress(OSError):
+            found[file.step] = max(found.get(file.step, 0.0), file.path.stat().st_mtime)
+    return found
+
+
+def _mark(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns]

@@ -1,0 +1,1 @@
+"""Collector `areal_rollouts`: see `collector`."""

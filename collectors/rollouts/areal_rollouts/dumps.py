@@ -1,0 +1,194 @@
+"""AReaL's dumps of trajectories: `rollout/{tail_version}/{task_id}.jsonl`, a line per sample of a finished task.
+
+Written once, when the whole task is over and before it is accepted or rejected (1.0.4: infra/workflow_executor.py,
+`_dump_trajectory`). So the file's time is when its group was complete, and no line has another.
+
+- `head_version` is the least over all tokens of the task, and the prompt's tokens have version -1: it is read where it
+  is a version, which it is not as the workflows come. `tail_version` is the task's newest.
+- Task ids begin anew in every process, so they name nothing without the version's folder; of several ranks that append
+  to one file the second sample of an index is told apart by ``#2``.
+
+Files are many (one a task), so the cursor holds, of each of the newest folders, how far in time it was read and what
+was written near that.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import jsonl, slim
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import whole
+from collectors.model import Limits, Purpose, Rollout
+from collectors.transport import rest
+
+FOLDERS: Mapping[str, Purpose] = {"rollout": "train", "eval-rollout": "eval"}
+# A task that ends late is dumped under its own tokens' version; older folders are not looked at again.
+OPEN_VERSIONS = 8
+# A file is written sample by sample.
+QUIET_SECONDS, SKEW_SECONDS = 3.0, 60.0
+# Another host's file may be seen that much after later ones (a cluster file system keeps its listings).
+SLACK_NS = 120 * 10**9
+LISTED_MAX = 50_000
+# Texts of a group of 64 at 200,000 tokens each are some 50 MB.
+FILE_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Dumps:
+    """What one call read. ``cursor`` is the next one's: ``{folder: {floor, versions: {version: [mark, near]}}}``."""
+
+    cursor: dict[str, Any]
+    left: Limits
+    rollouts: list[Rollout] = field(default_factory=list)
+    rows: int = 0
+    taken: int = 0
+    more: bool = False
+    dropped: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    at_ns: int
+    size: int
+
+
+def versions(folder: Path) -> list[int]:
+    """The versions that have a folder, ascending."""
+    try:
+        with os.scandir(folder) as found:
+            names = [entry.name for entry in islice(found, LISTED_MAX)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 12)
+
+
+def shows(folder: Path) -> bool:
+    """Is there a sample of AReaL in one of its first files?"""
+    for version in versions(folder)[:3]:
+        # Long ago for every file: what is still being written may be looked at.
+        for file in islice(_settled(folder / str(version), 0.0), 3):
+            with file.path.open("rb") as opened:
+                row = jsonl.parse(slim.cut(opened.readline(FILE_BYTES)))
+            if row is not None and {"task_id", "sample_idx", "tail_version"} <= row.keys():
+                return True
+    return False
+
+
+def read(root: Path, cursor: Mapping[str, Any], limits: Limits, now: float) -> Dumps:
+    """Samples of tasks that were dumped since ``cursor``, oldest version first.
+
+    Raises:
+        OSError: a folder that may not be entered.
+    """
+    found = Dumps({name: dict(one) for name, one in cursor.items()}, limits)
+    for name in FOLDERS:
+        _read_folder(root / name, name, now, found)
+    return found
+
+
+def _read_folder(folder: Path, name: str, now: float, found: Dumps) -> None:
+    kept = found.cursor.get(name, {"floor": 0, "versions": {}})
+    there = versions(folder)
+    marks: dict[str, Any] = {}
+    # A run that goes back writes to older folders again: the floor comes down with the newest.
+    floor = min(kept["floor"], max(there, default=0))
+    for version in there:
+        if version < floor:
+            continue
+        place = kept["versions"].get(str(version), [0, {}])
+        marks[str(version)] = _read_version(folder / str(version), name, place, now, found)
+        if version not in there[-OPEN_VERSIONS:] and not found.more:
+            del marks[str(version)]
+            floor = version + 1
+    if there:
+        found.cursor[name] = {"floor": floor, "versions": marks}
+
+
+def _read_version(folder: Path, name: str, place: list[Any], now: float, found: Dumps) -> list[Any]:
+    """Files of one version in the order of their times; where the next call goes on."""
+    mark, near = int(place[0]), dict(place[1])
+    for file in sorted(_settled(folder, now), key=lambda one: (one.at_ns, one.path.name)):
+        if file.at_ns < mark - SLACK_NS or near.get(file.path.name) == [file.at_ns, file.size]:
+            continue
+        if found.more or not _read_file(file, name, found):
+            found.more = True
+            break
+        mark = max(mark, file.at_ns)
+        near[file.path.name] = [file.at_ns, file.size]
+    return [mark, {task: seen for task, seen in near.items() if seen[0] >= mark - SLACK_NS}]
+
+
+def _settled(folder: Path, now: float) -> Iterator[_File]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in islice(entries, LISTED_MAX):
+                if entry.name.endswith(".jsonl") and entry.name[:-6].isdigit() and entry.is_file():
+                    status = entry.stat()
+                    if not -SKEW_SECONDS < now - status.st_mtime < QUIET_SECONDS:
+                        yield _File(folder / entry.name, status.st_mtime_ns, status.st_size)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _read_file(file: _File, name: str, found: Dumps) -> bool:
+    """Take a file whole; False when it does not fit into what this call may still take."""
+    if found.rows and found.taken + file.size > found.left.tail_bytes:
+        return False
+    with file.path.open("rb") as opened:
+        lines = opened.read(FILE_BYTES).splitlines(keepends=True)
+    if found.rows and found.rows + len(lines) > found.left.tail_rows:
+        return False
+    seen: Counter[int] = Counter()
+    for line in lines:
+        _take(line, file, name, seen, found)
+    found.rows, found.taken = found.rows + len(lines), found.taken + file.size
+    if file.size > FILE_BYTES:
+        _drop(f"{file.path.name} is larger than {FILE_BYTES} bytes", found)
+    return True
+
+
+def _drop(why: str, found: Dumps) -> None:
+    found.dropped, found.why = found.dropped + 1, found.why or why
+
+
+def _take(line: bytes, file: _File, name: str, seen: Counter[int], found: Dumps) -> None:
+    row = jsonl.parse(slim.cut(line))
+    one = _rollout(row, file, name, seen) if row is not None else None
+    if one is not None:
+        found.rollouts.append(one)
+    elif line.endswith(b"\n"):
+        # One without its end may still be written: the file's time will tell.
+        _drop(f"a line of {file.path.name} is no sample of AReaL", found)
+
+
+def _rollout(row: Mapping[str, Any], file: _File, name: str, seen: Counter[int]) -> Rollout | None:
+    task, index, tail = rest.text(row.get("task_id"), 40), whole(row.get("sample_idx")), whole(row.get("tail_version"))
+    if not task or index is None or tail is None:
+        return None
+    seen[index] += 1
+    again = f"#{seen[index]}" if seen[index] > 1 else ""
+    group = f"{'eval ' if FOLDERS[name] == 'eval' else ''}{tail}/{task}{again}"
+    length, prompt = whole(row.get("seqlen")), whole(row.get("prompt_len"))
+    answered = length - prompt if length is not None and prompt is not None and prompt <= length else None
+    at = file.at_ns / 1e9
+    return Rollout(
+        f"{group}/{index}",
+        group_id=group,
+        purpose=FOLDERS[name],
+        version_start=whole(row.get("head_version")),
+        version_finish=tail,
+        finished_at=at,
+        scored_at=at,
+        group_complete_at=at,
+        prompt_tokens=prompt,
+        response_tokens=answered,
+        loss_tokens=answered,
+        reward=number(row.get("reward")),
+    )

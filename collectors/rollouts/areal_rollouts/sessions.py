@@ -1,0 +1,83 @@
+"""AReaL's session traces as rollouts: `session_tracer/**/sessions-r{rank}.jsonl`, a line per sample when it is over.
+
+Times and fate of each sample, and no version, token or reward (1.0.4: utils/perf_tracer.py, `SessionRecord.to_dict`).
+Lines come in blocks of `flush_threshold` (256), so the newest are late.
+
+`accepted` goes to the trainer, and when is not told. `rejected` is the run's own filter (`should_accept_fn`): which one
+is not told, so ``surplus``; a workflow that returned nothing or raised is ``env_error``.
+
+Task and session ids begin anew with every process, and the file is appended to: a session that was submitted later and
+has a lower id begins another life, which is part of its ids.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from collectors.formats.shapes import mapping, objects, whole
+from collectors.model import Exit, Rollout, Span, SpanKind
+from collectors.transport import rest
+
+SPANS_MAX = 2_000
+_KINDS: Mapping[str, SpanKind] = {"generate": "generate", "toolcall": "tool", "reward": "scoring"}
+_EXITS: Mapping[str, Exit] = {"rejected": "surplus", "dropped": "surplus", "failed": "env_error"}
+NOTHING_RETURNED = "returned_none"
+STATUSES = ("accepted", "pending", *_EXITS)
+
+Lives = dict[str, Any]
+"""Of one file: ``{life, id, at (the newest session's), began (first of this life)}``; JSON-able."""
+
+
+def new_lives() -> Lives:
+    """Before the first line."""
+    return {"life": 0, "id": -1, "at": 0.0, "began": 0.0}
+
+
+def rollout(row: Mapping[str, Any], lives: Lives, *, sampled: bool) -> Rollout | None:
+    """A session's record; None for what is none. ``lives`` is changed in place."""
+    task, session, at = whole(row.get("task_id")), whole(row.get("session_id")), rest.epoch(row.get("submit_ts"))
+    status = row.get("status")
+    if task is None or session is None or at is None or status not in STATUSES:
+        return None
+    where = f"{rest.text(row.get('role'), 40)} r{whole(row.get('rank')) or 0}.{_life(session, at, lives)}".strip()
+    spans = sorted(_spans(row), key=lambda one: one.start)
+    reason = rest.text(row.get("reason"), 200)
+    told = mapping(row, "phases")
+    return Rollout(
+        f"{where} session {session}",
+        group_id=f"{where} task {task}",
+        dispatched_at=at,
+        started_at=min((one.start for one in spans), default=None),
+        finished_at=_end(spans, "generate", "tool"),
+        scored_at=_end(spans, "scoring"),
+        group_complete_at=rest.epoch(row.get("finalized_ts")),
+        turn_count=len(objects(told.get("generate"))) or None,
+        # A phase that never ran is left out, and so is one that the workflow does not trace.
+        tool_calls=len(objects(told.get("toolcall"))) or None,
+        exit="env_error" if reason == NOTHING_RETURNED else _EXITS.get(status),
+        error=reason or (status if status in _EXITS else ""),
+        sampled=sampled,
+        spans=tuple(spans[:SPANS_MAX]),
+    )
+
+
+def _life(session: int, at: float, lives: Lives) -> int:
+    """Which life of the process a session is of; stragglers of the one before come late."""
+    if at > lives["at"]:
+        if session < lives["id"]:
+            lives.update(life=lives["life"] + 1, began=at)
+        lives.update(id=session, at=at)
+    elif at < lives["began"] and session > lives["id"]:
+        return int(lives["life"]) - 1
+    return int(lives["life"])
+
+
+def _spans(row: Mapping[str, Any]) -> Iterator[Span]:
+    for phase, kind in _KINDS.items():
+        for one in objects(mapping(row, "phases").get(phase)):
+            start = rest.epoch(one.get("start_ts", one.get("start")))
+            if start is not None:
+                yield Span(kind, start, rest.epoch(one.get("end_ts", one.get("end"))))
+
+
+def _end(spans: list[Span], *kinds: SpanKind) -> float | None:
+    return max((one.end for one in spans if one.kind in kinds and one.end is not None), default=None)

@@ -1,0 +1,1 @@
+"""Collector `miles_rollouts`: see `collector`."""

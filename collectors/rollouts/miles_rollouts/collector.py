@@ -1,0 +1,226 @@
+"""Rollouts of miles runs with `--dump-details DIR`: what became of each sample, and which were trained.
+
+`DIR/dashboard/trajectories/*.jsonl` (with `--use-miles-dashboard`: hourly files of lifecycle events, `events`)
+tell times, turns and the engines' versions as they happen; `DIR/trajectory/N.jsonl` (conversations only, written whole
+before rollout N is trained; `eval_N.jsonl` of evaluations) tells rewards and that rollout N trained them (31f1ca961).
+Versions count the updates of the engines from 1, so that rollout N is trained from version N + 1: told unless the run
+was resumed or the engines' own versions fall far behind (updates of several rollouts at once).
+
+Does not know: lengths of prompts, scoring, which groups were dropped as stale or for their rewards.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import jsonl
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import mapping, whole
+from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
+from collectors.rollout_files.rows import Line, lines
+from collectors.rollout_files.step_files import Look, Part, StepFile, follow, listed
+from collectors.rollout_files.verbs import begins
+from collectors.rollout_signals import gives, lacks
+from collectors.rollouts.miles_rollouts.events import ABORTED, TRUNCATED, Attempts
+from collectors.transport import bytetail
+
+LOOKED_FOR = "dashboard/trajectories/*.jsonl or trajectory/N.jsonl of miles' --dump-details"
+EVENTS, CONVERSATIONS, META = "dashboard/trajectories", "trajectory", "dashboard/meta.json"
+META_BYTES = 256 << 10
+# Of the hourly files: the clocks of two processes may put a late event into the hour before.
+OPEN_HOURS = 3
+
+_EVENT = re.compile(rb'\{"ts": ?[0-9.e+]+, ?"kind": ?"')
+_CONVERSATION = re.compile(rb'\{"sample_index": ?')
+_TRAINED = re.compile(r"(\d{1,12})\.jsonl")
+_EVALUATED = re.compile(r"eval_(\d{1,12})\.jsonl")
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the dashboard's meta.json tells, and the newest version that events told of."""
+
+    group_size: int | None = None
+    started: float | None = None
+    resumed: bool = False
+    newest: int | None = None
+
+
+def _hours(path: Path) -> list[Path]:
+    """The streams of events, oldest first; a single file before there were hours (legacy)."""
+    single, folder = path / f"{EVENTS}.jsonl", path / EVENTS
+    hours = sorted(one for one in folder.iterdir() if one.suffix == ".jsonl") if folder.is_dir() else []
+    return [*([single] if single.is_file() else []), *hours]
+
+
+def _conversations(path: Path) -> list[StepFile]:
+    folder = path / CONVERSATIONS
+    found = listed(folder, _TRAINED, "train", path) + listed(folder, _EVALUATED, "eval", path)
+    return found if any(begins(one.path, _CONVERSATION) for one in (*found[:1], *found[-1:])) else []
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """What is newly known of rollouts: first what happened, then what was trained.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    try:
+        path.stat()
+        hours, files = _hours(path), _conversations(path)
+        if not hours and not files and not cursor:
+            raise ScrapeError("not_a_run", f"no rollouts in {path.name}: looked for {LOOKED_FOR}")
+        run = _run(path, files)
+        events = _events(hours, cursor.get("events", {}), limits, run)
+        left = replace(limits, tail_rows=limits.tail_rows - events.rows, tail_bytes=limits.tail_bytes - events.taken)
+        known: Mapping[str, Any] = cursor.get("trajectory", {})
+        # What happened comes before what was made of it, in a back-fill too.
+        told = Reading(cursor=known) if events.more else follow(files, known, left, now, lambda look: _read(look, run))
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
+    return Reading(
+        rollouts=(*events.rollouts, *told.rollouts),
+        facts=told.facts,
+        gaps=told.gaps,
+        cursor={"events": events.cursor, "trajectory": told.cursor},
+        more=events.more or told.more,
+        dropped=events.dropped + told.dropped,
+        why_dropped=events.why or told.why_dropped,
+        samples_scraped=events.rows + told.samples_scraped,
+    )
+
+
+def _run(path: Path, files: list[StepFile]) -> _Run:
+    try:
+        with (path / META).open("rb") as file:
+            meta = jsonl.parse(file.read(META_BYTES)) or {}
+    except OSError:
+        return _Run()
+    started = number(meta.get("start_ts"))
+    # Each start writes the file anew; a rollout that is older than the start was of another life.
+    first = files[0].path.stat().st_mtime if files and started is not None else None
+    resumed = first is not None and started is not None and first < started
+    return _Run(whole(mapping(meta, "args").get("n_samples_per_prompt")), started, resumed)
+
+
+@dataclass(slots=True)
+class _Events:
+    rollouts: list[Rollout] = field(default_factory=list)
+    cursor: dict[str, Any] = field(default_factory=dict)
+    rows: int = 0
+    taken: int = 0
+    more: bool = False
+    dropped: int = 0
+    why: str = ""
+
+
+def _events(hours: list[Path], cursor: Mapping[str, Any], limits: Limits, run: _Run) -> _Events:
+    """Events appended since ``cursor``: ``{hours: {name: cursor}, known, newest}``."""
+    found, attempts = _Events(), Attempts(cursor.get("known", {}), run.group_size)
+    attempts.newest = whole(cursor.get("newest"))
+    places: dict[str, Any] = dict(cursor.get("hours", {}))
+    oldest = min(places, default="")
+    for file in hours:
+        if (places and file.name < oldest and file.name not in places) or found.more:
+            continue
+        left = replace(limits, tail_rows=limits.tail_rows - found.rows, tail_bytes=limits.tail_bytes - found.taken)
+        if left.tail_rows <= 0 or left.tail_bytes <= 0:
+            found.more = True
+            continue
+        _take(bytetail.read(file, places.get(file.name, {}), left), file, places, attempts, found)
+    names = sorted(places)[-OPEN_HOURS:]
+    run.newest = attempts.newest
+    found.cursor = {"hours": {name: places[name] for name in names}, "known": attempts.known(), "newest": run.newest}
+    found.rollouts = attempts.rollouts()
+    return found
+
+
+def _take(read: bytetail.Lines, file: Path, places: dict[str, Any], attempts: Attempts, found: _Events) -> None:
+    places[file.name] = read.cursor
+    found.more, found.rows = read.more, found.rows + len(read.lines)
+    found.taken += sum(len(line) for _, line in read.lines)
+    found.dropped, found.why = found.dropped + read.dropped, found.why or read.why
+    for offset, line in read.lines:
+        event = jsonl.parse(line)
+        if event is None or not attempts.take(event):
+            found.dropped += 1
+            found.why = found.why or f"the line at byte {offset} of {file.name} is no event of a trajectory"
+
+
+def _read(look: Look, run: _Run) -> Part:
+    return lines(look, lambda line: rollout(line, look.file, run), "conversation of miles")
+
+
+def rollout(line: Line, file: StepFile, run: _Run) -> Rollout | None:
+    """A row as a rollout: what it says is added to what the events told of the same sample."""
+    row = line.row
+    sample, group, status = whole(row.get("sample_index")), whole(row.get("group_index")), row.get("status")
+    if sample is None or not isinstance(status, str):
+        return None
+    trained, prefix = file.purpose == "train", "" if file.purpose == "train" else f"{file.path.stem}/"
+    # A sample of several turns may have several rows, so that rows are not counted.
+    size = run.group_size if trained else None
+    return Rollout(
+        rollout_id=f"{prefix}{sample}",
+        group_id=f"{prefix}{group}" if group is not None else "",
+        group_size=size,
+        group_complete_at=line.at if size is None else None,
+        purpose=file.purpose,
+        consumptions=(Consumption(_version(file, line.at, run), line.at),) if trained else (),
+        finished_at=None if trained else line.at,
+        scored_at=None if trained else line.at,
+        reward=number(row.get("reward")),
+        truncated=status == TRUNCATED if status != ABORTED else None,
+    )
+
+
+def _version(file: StepFile, at: float, run: _Run) -> int | None:
+    """The engines' version just before a rollout is trained; None where counting rollouts does not tell it."""
+    version = file.step + 1
+    behind = run.newest is not None and run.newest < version // 2
+    later = run.resumed and run.started is not None and at >= run.started
+    return None if behind or later else version
+
+
+def matches_path(path: Path) -> str | None:
+    """The stream of events, or the first file of conversations."""
+    try:
+        hours, files = _hours(path), _conversations(path)
+    except OSError:
+        return None
+    if hours and begins(hours[0], _EVENT):
+        return f"{hours[0].relative_to(path).as_posix()} of miles' dashboard"
+    return f"{files[0].name} in {CONVERSATIONS}/ of miles" if files else None
+
+
+TELLS = (
+    "group_id",
+    "reward",
+    "response_tokens",
+    "version_start",
+    "version_finish",
+    "token_versions",
+    "consumptions",
+    "dispatched_at",
+    "started_at",
+    "finished_at",
+    "exit",
+    "failures",
+    "turns",
+    "parts",
+)
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+
+COLLECTOR = Collector(
+    name="miles_rollouts",
+    actor="generator",
+    reads="rollouts of miles runs (lifecycle events and conversations of --dump-details)",
+    versions="31f1ca961 (2026-08) by source",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
+)

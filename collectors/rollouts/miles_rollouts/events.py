@@ -1,0 +1,196 @@
+"""miles' stream of lifecycle events as rollouts: what a sample did, attempt by attempt (miles/dashboard/hooks.py:170).
+
+``{ts, kind, sample_index, group_index, turn, weight_version, detail}``: an attempt begins (and waits for a slot), its
+first generation begins, generations and tools follow as pairs per turn (-1: the attempt's own), it ends with a status.
+A record is told as far as it is known whenever there is news of it, so that the last word on it is whole.
+
+What is known of samples under way is kept in the cursor; of an aborted one too, for a partial rollout goes on later.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import whole
+from collectors.model import Rollout, Span, Turn
+from collectors.transport import rest
+
+# Samples under way that are remembered, and what is remembered of one: the cursor is stored with every look.
+MAX_SAMPLES, MAX_SPANS, MAX_TURNS = 4_000, 24, 200
+KINDS = frozenset({"attempt_start", "gen_start", "gen_end", "tool_start", "tool_end", "attempt_end"})
+ABORTED, TRUNCATED, FAILED = "aborted", "truncated", "failed"
+
+# Aborted samples are taken up again before any other begins; one that was not by then, and so long after, never is.
+GIVEN_UP_SECONDS = 300.0
+
+Known = dict[str, dict[str, Any]]
+"""Sample -> ``at`` (dispatched), ``on`` (first generation), ``spans`` as in `Span`, ``turns`` as version and tokens,
+``tries`` (attempts), ``late``: the version of its last turn is yet to be told, ``left``: when it was
+aborted, ``group``."""
+
+
+class Attempts:
+    """Samples under way, in the order they began."""
+
+    def __init__(self, known: Mapping[str, dict[str, Any]], group_size: int | None) -> None:
+        # A copy all the way down: the cursor that was given stays as it is.
+        self._known: Known = copy.deepcopy(dict(known))
+        aborted = sorted((one["left"], key) for key, one in known.items() if one["left"] is not None)
+        self._aborted = {key: left for left, key in aborted}
+        self._group_size = group_size
+        self._told: dict[str, Rollout] = {}
+        self.newest: int | None = None
+
+    def take(self, event: Mapping[str, Any]) -> bool:
+        """One event; False for what is none."""
+        kind, ts, sample = event.get("kind"), number(event.get("ts")), whole(event.get("sample_index"))
+        if kind not in KINDS or ts is None or sample is None:
+            return False
+        key, fresh = str(sample), str(sample) not in self._known
+        one = self._known.setdefault(key, copy.deepcopy(_UNKNOWN))
+        group, version = whole(event.get("group_index")), _digits(event.get("weight_version"))
+        one["group"] = group if group is not None else one["group"]
+        self.newest = max((told for told in (self.newest, version) if told is not None), default=None)
+        if kind == "attempt_start":
+            self._begins(key, ts, fresh=fresh)
+        _note(one, str(kind), ts, event)
+        status = str(event.get("detail", "")) if kind == "attempt_end" else None
+        if status == ABORTED:
+            one["left"] = self._aborted[key] = ts
+            _open(one["spans"], "suspended", ts)
+        self._told[key] = _rollout(key, one, self._group_size)
+        if status is not None and status != ABORTED:
+            self._told[key] = _left(self._told[key], ts, status)
+            del self._known[key]
+        return True
+
+    def _begins(self, key: str, ts: float, *, fresh: bool) -> None:
+        """An attempt begins: one that was aborted goes on, or a new one, before which those given up are told."""
+        self._known[key]["left"] = None
+        self._aborted.pop(key, None)
+        while fresh and self._aborted:
+            oldest, left = next(iter(self._aborted.items()))
+            if left > ts - GIVEN_UP_SECONDS:
+                return
+            del self._aborted[oldest]
+            one = self._known.pop(oldest)
+            _close(one["spans"], "suspended", left)
+            self._told[oldest] = _left(_rollout(oldest, one, self._group_size), left, ABORTED)
+
+    def known(self) -> Known:
+        """For the cursor: the newest ones."""
+        return dict(list(self._known.items())[-MAX_SAMPLES:])
+
+    def rollouts(self) -> list[Rollout]:
+        """What is newly known."""
+        return list(self._told.values())
+
+
+_UNKNOWN: dict[str, Any] = {
+    "at": None, "on": None, "spans": [], "turns": [], "tries": 0, "late": False, "left": None, "group": None,
+}  # fmt: skip
+
+
+def _rollout(key: str, one: dict[str, Any], group_size: int | None) -> Rollout:
+    group = one["group"]
+    turns: list[list[int | None]] = one["turns"]
+    told = [version for version, _ in turns if version is not None]
+    tokens = [count for _, count in turns if count is not None]
+    whole_told = bool(turns) and len(told) == len(tokens) == len(turns)
+    return Rollout(
+        rollout_id=key,
+        group_id=str(group) if group is not None else "",
+        group_size=group_size if group is not None else None,
+        attempt=one["tries"] or None,
+        purpose="train",
+        version_start=told[0] if told else None,
+        token_versions=_token_versions(turns) if whole_told else (),
+        dispatched_at=one["at"],
+        started_at=one["on"],
+        response_tokens=sum(tokens) if turns and len(tokens) == len(turns) else None,
+        turns=tuple(Turn(version=version) for version, _ in turns),
+        turn_count=len(turns) or None,
+        spans=_spans(one),
+    )
+
+
+def _left(rollout: Rollout, ts: float, status: str) -> Rollout:
+    versions = [turn.version for turn in rollout.turns if turn.version is not None]
+    return replace(
+        rollout,
+        finished_at=ts,
+        version_finish=versions[-1] if versions else None,
+        truncated=status == TRUNCATED if status else None,
+        exit="aborted_oversample" if status == ABORTED else None,
+        error=FAILED if status == FAILED else "",
+    )
+
+
+def _token_versions(turns: list[list[int | None]]) -> tuple[tuple[int, int], ...]:
+    runs = groupby(turns, key=lambda turn: turn[0])
+    return tuple((version or 0, sum(tokens or 0 for _, tokens in run)) for version, run in runs)
+
+
+def _spans(one: dict[str, Any]) -> tuple[Span, ...]:
+    return tuple(Span(*span) for span in one["spans"])
+
+
+def _note(one: dict[str, Any], kind: str, ts: float, event: Mapping[str, Any]) -> None:
+    """Add an event to what is known of a sample."""
+    version, tokens = _digits(event.get("weight_version")), _digits(event.get("detail"))
+    spans: list[list[Any]] = one["spans"]
+    if one["late"]:
+        # The multi-turn function tells a turn's end before it takes over the engine's answer, version included.
+        one["turns"][-1][0], one["late"] = version, False
+        last = next((span for span in reversed(spans) if span[0] == "generate"), None)
+        if last is not None and last[3] is None:
+            last[3] = version
+    if kind == "attempt_start":
+        one["at"], one["tries"] = one["at"] if one["at"] is not None else ts, one["tries"] + 1
+        _close(spans, "suspended", ts)
+        _open(spans, "queued", ts)
+    elif kind == "gen_start":
+        one["on"] = one["on"] if one["on"] is not None else ts
+        _close(spans, "queued", ts)
+        if spans and spans[-1][0] == "generate" and spans[-1][2] is None:
+            spans.pop()  # the attempt's own mark: its turns follow, with their own times
+        _open(spans, "generate", ts)
+    elif kind == "gen_end":
+        one["late"] = tokens is not None
+        _close(spans, "generate", ts, None if one["late"] else version)
+        one["turns"] = [*one["turns"], [None if one["late"] else version, tokens]][:MAX_TURNS]
+    elif kind == "tool_start":
+        _open(spans, "tool", ts)
+    elif kind == "tool_end":
+        _close(spans, "tool", ts)
+    else:
+        _ended(one, ts, version)
+
+
+def _ended(one: dict[str, Any], ts: float, version: int | None) -> None:
+    """An attempt's end ends what is open; a generation that told no turns was one."""
+    if any(span[0] == "generate" and span[2] is None for span in one["spans"]):
+        one["turns"] = [*one["turns"], [version, None]][:MAX_TURNS]
+    for kind in {span[0] for span in one["spans"] if span[2] is None}:
+        _close(one["spans"], kind, ts, version if kind == "generate" else None)
+
+
+def _open(spans: list[list[Any]], kind: str, ts: float) -> None:
+    if len(spans) < MAX_SPANS:
+        spans.append([kind, ts, None, None])
+
+
+def _close(spans: list[list[Any]], kind: str, ts: float, version: int | None = None) -> None:
+    for span in reversed(spans):
+        if span[0] == kind and span[2] is None:
+            span[2], span[3] = ts, version
+            return
+
+
+def _digits(value: Any) -> int | None:
+    """Versions and counts are told as texts, empty when they are not known."""
+    text = rest.text(value, 20)
+    return int(text) if text.isascii() and text.isdigit() else None

@@ -1,0 +1,1 @@
+"""Collector `trl_completions`: see `collector`."""

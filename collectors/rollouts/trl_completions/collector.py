@@ -1,0 +1,136 @@
+"""Completions of TRL's GRPOTrainer: `completions/completions_NNNNN.parquet`, written with `log_completions=True`.
+
+A file is the batch that was generated last when step N was logged (TRL 1.16.0, trainer/grpo_trainer.py:3312): trained
+by step N, from the weights of step N - 1, which made it too. A batch that is trained again (`num_iterations`,
+`steps_per_generation`) is written again, and is the same rollouts then. With `logging_steps` above 1 only every such
+batch is written: those rollouts are a sample, and nothing is counted from them.
+
+Does not know: lengths in tokens, truncation, times but the file's own, weights of reward functions other than 1 (the
+sum of their columns is the reward). An evaluation's rows replace a training step's where both log at one step.
+"""
+
+import re
+from pathlib import Path
+
+from collectors.formats import parquet
+from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
+from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.verbs import tail_of, with_parquet
+from collectors.rollout_signals import gives, lacks
+from collectors.rollouts.trl_completions import groups as trl_completions_groups
+
+FOLDER = "completions"
+LOOKED_FOR = "completions/completions_NNNNN.parquet of TRL"
+# A batch of 16,384 completions of 32,000 characters; more than that is no step's file.
+FILE_BYTES = 1 << 30
+
+_FILE = re.compile(r"completions_(\d{5,12})\.parquet")
+
+
+def find(path: Path) -> list[StepFile]:
+    """The files of a run's output folder, or of its folder of completions."""
+    if path.is_file():
+        match = _FILE.fullmatch(path.name)
+        return [StepFile(int(match[1]), path, path.name)] if match else []
+    return listed(path / FOLDER, _FILE, root=path) or listed(path, _FILE)
+
+
+def _read(look: Look, steps: list[int]) -> Part:
+    file = look.file
+    if file.path.stat().st_size > FILE_BYTES:
+        return Part(dropped=1, why=f"{file.path.name} is larger than {FILE_BYTES} bytes")
+    with parquet.opened(file.path) as table:
+        batch = trl_completions_groups.read(table)
+    begin = int(look.place.get("row", 0))
+    end = _end(begin, begin + look.rows, len(batch.rows), batch.group_size)
+    first = _first(look, batch.print)
+    # The step before it was logged too: this is all that was trained between the two.
+    sampled = file.step - max((step for step in steps if step < file.step), default=0) > 1
+    rollouts = [_rollout(batch, index, first, look, sampled) for index in range(begin, end)]
+    part = Part(rollouts, len(rollouts), file.path.stat().st_size, {"row": end}, end == len(batch.rows))
+    return part
+
+
+def _end(begin: int, most: int, rows: int, size: int) -> int:
+    """Where this look stops: at a group's end, if one fits."""
+    return min(rows, max(most - most % size, begin + size) if most < rows and most - begin >= size else most)
+
+
+def _first(look: Look, seal: str) -> int:
+    """The step that these rows were made for: an earlier one when they are trained again."""
+    last, memory = look.memory.get("print"), look.memory
+    if seal != last or look.file.step < memory["step"]:
+        memory |= {"print": seal, "step": look.file.step}
+    return int(memory["step"])
+
+
+def _rollout(batch: trl_completions_groups.Batch, index: int, first: int, look: Look, sampled: bool) -> Rollout:
+    row, version = batch.rows[index], max(0, first - 1)
+    made = None if sampled else version
+    return Rollout(
+        rollout_id=f"{first}/{index}",
+        group_id=f"{first}/g{index // batch.group_size}",
+        group_size=batch.group_size,
+        purpose="train",
+        version_dispatched=made,
+        version_start=made,
+        version_finish=made,
+        consumptions=(Consumption(max(0, look.file.step - 1), look.at),),
+        turn_count=row.turns,
+        tool_calls=row.tool_calls,
+        reward=row.reward,
+        advantage=row.advantage,
+        sampled=sampled,
+    )
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Rollouts of the steps whose completions were written since ``cursor``.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing`` (also when pyarrow is not installed).
+    """
+    steps: list[int] = []
+
+    def noted(folder: Path) -> list[StepFile]:
+        files = with_parquet(find)(folder)
+        steps.extend(file.step for file in files)
+        return files
+
+    return tail_of(noted, lambda look: _read(look, steps), LOOKED_FOR, path, cursor, limits, now)
+
+
+def matches_path(path: Path) -> str | None:
+    """The newest file of completions."""
+    try:
+        found = find(path)
+        if found and parquet.looks_like(found[-1].path):
+            return f"{found[-1].name} of TRL" + ("" if parquet.installed() else f" ({parquet.INSTALL})")
+    except OSError:
+        pass
+    return None
+
+
+TELLS = (
+    "group_id",
+    "reward",
+    "version_dispatched",
+    "version_start",
+    "version_finish",
+    "turns",
+    "tool_calls",
+    "consumptions",
+)
+"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+
+COLLECTOR = Collector(
+    name="trl_completions",
+    actor="generator",
+    reads="completions of TRL GRPO runs (completions/*.parquet; needs rollscope[parquet])",
+    versions="TRL 1.16.0 by source and recorded files",
+    tail=tail,
+    matches_path=matches_path,
+    looks_for=(LOOKED_FOR,),
+    gives=gives(*TELLS),
+    hints=lacks(*TELLS),
+)

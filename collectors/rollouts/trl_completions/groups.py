@@ -1,0 +1,107 @@
+"""One file of TRL's completions as groups: where groups begin, which columns are rewards, whether it is a repetition.
+
+The file says none of it: rows are in the order of generation, `num_generations` of one prompt after another, and
+columns of users' own (`log_extra`) follow those of the reward functions (TRL 1.16.0, trainer/grpo_trainer.py:3342).
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+from collectors.formats.jsonl import number
+from collectors.formats.parquet import Table
+
+PROMPT, COMPLETION, ADVANTAGE = "prompt", "completion", "advantage"
+ROLES = "completion.list.element.role"
+# Advantages are single precision: two of one group that differ by less were equal before they were stored.
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One completion: its reward is the sum of the reward functions' columns that are not NaN."""
+
+    reward: float | None
+    advantage: float | None
+    turns: int | None
+    tool_calls: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A file's rows. ``group_size``: rows per group; ``print``: a hash that only the same rows have."""
+
+    rows: Sequence[Row]
+    group_size: int
+    print: str
+
+
+def read(table: Table) -> Batch:
+    """The whole file, without its texts: prompts are hashed in memory, completions are not decoded.
+
+    Raises:
+        ScrapeError: ``garbage``.
+    """
+    names = [name for name in table.numeric if name not in ("step", ADVANTAGE)]
+    roles = [ROLES] if ROLES in table.leaves() else []
+    wanted = [name for name in (PROMPT, ADVANTAGE) if name in table.columns]
+    prompts: list[bytes] = []
+    found: list[Mapping[str, Any]] = []
+    for one in table.read([*wanted, *names, *roles]):
+        prompts.append(hashlib.blake2b(repr(one.pop(PROMPT, None)).encode(), digest_size=8).digest())
+        found.append({**one, COMPLETION: _roles(one.get(COMPLETION))})
+    size = group_size(prompts)
+    rewarded = reward_columns(names, found, size)
+    rows = [_row(one, rewarded) for one in found]
+    texts = [table.size(leaf) for leaf in table.leaves() if leaf.startswith(COMPLETION)]
+    seal = repr((texts, prompts, [(one.reward, one.advantage) for one in rows])).encode()
+    return Batch(rows, size, hashlib.blake2b(seal, digest_size=8).hexdigest())
+
+
+def group_size(prompts: Sequence[bytes]) -> int:
+    """Rows per group: the greatest number that divides every run of one prompt (a prompt may be drawn twice)."""
+    return math.gcd(*(len(list(run)) for _, run in groupby(prompts)))
+
+
+def reward_columns(names: Sequence[str], rows: Sequence[Mapping[str, Any]], size: int) -> list[str]:
+    """The columns of reward functions: the longest run of first columns whose sums order groups as advantages do.
+
+    All of them when none does (weighted functions, or an estimator that is not relative to the group).
+    """
+    for many in range(len(names), 0, -1):
+        sums = [_sum(row, names[:many]) for row in rows]
+        if all(_agree(sums[at : at + size], rows[at : at + size]) for at in range(0, len(rows), size)):
+            return list(names[:many])
+    return list(names)
+
+
+def _agree(sums: Sequence[float | None], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Within a group a higher reward has a higher advantage, an equal one an equal advantage."""
+    pairs = [(reward, gain) for reward, row in zip(sums, rows, strict=True)
+             if reward is not None and (gain := number(row.get(ADVANTAGE))) is not None]  # fmt: skip
+    pairs.sort()
+    steps = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(pairs)]
+    return all((reward > EPSILON) == (gain > EPSILON) and gain > -EPSILON for reward, gain in steps)
+
+
+def _sum(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    told = [value for name in names if (value := number(row.get(name))) is not None]
+    return math.fsum(told) if told else None
+
+
+def _row(one: Mapping[str, Any], rewarded: Sequence[str]) -> Row:
+    roles = one[COMPLETION]
+    return Row(
+        _sum(one, rewarded),
+        number(one.get(ADVANTAGE)),
+        sum(role == "assistant" for role in roles) if roles is not None else None,
+        sum(role == "tool" for role in roles) if roles is not None else None,
+    )
+
+
+def _roles(messages: Any) -> list[Any] | None:
+    """Who spoke, of a completion that is a conversation; None for a plain text."""
+    return [one.get("role") for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else None

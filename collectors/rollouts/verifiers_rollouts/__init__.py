@@ -1,0 +1,1 @@
+"""Collector `verifiers_rollouts`: see `collector`."""

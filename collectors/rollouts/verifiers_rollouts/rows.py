@@ -1,0 +1,272 @@
+"""One saved episode of verifiers as rollouts: one per trace, for rewards, advantages and batches are per trace.
+
+Source: verifiers 0.4.0 (v1/trace.py, graph.py, episode.py, errors.py) and prime-rl 559b4477 (dispatcher.py,
+`emit_episode`).
+
+- `run.work.policy` is the span of live policy versions while the episode was generated. Its start is the version at
+  the dispatch of the *group*, so of a member that began later the true start may be newer; a member of a group that
+  met no update has one version all through, and only then its turns have one.
+- Rewards are `{name: {score, weight}}`, null when scoring did not run; the sum is not saved. Tokens are those of the
+  provider's `usage`: `prompt_tokens` leaves out what came from the cache.
+- Traces of agents that are not trained (a judge, an opponent) have the purpose ``judge`` and no group.
+- An episode that fails before any trace (its server died) is one rollout, under the episode's id.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from collectors.formats import slim, verifiers
+from collectors.formats.jsonl import number
+from collectors.formats.shapes import mapping, objects, whole
+from collectors.model import Exit, Purpose, Rollout, Span, Turn
+from collectors.rollouts.verifiers_rollouts.settings import Settings
+from collectors.transport import rest
+
+# Of one rollout; its count of turns is exact.
+TURNS_MAX = 2_000
+# Who is to blame: the machines between policy and task, else the task's own code, its tools and its harness.
+INFRASTRUCTURE = frozenset(
+    ("SandboxError", "ProviderError", "InterceptionError", "TunnelError", "TimeoutError", "ConnectionError", "OSError")
+)
+TRUNCATED = frozenset(("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length"))
+
+Object = Mapping[str, Any]
+
+
+def rollouts(episode: Object, settings: Settings, arrived: float | None) -> list[Rollout]:
+    """The rollouts of an episode that ended.
+
+    Args:
+        arrived: when an episode that tells no time must have ended, epoch seconds; None: nothing tells.
+    """
+    traces = objects(episode.get("traces"))
+    if not traces:
+        one = _failed(episode, settings, arrived)
+        return [one] if one is not None else []
+    trained = sum(map(trainable, traces))
+    return [one for trace in traces if (one := _rollout(trace, episode, settings, trained)) is not None]
+
+
+def trainable(trace: Object) -> bool:
+    """Do its tokens train the policy?"""
+    return mapping(trace, "agent").get("trainable") is not False
+
+
+def trace_id(trace: Object) -> str:
+    """Its identity within the run; "" for none."""
+    return rest.text(trace.get("id"), 100)
+
+
+def group_of(episode: Object) -> str:
+    """The group it was dispatched in; "" for none."""
+    return rest.text(mapping(episode, "group").get("id"), 100)
+
+
+def purpose(episode: Object) -> Purpose | None:
+    """What the episode was run for, by its own word."""
+    run = mapping(episode, "run")
+    told = mapping(run, "work").get("type") or run.get("type")
+    return "eval" if told == "eval" else "train" if told == "train" else None
+
+
+def versions(episode: Object) -> tuple[int | None, int | None]:
+    """Policy versions at the dispatch of its group and at its end; None of a model that is not trained."""
+    policy = mapping(episode, "run", "work", "policy")
+    return whole(policy.get("start")), whole(policy.get("end"))
+
+
+def reward(trace: Object) -> float | None:
+    """Sum of score x weight; None when scoring did not run."""
+    scored = [one for one in mapping(trace, "rewards").values() if isinstance(one, dict)]
+    values = [_value(one) for one in scored]
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _value(one: Object) -> float | None:
+    score, weight = number(one.get("score")), number(one.get("weight", 1.0))
+    return score * weight if score is not None and weight is not None else None
+
+
+def _rollout(trace: Object, episode: Object, settings: Settings, trained: int) -> Rollout | None:
+    identity = trace_id(trace)
+    if not identity:
+        return None
+    own, start, end = trainable(trace), *versions(episode)
+    failed = trace.get("ok") is False
+    environment, timing = verifiers.environment(episode), mapping(trace, "timing")
+    calls = [one for one in objects(trace.get("calls")) if not isinstance(one.get("error"), dict)]
+    turns = _turns(trace, start if start == end else None)
+    asked, answered = _tokens(trace, calls)
+    why = purpose(episode) if own else "judge"
+    return Rollout(
+        identity,
+        group_id=group_of(episode) if own else "",
+        # Several agents' traces are one group, and how many they will be nobody tells.
+        group_size=settings.group_size(environment, why) if own and trained == 1 and group_of(episode) else None,
+        purpose=why,
+        environment=environment,
+        agent=rest.text(mapping(trace, "agent").get("name"), 100),
+        version_dispatched=start if own else None,
+        version_start=start if own else None,
+        version_finish=end if own else None,
+        started_at=rest.epoch(timing.get("start")),
+        finished_at=_at(timing, "agent", "end") or verifiers.ended(trace),
+        scored_at=_at(timing, "scoring", "end") if reward(trace) is not None else None,
+        prompt_tokens=asked,
+        response_tokens=answered,
+        loss_tokens=_loss_tokens(trace) if own else None,
+        turns=tuple(turns[:TURNS_MAX]),
+        turn_count=len(turns),
+        tool_calls=sum(one.tool_calls or 0 for one in turns),
+        sandbox_ids=_sandboxes(trace),
+        reward=reward(trace),
+        truncated=_truncated(trace, calls),
+        exit=_exit(trace) if failed else None,
+        exited_at=verifiers.ended(trace) if failed else None,
+        error=verifiers.last_error(trace) if failed else "",
+        spans=tuple(_spans(trace, calls, start if start == end else None)),
+    )
+
+
+def _failed(episode: Object, settings: Settings, arrived: float | None) -> Rollout | None:
+    """An episode of which nothing but its failure is known."""
+    identity, why = rest.text(episode.get("id"), 100), purpose(episode)
+    if not identity or episode.get("ok") is not False:
+        return None
+    error, environment, (start, end) = verifiers.last_error(episode), verifiers.environment(episode), versions(episode)
+    return Rollout(
+        identity,
+        group_id=group_of(episode),
+        group_size=settings.group_size(environment, why) if group_of(episode) else None,
+        purpose=why,
+        environment=environment,
+        version_dispatched=start,
+        version_finish=end,
+        finished_at=arrived,
+        exit="infra_error" if error in INFRASTRUCTURE else "env_error",
+        error=error,
+    )
+
+
+def _at(timing: Object, phase: str, end: str) -> float | None:
+    return rest.epoch(mapping(timing, phase).get(end))
+
+
+def _exit(trace: Object) -> Exit:
+    infrastructure = verifiers.lost(trace) or verifiers.last_error(trace) in INFRASTRUCTURE
+    return "infra_error" if infrastructure else "env_error"
+
+
+def _truncated(trace: Object, calls: Sequence[Object]) -> bool | None:
+    """By a limit of the framework, or because the last answer was cut off; None before any answer."""
+    if rest.text(trace.get("stop_condition"), 60) in TRUNCATED:
+        return True
+    return calls[-1].get("finish_reason") == "length" if calls else None
+
+
+def _sandboxes(trace: Object) -> tuple[str, ...]:
+    if verifiers.runtime_kind(trace) in verifiers.NO_SANDBOX:
+        return ()
+    # As a sandbox's record has it: a creation that was refused has no id but the name it would have had.
+    found = rest.text(mapping(trace, "agent", "runtime").get("id"), 200) or trace_id(trace)
+    return (found,)
+
+
+def _turns(trace: Object, version: int | None) -> list[Turn]:
+    """One per answer of the model; a message that was put into its mouth is none."""
+    sampled = (one for one in objects(trace.get("nodes")) if one.get("sampled") is True)
+    return [Turn(version=version, tool_calls=_tool_calls(one)) for one in sampled]
+
+
+def _tool_calls(node: Object) -> int:
+    # None is left out when it is written, so an answer without the key made none.
+    called = mapping(node, "message").get("tool_calls")
+    return len(called) if isinstance(called, list) else 0
+
+
+def _loss_tokens(trace: Object) -> int | None:
+    counts = [slim.true_count(one.get("mask")) for one in objects(trace.get("nodes"))]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _tokens(trace: Object, calls: Sequence[Object]) -> tuple[int | None, int | None]:
+    """Tokens fed in (each once, however often they are sent again) and tokens generated."""
+    used = {index: usage for index, call in enumerate(calls) if (usage := _usage(call)) is not None}
+    if not used:
+        return None, None
+    parents = _predecessors(trace, calls)
+    asked = 0
+    for index, (fed, _) in used.items():
+        before = used.get(parents.get(index, -1))
+        asked += max(0, fed - sum(before)) if before is not None else fed
+    return asked, sum(answered for _, answered in used.values())
+
+
+def _usage(call: Object) -> tuple[int, int] | None:
+    usage = mapping(call, "usage")
+    fresh, answered = whole(usage.get("prompt_tokens")), whole(usage.get("completion_tokens"))
+    if fresh is None or answered is None:
+        return None
+    return fresh + (whole(usage.get("cached_input_tokens")) or 0), answered
+
+
+def _predecessors(trace: Object, calls: Sequence[Object]) -> dict[int, int]:
+    """Call -> the call whose answer its prompt goes on from, by the graph of messages."""
+    raw = trace.get("nodes")
+    nodes = raw if isinstance(raw, list) else []
+    by_node = {node: index for index, call in enumerate(calls) if (node := whole(call.get("node"))) is not None}
+    nearest: dict[int, int] = {}
+    found: dict[int, int] = {}
+    for place, node in enumerate(nodes):
+        parent = whole(node.get("parent")) if isinstance(node, dict) else None
+        # A parent comes before its children, so its own answer is known by now.
+        before = nearest.get(parent) if parent is not None and parent < place else None
+        if (own := by_node.get(place)) is not None:
+            if before is not None:
+                found[own] = before
+            nearest[place] = own
+        elif before is not None:
+            nearest[place] = before
+    return found
+
+
+def _spans(trace: Object, calls: Sequence[Object], version: int | None) -> Iterator[Span]:
+    """What it did when. Between an answer that calls a tool and the next question its tools run."""
+    timing = mapping(trace, "timing")
+    ready = verifiers.booted(trace)
+    if (begun := _at(timing, "boot", "start")) is not None:
+        yield Span("boot", begun, ready if ready is not None else verifiers.ended(trace))
+    yield from _phase(timing, "setup", "boot")
+    yield from _agent(trace, calls[:TURNS_MAX], version)
+    yield from _phase(timing, "finalize", "scoring")
+    yield from _phase(timing, "scoring", "scoring")
+
+
+def _phase(timing: Object, phase: str, kind: Any) -> Iterator[Span]:
+    start, end = _at(timing, phase, "start"), _at(timing, phase, "end")
+    if start is not None and end is not None:
+        yield Span(kind, start, end, detail="" if phase == kind else phase)
+
+
+def _agent(trace: Object, calls: Sequence[Object], version: int | None) -> Iterator[Span]:
+    nodes, left = trace.get("nodes"), None
+    end = _at(mapping(trace, "timing"), "agent", "end")
+    for call in calls:
+        started, answered = _at(call, "time", "start"), _at(call, "time", "end")
+        if started is None or answered is None:
+            continue
+        if left is not None and left < started:
+            yield Span("tool", left, started)
+        yield Span("generate", started, answered, version)
+        left = answered if _calls_tools(call, nodes) else None
+    if left is not None and end is not None and left < end:
+        yield Span("tool", left, end)
+
+
+def _calls_tools(call: Object, nodes: Any) -> bool:
+    place = whole(call.get("node"))
+    if not isinstance(nodes, list) or place is None or place >= len(nodes) or not isinstance(nodes[place], dict):
+        return call.get("finish_reason") == "tool_calls"
+    return _tool_calls(nodes[place]) > 0

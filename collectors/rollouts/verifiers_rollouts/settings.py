@@ -1,0 +1,91 @@
+"""What prime-rl's resolved configuration says of groups, of the staleness bound, and of what is not shipped.
+
+Source: prime-rl 559b4477 (configs/orchestrator.py, configs/algorithm.py). A key that is not there is not known: the
+file holds every default.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import jsonl
+from collectors.formats.shapes import mapping, objects, whole
+from collectors.model import Purpose
+from collectors.transport import rest
+
+# A resolved config is 30 kB; anything beyond this is not one.
+CONFIG_BYTES = 1 << 20
+# What an algorithm gives to a rollout whose reward is its group's mean: nothing. Others are not known to.
+MEAN_BASED = "grpo"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Sizes by environment ("" is the default).
+
+    Attributes:
+        bound: `max_off_policy_steps`: a batch holds nothing older; None: not told.
+        pruned: environments ("": all others) whose rollouts without advantage are known to be left out of a batch.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    eval_sizes: Mapping[str, int] = field(default_factory=dict)
+    bound: int | None = None
+    pruned: Mapping[str, bool] = field(default_factory=dict)
+
+    def group_size(self, environment: str, purpose: Purpose | None) -> int | None:
+        """Episodes a group of this environment has."""
+        if purpose is None:
+            return None
+        sizes = self.eval_sizes if purpose == "eval" else self.sizes
+        return sizes.get(environment, sizes.get(""))
+
+    def prunes(self, environment: str) -> bool:
+        """Is a rollout whose reward is its group's mean never shipped?"""
+        return self.pruned.get(environment, self.pruned.get("", False))
+
+
+def read(path: Path) -> Settings:
+    """From ``configs/rl.json`` (else ``configs/orchestrator.json``) of a run directory; nothing known without them."""
+    for name in ("rl", "orchestrator"):
+        try:
+            with (path / "configs" / f"{name}.json").open("rb") as file:
+                found = jsonl.parse(file.read(CONFIG_BYTES + 1))
+        except OSError:
+            continue
+        if found is not None:
+            return _settings(mapping(found, "orchestrator") if name == "rl" else found)
+    return Settings()
+
+
+def _settings(config: Mapping[str, Any]) -> Settings:
+    train, algorithm = mapping(config, "train"), mapping(config, "algo")
+    filters = train.get("filter_zero_advantages") is True
+    return Settings(
+        sizes=_sizes(config, train),
+        eval_sizes=_sizes(mapping(config, "eval"), mapping(config, "eval")),
+        bound=whole(config.get("max_off_policy_steps")),
+        pruned={"": filters and _mean_based(algorithm)}
+        | {name: filters and _mean_based(one.get("algo") or algorithm) for name, one in _sources(train)},
+    )
+
+
+def _sizes(default: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, int]:
+    """Group sizes of a section's environments, and what holds for others."""
+    found = {"": whole(default.get("group_size"))}
+    found |= {name: whole(one.get("group_size")) or found[""] for name, one in _sources(section)}
+    return {name: size for name, size in found.items() if size}
+
+
+def _sources(section: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Environments by the name that their episodes bear; one without a name is meant when it is the only one."""
+    found = objects(section.get("source")) or objects(section.get("env"))
+    for one in found:
+        name = rest.text(one.get("name"), 100) or rest.text(one.get("id"), 100)
+        if name or len(found) == 1:
+            yield name, one
+
+
+def _mean_based(algorithm: Any) -> bool:
+    return mapping(algorithm).get("type") == MEAN_BASED and mapping(algorithm).get("length_penalty") is None

@@ -1,0 +1,1 @@
+"""Listing a provider's sandboxes: pages, limits, failures, costs."""

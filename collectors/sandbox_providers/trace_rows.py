@@ -1,0 +1,99 @@
+"""One saved episode of verifiers as records: where its rollouts ran, how long boot took, what was lost to a sandbox.
+
+Source: verifiers 0.4.0 (v1/trace.py, rollout.py, episode.py). Messages, tokens and tool output are never kept.
+
+`timing.boot` is the caller's wall clock round `runtime.start()` and `prepare_setup()`: it holds the wait in verifiers'
+own limiter of creations, so it is longer than the provider's figure when the run throttles itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectors.formats import verifiers
+from collectors.formats.shapes import mapping, objects
+from collectors.model import Sandbox
+from collectors.sandbox_providers.failures import cause
+from collectors.transport import rest
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One episode, as far as sandboxes go. Epoch seconds.
+
+    Attributes:
+        ended_at: when its last phase ended; None: it says no time.
+        purpose: ``train`` or ``eval`` of a training run; "" when it does not say (a run of its own).
+        boxed: it ran, or was to run, in a sandbox.
+        lost: it failed, and its sandbox is why.
+        errors: types of all errors on the way, those of attempts that were repeated too.
+    """
+
+    environment: str
+    run: str
+    purpose: str
+    ended_at: float | None
+    boxed: bool
+    lost: bool
+    errors: tuple[str, ...] = ()
+    sandboxes: tuple[Sandbox, ...] = field(default=())
+
+
+def rollout(episode: Mapping[str, Any]) -> Rollout:
+    """An episode's record. Of several agents each has its sandbox; the episode is lost when one of them is."""
+    traces = objects(episode.get("traces"))
+    run = mapping(episode, "run")
+    name = rest.text(run.get("name"), 200)
+    boxed = any(verifiers.runtime_kind(trace) not in verifiers.NO_SANDBOX for trace in traces)
+    lost = any(map(verifiers.lost, traces)) or (not traces and verifiers.last_error(episode) == "SandboxError")
+    return Rollout(
+        environment=verifiers.environment(episode),
+        run=name,
+        purpose=rest.text(mapping(run, "work").get("type"), 20),
+        ended_at=max((end for trace in traces if (end := verifiers.ended(trace)) is not None), default=None),
+        boxed=boxed or lost,
+        lost=lost and episode.get("ok") is not True,
+        errors=tuple(_errors(episode, traces)),
+        sandboxes=tuple(one for trace in traces if (one := sandbox(trace, name)) is not None),
+    )
+
+
+def sandbox(trace: Mapping[str, Any], run: str) -> Sandbox | None:
+    """The sandbox a trace had to itself; None on the host, or in a box it only borrowed."""
+    runtime = mapping(trace, "agent", "runtime")
+    kind, trace_id = verifiers.runtime_kind(trace), rest.text(trace.get("id"), 100)
+    uid = rest.text(runtime.get("id"), 200) or trace_id
+    if kind in verifiers.NO_SANDBOX or not uid or runtime.get("borrowed") is True:
+        return None
+    lost, cached = verifiers.lost(trace), runtime.get("image_cached")
+    requested, ready = rest.epoch(mapping(trace, "timing", "boot").get("start")), verifiers.booted(trace)
+    said = _message(trace) if lost else ""
+    return Sandbox(
+        provider=kind,
+        # A creation that was refused has no id: the trace's is the name the sandbox would have had.
+        id=uid,
+        state="failed" if lost else "terminated",
+        name=trace_id,
+        run_key=run,
+        provider_state=rest.text(trace.get("stop_condition"), 60),
+        requested_at=requested,
+        ready_at=ready,
+        ended_at=verifiers.ended(trace),
+        image=rest.text(runtime.get("image"), 300),
+        image_cached=cached if isinstance(cached, bool) else None,
+        latency_source="trace" if ready is not None and requested is not None else None,
+        cause=cause(said) if lost else None,
+        detail=rest.clean(said),
+    )
+
+
+def _message(trace: Mapping[str, Any]) -> str:
+    """The first line of the last error: what follows may be output of the model's own commands."""
+    message = objects(trace.get("errors"))[-1].get("message")
+    return message.strip().split("\n", 1)[0][:800] if isinstance(message, str) and message.strip() else ""
+
+
+def _errors(episode: Mapping[str, Any], traces: list[Mapping[str, Any]]) -> Iterator[str]:
+    for record in (episode, *traces):
+        for error in objects(record.get("errors")):
+            yield rest.text(error.get("type"), 60) or "unknown"

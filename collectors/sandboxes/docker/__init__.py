@@ -1,0 +1,1 @@
+"""Collector `docker`: see `collector`."""

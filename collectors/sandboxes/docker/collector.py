@@ -1,0 +1,142 @@
+"""Sandboxes that are containers of a Docker engine (or Podman's compatible API), over its socket or TCP.
+
+A container's record is complete once it was inspected; that is done once per container and state, newest first, as
+many as fit into a poll. Does not know: how long the image pull took (it comes before `Created`), whether the server
+inside answers (only a HEALTHCHECK tells), quotas, prices. Removed containers leave no trace.
+
+The engine's API can do anything to its host: give this a read-only proxy of the socket where that matters. Only GET
+is ever sent.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from collectors.model import Collector, Limits, Reading, ScrapeError, State
+from collectors.sandbox_providers.listing import Tally, mapping
+from collectors.sandbox_providers.own_client import CONNECTIONS, opened
+from collectors.sandbox_providers.walk import Budget, Page, Walk, finish, walk
+from collectors.sandboxes.docker.rows import PROVIDER, Inspected, inspect, key, row
+from collectors.transport.rest import Params, Refusal, get_json, text, whole
+
+# The URL that says "no URL": the engine's own socket.
+SOCKET_HOST = "docker.sock"
+SOCKET = "/var/run/docker.sock"
+# A container is 1.5 to 3 kB of JSON.
+PAGE_ROWS = 1_000
+
+Item = Mapping[str, Any]
+Starts = MutableMapping[str, tuple[float, float | None]]
+
+
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+    """Every container with the options' label, living or not; inspections go on over several polls.
+
+    Raises:
+        ScrapeError: as `rest.get_json`; ``missing`` when a file of the options cannot be read.
+    """
+    options: Mapping[str, str] = state.get("options") or {}
+    socket = options.get("socket", "") or (SOCKET if client.base_url.host == SOCKET_HOST else "")
+    tally = Tally()
+    inspected: MutableMapping[str, Inspected] = state.setdefault("inspected", {})
+    async with whole(limits), opened(client, options, limits, socket) as engine:
+        budget = Budget(limits)
+        found = await _containers(engine, options, state, limits, budget, tally)
+        items = found.rows if found.done else found.fresh
+        await _inspect(engine, items, inspected, state, limits, budget)
+    if found.done:
+        finish(state, "containers")
+        _forget(state, found.rows)
+    label = options.get("run_label", "run")
+    rows = (row(item, label, inspected.get(uid), tally) for uid, item in items.items())
+    return tally.reading(PROVIDER, (one for one in rows if one is not None), found.extent())
+
+
+async def _containers(
+    engine: httpx.AsyncClient,
+    options: Mapping[str, str],
+    state: State,
+    limits: Limits,
+    budget: Budget,
+    tally: Tally,
+) -> Walk[Item]:
+    labels = [word.strip() for word in options.get("label", "").split(",") if word.strip()]
+
+    async def fetch(before: str) -> Page[Item]:
+        filters = {"label": labels} | ({"before": [before]} if before else {})
+        params: Params = {"all": "true", "limit": PAGE_ROWS, "filters": json.dumps(filters)}
+        answer = await get_json(engine, "/containers/json", params, limits)
+        if not isinstance(answer.json, list):
+            raise ScrapeError("garbage", "the answer is not a list of containers")
+        named = [(text(item.get("Id"), 100), item) for item in map(mapping, answer.json)]
+        rows = {uid: item for uid, item in named if uid}
+        unread = sum(not uid for uid, _ in named)
+        for _ in range(unread):
+            tally.drop("a container without an id")
+        full = len(answer.json) >= PAGE_ROWS
+        return Page(rows, next(reversed(rows), "") if full else "", unread)
+
+    try:
+        return await walk(state, "containers", fetch, budget)
+    except Refusal as error:
+        if error.status not in (400, 404, 500) or "o such container" not in str(error):
+            raise
+        # The container the next page was to begin after is removed by now.
+        finish(state, "containers")
+        return await walk(state, "containers", fetch, budget)
+
+
+async def _inspect(
+    engine: httpx.AsyncClient,
+    items: Mapping[str, Item],
+    inspected: MutableMapping[str, Inspected],
+    state: State,
+    limits: Limits,
+    budget: Budget,
+) -> None:
+    """Ask about new and changed containers, a few at a time, until the poll's time is used up."""
+    starts: Starts = state.setdefault("starts", {})
+    wanted = [uid for uid, item in items.items() if (held := inspected.get(uid)) is None or held.seen != key(item)]
+    for first in range(0, len(wanted), CONNECTIONS):
+        if budget.spent():
+            return
+        batch = wanted[first : first + CONNECTIONS]
+        # Waits for all of them, so that none is left running when one fails.
+        answers = await asyncio.gather(*(_one(engine, uid, limits) for uid in batch), return_exceptions=True)
+        for uid, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is not None:
+                inspected[uid] = inspect(items[uid], answer, starts)
+
+
+async def _one(engine: httpx.AsyncClient, uid: str, limits: Limits) -> Item | None:
+    """One inspection; None for a container that was removed since it was listed."""
+    try:
+        answer = await get_json(engine, f"/containers/{quote(uid, safe='')}/json", {}, limits)
+    except Refusal as error:
+        if error.status in (404, 409):
+            return None
+        raise
+    return mapping(answer.json)
+
+
+def _forget(state: State, rows: Mapping[str, Item]) -> None:
+    for memory in (state["inspected"], state["starts"]):
+        for gone in memory.keys() - rows.keys():
+            del memory[gone]
+
+
+COLLECTOR = Collector(
+    name="docker",
+    actor="sandbox",
+    reads="containers of a Docker engine over its API (unix socket or TCP)",
+    versions="engine API 1.41 to 1.51 by documentation",
+    poll=poll,
+    default_url=f"http://{SOCKET_HOST}",
+    options=("socket", "label", "run_label", "ca_file", "cert_file", "key_file"),
+)

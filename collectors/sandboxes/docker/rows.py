@@ -1,0 +1,173 @@
+"""A Docker container's JSON (list item and inspection) -> a sandbox row. Pure.
+
+The list says what exists; only an inspection says when a container started, why it died and whether it is healthy.
+`StartedAt` is the *latest* start: a container that was stopped and started again, or restarted by its policy, has no
+known first start unless it was seen before. Docker writes "0001-01-01T00:00:00Z" for never.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from collectors.model import FailureCause, Sandbox, SandboxState
+from collectors.sandbox_providers.failures import cause as cause_of
+from collectors.sandbox_providers.listing import Tally, mapping, objects
+from collectors.transport.rest import clean, epoch, number, text
+
+PROVIDER = "docker"
+
+_STATES: Mapping[str, SandboxState] = {
+    "created": "starting",
+    "configured": "starting",  # Podman
+    "initialized": "starting",
+    "running": "running",
+    "restarting": "running",
+    "paused": "paused",
+    "removing": "stopping",
+    "stopping": "stopping",
+    "exited": "terminated",
+    "stopped": "terminated",
+    "dead": "failed",
+}
+# 128 + SIGINT, SIGKILL, SIGTERM: how `docker stop` and `docker kill` end a container.
+_KILLED = (130.0, 137.0, 143.0)
+HEALTH_LOG = 5
+"""The engine keeps the last five probes only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What an inspection said, as far as it goes into a row; ``seen`` is the list's words it was made under."""
+
+    seen: tuple[str, str]
+    word: SandboxState
+    started_at: float | None = None
+    ready_at: float | None = None
+    ended_at: float | None = None
+    cause: FailureCause | None = None
+    detail: str = ""
+    unreachable: bool = False
+
+
+def key(item: Mapping[str, Any]) -> tuple[str, str]:
+    """What of a list item makes an inspection out of date: its state and its health."""
+    status = text(item.get("Status"), 200)
+    health = next((word for word in ("health: starting", "unhealthy", "healthy") if word in status), "")
+    return text(item.get("State"), 40).lower(), health
+
+
+def row(item: Mapping[str, Any], run_label: str, inspected: Inspected | None, tally: Tally) -> Sandbox | None:
+    """One list item with what is known from its inspection; None (counted in the tally) when it has no id."""
+    uid = text(item.get("Id"), 100)
+    if not uid:
+        tally.drop("a container without an id")
+        return None
+    word, health = key(item)
+    if word not in _STATES:
+        tally.unknown("state", word)
+    requested = epoch(item.get("Created"))
+    known = inspected if inspected is not None else Inspected((word, health), _listed(word, health))
+    ready = known.ready_at
+    if ready is not None and requested is not None and ready < requested:
+        ready = requested if requested - ready < 1.0 else None  # Created has whole seconds, the start nanoseconds
+    names = item.get("Names")
+    return Sandbox(
+        provider=PROVIDER,
+        id=uid,
+        state=known.word,
+        name=text(names[0], 253).lstrip("/") if isinstance(names, list) and names else "",
+        run_key=text(mapping(item, "Labels").get(run_label), 200),
+        provider_state=f"{word} ({health})" if health else word,
+        requested_at=requested,
+        started_at=known.started_at,
+        ready_at=ready,
+        ended_at=known.ended_at,
+        image=text(item.get("Image"), 300),
+        latency_source="server" if ready is not None and requested is not None else None,
+        cause=known.cause,
+        detail=known.detail,
+        unreachable=known.unreachable,
+    )
+
+
+def _listed(word: str, health: str) -> SandboxState:
+    """The state by the list alone; ``dead`` has no cause before its inspection, so it is not called failed yet."""
+    state = _STATES.get(word, "unknown")
+    if state == "running" and health == "health: starting":
+        return "starting"
+    return "terminated" if state == "failed" else state
+
+
+def inspect(
+    item: Mapping[str, Any], answer: Mapping[str, Any], first_start: MutableMapping[str, tuple[float, float | None]]
+) -> Inspected:
+    """What ``GET /containers/{id}/json`` tells about a list item.
+
+    Args:
+        first_start: per id, when it first started and was first ready; read and added to.
+    """
+    status = mapping(answer, "State")
+    word = text(status.get("Status"), 40).lower()
+    health = text(mapping(status, "Health").get("Status"), 40)
+    started, ready = _starts(text(item.get("Id"), 100), answer, first_start)
+    state = _STATES.get(word, "unknown")
+    found, detail = _failure(word, status)
+    if found is not None:
+        return Inspected(key(item), "failed", started, ready, epoch(status.get("FinishedAt")), found, detail)
+    if state == "terminated":
+        return Inspected(key(item), state, started, ready, epoch(status.get("FinishedAt")), detail=detail)
+    if state == "running" and health == "starting":
+        return Inspected(key(item), "starting", started)
+    trouble = "restarting" if word == "restarting" else "unhealthy" if health == "unhealthy" else ""
+    return Inspected(key(item), state, started, ready, detail=trouble, unreachable=bool(trouble))
+
+
+def _starts(
+    uid: str, answer: Mapping[str, Any], first_start: MutableMapping[str, tuple[float, float | None]]
+) -> tuple[float | None, float | None]:
+    """First start and first readiness, as far as they can be known."""
+    status = mapping(answer, "State")
+    started, finished = epoch(status.get("StartedAt")), epoch(status.get("FinishedAt"))
+    held = first_start.get(uid)
+    if held is None:
+        again = (number(answer.get("RestartCount")) or 0.0) > 0
+        # Ended before its latest start: there was an earlier one.
+        again = again or (finished is not None and started is not None and finished < started)
+        if started is None or again:
+            return None, None
+        held = first_start[uid] = (started, None)
+    if held[1] is None and started == held[0]:
+        held = first_start[uid] = (held[0], _ready(status, held[0]))
+    return held
+
+
+def _ready(status: Mapping[str, Any], started: float) -> float | None:
+    """The start itself without a health check, else the end of the first probe that passed, if it is still kept."""
+    health = mapping(status, "Health")
+    if text(health.get("Status"), 40) in ("", "none"):
+        return started
+    probes = objects(health.get("Log"))
+    for index, probe in enumerate(probes):
+        if number(probe.get("ExitCode")) == 0.0:
+            kept = index > 0 or len(probes) < HEALTH_LOG
+            return epoch(probe.get("End")) if kept else None
+    return None
+
+
+def _failure(word: str, status: Mapping[str, Any]) -> tuple[FailureCause | None, str]:
+    """Cause (None: no failure) and words. A container that never started keeps ``created`` and says why in Error."""
+    error, code = clean(status.get("Error"), 200), number(status.get("ExitCode"))
+    said = error or ("" if code is None else f"exit code {code:g}")
+    if status.get("OOMKilled") is True and word in ("exited", "stopped", "dead"):
+        return "oom", said
+    if word == "created" and error:
+        return cause_of(error), said
+    if word == "dead":
+        return cause_of(error) if cause_of(error) != "unknown" else "internal", said
+    if word not in ("exited", "stopped") or code in (None, 0.0):
+        return None, ""
+    if code in _KILLED and not error:
+        return None, said
+    if code in (126.0, 127.0) and not error:
+        return "image", said  # the command is not there, or cannot be executed
+    return cause_of(error), said

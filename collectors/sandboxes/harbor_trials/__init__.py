@@ -1,0 +1,1 @@
+"""Collector `harbor_trials`: see `collector`."""

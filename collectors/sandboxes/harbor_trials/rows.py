@@ -1,0 +1,82 @@
+"""One result of a harbor trial as records. Source: harbor 0.25.0 (models/trial/result.py, trial/trial.py).
+
+`environment_setup` is the wall time of the environment's start, whatever provider harbor drives; its end is written
+also when the start failed, so a start counts as done once the agent's set-up followed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from collectors.model import Sandbox
+from collectors.sandbox_providers.failures import cause
+from collectors.sandbox_providers.listing import mapping
+from collectors.sandbox_providers.trace_rows import Rollout
+from collectors.transport import rest
+
+# What harbor itself calls `sandbox_failed` (models/trial/error_policy.py).
+SANDBOX_FAILED = frozenset(
+    (
+        "EnvironmentStartTimeoutError", "SandboxBuildFailedError", "AgentSetupTimeoutError", "HealthcheckError",
+        "SandboxLikelyOutOfMemoryError", "MemoryLimitExceededError", "SSHAccessError", "GKEExecStreamClosedError",
+        "GKEPodNotFoundError", "RuntimeRequestError", "AddTestsDirError", "DownloadVerifierDirError",
+    )
+)  # fmt: skip
+CANCELLED = "CancelledError"
+# A type says more than its message; those that name their cause.
+_CAUSES = {"EnvironmentStartTimeoutError": "timeout", "SandboxBuildFailedError": "image build failed",
+           "SandboxLikelyOutOfMemoryError": "oom", "MemoryLimitExceededError": "oom"}  # fmt: skip
+
+
+def is_trial(row: Mapping[str, Any]) -> bool:
+    """Does this look like harbor's `TrialResult`? A job's own result has neither key."""
+    return isinstance(row.get("trial_name"), str) and "task_checksum" in row and "environment_setup" in row
+
+
+def trial(row: Mapping[str, Any]) -> Rollout | None:
+    """The trial's record; None when it was cancelled: that is no one's failure, and no rollout."""
+    failed = rest.text(mapping(row, "exception_info").get("exception_type"), 60)
+    if failed == CANCELLED:
+        return None
+    begun, ready = _time(row, "environment_setup", "started_at"), _ready(row)
+    lost = failed in SANDBOX_FAILED or (bool(failed) and begun is not None and ready is None)
+    return Rollout(
+        environment=rest.text(row.get("source"), 100) or "harbor",
+        run="",
+        purpose="",
+        ended_at=rest.epoch(row.get("finished_at")),
+        boxed=begun is not None or lost,
+        lost=lost,
+        errors=(failed,) if failed else (),
+        sandboxes=(_sandbox(row, failed if lost else "", begun, ready),) if begun is not None else (),
+    )
+
+
+def _sandbox(row: Mapping[str, Any], failed: str, begun: float | None, ready: float | None) -> Sandbox:
+    message = mapping(row, "exception_info").get("exception_message")
+    # The first line: what follows may be output of the agent's own commands.
+    said = message.strip().split("\n", 1)[0][:800] if failed and isinstance(message, str) else ""
+    name = rest.text(row.get("trial_name"), 200)
+    return Sandbox(
+        provider=rest.text(mapping(row, "config", "environment").get("type"), 40) or "harbor",
+        # The provider's own id is not saved; the trial's stands for it.
+        id=rest.text(row.get("id"), 100) or name,
+        state="failed" if failed else "terminated",
+        name=name,
+        provider_state=failed,
+        requested_at=begun,
+        ready_at=ready,
+        ended_at=rest.epoch(row.get("finished_at")),
+        latency_source="trace" if ready is not None else None,
+        cause=cause(_CAUSES.get(failed, failed), said) if failed else None,
+        detail=rest.clean(f"{failed}: {said}" if said else failed),
+    )
+
+
+def _ready(row: Mapping[str, Any]) -> float | None:
+    if _time(row, "agent_setup", "started_at") is None:
+        return None
+    return _time(row, "environment_setup", "finished_at")
+
+
+def _time(row: Mapping[str, Any], phase: str, which: str) -> float | None:
+    return rest.epoch(mapping(row, phase).get(which))

@@ -1,0 +1,1 @@
+"""Collector `kubernetes`: see `collector`."""

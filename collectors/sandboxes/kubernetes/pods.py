@@ -1,0 +1,230 @@
+"""A Kubernetes pod's JSON -> a sandbox row. Pure.
+
+Times have one second's resolution. A pod's conditions hold the *last* change only: after a container restarted, or a
+readiness probe flapped, "Ready since" says nothing about the first start. What was seen first is remembered
+(``first_ready``); a restarted pod met late has no known start.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from collectors.model import FailureCause, Sandbox, SandboxState
+from collectors.sandbox_providers.failures import cause as cause_of
+from collectors.sandbox_providers.listing import Tally, mapping, objects
+from collectors.transport.rest import clean, epoch, number, text
+
+PROVIDER = "kubernetes"
+
+# A container that waits for one of these has failed: the kubelet tries again, but somebody has to do something.
+# ErrImagePull is not here: it is the first attempt's word, and ImagePullBackOff follows if it was not a hiccup.
+_FAILED_WAITS: Mapping[str, FailureCause | None] = {
+    "ImagePullBackOff": "image",
+    "InvalidImageName": "image",
+    "ErrImageNeverPull": "image",
+    "ImageInspectError": "image",
+    "RegistryUnavailable": "image",
+    "SignatureValidationFailed": "image",
+    "CreateContainerConfigError": "internal",
+    "CreateContainerError": None,  # its message tells: a missing executable, a full disk
+    "RunContainerError": None,
+    "PreCreateHookError": "internal",
+    "PreStartHookError": "internal",
+    "PostStartHookError": "internal",
+    "CrashLoopBackOff": None,  # what it crashed of is in lastState
+}
+_REASONS: Mapping[str, FailureCause] = {
+    "OOMKilled": "oom",
+    "DeadlineExceeded": "timeout",
+    "Evicted": "capacity",
+    "Preempting": "capacity",
+    "Shutdown": "capacity",
+    "Terminated": "capacity",
+    "NodeShutdown": "capacity",
+    "NodeLost": "capacity",
+    "NodeAffinity": "capacity",
+    "ContainerCannotRun": "image",
+    "StartError": "image",
+}
+_PHASES: Mapping[str, SandboxState] = {
+    "Pending": "starting",
+    "Running": "running",
+    "Succeeded": "terminated",
+    "Failed": "failed",
+    "Unknown": "unknown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod as a sandbox, and the uid of the Sandbox resource that owns it ("" when none does)."""
+
+    row: Sandbox
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What a pod's status comes to."""
+
+    state: SandboxState
+    provider_state: str
+    cause: FailureCause | None = None
+    detail: str = ""
+    unreachable: bool = False
+
+
+def pod(item: Mapping[str, Any], run_label: str, first_ready: MutableMapping[str, float], tally: Tally) -> Pod | None:
+    """One item of a pod list; None (counted in the tally) when it has no uid.
+
+    Args:
+        first_ready: when each uid was first seen ready; read and added to.
+    """
+    meta, status, spec = mapping(item, "metadata"), mapping(item, "status"), mapping(item, "spec")
+    uid = text(meta.get("uid"), 100)
+    if not uid:
+        tally.drop("a pod without a uid")
+        return None
+    conditions = by_type(status)
+    containers = objects(status.get("containerStatuses"))
+    word = _word(meta, status, conditions, containers, tally)
+    restarted = any((number(one.get("restartCount")) or 0.0) > 0 for one in containers)
+    ready = first(uid, ready_since(conditions), word, restarted, first_ready)
+    requested, scheduled = epoch(meta.get("creationTimestamp")), ready_since(conditions, "PodScheduled")
+    if ready is not None and requested is not None and ready < requested:
+        ready = None  # clocks of two nodes; a negative latency is none
+    row = Sandbox(
+        provider=PROVIDER,
+        id=uid,
+        state=word.state,
+        name=text(meta.get("name"), 253),
+        run_key=text(mapping(meta, "labels").get(run_label), 200),
+        provider_state=word.provider_state,
+        requested_at=requested,
+        started_at=scheduled,
+        ready_at=ready,
+        ended_at=_ended(containers) if word.state in ("terminated", "failed") else None,
+        image=image(spec),
+        latency_source="server" if ready is not None and requested is not None else None,
+        cause=word.cause,
+        detail=clean(word.detail, 200),
+        unreachable=word.unreachable,
+        expires_at=_expires(spec, status),
+    )
+    return Pod(row, _owner(meta))
+
+
+def by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Conditions of a status by their type."""
+    return {text(one.get("type"), 100): one for one in objects(status.get("conditions"))}
+
+
+def ready_since(conditions: Mapping[str, Mapping[str, Any]], name: str = "Ready") -> float | None:
+    """Since when a condition is true, epoch seconds; None while it is not."""
+    condition = mapping(conditions.get(name))
+    return epoch(condition.get("lastTransitionTime")) if condition.get("status") == "True" else None
+
+
+def first(uid: str, since: float | None, word: Any, doubtful: bool, memory: MutableMapping[str, float]) -> float | None:
+    """When it was first ready: the earliest moment seen; unknown where "ready since" may be a later time's."""
+    if uid not in memory and since is not None and not doubtful and word.state == "running":
+        memory[uid] = since
+    return memory.get(uid)
+
+
+def image(spec: Mapping[str, Any]) -> str:
+    """The first container's image."""
+    return next((text(one.get("image"), 300) for one in objects(spec.get("containers"))), "")
+
+
+def _word(
+    meta: Mapping[str, Any],
+    status: Mapping[str, Any],
+    conditions: Mapping[str, Mapping[str, Any]],
+    containers: list[Mapping[str, Any]],
+    tally: Tally,
+) -> _Word:
+    phase = text(status.get("phase"), 60)
+    state = _PHASES.get(phase)
+    if meta.get("deletionTimestamp") and state != "failed":
+        return _Word("stopping" if state != "terminated" else state, f"{phase} Terminating".strip())
+    if state is None:
+        tally.unknown("phase", phase)
+        return _Word("unknown", phase)
+    if state == "failed":
+        return _failed(status, containers)
+    waiting = _waiting(objects(status.get("initContainerStatuses")) + containers)
+    if state in ("starting", "running") and waiting is not None:
+        return waiting
+    if state == "starting":
+        return _pending(phase, conditions)
+    return _running(phase, conditions, containers) if state == "running" else _Word(state, phase)
+
+
+def _failed(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _Word:
+    reason, message = text(status.get("reason"), 100), text(status.get("message"), 800)
+    ended = [mapping(one, "state", "terminated") for one in containers]
+    why = next((one for one in ended if number(one.get("exitCode")) not in (None, 0.0)), mapping(None))
+    inner = text(why.get("reason"), 100)
+    code = number(why.get("exitCode"))
+    said = message or text(why.get("message"), 800) or ("" if code is None else f"exit code {code:g}")
+    found = _REASONS.get(inner) or _REASONS.get(reason) or cause_of(reason, said, inner)
+    return _Word("failed", " ".join(word for word in ("Failed", reason or inner) if word), found, said)
+
+
+def _waiting(containers: list[Mapping[str, Any]]) -> _Word | None:
+    """The first container (init containers first) that waits for something that will not come by itself."""
+    for one in containers:
+        waiting = mapping(one, "state", "waiting")
+        reason = text(waiting.get("reason"), 100)
+        if reason not in _FAILED_WAITS:
+            continue
+        last = mapping(one, "lastState", "terminated")
+        died, said = text(last.get("reason"), 100), text(waiting.get("message"), 800)
+        code = number(last.get("exitCode"))
+        found = _FAILED_WAITS[reason] or _REASONS.get(died) or cause_of(said if not last else died)
+        crash = f"{died} exit code {code:g}" if code is not None else ""
+        return _Word("failed", reason, found, " ".join(part for part in (crash, said) if part))
+    return None
+
+
+def _pending(phase: str, conditions: Mapping[str, Mapping[str, Any]]) -> _Word:
+    scheduled = mapping(conditions.get("PodScheduled"))
+    if scheduled.get("status") == "True":
+        return _Word("starting", phase)
+    # Unschedulable is a wait, not a failure: the pod starts as soon as there is room, and is the oldest pending
+    # until then. The scheduler's words say what there is too little of.
+    reason = text(scheduled.get("reason"), 100)
+    return _Word("queued", f"{phase} {reason}".strip(), detail=text(scheduled.get("message"), 800))
+
+
+def _running(phase: str, conditions: Mapping[str, Mapping[str, Any]], containers: list[Mapping[str, Any]]) -> _Word:
+    ready = mapping(conditions.get("Ready"))
+    if ready.get("status") == "True" or not ready:
+        return _Word("running", phase)
+    started = [moment for one in containers if (moment := epoch(mapping(one, "state", "running").get("startedAt")))]
+    since = epoch(ready.get("lastTransitionTime"))
+    restarts = sum(number(one.get("restartCount")) or 0.0 for one in containers)
+    # "Not ready" is older than the containers while they first come up; younger, it was ready before.
+    lost = since is not None and bool(started) and since > max(started)
+    if ready.get("status") == "Unknown" or lost or restarts > 0:
+        said = text(ready.get("message"), 800) or text(ready.get("reason"), 100)
+        return _Word("running", f"{phase} NotReady", detail=said, unreachable=True)
+    return _Word("starting", f"{phase} NotReady")
+
+
+def _ended(containers: list[Mapping[str, Any]]) -> float | None:
+    moments = [epoch(mapping(one, "state", "terminated").get("finishedAt")) for one in containers]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _expires(spec: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
+    deadline, begun = number(spec.get("activeDeadlineSeconds")), epoch(status.get("startTime"))
+    return begun + deadline if deadline is not None and deadline > 0 and begun is not None else None
+
+
+def _owner(meta: Mapping[str, Any]) -> str:
+    for reference in objects(meta.get("ownerReferences")):
+        if reference.get("kind") == "Sandbox" and text(reference.get("apiVersion"), 100).startswith("agents.x-k8s.io/"):
+            return text(reference.get("uid"), 100)
+    return ""

@@ -1,0 +1,1 @@
+"""Collector `modal`: see `collector`."""

@@ -1,0 +1,190 @@
+"""Sandboxes of Modal, by the SDK's own gRPC client (extra ``rollscope[modal]``), which is loaded at the first poll.
+
+The public list has no times and no failures; the response behind it has. So the SDK's stub is called directly: it is
+private, the version is pinned, and a contract test runs against the real SDK. Both generations of sandboxes are
+listed (`SandboxListV2`). Only three calls are made: `AuthTokenGet`, `AppGetOrCreate` as a look-up (for option
+``app``) and `SandboxListV2`; none is retried, so that throttling is seen here and not slept away in the SDK.
+
+Does not know: limits of the workspace (no call tells: configure them), credit, whether an image was cached; whether a
+sandbox without a readiness probe is usable before its first command (its start counts as ready).
+"""
+
+import importlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from math import inf, nextafter
+from typing import Any
+
+import httpx
+
+from collectors.model import Collector, ErrorKind, Limits, Reading, ScrapeError, State
+from collectors.sandbox_providers.failures import cause as cause_of
+from collectors.sandbox_providers.listing import Tally
+from collectors.sandbox_providers.sweep import Page, Row, Source, sweep
+from collectors.sandboxes.modal.rows import PROVIDER, row
+from collectors.transport.rest import clean, text, whole
+
+TESTED = "1.6.4"
+# Tokens live longer, but how long is the server's to say.
+TOKEN_SECONDS = 300.0
+DEFAULT_URL = "https://api.modal.com"
+ABSENT = "the Modal SDK is not installed: pip install 'rollscope[modal]'"
+
+_KINDS: Mapping[str, ErrorKind] = {
+    "UNAUTHENTICATED": "auth",
+    "PERMISSION_DENIED": "auth",
+    "RESOURCE_EXHAUSTED": "throttled",
+    "UNAVAILABLE": "unreachable",
+    "DEADLINE_EXCEEDED": "timeout",
+    "CANCELLED": "unreachable",
+}
+
+
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+    """Every live sandbox of the options' app (else of the environment), and the newest ended ones.
+
+    Of the target's client only its URL and its key (``TOKEN_ID:TOKEN_SECRET``) are used; without a key the SDK's own
+    configuration is (``MODAL_TOKEN_ID`` and ``MODAL_TOKEN_SECRET``, ``~/.modal.toml``).
+
+    Raises:
+        ScrapeError: ``missing`` without the SDK; ``garbage`` for an SDK that differs from the pinned one.
+    """
+    options: Mapping[str, str] = state.get("options") or {}
+    tally, begun = Tally(), time.monotonic()
+    async with whole(limits), _opened(client, state) as (api, stub, metadata):
+        app = await _app(api, stub, options, state)
+        request = partial(api.SandboxListRequest, app_id=app, environment_name=options.get("environment", ""))
+
+        async def fetch(finished: bool, before: float | None) -> Page:
+            asked = request(include_finished=finished, before_timestamp=before or 0.0)
+            answer = await stub.SandboxListV2(asked, retry=None, metadata=metadata)
+            return Page(list(answer.sandboxes), _next(answer.sandboxes, before))
+
+        source = Source(
+            live=(False,), ended=(True,), fetch=fetch, row=partial(_row, options.get("run_label", "run"), tally)
+        )
+        swept = await sweep(source, state, limits, begun)
+    return tally.reading(PROVIDER, (one.sandbox for one in swept.rows), swept.extent)
+
+
+def _row(run_label: str, tally: Tally, info: Any) -> Row | None:
+    found = row(info, run_label, tally)
+    return Row(found) if found is not None else None
+
+
+def _next(page: Any, before: float | None) -> float | None:
+    """Where the next page begins; the list is newest first and ends with an empty page.
+
+    Sandboxes created in one call share their time to the last bit, and "before" leaves out all of them: so a page
+    begins with those of the last one's time once more, and moves on when nothing else came.
+    """
+    if not page:
+        return None
+    last = float(min(info.created_at for info in page))
+    again = nextafter(last, inf)
+    return again if again != before else last
+
+
+@asynccontextmanager
+async def _opened(client: httpx.AsyncClient, state: State) -> AsyncIterator[tuple[Any, Any, Any]]:
+    """The SDK's messages, its stub and the metadata a call of the second generation needs."""
+    try:
+        errors = importlib.import_module("modal.exception")
+        wire = importlib.import_module("grpclib.exceptions")
+        config = importlib.import_module("modal.config").config
+        api = importlib.import_module("modal_proto.api_pb2")
+        make = importlib.import_module("modal.client")._Client
+    except ImportError:
+        raise ScrapeError("missing", ABSENT) from None
+    try:
+        sdk = make(_url(client, config), api.CLIENT_TYPE_CLIENT, _credentials(client, config))
+        try:
+            await sdk._open()
+            yield api, sdk._stub, [("x-modal-auth-token", await _token(api, sdk._stub, state))]
+        finally:
+            await sdk.close()
+    except errors.Error as error:
+        state.pop("token", None)
+        raise _refusal(error) from None
+    except (wire.GRPCError, wire.ProtocolError, wire.StreamTerminatedError, OSError) as error:
+        raise ScrapeError("unreachable", f"no answer: {type(error).__name__}") from None
+    except (AttributeError, TypeError, ImportError) as error:
+        version = text(getattr(importlib.import_module("modal"), "__version__", ""), 40)
+        raise ScrapeError(
+            "garbage", f"Modal SDK {version} is not the one this reads with ({TESTED}): {type(error).__name__}"
+        ) from None
+
+
+async def _token(api: Any, stub: Any, state: State) -> str:
+    """A token for the second generation's calls, kept for a while. The SDK's own manager would sleep on throttling."""
+    token, since = state.get("token", ("", -inf))
+    if time.monotonic() - since > TOKEN_SECONDS:
+        token = (await stub.AuthTokenGet(api.AuthTokenGetRequest(), retry=None)).token
+        state["token"] = (token, time.monotonic())
+    return str(token)
+
+
+def _url(client: httpx.AsyncClient, config: Any) -> str:
+    """The target's URL; where it has none, the SDK's own (``MODAL_SERVER_URL``, a fail-over list)."""
+    url = str(client.base_url).rstrip("/")
+    return str(config["server_url"]) if url in ("", DEFAULT_URL) else url
+
+
+def _credentials(client: httpx.AsyncClient, config: Any) -> tuple[str, str]:
+    key = client.headers.get("authorization", "").removeprefix("Bearer ").strip()
+    token, _, secret = key.partition(":")
+    if not key:
+        token, secret = config["token_id"] or "", config["token_secret"] or ""
+    if not token or not secret:
+        raise ScrapeError("auth", "no Modal token: the key is TOKEN_ID:TOKEN_SECRET, or as the SDK is configured")
+    return token, secret
+
+
+async def _app(api: Any, stub: Any, options: Mapping[str, str], state: State) -> str:
+    """Id of the option's app, looked up once; "" lists the whole environment."""
+    name = options.get("app", "")
+    if options.get("app_id") or not name:
+        return options.get("app_id", "")
+    if "app" not in state:
+        asked = api.AppGetOrCreateRequest(
+            app_name=name,
+            environment_name=options.get("environment", ""),
+            object_creation_type=api.OBJECT_CREATION_TYPE_UNSPECIFIED,  # looks up, creates nothing
+        )
+        state["app"] = text((await stub.AppGetOrCreate(asked, retry=None)).app_id, 100)
+    return str(state["app"])
+
+
+def _refusal(error: Any) -> ScrapeError:
+    status = getattr(getattr(error, "_grpc_status", None), "name", "")
+    said = text(getattr(error, "_grpc_message", "") or str(error), 400)
+    kind: ErrorKind = _KINDS.get(status, "status" if status else _unnamed(error))
+    if status in ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED"):
+        cause = cause_of(said)
+        kind = cause if cause in ("quota", "credit") else "throttled" if cause == "rate_limit" else kind
+    asked = (getattr(one, "retry_after_secs", None) for one in getattr(error, "_grpc_details", None) or ())
+    wait = next((seconds for seconds in asked if seconds is not None), None)
+    if wait is not None and kind in ("status", "quota"):
+        kind = "throttled"  # who says when to come again refuses the pace, whatever the words
+    # Refused tokens are the messages that quote the token.
+    why = "the credentials are missing or wrong" if kind == "auth" else clean(said, 120)
+    return ScrapeError(kind, f"{status or type(error).__name__}: {why}", wait)
+
+
+def _unnamed(error: Any) -> ErrorKind:
+    """Errors the SDK raises without an answer."""
+    name = type(error).__name__
+    return "auth" if "Auth" in name else "timeout" if "Timeout" in name else "unreachable"
+
+
+COLLECTOR = Collector(
+    name="modal",
+    actor="sandbox",
+    reads="Modal sandboxes over the SDK's gRPC client (extra rollscope[modal])",
+    versions=f"SDK {TESTED} against a gRPC fake; no live account",
+    poll=poll,
+    default_url=DEFAULT_URL,
+    options=("app", "app_id", "environment", "run_label"),
+)

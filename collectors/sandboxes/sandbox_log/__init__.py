@@ -1,0 +1,1 @@
+"""Collector `sandbox_log`: see `collector`."""

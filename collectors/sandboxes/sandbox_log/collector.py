@@ -1,0 +1,253 @@
+"""Sandboxes in the logs of a run: what SDKs and frameworks say of creations, throttling and failures.
+
+For providers whose API may not be read. Point it at a file or a folder of logs; by itself it attaches only where such
+lines were seen. Latencies are those the lines tell (create() as the caller saw it; ROCK's stages added up).
+
+Does not know: creations nobody logs (E2B, Daytona and Prime say nothing of a create that works; Modal only at DEBUG,
+`MODAL_LOGLEVEL=DEBUG`), and mostly not the end: what came up counts as running until a line ends it, it is 24 h old, or
+1,000 others came after it.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import textlog
+from collectors.model import Collector, Cursor, Limits, Reading, Sample, Sandbox, ScrapeError
+from collectors.sandbox_providers.failures import cause
+from collectors.sandboxes.sandbox_log.dates import date
+from collectors.sandboxes.sandbox_log.sdk_lines import Said, said
+from collectors.transport import rest
+
+SUFFIXES = (".log", ".out", ".err")
+LOOKED_FOR = "files named *.log, *.out or *.err"
+# Folders with many files and no logs.
+NO_LOGS = {"rollouts", "checkpoints", "weights", "broadcasts", "wandb", "node_modules", "__pycache__"}
+FILES_MAX, ENTRIES_MAX, DEPTH_MAX = 50, 5_000, 5
+# What detection reads of a file's end, of how many files, and how far down: a folder of many runs is not one.
+PROBE_BYTES, PROBED_MAX, PROBE_DEPTH = 64 << 10, 20, 1
+# Modal's longest life; nothing else lives longer by default.
+LIFE_SECONDS = 24 * 3600.0
+OPEN_MAX = 1_000
+# The stages of ROCK's start that belong to a container, in any order; the last one ends it.
+ROCK_STAGES = ("Image pull", "Kata disk prepare", "Random sleep", "Docker start", "Wait until alive")
+ROCK_LAST = ("Wait until alive", "Wait sandbox running")
+TICK, PAUSE_SECONDS = 0.001, 5.0
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one call gathers. ``memory`` is the cursor of the next."""
+
+    memory: dict[str, Any]
+    boxes: dict[str, Sandbox] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    more: bool = False
+    dropped: int = 0
+    why: str = ""
+    rows: int = 0
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Records and counters of the lines written since ``cursor``.
+
+    Raises:
+        ScrapeError: ``not_a_run`` (a folder without logs), ``missing``.
+    """
+    try:
+        files = _files(path)
+    except OSError as error:
+        raise ScrapeError("missing", f"the logs cannot be read: {type(error).__name__}") from None
+    if not files:
+        raise ScrapeError("not_a_run", f"no logs in {path.name}: looked for {LOOKED_FOR}")
+    got = _Gathered({"files": {}, "open": {}, "begun": {}, "counts": {}, "nested": {}, "last": "", **_copied(cursor)})
+    known, left = got.memory["files"], limits
+    got.memory["files"] = {}
+    for file in files:
+        name = file.relative_to(path).as_posix() if file != path else file.name
+        if left.tail_rows <= 0 or left.tail_bytes <= 0:
+            got.more = True
+            got.memory["files"] |= {name: known[name]} if name in known else {}
+        else:
+            left = _read(file, name, known.get(name, {}), left, now, got)
+    _expire(got, now)
+    return Reading(
+        samples=tuple(got.samples),
+        sandboxes=tuple(got.boxes.values()),
+        facts={"has_sandbox": 1.0} if got.boxes else {},
+        cursor=got.memory,
+        more=got.more,
+        dropped=got.dropped,
+        why_dropped=got.why,
+        samples_scraped=got.rows,
+    )
+
+
+def _copied(cursor: Cursor) -> dict[str, Any]:
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in cursor.items()}
+
+
+def _files(path: Path, depth: int = DEPTH_MAX) -> list[Path]:
+    """The file itself, or the logs written last below a folder, oldest first. A bounded walk, links not followed."""
+    if not path.is_dir():
+        path.stat()  # raises when there is none
+        return [path]
+    found, entries = [], 0
+    for folder, names, files in os.walk(path):
+        deep = len(Path(folder).relative_to(path).parts) >= depth
+        names[:] = [] if deep else sorted(name for name in names if name not in NO_LOGS and not name.startswith("."))
+        entries += len(names) + len(files)
+        found += [Path(folder) / name for name in files if name.endswith(SUFFIXES)]
+        if entries > ENTRIES_MAX:
+            break
+    dated = sorted((one.stat().st_mtime, one) for one in found if one.is_file() and not one.is_symlink())
+    return [one for _, one in dated[-FILES_MAX:]]
+
+
+def _read(file: Path, name: str, before: Cursor, limits: Limits, now: float, got: _Gathered) -> Limits:
+    read = textlog.read(file, before.get("at", {}), limits)
+    got.more, got.dropped = got.more or read.more, got.dropped + read.dropped
+    got.why, got.rows = got.why or read.why, got.rows + len(read.lines)
+    ts = None if read.restarted else before.get("ts")
+    for stamp, line in date(read.lines, min(now, file.stat().st_mtime), ts):
+        ts, event = stamp, said(line)
+        if event is not None:
+            _take(event, min(stamp, now), name, got)
+    got.memory["files"][name] = {"at": read.cursor, "ts": ts}
+    taken = sum(map(len, read.lines))
+    return replace(limits, tail_rows=limits.tail_rows - len(read.lines), tail_bytes=limits.tail_bytes - taken)
+
+
+def _take(event: Said, ts: float, name: str, got: _Gathered) -> None:
+    key = f"{event.provider} {event.id}"
+    if event.kind == "up":
+        if event.stage == "created":
+            got.memory["nested"][name] = True
+        _up(event, key, ts, ts - event.seconds if event.seconds is not None else None, None, got)
+    elif event.kind == "building":
+        got.memory["begun"][key] = [ts, False]
+        made = Sandbox(event.provider, event.id, "building_image", requested_at=ts, image=event.image)
+        got.boxes[key] = replace(made, image_cached=False)
+    elif event.kind in ("gone", "kept"):
+        _over(event, key, ts, got)
+    elif event.kind == "stage":
+        _stage(event, key, ts, got)
+    elif event.kind == "runtime":
+        _runtime(event, ts, name, got)
+    elif event.kind == "throttled":
+        _count("sandbox_throttled_total", ("provider", event.provider), ts, got)
+    else:
+        _failed(event, ts, got)
+
+
+def _up(event: Said, key: str, ts: float, requested: float | None, cached: bool | None, got: _Gathered) -> None:
+    begun, built = got.memory["begun"].pop(key, (None, None))
+    requested = begun if begun is not None else requested
+    got.memory["open"][key] = ts
+    made = got.boxes.get(key) or Sandbox(event.provider, event.id, "running")
+    got.boxes[key] = replace(
+        made, state="running", requested_at=made.requested_at or requested, ready_at=made.ready_at or ts,
+        image=event.image or made.image, image_cached=built if built is not None else cached,
+        latency_source="log" if made.requested_at or requested else None,
+    )  # fmt: skip
+
+
+def _over(event: Said, key: str, ts: float, got: _Gathered) -> None:
+    made = got.boxes.get(key) or Sandbox(event.provider, event.id, "running")
+    if event.kind == "kept":
+        got.boxes[key] = replace(made, detail=rest.clean(f"not ended: {event.why}"))
+        return
+    got.memory["open"].pop(key, None)
+    got.boxes[key] = replace(made, state="terminated", ended_at=ts)
+
+
+def _stage(event: Said, key: str, ts: float, got: _Gathered) -> None:
+    """ROCK tells each stage when it is over: the start began with the earliest of them."""
+    began = ts - (event.seconds or 0.0)
+    first, cached = got.memory["begun"].get(key, (began, None))
+    if event.stage in ROCK_STAGES:
+        if event.stage == "Image pull":
+            cached = False  # it is only timed when there is one
+        elif event.stage == "Docker start" and cached is None:
+            cached = True
+        got.memory["begun"][key] = [min(first, began), cached]
+    if event.stage in ROCK_LAST:
+        _up(replace(event, seconds=None), key, ts, began, None, got)
+
+
+def _runtime(event: Said, ts: float, name: str, got: _Gathered) -> None:
+    """SWE-ReX's server inside came up, without a name: in its Modal deployment the sandbox was told before."""
+    if name in got.memory["nested"]:
+        return
+    number = got.memory["counts"].get("runtimes", 0) + 1
+    got.memory["counts"]["runtimes"] = number
+    uid = f"{name}:{number}"
+    got.boxes[f"swerex {uid}"] = Sandbox(
+        "swerex", uid, "terminated", provider_state="its end is not logged", requested_at=ts - (event.seconds or 0.0),
+        ready_at=ts, ended_at=ts, latency_source="log",
+    )  # fmt: skip
+
+
+def _failed(event: Said, ts: float, got: _Gathered) -> None:
+    # A chain of exceptions prints each: the framework's, which knows its provider, quotes the SDK's before it.
+    quoted = got.memory["last"].partition(": ")[2][:150]
+    got.memory["last"] = "" if event.provider else event.why[:200]
+    if event.provider and quoted and quoted in event.why:
+        return
+    _count("sandbox_failures_total", ("cause", cause(event.why)), ts, got)
+
+
+def _count(metric: str, label: tuple[str, str], ts: float, got: _Gathered) -> None:
+    """One more, in event time. After a pause the old value is said once more, or the growth would be spread over it."""
+    key = f"{metric} {label[1]}"
+    before, last = got.memory["counts"].get(key, (0, None))
+    ts = round(max(ts, last + 2 * TICK) if last is not None else ts, 3)
+    if last is None or ts - last > PAUSE_SECONDS:
+        got.samples.append(Sample(metric, float(before), (label,), round(ts - TICK, 3)))
+    got.samples.append(Sample(metric, before + 1.0, (label,), ts))
+    got.memory["counts"][key] = [before + 1, ts]
+
+
+def _expire(got: _Gathered, now: float) -> None:
+    """What came up long ago, or too many others ago, is not said to run for ever."""
+    ordered = sorted(got.memory["open"].items(), key=lambda item: item[1])
+    old = [key for key, ts in ordered if now - ts > LIFE_SECONDS]
+    for key in {*old, *(key for key, _ in ordered[: max(0, len(ordered) - OPEN_MAX)])}:
+        ts = got.memory["open"].pop(key)
+        made = got.boxes.get(key) or Sandbox(key.partition(" ")[0], key.partition(" ")[2], "running")
+        unlogged = replace(made, state="terminated", provider_state="its end is not logged")
+        got.boxes[key] = replace(unlogged, ended_at=min(now, ts + LIFE_SECONDS))
+    begun = got.memory["begun"]
+    for key in sorted(begun, key=lambda key: begun[key][0])[: max(0, len(begun) - OPEN_MAX)]:
+        del begun[key]
+
+
+def matches_path(path: Path) -> str | None:
+    """The log in whose last lines an SDK was heard."""
+    try:
+        named = path.is_dir() or path.suffix in SUFFIXES
+        for file in (_files(path, PROBE_DEPTH) if named else [])[-PROBED_MAX:]:
+            if any(said(line) for _, line in date(_last_lines(file), 0.0, 0.0)):
+                return f"{file.name} with lines of a sandbox SDK"
+    except OSError:
+        return None
+    return None
+
+
+def _last_lines(file: Path) -> Iterator[str]:
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - PROBE_BYTES))
+        for line in opened.read(PROBE_BYTES).decode(errors="replace").splitlines():
+            yield textlog.strip(line)
+
+
+COLLECTOR = Collector(
+    name="sandbox_log",
+    actor="sandbox",
+    reads="logs of a run: lines of Modal, verifiers, SWE-ReX and ROCK about sandboxes, and SDK errors",
+    versions="modal 1.6.4, verifiers 0.4.0 and SWE-ReX 1.4.0 by recorded lines; ROCK 4889118bd by source",
+    tail=tail,
+    matches_path=matches_path,
+)

@@ -1,0 +1,67 @@
+"""When a line of a log was written, and what it says without that.
+
+Dates with or without a zone (without: local), JSON lines, times of day (loguru's), and none at all: then the time is
+that of the line before, else of the file.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from collectors.formats import jsonl
+from collectors.trainers.prime_rl.log import Clock, anchor_backwards
+from collectors.transport import rest
+
+# Ray puts the worker before each line: (RolloutWorker pid=123, ip=10.0.0.1), with [repeated 3x across cluster] after.
+_WORKER = re.compile(r"^\([\w.:() -]{0,100}\bpid=\d{1,10}(?:, ip=[\w.:]{1,60})?\)\s?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\s?(?:Z\b|[+-]\d\d:?\d\d\b)?")
+_TIME = re.compile(r"^(\d\d):(\d\d):(\d\d)\b")
+# rich folds lines at 80 columns when nobody looks, and SWE-ReX's longest ids fall on the next one.
+_FOLDED = re.compile(r"sandbox with ID:$")
+# A date stands before the message, behind a logger's name at most.
+DATE_WITHIN = 60
+
+
+def date(lines: Iterable[str], written: float, before: float | None) -> Iterator[tuple[float, str]]:
+    """(epoch seconds, message) of each line.
+
+    Args:
+        written: when the file was last written: no line is later by much.
+        before: the time of the line before the first; None at the beginning of a file.
+    """
+    lines = list(_unfolded(_WORKER.sub("", line) for line in lines))
+    clock = Clock(before) if before is not None else Clock(anchor_backwards(lines, written), anchored=True)
+    for line in lines:
+        row = jsonl.parse(line) if line.startswith("{") else None
+        if row is not None:
+            clock.now = _stamp(row.get("timestamp", row.get("time", row.get("asctime")))) or clock.now
+            line = rest.text(row.get("message", row.get("msg")), 2000)
+        elif found := _DATE.search(line[:DATE_WITHIN]):
+            clock.now = _stamp(found[0]) or clock.now
+        elif found := _TIME.match(line):
+            clock.date(*map(int, found.groups()))
+        yield clock.now, line
+
+
+def _unfolded(lines: Iterable[str]) -> Iterator[str]:
+    begun = ""
+    for line in lines:
+        if begun:
+            yield f"{begun} {line.strip()}"
+            begun = ""
+        elif _FOLDED.search(line):
+            begun = line
+        else:
+            yield line
+    if begun:
+        yield begun
+
+
+def _stamp(value: object) -> float | None:
+    if isinstance(value, str):
+        try:
+            # Without a zone it is this machine's time, as Python's logging and loguru write it.
+            value = datetime.fromisoformat(value.strip().replace(",", ".").replace(" +", "+")).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    return rest.epoch(value)

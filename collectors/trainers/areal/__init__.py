@@ -1,0 +1,1 @@
+"""Collector `areal`: see `collector`."""

@@ -1,0 +1,1 @@
+"""Collector `miles`: see `collector`."""

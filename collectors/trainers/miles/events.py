@@ -1,0 +1,101 @@
+"""miles' event log as a sink: one JSONL file per process of the run, read together in the order of their times.
+
+`--dump-details DIR` implies it (`DIR/events/`, 31f1ca961: miles/utils/audit_utils/event_logger). Of its events only
+``metric`` ones are read: every payload of the trackers, with the time it was logged.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import jsonl
+from collectors.formats.rows import Logged, Logs, Sink, walk
+from collectors.model import Cursor, Limits, ScrapeError
+from collectors.transport import bytetail
+
+# A process of every node writes one; of those that hold metrics there are two or three.
+MAX_FILES = 64
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one call took from one file: a row (None: another event, or a broken line) per line, with its time."""
+
+    path: Path
+    chunk: bytetail.Lines
+    lines: list[tuple[float, Logged | None]]
+    broken: int = 0
+
+
+def find(path: Path) -> list[Path]:
+    """Folders with event files below a run directory, those called `events` and written to last first."""
+    if path.is_file():
+        return [path] if path.suffix == ".jsonl" else []
+    folders = dict.fromkeys(file.parent for file in walk(path, lambda file: file.suffix == ".jsonl"))
+    # The dashboard's streams are JSON lines too, in folders of their own.
+    return sorted(folders, key=lambda folder: folder.name != "events")
+
+
+def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    """Rows of all files since ``cursor``, by time; a file that has more to come holds back what is later elsewhere.
+
+    Raises:
+        ScrapeError: ``missing``.
+    """
+    files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))[:MAX_FILES]
+    if not files:
+        raise ScrapeError("missing", f"no event file (*.jsonl) in {path.name}")
+    known: Mapping[str, Any] = cursor.get("files", {})
+    share = replace(
+        limits, tail_bytes=limits.tail_bytes // len(files), tail_rows=max(1, limits.tail_rows // len(files))
+    )
+    parts = [_part(file, known, share) for file in files]
+    until = min((part.lines[-1][0] for part in parts if part.chunk.more and part.lines), default=float("inf"))
+    parts = [_until(part, known, share, until) for part in parts]
+    logs = Logs(more=any(part.chunk.more for part in parts), restarted=any(part.chunk.restarted for part in parts))
+    logs.cursor = {"files": {part.path.name: part.chunk.cursor for part in parts}}
+    rows = [(ts, row) for part in parts for ts, row in part.lines if row is not None]
+    logs.rows = [row for _, row in sorted(rows, key=lambda one: one[0])]
+    logs.dropped = sum(part.chunk.dropped + part.broken for part in parts)
+    logs.why = next((part.chunk.why for part in parts if part.chunk.why), "a line is no event" if logs.dropped else "")
+    return logs
+
+
+def _part(file: Path, known: Mapping[str, Any], limits: Limits) -> _Part:
+    part = _Part(file, bytetail.read(file, known.get(file.name, {}), limits), [])
+    last = 0.0
+    for _, line in part.chunk.lines:
+        event = jsonl.parse(line)
+        ts = _seconds(event.get("timestamp")) if event is not None else None
+        part.broken += ts is None
+        last = ts if ts is not None else last
+        part.lines.append((last, _row(event, last, file.stem) if event is not None and ts is not None else None))
+    return part
+
+
+def _until(part: _Part, known: Mapping[str, Any], limits: Limits, until: float) -> _Part:
+    """The same part, read again only up to a time when it reaches beyond."""
+    kept = next((index for index, (ts, _) in enumerate(part.lines) if ts > until), len(part.lines))
+    if kept == len(part.lines):
+        return part
+    return _part(part.path, known, replace(limits, tail_rows=kept))
+
+
+def _row(event: dict[str, Any], ts: float, origin: str) -> Logged | None:
+    metrics = event.get("metrics")
+    if event.get("type") != "metric" or not isinstance(metrics, dict):
+        return None
+    return Logged(metrics, None, ts, origin)
+
+
+def _seconds(value: object) -> float | None:
+    """Epoch seconds of a time as pydantic writes it: UTC, with a Z."""
+    try:
+        return datetime.fromisoformat(str(value)).timestamp() if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+SINK = Sink("events", "events/*.jsonl", find, read, writers=True)

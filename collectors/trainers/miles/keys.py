@@ -1,0 +1,82 @@
+"""What miles (31f1ca961) logs beyond slime: the fully asynchronous buffer, versions, shares of equal groups, MFU."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from collectors.trainers.slime import keys as slime_keys
+from collectors.trainers.slime.keys import BUSY, DROPPED, GRADED, ZERO, groups
+from collectors.training_logs.model import Context, Key, Out, Piece
+
+_BUFFER = "rollout/fully_async/"
+# A run with several adapters has a buffer of another kind, with keys of its own.
+_ADAPTERS = "perf/fully_async/"
+QUEUE = (f"{_BUFFER}queue_size", f"{_ADAPTERS}queue_length")
+STALE = (f"{_BUFFER}stale_groups_filtered", f"{_ADAPTERS}stale_dropped")
+# Shares of all groups, 0 to 1, whatever the name says (miles/ray/rollout/metrics.py:185).
+ALL_ZERO, ALL_ONE = "rollout/zero_std/all_zero_percentage", "rollout/zero_std/all_one_percentage"
+NONE_EQUAL = ("rollout/zero_std/count_0.0", "rollout/zero_std/count_1.0")
+
+KEYS: Mapping[str, Key | tuple[Key, ...]] = {
+    **slime_keys.KEYS,
+    "perf/actor_train_mfu": Key("trainer_mfu_ratio", labels=BUSY),
+    # Versions: current - oldest of the group; of all groups that were taken out, also those dropped for it.
+    f"{_BUFFER}avg_staleness": Key("staleness_versions_mean"),
+    f"{_BUFFER}max_staleness": Key("staleness_versions_max"),
+    f"{_BUFFER}aborted_groups_filtered": Key("rollout_errors", labels=(("type", "aborted_group"),)),
+    "rollout/weight_version/max": Key("policy_version"),
+    "rollout/weight_version/mixed_version_ratio": Key("mixed_version_ratio"),
+    f"{_ADAPTERS}batch_n_samples": Key("trainer_samples"),
+    f"{_ADAPTERS}batch_n_groups": Key("trainer_groups"),
+    "train/train_rollout_kl": Key("mismatch_kl_mean"),
+}
+
+NEEDS = slime_keys.NEEDS | {*QUEUE, *STALE, ALL_ZERO, ALL_ONE, *NONE_EQUAL}
+
+IGNORED = re.compile(
+    rf"{slime_keys.IGNORED.pattern}|rollout/(?:weight_version|fully_async|tito_session_mismatch_rate)/.*"
+    r"|eval/.*|(?:rollout|train)/step|[^/]+/perf/.*"
+)
+
+
+def derive(piece: Piece, context: Context) -> Iterable[Out]:
+    values = piece.values
+    queue = next((values[key] for key in QUEUE if key in values), None)
+    if queue is not None:
+        # Only the fully asynchronous rollouts have such a buffer.
+        context.own["mode"] = "async"
+    # Slime's share needs the batch size; miles says how many groups there were, if in a roundabout way.
+    own = list(_equal(values, context))
+    yield from (one for one in slime_keys.derive(piece, context) if one[0] not in {metric for metric, _, _ in own})
+    yield from own
+    if queue is not None:
+        yield groups(queue, context)
+    stale, size = next((values[key] for key in STALE if key in values), None), context.facts.get("group_size")
+    if stale is not None and isinstance(size, float):
+        yield "stale_dropped_rollouts", (), stale * size
+
+
+def _equal(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    """Groups of equal rewards in the batch: the share of all of them, and the two causes while these are all."""
+    if ALL_ZERO not in values or ALL_ONE not in values:
+        return
+    if values.get(GRADED, 0.0) > 0:
+        context.own["graded"] = True
+    if DROPPED not in values:
+        whole = _whole(values, context)
+        share = values[ALL_ZERO] + values[ALL_ONE]
+        if values.get(GRADED, 0.0) > 0 and whole is not None:
+            share = values[ZERO] / whole
+        if values.get(GRADED, 0.0) == 0 or whole is not None:
+            yield "groups_zero_advantage_ratio", (), share
+    if not context.own.get("graded") and not values.get(DROPPED):
+        yield "groups_none_solved_ratio", (), values[ALL_ZERO]
+        yield "groups_all_solved_ratio", (), values[ALL_ONE]
+
+
+def _whole(values: Mapping[str, float], context: Context) -> float | None:
+    """Groups in the batch: from a count and its share, else as configured."""
+    for count, share in zip(NONE_EQUAL, (ALL_ZERO, ALL_ONE), strict=True):
+        if values.get(count) and values[share] > 0:
+            return values[count] / values[share]
+    batch, size = context.facts.get("batch_samples"), context.facts.get("group_size")
+    return batch / size if isinstance(batch, float) and isinstance(size, float) else None

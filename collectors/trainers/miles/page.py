@@ -1,0 +1,107 @@
+"""miles' own metrics page (31f1ca961: miles/utils/tracking_utils/prometheus_utils.py): the last value of every key.
+
+A gauge per key, named `miles_metric_` and the key with `/` and `-` as `_`; its HELP line is the key itself. The steps
+are gauges among them. Several processes set them as they log, so values are filed by who logs them together: when any
+of such a group has changed, all of it belongs to the step the page shows. Where rollouts run ahead of training the
+page may show the trainer's step beside the next rollout's values: those are then one step early.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from collectors.formats.exposition import parser
+from collectors.model import Limits, Reading, Sample, ScrapeError, State
+from collectors.trainers.miles import keys as miles_keys
+from collectors.trainers.slime.keys import GENERATED, NONFINITE, NORM, ROLLOUT_STEP, counted
+from collectors.training_logs.model import TRAINER, Context, Framework, Key, Piece
+
+PREFIX = "miles_metric_"
+_HELP = re.compile(r"^# HELP (miles_metric_\S+) (.+)$", re.MULTILINE)
+# What the trainer logs when it has finished a rollout, and while it prepares it; the rest is the rollout manager's.
+_TRAINER = re.compile(
+    r"perf/(?!rollout_time|fully_async/|request/|decode/|prefill/)\w+_time|perf/.*(?:tflops|mfu|tok_per_s)"
+)
+
+
+def parse(framework: Framework, body: bytes, state: State, limits: Limits) -> Reading:
+    """One page: what has changed since the page before, under the rollout's step.
+
+    Args:
+        state: ``options["group_size"]``, rollouts per group, turns groups into samples.
+
+    Raises:
+        ScrapeError: as `parser.parse`; ``garbage`` also for a page without miles' gauges, or one that was cut.
+    """
+    page = parser.parse(body, state, limits)
+    parser.check_whole(body)
+    names = dict(_HELP.findall(body.decode(errors="replace")))
+    raw = {names.get(series.name, ""): value for series, value in page.samples if series.name.startswith(PREFIX)}
+    raw.pop("", None)
+    if not raw:
+        raise ScrapeError("garbage", f"no page of miles: it has no {PREFIX}* series")
+    own = state.setdefault("miles", {})
+    context = Context({"framework": framework.name, **_options(state)}, own.setdefault("own", {}), "page")
+    unmapped: dict[str, int] = {}
+    samples = tuple(_samples(framework, _changed(raw, own), raw.get(ROLLOUT_STEP), context, unmapped))
+    if "mode" not in context.facts:
+        context.facts |= {"mode": framework.mode, "mode_assumed": 1.0}
+    return Reading(
+        samples=samples, facts=context.facts, unmapped=unmapped, dropped=page.dropped, why_dropped=page.why,
+        samples_scraped=len(raw),
+    )  # fmt: skip
+
+
+def matches(body: bytes) -> bool:
+    """Does a line of it begin with one of miles' gauges?"""
+    return re.search(rb"^miles_metric_\w+[{ ]", body, re.MULTILINE) is not None
+
+
+def _options(state: State) -> dict[str, str | float]:
+    text = str(state.get("options", {}).get("group_size", ""))
+    return {"group_size": float(text)} if text.isascii() and text.isdecimal() and int(text) > 0 else {}
+
+
+def _group(key: str) -> str:
+    if key.startswith("train/"):
+        return "train"
+    return "trainer" if _TRAINER.fullmatch(key) else "rollout"
+
+
+def _changed(raw: Mapping[str, float], own: dict[str, Any]) -> dict[str, float]:
+    """Values of those groups of which any value differs from the page before."""
+    before: dict[str, float] = own.get("values", {})
+    # NaN is equal to nothing: as text it is.
+    news = {_group(key) for key, value in raw.items() if key != ROLLOUT_STEP and str(before.get(key)) != str(value)}
+    own["values"] = dict(raw)
+    return {key: value for key, value in raw.items() if _group(key) in news}
+
+
+def _samples(
+    framework: Framework, values: dict[str, float], step: float | None, context: Context, unmapped: dict[str, int]
+) -> Iterator[Sample]:
+    if step is None or not math.isfinite(step):
+        return
+    found = {key: value for key, value in values.items() if math.isfinite(value)}
+    if NORM in values:
+        found[NONFINITE] = float(NORM not in found)
+    if any(key in found for key in GENERATED):
+        found |= counted(found, context.own)
+    needed = context.own.setdefault("needs", {})
+    if needed.get("step") != step:
+        needed |= {"step": step, "values": {}}
+    needed["values"].update({key: value for key, value in found.items() if key in miles_keys.NEEDS})
+    for key, value in found.items():
+        ours = framework.keys.get(key)
+        if (
+            ours is None
+            and (framework.ignored is None or not framework.ignored.fullmatch(key))
+            and key not in miles_keys.NEEDS
+        ):
+            unmapped[key] = 1
+        for one in () if ours is None else (ours,) if isinstance(ours, Key) else ours:
+            yield Sample(one.metric, value * one.scale + one.offset, one.labels, None, int(step), TRAINER)
+    if found and framework.derive is not None:
+        for metric, labels, value in framework.derive(Piece(TRAINER, int(step), 0.0, needed["values"]), context):
+            yield Sample(metric, value, labels, None, int(step), TRAINER)

@@ -1,0 +1,1 @@
+"""Collector `nemo_rl`: see `collector`."""

@@ -1,0 +1,1 @@
+"""Collector `openrlhf`: see `collector`."""

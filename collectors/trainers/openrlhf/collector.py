@@ -1,0 +1,160 @@
+"""OpenRLHF's PPO trainers (GRPO, RLOO, REINFORCE++ and kin), synchronous and asynchronous (0.11.2 by source).
+
+wandb carries the arguments, TensorBoard and the console (`Global step N: {...}`) the same numbers without them.
+wandb's own step counts log calls: the step is `train/global_step`. A synchronous `timing/step_total` is the sum of
+the phases, an asynchronous one the wall time with the wait for samples in it, which tells the two apart without a
+configuration (ppo_trainer.py:545, ppo_trainer_async.py:228).
+
+Does not know: the wait apart from logging and checkpoints of the step before (it is what the phases leave of an
+asynchronous step), staleness (bounded by `train.async_queue_size`), the queue, zero-advantage groups (only the mean
+of the groups' deviations is logged), tokens per second, MFU, turns. Scoring is part of making experience, and counted
+as compute.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from collectors.formats import console
+from collectors.formats.jsonl import number
+from collectors.formats.rows import Logged
+from collectors.formats.tensorboard import log as tensorboard_log
+from collectors.formats.wandb import log as wandb_log
+from collectors.model import Event
+from collectors.trainers.openrlhf import config as openrlhf_config
+from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
+from collectors.training_logs.tail import collector_of
+
+GENERATION, EXPERIENCE = "timing/generation", "timing/make_experience"
+TRAIN, BROADCAST, TOTAL = "timing/ppo_train", "timing/broadcast", "timing/step_total"
+PASSED, LENGTH, SAMPLES = "dynamic_filtering_pass_rate", "rollout/response_length_mean", "rollout/num_samples"
+# Not a key of theirs: made by `_split`, and no logger can write it.
+NONFINITE = "actor_grad_norm is not finite"
+# TensorBoard keeps 32-bit floats; an asynchronous step is never the sum of its phases that closely.
+SUM_TOLERANCE = 1e-5
+
+_STEP = re.compile(r"Global step (\d{1,15}): \{")
+
+KEYS: Mapping[str, Key] = {
+    TOTAL: Key("trainer_step_seconds"),
+    BROADCAST: Key("trainer_weight_sync_seconds"),
+    SAMPLES: Key("trainer_samples"),
+    "rollout/reward_mean": Key("reward_mean"),
+    "rollout/reward_std": Key("reward_std"),
+    "group_reward_std": Key("reward_group_std_mean"),
+    LENGTH: Key("response_tokens_mean"),
+    "rollout/truncated_rate": Key("truncation_ratio"),
+    "policy_loss": Key("loss_mean"),
+    "actor_grad_norm": Key("gradient_norm"),
+    NONFINITE: Key("gradient_nonfinite"),
+    "actor_lr": Key("learning_rate"),
+    "entropy_loss": Key("entropy_mean"),
+    "ppo_clip_ratio": Key("clip_ratio"),
+    "kl": Key("reference_kl_mean"),
+    # The generator's log-probs against those of the old policy (models/loss.py:247).
+    "vllm_kl": Key("mismatch_kl_mean"),
+}
+
+# The same again over micro-batches (reward, response_length, truncated), shaped rewards, the critic's own.
+IGNORED = re.compile(
+    r"reward|return|score|rewards|scores|response_length|total_length|truncated|response_clip_ratio"
+    r"|ppo_kl|logprobs_diff|is_filter_ratio|critic_.*|values|num_actions|num_samples|num_action_tokens|index"
+    r"|eval/.*"
+)
+# wandb's own fields and the parts of the table of samples, in a row of its own under the step before.
+_NO_METRIC = re.compile(r"global_step|generated_samples.*|_.*")
+
+
+def _say(line: console.Line, memory: dict[str, Any]) -> console.Said:
+    """The status dict of a step; an emoji before it in the synchronous trainer, Ray's prefix before either."""
+    match = _STEP.search(line.text, 0, 200)
+    values = console.literal(line.text[match.end() - 1 :]) if match is not None else None
+    return Logged(values, int(match.group(1)), line.ts) if match is not None and values is not None else None
+
+
+def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
+    if any(key.startswith("eval/") for key in values):
+        step = values.get("eval/global_step", row.step)
+        context.events.append(Event("eval", f"eval:{step}:{row.ts or 0:.0f}", row.ts))
+        values = {key: value for key, value in values.items() if not key.startswith("eval/")}
+    # wandb's own step counts its rows, and a table of samples is one of them.
+    step = values.get("global_step") if context.sink == wandb_log.SINK.name else row.step
+    kept = {key: value for key, value in values.items() if not _NO_METRIC.fullmatch(key)}
+    if step is None or row.ts is None or not kept:
+        return
+    _learn_mode(kept, context)
+    yield Piece(TRAINER, int(step), row.ts, kept | _nonfinite(row.values))
+
+
+def _nonfinite(logged: Mapping[str, Any]) -> dict[str, float]:
+    """A gradient norm that is none is itself a finding: 1, and 0 beside a finite one."""
+    for key in ("actor_grad_norm", "train/actor_grad_norm"):
+        if key in logged:
+            return {NONFINITE: float(number(logged[key]) is None)}
+    return {}
+
+
+def _learn_mode(values: Mapping[str, float], context: Context) -> None:
+    """Where no configuration says it: a step that is not the sum of its phases overlaps with them."""
+    phases = [values[key] for key in (GENERATION, EXPERIENCE, TRAIN, BROADCAST) if key in values]
+    total = values.get(TOTAL)
+    if total is not None and len(phases) == 4 and abs(total - sum(phases)) > SUM_TOLERANCE * total:
+        context.take({"mode": "async"})
+
+
+def _derive(piece: Piece, context: Context) -> Iterator[Out]:
+    row = piece.values
+    if SAMPLES in row and LENGTH in row:
+        # Every response token is in the loss; those an agent's tools wrote are masked, so this is an upper bound.
+        yield "trained_tokens", (), row[SAMPLES] * row[LENGTH]
+    if PASSED in row:
+        share = openrlhf_config.batch_share(row[PASSED], context.facts.get("group_size"))
+        if share is not None:
+            yield "trainable_ratio", (), share
+    if BROADCAST in row:
+        # Weights go to the engines once a step.
+        yield "policy_version", (), float(piece.step)
+    yield from _phases(row, context.facts.get("mode") == "async")
+
+
+def _phases(row: Mapping[str, float], is_async: bool) -> Iterator[Out]:
+    if EXPERIENCE not in row or TRAIN not in row:
+        return
+    compute = row[EXPERIENCE] + row[TRAIN]
+    yield "trainer_compute_seconds", (), compute
+    if GENERATION in row and not is_async:
+        yield "generation_seconds", (), row[GENERATION]
+    if TOTAL in row and is_async:
+        # Generation runs beside the step there: what the phases leave is the wait for its samples.
+        yield "trainer_wait_seconds", (), max(0.0, row[TOTAL] - compute - row.get(BROADCAST, 0.0))
+
+
+FRAMEWORK = Framework(
+    name="openrlhf",
+    reads="OpenRLHF runs, synchronous and asynchronous (wandb, TensorBoard, console)",
+    versions="0.11.2 by source",
+    sinks=(wandb_log.SINK, tensorboard_log.SINK, console.sink(_say)),
+    keys=KEYS,
+    ignored=IGNORED,
+    marks=((TRAIN, EXPERIENCE),),
+    strip=("train/",),
+    split=_split,
+    needs=frozenset((GENERATION, EXPERIENCE, TRAIN, BROADCAST, TOTAL, PASSED, LENGTH, SAMPLES)),
+    derive=_derive,
+    facts=openrlhf_config.facts,
+    seconds=(TOTAL,),
+    derives=(
+        "generation_seconds",
+        "policy_version",
+        "trainable_ratio",
+        "trained_tokens",
+        "trainer_compute_seconds",
+        "trainer_wait_seconds",
+    ),
+    hints={
+        "trainable_ratio": "dynamic filtering: only it logs `dynamic_filtering_pass_rate`",
+        "mismatch_kl_mean": "importance-sampling correction of vLLM's log-probs: only it logs `vllm_kl`",
+    },
+)
+
+COLLECTOR = collector_of(FRAMEWORK)

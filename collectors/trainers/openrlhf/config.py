@@ -1,0 +1,75 @@
+"""Facts of an OpenRLHF run from the arguments it hands to wandb (0.11.2: utils/config.py, cli/train_ppo_ray.py).
+
+The arguments are groups of groups, and wandb keeps a group as Python prints it: `namespace(async_enable=True, ...)`.
+"""
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from collectors.formats.jsonl import number
+from collectors.training_logs.settings import Facts, Settings, facts_of, product
+
+# Evaluating a literal costs memory by the hundredfold of its text; a group of arguments has some thousand characters.
+GROUP_CHARS = 64 << 10
+
+
+def facts(config: Mapping[str, Any]) -> Facts:
+    """What the configuration says; keys it lacks give no fact."""
+    settings = Settings({key: _group(value) for key, value in config.items()})
+    group = settings.number("rollout.n_samples_per_prompt")
+    found = facts_of(
+        mode=_mode(settings),
+        group_size=group,
+        batch_samples=product(group, settings.number("rollout.batch_size")),
+        max_response_tokens=settings.number("rollout.max_new_tokens"),
+        trainer_gpus=product(settings.number("actor.num_nodes"), settings.number("actor.num_gpus_per_node")),
+        generator_gpus=product(settings.number("vllm.num_engines"), settings.number("vllm.tensor_parallel_size")),
+        # TensorBoard and wandb; the console has every step, and its rows lie one step apart.
+        logging_steps=settings.number("logger.logging_steps"),
+        model=_model(settings.text("actor.model_name_or_path")),
+    )
+    return found
+
+
+def _mode(settings: Settings) -> str:
+    """ "" when nothing says it. Asynchronous runs never share the engines' GPUs (train_ppo_ray.py:56)."""
+    is_async = settings.flag("train.async_enable")
+    if is_async is None:
+        return ""
+    if is_async:
+        return "async"
+    return "sync_colocated" if settings.flag("train.colocate_all") else "sync_split"
+
+
+def _model(path: str) -> str:
+    # A local path says nothing to others but its last part; "Qwen/Qwen3-8B" is a name.
+    return path.rstrip("/").rpartition("/")[2] if path.startswith((".", "/")) else path
+
+
+def _group(value: Any) -> Any:
+    """A printed namespace as a dict; anything else as it is."""
+    if not isinstance(value, str) or not value.lower().startswith("namespace(") or len(value) > GROUP_CHARS:
+        return value
+    try:
+        call = ast.parse(value, mode="eval").body
+        pairs = call.keywords if isinstance(call, ast.Call) else []
+        return {pair.arg: found for pair in pairs if pair.arg and (found := _literal(pair.value)) is not None}
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return value
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return None  # inf, nan: not a setting of ours
+
+
+def batch_share(rate: float, group_size: object) -> float | None:
+    """Share of groups that passed the dynamic filter; None while the group size is unknown.
+
+    OpenRLHF logs samples kept per prompt used, times 100 (samples_generator.py:123): 800 when all of 8 pass.
+    """
+    size = number(group_size)
+    return min(1.0, rate / 100.0 / size) if size is not None and size > 0 else None

@@ -1,0 +1,1 @@
+"""Collector `pipeline_rl`: see `collector`."""

@@ -1,0 +1,249 @@
+"""PipelineRL's metric keys -> ours (58d393458: actor.py, finetune_loop.py, finetune/rl/__init__.py).
+
+Trap of units: PipelineRL counts versions in samples the trainer has processed, so a lag is divided by the samples
+one published version stands for. Waiting is a total since the start of the training.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from collectors.formats.jsonl import number
+from collectors.formats.rows import Logged
+from collectors.model import Event, Sample
+from collectors.trainers.pipeline_rl import streams
+from collectors.training_logs import pipeline_versions
+from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
+from collectors.training_logs.settings import Facts, Settings, facts_of, product
+
+ACTOR = "orchestrator"
+WAITED = "stats/time_waiting_for_data"
+NORM, NONFINITE = "stats/grad_norm", "stats/grad_norm is not finite"
+_BUSY = (("basis", "busy"),)
+# Steps that were logged and may still be followed by an update.
+STEPS_WAITING = 16
+
+KEYS: Mapping[str, Key | tuple[Key, ...]] = {
+    # The trainer. A step ends before the optimizer and the weight update; waiting for data is in it.
+    "throughput/sec_per_step": Key("trainer_step_seconds"),
+    "throughput/tokens_per_sec": Key("trainer_tokens_per_second", labels=_BUSY),
+    "throughput/tokens_per_step": Key("processed_tokens"),
+    "stats/lr": Key("learning_rate"),
+    NORM: Key("gradient_norm"),
+    NONFINITE: Key("gradient_nonfinite"),
+    "stats/samples_too_old_to_queue": Key("stale_dropped_rollouts", reduction="total"),
+    "rl/loss": Key("loss_mean"),
+    "rl/entropy": Key("entropy_mean"),
+    "rl/kl": Key("reference_kl_mean"),
+    "rl/kl_new_old": Key("mismatch_kl_mean"),
+    "rl/mean_abs_log_ratio_new_old": Key("mismatch_logprob_difference_mean"),
+    "rl/ratio_new_old": Key("importance_ratio_mean"),
+    "rl/ess": Key("effective_sample_ratio"),
+    "rl/num_output_tokens_sum": Key("trained_tokens"),
+    # The actor: over the groups it finished since the version before.
+    "reward_mean": Key("reward_mean"),
+    "success_mean": Key("solve_ratio"),
+    "always_success": Key("groups_all_solved_ratio"),
+    "never_success": Key("groups_none_solved_ratio"),
+    "sometimes_success": Key("groups_mixed_ratio"),
+    "overflow_mean": Key("truncation_ratio"),
+    "no_error_mean": Key("rollout_error_ratio", scale=-1.0, offset=1.0),
+    "num_turns_mean": Key("turns_mean"),
+    "latency_mean": Key("rollout_seconds_mean"),
+    "latency_max": Key("rollout_seconds_max"),
+    "output_tokens_per_second": Key("rollout_tokens_per_second"),
+}
+
+NEEDS = frozenset(
+    (
+        "stats/completed_steps",
+        "stats/samples",
+        "stats/lag",
+        "stats/lag_mean",
+        "stats/lag_max",
+        "stats/time_waiting_for_data",
+        "throughput/sec_per_step",
+        "throughput/sec_per_pass",
+        "throughput/micro_batches_per_step",
+        "throughput/tokens_per_step",
+        "reward_mean",
+        "reward_var",
+        "num_turns_mean",
+        "num_turns_max",
+        "trainer_model_version",
+        "output_tokens_mean",
+        "output_tokens_max",
+        "output_tokens_min",
+        "prompt_tokens_mean",
+    )
+)
+
+# What is counted but not dropped (samples_too_old_to_train), micro batches, one rank's share, other statistics,
+# the same per dataset and domain, the actor's bookkeeping, the test set.
+IGNORED = re.compile(
+    r"stats/(?:tokens|samples_too_old_to_train|passes|epoch|(?:min|max)_actor_version|queue/batches|lag_min)"
+    r"|throughput/.*|rl/.*|(?:test_)?(?:reward|success|no_error|no_answer|overflow|num_turns|prompt_tokens|output_tokens"
+    r"|penalty_delta|overlong|latency|model_version)_(?:mean|max|min|var)|test_.*|overlong_.*|success_given_overlong"
+    r"|published_samples|(?:problem|result)_queue_size|finished_groups|time_since_start|domain_mix_.*|[^/]+/[^/]+_(?:mean"
+    r"|max|min|var)|[^/]+/success_given_overlong|(?:samples|prompt_tokens|total_tokens)_per_second|actor/.*"
+)
+
+
+def facts(config: Mapping[str, Any]) -> Facts:
+    """From conf/exp_config.yaml or wandb (flat, dotted)."""
+    settings = Settings(config)
+    stop = settings.number("finetune.interrupt_train_steps") or settings.number("interrupt_train_steps")
+    most = settings.number("finetune.max_train_steps") or settings.number("max_train_steps")
+    return facts_of(
+        mode="async",
+        # `attempts` is a reference to the other in the file as it is saved.
+        group_size=settings.number("finetune.attempts") or settings.number("attempts"),
+        batch_samples=product(
+            settings.number("finetune.gradient_accumulation_passes") or settings.number("gradient_accumulation_passes"),
+            settings.number("finetune.train_batch_size") or settings.number("train_batch_size"),
+        ),
+        max_steps=stop if stop is not None and stop > 0 else most,
+        max_response_tokens=settings.number("llm.parameters.max_tokens"),
+        model=settings.text("model_path"),
+    )
+
+
+def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
+    """The trainer's steps, the actor's rows by the step their version was published after; queues as gauges."""
+    if row.origin == streams.WEIGHTS:
+        _published(row.values.get("versions", ()), context)
+    elif row.origin == streams.PREPROCESSOR:
+        _queue(row, values, context)
+    elif row.step is not None and row.ts is not None and values:
+        kept = dict(values)
+        if NORM in row.values:
+            kept[NONFINITE] = float(NORM not in values)
+        version = values.get("trainer_model_version")
+        if version is not None:
+            step = _step_of(version, context)
+            if step is not None:
+                yield Piece(ACTOR, step, row.ts, kept)
+        elif "throughput/sec_per_step" in values:
+            _update(row.ts, values, context)
+            yield Piece(TRAINER, row.step, row.ts, kept)
+
+
+def _update(ts: float, values: Mapping[str, float], context: Context) -> None:
+    """The update that follows this step, if one does: it is published after the step is logged, and has no time."""
+    if (samples := values.get("stats/samples")) is not None:
+        context.own["steps"] = [*context.own.get("steps", []), [int(samples), ts]][-STEPS_WAITING:]
+        _tell_updates(context)
+
+
+def _tell_updates(context: Context) -> None:
+    """Steps whose update has been published by now, as events."""
+    waiting = []
+    for samples, ts in context.own.get("steps", []):
+        version = pipeline_versions.version_of(context.own.get("updates", []), samples)
+        if version is None:
+            waiting.append([samples, ts])
+        else:
+            told, key = f"{samples} samples processed", f"weights:{samples}:{ts:.0f}"
+            context.events.append(Event("weights_published", key, ts, told, version))
+    context.own["steps"] = waiting
+
+
+def _step_of(version: float, context: Context) -> int | None:
+    """The trainer's step after which a version (in samples) was published: the axes count the same then."""
+    own = context.own
+    each = own.get("samples_per_step") or context.facts.get("batch_samples") or own.get("samples_per_version")
+    if version <= 0:
+        return 0
+    return round(version / each) if isinstance(each, int | float) and each > 0 else None
+
+
+def derive(piece: Piece, context: Context) -> Iterator[Out]:
+    """Phases, waiting of this step, lags in versions; lengths per rollout."""
+    if piece.axis == ACTOR:
+        yield from _production(piece.values)
+    elif "throughput/sec_per_step" in piece.values:
+        yield from _samples(piece.values, context)
+        yield from _phases(piece, context)
+        yield from _staleness(piece.values, context)
+
+
+def _samples(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    steps, samples = values.get("stats/completed_steps"), values.get("stats/samples")
+    if steps and samples is not None:
+        # Every step takes the same number (finetune_loop.py: samples_per_step).
+        context.own["samples_per_step"] = samples / steps
+        yield "trainer_samples", (), samples / steps
+
+
+def _phases(piece: Piece, context: Context) -> Iterator[Out]:
+    values, whole = piece.values, piece.values["throughput/sec_per_step"]
+    wait = _waited(piece, context)
+    passes, each = values.get("throughput/micro_batches_per_step"), values.get("throughput/sec_per_pass")
+    compute = passes * each if passes is not None and each is not None else None
+    if wait is not None:
+        yield "trainer_wait_seconds", (), wait
+    if compute is not None:
+        yield "trainer_compute_seconds", (), compute
+    if wait is not None and compute is not None:
+        yield "trainer_other_seconds", (), max(0.0, whole - wait - compute)
+    if (tokens := values.get("throughput/tokens_per_step")) is not None and whole > 0:
+        # `real_tokens_per_sec` is one rank's.
+        yield "trainer_tokens_per_second", (("basis", "wall"),), tokens / whole
+
+
+def _waited(piece: Piece, context: Context) -> float | None:
+    """Seconds this step waited, from the total; None when the row before is not the step before."""
+    total = piece.values.get(WAITED)
+    if total is None:
+        return None
+    known: dict[str, float] = context.own.setdefault("waited", {})
+    before = 0.0 if piece.step == 1 else known.get(str(piece.step - 1))
+    known[str(piece.step)] = total
+    # A step of an earlier life may not be the one before, and a few are enough to correct a late row.
+    context.own["waited"] = {step: known[step] for step in known if piece.step - 4 <= int(step) <= piece.step}
+    return total - before if before is not None and total >= before else None
+
+
+def _staleness(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    each = context.own.get("samples_per_version")
+    if not isinstance(each, int | float) or each <= 0:
+        return
+    # `stats/lag` (before 2026-07-15) is taken from the oldest of the step's rollouts: it is the largest.
+    for keys, ours in ((("stats/lag_max", "stats/lag"), "max"), (("stats/lag_mean",), "mean")):
+        if (lag := next((values[key] for key in keys if key in values), None)) is not None:
+            yield f"staleness_versions_{ours}", (), lag / each
+
+
+def _production(values: Mapping[str, float]) -> Iterator[Out]:
+    if "reward_mean" in values:
+        # `calculate_stats` leaves var, max and min out when var is zero (utils.py:424).
+        yield "reward_std", (), values.get("reward_var", 0.0) ** 0.5
+    turns, mean = values.get("num_turns_mean"), values.get("output_tokens_mean")
+    if turns is None or mean is None:
+        return
+    # Tokens are counted per turn: mean per turn x turns per rollout is the mean per rollout.
+    yield "response_tokens_mean", (), mean * turns
+    yield "turns_max", (), values.get("num_turns_max", turns)
+    if turns == 1 and "num_turns_max" not in values:
+        yield "response_tokens_max", (), values.get("output_tokens_max", mean)
+        yield "response_tokens_min", (), values.get("output_tokens_min", mean)
+        if (prompt := values.get("prompt_tokens_mean")) is not None:
+            yield "prompt_tokens_mean", (), prompt
+
+
+def _published(versions: Any, context: Context) -> None:
+    """How many samples one version stands for: the difference of the last two that were published."""
+    runs = [list(run) for run in context.own.get("updates", [])]
+    pipeline_versions.add(runs, versions)
+    context.own["updates"] = runs
+    _tell_updates(context)
+    for version in versions:
+        before = context.own.get("version")
+        if isinstance(before, int) and version > before:
+            context.own["samples_per_version"] = version - before
+        context.own["version"] = version
+
+
+def _queue(row: Logged, values: Mapping[str, float], context: Context) -> None:
+    if (samples := number(values.get("preprocessor/queue/output_samples"))) is not None:
+        context.samples.append(Sample("queue_samples", samples, (), row.ts))

@@ -1,0 +1,148 @@
+"""PipelineRL's own files as one sink: streams/*/0/0/0.jsonl of actor and preprocessor, and the trainer's log.
+
+Nothing of it needs wandb (58d393458: streams.py, actor.py:673, preprocess.py:671, finetune/logging_.py:74):
+
+- `stats`: one object per new weight version, written by the actor. `time_since_start` counts from the actor's start.
+- `preprocessor_stats`: queue sizes, without any time or step: only the newest says something about now.
+- `weight_update_request`: what was published; `timestamp` is when the module was imported, so it is not read.
+- finetune/log/info_0.log: `Completed steps N: {...}` with every number as text of three decimals.
+
+Does not know: the streams kept in Redis (`streams=redis`), of which only the log is left.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import console, jsonl, textlog
+from collectors.formats.jsonl import number
+from collectors.formats.rows import Logged, Logs, Sink, walk
+from collectors.model import Cursor, Limits, ScrapeError
+
+STATS, PREPROCESSOR, WEIGHTS, TRAINER_LOG = "stats", "preprocessor_stats", "weights", "finetune"
+_FILES: Mapping[str, tuple[str, ...]] = {
+    STATS: ("streams", "stats", "0", "0", "0.jsonl"),
+    PREPROCESSOR: ("streams", "preprocessor_stats", "0", "0", "0.jsonl"),
+    WEIGHTS: ("streams", "weight_update_request", "0", "0", "0.jsonl"),
+    TRAINER_LOG: ("finetune", "log", "info_0.log"),
+}
+# "[finetune]: 06/19/2026 10:00:05.250 - INFO - pipelinerl... - Completed steps 3: {'stats/lr': '1.000e-06', ...}"
+_STEP = re.compile(
+    r"\[finetune\]: (\d\d/\d\d/\d{4} \d\d:\d\d:\d\d)\.(\d{3}) - INFO - \S+ - Completed steps (\d{1,15}): (\{.*\})"
+)
+
+
+def sink() -> Sink:
+    """The sink. A path is the `stats` stream, or the trainer's log where there is none; the others are beside it."""
+    looks_for = "streams/stats/0/0/0.jsonl or finetune/log/info_0.log"
+    return Sink("streams", looks_for, _find, _read, writers=True)
+
+
+def _find(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path] if _root(path) is not None else []
+    for name in (STATS, TRAINER_LOG):
+        parts = _FILES[name]
+        if found := walk(path, partial(_ends_with, parts)):
+            return found
+    return []
+
+
+def _ends_with(parts: tuple[str, ...], path: Path) -> bool:
+    return path.parts[-len(parts) :] == parts
+
+
+def _root(path: Path) -> Path | None:
+    for parts in _FILES.values():
+        if _ends_with(parts, path):
+            return path.parents[len(parts) - 1]
+    return None
+
+
+def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    root = _root(path)
+    if root is None or not path.exists():
+        raise ScrapeError("missing", f"{path.name} is no file of a PipelineRL run")
+    logs = Logs(modified=path.stat().st_mtime)
+    for name, read in ((WEIGHTS, _weights), (TRAINER_LOG, _trainer), (STATS, _stats), (PREPROCESSOR, _preprocessor)):
+        file = root.joinpath(*_FILES[name])
+        rest = replace(limits, tail_rows=limits.tail_rows - len(logs.rows))
+        if rest.tail_rows <= 0:
+            logs.cursor[name], logs.more = cursor.get(name, {}), True
+        elif file.is_file():
+            read(file, cursor.get(name, {}), rest, logs)
+        elif name in cursor:
+            logs.cursor[name] = cursor[name]
+    # By time: what the trainer says comes before what the actor says of the same moment.
+    logs.rows.sort(key=lambda row: row.ts or 0.0)
+    return logs
+
+
+def _opened(name: str, read: jsonl.Rows | textlog.Text, logs: Logs) -> None:
+    logs.cursor[name] = read.cursor
+    logs.more |= read.more
+    logs.restarted |= read.restarted and name == TRAINER_LOG
+    logs.dropped += read.dropped
+    logs.why = logs.why or read.why
+
+
+def _stats(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
+    """Dated backwards from the file's last change: every row is flushed when it is written."""
+    read = jsonl.read(file, cursor, limits)
+    _opened(STATS, read, logs)
+    later, at = None, file.stat().st_mtime
+    found = []
+    for row in reversed(read.rows):
+        since = number(row.get("time_since_start"))
+        if since is not None and later is not None:
+            # A larger number before a smaller one: another life of the actor, which ended before this one began.
+            at -= later - since if since <= later else later
+        later = since if since is not None else later
+        version = number(row.get("trainer_model_version"))
+        found.append(Logged(row, None if version is None else int(version), at, STATS))
+    logs.rows += reversed(found)
+
+
+def _preprocessor(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
+    read = jsonl.read(file, cursor, limits)
+    _opened(PREPROCESSOR, read, logs)
+    if read.rows and not read.more:
+        logs.rows.append(Logged(read.rows[-1], None, file.stat().st_mtime, PREPROCESSOR))
+
+
+def _weights(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
+    """Versions as published, in order; first of all rows, for the others are read with them."""
+    read = jsonl.read(file, cursor, limits)
+    _opened(WEIGHTS, read, logs)
+    versions = [row.get("version") for row in read.rows if row.get("kind") == "weight_update_success"]
+    known = [int(version) for version in map(number, versions) if version is not None]
+    if known:
+        logs.rows.append(Logged({"versions": known}, None, 0.0, WEIGHTS))
+    if any(row.get("kind") == "training_done" for row in read.rows):
+        logs.finished = "the trainer wrote training_done"
+
+
+def _trainer(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
+    read = textlog.read(file, cursor, limits)
+    _opened(TRAINER_LOG, read, logs)
+    for line in read.lines:
+        if (match := _STEP.fullmatch(line)) is not None:
+            logs.rows.append(Logged(_numbers(match[4]), int(match[3]), _time(match[1], match[2]), TRAINER_LOG))
+
+
+def _numbers(text: str) -> dict[str, Any]:
+    """A printed dict whose numbers are texts, as numbers; empty when it is none."""
+    found = console.literal(text) or {}
+    return {key: console.figure(value) if isinstance(value, str) else value for key, value in found.items()}
+
+
+def _time(text: str, milliseconds: str) -> float | None:
+    """The log says no zone: it is the machine's own, which is ours."""
+    try:
+        return time.mktime(time.strptime(text, "%m/%d/%Y %H:%M:%S")) + int(milliseconds) / 1000
+    except (ValueError, OverflowError):
+        return None

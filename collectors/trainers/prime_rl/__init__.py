@@ -1,0 +1,1 @@
+"""Collector `prime_rl`: see `collector`."""

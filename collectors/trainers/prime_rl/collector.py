@@ -1,0 +1,324 @@
+"""prime-rl run directory: metrics.jsonl of trainer and orchestrator, the orchestrator's log, configs/*.json.
+
+Everything read is on by default in prime-rl (559b4477, 2026-08); the run needs no change. Axes: ``trainer`` and
+``orchestrator`` count their own steps (the orchestrator's begin at 1) and are kept apart; eval lines become events.
+Queue depth and rollouts in flight come from the orchestrator's log line of every 10 s. The trainer's own metrics page
+(`collectors.trainers.prime_rl.page`) is read from a URL.
+
+A run that logs to W&B is read from its files too (`wandb`): the concurrency cap and the engines' policy version
+are only there, and of a run without metrics.jsonl everything but the queue.
+
+Does not know: `inference/*` of W&B, for the engines' own pages say it first hand; sandbox boot times, which are in
+traces.jsonl and not aggregated.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import jsonl, textlog
+from collectors.formats.jsonl import Row, number
+from collectors.formats.rows import Logs
+from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
+from collectors.trainers.prime_rl import config as prime_rl_config
+from collectors.trainers.prime_rl import keys as prime_rl_keys
+from collectors.trainers.prime_rl import log as prime_rl_log
+from collectors.trainers.prime_rl import page as prime_rl_page
+from collectors.trainers.prime_rl import wandb as prime_rl_wandb
+
+# File -> the axis its rows belong to when they do not say so themselves.
+METRICS = {"metrics.jsonl": "", "trainer/metrics.jsonl": "trainer", "orchestrator/metrics.jsonl": "orchestrator"}
+LOGS = ("logs/latest/orchestrator.log", "logs/orchestrator.log")
+TRAINER_LOGS = ("logs/latest/trainer.log", "logs/trainer.log")
+# The closing words are among the last lines; reading more each call would buy nothing.
+CLOSING_BYTES = 16 << 10
+
+LOOKED_FOR = (
+    "metrics.jsonl (also under trainer/ and orchestrator/), logs/latest/orchestrator.log, configs/rl.json "
+    "or wandb/run-*.wandb"
+)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one call gathers. ``memory`` is the cursor of the next."""
+
+    memory: dict[str, Any]
+    samples: list[Sample] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    facts: dict[str, str | float] = field(default_factory=dict)
+    unmapped: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    more: bool = False
+    dropped: int = 0
+    why: str = ""
+    rows: int = 0
+
+    def took(self, read: jsonl.Rows | textlog.Text | Logs, name: str) -> None:
+        self.memory["files"][name] = read.cursor
+        self.more = self.more or read.more
+        self.dropped += read.dropped
+        self.why = self.why or read.why
+
+
+def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    """Steps, gauges, events and facts since ``cursor``, oldest first.
+
+    The cursor holds a position per file, the log's clock, the last step per axis and the configs' age.
+
+    Raises:
+        ScrapeError: ``not_a_run``, ``missing``.
+    """
+    try:
+        return _tail(path, cursor, limits, now)
+    except OSError as error:
+        # A folder that may not be entered, or went away between two looks at it.
+        raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
+
+
+def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
+    files = [name for name in METRICS if (path / name).is_file()]
+    log = next((name for name in LOGS if (path / name).is_file()), "")
+    wandb = prime_rl_wandb.find(path)
+    if not files and not log and not wandb and not (path / "configs" / "rl.json").is_file():
+        _not_a_run(path)
+    share = max(1, len(files) + len(wandb) + bool(log))
+    # Each file gets its part, so that one long history cannot starve the others.
+    part = replace(limits, tail_bytes=limits.tail_bytes // share, tail_rows=max(1, limits.tail_rows // share))
+    memory = {"steps": {}, **cursor, "files": dict(cursor.get("files", {}))}
+    memory["steps"], memory["ended"] = dict(memory["steps"]), dict(memory.get("ended", {}))
+    run = _Gathered(memory)
+    config = prime_rl_config.read(path / "configs")
+    if config.modified != memory.get("configs"):
+        run.facts |= config.facts
+        memory["configs"] = config.modified
+    for name in files:
+        _read_metrics(path, name, part, now, run)
+    for one in reversed(wandb):
+        # A resumed run's file after the one before, to its end.
+        if _read_wandb(path, one, part, (not files, not log), run):
+            break
+    if log:
+        _read_log(path, log, part, config, run)
+    _lifecycle(path, config.facts, run)
+    run.samples.sort(key=lambda sample: sample.ts or now)
+    run.events.sort(key=lambda event: event.ts or now)
+    return Reading(
+        samples=tuple(run.samples),
+        events=tuple(run.events),
+        facts={"framework": "prime_rl", "mode": "async", **run.facts},
+        unmapped=run.unmapped,
+        cursor=run.memory,
+        more=run.more,
+        dropped=run.dropped,
+        why_dropped=run.why,
+        samples_scraped=run.rows,
+        origins=_origins(run),
+        reader=", ".join([*files, *([log] if log else []), *(f"wandb {one.name}" for one in wandb)]),
+    )
+
+
+def _origins(run: _Gathered) -> dict[str, str]:
+    """The keys read; of what has none in a row, the words for where it comes from."""
+    known = {**prime_rl_keys.ORIGINS, **run.origins}
+    return {sample.metric: known[sample.metric] for sample in run.samples if sample.metric in known}
+
+
+def _not_a_run(path: Path) -> None:
+    if not path.exists():
+        raise ScrapeError("missing", f"{path.name} does not exist")
+    raise ScrapeError("not_a_run", f"no prime-rl run in {path.name}: looked for {LOOKED_FOR}")
+
+
+def _read_metrics(path: Path, name: str, limits: Limits, now: float, run: _Gathered) -> None:
+    read = jsonl.read(path / name, run.memory["files"].get(name, {}), limits)
+    run.took(read, name)
+    _take_rows(read.rows, METRICS[name], now, run)
+
+
+def _read_wandb(path: Path, file: Path, limits: Limits, wanted: tuple[bool, bool], run: _Gathered) -> bool:
+    """Is there more? ``wanted``: are the steps, and is what is in flight, told by nothing but W&B?"""
+    name = str(file.relative_to(path)) if file != path else file.name
+    cursor = run.memory["files"].get(name, {})
+    try:
+        read = prime_rl_wandb.read(file, cursor, limits)
+    except ScrapeError as error:
+        # Once: the run's other files are fine without it.
+        run.dropped, run.why = run.dropped + ("bad" not in cursor), run.why or str(error)
+        run.memory["files"][name] = {"bad": 1}
+        return False
+    run.took(read.logs, name)
+    steps, flying = wanted
+    run.samples += (one for one in read.samples if flying or one.metric != prime_rl_wandb.IN_FLIGHT)
+    run.unmapped.update(read.unmapped)
+    if steps:
+        _take_facts(read, run)
+        _take_rows(read.rows, "", 0.0, run)
+        if read.logs.finished or name not in run.memory["ended"]:
+            run.memory["ended"][name] = [read.logs.finished, read.logs.failed]
+    return read.logs.more
+
+
+def _take_facts(read: prime_rl_wandb.Wandb, run: _Gathered) -> None:
+    name = {"run_name": read.logs.run_name} if read.logs.run_name else {}
+    run.facts = {**name, **prime_rl_config.facts_of(read.document), **run.facts}
+    # W&B tells its configuration once.
+    if "max_steps" in run.facts:
+        run.memory["max_steps"] = run.facts["max_steps"]
+
+
+def _take_rows(rows: list[Row], file_axis: str, now: float, run: _Gathered) -> None:
+    run.rows += len(rows)
+    for axis, step, row in _steps(rows, file_axis, run):
+        ts = number(row.get("time")) or now
+        if axis == "eval":
+            run.events.append(Event("eval", f"eval:{step}:{ts:.0f}", ts))
+            continue
+        run.samples += prime_rl_keys.samples(row, axis, ts, step, run.unmapped)
+        run.origins |= prime_rl_keys.origins(row, axis)
+        if axis == "trainer":
+            run.events += _events(row, step, ts)
+
+
+def _steps(rows: list[Row], file_axis: str, run: _Gathered) -> Iterator[tuple[str, int, Row]]:
+    """Rows merged by axis, life and step: a resumed trainer writes step 15 again, and that is another step."""
+    lives: dict[str, int] = {}
+    last: dict[str, int] = run.memory["steps"]
+    keyed: dict[int, tuple[str, int, int]] = {}
+    for row in rows:
+        step = number(row.get("step"))
+        axis = prime_rl_keys.axis_of(row, file_axis)
+        if step is None or not axis:
+            run.dropped += 1
+            run.why = run.why or "a row without a step, or of neither the trainer nor the orchestrator"
+            continue
+        lives[axis] = lives.get(axis, 0) + (step < last.get(axis, step))
+        last[axis] = int(step)
+        keyed[id(row)] = (axis, lives[axis], int(step))
+    kept = [row for row in rows if id(row) in keyed]
+    keys = dict.fromkeys(keyed[id(row)] for row in kept)
+    for (axis, _, step), merged in zip(keys, jsonl.merge(kept, lambda row: keyed[id(row)]), strict=True):
+        yield axis, step, merged
+
+
+def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
+    # The time is part of the key: after a resume the same step publishes again.
+    if (number(row.get("time/broadcast_weights")) or 0.0) > 0:
+        # Step N makes and broadcasts v{N} (trainer/rl/train.py).
+        yield Event("weights_published", f"weights:{step}:{ts:.0f}", ts, f"trainer step {step}", step)
+    if (number(row.get("time/save_ckpt")) or 0.0) > 0:
+        yield Event("checkpoint", f"checkpoint:{step}:{ts:.0f}", ts, f"trainer step {step}")
+
+
+def _read_log(path: Path, name: str, limits: Limits, config: prime_rl_config.Config, run: _Gathered) -> None:
+    read = textlog.read(path / name, run.memory["files"].get(name, {}), limits)
+    clock = _clock(path / name, read, config, run)
+    run.took(read, name)
+    run.rows += len(read.lines)
+    for line in read.lines:
+        ts, message = prime_rl_log.split(line, clock)
+        run.samples += prime_rl_log.samples(message, ts, not config.batches_tokens)
+    if read.lines:
+        run.memory["clock"] = clock.now
+
+
+def _clock(path: Path, read: textlog.Text, config: prime_rl_config.Config, run: _Gathered) -> prime_rl_log.Clock:
+    known = run.memory.get("clock")
+    if known is not None and (not read.restarted or config.modified <= known):
+        # Another log (a resume) without newer configs: all that is sure is that it comes after the one before.
+        return prime_rl_log.Clock(float(known))
+    # configs/ is written once at the start; without it the log's own age is all there is, reckoned backwards.
+    start = config.modified or prime_rl_log.anchor_backwards(read.lines, path.stat().st_mtime)
+    return prime_rl_log.Clock(start, anchored=True)
+
+
+def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> None:
+    why = _finished(path, facts, run)
+    if why:
+        failed = any(why == words and bad for words, bad in run.memory["ended"].values())
+        run.facts |= {"lifecycle": "crashed" if failed else "finished", "lifecycle_why": why}
+    elif run.memory.get("finished") and run.samples:
+        # It was over and goes on: resumed with more steps.
+        run.facts |= {"lifecycle": "running", "lifecycle_why": "new rows after the end"}
+    run.memory["finished"] = bool(why)
+
+
+def _finished(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> str:
+    last, most = run.memory["steps"].get("trainer"), facts.get("max_steps", run.memory.get("max_steps"))
+    # Trainer steps count from 0: a run of 32 ends with step 31 (and would have none after it).
+    if last is not None and isinstance(most, float) and last >= most - 1:
+        return f"the trainer's step {last} is the last of {most:.0f}"
+    ended = list(run.memory["ended"].values())
+    if ended and all(why for why, _ in ended):
+        # The newest file's: of a resumed run the older ones have ended long ago.
+        return str(ended[-1][0])
+    for name in TRAINER_LOGS:
+        if any(map(prime_rl_log.says_finished, _closing_lines(path / name))):
+            return f"{name} says the trainer finished"
+    return ""
+
+
+def _closing_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - CLOSING_BYTES))
+            return [textlog.strip(line) for line in file.read(CLOSING_BYTES).decode(errors="replace").splitlines()]
+    except OSError:
+        return []
+
+
+def matches_path(path: Path) -> str | None:
+    """The file that gives a prime-rl run away. metrics.jsonl is a common name, so its first rows are looked at."""
+    try:
+        if (path / "configs" / "rl.json").is_file():
+            return "configs/rl.json"
+        if path.is_file():
+            return prime_rl_wandb.matches(path)
+        found = (name for name, axis in METRICS.items() if (path / name).is_file() and _is_prime(path / name, axis))
+        name = next(found, "")
+    except OSError:
+        return None
+    return f"{name} with prime-rl's keys" if name else prime_rl_wandb.matches(path)
+
+
+def _is_prime(path: Path, file_axis: str) -> bool:
+    try:
+        rows = jsonl.read(path, {}, Limits(tail_bytes=256 << 10, tail_rows=8)).rows
+    except ScrapeError:
+        return False
+    return any(
+        {"step", "time"} <= row.keys() and any("/" in key for key in row) and prime_rl_keys.axis_of(row, "") != ""
+        for row in rows
+    ) and (file_axis != "" or any(prime_rl_keys.is_own(row) for row in rows))
+
+
+COLLECTOR = Collector(
+    name="prime_rl",
+    actor="trainer",
+    reads="prime-rl run directories (metrics.jsonl, orchestrator log, configs, wandb) and the trainer's /metrics page",
+    versions="559b4477 (2026-08) by source and recorded files",
+    parse=prime_rl_page.parse,
+    tail=tail,
+    poll=prime_rl_page.poll,
+    matches_page=prime_rl_page.matches_page,
+    matches_path=matches_path,
+    report_seconds=10.0,
+    looks_for=(LOOKED_FOR,),
+    gives=prime_rl_keys.GIVES,
+    hints={
+        "tool_calls": "no key of its log counts tool calls",
+        "response_tokens_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "turns_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "truncation_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "staleness_versions_max": "the orchestrator logs it as `off_policy/max`: give the run directory",
+        "groups_none_solved_ratio": "versions that have it log `train/agg/all/*/solved_*` in the "
+        "orchestrator's metrics.jsonl: give the run directory",
+        "trainable_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "rollout_error_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "reward_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
+        "mismatch_kl_mean": "the trainer logs it as `mismatch_kl/all/mean`: give the run directory",
+        "queue_samples": "give the run directory with its logs/: the orchestrator prints the queue every 10 s",
+        "in_flight_rollouts": "give the run directory with its logs/: the orchestrator prints them every 10 s",
+    },
+)

@@ -1,0 +1,134 @@
+"""prime-rl's orchestrator log: the only place that says how full the queue is and how many rollouts are under way.
+
+One line every 10 s (orchestrator.py:801, 559b44772):
+`Train batch 57/128 (44.5%) (+12 buffered) | env a/b (..%); 512 inflight episodes (train=480, eval=32 | env=..)`.
+`queue_samples` = 57 + 12. On a real run that is close, not exact: the buffered ones include arrivals of groups that are
+not complete yet, and a batch that was shipped and is held is in neither number (train_sink.py:113-118).
+Three clothings: loguru `HH:mm:ss LEVEL message` (prime-rl's), loguru's default with a date, NDJSON. A time without
+date is local and gets its date from `Clock`.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from collectors.formats import jsonl
+from collectors.model import Sample
+
+HALF_DAY = 12 * 3600.0
+
+# Digits are bounded because int() of a hostile run of them is slow, then refused.
+_DATED = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+_CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)\b")
+_BATCH = re.compile(r"Train batch (\d{1,15})/(\d{1,15})(?: \([\d.]+%\))?(?: \(\+(\d{1,15}) buffered\))?")
+_IN_FLIGHT = re.compile(r"(\d{1,15}) inflight (?:episodes|rollouts)(?: \(train=(\d{1,15})(?:, eval=(\d{1,15}))?)?")
+_FINISHED = re.compile(r"\b(?:RL trainer|RL training|Orchestrator) finished\b", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Clock:
+    """Gives dates to times of day.
+
+    Attributes:
+        now: epoch seconds of the last line dated; before the first, the anchor: when the run began.
+        anchored: no line was dated yet, so the first may lie a little before the anchor as well.
+    """
+
+    now: float
+    anchored: bool = False
+
+    def date(self, hours: int, minutes: int, seconds: int) -> float:
+        """Epoch seconds; the day moves on when the clock jumps back by more than half a day."""
+        day = time.localtime(self.now)
+        # mktime carries day 32 over into the next month and knows about summer time.
+        time_of_day = (hours, minutes, seconds, 0, 0, -1)
+        stamp = time.mktime((day.tm_year, day.tm_mon, day.tm_mday, *time_of_day))
+        if stamp < self.now - HALF_DAY:
+            stamp = time.mktime((day.tm_year, day.tm_mon, day.tm_mday + 1, *time_of_day))
+        elif self.anchored and stamp > self.now + HALF_DAY:
+            stamp = time.mktime((day.tm_year, day.tm_mon, day.tm_mday - 1, *time_of_day))
+        self.now, self.anchored = stamp, False
+        return stamp
+
+
+def anchor_backwards(lines: list[str], modified: float) -> float:
+    """Where a clock must start for its last line to fall on the file's modification time, not after."""
+    times = [match for line in lines if (match := _CLOCK.match(line))]
+    if not times:
+        return modified
+    first = _seconds(times[0])
+    days, previous = 0, first
+    for match in times[1:]:
+        current = _seconds(match)
+        days += current < previous - HALF_DAY
+        previous = current
+    clock = Clock(modified, anchored=True)
+    last = clock.date(*map(int, times[-1].groups()))
+    return last - (days * 86400 + previous - first)
+
+
+def _seconds(match: re.Match[str]) -> int:
+    hours, minutes, seconds = map(int, match.groups())
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def is_undated(line: str) -> bool:
+    """Does the line begin with a time of day alone?"""
+    return _CLOCK.match(line) is not None
+
+
+def split(line: str, clock: Clock) -> tuple[float, str]:
+    """(epoch seconds, message). A line without any time continues the one before it."""
+    if line.startswith("{") and (row := jsonl.parse(line)) is not None:
+        clock.now = _stamp(row.get("timestamp", row.get("time")), clock.now)
+        return clock.now, str(row.get("message", ""))
+    if dated := _DATED.match(line):
+        clock.now = _local(dated, clock.now)
+    elif timed := _CLOCK.match(line):
+        clock.date(*map(int, timed.groups()))
+    return clock.now, line
+
+
+def _local(match: re.Match[str], fallback: float) -> float:
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
+    try:
+        whole = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+    except (OverflowError, ValueError):
+        return fallback
+    return whole + float(f"0.{match.group(7) or 0}")
+
+
+def _stamp(value: Any, fallback: float) -> float:
+    seconds = jsonl.number(value)
+    if seconds is not None:
+        return seconds
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()  # without a zone: local, like the other clothings
+    except (ValueError, OverflowError, OSError):
+        return fallback
+
+
+def samples(message: str, ts: float, in_rollouts: bool) -> Iterator[Sample]:
+    """Queue and in-flight gauges of a pipeline line; nothing from any other line.
+
+    Args:
+        in_rollouts: False when the run batches by tokens (`token_batch_size`): a/b counts tokens then.
+    """
+    batch = _BATCH.search(message)
+    if batch is None:
+        return
+    if in_rollouts:
+        yield Sample("queue_samples", float(batch.group(1)) + float(batch.group(3) or 0), (), ts)
+    flying = _IN_FLIGHT.search(message)
+    if flying is not None:
+        yield Sample("in_flight_rollouts", float(flying.group(2) or flying.group(1)), (("state", "generating"),), ts)
+        if flying.group(3):
+            yield Sample("in_flight_rollouts", float(flying.group(3)), (("state", "eval"),), ts)
+
+
+def says_finished(line: str) -> bool:
+    """The closing words of prime-rl's processes (trainer: `RL trainer finished!`)."""
+    return _FINISHED.search(line) is not None

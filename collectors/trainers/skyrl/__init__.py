@@ -1,0 +1,1 @@
+"""Collector `skyrl`: see `collector`."""

@@ -1,0 +1,228 @@
+"""SkyRL's metric keys -> ours (0.3.0 and a9564572: trainer.py, fully_async_trainer.py, generators/utils.py).
+
+The synchronous trainer logs once per step; the fully asynchronous one twice with the same step: metrics, then
+`timing/*`. There `timing/step` ends before evaluation and checkpoints, in the synchronous one before evaluation only.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from collectors.formats.rows import Logged
+from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
+from collectors.training_logs.settings import Facts, Settings, facts_of, product
+
+# Only the fully asynchronous trainer has these timers.
+ASYNC_MARKS = ("timing/wait_for_generation_buffer", "timing/run_training")
+NORM = "policy/grad_norm"
+# Not a key of SkyRL's: made by `pieces`, for a norm that is none is itself a finding.
+NONFINITE = "policy/grad_norm is not finite"
+
+KEYS: Mapping[str, Key | tuple[Key, ...]] = {
+    "timing/wait_for_generation_buffer": Key("trainer_wait_seconds"),
+    # Logged by the synchronous trainer alone: the fully asynchronous one generates beside the step.
+    "timing/generate": Key("generation_seconds"),
+    "timing/sync_weights": Key("trainer_weight_sync_seconds"),
+    "timing/fwd_logprobs_values_reward": Key("trainer_logprob_seconds"),
+    "timing/convert_to_training_input": Key("batch_pack_seconds"),
+    # Versions: the step worked on - the step when the group was scheduled (fully_async_trainer.py:997).
+    "async/staleness_mean": Key("staleness_versions_mean"),
+    "async/staleness_max": Key("staleness_versions_max"),
+    "async/keep_rate": Key("trainable_ratio"),
+    "reward/avg_raw_reward": Key("reward_mean"),
+    "generate/batch_num_seq": Key("trainer_samples"),
+    "generate/trajectory_completion_time_mean": Key("rollout_seconds_mean"),  # 0.3.0
+    "generate/trajectory_completion_time_max": Key("rollout_seconds_max"),
+    "generate/trajectory_time_completion_mean": Key("rollout_seconds_mean"),  # since 2026-07
+    "generate/trajectory_time_completion_max": Key("rollout_seconds_max"),
+    "generate/trajectory_time_llm_mean": Key("rollout_model_seconds_mean"),
+    "generate/trajectory_time_env_mean": Key("rollout_harness_seconds_mean"),
+    "policy/policy_loss": Key("loss_mean"),
+    "policy/policy_entropy": Key("entropy_mean"),
+    "policy/policy_kl": Key("reference_kl_mean"),
+    "policy/policy_lr": Key("learning_rate"),
+    "policy/loss_metrics/clip_ratio": Key("clip_ratio"),
+    "policy/rollout_train_logprobs_abs_diff_mean": Key("mismatch_logprob_difference_mean"),
+    "policy/rollout_train_logprobs_abs_diff_max": Key("mismatch_logprob_difference_max"),
+    NORM: Key("gradient_norm"),
+    NONFINITE: Key("gradient_nonfinite"),
+    "vllm/generation_throughput_tok_s": Key("rollout_tokens_per_second"),
+    "vllm/train/generation_throughput_tok_s": Key("rollout_tokens_per_second"),
+}
+
+NEEDS = frozenset(
+    (
+        "timing/step",
+        "timing/eval",
+        "timing/save_checkpoints",
+        "timing/save_hf_model",
+        "timing/wait_for_generation_buffer",
+        "timing/generate",
+        "timing/run_training",
+        "timing/sync_weights",
+        "timing/fwd_logprobs_values_reward",
+        "timing/apply_reward_kl_penalty",
+        "timing/compute_advantages_and_returns",
+        "timing/train_critic_and_policy",
+        "async/gen_buffer_qsize_at_wait_start",
+        "async/staleness_mean",
+        "async/num_groups_dropped",
+        "async/keep_rate",
+        "reward/num_zero_variance_filtered",
+        "trainer/tokens_per_second_per_gpu",
+        "generate/batch_num_seq",
+        "generate/avg_num_tokens",
+        "generate/max_num_tokens",
+        "generate/min_num_tokens",
+        "generate/avg_assistant_tokens",
+        "generate/max_assistant_tokens",
+        "generate/min_assistant_tokens",
+    )
+)
+
+# Parts of a phase that is read whole, splits of what is read, evaluation, the machine, the engines' own means.
+IGNORED = re.compile(
+    r"trainer/(?:epoch|global_step)|timing/(?:policy_train|critic_train|postprocess_generator_output|log_train_results"
+    r"|update_ref_with_policy|cleanup_old_checkpoints|load_checkpoints|eval_.*)|eval/.*|ray/.*|vllm/.*|error/.*"
+    r"|trajectories/.*|(?:generate|reward)_(?:kept|dropped)/.*|environment/.*|critic/.*|loss/.*|async/staleness_(?:min"
+    r"|ratio|violation_count)|reward/(?:avg_pass_at_\d+|mean_positive_reward)|policy/(?:final_loss|loss_metrics/.*"
+    r"|rollout_train_logprobs_abs_diff_(?:min|std)|.*_lr|mtp_.*)|generate/(?:std_(?:num|assistant)_tokens"
+    r"|avg_tokens_(?:non_)?zero_rewards|tokens_per_turn_.*|batch_padded_seq_len|num_seq_(?:before|after)_merge"
+    r"|group_completion_time_.*|intra_group_.*|trajectory_(?:completion_)?time_.*)"
+)
+_PASS = re.compile(r"reward/avg_pass_at_(\d+)")
+_COMPUTE = (
+    "timing/fwd_logprobs_values_reward",
+    "timing/apply_reward_kl_penalty",
+    "timing/compute_advantages_and_returns",
+    "timing/train_critic_and_policy",
+)
+_SAVES = ("timing/save_checkpoints", "timing/save_hf_model")
+
+
+def facts(config: Mapping[str, Any]) -> Facts:
+    """From the configuration in wandb or MLflow (config.py; dotted or with slashes)."""
+    settings = Settings(config)
+    group = settings.number("generator.n_samples_per_prompt")
+    mode = ""
+    if settings.flag("trainer.fully_async.enabled"):
+        mode = "async"
+    elif (together := settings.flag("trainer.placement.colocate_all")) is not None:
+        mode = "sync_colocated" if together else "sync_split"
+    return facts_of(
+        mode=mode,
+        group_size=group,
+        # Equal to policy_mini_batch_size in asynchronous runs (asserted there).
+        batch_samples=product(settings.number("trainer.train_batch_size"), group),
+        max_staleness_versions=settings.number("trainer.fully_async.max_staleness_steps") if mode == "async" else None,
+        max_steps=settings.number("trainer.max_training_steps"),
+        max_response_tokens=settings.number("generator.sampling_params.max_generate_length"),
+        trainer_gpus=product(
+            settings.number("trainer.placement.policy_num_nodes"),
+            settings.number("trainer.placement.policy_num_gpus_per_node"),
+        ),
+        model=settings.text("trainer.policy.model.path"),
+    )
+
+
+def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
+    """One per call of the logger; a row of evaluation alone is no step."""
+    if row.step is None or row.ts is None:
+        return
+    if all(key.startswith(("eval/", "timing/eval", "error/", "trajectories/")) for key in values):
+        # Evaluated before training: its timer is not reset, so the first step's `timing/eval` holds it.
+        context.own.setdefault("evaluated_before", row.step + 1)
+        return
+    context.own.setdefault("evaluated_before", -1)
+    if any(mark in values for mark in ASYNC_MARKS):
+        context.take({"mode": "async"})
+    for key in values:
+        if (match := _PASS.fullmatch(key)) is not None:
+            context.facts.setdefault("group_size", float(match.group(1)))
+    kept = dict(values)
+    if NORM in row.values:
+        kept[NONFINITE] = float(NORM not in values)
+    yield Piece(TRAINER, row.step, row.ts, kept)
+
+
+def derive(piece: Piece, context: Context) -> Iterator[Out]:
+    """What follows from several keys of a step: its phases, lengths, the groups' share, the queue in samples."""
+    values = piece.values
+    if "timing/step" in values:
+        yield from _phases(piece, context)
+    yield from _lengths(values)
+    yield from _groups(values, context)
+    if "async/staleness_mean" in values:
+        # Staleness is bounded by pacing: no code path drops a group for its age, it only warns.
+        yield "stale_dropped_rollouts", (), 0.0
+    depth = product(values.get("async/gen_buffer_qsize_at_wait_start"), _number(context, "group_size"))
+    if depth is not None:
+        yield "queue_samples", (), depth
+
+
+def _phases(piece: Piece, context: Context) -> Iterator[Out]:
+    values = piece.values
+    asynchronous = "timing/run_training" in values
+    whole, saves = values["timing/step"], _sum(values, _SAVES)
+    evaluation = values.get("timing/eval", 0.0)
+    if piece.step == context.own.get("evaluated_before"):
+        evaluation = 0.0
+    whole += evaluation + (saves if asynchronous else 0.0)
+    compute = values["timing/run_training"] if asynchronous else _sum(values, _COMPUTE)
+    wait = values.get("timing/wait_for_generation_buffer", 0.0) + values.get("timing/generate", 0.0)
+    yield "trainer_step_seconds", (), whole
+    yield "trainer_compute_seconds", (), compute
+    if evaluation:
+        yield "trainer_eval_seconds", (), evaluation
+    if saves:
+        yield "trainer_checkpoint_seconds", (), saves
+    rest = whole - wait - compute - saves - values.get("timing/sync_weights", 0.0)
+    yield "trainer_other_seconds", (), max(0.0, rest)
+    gpus, rate = _number(context, "trainer_gpus"), values.get("trainer/tokens_per_second_per_gpu")
+    if gpus is not None and rate is not None:
+        # Over the update alone (trainer.py:500), prompts included.
+        yield "trainer_tokens_per_second", (("basis", "busy"),), rate * gpus
+        yield "processed_tokens", (), rate * gpus * values.get("timing/train_critic_and_policy", 0.0)
+
+
+def _lengths(values: Mapping[str, float]) -> Iterator[Out]:
+    """Tokens of the model's own turns where they are told apart; `num_tokens` also counts what tools answered."""
+    told = "generate/avg_assistant_tokens" in values
+    kind = "assistant" if told else "num"
+    for theirs, ours in (("avg", "mean"), ("max", "max"), ("min", "min")):
+        if (value := values.get(f"generate/{theirs}_{kind}_tokens")) is not None:
+            yield f"response_tokens_{ours}", (), value
+    untouched = not (values.get("async/num_groups_dropped") or values.get("reward/num_zero_variance_filtered"))
+    samples = values.get("generate/batch_num_seq")
+    if told and untouched and samples is not None:
+        # With filters the mean is over other rollouts than those that were trained on.
+        yield "trained_tokens", (), values["generate/avg_assistant_tokens"] * samples
+
+
+def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    """Groups the run's filters took out, and their share where the number of all groups is known."""
+    taken = [values[key] for key in ("async/num_groups_dropped", "reward/num_zero_variance_filtered") if key in values]
+    if taken:
+        yield "filtered_groups", (), sum(taken)
+    kept = values.get("async/keep_rate")
+    batch, group = _number(context, "batch_samples"), _number(context, "group_size")
+    groups = batch / group if batch is not None and group else None
+    if kept is not None:
+        yield "groups_zero_advantage_ratio", (), 1.0 - kept
+    elif groups is None:
+        return
+    elif (dropped := values.get("async/num_groups_dropped")) is not None:
+        # 0.3.0 has no rate. The collecting loop ends with exactly one batch of groups kept.
+        yield "groups_zero_advantage_ratio", (), dropped / (groups + dropped)
+        yield "trainable_ratio", (), groups / (groups + dropped)
+    elif (filtered := values.get("reward/num_zero_variance_filtered")) is not None:
+        yield "groups_zero_advantage_ratio", (), filtered / groups
+
+
+def _sum(values: Mapping[str, float], keys: Iterable[str]) -> float:
+    return sum(values.get(key, 0.0) for key in keys)
+
+
+def _number(context: Context, fact: str) -> float | None:
+    value = context.facts.get(fact)
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,272 @@
+"""Keys of slime (624b824a: slime/observability) and of its fork miles -> ours, and what follows from several of them.
+
+Two counters: `rollout/step` (the rollout, under which the generator and the trainer log one half each) and `train/step`
+(optimizer steps, a fixed number per rollout). All of it goes under the rollout: axis ``trainer``.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from collectors.formats.rows import Logged
+from collectors.model import Event
+from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
+
+SYNC = ("sync_colocated", "sync_split")
+ROLLOUT_STEP, TRAIN_STEP = "rollout/step", "train/step"
+NORM = "train/grad_norm"
+BATCH = "train/global_batch_size"
+# Not keys of theirs: made by `pieces` from families of keys.
+NONFINITE = "train/grad_norm is not finite"
+ZERO, DROPPED, DROPPED_ZERO = "zero_std groups", "dropped groups", "dropped zero_std groups"
+# Rewards other than 0 and 1 among groups of equal ones: then all-zero and all-one are not the whole story.
+GRADED = "zero_std groups of other rewards"
+
+BUSY = (("basis", "busy"),)
+
+KEYS: Mapping[str, Key | tuple[Key, ...]] = {
+    "perf/step_time": Key("trainer_step_seconds"),
+    "perf/train_time": Key("trainer_compute_seconds"),
+    "perf/update_weights_time": Key("trainer_weight_sync_seconds"),
+    "perf/save_model_time": Key("trainer_checkpoint_seconds"),
+    "perf/data_preprocess_time": Key("trainer_data_load_seconds"),
+    "perf/actor_train_tok_per_s": Key("trainer_tokens_per_second", labels=BUSY),
+    # Seconds per sample outside of generation: tools and environment.
+    "perf/non_generation_time/mean": Key("rollout_harness_seconds_mean"),
+    "rollout/raw_reward": Key("reward_mean"),
+    "rollout/response_len/mean": Key("response_tokens_mean"),
+    "rollout/response_len/max": Key("response_tokens_max"),
+    "rollout/response_len/min": Key("response_tokens_min"),
+    "rollout/truncated_ratio": Key("truncation_ratio"),
+    "multi_turn/multi_turn_metric/round_number_mean": Key("turns_mean"),
+    "multi_turn/multi_turn_metric/round_number_max": Key("turns_max"),
+    "passrate/pass@1": Key("solve_ratio"),
+    "passrate/pass_1": Key("solve_ratio"),  # MLflow takes no @
+    "train/loss": Key("loss_mean"),
+    NORM: Key("gradient_norm"),
+    NONFINITE: Key("gradient_nonfinite"),
+    "train/lr-pg_0": Key("learning_rate"),
+    "train/entropy_loss": Key("entropy_mean"),
+    "train/pg_clipfrac": Key("clip_ratio"),
+    "train/kl_loss": Key("reference_kl_mean"),
+    "train/train_rollout_logprob_abs_diff": Key("mismatch_logprob_difference_mean"),
+    # exp(trainer's log-prob - generator's), before it is truncated (loss.py:894).
+    "train/tis": Key("importance_ratio_mean"),
+    BATCH: Key("trainer_samples"),
+    DROPPED: Key("filtered_groups"),
+}
+
+WAIT, TRAIN, STEP, ROLLOUT = "perf/train_wait_time", "perf/train_time", "perf/step_time", "perf/rollout_time"
+SYNC_TIME, SAVE_TIME = "perf/update_weights_time", "perf/save_model_time"
+# Timers that run between two trainings: `train_wait` is simply all that is not `train` (actor.py:59, 433).
+WITHIN_WAIT = tuple(
+    f"perf/{name}_time"
+    for name in ("update_weights", "save_model", "data_preprocess", "ref_model_update", "sleep", "wake_up")
+)
+LOGPROB = ("perf/log_probs_time", "perf/ref_log_probs_time")
+TOTAL_LENGTH, RESPONSE_LENGTH = "rollout/total_lengths", "rollout/response_lengths"
+THROUGHPUT = "perf/tokens_per_gpu_per_sec"
+
+NEEDS = frozenset(
+    {WAIT, TRAIN, STEP, ROLLOUT, TOTAL_LENGTH, RESPONSE_LENGTH, THROUGHPUT, BATCH, ZERO, DROPPED, DROPPED_ZERO, GRADED}
+    | {*WITHIN_WAIT, *LOGPROB}
+)
+
+# Extremes of what is read anyway, normalised rewards, statistics of requests, the critic, evaluation, wandb's own.
+IGNORED = re.compile(
+    r"_\w+|(?:rollout|train)/step|eval/.*|perf/.*|train/(?:critic-|mtp_|lr-pg_).*"
+    r"|train/(?:pg_loss|ppo_kl|ois|tis_\w+|opsm_clipfrac|opd_reverse_kl|value_\w+)"
+    r"|rollout/(?:zero_std|dynamic_filter|response_len|prefix_cache_\w+|error_cat|correct_length)(?:/.*)?"
+    r"|rollout/(?:rewards|advantages|returns|values|truncated|repetition_frac|avg_cached_\w+|correct_\w+|spec_\w+"
+    r"|log_probs|ref_log_probs|rollout_log_probs|teacher_log_probs|opd_reverse_kl|top_p\w*)"
+    r"|multi_turn/.*|passrate/.*"
+)
+
+_COUNT = re.compile(r"rollout/zero_std/count_(.+)")
+_DROP = re.compile(r"rollout/dynamic_filter/drop_(.+)")
+# What is logged under `rollout/step`; other names (adapters of a multi-LoRA run) count steps of their own.
+_ROLLOUT_KEY = re.compile(r"(?:rollout|perf|passrate|multi_turn)/.+")
+# The generator's half of a rollout, logged before anything is trained on it.
+GENERATED = ("rollout/response_len/mean", ROLLOUT)
+# Sinks that write a step's scalars one by one, so that a read can end among them.
+CUT = ("tensorboard",)
+# Optimizer steps that wait to learn their rollout; a rollout of more has never been seen.
+MAX_HELD = 256
+# By rollout 4 at least rollout 2 is trained on: with two steps in each that would be step 6 or later.
+SETTLED = 4
+
+
+def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
+    """The rollout's half of a row, and the optimizer steps' half once it is known which rollout they belong to."""
+    assert row.ts is not None
+    own, cut = context.own, context.sink in CUT
+    found = {key: value for key, value in values.items() if _ROLLOUT_KEY.fullmatch(key) and key != ROLLOUT_STEP}
+    step = _step(row, values, ROLLOUT_STEP, context)
+    if found and step is not None:
+        if any(key in found for key in GENERATED):
+            if _again(step, [key for key in GENERATED if key in found], "newest", own):
+                own |= {"held": [], "last": -1}
+            found |= counted(found, own)
+            # Before the rollout itself: they belong to earlier ones.
+            yield from _released(own, cut)
+        yield Piece(TRAINER, step, row.ts, found)
+    update = _step(row, values, TRAIN_STEP, context)
+    trained = {key: value for key, value in values.items() if key.startswith("train/") and key != TRAIN_STEP}
+    if trained and update is not None and not all(key.startswith("train/critic-") for key in trained):
+        if NORM in row.values:
+            trained[NONFINITE] = float(NORM not in values)
+        _hold(update, row.ts, trained, own)
+    if step is not None and TRAIN in found and own.get("last", -1) >= 0:
+        # The trainer has finished this rollout, so its last optimizer step tells how many there are in each.
+        per, rest = divmod(own["last"] + 1, step + 1)
+        own["per"] = per if not rest and per else own.get("per")
+    yield from _released(own, cut)
+
+
+def _step(row: Logged, values: Mapping[str, float], key: str, context: Context) -> int | None:
+    """The step of one counter: as logged beside the values; wandb's own counter is neither."""
+    if key in values:
+        return int(values[key])
+    return row.step if context.sink != "wandb" else None
+
+
+def counted(values: Mapping[str, float], own: dict[str, Any]) -> dict[str, float]:
+    """Families of keys that are left out when there is none: once met, their absence means none."""
+    equal = {match[1]: n for key, n in values.items() if (match := _COUNT.fullmatch(key)) is not None}
+    dropped = {match[1]: n for key, n in values.items() if (match := _DROP.fullmatch(key)) is not None}
+    own["equal"] = own.get("equal") or bool(equal)
+    own["drops"] = own.get("drops") or bool(dropped)
+    found: dict[str, float] = {}
+    if own["equal"]:
+        found[ZERO] = sum(equal.values())
+        found[GRADED] = sum(n for reward, n in equal.items() if reward not in ("0.0", "1.0", "0", "1"))
+    if own["drops"]:
+        found[DROPPED] = sum(dropped.values())
+        found[DROPPED_ZERO] = sum(n for reason, n in dropped.items() if reason.startswith("zero_std"))
+    return found
+
+
+def _hold(update: int, ts: float, values: dict[str, float], own: dict[str, Any]) -> None:
+    held = own.setdefault("held", [])
+    if _again(update, list(values), "last", own):
+        held.clear()
+    if held and held[-1][0] == update:
+        held[-1][2].update(values)
+    else:
+        held.append([update, ts, values])
+    del held[:-MAX_HELD]
+
+
+def _again(number: int, keys: list[str], counter: str, own: dict[str, Any]) -> bool:
+    """Did the counter go back? Other keys of the same number are the rest of a step that a read cut through."""
+    before, told = own.get(counter, -1), own.get(f"{counter}_keys", [])
+    rest = number == before and set(told).isdisjoint(keys)
+    own |= {counter: number, f"{counter}_keys": sorted([*told, *keys]) if rest else keys}
+    return number <= before and not rest
+
+
+def _released(own: dict[str, Any], cut: bool) -> Iterator[Piece]:
+    """Optimizer steps of rollouts that are complete, as one piece each.
+
+    How many there are in each is known when the trainer has finished one. Logs without the trainer's half are told by
+    their numbers: a rollout is logged before it is trained on, and at most one is ahead, so with two or more per
+    rollout the optimizer steps have passed the rollouts after a few of them.
+
+    Args:
+        cut: a read may end within a step: keys that its last optimizer step lacks wait for the next one.
+    """
+    held, per = own.get("held", []), own.get("per")
+    if not per and held and not SETTLED <= own.get("newest", -1) >= held[-1][0]:
+        return
+    per = per or 1
+    while held and (last := next((n for n, one in enumerate(held) if one[0] % per == per - 1), None)) is not None:
+        update, ts, newest = held[last]
+        steps = [one[2] for one in held[: last + 1]]
+        whole = not cut or len(held) > last + 1
+        told = _folded(steps) if whole else {key: value for key, value in _folded(steps).items() if key in newest}
+        if told:
+            yield Piece(TRAINER, update // per, ts, told)
+        held[: last + 1] = [] if whole else _rest(held[: last + 1], told)
+        if not whole:
+            return
+
+
+def _rest(steps: list[list[Any]], told: Mapping[str, float]) -> list[list[Any]]:
+    """Of released optimizer steps what was not told yet; none when all was."""
+    left = [[n, ts, {key: value for key, value in values.items() if key not in told}] for n, ts, values in steps]
+    return left if any(values for _, _, values in left) else []
+
+
+def _folded(steps: list[dict[str, float]]) -> dict[str, float]:
+    """Means over the optimizer steps of one rollout; samples are added up, one bad gradient is one too many."""
+    keys = dict.fromkeys(key for values in steps for key in values)
+    columns = {key: [values[key] for values in steps if key in values] for key in keys}
+    return {key: _fold(key, column) for key, column in columns.items()}
+
+
+def _fold(key: str, column: list[float]) -> float:
+    if key == NONFINITE:
+        return max(column)
+    return sum(column) if key == BATCH else sum(column) / len(column)
+
+
+def derive(piece: Piece, context: Context) -> Iterable[Out]:
+    values = piece.values
+    _learn_mode(values, context)
+    yield from _phases(values, context)
+    yield from _equal(values, context)
+    if TOTAL_LENGTH in values and RESPONSE_LENGTH in values:
+        yield "prompt_tokens_mean", (), values[TOTAL_LENGTH] - values[RESPONSE_LENGTH]
+    gpus, batch = context.facts.get("generator_gpus"), context.facts.get("batch_samples")
+    if THROUGHPUT in values and isinstance(gpus, float):
+        yield "rollout_tokens_per_second", (), values[THROUGHPUT] * gpus
+    if STEP in values and BATCH not in values and isinstance(batch, float):
+        yield "trainer_samples", (), batch
+
+
+def _learn_mode(values: Mapping[str, float], context: Context) -> None:
+    """Where trainer and generator take turns the wait contains the whole rollout; a shorter one shows overlap."""
+    if context.facts.get("mode") in SYNC and values.get(ROLLOUT, 0.0) > values.get(WAIT, float("inf")):
+        context.own["mode"] = "one_step"
+    if "mode" in context.own:
+        context.take({"mode": context.own["mode"]})
+
+
+def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    synchronous = context.facts.get("mode") in SYNC
+    if synchronous and ROLLOUT in values:
+        yield "generation_seconds", (), values[ROLLOUT]
+    logprob = [values[key] for key in LOGPROB if key in values]
+    if logprob:
+        yield "trainer_logprob_seconds", (), sum(logprob)
+    if WAIT not in values or TRAIN not in values:
+        return
+    wait = max(0.0, values[WAIT] - sum(values.get(key, 0.0) for key in WITHIN_WAIT))
+    if not synchronous:
+        yield "trainer_wait_seconds", (), wait
+    fetch = values.get(ROLLOUT) if synchronous else wait
+    if fetch is not None:
+        named = fetch + values[TRAIN] + values.get(SYNC_TIME, 0.0) + values.get(SAVE_TIME, 0.0)
+        yield "trainer_other_seconds", (), max(0.0, values[WAIT] + values[TRAIN] - named)
+
+
+def _equal(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    """Groups of equal rewards among all completed ones: those in the batch, and those a filter replaced."""
+    batch, size = context.facts.get("batch_samples"), context.facts.get("group_size")
+    if (ZERO in values or DROPPED in values) and isinstance(batch, float) and isinstance(size, float):
+        equal = values.get(ZERO, 0.0) + values.get(DROPPED_ZERO, 0.0)
+        yield "groups_zero_advantage_ratio", (), equal / (batch / size + values.get(DROPPED, 0.0))
+
+
+def groups(count: float, context: Context) -> Out:
+    """A queue counted in groups, in samples where the group's size is known."""
+    size = context.facts.get("group_size")
+    return ("queue_samples", (), count * size) if isinstance(size, float) else ("queue_groups", (), count)
+
+
+def evaluated(row: Logged, values: Mapping[str, float], context: Context) -> None:
+    """An event for a row of evaluation results."""
+    step = _step(row, values, "eval/step", context)
+    done = any(key.startswith("eval/") and key != "eval/step" and "skipped_" not in key for key in values)
+    if done and step is not None:
+        context.events.append(Event("eval", f"eval:{step}:{row.ts or 0:.0f}", row.ts, f"rollout {step}"))

@@ -1,0 +1,1 @@
+"""Collector `tinker_cookbook`: see `collector`."""

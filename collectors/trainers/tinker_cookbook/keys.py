@@ -1,0 +1,142 @@
+"""Tinker cookbook's metric keys -> ours (0.6.1: rl/train.py, rl/metric_util.py, utils/trace.py).
+
+In asynchronous runs a batch is collected before the step's window opens, so `time/total` leaves the waiting out. It
+is the time from one row to the next without `time/total`, where both rows have a time of their own.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from collectors.formats.rows import Logged
+from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
+from collectors.training_logs.settings import Facts, Settings, facts_of, product
+
+# Words of ours among a row's values: what the sink knows beside the row.
+FILTERED, GAP = "rollscope: constant groups are removed", "rollscope: seconds between steps"
+TIMED = "timed"
+TOTAL, DONE = "time/total", "progress/done_frac"
+ASYNC_MARK = "async/staleness_mean"
+_SPANS = ("sampling", "save_checkpoint", "run_evals")
+# With streamed mini-batches the window holds the waiting, and nothing tells how much of it.
+_STREAMED = re.compile(r"time/train/fwd_bwd_substep_\d+_mb_\d+_\w+(?::\w+)?")
+
+KEYS: Mapping[str, Key | tuple[Key, ...]] = {
+    "async/staleness_mean": Key("staleness_versions_mean"),
+    "async/staleness_max": Key("staleness_versions_max"),
+    "env/all/reward/total": Key("reward_mean"),
+    "env/all/turns_per_episode": Key("turns_mean"),
+    "env/all/total_episodes": Key("trainer_samples"),
+    "env/all/total_ac_tokens": Key("trained_tokens"),
+    "optim/kl_sample_train_v1": Key("mismatch_kl_mean"),
+    "optim/entropy": Key("entropy_mean"),
+    "optim/lr": Key("learning_rate"),
+    "kl_policy_base": Key("reference_kl_mean"),
+}
+
+_BY_GROUP = ("frac_mixed", "frac_all_good", "frac_all_bad")
+NEEDS = frozenset((TOTAL, ASYNC_MARK, FILTERED, GAP, "env/all/total_episodes", "env/all/total_ac_tokens")) | {
+    *(f"time/{span}{part}" for span in _SPANS for part in ("", ":total")),
+    *(f"env/all/by_group/{name}" for name in _BY_GROUP),
+}
+
+IGNORED = re.compile(
+    r"time/.*|env/.*|test/.*|eval/.*|progress/.*|tokens/.*|cost/.*|sampling_client/.*|training_client/step"
+    r"|async/.*|optim/.*|loss.*|e_(?:frac|max|min)_.*|kl_.*|rollout_errors/(?:total|groups_skipped)|advantage.*"
+)
+
+
+def _error(match: re.Match[str]) -> Key:
+    return Key("rollout_errors", labels=(("type", match.group(1)),), reduction="total")
+
+
+# Counted since the start.
+PATTERNS = ((re.compile(r"rollout_errors/(?!total$|groups_skipped$)(.+)"), _error),)
+
+
+def facts(config: Mapping[str, Any]) -> Facts:
+    """From config.json."""
+    settings = Settings(config)
+    group = settings.number("dataset_builder.group_size")
+    streamed = settings.number("async_config.groups_per_batch")
+    groups = streamed if streamed is not None else settings.number("dataset_builder.batch_size")
+    return facts_of(
+        mode="async" if streamed is not None else "",
+        group_size=group,
+        batch_samples=product(groups, group),
+        max_staleness_versions=settings.number("async_config.max_steps_off_policy"),
+        max_response_tokens=settings.number("max_tokens"),
+        model=settings.text("model_name"),
+    )
+
+
+def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
+    """Rows of training; an evaluation, a summary and the costs at the end have no part of the progress."""
+    if row.step is None or row.ts is None or DONE not in values or TOTAL not in values:
+        return
+    if values[DONE] > 0:
+        context.facts["max_steps"] = float(round((row.step + 1) / values[DONE]))
+    kept = dict(values)
+    if ASYNC_MARK in values:
+        context.take({"mode": "async"})
+        kept |= _gap(row, values, context)
+    yield Piece(TRAINER, row.step, row.ts, kept)
+
+
+def _gap(row: Logged, values: Mapping[str, float], context: Context) -> dict[str, float]:
+    before = context.own.get("timed")
+    context.own["timed"] = [row.step, row.ts] if row.origin == TIMED else None
+    if before is None or row.origin != TIMED or row.ts is None or before[0] + 1 != row.step:
+        return {}
+    if any(_STREAMED.fullmatch(key) for key in values):
+        return {}
+    return {GAP: max(0.0, row.ts - before[1] - values[TOTAL])}
+
+
+def derive(piece: Piece, context: Context) -> Iterator[Out]:
+    """Phases of the step, lengths per rollout, the groups without advantage."""
+    values = piece.values
+    yield from _phases(values)
+    episodes, tokens = values.get("env/all/total_episodes"), values.get("env/all/total_ac_tokens")
+    if episodes and tokens is not None:
+        yield "response_tokens_mean", (), tokens / episodes
+    yield from _groups(values)
+    if ASYNC_MARK in values:
+        # "No group is discarded for being stale" (rl/train.py:1413).
+        yield "stale_dropped_rollouts", (), 0.0
+
+
+def _phases(values: Mapping[str, float]) -> Iterator[Out]:
+    whole = values[TOTAL]
+    sampling, sync, evaluation = (_span(values, name) for name in _SPANS)
+    busy = whole - sum(part or 0.0 for part in (sampling, sync, evaluation))
+    yield "trainer_compute_seconds", (), max(0.0, busy)
+    if sync is not None:
+        yield "trainer_weight_sync_seconds", (), sync
+    if evaluation is not None:
+        yield "trainer_eval_seconds", (), evaluation
+        yield "trainer_other_seconds", (), evaluation
+    if ASYNC_MARK not in values:
+        yield "trainer_step_seconds", (), whole
+        if sampling is not None:
+            yield "generation_seconds", (), sampling
+    elif (gap := values.get(GAP)) is not None:
+        yield "trainer_step_seconds", (), whole + gap
+        yield "trainer_wait_seconds", (), gap
+
+
+def _groups(values: Mapping[str, float]) -> Iterator[Out]:
+    """Unknown where groups of equal rewards are removed before they are counted: the share would always be zero."""
+    mixed, good, bad = (values.get(f"env/all/by_group/{name}") for name in _BY_GROUP)
+    if mixed is None or good is None or bad is None or values.get(FILTERED, 1.0):
+        return
+    yield "groups_mixed_ratio", (), mixed
+    # Good is a reward of at least 0.5 (metric_util.py:39).
+    yield "groups_all_solved_ratio", (), good
+    yield "groups_none_solved_ratio", (), bad
+    yield "groups_zero_advantage_ratio", (), good + bad
+
+
+def _span(values: Mapping[str, float], name: str) -> float | None:
+    """Seconds of a span in the step: told once, or summed when there were several."""
+    return values.get(f"time/{name}", values.get(f"time/{name}:total"))

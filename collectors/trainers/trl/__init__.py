@@ -1,0 +1,1 @@
+"""Collector `trl`: see `collector`."""

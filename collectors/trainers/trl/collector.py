@@ -1,0 +1,233 @@
+"""TRL's GRPOTrainer and AsyncGRPOTrainer, through whatever they report to (TRL 1.16.0).
+
+trackio, MLflow and wandb carry the configuration and the profiling rows, which tell the phases of a synchronous step;
+TensorBoard and trainer_state.json do not, so there the phases and (without a batch size) the samples are unknown.
+HF puts `train/` before every key but for MLflow and the state file. The counters of wandb and trackio count their own
+rows: the step is `train/global_step`. Of a run directory with several logs the best is read, and beside it the state
+file for facts and the end.
+
+Does not know: solved and unsolved groups apart, turns of the synchronous trainer, MFU of it, waiting (there is none
+in a synchronous step); the policy version of single rollouts. Rollout records (completions/*.parquet, trackio
+traces) have collectors of their own.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from collectors.formats.jsonl import parse
+from collectors.formats.mlflow import database as mlflow_database
+from collectors.formats.rows import Logged
+from collectors.formats.tensorboard import log as tensorboard_log
+from collectors.formats.trackio import log as trackio_log
+from collectors.formats.wandb import log as wandb_log
+from collectors.model import Event, Limits, ScrapeError
+from collectors.trainers.trl import config as trl_config
+from collectors.trainers.trl import keys as trl_keys
+from collectors.trainers.trl import state as trl_state
+from collectors.training_logs.model import TRAINER, Context, Framework, Piece
+from collectors.training_logs.tail import collector_of
+
+# A state file this much older than the newest step tells of an earlier run in the same folder.
+STATE_LAG_SECONDS = 60.0
+# Profiling rows without a step of their own belong to the step that is logged next.
+NEXT = "-1"
+# HF's TensorBoard callback writes the arguments as a text.
+ARGUMENTS = "args/text_summary"
+
+
+def _seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
+    if context.restarted:
+        context.restarted = False
+        context.own.clear()
+        context.events.append(Event("restart", f"restart:{row.ts or 0:.0f}", row.ts, "a new run in the log"))
+    if context.sink == trl_state.NAME:
+        context.facts["times_estimated"] = 1.0
+    text = row.values.get(ARGUMENTS)
+    if isinstance(text, str) and (arguments := parse(text)) is not None:
+        context.take(trl_config.facts(arguments))
+    if context.facts.get("mode") == "async" or any(mark in values for mark in trl_keys.ASYNC_MARKS):
+        context.own["async"] = True
+        context.take({"mode": "async"})
+
+
+def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
+    """One row: profiling (kept for the step it belongs to), a step, an evaluation, the closing one, or several."""
+    profiling = {key: value for key, value in values.items() if key.startswith(trl_keys.PROFILING)}
+    if profiling:
+        _keep(profiling, row, context)
+    step = values["global_step"] if "global_step" in values else _own_step(row, context.sink)
+    if step is None or row.ts is None:
+        return
+    number, ts = int(step), row.ts
+    logged = {key: value for key, value in values.items() if key not in profiling}
+    if any(trl_keys.EVALUATION.fullmatch(key) for key in logged):
+        context.events.append(Event("eval", f"eval:{number}:{ts:.0f}", ts))
+    step_values = {key: value for key, value in logged.items() if not _is_bookkeeping(key)}
+    if step_values:
+        context.finished = ""
+        yield _step(row, step_values, number, context)
+    # HF takes the summary's numbers out of its last row for wandb and trackio and leaves epoch and step.
+    if "train_runtime" in logged or {key for key in logged if not key.startswith("_")} == {"epoch", "global_step"}:
+        context.finished = f"the trainer's closing row at step {number}"
+
+
+def _is_bookkeeping(key: str) -> bool:
+    return (trl_keys.BOOKKEEPING.fullmatch(key) or trl_keys.EVALUATION.fullmatch(key)) is not None
+
+
+def _own_step(row: Logged, sink: str) -> int | None:
+    """The sink's own step where that is the trainer's."""
+    return None if sink in (trackio_log.SINK.name, wandb_log.SINK.name) else row.step
+
+
+def _keep(profiling: Mapping[str, float], row: Logged, context: Context) -> None:
+    # MLflow writes steps asynchronously and profiling at once: only the step (of those done so far) tells whose it is.
+    at = str(row.step) if context.sink == mlflow_database.SINK.name and row.step is not None else NEXT
+    pending = context.own.setdefault("pending", {}).setdefault(at, {})
+    for phase, seconds in trl_keys.profiled(profiling):
+        pending[phase] = pending.get(phase, 0.0) + seconds
+
+
+def _step(row: Logged, values: dict[str, float], number: int, context: Context) -> Piece:
+    own = context.own
+    values |= trl_keys.nonfinite(row.values)
+    steps = _stands_for(number, context)
+    phases = _phases(number, steps, own)
+    assert row.ts is not None
+    if own.get("async"):
+        values = {trl_keys.ASYNC_NAMES.get(key, key): value for key, value in _per_step(values, steps).items()}
+        if trl_keys.TRAINED_LENGTH in values:
+            values.pop(trl_keys.SCORED_LENGTH, None)
+        if "perf/weight_sync_s" in values:
+            key, version = f"weights:{number}:{row.ts:.0f}", _version(number, steps, own)
+            context.events.append(Event("weights_published", key, row.ts, f"step {number}", version))
+    else:
+        values |= phases
+    own["step"], own["ts"] = number, row.ts
+    return Piece(TRAINER, number, row.ts, values)
+
+
+def _version(number: int, steps: float | None, own: dict[str, Any]) -> int | None:
+    """The policy version an asynchronous step published; None where updates cannot be counted.
+
+    Version 1 is published before the first step, then one is added every `weight_sync_steps` (async_grpo_trainer.py,
+    `_sync_weight`). The setting is in few logs: two updates after the first step tell it, when every step has a row.
+    A resumed run publishes once more, and counts on from what its checkpoint says.
+    """
+    before: int | None = own.get("synced")
+    own["synced"] = number
+    if number == 1 or steps != 1 or number < own.get("step", 0):
+        own["counted"] = number == steps == 1
+    if not own.get("counted") or before is None or before < 2:
+        return None
+    each = number - before
+    return 1 + number // each if each > 0 and number % each == 0 else None
+
+
+def _stands_for(number: int, context: Context) -> float | None:
+    """Steps the row of this step is logged for: `logging_steps`, fewer at the start; None when nothing tells."""
+    own, window = context.own, context.facts.get("logging_steps")
+    last: int | None = own.get("step")
+    if number != last:  # a later part of a step's row stands for what the first part stood for
+        since = max(1, number if last is None or number < last else number - last)
+        if isinstance(window, float):
+            own["stands_for"] = min(window, float(since))
+        else:
+            # A first row may be of a resumed run: without the setting only that of step 1 tells its window.
+            own["stands_for"] = None if since == number > 1 else float(since)
+    found: float | None = own.get("stands_for")
+    return found
+
+
+def _per_step(values: Mapping[str, float], steps: float | None) -> dict[str, float]:
+    """Sums over the logging window as amounts of one step, or left out where the window is not known."""
+    sums = trl_keys.WINDOW_SUMS & values.keys()
+    kept = {key: value for key, value in values.items() if key not in sums}
+    return kept | ({key: values[key] / steps for key in sums} if steps is not None else {})
+
+
+def _phases(number: int, steps: float | None, own: dict[str, Any]) -> dict[str, float]:
+    """Seconds per step of the phases profiled for this step.
+
+    With logging_steps > 1 a row is a mean over several steps and the profiling rows are those of all of them.
+    """
+    pending = own.get("pending", {})
+    found: dict[str, float] = {}
+    for at in [at for at in pending if int(at) < number]:
+        for phase, seconds in pending.pop(at).items():
+            found[phase] = found.get(phase, 0.0) + seconds / (steps or 1.0)
+    return found if steps is not None else {}
+
+
+def _beside(folder: Path, context: Context) -> None:
+    """Facts and the end from a state file beside the log, unless it is older than what the log tells."""
+    path = trl_state.find(folder)
+    if path is None or context.sink == trl_state.NAME:
+        return
+    try:
+        state = trl_state.read(path, Limits())
+    except ScrapeError:
+        return  # half written, or gone with a rotated checkpoint: the log is the source here
+    own = context.own
+    if state.step >= own.get("step", 0) and state.modified >= own.get("ts", 0.0) - STATE_LAG_SECONDS:
+        for fact, value in state.facts.items():
+            context.facts.setdefault(fact, value)
+        context.finished = context.finished or state.finished
+
+
+def _state_path(path: Path) -> str | None:
+    state = trl_state.find(path)
+    if state is None:
+        return None
+    try:
+        known = trl_state.is_reinforcement(trl_state.read(state, Limits()))
+    except ScrapeError:
+        return None
+    return f"{state.name} with GRPO's keys" if known else None
+
+
+FRAMEWORK = Framework(
+    name="trl",
+    reads="TRL GRPO and AsyncGRPO runs (trackio, MLflow, wandb, TensorBoard, trainer_state.json)",
+    versions="1.16.0 by source and recorded runs",
+    sinks=(trackio_log.SINK, mlflow_database.SINK, wandb_log.SINK, tensorboard_log.SINK, trl_state.SINK),
+    keys=trl_keys.KEYS,
+    patterns=trl_keys.PATTERNS,
+    ignored=trl_keys.IGNORED,
+    marks=(
+        "frac_reward_zero_std",
+        *trl_keys.ASYNC_MARKS,
+        r"profiling/Time taken: \w*Trainer\..*",
+        # HF's integrations add the one, GRPO the other: other trainers log them apart.
+        ("step_time", "global_step"),
+    ),
+    config_marks=("num_generations", "max_staleness", "vllm_mode", "steps_per_generation", trl_state.REWARDED),
+    strip=("train/",),
+    split=_split,
+    needs=trl_keys.NEEDS,
+    derive=trl_keys.derive,
+    facts=trl_config.facts,
+    seen=_seen,
+    beside=_beside,
+    seconds=("step_time", "perf/step_s"),
+    extra_path=_state_path,
+    derives=(
+        "reward_component_mean",
+        "trainer_compute_seconds",
+        "trainer_other_seconds",
+    ),
+    hints={
+        "trainer_mfu_ratio": "only the asynchronous trainer logs it, as `perf/mfu_wall_clock`",
+        "tool_calls_mean": "with tools only: it logs `tools/call_frequency`",
+        "tool_failure_ratio": "with tools only: it logs `tools/failure_frequency`",
+        "turns_mean": "only the asynchronous trainer logs it, as `rollout/turns_mean`",
+        "queue_samples": "only the asynchronous trainer has a queue, and logs its length",
+        "generation_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
+        "trainer_compute_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
+        "discarded_rollout_ratio": "the asynchronous trainer only: a synchronous one counts nothing it drops",
+        "trainer_samples": "`report_to` trackio, wandb or mlflow, which keep the configuration",
+    },
+)
+
+COLLECTOR = collector_of(FRAMEWORK)

@@ -1,0 +1,148 @@
+"""HF's trainer_state.json as a sink: the whole log history, rewritten at every checkpoint and at the end, no times.
+
+Its steps are dated backwards from the file's own age.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collectors.formats import jsonl
+from collectors.formats.jsonl import number
+from collectors.formats.rows import Logged, Logs, Sink
+from collectors.model import Cursor, Limits, ScrapeError
+
+NAME = "trainer_state.json"
+# For rows that do not say how long a step took: any guess keeps the order, and one second does not look precise.
+UNKNOWN_STEP_SECONDS = 1.0
+
+# Not a setting of TRL's: the history has rewards in it, so it is no supervised fine-tuning.
+REWARDED = "rewards in the history"
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})")
+
+
+@dataclass(slots=True)
+class State:
+    """``rows``: what was logged per step, ascending; ``finished``: the evidence, or empty."""
+
+    step: int
+    modified: float
+    facts: dict[str, str | float] = field(default_factory=dict)
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    finished: str = ""
+    dropped: int = 0
+    why: str = ""
+
+
+def find(path: Path) -> Path | None:
+    """The state file: the path itself, in the folder, or in its newest checkpoint."""
+    if path.is_file():
+        return path if path.name == NAME else None
+    if (path / NAME).is_file():
+        return path / NAME
+    checkpoints = [
+        (int(match.group(1)), folder / NAME)
+        for folder in path.glob("checkpoint-*")
+        if (match := _CHECKPOINT.fullmatch(folder.name)) and (folder / NAME).is_file()
+    ]
+    return max(checkpoints)[1] if checkpoints else None
+
+
+def read(path: Path, limits: Limits) -> State:
+    """The file as it is now.
+
+    Raises:
+        ScrapeError: ``missing``, ``too_large``, ``garbage`` (also when met half written: the next call reads it).
+    """
+    try:
+        with path.open("rb") as file:
+            modified = path.stat().st_mtime
+            text = file.read(limits.body_bytes + 1)
+    except OSError as error:
+        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    if len(text) > limits.body_bytes:
+        raise ScrapeError("too_large", f"{path.name} is larger than {limits.body_bytes} bytes")
+    if not text.strip():
+        raise ScrapeError("empty", f"{path.name} holds nothing")
+    document = jsonl.parse(text)
+    if document is None or not isinstance(document.get("log_history"), list):
+        raise ScrapeError("garbage", f"{path.name} is no trainer state")
+    state = State(int(number(document.get("global_step")) or 0), modified)
+    most = number(document.get("max_steps"))
+    if most is not None and most > 0:
+        state.facts["max_steps"] = most
+        if state.step >= most:
+            state.finished = f"{NAME} says step {state.step} of {most:.0f}"
+    # Beside a strategy other than steps it is still the default, 500: no row stands for more steps than lie before it.
+    every = number(document.get("logging_steps"))
+    if every is not None and every >= 1:
+        state.facts["logging_steps"] = every
+    for entry in document["log_history"]:
+        _entry(entry, state)
+    return state
+
+
+def _entry(entry: object, state: State) -> None:
+    if not isinstance(entry, dict) or number(entry.get("step")) is None:
+        state.dropped += 1
+        state.why = state.why or f"an entry of {NAME} without a step"
+    elif "train_runtime" in entry:
+        state.finished = state.finished or f"{NAME} has the closing row"
+    # Evaluation rows repeat a training step's number and would overwrite it.
+    elif not any(key.startswith("eval_") for key in entry):
+        state.rows.append(entry)
+
+
+def is_reinforcement(state: State) -> bool:
+    """GRPO's keys in the history: the same file is written by supervised fine-tuning."""
+    return any({"reward", "completions/mean_length"} <= row.keys() for row in state.rows[:20])
+
+
+def dated(state: State) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """Rows with estimated epoch seconds, oldest first: the last one at the file's age, the others step time back."""
+    ts = state.modified
+    stamps = []
+    for index in range(len(state.rows) - 1, -1, -1):
+        row = state.rows[index]
+        stamps.append(ts)
+        before = state.rows[index - 1]["step"] if index else row["step"] - 1
+        ts -= max(0.0, _seconds(row)) * max(1.0, row["step"] - before)
+    return zip(reversed(stamps), state.rows, strict=True)
+
+
+def _seconds(row: Mapping[str, Any]) -> float:
+    known = (number(row.get(key)) for key in ("step_time", "perf/step_s"))
+    return next((seconds for seconds in known if seconds is not None), UNKNOWN_STEP_SECONDS)
+
+
+def _find(path: Path) -> list[Path]:
+    """The folder, not the file in it: the next checkpoint's is the same history, further on."""
+    found = find(path)
+    return [] if found is None else [path]
+
+
+def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    """Steps beyond the cursor's ``{step}``; a history that was rewound goes on from where it ends now.
+
+    Raises:
+        ScrapeError: ``missing``, ``too_large``, ``garbage``, ``empty``.
+    """
+    found = find(path)
+    if found is None:
+        raise ScrapeError("missing", f"{NAME} is gone")
+    state = read(found, limits)
+    done = min(int(cursor.get("step", 0)), state.step)
+    new = [Logged(dict(row), int(row["step"]), ts) for ts, row in dated(state) if row["step"] > done]
+    rows = new[: limits.tail_rows]
+    config: dict[str, Any] = dict(state.facts)
+    if any("reward" in row for row in state.rows):
+        config[REWARDED] = True
+    logs = Logs(rows, {"step": int(rows[-1].step or 0) if rows else done}, len(new) > len(rows))
+    logs.dropped, logs.why, logs.config, logs.finished = state.dropped, state.why, config, state.finished
+    return logs
+
+
+SINK = Sink(NAME, f"a {NAME} (also under checkpoint-*/)", _find, _read)

@@ -1,0 +1,1 @@
+"""Collector `tunix`: see `collector`."""

@@ -1,0 +1,139 @@
+"""Tunix' metric names -> ours (c7d8950f: rl/rl_cluster.py, rl/{grpo,agentic}, perf/export.py, sft/peft_trainer.py).
+
+A metric buffered as "a/b/c" is logged as "a/train/b/c". Two counters share one log: global steps, and under `actor/`
+updates of the model, of which a step may have several. A step is logged when the next one has begun.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from collectors.formats.rows import Logged
+from collectors.training_logs.memory import mark
+from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
+from collectors.training_logs.tail import KEPT_STEPS
+
+# The trainer of the actor counts updates.
+UPDATES = "update"
+PERF = "perf/train/"
+STEP, SYNC = f"{PERF}global_step_time", f"{PERF}weight_sync_time"
+ROLLOUT, REFERENCE, TRAIN = (f"{PERF}sum/{name}_time" for name in ("rollout", "refer_inference", "actor_train"))
+# Only where the rollouts have devices of their own; the gap is that between two micro-batches' training.
+FIRST, GAPS = f"{PERF}first_micro_batch_rollout_time", f"{PERF}sum/between_micro_batch_gap_time"
+# Only where the reference has, too.
+APART = f"{PERF}sum/refer_gap_time"
+NORM = "actor/train/grad_norm"
+# Not a key of Tunix': made by `pieces`, for a norm that is none is itself a finding.
+NONFINITE = "actor/train/grad_norm is not finite"
+KL = "actor/train/kl"
+# The sum over reward functions, averaged over samples; `rewards/train/mean` is averaged over functions, too.
+SCORE, SUM = "rewards/train/score/mean", "rewards/train/sum"
+
+KEYS: Mapping[str, Key | tuple[Key, ...]] = {
+    STEP: Key("trainer_step_seconds"),
+    SYNC: Key("trainer_weight_sync_seconds"),
+    "sampler_trainer/train/logp_diff_mean": Key("mismatch_logprob_difference_mean"),
+    "sampler_trainer/train/logp_diff_max": Key("mismatch_logprob_difference_max"),
+    "generation/train/completions/clip_ratio": Key("truncation_ratio"),
+    "trajectory/train/env_time/reset_latency/mean": Key("rollout_setup_seconds_mean"),
+    # A step of the environment: what its tools take.
+    "trajectory/train/env_time/step_latency/mean": Key("tool_call_seconds_mean"),
+    "trajectory/train/reward_time/reward_latency/mean": Key("rollout_scoring_seconds_mean"),
+    "actor/train/loss": Key("loss_mean"),
+    "actor/train/learning_rate": Key("learning_rate"),
+    "actor/train/entropy": Key("entropy_mean"),
+    "actor/train/loss/entropy": Key("entropy_mean"),
+    "actor/train/pg_clipfrac": Key("clip_ratio"),
+    NORM: Key("gradient_norm"),
+    NONFINITE: Key("gradient_nonfinite"),
+    **{
+        f"{where}/{name}_length": Key(f"response_tokens_{name}")
+        for where in ("generation/train/completions", "completions/train")
+        for name in ("mean", "max", "min")
+    },
+}
+NEEDS = frozenset((STEP, SYNC, ROLLOUT, REFERENCE, TRAIN, FIRST, GAPS, APART, KL, SCORE, SUM))
+
+
+def _component(match: re.Match[str]) -> Key:
+    return Key("reward_component_mean", labels=(("function", match.group(1)),))
+
+
+PATTERNS = ((re.compile(r"rewards/train/(?!(?:sum|mean|min|max)$)([^/]+)"), _component),)
+# `generation/prompts/*` is the padded length of the first prompt of a group.
+IGNORED = re.compile(
+    r"[^/]+/eval/.*|(?:actor|critic|perf|generation|completions|rewards|sampler_trainer|trajectory|packing|global)/train/.*"
+    r"|_.*"
+)
+
+
+def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
+    """The parts of a row by their counters; times of the step before first, where they belong to that."""
+    if row.step is None or row.ts is None:
+        return
+    updates = {key: value for key, value in values.items() if key.startswith(("actor/", "critic/"))}
+    if NORM in row.values:
+        updates[NONFINITE] = float(NORM not in values)
+    rest = {key: value for key, value in values.items() if key not in updates}
+    times = {key: value for key, value in rest.items() if key.startswith(PERF)}
+    found = [Piece(UPDATES, row.step, row.ts, updates)]
+    if ROLLOUT in times or any(key.startswith(("completions/", SCORE)) for key in rest):
+        context.own["afterwards"] = True
+    if times and context.own.get("afterwards") and row.step > 0:
+        # Exported when the count of steps has gone on (rl_learner.py:637); the agentic learner, which names what it
+        # logs otherwise, does so before.
+        found.append(Piece(TRAINER, row.step - 1, row.ts, times))
+        rest = {key: value for key, value in rest.items() if key not in times}
+    found.append(Piece(TRAINER, row.step, row.ts, rest))
+    if FIRST in times:
+        context.take({"mode": "sync_split"})
+    for piece in found:
+        kept = _first_told(piece, row.origin, context.own)
+        if kept.values:
+            yield kept
+
+
+def _first_told(piece: Piece, origin: str, own: dict[str, Any]) -> Piece:
+    """Of an older step only what it had not said yet.
+
+    The agentic learner buffers ahead, so parts of a step may come after the next one and repeat its keys, as means
+    over the rest. That is no step back: a resumed run writes a file of its own.
+    """
+    if own.get("origin") != origin:
+        own |= {"origin": origin, "told": {}}
+    steps: dict[str, list[int]] = own["told"].setdefault(piece.axis, {})
+    told = set(steps.get(str(piece.step), ()))
+    late = any(int(step) > piece.step for step in steps)
+    values = {key: value for key, value in piece.values.items() if not (late and mark(key) in told)}
+    steps[str(piece.step)] = sorted(told | {mark(key) for key in values})
+    while len(steps) > KEPT_STEPS:
+        del steps[min(steps, key=int)]
+    return replace(piece, values=values)
+
+
+def derive(piece: Piece, context: Context) -> Iterator[Out]:
+    """The phases, the reward; a KL that was computed."""
+    values = piece.values
+    if SCORE in values or SUM in values:
+        yield "reward_mean", (), values.get(SCORE, values.get(SUM, 0.0))
+    if values.get(KL, 0.0) != 0.0:
+        # Without a reference model it says 0.
+        yield "reference_kl_mean", (), values[KL]
+    if STEP in values and TRAIN in values and ROLLOUT in values:
+        yield from _phases(values)
+
+
+def _phases(values: Mapping[str, float]) -> Iterator[Out]:
+    """The step has the weights' way in it. On devices of its own, generation counts where training waited for it."""
+    reference = 0.0 if APART in values else values.get(REFERENCE, 0.0)
+    compute = values[TRAIN] + reference
+    yield "trainer_compute_seconds", (), compute
+    if APART in values:
+        # The gaps logged there are no gaps: from a micro-batch's begin to the end of the next.
+        return
+    if REFERENCE in values:
+        yield "trainer_logprob_seconds", (), reference
+    generation = values[FIRST] + values.get(GAPS, 0.0) if FIRST in values else values[ROLLOUT]
+    yield "generation_seconds", (), generation
+    yield "trainer_other_seconds", (), max(0.0, values[STEP] - generation - compute - values.get(SYNC, 0.0))

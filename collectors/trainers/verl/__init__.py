@@ -1,0 +1,1 @@
+"""Collector `verl`: see `collector`."""

@@ -1,0 +1,287 @@
+"""verl's metric keys -> ours, and what follows from several of them (0.9.1: trainer/ppo/{metric_utils.py,v1},
+experimental/{fully_async_policy,one_step_off_policy}).
+
+verl says "samples" for groups (a prompt with its `rollout.n` responses). The key `timing_s/gen` is generation in the
+synchronous trainers and the wait for the next batch in the others: the run's mode decides.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from collectors.formats.rows import Logged
+from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
+
+SYNC = ("sync_colocated", "sync_split")
+NORM = "actor/grad_norm"
+# Not a key of verl's: made by `pieces`, for a norm that is none is itself a finding.
+NONFINITE = "actor/grad_norm is not finite"
+STALENESS = "training/off_policy/trajectory_staleness_worst/max"
+EVICTED = "training/off_policy/evicted_samples"
+FILTERED = "training/filter_groups/evicted_samples"
+SURPLUS = "training/filter_groups/discarded_surplus_samples"
+QUEUE = ("fully_async/monitor/queue/mq_queue_size", "dynamic_resource/mq_size")
+SAMPLEABLE = "separate_async/decision/sampleable_count"
+CAPACITY = "fully_async/static/max_queue_size"
+IN_FLIGHT = "fully_async/monitor/active_tasks_size"
+IN_FLIGHT_CAPACITY = "fully_async/static/max_concurrent_samples"
+REQUIRED = "fully_async/static/required_samples"
+DROPPED = "fully_async/count/dropped_stale_samples"
+VERSION = "fully_async/count/current_param_version"
+UPDATE = "training/global_step"
+ACTIVE, CYCLE = "fully_async/rollouter/active_time", "fully_async/rollouter/version_time"
+TOKENS = "perf/total_num_tokens"
+SAVE = "timing_s/save_checkpoint"
+
+GIB = float(1 << 30)
+
+KEYS: Mapping[str, Key | tuple[Key, ...]] = {
+    "timing_s/step": Key("trainer_step_seconds"),
+    "timing_s/reward": Key("reward_seconds"),
+    SAVE: Key("trainer_checkpoint_seconds"),
+    "timing_s/testing": Key("trainer_eval_seconds"),
+    TOKENS: Key("processed_tokens"),
+    "perf/mfu/actor": Key("trainer_mfu_ratio", labels=(("basis", "busy"),)),
+    # The engine's own metrics get the prefix of the worker (py_functional.py:169); older workers logged them bare.
+    "perf/max_memory_allocated_gb": Key("trainer_peak_memory_bytes", GIB),
+    "actor/perf/max_memory_allocated_gb": Key("trainer_peak_memory_bytes", GIB),
+    "actor/pg_loss": Key("loss_mean"),
+    NORM: Key("gradient_norm"),
+    NONFINITE: Key("gradient_nonfinite"),
+    "actor/lr": Key("learning_rate"),
+    "actor/pg_clipfrac": Key("clip_ratio"),
+    "rollout_corr/rollout_is_mean": Key("importance_ratio_mean"),
+    "rollout_corr/rollout_is_eff_sample_size": Key("effective_sample_ratio"),
+    # Versions. "worst" counts from the oldest weights that made a token, the bare name from the newest.
+    "training/off_policy/trajectory_staleness_worst/mean": Key("staleness_versions_mean"),
+    STALENESS: Key("staleness_versions_max"),
+    "training/off_policy/trajectory_staleness/mean": Key("staleness_in_queue_versions_mean"),
+    "training/off_policy/trajectory_staleness/max": Key("staleness_in_queue_versions_max"),
+    # A trajectory of one version has span 1 and gained nothing while it was generated.
+    "training/off_policy/trajectory_spans/mean": Key("staleness_in_flight_versions_mean", offset=-1),
+    "training/off_policy/trajectory_spans/max": Key("staleness_in_flight_versions_max", offset=-1),
+    "fully_async/partial/partial_ratio": Key("mixed_version_ratio"),
+    "training/rollout_failure/evicted_samples": Key("rollout_errors", labels=(("type", "failed_group"),)),
+    "critic/score/mean": Key("reward_mean"),
+    "response_length/mean": Key("response_tokens_mean"),
+    "response_length/max": Key("response_tokens_max"),
+    "response_length/min": Key("response_tokens_min"),
+    "response_length/clip_ratio": Key("truncation_ratio"),
+    # A response of no tokens is one whose request was aborted.
+    "response/aborted_ratio": Key("rollout_cancelled_ratio"),
+    "prompt_length/mean": Key("prompt_tokens_mean"),
+    "num_turns/mean": Key("turns_mean"),
+    "num_turns/max": Key("turns_max"),
+    # Per trajectory, seconds.
+    "timing_s/agent_loop/generate_sequences/mean": Key("rollout_model_seconds_mean"),
+    "timing_s/agent_loop/compute_score/mean": Key("rollout_scoring_seconds_mean"),
+    "fully_async/processing_time/avg": Key("rollout_seconds_mean"),
+    "fully_async/processing_time/max": Key("rollout_seconds_max"),
+    # verl-tool counts a trajectory without a call as one whose calls all succeeded.
+    "verl_tool/tool_call_success/mean": Key("tool_failure_ratio", -1.0, offset=1.0),
+}
+
+COMPUTE = tuple(
+    f"timing_s/{name}" for name in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
+)
+LOGPROB = ("timing_s/old_log_prob", "timing_s/ref")
+# The trainer lends its GPUs to generation meanwhile (V1 and fully async with elastic replicas), and waits.
+LENT = ("timing_s/switch_wait", "timing_s/wait_for_enough_samples")
+# fully_async's timer is called `timing_s/param_sync` and gets the prefix of all timers once more.
+SYNCS = tuple(
+    f"timing_s/{name}" for name in ("timing_s/param_sync", "param_sync", "sync_rollout_weights", "update_weights")
+)
+# The first that is there is the metric: others of them are part of it, or the same by another name.
+FIRST = {
+    "trainer_weight_sync_seconds": SYNCS,
+    "entropy_mean": ("actor/entropy", "actor/entropy_loss"),
+    "mismatch_kl_mean": ("rollout_corr/k3_kl", "rollout_corr/kl"),
+    "reference_kl_mean": ("actor/kl_loss", "actor/reward_kl_penalty"),
+    "tool_calls_mean": ("tool_call_counts/mean", "verl_tool/valid_action/mean"),
+    "rollout_harness_seconds_mean": ("timing_s/agent_loop/tool_calls/mean", "verl_tool/tool_processing_time_sec/mean"),
+}
+TOOLS = "timing_s/agent_loop/tool_calls/mean"
+
+NEEDS = frozenset(
+    {"timing_s/step", "timing_s/gen", SAVE, "tool_call_counts/mean", "perf/time_per_step"}
+    | {STALENESS, EVICTED, FILTERED, SURPLUS, SAMPLEABLE, CAPACITY, IN_FLIGHT, IN_FLIGHT_CAPACITY, REQUIRED, DROPPED}
+    | {VERSION, UPDATE, ACTIVE, CYCLE, TOKENS, *QUEUE, *COMPUTE, *LENT, *SYNCS}
+    | {key for keys in FIRST.values() for key in keys}
+)
+
+# Extremes of what is read anyway, what only verl's own tuning needs, evaluation, wandb's own columns.
+IGNORED = re.compile(
+    r"_\w+|timing_per_token_ms/.*|val.*/.*|validation/.*|gdpo/.*|variance_proxy/.*|global_seqlen/.*|rollout/moe/.*"
+    r"|.*moe.*/.*|critic/(?!score/mean).*|actor/.*|rollout_corr/.*|response_length_non_aborted/.*"
+    r"|prompt_length/.*|num_turns/min|tool_call_counts/.*|training/(?:epoch|num_turns/.*)"
+    r"|training/rollout_(?:probs_diff|actor_probs)_.*|training/off_policy/.*"
+    r"|timing_s/(?:start_profile|stop_profile|dump_rollout_generations|generate_async|switch_to_\w+|.*agent_loop/.*"
+    r"|.*rollouter/.*|testing)|perf/.*|fully_async/.*|dynamic_resource/.*|separate_async/.*|hybrid/.*"
+    r"|checkpoint_engine/.*|rollout/spec_.*|verl_tool/.*|train/num_gen_batches"
+)
+
+
+def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
+    """One piece per row; rows of one step (fully_async logs two or three) are merged by their number."""
+    if row.step is None or row.ts is None:
+        return
+    found = {**values}
+    if NORM in row.values:
+        found[NONFINITE] = float(NORM not in values)
+    _learn_mode(found, context)
+    if found:
+        yield Piece(TRAINER, row.step, row.ts, found)
+
+
+def _learn_mode(values: Mapping[str, float], context: Context) -> None:
+    """What only one kind of trainer logs tells which it is, where no configuration does."""
+    if any(key.startswith("fully_async/") for key in values):
+        context.own |= {"mode": "async", "saves_after": True}
+    elif "timing_s/sync_rollout_weights" in values or "timing_s/generate_async" in values:
+        context.own |= {"mode": "one_step", "saves_after": True}
+    elif any(key.startswith("separate_async/") or key == "timing_s/switch_wait" for key in values):
+        context.own["mode"] = "async"
+    elif values.get(STALENESS, 0.0) > 0 and context.facts.get("mode") in SYNC:
+        # Of V1's three trainers the synchronous one alone never trains on an older policy.
+        context.own["mode"] = "async"
+    if "mode" in context.own:
+        context.take({"mode": context.own["mode"]})
+
+
+def groups(count: float, samples: str, of_groups: str, context: Context) -> Out:
+    """A number of groups in rollouts; as groups where the group's size is not known."""
+    size = context.facts.get("group_size")
+    return (samples, (), count * size) if isinstance(size, float) else (of_groups, (), count)
+
+
+def derive(piece: Piece, context: Context) -> Iterable[Out]:
+    values = piece.values
+    yield from _phases(values, context)
+    yield from _buffer(values, context)
+    yield from _work(piece, context)
+    yield from _losses(piece, context)
+    for metric, keys in FIRST.items():
+        found = _first(values, keys)
+        if found is not None:
+            yield metric, (), found
+    calls = values.get("tool_call_counts/mean", 0.0)
+    if TOOLS in values and calls > 0:
+        # Both are means over the same trajectories, so their ratio is seconds over calls.
+        yield "tool_call_seconds_mean", (), values[TOOLS] / calls
+
+
+def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    step, fetch = values.get("timing_s/step"), values.get("timing_s/gen")
+    if fetch is not None:
+        if context.facts.get("mode") in SYNC:
+            yield "generation_seconds", (), fetch
+        else:
+            fetch += _sum(values, LENT) or 0.0
+            yield "trainer_wait_seconds", (), fetch
+    compute, logprob = _sum(values, COMPUTE), _sum(values, LOGPROB)
+    for metric, seconds in (("trainer_compute_seconds", compute), ("trainer_logprob_seconds", logprob)):
+        if seconds is not None:
+            yield metric, (), seconds
+    if step is not None and fetch is not None and compute is not None:
+        sync = _first(values, SYNCS) or 0.0
+        saved = 0.0 if context.own.get("saves_after") else values.get(SAVE, 0.0)
+        yield "trainer_other_seconds", (), max(0.0, step - fetch - compute - sync - saved)
+    if step is not None and SAVE in values and context.own.get("saves_after"):
+        # fully_async and one-step save after the step's timer has stopped, the others within it.
+        yield "trainer_step_seconds", (), step + values[SAVE]
+
+
+def _first(values: Mapping[str, float], keys: Iterable[str]) -> float | None:
+    return next((values[key] for key in keys if key in values), None)
+
+
+def _sum(values: Mapping[str, float], keys: Iterable[str]) -> float | None:
+    found = [values[key] for key in keys if key in values]
+    return sum(found) if found else None
+
+
+def _buffer(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    queue = _first(values, (*QUEUE, SAMPLEABLE))
+    if queue is not None:
+        yield groups(queue, "queue_samples", "queue_groups", context)
+    if CAPACITY in values:
+        yield groups(values[CAPACITY], "queue_capacity_samples", "queue_capacity_groups", context)
+    size = context.facts.get("group_size")
+    if isinstance(size, float):
+        for key, metric, labels in (
+            (IN_FLIGHT, "in_flight_rollouts", (("state", "generating"),)),
+            (IN_FLIGHT_CAPACITY, "in_flight_capacity_rollouts", ()),
+        ):
+            if key in values:
+                yield metric, labels, values[key] * size
+    if ACTIVE in values and CYCLE in values:
+        yield "backpressure_seconds", (), max(0.0, values[CYCLE] - values[ACTIVE])
+
+
+def _work(piece: Piece, context: Context) -> Iterator[Out]:
+    values = piece.values
+    if TOKENS in values and values.get("perf/time_per_step", 0.0) > 0:
+        # verl's own throughput is per GPU, of a number of GPUs that depends on the trainer.
+        yield "trainer_tokens_per_second", (("basis", "wall"),), values[TOKENS] / values["perf/time_per_step"]
+    if VERSION in values or UPDATE in values:
+        # In fully_async the global step counts updates, several of which make a version.
+        asynchronous = any(key.startswith("fully_async/") for key in values)
+        if VERSION in values or not asynchronous:
+            yield "policy_version", (), values[VERSION] if VERSION in values else values[UPDATE]
+    yield from _samples(piece, context)
+
+
+def _samples(piece: Piece, context: Context) -> Iterator[Out]:
+    values = piece.values
+    if REQUIRED in values and UPDATE in values:
+        updates = _since(context.own.setdefault("updates", {}), piece.step, values[UPDATE])
+        if updates is not None:
+            yield groups(updates * values[REQUIRED], "trainer_samples", "trainer_groups", context)
+        return
+    batch, size = context.facts.get("batch_samples"), context.facts.get("group_size")
+    if "timing_s/step" in values and isinstance(batch, float):
+        yield "trainer_samples", (), batch
+        if isinstance(size, float):
+            yield "trainer_groups", (), batch / size
+
+
+def _since(totals: dict[str, float], step: int, total: float) -> float | None:
+    """By how much a total grew since the step before; None when that was not met. ``totals`` keeps a few."""
+    for old in [key for key in totals if not step - 4 < int(key) < step]:
+        del totals[old]
+    before = totals.get(str(step - 1))
+    totals[str(step)] = total
+    return total - before if before is not None and total >= before else None
+
+
+def _losses(piece: Piece, context: Context) -> Iterator[Out]:
+    """What was generated and thrown away. V1 logs these keys in steps with any: where they may come, absent is none."""
+    values, size = piece.values, context.facts.get("group_size")
+    dropped = values.get(EVICTED, 0.0) if STALENESS in values and context.facts.get("mode") not in SYNC else None
+    if DROPPED in values:
+        dropped = _since(context.own.setdefault("dropped", {}), piece.step, values[DROPPED])
+    if dropped is not None and isinstance(size, float):
+        yield "stale_dropped_rollouts", (), dropped * size
+    if FILTERED in values or SURPLUS in values:
+        context.own["filters"] = True
+    if context.own.get("filters") and "timing_s/step" in values:
+        yield from _filtered(values, context)
+
+
+def _filtered(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    """Groups without a gradient, as a share of all that were completed: verl tells them only with `filter_groups`."""
+    filtered = values.get(FILTERED, 0.0)
+    yield "filtered_groups", (), filtered
+    batch, size = context.facts.get("batch_samples"), context.facts.get("group_size")
+    if isinstance(size, float) and isinstance(batch, float):
+        yield "groups_zero_advantage_ratio", (), filtered / (filtered + values.get(SURPLUS, 0.0) + batch / size)
+
+
+def monitor(values: Mapping[str, float], context: Context) -> Iterator[Out]:
+    """Gauges of the moment from the rollouter's minutely statistics or the replay buffer's line."""
+    prefixed = {f"fully_async/{key}": value for key, value in values.items()}
+    yield from _buffer(prefixed, context)
+    if "finished" in values:
+        yield groups(values["finished"], "queue_samples", "queue_groups", context)
+    size = context.facts.get("group_size")
+    if "running" in values and isinstance(size, float):
+        yield "in_flight_rollouts", (("state", "generating"),), values["running"] * size

@@ -1,0 +1,42 @@
+"""What verl prints, line by line (0.9.1: utils/logger/aggregate_logger.py:26, fully_async_rollouter.py:1128,
+trainer/ppo/v1/replay_buffer.py:412, main_ppo.py:144). No line of it has a time.
+"""
+
+import re
+from typing import Any
+
+from collectors.formats.console import Config, Ended, Line, Said, figure, literal
+from collectors.formats.rows import Logged
+
+MONITOR, BUFFER = "monitor", "buffer"
+# Digits are bounded because int() of a hostile run of them is slow, then refused.
+# A progress bar may stand before it on the line: stdout and stderr go into one file.
+_STEP = re.compile(r"\bstep:(\d{1,15}) - (?=\S)")
+_STATISTICS = "[MonitorLoop][Statistics]"
+_BUFFER = re.compile(r"pending: (\d{1,15}), running: (\d{1,15}), finished: (\d{1,15}), failure: (\d{1,15})")
+# `pprint` of the whole configuration at the start: sorted, so this key is among its first.
+_CONFIG = re.compile(r"\s*\{'actor_rollout_ref': \{")
+_FINAL = "Final validation metrics:"
+
+
+def parse(line: Line, memory: dict[str, Any]) -> Said:
+    """A logged step, statistics of the moment, the configuration, or the last words."""
+    text = line.text
+    if (step := _STEP.search(text)) is not None:
+        return Logged(_values(text[step.end() :]), int(step[1]), line.ts)
+    if _STATISTICS in text:
+        found = literal(text)
+        return Logged(found, None, line.ts, MONITOR) if found else None
+    if (counts := _BUFFER.search(text)) is not None:
+        names = ("pending", "running", "finished", "failure")
+        return Logged(dict(zip(names, map(int, counts.groups()), strict=True)), None, line.ts, BUFFER)
+    if _CONFIG.match(text):
+        config = literal(text)
+        return Config(config) if config else None
+    return Ended(f"the log says: {_FINAL.rstrip(':')}") if text.lstrip("\"'").startswith(_FINAL) else None
+
+
+def _values(text: str) -> dict[str, Any]:
+    """`key:value - key:value`. A value that is no number stays None: a NaN says something too."""
+    pairs = (part.rpartition(":") for part in text.split(" - "))
+    return {key.strip(): figure(value) for key, _, value in pairs if key}

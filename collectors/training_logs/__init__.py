@@ -1,0 +1,1 @@
+"""Reading a training framework's log by a table of keys."""

@@ -1,0 +1,155 @@
+"""A user's own table "their key -> our metric", as configured: checked, and turned into `Key`s."""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from collectors.catalog import METRICS, Metric, trainer
+from collectors.training_logs.folds import FOLDS, ONLY
+from collectors.training_logs.model import Key
+from collectors.training_logs.patterns import KEY_LENGTH, hangs
+
+# What a value times this is in the metric's own unit.
+UNITS: Mapping[str, Mapping[str, float]] = {
+    "seconds": {"s": 1, "seconds": 1, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60, "h": 3600},
+    "ratio": {"ratio": 1, "fraction": 1, "percent": 0.01, "%": 0.01},
+    "bytes": {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
+    "tokens": {"tokens": 1, "ktokens": 1e3, "Mtokens": 1e6},
+    "tokens/s": {"tokens/s": 1, "ktokens/s": 1e3},
+}
+REDUCTIONS = {"value": "value", "per_step": "value", "total": "total", "cumulative": "total"}
+FIELDS = ("key", "metric", "unit", "scale", "reduction", "fold", "labels", "axis", "ignore")
+# Parts of a step: two waits are one longer wait. The step itself is no part.
+PHASES = frozenset(row.name for row in trainer.ROWS if row.unit == "seconds") - {"trainer_step_seconds"}
+# A pattern is the user's own, but it runs on every key there is: on each once, whatever it costs.
+PATTERN_LENGTH, MAX_MAPS = 300, 500
+KEPT_KEYS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """One row of the table. ``ours`` None: the key is known and not wanted."""
+
+    pattern: re.Pattern[str]
+    ours: Key | None
+    axis: str = ""
+
+
+def lookup(maps: tuple[Map, ...]) -> Callable[[str], Map | None]:
+    """Their key -> the first row that matches the whole of it. A key longer than `KEY_LENGTH` is nobody's."""
+
+    @lru_cache(maxsize=KEPT_KEYS)
+    def found(key: str) -> Map | None:
+        if len(key) > KEY_LENGTH:
+            return None
+        return next((one for one in maps if one.pattern.fullmatch(key)), None)
+
+    return found
+
+
+def parse(text: str) -> tuple[Map, ...]:
+    """Rows from their JSON, as `check` has passed them."""
+    problems: list[str] = []
+    return check(json.loads(text or "[]"), lambda where, words: problems.append(f"{where}: {words}"))
+
+
+def check(rows: Any, add: Callable[[str, str], None]) -> tuple[Map, ...]:
+    """Rows of `[[run.NAME.target.map]]`; what is wrong goes to ``add(where, words)``, all of it at once."""
+    if not isinstance(rows, list) or len(rows) > MAX_MAPS:
+        add("", f"must be a list of tables, {MAX_MAPS} at most: [[run.NAME.target.map]]")
+        return ()
+    found = [_row(row, lambda words, n=n: add(f"[{n}]", words)) for n, row in enumerate(rows)]  # type: ignore[misc]
+    _one_fold(found, add)
+    return tuple(one for one in found if one is not None)
+
+
+def _one_fold(maps: Sequence[Map | None], add: Callable[[str, str], None]) -> None:
+    """Rows of one metric are folded together, so they must say the same of it."""
+    said: dict[tuple[object, ...], str] = {}
+    for n, one in enumerate(maps):
+        if one is None or (ours := one.ours) is None:
+            continue
+        if said.setdefault((ours.metric, ours.labels, one.axis), ours.fold) != ours.fold:
+            add(f"[{n}]", f"fold: another row of {ours.metric} says otherwise: write the same fold in both")
+
+
+def _row(row: Any, add: Callable[[str], None]) -> Map | None:
+    if not isinstance(row, dict):
+        add("must be a table")
+        return None
+    for name in row.keys() - set(FIELDS):
+        add(f"{name}: unknown key; known: {', '.join(FIELDS)}")
+    pattern = _pattern(row.get("key"), add)
+    if row.get("ignore") is True:
+        return Map(pattern, None) if pattern is not None else None
+    metric = _metric(row.get("metric"), add)
+    axis = row.get("axis", "")
+    if not isinstance(axis, str) or len(axis) > 40:
+        add("axis: must be a word such as trainer")
+        return None
+    ours = _key(row, metric, add) if metric is not None else None
+    return Map(pattern, ours, axis) if pattern is not None and ours is not None else None
+
+
+def _pattern(given: Any, add: Callable[[str], None]) -> re.Pattern[str] | None:
+    if not isinstance(given, str) or not 0 < len(given) <= PATTERN_LENGTH:
+        add("key: is missing: a regular expression that matches the whole of their key")
+        return None
+    try:
+        pattern = re.compile(given)
+    except (re.error, OverflowError, RecursionError) as error:
+        add(f"key: no regular expression: {error}")
+        return None
+    if problem := hangs(pattern):
+        add(f"key: {given!r}: {problem}")
+        return None
+    return pattern
+
+
+def _metric(given: Any, add: Callable[[str], None]) -> Metric | None:
+    found = METRICS.get(given) if isinstance(given, str) else None
+    if found is not None and found.kind != "histogram":
+        return found
+    near = difflib.get_close_matches(str(given), [name for name, one in METRICS.items() if one.kind != "histogram"], 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/reference/input-metrics.md lists the names"
+    add(f"metric: {given!r} is no metric{hint}" if given else "metric: is missing")
+    return None
+
+
+def _key(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> Key | None:
+    scale = _scale(row, metric, add)
+    reduction = REDUCTIONS.get(str(row.get("reduction", "value")))
+    if reduction is None:
+        add(f"reduction: must be one of {', '.join(REDUCTIONS)}")
+    fold = row.get("fold", "sum" if metric.name in PHASES else ONLY)
+    if fold not in FOLDS and fold != ONLY:
+        add(f"fold: must be one of {', '.join(FOLDS)}")
+        return None
+    labels = row.get("labels", {})
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        add('labels: must be a table of texts, such as { basis = "wall" }')
+        return None
+    if scale is None or reduction is None:
+        return None
+    total = reduction == "total" and metric.reduction == "per_step"
+    return Key(metric.name, scale, tuple(sorted(labels.items())), reduction="total" if total else "value", fold=fold)
+
+
+def _scale(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> float | None:
+    scale = row.get("scale", 1)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < abs(scale) < 1e15:
+        add("scale: must be a number that is not 0: our value = theirs * scale")
+        return None
+    unit = row.get("unit")
+    if unit is None or unit == metric.unit:
+        return float(scale)
+    known = UNITS.get(metric.unit, {})
+    if unit not in known:
+        words = ", ".join(known) or metric.unit or "none (a pure number)"
+        add(f"unit: {metric.name} is in {metric.unit or 'no unit'}; units that can be converted: {words}")
+        return None
+    return float(scale) * known[unit]

@@ -1,0 +1,62 @@
+"""A run's configuration as a sink kept it, looked up by dotted keys: nested, flat, or MLflow's slashes and texts."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from collectors.formats.jsonl import number
+from collectors.formats.rows import flat
+
+Facts = dict[str, str | float]
+
+
+class Settings:
+    """Settings by dotted key, whatever the sink made of them.
+
+    wandb and JSON keep the nesting and the types; MLflow has one text per key, with ``/`` or ``.`` between the parts.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._values = {key.replace("/", "."): value for key, value in flat(config)}
+
+    def number(self, key: str) -> float | None:
+        """A finite number, also one written as text; None for anything else."""
+        return number(self._plain(key))
+
+    def text(self, key: str) -> str:
+        """A text that is not empty; "" for anything else."""
+        value = self._values.get(key)
+        return value if isinstance(value, str) and value not in ("None", "null") else ""
+
+    def flag(self, key: str) -> bool | None:
+        """True or False, also as text; None when the key is absent or something else."""
+        value = self._values.get(key)
+        words = {"true": True, "false": False}
+        return value if isinstance(value, bool) else words.get(value.lower()) if isinstance(value, str) else None
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def _plain(self, key: str) -> Any:
+        value = self._values.get(key)
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+
+
+def facts_of(**known: str | float | None) -> Facts:
+    """The facts that are known: None, "" and numbers that are not positive are left out."""
+    return {key: value for key, value in known.items() if value and (isinstance(value, str) or value > 0)}
+
+
+def product(*factors: float | None) -> float | None:
+    """Of numbers that are all known; else None."""
+    result = 1.0
+    for factor in factors:
+        if factor is None:
+            return None
+        result *= factor
+    return result

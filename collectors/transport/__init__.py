@@ -1,0 +1,1 @@
+"""Bytes from somewhere, with limits: HTTP, REST, growing files."""

@@ -1,0 +1,1 @@
+"""Charts: figures, panels' points, event markers, comparison."""

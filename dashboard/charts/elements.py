@@ -1,0 +1,145 @@
+"""Charts and cards as every page with numbers over time has them: their elements, and what a load reads for them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dashboard.charts.comparison import Behind, behind, drawn, traces
+from dashboard.charts.figures import figure, has_points, limit_line
+from dashboard.charts.limits import Limit, limits, thresholds
+from dashboard.charts.panels import Card, Line, Panel, names_by_slot
+from dashboard.shell.page import Json, Load, html, pill, t
+from dashboard.state import deltas
+from dashboard.state.url import points
+from server.query.types import Reader, Series
+
+_SPARK_POINTS = 60
+_ROOM = 1.6
+
+
+def read(load: Load, panels: Sequence[Panel], cards: Sequence[Card]) -> Json:
+    """Figures, the slots that have a line, and the cards' small lines."""
+    status = load.scope.status
+    slots = names_by_slot(status.signals, panels, cards)
+    series = _series(load, slots)
+    found, rules = behind(load, panels), _rules(load, panels)
+    near = {panel.key: [one for one in rules[panel.key] if _near(one, panel, series)] for panel in panels}
+    sparks = {f"k.{one.key}": one.peaks for one in cards if f"k.{one.key}" in series}
+    return {
+        "figures": _figures(load, panels, series, found, near),
+        "drawn": [slot for one in panels for slot, _ in one.slots() if slot in series],
+        "sparks": {key: deltas.spark(series[key], peaks) for key, peaks in sparks.items()},
+        "rules": {key: [[one[0], one[2], one in near[key]] for one in lines] for key, lines in rules.items() if lines},
+        **_asked(load, panels, found),
+    }
+
+
+def _asked(load: Load, panels: Sequence[Panel], found: Behind) -> Json:
+    """``behind``: [what lies behind the lines, which]; ``stepped``, over steps: slots with one point per step."""
+    over: Json = {"behind": [found.label, drawn(panels, found)]} if found.label else {}
+    if not load.address.by_step:
+        return over
+    infos = load.scope.reader.infos()
+    lines = [(slot, line.want.signal) for panel in panels for slot, line in panel.slots()]
+    return over | {"stepped": [slot for slot, name in lines if name in infos and infos[name].cadence == "step"]}
+
+
+def _near(limit: Limit, panel: Panel, series: Mapping[str, Series]) -> bool:
+    """Would its line leave room for the data? One far off would press them flat."""
+    edges = [series[slot] for slot, _ in panel.slots() if slot in series]
+    values = [value for one in edges for value in (*one.low, *one.high) if value is not None]
+    return bool(values) and min(*values, 0.0) * _ROOM <= limit[1] <= max(values) * _ROOM
+
+
+def _rules(load: Load, panels: Sequence[Panel]) -> dict[str, list[Limit]]:
+    """Lines of alert rules by panel, beside those of its bands."""
+    facts, infos, rules = load.scope.facts, load.scope.reader.infos(), load.scope.rules if panels else ()
+    return {panel.key: thresholds(panel, rules, limits(panel, facts, infos), infos) for panel in panels}
+
+
+def _series(load: Load, slots: Mapping[str, Sequence[str]]) -> dict[str, Series]:
+    """Chart series at full width, card series at a sparkline's."""
+    reader: Reader = load.scope.reader
+    found: dict[str, Series] = {}
+    for of_cards, width in ((False, points(load.span)), (True, _SPARK_POINTS)):
+        part = {slot: names for slot, names in slots.items() if slot.startswith("k.") == of_cards}
+        wanted = sorted({name for names in part.values() for name in names})
+        got = reader.series(load.scope.run, wanted, load.span.start, load.span.end, width)
+        found |= deltas.by_slot(part, {series.name: series for series in got})
+    return {slot: series for slot, series in found.items() if has_points(series)}
+
+
+def _figures(
+    load: Load, panels: Sequence[Panel], series: Mapping[str, Series], found: Behind, rules: Mapping[str, list[Limit]]
+) -> Json:
+    tz, address = float(load.wanted.get("tz") or 0), load.address
+    facts, infos = load.scope.facts, load.scope.reader.infos()
+    revision = f"{load.scope.run}|{address.range}|{address.start}|{address.by_step}"
+
+    def chart_of(panel: Panel) -> Json:
+        chart = figure(panel, series, load.span, tz, revision)
+        shapes = [limit_line(value, level) for level, value, _ in limits(panel, facts, infos)]
+        shapes += [limit_line(value, level, "dash") for level, value, _ in rules[panel.key]]
+        # A finger that drags over a chart wants to scroll the page.
+        drag = {"dragmode": False} if load.wanted.get("touch") else {}
+        return {"data": traces(panel, found, tz) + chart["data"], "layout": chart["layout"] | {"shapes": shapes} | drag}
+
+    return {panel.key: chart_of(panel) for panel in panels}
+
+
+def card_of(card: Card) -> Any:
+    """A number, its judgement and its small line; texts by the keys ``k.KEY.*``
+    (`dashboard.pages.overview.data.card_cells`).
+    """
+    key = f"k.{card.key}"
+    return html.Section(
+        [
+            html.Div([html.H2(card.title), pill(key)], className="row"),
+            html.P([t(html.B, f"{key}.v", "num"), t(html.Span, f"{key}.u", "unit")], className="big"),
+            t(html.P, f"{key}.n", "note", h=f"{key}.tip"),
+            html.Div(className=f"spark c-{card.colour}", **{"data-spark": key}),
+        ],
+        className="card kpi",
+        id=f"card-{card.key}",
+        **{"data-s": f"{key}.s"},
+    )
+
+
+def panel_of(panel: Panel) -> Any:
+    """A chart with its legend, or why there is none; texts by the keys ``p.KEY.*``
+    (`dashboard.pages.overview.data.panel_cells`).
+
+    Its figure comes with each load (`read`), and is drawn by `assets/28-graphs.js`.
+    """
+    key = f"p.{panel.key}"
+    title = [html.H2(panel.title), html.Span(panel.shown, className="unit"), html.Span(className="at")]
+    graph = html.Div(id=f"graph-{panel.key}", className="graph")
+    why = html.Div([pill(key, "h"), t(html.P, f"{key}.w")], className="why")
+    return html.Section(
+        [
+            html.Div(title, className="row"),
+            _legend(panel),
+            html.Div([graph, html.I(className="cross")], className="plot"),
+            why,
+            t(html.P, f"{key}.src", "src"),
+        ],
+        className="card panel",
+        id=f"panel-{panel.key}",
+        **{
+            "data-panel": panel.key,
+            "data-share": "1" if panel.kind == "share" else "",
+            "data-unit": panel.unit if panel.unit in ("ratio", "seconds") else "",
+            "data-units": panel.unit,
+        },
+    )
+
+
+def _legend(panel: Panel) -> Any:
+    items = [_item(slot, line) for slot, line in panel.slots()]
+    bands = [t(html.Span, f"p.{panel.key}.{level}", f"limit {level}") for level in ("watch", "critical")]
+    return html.P([*items, *bands], className="legend")
+
+
+def _item(slot: str, line: Line) -> Any:
+    swatch = html.I(className=f"swatch c-{line.colour}" + (" thin" if line.thin else ""))
+    words = [swatch, t(html.Span, f"p.{slot}.l"), html.B(**{"data-t": f"p.{slot}.v", "data-slot": slot})]
+    return html.Span(words, className="item", **{"data-s": f"p.{slot}.s", "data-signal": line.want.signal})

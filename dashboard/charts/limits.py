@@ -1,0 +1,59 @@
+"""The dotted lines of a panel: bands of the signal's own rules, or a size of the run's configuration."""
+
+from collections.abc import Iterable, Mapping
+
+from dashboard.charts.panels import Panel
+from dashboard.state.status import Facts
+from dashboard.widgets.format import text
+from server.query.types import RuleInfo, SignalInfo
+
+MOST = 3
+"""Lines that a chart has, bands and alerts together."""
+
+Limit = tuple[str, float, str]
+
+# Limits that come from the run's configuration: (fact, unit, level, words).
+_FACTS = {
+    "batch": ("batch_samples", "samples", "watch", "one batch"),
+    "in_flight": ("max_in_flight", "rollouts", "watch", "configured"),
+    "bound": ("max_staleness_versions", "versions", "critical", "bound"),
+}
+
+
+def limits(panel: Panel, facts: Facts, infos: Mapping[str, SignalInfo]) -> list[Limit]:
+    """(level, value, words), the value in the unit of the panel's axis."""
+    if panel.limits in _FACTS:
+        name, unit, level, words = _FACTS[panel.limits]
+        value = facts.number(name)
+        return [(level, value, f"{words} {text(value, unit).removesuffix(' ' + unit)}")] if value is not None else []
+    info = infos.get(panel.limits)
+    bands = (("watch", info.watch), ("critical", info.critical)) if info else ()
+    return [(level, band, f"{level} {text(band, info.unit)}") for level, band in bands if info and band is not None]
+
+
+def thresholds(
+    panel: Panel, rules: Iterable[RuleInfo], bands: Iterable[Limit], infos: Mapping[str, SignalInfo]
+) -> list[Limit]:
+    """Alert rules on what the panel shows, the gravest first: as many as there is room for beside its bands.
+
+    A rule at a band has its line already. Rules with one threshold have one line.
+    """
+    drawn = {value for _, value, _ in bands}
+    found: dict[float, list[RuleInfo]] = {}
+    for rule in sorted(rules, key=lambda rule: rule.severity != "critical"):
+        if rule.threshold is not None and rule.threshold not in drawn and _judges(rule, panel):
+            found.setdefault(rule.threshold, []).append(rule)
+    return [_threshold(value, same, infos) for value, same in found.items()][: max(0, MOST - len(drawn))]
+
+
+def _judges(rule: RuleInfo, panel: Panel) -> bool:
+    """Shares of a whole are on another scale than what a rule compares."""
+    about = {panel.limits, *(line.want.signal for line in panel.lines)}
+    return panel.kind != "share" and not rule.why and rule.signal in about
+
+
+def _threshold(value: float, rules: list[RuleInfo], infos: Mapping[str, SignalInfo]) -> Limit:
+    info = infos.get(rules[0].signal)
+    names = ", ".join(rule.name for rule in rules)
+    level = "critical" if rules[0].severity == "critical" else "watch"
+    return level, value, f"{names} {text(value, info.unit if info else '')}"

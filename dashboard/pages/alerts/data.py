@@ -1,0 +1,360 @@
+"""Alerts as cells: what fires, what waits, who is told, and which rules watch.
+
+Every alert has three cells: ``a.KEY`` with what stays as it is while the alert lasts, ``a.KEY.v`` and ``a.KEY.n`` with
+its number and its sentence, which change on most ticks. The lists ``al.*`` hold only keys, so an alert that comes or
+goes sends itself and not its neighbours.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dashboard.charts.panels import PANELS
+from dashboard.state import url as state_url
+from dashboard.state.status import View, joined
+from dashboard.widgets.format import text
+from server.query.run_state import LIVE, RunState
+from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SilenceInfo
+
+SEVERITIES: Mapping[str, tuple[str, str]] = {
+    "critical": ("critical", "Critical"),
+    "warning": ("watch", "Warning"),
+    "info": ("unknown", "Info"),
+}
+"""Severity -> (state, which has the colour; word)."""
+
+_SENT = {"pending": "unknown", "sent": "ok", "failed": "critical", "superseded": "unknown"}
+_BRIEF = 6
+# Signals that no panel draws, and the panel that shows what they are about.
+_NEAR: Mapping[str, str] = {
+    "trainer_wait_ratio": "steps",
+    "trainer_stall_ratio": "steps",
+    "weight_sync_ratio": "steps",
+    "queue_batches": "queue",
+    "staleness_bound_ratio": "staleness",
+    "truncation_ratio": "length",
+    "generator_preemption_ratio": "kv",
+}
+# Of each list: a fleet of a thousand dead engines must not make a page of a thousand cards.
+MOST = 100
+
+
+def firing(alerts: Iterable[AlertInfo]) -> int:
+    """How many fire and are not muted: the number in the title."""
+    return sum(_open(alert) for alert in alerts)
+
+
+def _open(alert: AlertInfo) -> bool:
+    return alert.state == "firing" and not alert.muted
+
+
+def key(alert: AlertInfo) -> str:
+    """An episode's name on the wire."""
+    return f"{alert.fingerprint}-{alert.active_at:.0f}"
+
+
+def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunState) -> View:
+    """The overview's short list: what fires, what is pending, and below it what was resolved last."""
+    known = [alert for alert in alerts if not alert.muted]
+    shown = [*known, *history][:_BRIEF]
+    if state.name in NOT_EVALUATED:
+        note = _unevaluated(alerts, state)
+        return {"o.al": [], "o.sum": "Not evaluated now", "o.s": "unknown", "o.more": [0, note]}
+    open_, muted = firing(alerts), len(alerts) - len(known)
+    hidden = len(known) - len(known[:_BRIEF])
+    cells: View = {
+        "o.al": [key(alert) for alert in shown],
+        **_summed(open_, known, alerts, state),
+        # The browser adds to them those that the card has no room for.
+        "o.more": [hidden, f"{muted} muted" if muted else ""],
+    }
+    for alert in shown:
+        cells |= _row(alert, None)
+    return cells
+
+
+NOT_EVALUATED = frozenset({"not_collected", "catching_up"})
+"""States of a run in which its rules are not evaluated at the present: silence is no good news then."""
+
+
+def evaluated(alerts: Iterable[AlertInfo], states: Mapping[str, RunState]) -> list[AlertInfo]:
+    """Alerts of runs whose rules are evaluated now."""
+    return [one for one in alerts if one.run not in states or states[one.run].name not in NOT_EVALUATED]
+
+
+def _unevaluated(alerts: Sequence[AlertInfo], state: RunState) -> str:
+    if state.name == "catching_up":
+        return "Alerts appear once the run has caught up"
+    count = firing(alerts)
+    return f"{count} fired when the run was last collected" if count else "None fired when the run was last collected"
+
+
+def _summed(open_: int, known: Sequence[AlertInfo], alerts: Sequence[AlertInfo], state: RunState) -> View:
+    """Keys ``o.sum``, ``o.s``."""
+    pending = [alert for alert in known if alert.state == "pending"]
+    if open_:
+        return {"o.sum": f"{open_} firing", "o.s": worst(alerts)}
+    if pending:
+        return {"o.sum": f"{len(pending)} pending", "o.s": gravest(pending)}
+    return {"o.sum": "No active alerts", "o.s": "unknown" if state.over else "ok"}
+
+
+def gravest(alerts: Iterable[AlertInfo]) -> str:
+    """The state of the gravest of these alerts, whether it fires or not; "ok" without any."""
+    found = {_severity(alert.severity)[0] for alert in alerts}
+    return next((state for state in ("critical", "watch", "unknown") if state in found), "ok")
+
+
+def worst(alerts: Iterable[AlertInfo]) -> str:
+    """The state of the gravest alert that fires; "ok" when none does."""
+    return gravest(alert for alert in alerts if _open(alert))
+
+
+def board(
+    alerts: Sequence[AlertInfo],
+    history: Sequence[AlertInfo],
+    rules: Sequence[RuleInfo],
+    deliveries: Sequence[DeliveryInfo],
+    silences: Sequence[SilenceInfo],
+    receivers: Sequence[str] | None,
+    state: RunState = LIVE,
+) -> View:
+    """The whole Alerts page.
+
+    Args:
+        receivers: names as configured; None when that is not known here.
+        state: of the run that the page is about; live for a page about all runs.
+    """
+    by_name = {rule.name: rule for rule in rules}
+    shown, cells = _lists(alerts)
+    cells |= _head(alerts, rules, state) | {"al.history": [key(alert) for alert in history]}
+    for alert in [*shown, *history]:
+        cells |= _row(alert, by_name.get(alert.name))
+    for alert in shown:
+        cells |= _told(alert, deliveries, silences)
+    cells |= _rules(rules, alerts) | _deliveries(deliveries, receivers) | _silences(silences)
+    return cells
+
+
+def _head(alerts: Sequence[AlertInfo], rules: Sequence[RuleInfo], state: RunState) -> View:
+    if state.name in NOT_EVALUATED:
+        note = _unevaluated(alerts, state)
+        return {"al.head": "Not evaluated now", "al.s": "unknown", "al.sub": note, "al.none": ""}
+    count, able = firing(alerts), sum(not rule.why for rule in rules)
+    pending = sum(alert.state == "pending" for alert in alerts)
+    muted = sum(alert.state == "firing" and bool(alert.muted) for alert in alerts)
+    silent = len(rules) - able
+    words = f"{count} alert{'s' if count > 1 else ''} firing" if count else "No alert fires"
+    if not count and not pending:
+        words = "No active alerts"
+    watch = f"{able} rule{'s' if able != 1 else ''} active"
+    return {
+        "al.head": words,
+        "al.s": worst(alerts) if count else gravest(alert for alert in alerts if alert.state == "pending"),
+        "al.sub": joined(
+            f"{pending} pending" if pending else "",
+            f"{muted} muted" if muted else "",
+            watch,
+            f"{silent} without data" if silent else "",
+        ),
+        "al.none": "" if count else _quiet(able, silent),
+    }
+
+
+def _quiet(able: int, silent: int) -> str:
+    if not able and not silent:
+        return "There are no rules, so no alert can fire."
+    if not able:
+        return "No rule has data yet, so no alert can fire. See Rules for what is missing."
+    more = f"{silent} lack{'s' if silent == 1 else ''} data; see Rules." if silent else ""
+    return f"{able} rule{'s' if able > 1 else ''} active. {more}".strip()
+
+
+def _lists(alerts: Sequence[AlertInfo]) -> tuple[list[AlertInfo], View]:
+    """(what is shown, the keys of each list)."""
+    lists = {
+        "firing": [alert for alert in alerts if _open(alert)],
+        "pending": [alert for alert in alerts if alert.state == "pending"],
+        "muted": [alert for alert in alerts if alert.state == "firing" and alert.muted],
+    }
+    cells: View = {f"al.{name}": [key(alert) for alert in found[:MOST]] for name, found in lists.items()}
+    for name, found in lists.items():
+        hidden = len(found) - MOST
+        cells[f"al.{name}.more"] = f"and {hidden:,} more: /api/v1/alerts has them all" if hidden > 0 else ""
+    return [alert for found in lists.values() for alert in found[:MOST]], cells
+
+
+def _severity(severity: str) -> tuple[str, str]:
+    """A severity we do not know is shown in its own words, without a colour that would judge it."""
+    return SEVERITIES.get(severity, ("unknown", severity or "No severity"))
+
+
+def _row(alert: AlertInfo, rule: RuleInfo | None) -> View:
+    state, word = _severity(alert.severity)
+    name = key(alert)
+    row = {
+        "name": alert.annotations.get("title") or title(alert.name),
+        "alert": alert.name,
+        "s": state,
+        "sev": word,
+        "state": alert.state,
+        "run": alert.run,
+        "labels": sorted([k, v] for k, v in alert.labels.items() if k != "severity"),
+        "all": sorted([k, v] for k, v in alert.labels.items()),
+        "at": round(alert.active_at),
+        "fired": _round(alert.fired_at),
+        "ended": _round(alert.resolved_at),
+        "chart": _chart(alert),
+    }
+    row |= {"description": alert.annotations.get("description"), "runbook": alert.annotations.get("runbook_url")}
+    row |= _terms(alert, rule) | _end(alert)
+    cells: View = {f"a.{name}": {k: v for k, v in row.items() if v not in (None, "")}}
+    value = text(alert.value, alert.unit) if alert.value is not None and not _is_a_state(alert, rule) else ""
+    return cells | {f"a.{name}.v": value, f"a.{name}.n": _summary(alert, rule)}
+
+
+def _round(at: float | None) -> int | None:
+    return round(at) if at is not None else None
+
+
+def title(name: str) -> str:
+    """``TrainerStarved`` as ``Trainer starved``; abbreviations (``KVCache``) stay as they are."""
+    words = re.findall(r"[A-Z]{2,}(?=[A-Z][a-z]|\b|\d)|[A-Z]?[a-z]+|\d+|[A-Z]|[^A-Za-z\d]+", name)
+    rest = [word if word.isupper() else word.lower() for word in words[1:]]
+    return " ".join(part for part in (words[:1] + rest) if part.strip(" _-")) or name
+
+
+_LASTS = re.compile(r" for (?:more|longer) than .*$")
+"""How a summary says for how long its condition holds, which a pending alert's does not yet."""
+
+
+def _summary(alert: AlertInfo, rule: RuleInfo | None) -> str:
+    found = alert.annotations.get("summary") or (rule.expression if rule else "")
+    return _LASTS.sub("", found) if alert.state == "pending" else found
+
+
+def _terms(alert: AlertInfo, rule: RuleInfo | None) -> dict[str, Any]:
+    """The limit in the value's unit, and how long it must hold, both read from the rule's expression."""
+    if rule is None:
+        return {}
+    terms: dict[str, Any] = {"rule": rule.expression}
+    sign, limit = _limit(rule)
+    if _is_a_state(alert, rule):
+        del terms["rule"]
+    elif limit is not None:
+        terms["limit"] = f"{_NICE.get(sign, sign)} {text(limit, alert.unit)}"
+    holds = re.search(r" for (\w+)$", rule.expression)
+    return terms | ({"for": holds[1]} if holds and alert.state == "pending" else {})
+
+
+_NICE = {">=": "≥", "<=": "≤", "==": "=", "!=": "≠"}
+_ONE = re.compile(r"\w+(?:\{[^}]*\})? (>=|<=|==|!=|>|<) (-?\d+(?:\.\d+)?)(?: for \w+)?")
+
+
+def _limit(rule: RuleInfo) -> tuple[str, float | None]:
+    """(sign, number) of a rule about one signal, whatever labels it asks for; no number of any other."""
+    one = _ONE.fullmatch(rule.expression)
+    if one is not None:
+        return one[1], float(one[2])
+    sign = re.search(r" (>=|<=|==|!=|>|<) ", rule.expression)
+    return (sign[1], rule.threshold) if sign is not None else ("", None)
+
+
+def _is_a_state(alert: AlertInfo, rule: RuleInfo | None) -> bool:
+    """Is its number 1 or 0 for "it is so"? Its title says what is so."""
+    sign, limit = _limit(rule) if rule is not None else ("", None)
+    return not alert.unit and sign == "==" and limit in (0.0, 1.0)
+
+
+def _end(alert: AlertInfo) -> dict[str, Any]:
+    reason = {"why": alert.reason, "held": alert.held or None}
+    if alert.resolved_at is None or alert.fired_at is None:
+        return reason
+    return reason | {"lasted": text(max(0.0, alert.resolved_at - alert.fired_at), "seconds")}
+
+
+def _chart(alert: AlertInfo) -> list[Any]:
+    """[start, end, panel]: the charts at its moment, as its own address has it; last a page other than the overview."""
+    drawn = (p.key for p in PANELS if alert.signal in (p.limits, *(line.want.signal for line in p.lines)))
+    panel = next(drawn, _NEAR.get(alert.signal, "")) if alert.signal else ""
+    moment = state_url.parse(alert.url.partition("?")[2])
+    if alert.signal.startswith("sandbox"):
+        return [moment.start, moment.end, "spinups", "sandboxes"]
+    return [moment.start, moment.end, panel]
+
+
+def _told(alert: AlertInfo, deliveries: Sequence[DeliveryInfo], silences: Sequence[SilenceInfo]) -> View:
+    """Who knows of it, the newest per receiver; or why nobody is told."""
+    told: dict[str, list[Any]] = {}
+    for sent in deliveries:
+        mine = sent.run == alert.run and f"{alert.name} firing" in sent.alerts
+        if mine and sent.created_at >= alert.active_at and sent.status != "superseded":
+            told.setdefault(sent.receiver, [sent.receiver, *_outcome(sent)])
+    row: dict[str, Any] = {"told": list(told.values())}
+    if alert.muted:
+        row |= {"muted": alert.muted} | _silenced(alert.muted, silences)
+    return {f"a.{key(alert)}.x": row}
+
+
+def _silenced(muted: str, silences: Sequence[SilenceInfo]) -> dict[str, Any]:
+    """The silence behind the words, which name its id."""
+    found = next((silence for silence in silences if silence.id and silence.id in muted), None)
+    if found is None:
+        return {}
+    return {"silence": found.id, "by": found.created_by, "comment": found.comment, "until": round(found.ends_at)}
+
+
+def _outcome(sent: DeliveryInfo) -> list[Any]:
+    """[state, words, when]."""
+    if sent.status == "pending":
+        again = sent.attempts and sent.next_at is not None
+        words, at = (f"retry {sent.attempts}", sent.next_at) if again else ("sending", sent.created_at)
+        return ["watch" if again else "unknown", words, _round(at)]
+    at = sent.sent_at if sent.sent_at is not None else sent.created_at
+    return [_SENT.get(sent.status, "unknown"), sent.status, round(at)]
+
+
+def _rules(rules: Sequence[RuleInfo], alerts: Sequence[AlertInfo]) -> View:
+    """Keys ``r.0`` ..: [name, severity, state, class, expression, what it does now, its state, summary, own]."""
+    counts: dict[str, list[str]] = {}
+    for alert in alerts:
+        counts.setdefault(alert.name, []).append("muted" if alert.muted and alert.state == "firing" else alert.state)
+    cells: View = {f"r.{i}": _rule(rule, counts.get(rule.name, [])) for i, rule in enumerate(rules)}
+    return cells | {"r.none": "" if rules else "No rules."}
+
+
+def _rule(rule: RuleInfo, states: Sequence[str]) -> list[Any]:
+    colour, word = _severity(rule.severity)
+    now, state = _rule_now(rule, states, colour)
+    return [rule.name, word, colour, rule.class_, rule.expression, now, state, rule.summary, int(not rule.builtin)]
+
+
+def _rule_now(rule: RuleInfo, states: Sequence[str], colour: str) -> tuple[str, str]:
+    if not states:
+        return (rule.why, "unknown") if rule.why else ("watching", "ok")
+    told = [f"{states.count(word)} {word}" for word in ("firing", "pending", "muted") if word in states]
+    return joined(*told), colour if "firing" in states else "unknown"
+
+
+def _deliveries(deliveries: Sequence[DeliveryInfo], receivers: Sequence[str] | None) -> View:
+    """Keys ``d.0`` ..: [receiver, kind, state, words, when, run, what of, answer]."""
+    cells: View = {
+        f"d.{i}": [s.receiver, s.kind, *_outcome(s), s.run, ", ".join(s.alerts), s.answer]
+        for i, s in enumerate(deliveries)
+    }
+    nobody = receivers is not None and not receivers
+    told = "Configured: " + ", ".join(receivers) if receivers else ""
+    cells["d.none"] = "No receivers: alerts appear only here." if nobody else "" if deliveries else "None sent yet."
+    cells["d.who"] = told
+    # Shown as long as nothing tells that somebody has configured one.
+    cells["d.how"] = "1" if nobody or (receivers is None and not deliveries) else ""
+    return cells
+
+
+def _silences(silences: Sequence[SilenceInfo]) -> View:
+    """Keys ``s.0`` ..: [id, state, matchers, starts, ends, who, why]."""
+    cells: View = {
+        f"s.{i}": [s.id, s.state, list(s.matchers), round(s.starts_at), round(s.ends_at), s.created_by, s.comment]
+        for i, s in enumerate(silence for silence in silences if silence.state != "expired")
+    }
+    return cells | {"s.none": "" if cells else "No silences."}

@@ -1,0 +1,365 @@
+"""The Generator page as cells: are the engines the limit, how much room is left, and which of them is sick?"""
+
+from dashboard.charts.panels import Card, Line, Panel, want
+from dashboard.pages.generator import engines
+from dashboard.pages.generator.engines import Engine
+from dashboard.pages.overview.data import card_cells, panel_cells
+from dashboard.pages.verdict import because, named
+from dashboard.shell.page import Scope
+from dashboard.state.status import Facts, View, first_clause, joined
+from dashboard.widgets.format import STATE_WORDS, number, text, tight
+from server.query.types import SignalNow
+
+_TTFT, _ITL, _E2E = "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_seconds"
+_QUEUE, _CEILING = "generator_queue_seconds", "kv_concurrency_limit"
+_FORECAST = "kv_concurrency_limit_forecast_seconds"
+# A ceiling that is crossed within a shift is worth a look now.
+_SOON = 6 * 3600.0
+_ENGINE_TOKENS = "generator_engine_tokens_per_second"
+
+CARDS: tuple[Card, ...] = (
+    Card("ge_up", "Engines up", "orange", (want("generator_engines", state="up"),)),
+    Card("ge_running", "Running", "orange", (want("generator_requests_now", state="running"),)),
+    Card("ge_waiting", "Waiting", "grey", (want("generator_requests_now", state="waiting"),), peaks=True),
+    Card(
+        "ge_kv",
+        "KV cache",
+        "orange",
+        (want("kv_cache_usage_ratio"),),
+        notes=(("fullest", want("kv_cache_engine_usage_ratio", stat="max")),),
+    ),
+    Card(
+        "ge_tokens",
+        "Generated",
+        "orange",
+        (want("generator_tokens_per_second"),),
+        notes=(("prompts", want("generator_prompt_tokens_per_second")),),
+    ),
+    Card(
+        "ge_ttft",
+        "First token p95",
+        "orange",
+        (want(_TTFT, stat="p95"), want(_TTFT)),
+        notes=(("p50", want(_TTFT, stat="p50")),),
+        peaks=True,
+    ),
+    Card(
+        "ge_preempted",
+        "Preempted",
+        "gold",
+        (want("generator_preemption_ratio"),),
+        notes=(("so far", want("generator_preemptions_total")),),
+    ),
+    Card("ge_prefix", "Prefix hits", "teal", (want("prefix_cache_hit_ratio"),)),
+)
+# The number of engines hardly ever moves.
+SPARKS = CARDS[1:]
+
+
+def _latency(key: str, title: str, signal: str) -> Panel:
+    low, high = want(signal, stat="p50|mean"), want(signal, stat="p95")
+    lines = (
+        Line("p50", low, "orange", named_by="stat"),
+        Line("p95", high, "orange", "band", thin=True),
+    )
+    return Panel(key, title, "over 5 min", "seconds", lines)
+
+
+PANELS: tuple[Panel, ...] = (
+    Panel(
+        "gload",
+        "Requests against the KV ceiling",
+        "5 min mean",
+        "requests",
+        (
+            Line("running", want("generator_requests", state="running"), "orange", "zero", envelope=True),
+            Line("waiting", want("generator_requests", state="waiting"), "grey"),
+            Line("KV ceiling", want(_CEILING), "plum", limit=True),
+        ),
+        limits="in_flight",
+    ),
+    Panel(
+        "gkv",
+        "KV cache",
+        "5 min mean",
+        "ratio",
+        (
+            Line("mean", want("kv_cache_usage_ratio"), "orange", envelope=True),
+            Line("fullest engine", want("kv_cache_engine_usage_ratio", stat="max"), "orange", thin=True),
+            Line("emptiest", want("kv_cache_engine_usage_ratio", stat="min"), "grey", thin=True),
+        ),
+        limits="kv_cache_usage_ratio",
+        ceiling=1,
+    ),
+    Panel(
+        "gtokens",
+        "Throughput",
+        "tokens/s",
+        "tokens/s",
+        (
+            Line("generated", want("generator_tokens_per_second"), "orange", "zero"),
+            Line("prompts", want("generator_prompt_tokens_per_second"), "grey"),
+        ),
+    ),
+    Panel(
+        "gspread",
+        "Tokens per engine",
+        "tokens/s, 5 min",
+        "tokens/s",
+        (
+            Line("mean", want(_ENGINE_TOKENS, stat="mean"), "orange"),
+            Line("fastest", want(_ENGINE_TOKENS, stat="max"), "orange", thin=True),
+            Line("slowest", want(_ENGINE_TOKENS, stat="min"), "grey", thin=True),
+        ),
+    ),
+    Panel(
+        "gpreempt",
+        "Preempted",
+        "% of requests",
+        "ratio",
+        (Line("preempted", want("generator_preemption_ratio"), "gold", "zero"),),
+        limits="generator_preemption_ratio",
+    ),
+    _latency("gttft", "Time to first token", _TTFT),
+    Panel(
+        "gitl",
+        "Time between tokens",
+        "over 5 min",
+        "seconds",
+        # As on the overview: the mean is exact, and fast decode has no quantile.
+        (
+            Line("mean", want(_ITL, stat="mean"), "orange"),
+            Line("p95", want(_ITL, stat="p95"), "orange", "band", thin=True),
+        ),
+    ),
+    _latency("gqueue", "Engine queue time", _QUEUE),
+    _latency("ge2e", "Whole request", _E2E),
+    Panel(
+        "gprefix",
+        "Prefix cache hits",
+        "% of prompt tokens",
+        "ratio",
+        (Line("hits", want("prefix_cache_hit_ratio"), "teal", "zero"),),
+        ceiling=1,
+    ),
+    Panel(
+        "gends",
+        "Ended badly",
+        "% of requests ended",
+        "ratio",
+        (
+            Line("aborted", want("generator_finish_ratio", reason="abort"), "orange"),
+            Line("at the length limit", want("generator_finish_ratio", reason="length"), "grey"),
+            Line("error", want("generator_finish_ratio", reason="error"), "plum"),
+        ),
+    ),
+    Panel(
+        "gweights",
+        "Weight updates",
+        "of an engine in 5 min",
+        "updates",
+        (
+            Line("most", want("generator_weight_updates", stat="max"), "blue"),
+            Line("fewest", want("generator_weight_updates", stat="min"), "grey", thin=True),
+        ),
+    ),
+    Panel(
+        "gheld",
+        "Production held",
+        "% of step",
+        "ratio",
+        (
+            Line("gate", want("generation_held_ratio", by="gate"), "teal"),
+            Line("full queue", want("generation_held_ratio", by="backpressure"), "grey"),
+        ),
+    ),
+)
+
+
+def cells(scope: Scope) -> View:
+    """All texts of the page."""
+    facts, infos = scope.facts, scope.reader.infos()
+    fleet = engines.fleet(scope)
+    found: View = {}
+    for card in CARDS:
+        found |= card_cells(facts, card, infos)
+    for panel in PANELS:
+        found |= panel_cells(facts, panel, infos)
+    found |= {f"k.{card.key}.u": "" for card in CARDS[:3]}
+    found |= _up(facts, fleet) | _head(facts, fleet) | _states(facts, fleet) | _room(facts)
+    return found | engines.sick(fleet) | engines.heat(scope, fleet) | engines.table(fleet)
+
+
+# ---- head
+
+
+def _head(facts: Facts, fleet: list[Engine]) -> View:
+    """Keys ``gn.*``: the answer in one line, and what it rests on."""
+    head, num, tail, state = _answer(facts, fleet)
+    return {"gn.head": head, "gn.num": num, "gn.tail": tail, "gn.s": state, "gn.text": _measured(facts, fleet)}
+
+
+def _answer(facts: Facts, fleet: list[Engine]) -> tuple[str, str, str, str]:
+    dead = [one for one in fleet if one.state in ("down", "hung")]
+    if dead and not facts.over:
+        verb = "does" if len(dead) == 1 else "do"
+        return f"{len(dead)} of {len(fleet)} engines {verb} not work: ", _names(dead), "", "critical"
+    verdict = facts.status.verdict or {}
+    outcome, cause = str(verdict.get("outcome", "unknown")), verdict.get("cause")
+    be = "were" if facts.over else "are"
+    if outcome == "generator_bound":
+        tail = because(cause)
+        return f"The engines {be} the limit" + (": " if tail else ""), tail, "", "critical"
+    if outcome != "unknown":
+        return f"The engines {be} not the limit", "", "", "ok"
+    return _unjudged(facts, fleet)
+
+
+def _unjudged(facts: Facts, fleet: list[Engine]) -> tuple[str, str, str, str]:
+    """No verdict: what is measured, and no more."""
+    kv, running = facts.find("kv_cache_usage_ratio"), facts.value("generator_requests_now", state="running")
+    if kv is not None and kv.value is not None and kv.state in ("watch", "critical"):
+        return "The KV cache is ", text(kv.value, "ratio"), " full", kv.state
+    if running is not None:
+        verb = "ran" if facts.over else "run"
+        many = f"{len(fleet)} engines" if len(fleet) != 1 else "The engine"
+        return f"{many} {verb if len(fleet) != 1 or facts.over else 'runs'} ", number(running), " requests", "ok"
+    silence = facts.silence("generator_requests_now")
+    if silence:
+        return silence[0].upper() + silence[1:], "", "", "unknown"
+    return "No engine is watched", "", "", "unknown"
+
+
+def _names(found: list[Engine]) -> str:
+    more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+    return ", ".join(one.name for one in found[:2]) + more
+
+
+def _measured(facts: Facts, fleet: list[Engine]) -> str:
+    verdict = facts.status.verdict or {}
+    outcome = str(verdict.get("outcome", "unknown"))
+    other = outcome not in ("unknown", "generator_bound")
+    held = f"The run is {_low(named(outcome, verdict.get('cause')))}" if other else ""
+    running, waiting = (facts.value("generator_requests", state=state) for state in ("running", "waiting"))
+    kv = facts.say("kv_cache_usage_ratio")
+    told = joined(
+        f"{number(running)} requests run" if running is not None else "",
+        (f"{number(waiting)} wait" if waiting >= 0.5 else "none waits") if waiting is not None else "",
+        f"KV cache {kv} full" if kv else "",
+        facts.say("generator_tokens_per_second"),
+    )
+    if not told and not fleet:
+        return "Add the engines' /metrics as targets, or the router's: rollscope watch http://127.0.0.1:8000"
+    if not told:
+        return first_clause(_why(facts.find("generator_requests_now")))
+    return joined(held, ("At its end: " if facts.over else "5 min means: ") + told)
+
+
+def _low(words: str) -> str:
+    return words[:1].lower() + words[1:]
+
+
+def _why(found: SignalNow | None) -> str:
+    return found.why if found is not None else ""
+
+
+def _up(facts: Facts, fleet: list[Engine]) -> View:
+    """How many of how many, judged by those that are not."""
+    counts = _counts(facts, fleet)
+    total = sum(counts.values())
+    if facts.value("generator_engines", state="up") is None or not total:
+        return {}
+    state = "critical" if counts["down"] or counts["hung"] else "watch" if counts["silent"] else "ok"
+    rest = [f"{count:.0f} {word}" for word, count in counts.items() if word != "up" and count]
+    return {
+        # One held for a weight update works: the card must not fall to 0 of 4 at each of them.
+        "k.ge_up.v": f"{counts['up'] + counts['paused']:.0f}",
+        "k.ge_up.n": joined(f"of {total:.0f}", *rest),
+        "k.ge_up.s": state,
+        "k.ge_up.p": "" if state == "ok" else STATE_WORDS[state],
+    }
+
+
+_STATES = ("up", "down", "hung", "silent", "paused", "asleep")
+
+
+def _counts(facts: Facts, fleet: list[Engine]) -> dict[str, float]:
+    """As the tick counts them; without a tick as they are seen."""
+    told = {state: facts.value("generator_engines", state=state) for state in _STATES}
+    if any(value is not None for value in told.values()):
+        return {state: value or 0.0 for state, value in told.items()}
+    return {state: float(sum(one.state == state for one in fleet)) for state in _STATES}
+
+
+def _states(facts: Facts, fleet: list[Engine]) -> View:
+    """Keys ``gs.N``: [how many, state, its health] of the states that any engine is in; whose weights they serve."""
+    counts = {} if facts.over else _counts(facts, fleet)
+    found = [[f"{count:,.0f}", word, engines.HEALTH.get(word, "ok")] for word, count in counts.items() if count]
+    cells: View = {f"gs.{i}": row for i, row in enumerate(found)}
+    kinds = joined(facts.kinds("generator"), facts.gpus("generator"))
+    return cells | {"gs.kinds": kinds, "gs.weights": _weights(facts)}
+
+
+def _weights(facts: Facts) -> str:
+    behind = facts.value("generator_staleness_versions", stat="max")
+    version, stall = facts.value("policy_version"), facts.say("generator_weight_stall_seconds", stat="max")
+    least, most = (facts.value("generator_weight_updates", stat=stat) for stat in ("min", "max"))
+    told = ""
+    if least is not None and most is not None:
+        told = number(least) + (f" to {number(most)}" if most != least else "") + " weight updates in 5 min"
+    return joined(
+        f"trainer at v{version:,.0f}" if version is not None else "",
+        f"engines up to {number(behind)} versions behind" if behind else "engines serve it" if behind == 0 else "",
+        told,
+        f"{stall} held for them" if stall else "",
+    )
+
+
+# ---- room in the caches
+
+
+def _room(facts: Facts) -> View:
+    """Keys ``gk.N``: [words, number, width in percent, state] on one scale; ``gk.next``, ``gk.why``: the forecast."""
+    ceiling = facts.find(_CEILING)
+    limit = ceiling.value if ceiling is not None else None
+    wanted, asked = _wanted(facts), facts.number("max_in_flight")
+    rows = [
+        ("KV ceiling", limit, "room"),
+        ("running now", facts.value("generator_requests_now", state="running"), "load"),
+        ("running and waiting", wanted, "over" if _beyond(wanted, limit) else "load"),
+        ("configured in flight", asked, "over" if _beyond(asked, limit) else "load"),
+    ]
+    known = [(words, value, state) for words, value, state in rows if value is not None]
+    top = max((value for _, value, _ in known), default=0.0) or 1.0
+    cells: View = {
+        f"gk.{i}": [words, number(value), round(100 * value / top, 1), state]
+        for i, (words, value, state) in enumerate(known)
+    }
+    silent = "" if limit is not None else _why(ceiling) or "nothing tells how many requests the KV caches hold"
+    return cells | _ahead(facts) | {"gk.none": silent[:1].upper() + silent[1:]}
+
+
+def _wanted(facts: Facts) -> float | None:
+    told = [facts.value("generator_requests_now", state=state) for state in ("running", "waiting")]
+    return sum(value for value in told if value is not None) if None not in told else None
+
+
+def _beyond(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value >= limit
+
+
+def _ahead(facts: Facts) -> View:
+    """The forecast with its interval: the ends are those of the 95% interval of the slope."""
+    low, mid, high = (facts.find(_FORECAST, bound=bound) for bound in ("low", "mid", "high"))
+    if mid is None or mid.value is None:
+        why = _why(mid or facts.find(_FORECAST))
+        return {"gk.next": "No forecast" if why else "", "gk.why": why[:1].upper() + why[1:], "gk.s": "unknown"}
+    told = tight(_why(mid))
+    said = told[:1].upper() + told[1:]
+    if mid.value <= 0:
+        said = told.removeprefix("crossed: ")
+        return {"gk.next": "Crossed", "gk.why": said[:1].upper() + said[1:], "gk.s": "critical"}
+    ends = [text(end.value, "seconds") for end in (low, high) if end is not None and end.value is not None]
+    between = f", between {' and '.join(ends)} (95%)" if len(ends) == 2 else ""
+    state = "watch" if mid.value < _SOON else "ok"
+    return {"gk.next": f"Crossed in {text(mid.value, 'seconds')}{between}", "gk.why": said, "gk.s": state}

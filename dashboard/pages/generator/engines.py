@@ -1,0 +1,310 @@
+"""Single engines as cells: who is sick, a heat map of engines by time, and a table. For the Generator page."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, get_args
+from urllib.parse import parse_qs
+
+from dashboard.charts.time_columns import Grid, grid
+from dashboard.shell.page import Scope
+from dashboard.state.status import Facts, View, engine_name
+from dashboard.widgets.format import number, short, text
+from server.query.engine_types import MOST_ENGINES, EngineInfo, EngineMetric
+
+KEEP_SECONDS = 4.0
+"""How long an answer about a fleet is shown: it costs a look at every series of every engine."""
+
+# A thousand take a third of a second to read: every 20 s then.
+_PER_ENGINE = 0.02
+
+HEATS: Mapping[EngineMetric, tuple[str, str]] = {
+    "kv": ("KV cache", "% used"),
+    "running": ("Running", "requests"),
+    "waiting": ("Waiting", "requests"),
+    "preemptions": ("Preempted", "a minute"),
+    "tokens": ("Tokens", "tokens/s"),
+}
+"""What the heat map can show: (words, unit)."""
+
+# Half and twice the median, as `generator_outlier_ratio` has it: routers that balance by requests keep engines within a
+# few percent of each other.
+LOW, HIGH = 0.5, 2.0
+# A cache without room for a longer mix, and so much above the median's that it is this engine's own.
+FULL, ABOVE = 0.9, 0.05
+# Below it twice the median is two requests, not one sick engine.
+LEAST_REQUESTS, LEAST_PREEMPTIONS = 2.0, 3.0
+SICK = 8
+_RANK = ("down", "hung", "silent", "asleep", "paused", "up")
+_WORDS = {
+    "down": "does not answer",
+    "hung": "runs requests, and nothing has moved in it for a minute",
+    "silent": "answers without its numbers",
+    "asleep": "asleep",
+    "paused": "paused",
+}
+HEALTH = {"down": "critical", "hung": "critical", "silent": "watch", "asleep": "unknown", "paused": "unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine, the state it is in, and how it differs from the others: [what, its own, the median's, ratio]."""
+
+    info: EngineInfo
+    state: str
+    error: str = ""
+    odd: tuple[tuple[str, str, str, float], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return engine_name(self.info.target, self.info.labels)
+
+    @property
+    def sick(self) -> bool:
+        return bool(self.odd) or self.state in ("down", "hung", "silent")
+
+
+def fleet(scope: Scope) -> list[Engine]:
+    """Every engine, the sick first; of a time that stands still as it was at its end."""
+    at = None if scope.span is None or scope.span.follow else scope.span.end
+    facts = scope.facts
+    told = (one.value or 0.0 for one in facts.signals if one.signal == "generator_engines")
+    keep = max(KEEP_SECONDS, _PER_ENGINE * sum(told))
+    return scope.shared.get(("engines", scope.run, at), keep, lambda: _read(scope, at), scope.cursor)
+
+
+def _read(scope: Scope, at: float | None) -> list[Engine]:
+    found, facts = scope.reader.engines(scope.run, at), scope.facts
+    live = at is None and not facts.over
+    known = list(judged(found, facts, live))
+    known += _unmet(known, facts) if live else []
+    return sorted(_compared(known), key=_place)
+
+
+def _place(one: Engine) -> tuple[int, bool, list[tuple[int, str]]]:
+    """The sick first; then by name, ``vllm-9`` before ``vllm-10``."""
+    parts = [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", one.name)]
+    return _RANK.index(one.state), not one.odd, parts
+
+
+def judged(found: Sequence[EngineInfo], facts: Facts, live: bool) -> Iterator[Engine]:
+    """With their states: what the tick says of an engine by name, else what is seen of it."""
+    named = {_identity(one.labels): one.labels for one in facts.named("generator_engine_state")} if live else {}
+    hung = {one.labels["target"] for one in facts.named("generator_frozen") if one.value} if live else set()
+    # A target of several ranks is frozen when one is; which one, the tick has named.
+    ranks = Counter(info.target for info in found)
+    trust = {target.target: target for target in facts.targets} if live else {}
+    for info in found:
+        health = trust.get(info.target)
+        told = named.pop(_identity({**info.labels, "target": info.target}), {}).get("state", "")
+        frozen = "hung" if info.target in hung and ranks[info.target] == 1 else ""
+        state = told or ("down" if health and not health.up else frozen or info.held or "up")
+        yield Engine(info, state if state in _RANK else "up", health.error if health and state == "down" else "")
+    for labels in named.values():
+        yield _silent(labels)
+
+
+def _silent(labels: Mapping[str, str]) -> Engine:
+    """One of which the tick knows, and which has told nothing for five minutes."""
+    own = {name: value for name, value in labels.items() if name not in ("state", "target")}
+    key = ",".join((labels["target"], *(f"{name}={value}" for name, value in sorted(own.items()))))
+    return Engine(EngineInfo(key, labels["target"], own), labels["state"] if labels["state"] in _RANK else "silent")
+
+
+def _identity(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, value) for name, value in labels.items() if name != "state"))
+
+
+def _unmet(found: Sequence[Engine], facts: Facts) -> Iterator[Engine]:
+    """Targets of the generator that are down and of which no engine is known."""
+    known = {one.info.target for one in found}
+    for target in facts.targets:
+        if target.actor == "generator" and not target.records and not target.up and target.target not in known:
+            yield Engine(EngineInfo(target.target, target.target, {}), "down", target.error)
+
+
+# ---- who is sick
+
+
+def _compared(found: Sequence[Engine]) -> list[Engine]:
+    """Each against the median of those that work."""
+    working = [one.info for one in found if one.state == "up"]
+    if len(working) < 2:
+        return list(found)
+    middles = {name: _median(map(value, working)) for name, (_, value, _) in _MEASURES.items()}
+    newest = max((one.version for one in working if one.version is not None), default=None)
+    return [replace(one, odd=tuple(_odd(one.info, middles, newest))) if one.state == "up" else one for one in found]
+
+
+def _median(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if len(known) > 1 else None
+
+
+def _speed(info: EngineInfo) -> float | None:
+    """Tokens a second of each request: what a slow GPU shows whatever its load."""
+    running = info.mean_running
+    return info.tokens_per_second / running if info.tokens_per_second is not None and running and running >= 1 else None
+
+
+_MEASURES: Mapping[str, tuple[str, Callable[[EngineInfo], float | None], str]] = {
+    "running": ("running", lambda info: info.mean_running, ""),
+    "waiting": ("waiting", lambda info: info.mean_waiting, ""),
+    "kv": ("KV cache", lambda info: info.mean_kv_ratio, "ratio"),
+    "speed": ("tokens/s per request", _speed, ""),
+    "preemptions": ("preemptions a minute", lambda info: info.preemptions_per_minute, ""),
+}
+Odd = tuple[str, str, str, float]
+
+
+def _odd(info: EngineInfo, middles: Mapping[str, float | None], newest: float | None) -> Iterator[Odd]:
+    for name, (words, value, unit) in _MEASURES.items():
+        own, middle = value(info), middles[name]
+        if own is not None and middle is not None and _far(name, own, middle):
+            ratio = own / middle if middle else float("inf")
+            yield words, text(own, unit), text(middle, unit), ratio
+    if info.version is not None and newest is not None and info.version < newest:
+        yield "weights", f"v{info.version:,.0f}", f"v{newest:,.0f}", 1.0
+
+
+def _far(name: str, own: float, middle: float) -> bool:
+    if name == "kv":
+        return own >= FULL and own - middle >= ABOVE
+    if name == "speed":
+        return own < LOW * middle
+    if name == "running":
+        return middle > 0 and (own < LOW * middle or own > max(HIGH * middle, LEAST_REQUESTS))
+    least = LEAST_REQUESTS if name == "waiting" else LEAST_PREEMPTIONS
+    return own > max(HIGH * middle, least)
+
+
+def sick(found: Sequence[Engine]) -> View:
+    """Keys ``gx.N``: [engine, what is the matter, state]; ``gx.none``, ``gx.more``, ``gx.p`` and its state."""
+    rows = [row for one in found for row in _complaints(one)]
+    cells: View = {f"gx.{i}": list(row) for i, row in enumerate(rows[:SICK])}
+    ill = sum(one.sick for one in found)
+    worst = "critical" if any(row[2] == "critical" for row in rows) else "watch" if ill else "ok"
+    return cells | {
+        "gx.none": "" if rows else _none(found),
+        "gx.more": f"and {len(rows) - SICK:,} more" if len(rows) > SICK else "",
+        "gx.p": f"{ill} of {len(found)}" if ill else "None" if len(found) > 1 else "",
+        "gx.s": worst,
+    }
+
+
+def _complaints(one: Engine) -> Iterator[tuple[str, str, str]]:
+    if one.state != "up":
+        error = f": {one.error}" if one.error else ""
+        yield one.name, _WORDS[one.state] + error, HEALTH[one.state]
+    for what, own, middle, ratio in one.odd:
+        if what == "weights":
+            yield one.name, f"serves {own}, the newest is {middle}", "watch"
+        else:
+            times = f" ({_times(ratio)})" if what != "KV cache" and ratio != float("inf") else ""
+            yield one.name, f"{what} {own}, median {middle}{times}", "watch"
+
+
+def _times(ratio: float) -> str:
+    return text(ratio, "ratio") if ratio < 1 else f"{number(ratio)}×"
+
+
+def _none(found: Sequence[Engine]) -> str:
+    if not found:
+        return "No engine tells of itself."
+    if len(found) == 1:
+        return "One engine has no others to compare with."
+    loads = [one.info.mean_running for one in found if one.info.mean_running is not None]
+    if len(loads) < 2:
+        return "Their first five minutes are not over: nothing to compare yet."
+    spread = f"{number(min(loads))} to {number(max(loads))}"
+    return f"All {len(found):,} are alike: {spread} requests each over five minutes."
+
+
+# ---- heat map
+
+
+def heat_of(search: str) -> EngineMetric:
+    """What the address asks the map to show; the KV cache where it says nothing known."""
+    told = (parse_qs(search.lstrip("?")).get("heat") or [""])[-1]
+    return next((name for name in get_args(EngineMetric) if name == told), "kv")
+
+
+def heat(scope: Scope, found: Sequence[Engine]) -> View:
+    """Keys ``gh.*``: ``gh.names`` the rows from above, ``gh.N`` values of column N in their order."""
+    metric = heat_of(scope.search)
+    words, unit = HEATS[metric]
+    cells: View = {"gh.metric": metric, "gh.unit": unit, "gh.title": words}
+    if scope.span is None:
+        return cells
+    columns = grid(scope.span)
+    shown = list(found[:MOST_ENGINES])
+    values = _columns(scope, metric, sorted(one.info.key for one in shown), columns)
+    cells |= {f"gh.{at}": [short(column.get(one.info.key)) for one in shown] for at, column in values.items()}
+    top = 1.0 if metric == "kv" else max((v for column in values.values() for v in column.values()), default=0.0)
+    more = len(found) - len(shown)
+    return cells | {
+        "gh.names": [[one.name, one.state if one.state != "up" else "odd" if one.odd else "up"] for one in shown],
+        "gh.width": columns.width,
+        "gh.top": short(top),
+        "gh.none": "" if values else _no_history(words, found),
+        "gh.more": f"{len(shown)} of {len(found):,} engines drawn, the outliers first" if more > 0 else "",
+    }
+
+
+def _no_history(words: str, found: Sequence[Engine]) -> str:
+    if not found:
+        return "No engine has told of itself: add the engines' /metrics as targets."
+    return f"No engine tells its {words if words.startswith('KV') else words.lower()} in this time."
+
+
+def _columns(scope: Scope, metric: EngineMetric, keys: Sequence[str], columns: Grid) -> dict[int, dict[str, float]]:
+    """Number of a column -> engine -> value."""
+    reader, run = scope.reader, scope.run
+
+    def read() -> dict[int, dict[str, float]]:
+        found: dict[int, dict[str, float]] = {}
+        cells = reader.engine_cells(run, metric, keys, columns.start, columns.end, columns.width)
+        for key, values in cells.items():
+            for ts, value in values.items():
+                found.setdefault(columns.number(ts), {})[key] = value
+        return found
+
+    return scope.shared.get(("engine_cells", run, metric, tuple(keys), columns), columns.keep_seconds, read)
+
+
+# ---- table
+
+
+def table(found: Sequence[Engine]) -> View:
+    """Keys ``ge.N``: [name, state, its health, running, waiting, KV, tokens/s, preemptions, version, seen, odd]."""
+    shown = found[:MOST_ENGINES]
+    more, ill = len(found) - len(shown), any(one.sick for one in found[MOST_ENGINES:])
+    return {f"ge.{i}": _row(one) for i, one in enumerate(shown)} | {
+        "ge.more": f"and {more:,} more" + ("" if ill else ", all of them up and like the others") if more > 0 else "",
+        "ge.none": "" if found else "No engine has told of itself.",
+    }
+
+
+def _row(one: Engine) -> list[Any]:
+    info = one.info
+    limit = f" of {number(info.request_limit)}" if info.request_limit is not None and info.running is not None else ""
+    return [
+        one.name,
+        one.state,
+        HEALTH.get(one.state, "watch" if one.odd else "ok"),
+        _said(info.running) + limit,
+        _said(info.waiting),
+        _said(info.kv_ratio, "ratio"),
+        _said(info.tokens_per_second),
+        _said(info.preemptions_per_minute),
+        f"v{info.version:,.0f}" if info.version is not None else "",
+        round(info.last_ts) if info.last_ts is not None else None,
+        [what for what, *_ in one.odd],
+    ]
+
+
+def _said(value: float | None, unit: str = "") -> str:
+    """What nobody tells is empty, never zero."""
+    return "" if value is None else text(value, unit)

@@ -1,0 +1,89 @@
+"""The Generator page. Heat map, bars and rows are drawn by `assets/76-generator.js` from the cells."""
+
+from typing import Any
+
+from dashboard.charts.elements import card_of, panel_of, read
+from dashboard.charts.panels import names_by_slot
+from dashboard.pages.generator.data import CARDS, PANELS, SPARKS, cells
+from dashboard.pages.generator.engines import HEATS
+from dashboard.shell.page import Json, Load, Page, html, t
+from dashboard.state import deltas
+from server.query.types import Delta, Status
+
+_COLUMNS = ("Engine", "State", "Running", "Waiting", "KV cache", "Tokens/s", "Preempted/min", "Weights", "Last read")
+
+
+def tree() -> list[Any]:
+    """The page's elements."""
+    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
+    load, *rest = [panel_of(panel) for panel in PANELS]
+    sides = [html.Div([_heat(), load], className="stack"), html.Div([_sick(), _room()], className="stack")]
+    first = html.Div(sides, className="actor-grid")
+    charts = html.Div([*rest, t(html.P, "w.note", "note marks-note")], className="charts")
+    return [html.Div([_head(), cards, first, charts, _table()], className="actor-page generator-page")]
+
+
+def charts(load: Load) -> Json:
+    """Figures, the slots that have a line, and the cards' small lines."""
+    return read(load, PANELS, SPARKS)
+
+
+def points(delta: Delta, status: Status) -> Json:
+    """New points by slot."""
+    return deltas.points(delta, names_by_slot(status.signals, PANELS, SPARKS))
+
+
+def _head() -> Any:
+    title = html.H1([t(html.Span, "gn.head"), t(html.B, "gn.num", "num"), t(html.Span, "gn.tail")])
+    states = html.Ul(className="states", **{"data-rows": "gen-states"})
+    side = [t(html.P, "gs.kinds", "meta"), states, t(html.P, "gs.weights", "note")]
+    return html.Section(
+        [html.Div([title, t(html.P, "gn.text", "text")]), html.Div(side)],
+        className="banner card actor-head",
+        **{"data-s": "gn.s"},
+    )
+
+
+def _heat() -> Any:
+    buttons = [
+        html.Button(words, type="button", **{"data-heat": name, "aria-pressed": "false"})
+        for name, (words, _) in HEATS.items()
+    ]
+    choice = html.Div(buttons, className="choice", role="group", **{"aria-label": "What the map shows"})
+    words = [html.H2("Engines over time"), t(html.Span, "gh.unit", "unit"), html.Span(className="at")]
+    scale = html.Span(className="shades", **{"data-shades": "fleet"})
+    legend = html.P([scale, t(html.Span, "gh.more")], className="legend")
+    drawn = [html.Div(className="heat fleet", **{"data-draw": "fleet"}), t(html.P, "gh.none", "note")]
+    head = html.Div([html.Div(words, className="row"), choice], className="head-row")
+    return html.Section([head, legend, *drawn], className="card panel", id="gen-heat")
+
+
+def _sick() -> Any:
+    head = html.Div([html.H2("Which one is sick?"), t(html.Span, "gx.p", "pill", s="gx.s")], className="row")
+    rows = html.Ul(className="complaints", **{"data-rows": "gen-sick"})
+    notes = [t(html.P, "gx.none", "note"), t(html.P, "gx.more", "note")]
+    words = html.P("Means over five minutes against the fleet's median.", className="note")
+    return html.Section([head, rows, *notes, words], className="card side", id="gen-sick")
+
+
+def _room() -> Any:
+    head = html.Div(
+        [html.H2("Room for more requests"), html.Span("at today's length", className="unit")], className="row"
+    )
+    rows = html.Ul(className="bars", **{"data-rows": "gen-room"})
+    ahead = html.Div([t(html.B, "gk.next"), t(html.P, "gk.why", "note")], className="ahead", **{"data-s": "gk.s"})
+    return html.Section([head, rows, t(html.P, "gk.none", "note"), ahead], className="card side", id="gen-room")
+
+
+def _table() -> Any:
+    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in _COLUMNS]))
+    table = html.Table([head, html.Tbody(**{"data-rows": "engines"})], **{"aria-labelledby": "engines-title"})
+    # It scrolls where there are many: the keyboard must get there, too.
+    frame = html.Div(table, className="frame", tabIndex="0", role="region", **{"aria-labelledby": "engines-title"})
+    words = html.Span("now; tokens and preemptions over five minutes", className="unit")
+    title = html.Div([html.H2("Engines", id="engines-title"), words], className="row")
+    notes = [t(html.P, "ge.none", "note"), t(html.P, "ge.more", "note")]
+    return html.Section([title, frame, *notes], className="card grid", id="engines")
+
+
+PAGE = Page("generator", "generator", "Generator", tree, cells, charts, points, timed=True, asks=("heat",))

@@ -1,0 +1,1 @@
+"""The Help page."""

@@ -1,0 +1,72 @@
+"""The Help page as cells: every signal with its bands, its inputs, who reports it and how to have it reported.
+
+All of it comes from the signals' own descriptions and from the registries behind `docs/reference/coverage.md`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dashboard.shell.page import Scope
+from dashboard.state.status import View
+from dashboard.widgets.format import text
+from server.query.coverage import Coverage, coverage
+from server.query.types import SignalInfo
+
+ACTORS: Mapping[str, str] = {
+    "trainer": "Trainer",
+    "generator": "Generator",
+    "queue": "Queue",
+    "sandbox": "Sandboxes",
+}
+_REPORTED = {"native": "own key", "derived": "worked out"}
+_CADENCE = {
+    "tick": "state, every 5 s",
+    "step": "one point per trainer step",
+    "counter": "counter: it persists over restarts",
+}
+
+
+def cells(scope: Scope) -> View:
+    """Keys ``hp.0`` ..: a row per signal."""
+    infos, known = scope.reader.infos(), coverage()
+    # They are the code's own and never change: made once for all browsers.
+    return {f"hp.{i}": _kept(info, known) for i, info in enumerate(infos.values())} | {"newest": None}
+
+
+_ROWS: dict[SignalInfo, list[Any]] = {}
+
+
+def _kept(info: SignalInfo, known: Coverage) -> list[Any]:
+    if info not in _ROWS:
+        _ROWS[info] = row(info, known)
+    return _ROWS[info]
+
+
+def row(info: SignalInfo, known: Coverage) -> list[Any]:
+    """[name, title, actor, unit, what it means, bands, when, inputs, how to enable, frameworks, the rest's hints]."""
+    by_framework = known.cells.get(info.name, {})
+    reported = [[name, _REPORTED[cell]] for name, cell in by_framework.items() if cell in _REPORTED]
+    not_applicable = [name for name, cell in by_framework.items() if cell == "n/a"]
+    hints = [[name, how] for name, how in known.hints.get(info.name, {}).items()]
+    return [
+        info.name,
+        info.title,
+        ACTORS.get(info.actor, info.actor.capitalize()),
+        info.unit,
+        info.help,
+        bands(info),
+        _CADENCE.get(info.cadence, ""),
+        list(info.inputs),
+        info.why,
+        reported,
+        not_applicable,
+        hints,
+        len(by_framework),
+    ]
+
+
+def bands(info: SignalInfo) -> str:
+    """``watch ≥ 15% · critical ≥ 40%``; nothing for a signal that nobody judges."""
+    sign = "≥" if info.higher_is_worse else "<"
+    levels = (("watch", info.watch), ("critical", info.critical))
+    return " · ".join(f"{level} {sign} {text(band, info.unit)}" for level, band in levels if band is not None)

@@ -1,0 +1,283 @@
+"""The banner: one sentence on what holds the run back, or honestly what is measured until a verdict exists."""
+
+from dataclasses import replace
+
+from dashboard.pages import verdict
+from dashboard.state.run_state import WORDS, progress
+from dashboard.state.status import Facts, View, joined
+from dashboard.widgets.format import parts, text, tight
+from server.query.summary import RunSummary
+
+PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
+_LIFE = {
+    "starting": "Starting: loading and compiling take 10 to 40 minutes",
+    "running": "Running",
+    "paused": "Paused",
+    "finished": "Finished",
+    "crashed": "Crashed",
+}
+# Share of a finished run's time below which a limiter is not worth a word.
+LEAST_SHARE = 0.05
+
+
+def banner(facts: Facts) -> View:
+    """Keys ``b.*``: chip, headline, text, what stands behind the verdict, the step split and what is measured.
+
+    A verdict is shown as one only while it describes the present. Otherwise the banner says which state the run is
+    in, and the last verdict stands below with its time.
+    """
+    if facts.present:
+        found = _verdict(facts)
+        says = (
+            _NO_CLOCK
+            | _chip(facts)
+            | _headline(facts)
+            | {"b.text": _text(facts)}
+            | verdict.behind(found)
+            | _cost(facts)
+        )
+    else:
+        says = _over(facts) if facts.over else _absent(facts)
+    return says | _split(facts) | {"b.note": _note(facts)}
+
+
+_NO_CLOCK: View = {"b.clock": None, "b.at": None, "b.at.w": "", "b.last": "", "b.last.at": None}
+"""Cells of a banner that is not about the present."""
+
+
+def _absent(facts: Facts) -> View:
+    """Of a run that catches up, or that no collector follows: no verdict, no cost, nothing to try."""
+    state, last = facts.status.state, _verdict(facts).get("last") or {}
+    cells: View = {**_NO_CLOCK, "b.chip": WORDS[state.name], "b.chip.s": state.name, "b.cause": "", "b.since": None}
+    cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **verdict.behind({})}
+    if state.name == "catching_up":
+        done = text(state.progress, "ratio") if state.progress is not None else ""
+        left = f"; {progress(replace(state, progress=None))}" if state.seconds_left is not None else ""
+        cells |= {"b.head": "Reading history" + (": " if done else ""), "b.num": done, "b.tail": left}
+        cells["b.text"] = "No verdict, no advice and no alerts until the run has caught up."
+        cells |= {"b.at.w": "numbers as of", "b.at": state.as_of}
+    else:
+        never = state.since is None
+        cells |= {"b.head": "Not collected yet" if never else "Not collected since ", "b.num": "", "b.tail": ""}
+        cells["b.clock"] = state.since
+        cells["b.text"] = "No collector follows this run, so what it does now is unknown."
+    if last:
+        outcome, cause = str(last.get("outcome", "")), last.get("cause")
+        cells["b.last"] = f"{verdict.named(outcome, cause)}. {tight(str(last.get('summary') or ''))}".strip()
+        cells["b.last.at"] = last.get("as_of")
+    return cells
+
+
+def _over(facts: Facts) -> View:
+    """A finished run in the past tense: how long, how much, and what held it back for how much of its time."""
+    found, state = facts.status.summary, facts.status.state
+    lifecycle = facts.status.lifecycle.capitalize()
+    cells: View = {**_NO_CLOCK, "b.chip": lifecycle, "b.chip.s": "over", "b.cause": "", "b.since": None}
+    cells |= {"b.meta": "", "b.age": None, **verdict.behind({})}
+    cells |= {"b.at.w": "ended", "b.at": state.as_of} if state.as_of is not None else {}
+    cells |= {"b.usd": "", "b.share": "", "b.num": "", "b.tail": ""}
+    steps = f"{found.steps:,} steps" if found and found.steps is not None else ""
+    lasted = text(found.seconds, "seconds") if found and found.seconds is not None else ""
+    figures = " in ".join(filter(None, (steps, lasted)))
+    reward = f"final reward {text(found.reward, '')}" if found and found.reward is not None else ""
+    cells["b.head"] = ", ".join(filter(None, (figures, reward))) or f"{lifecycle}: no step was recorded"
+    last = verdict.named(str(_verdict(facts).get("outcome", "")), _verdict(facts).get("cause"))
+    end = f"At its end: {_low(last)}." if _named(facts) else ""
+    cells["b.text"] = " ".join(filter(None, (_limits(found) if found else "", end)))
+    if found and found.usd is not None:
+        cells["b.usd"] = f"${found.usd:,.2f}"
+        idle = f", ${found.idle_usd:,.2f} of it idle" if found.idle_usd is not None else ""
+        cells["b.share"] = f"for the whole run at its last hourly rate{idle}"
+    return cells
+
+
+def _low(words: str) -> str:
+    return words[:1].lower() + words[1:]
+
+
+def _limits(found: RunSummary) -> str:
+    """``Limited by: sandbox-bound 61%, generator-bound 22%. Balanced 10%.``"""
+    total = sum(found.limiters.values())
+    if not total:
+        return "No verdict was recorded."
+    shares = sorted(((seconds / total, outcome) for outcome, seconds in found.limiters.items()), reverse=True)
+    bound = [(share, outcome) for share, outcome in shares if outcome not in ("balanced", "unknown")]
+    named = [f"{verdict.word(name).lower()} {text(share, 'ratio')}" for share, name in bound if share >= LEAST_SHARE]
+    rest = {name: seconds / total for name, seconds in found.limiters.items() if name in ("balanced", "unknown")}
+    words = [f"Limited by: {', '.join(named)} of the time." if named else "No limiter for more than 5% of the time."]
+    words += [f"Balanced {text(rest['balanced'], 'ratio')}."] if rest.get("balanced", 0) >= LEAST_SHARE else []
+    words += [f"No verdict {text(rest['unknown'], 'ratio')}."] if rest.get("unknown", 0) >= LEAST_SHARE else []
+    return " ".join(words)
+
+
+def _verdict(facts: Facts) -> verdict.Told:
+    return facts.status.verdict or {}
+
+
+def _named(facts: Facts) -> bool:
+    """Does a verdict say more than that it is not known?"""
+    return str(_verdict(facts).get("outcome", "unknown")) != "unknown"
+
+
+def _chip(facts: Facts) -> View:
+    found, state = _verdict(facts), facts.status.state
+    outcome, cause = str(found.get("outcome", "")), found.get("cause")
+    # That a run with a verdict runs goes without saying.
+    life = "" if _named(facts) and facts.status.lifecycle == "running" else _life(facts)
+    stale, named = state.name == "stale", _named(facts)
+    cells: View = {
+        "b.chip": WORDS["stale"] if stale and not named else verdict.word(outcome, cause),
+        "b.chip.s": "stale" if stale and not named else verdict.colour(outcome),
+        "b.cause": verdict.because(cause) if named else "",
+        "b.since": found.get("since") if named else None,
+        "b.meta": verdict.confidence(found) if stale else joined(life, verdict.confidence(found)),
+        "b.age": None,
+    }
+    if stale:
+        cells |= {"b.at.w": "newest data" if state.since is not None else "no data yet", "b.at": state.since}
+    return cells
+
+
+def _life(facts: Facts) -> str:
+    """An engine that serves without a trainer we know of is not loading, whatever the run's lifecycle says."""
+    life = facts.status.lifecycle
+    return "" if life == "starting" and _trainerless(facts) else _LIFE.get(life, life)
+
+
+def _trainerless(facts: Facts) -> bool:
+    actors = {target.actor for target in facts.targets}
+    return bool(actors) and "trainer" not in actors
+
+
+def _headline(facts: Facts) -> View:
+    wait = facts.value("trainer_wait_ratio")
+    if _named(facts):
+        before, figure, after = verdict.headline(str(_verdict(facts).get("summary", "")))
+    elif wait is not None:
+        before, figure, after = "The trainer waits ", text(wait, "ratio"), " of each step for rollouts"
+    else:
+        before, figure, after = _without_wait(facts)
+    return {"b.head": before, "b.num": figure, "b.tail": after}
+
+
+def _without_wait(facts: Facts) -> tuple[str, str, str]:
+    """Synchronous runs do not wait, they generate; the share of the step is the number that matters."""
+    generation = facts.value("trainer_phase_seconds", phase="generation")
+    shares = split(facts)
+    if generation is not None and "wait" in shares:
+        return "Generation takes ", text(shares["wait"], "ratio"), " of each step"
+    step = facts.say("trainer_step_seconds")
+    if step:
+        return "A step takes ", step, "; its wait is not known"
+    if _trainerless(facts):
+        return "No trainer is watched yet", "", ""
+    silence = facts.silence("trainer_step_seconds")
+    if silence:
+        return silence[0].upper() + silence[1:], "", ""
+    return "Not enough measured to say more yet", "", ""
+
+
+def split(facts: Facts) -> dict[str, float]:
+    """Shares of the step by phase; empty until at least two phases are known."""
+    waiting = facts.value("trainer_phase_seconds", phase="wait|generation")
+    seconds = {"wait": waiting} | {
+        phase: facts.value("trainer_phase_seconds", phase=phase) for phase in ("compute", "overhead")
+    }
+    known = {phase: value for phase, value in seconds.items() if value is not None}
+    total = sum(known.values())
+    return {phase: value / total for phase, value in known.items()} if len(known) > 1 and total > 0 else {}
+
+
+def _split(facts: Facts) -> View:
+    shares = split(facts)
+    generates = facts.value("trainer_phase_seconds", phase="generation") is not None
+    cells: View = {"b.split.s": "known" if shares else "unknown"}
+    for phase, word in PHASES:
+        share = shares.get(phase)
+        name = "Generate" if phase == "wait" and generates else word
+        cells[f"b.w.{phase}"] = round(100 * share, 1) if share is not None else 0
+        cells[f"b.l.{phase}"] = _label(name, share)
+    step = facts.say("trainer_step_seconds")
+    cells["b.step"] = f"Last 10 steps, mean {step}" if step else "Step time unknown"
+    return cells
+
+
+def _label(name: str, share: float | None) -> str:
+    # Whether there is room for it depends on the width of the page: the style sheet drops what would be cut.
+    return f"{name} {text(share, 'ratio')}" if share is not None else ""
+
+
+def _text(facts: Facts) -> str:
+    """Below the headline: its second half; without a verdict why there is none, and what is measured."""
+    summary = str(_verdict(facts).get("summary", ""))
+    if _named(facts):
+        return verdict.rest(summary)
+    return joined(summary[:1].upper() + summary[1:], _measured(facts))
+
+
+def _measured(facts: Facts) -> str:
+    """Known states side by side, without a cause: naming one is the verdict's business."""
+    if not facts.signals:
+        return "No signal has been computed for this run yet."
+    words = joined(*(_of_synchronous(facts) if facts.synchronous else _of_queue(facts)))
+    down = facts.down("generator")[1]
+    means = "" if facts.synchronous else "5 min means: "
+    measured = means + words if words else ""
+    return joined(f"Engines: {down}" if down else "", measured) or _why(facts)
+
+
+def _of_queue(facts: Facts) -> list[str]:
+    """Means all three, as the bands judge them: an instant beside a mean reads as a contradiction."""
+    batches, kv = facts.value("queue_batches"), facts.value("kv_cache_usage_ratio")
+    waiting = facts.value("generator_requests", state="waiting")
+    return [
+        f"{text(batches, 'batches')} in the queue" if batches is not None else "",
+        f"KV cache {text(kv, 'ratio')} full" if kv is not None else "",
+        f"{parts(waiting, '')[0]} requests waiting in the engines" if waiting is not None else "",
+    ]
+
+
+def _of_synchronous(facts: Facts) -> list[str]:
+    """Without a wait and a queue, what wastes a step is what it is spent on."""
+    truncated, zero = facts.value("truncation_ratio"), facts.value("zero_advantage_ratio")
+    kv = facts.value("kv_cache_usage_ratio")
+    return [
+        f"{text(truncated, 'ratio')} of responses truncated" if truncated is not None else "",
+        f"{text(zero, 'ratio')} of groups without a gradient" if zero is not None else "",
+        f"KV cache {text(kv, 'ratio')} full" if kv is not None else "",
+    ]
+
+
+def _why(facts: Facts) -> str:
+    if _trainerless(facts):
+        return "Add the trainer's run directory to see who waits for whom."
+    if facts.silence("trainer_step_seconds"):
+        return "Its last steps are in the charts of a longer time range."
+    found = facts.find("trainer_wait_ratio")
+    return found.why if found else ""
+
+
+def _note(facts: Facts) -> str:
+    overhead = split(facts).get("overhead")
+    done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
+    rate = text(done, "samples/s") if done is not None else ""
+    if done is not None and able:
+        could = "could have been" if facts.over else "could be"
+        rate = f"{text(done, 'samples/s')}; without the wait it {could} {text(able, '')}"
+    return joined(rate, f"overhead {text(overhead, 'ratio')}" if overhead is not None else "")
+
+
+def _cost(facts: Facts) -> View:
+    """Keys ``b.usd``, ``b.share``: what idle GPUs cost; where nothing is priced, that it is not known."""
+    dollars, bill = _verdict(facts).get("usd_per_hour"), facts.find("cost_usd_per_hour")
+    if not isinstance(dollars, (int, float)):
+        unpriced = _named(facts) and bill is not None and bill.value is None
+        return {"b.usd": "", "b.share": "What it costs is not known: the GPUs have no price" if unpriced else ""}
+    share = text(dollars / bill.value, "ratio") if bill is not None and bill.value else ""
+    least = "at least " if _verdict(facts).get("usd_lacks") else ""
+    return {"b.usd": f"{least}${dollars:,.2f}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
+
+
+def next_steps(facts: Facts) -> list[str]:
+    """What the verdict says to try; empty until there is one, and unless it describes the present."""
+    return verdict.next_steps(_verdict(facts)) if facts.present else []

@@ -1,0 +1,93 @@
+"""What the run costs: a million trained tokens, an hour, and what of that hour idles, by cause. Keys ``m.*``."""
+
+from collections.abc import Mapping
+
+from dashboard.state.status import Facts, View, first_clause, joined
+from dashboard.widgets.format import STATE_WORDS, number, parts, text
+
+CAUSES: Mapping[str, str] = {
+    "trainer_wait": "Trainer waits",
+    "weight_sync": "Weight sync",
+    "checkpoint": "Checkpoint",
+    "eval": "Evaluation",
+    "generator_idle": "No request runs",
+    "generator_paused": "Engines paused",
+    "generator_down": "Engines down",
+    "stalled": "Stalled",
+    "starting": "Starting",
+    "paused": "Run paused",
+}
+"""Cause of `idle_usd_per_hour` -> its words, in the order they are shown."""
+
+_MILLION, _HOUR, _IDLE = "cost_usd_per_million_tokens", "cost_usd_per_hour", "idle_usd_per_hour"
+
+
+def cost(facts: Facts) -> View:
+    """The card's texts; where nothing is priced, what to set."""
+    idle = {cause: facts.value(_IDLE, cause=cause) for cause in CAUSES}
+    known = {cause: usd for cause, usd in idle.items() if usd is not None}
+    hour = facts.find(_HOUR)
+    priced = hour is not None and hour.value is not None
+    return {
+        "m.s": "known" if priced or known else "unknown",
+        "m.w": "" if priced or known else _why(facts),
+        "m.hour": number(hour.value) if hour is not None and hour.value is not None else "–",
+        "m.basis": hour.why if hour is not None and priced else first_clause(hour.why) if hour is not None else "",
+    } | _million(facts) | _idle(facts, known)  # fmt: skip
+
+
+def _why(facts: Facts) -> str:
+    silent = facts.find(_HOUR)
+    words = silent.why if silent is not None else ""
+    return words or "set [run.NAME.cost]: how many GPUs, and their type or price"
+
+
+def _million(facts: Facts) -> View:
+    found, ratio = facts.find(_MILLION, of="trained"), facts.find("cost_target_ratio")
+    value = found.value if found is not None else None
+    judged = ratio is not None and ratio.value is not None
+    beside = ((of, facts.value(_MILLION, of=of)) for of in ("sampled", "prefill"))
+    target = facts.number("target_usd_per_million_tokens")
+    words = [f"{of} {number(usd)}" for of, usd in beside if usd is not None]
+    words += [f"target {number(target)}"] if target is not None else ["no target set"]
+    return {
+        "m.v": parts(value, "usd")[0],
+        "m.n": joined(*words),
+        "m.why": first_clause(found.why) if found is not None and value is None else "",
+        "m.j": ratio.state if ratio is not None and judged else "unknown",
+        "m.p": STATE_WORDS[ratio.state] if ratio is not None and judged else "",
+    }
+
+
+def _idle(facts: Facts, known: Mapping[str, float]) -> View:
+    """The causes that cost anything, as parts of their sum; below it what of the rest is not known."""
+    total, bill = sum(known.values()), facts.value(_HOUR)
+    cells: View = {"m.idle": number(total) if known else "–"}
+    cells["m.share"] = f"{text(total / bill, 'ratio')} of the bill" if known and bill else ""
+    for cause, words in CAUSES.items():
+        usd = known.get(cause, 0.0)
+        key = f"m.c.{cause}"
+        cells |= {
+            f"{key}.l": words,
+            f"{key}.v": number(usd) if usd else "",
+            f"{key}.w": round(100 * usd / total, 1) if total else 0,
+            f"{key}.s": "known" if usd else "none",
+        }
+    silent = any(one.signal == _IDLE and one.value is None for one in facts.signals)
+    cells["m.none"] = "Nothing idles." if known and not (total or silent) else ""
+    return cells | {"m.also": _also(facts, known)}
+
+
+def _also(facts: Facts, known: Mapping[str, float]) -> str:
+    """What is beside the sum: GPUs that work half full, the dollars so far, and the causes nobody can tell."""
+    told = (facts.value("idle_usd_total", cause=cause) for cause in CAUSES)
+    sums = [usd for usd in told if usd is not None]
+    under = facts.value("underused_usd_per_hour")
+    lacking = (one for one in facts.signals if one.signal == _IDLE and one.value is None)
+    # One reason may hide several causes: it is said once.
+    gaps = {one.why: CAUSES.get(one.labels.get("cause", ""), "") for one in lacking if one.labels} if known else {}
+    return joined(
+        f"{number(sum(sums))} USD so far" if sums else "",
+        f"{number(under)} USD/h underused by engines that run" if under is not None else "",
+        *(f"{name} not known: {first_clause(why)}" for why, name in sorted(gaps.items()) if name),
+    )

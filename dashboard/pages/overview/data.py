@@ -1,0 +1,174 @@
+"""Everything on the overview that is text, as one flat table ``key -> cell``.
+
+The overview's elements carry the keys (`pages/overview.py`), the browser fills them in, and a tick sends only
+the cells that changed: so a number has one formatter, here, on first load and live alike.
+Ages are sent as times: the browser counts them up itself, also while the server is gone.
+"""
+
+import re
+from collections.abc import Mapping
+
+from dashboard.charts.limits import limits
+from dashboard.charts.panels import CARDS, PANELS, Card, Line, Panel
+from dashboard.pages.overview.banner import banner
+from dashboard.pages.overview.cost import cost
+from dashboard.pages.overview.flow import flow
+from dashboard.pages.targets.trust import trust
+from dashboard.state.signal_lookup import Want
+from dashboard.state.status import Facts, View, first_clause, joined, worst
+from dashboard.widgets.format import STATE_WORDS, number, parts, text
+from server.query.types import SignalInfo, SignalNow
+
+Infos = Mapping[str, SignalInfo]
+
+
+def view(facts: Facts, infos: Infos) -> View:
+    """The overview's text for a status."""
+    cells: View = {}
+    for card in CARDS:
+        cells |= card_cells(facts, card, infos)
+    for panel in PANELS:
+        cells |= panel_cells(facts, panel, infos)
+    cells |= flow(facts)
+    if facts.status.state.name == "catching_up":
+        # Words of health are about the present; a number of the past is only a number.
+        cells |= {key: "" for key in cells if key.endswith(".p")}
+    return cells | banner(facts) | cost(facts) | trust(facts.status)
+
+
+def card_cells(facts: Facts, card: Card, infos: Infos) -> View:
+    """The texts of a card, keys ``k.KEY.*``."""
+    found = card.find(facts.signals)
+    judged = card.judge.explain(facts.signals) if card.judge else None
+    state = _state(found, judged)
+    # What nobody judges is known and no more than that: "OK" would be our word, not a band's.
+    plain = state == "ok" and not (_banded(found, infos) or _banded(judged, infos))
+    figure, unit = parts(found.value if found else None, found.unit if found else "")
+    key = f"k.{card.key}"
+    note = _note(facts, card, found, infos)
+    silent = found is None or found.value is None
+    return {
+        f"{key}.v": figure,
+        f"{key}.u": unit,
+        f"{key}.s": state,
+        f"{key}.p": "" if plain else STATE_WORDS[state],
+        # A card has room for what is the matter; its tip and the charts below say what to do about it.
+        f"{key}.n": first_clause(note) if silent else note,
+        f"{key}.tip": note if silent else "",
+    }
+
+
+def _state(found: SignalNow | None, judged: SignalNow | None) -> str:
+    """The judge's word where it is the worse; a value nobody judges is not thereby healthy, but it is known."""
+    if found is None:
+        return "unknown"
+    if found.value is not None and judged is not None and judged.value is not None:
+        return worst((judged.state, found.state))
+    return found.state
+
+
+def _banded(found: SignalNow | None, infos: Infos) -> bool:
+    """Is there a value that a band judges?"""
+    info = infos.get(found.signal) if found is not None and found.value is not None else None
+    return info is not None and (info.watch is not None or info.critical is not None)
+
+
+def _note(facts: Facts, card: Card, found: SignalNow | None, infos: Infos) -> str:
+    """Why there is no value; else what stands beside it, else the band that judges it."""
+    if found is None:
+        return absent(card.wants[0].signal, infos)
+    if found.value is None:
+        return found.why
+    beside = joined(*(_beside(facts, word, want) for word, want in card.notes))
+    return beside or _bands(infos.get(found.signal))
+
+
+def absent(signal: str, infos: Infos) -> str:
+    """A signal the run has never answered for: its constant hint says what to log."""
+    info = infos.get(signal)
+    return info.why if info and info.why else "nothing has been computed for this run yet"
+
+
+def _beside(facts: Facts, word: str, want: Want) -> str:
+    found = want.find(facts.signals)
+    if found is None or found.value is None:
+        return ""
+    plain = found.unit in ("requests", "tokens", "versions") and word
+    value = number(found.value) if plain else text(found.value, found.unit)
+    if found.labels.get("state") == word and word:
+        return f"{value} {word}"
+    shown = f"{word} {value}" if word else value
+    return shown.replace("requests", found.labels.get("state", "requests"))
+
+
+def _bands(info: SignalInfo | None) -> str:
+    if info is None or info.critical is None:
+        return ""
+    sign = "≥" if info.higher_is_worse else "≤"
+    watch = f"watch {sign} {text(info.watch, info.unit)}" if info.watch is not None else ""
+    return joined(watch, f"critical {sign} {text(info.critical, info.unit)}")
+
+
+def panel_cells(facts: Facts, panel: Panel, infos: Infos) -> View:
+    """The texts of a chart, keys ``p.KEY.*``."""
+    cells: View = {}
+    found = [_line(cells, facts, slot, line) for slot, line in panel.slots()]
+    _shares(cells, panel, found)
+    first = next((s for s in found if s is not None and s.value is not None), None)
+    silent = next((s for s in found if s is not None), None)
+    key = f"p.{panel.key}"
+    cells[f"{key}.s"] = "ok" if first else silent.state if silent else "unknown"
+    health = _silent_state(first, silent)
+    cells |= {f"{key}.p": STATE_WORDS[health], f"{key}.h": health}
+    cells[f"{key}.w"] = "" if first else silent.why if silent else absent(panel.lines[0].want.signal, infos)
+    cells[f"{key}.src"] = _source(panel, first or silent)
+    known = {level: words for level, _, words in limits(panel, facts, infos)}
+    cells |= {f"{key}.{level}": known.get(level, "") for level in ("watch", "critical")}
+    return cells
+
+
+def _silent_state(first: SignalNow | None, silent: SignalNow | None) -> str:
+    return first.state if first else silent.state if silent else "unknown"
+
+
+def _line(cells: View, facts: Facts, slot: str, line: Line) -> SignalNow | None:
+    found = line.want.explain(facts.signals)
+    known = found is not None and found.value is not None
+    cells[f"p.{slot}.v"] = _bare(found) if found is not None and known else ""
+    cells[f"p.{slot}.f"] = found.source if found is not None and known else ""
+    cells[f"p.{slot}.s"] = "known" if known else "silent"
+    if line.named_by and found is not None:
+        cells[f"p.{slot}.l"] = found.labels.get(line.named_by, line.label)
+    else:
+        cells[f"p.{slot}.l"] = line.label
+    return found
+
+
+def _bare(found: SignalNow) -> str:
+    """The panel's title names the unit; only those that the formatter chooses are said again."""
+    return text(found.value, found.unit if found.unit in ("ratio", "seconds") else "")
+
+
+def _shares(cells: View, panel: Panel, found: list[SignalNow | None]) -> None:
+    """A panel in percent says percent in its header too."""
+    values = [s.value if s is not None else None for s in found]
+    total = sum(value for value in values if value is not None)
+    if panel.kind != "share" or total <= 0:
+        return
+    for (slot, _), value in zip(panel.slots(), values, strict=True):
+        cells[f"p.{slot}.v"] = text(value / total, "ratio") if value is not None else ""
+
+
+def _source(panel: Panel, found: SignalNow | None) -> str:
+    signal = found.signal if found else panel.lines[0].want.signal
+    source = _short(found.source) if found else ""
+    return joined(signal, source, "" if found and found.value is not None else "no value now")
+
+
+def _short(source: str) -> str:
+    """``engine-0, engine-1 and 6 more`` as ``engine-0 and 7 more``: the line under a chart is short."""
+    first, *others = [name for name in source.split(", ") if name] or [""]
+    if not others:
+        return first
+    more = re.search(r" and (\d+) more$", source)
+    return f"{first} and {len(others) + (int(more[1]) if more else 0)} more"

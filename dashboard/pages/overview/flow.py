@@ -1,0 +1,196 @@
+"""The strip of actors: generator to queue to trainer, weights back, sandboxes beside."""
+
+from dashboard.pages.overview.banner import next_steps, split
+from dashboard.state.status import Facts, View, engine_name, first_clause, joined, worst
+from dashboard.widgets.format import STATE_WORDS, parts, text
+from server.query.names import mode_words
+from server.query.types import SignalNow
+
+# What of an engine's states somebody should see; those that are down are told with their number of targets.
+STANDING = ("hung", "silent", "paused", "asleep")
+# Of the KV cache: what lies closer to the mean is no tail.
+TAIL = 0.05
+
+
+def flow(facts: Facts) -> View:
+    """Keys ``f.*``: per actor a subtitle, a state, a bar and up to three numbers; labels on the arrows."""
+    cells = _generator(facts) | _queue(facts) | _trainer(facts) | _sandboxes(facts) | _arrows(facts)
+    return cells | {f"f.next.{i}": step for i, step in enumerate(next_steps(facts))}
+
+
+def _actor(key: str, sub: str, state: str, bar: float | None, numbers: list[tuple[str, str]]) -> View:
+    cells: View = {
+        f"f.{key}.sub": sub,
+        f"f.{key}.s": state,
+        f"f.{key}.p": STATE_WORDS.get(state, state),
+        f"f.{key}.bar": round(100 * min(1.0, max(0.0, bar)), 1) if bar is not None else 0,
+    }
+    for i in range(3):
+        figure, word = numbers[i] if i < len(numbers) else ("", "")
+        cells |= {f"f.{key}.{i}.v": figure, f"f.{key}.{i}.u": word}
+    return cells
+
+
+def _numbers(facts: Facts, *wanted: tuple[str, str, dict[str, str]]) -> list[tuple[str, str]]:
+    """(figure, words) of the signals that have a value."""
+    found = ((facts.value(signal, **labels), signal, words, labels) for signal, words, labels in wanted)
+    return [
+        (parts(value, _unit(facts, signal, labels))[0], words.format(u=parts(value, _unit(facts, signal, labels))[1]))
+        for value, signal, words, labels in found
+        if value is not None
+    ]
+
+
+def _unit(facts: Facts, signal: str, labels: dict[str, str]) -> str:
+    found = facts.find(signal, **labels)
+    return found.unit if found else ""
+
+
+def _generator(facts: Facts) -> View:
+    numbers = _numbers(
+        facts,
+        ("generator_tokens_per_second", "tok/s", {}),
+        ("generator_requests_now", "running", {"state": "running"}),
+        ("generator_requests_now", "waiting", {"state": "waiting"}),
+    )
+    kv = facts.value("kv_cache_usage_ratio")
+    gone, down = facts.down("generator")
+    standing = _standing(facts)
+    hung = "critical" if "hung" in standing else ""
+    fullest = facts.state("kv_cache_engine_usage_ratio", stat="max")
+    states = (facts.state("kv_cache_usage_ratio"), fullest, facts.state("generator_requests"), gone, hung)
+    kinds, gpus = facts.kinds("generator"), facts.gpus("generator")
+    sub = joined(kinds, gpus, down, *standing.values(), *_tail(facts)) or "no engine source"
+    share = split(facts).get("wait")
+    if facts.synchronous and not numbers and share is not None:
+        # The trainer times the generation that it does itself or waits for.
+        return _actor("generator", sub, worst(states), share, [(parts(share, "ratio")[0], "% of each step")])
+    silence = facts.silence("kv_cache_usage_ratio") or facts.silence("generator_requests_now")
+    return _actor("generator", joined(sub, "" if down else silence), worst(states), kv, numbers)
+
+
+def _standing(facts: Facts) -> dict[str, str]:
+    """Engines that answer and do not work, by state: ``1 hung (vllm-3)``."""
+    names: dict[str, list[str]] = {}
+    for one in facts.named("generator_engine_state"):
+        names.setdefault(one.labels["state"], []).append(_engine(one))
+    found = {state: (facts.value("generator_engines", state=state), names.get(state, [])) for state in STANDING}
+    return {
+        state: f"{count:.0f} {state} ({', '.join(who[:2])}{', ...' if count > 2 else ''})"
+        for state, (count, who) in found.items()
+        if count and who
+    }
+
+
+def _engine(one: SignalNow) -> str:
+    return engine_name(one.labels["target"], one.labels)
+
+
+def _tail(facts: Facts) -> list[str]:
+    """Engines that the fleet's mean hides, by name: the fullest cache of several, and the idlest engine."""
+    found = []
+    full = max(facts.named("kv_cache_engine_usage_ratio"), key=lambda one: one.value or 0.0, default=None)
+    mean = facts.value("kv_cache_usage_ratio")
+    # A fleet that is as full as its fullest engine has no tail.
+    if full is not None and full.value is not None and mean is not None and full.value - mean >= TAIL:
+        found.append(f"fullest {_engine(full)} {text(full.value, 'ratio')}")
+    idle = [one for one in facts.named("generator_outlier_ratio") if one.labels["side"] == "idlest"]
+    slow = [one for one in facts.named("generator_outlier_ratio") if one.labels["side"] == "slowest"]
+    if one := min(slow, key=lambda one: one.value or 0.0, default=None):
+        found.append(f"slowest {_engine(one)} ({text(one.value, 'ratio')} of the others' speed)")
+    if one := min(idle, key=lambda one: one.value or 0.0, default=None):
+        found.append(f"idlest {_engine(one)} ({text(one.value, 'ratio')} of the median)")
+    return found
+
+
+def _queue(facts: Facts) -> View:
+    batches = facts.value("queue_batches")
+    numbers = _numbers(facts, ("queue_samples_now", "{u}", {}), ("queue_batches", "{u}, 5 min mean", {}))
+    state = worst((facts.state("queue_batches"), facts.state("queue_samples")))
+    silent = {"not_applicable": "no queue in this mode", "unknown": "depth not reported"}
+    sub = silent.get(state, "left at its end" if facts.over else "ready for the trainer")
+    # Full means one batch is ready: below that the trainer cannot start.
+    return _actor("queue", sub, state, batches, numbers)
+
+
+def _trainer(facts: Facts) -> View:
+    numbers = _numbers(
+        facts,
+        ("trainer_step_seconds", "{u} step", {}),
+        ("trainer_mfu_ratio", "{u} MFU", {}),
+    )
+    version = facts.value("policy_version")
+    numbers += [(f"v{version:,.0f}", "")] if version is not None else []
+    gone, down = facts.down("trainer")
+    wait, step = facts.state("trainer_wait_ratio"), facts.state("trainer_step_seconds")
+    # That nobody waits in a synchronous run says nothing of a trainer that is silent.
+    states = (step if wait == "not_applicable" else wait, step, gone)
+    framework = "" if facts.status.framework in ("", "unknown") else facts.status.framework
+    names = framework or facts.kinds("trainer")
+    sub = joined(names, _mode(facts), facts.gpus("trainer"), down or _no_step(facts)) or "no trainer source"
+    return _actor("trainer", sub, worst(states), split(facts).get("compute"), numbers)
+
+
+def _mode(facts: Facts) -> str:
+    """A mode that nobody told, as that; one that is told shows in what applies."""
+    if not facts.kinds("trainer"):
+        return ""
+    words = mode_words(facts.status.mode, facts.status.facts)
+    return f"mode {words}" if words.endswith(("(assumed)", "unknown")) else ""
+
+
+def _no_step(facts: Facts) -> str:
+    """Why a trainer that is watched shows no step: since when, or that there was none yet."""
+    silent = facts.silence("trainer_step_seconds")
+    found = facts.find("trainer_step_seconds")
+    if silent or facts.over or not facts.kinds("trainer") or found is None or found.value is not None:
+        return silent
+    return "no step yet" if facts.status.lifecycle == "starting" else first_clause(found.why)
+
+
+def _sandboxes(facts: Facts) -> View:
+    """Which of "needs none" and "not seen" it is; else what runs, what starts, and how long the oldest waits."""
+    kinds, mine = facts.kinds("sandbox"), [s for s in facts.signals if s.signal.startswith("sandbox")]
+    # Counters and credit are answered for runs that need none, too: the live ones decide.
+    if facts.state("sandboxes") == "not_applicable" or worst(s.state for s in mine) == "not_applicable":
+        return _actor("sandbox", "this run uses no sandboxes", "not_applicable", None, [])
+    numbers = _numbers(
+        facts,
+        ("sandboxes", "running", {"state": "running"}),
+        ("sandboxes", "starting", {"state": "starting"}),
+        ("sandbox_oldest_pending_seconds", "{u} oldest pending", {}),
+    )
+    gone, down = facts.down("sandbox")
+    state = worst([gone, *(s.state for s in mine if not s.signal.endswith("_total"))])
+    silence = "" if down else facts.silence("sandboxes", state="running")
+    return _actor("sandbox", joined(kinds, down, silence) or "no sandbox source", state, None, numbers)
+
+
+def _arrows(facts: Facts) -> View:
+    flight, done = facts.value("rollouts_in_flight"), facts.value("trainer_samples_per_second")
+    sync = facts.say("weight_sync_seconds")
+    return {
+        "f.to_queue": f"{parts(flight, '')[0]} rollouts" if flight is not None else "rollouts",
+        "f.to_queue.sub": _in_flight(facts, flight),
+        "f.to_trainer": text(done, "samples/s") if done is not None else "samples",
+        "f.to_trainer.sub": _used(facts, done),
+        "f.weights": joined("weights", f"sync {sync}" if sync else ""),
+    }
+
+
+def _in_flight(facts: Facts, flight: float | None) -> str:
+    if flight is not None:
+        return "in flight at its end" if facts.over else "in flight"
+    if facts.synchronous:
+        return "straight into the step"
+    return facts.silence("rollouts_in_flight") or "in flight: not reported"
+
+
+def _used(facts: Facts, done: float | None) -> str:
+    able = facts.value("capacity_samples_per_second")
+    if done is not None and able:
+        return f"{text(done / able, 'ratio')} of capacity"
+    if done is None:
+        return facts.silence("trainer_samples_per_second") or "rate not reported"
+    # Without a wait there is no capacity beyond what is used.
+    return "" if facts.state("capacity_samples_per_second") == "not_applicable" else "capacity not known"

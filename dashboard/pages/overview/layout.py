@@ -1,0 +1,190 @@
+"""The overview: which elements exist, and which key of the view fills each (see `dashboard.shell.page.t`)."""
+
+from typing import Any
+
+from dashboard.charts.elements import card_of, panel_of, read
+from dashboard.charts.panels import CARDS, PANELS, names_by_slot
+from dashboard.pages.alerts.data import brief
+from dashboard.pages.overview.banner import PHASES
+from dashboard.pages.overview.cost import CAUSES
+from dashboard.pages.overview.data import view
+from dashboard.pages.verdict import CONTRADICTIONS, EVIDENCE, MISSING
+from dashboard.shell.page import Json, Load, Page, Scope, html, pill, t
+from dashboard.state import deltas
+from dashboard.state.status import View
+from server.query.types import Delta, Status
+
+# Which page an actor opens.
+_PAGE_OF = {"generator": "generator", "queue": "rollouts", "trainer": "trainer", "sandbox": "sandboxes"}
+
+
+def tree() -> list[Any]:
+    """The page's elements."""
+    return [_banner(), _cards(), _flow(), _charts(), _cost(), _trust()]
+
+
+def cells(scope: Scope) -> View:
+    """The page's texts."""
+    return view(scope.facts, scope.reader.infos()) | brief(scope.alerts, scope.resolved(2), scope.status.state)
+
+
+def charts(load: Load) -> Json:
+    """Figures, the slots that have a line, and the cards' small lines."""
+    return read(load, PANELS, CARDS)
+
+
+def points(delta: Delta, status: Status) -> Json:
+    """New points by slot."""
+    return deltas.points(delta, names_by_slot(status.signals))
+
+
+def _banner() -> Any:
+    clock = html.Span(**{"data-c": "b.clock"})
+    head = html.H1([t(html.Span, "b.head"), t(html.B, "b.num", "num"), clock, t(html.Span, "b.tail")])
+    at = html.P([t(html.Span, "b.at.w"), " ", html.Span(**{"data-c": "b.at"})], className="meta at")
+    last = html.P(
+        ["Verdict as of ", html.B(**{"data-c": "b.last.at"}), ": ", t(html.Span, "b.last")],
+        className="last",
+        **{"data-s": "b.last"},
+    )
+    doubts = html.Ul([t(html.Li, f"b.x.{i}") for i in range(CONTRADICTIONS)], className="contradictions")
+    meta = html.P([t(html.Span, "b.meta"), html.Span(className="ago", **{"data-a": "b.age"})], className="meta")
+    chip = t(html.Span, "b.chip", "chip", s="b.chip.s")
+    cause, since = t(html.Span, "b.cause", "cause"), html.Span(className="since", **{"data-d": "b.since"})
+    evidence = html.Ul([t(html.Li, f"b.e.{i}") for i in range(EVIDENCE)], className="evidence")
+    missing = html.Ul([t(html.Li, f"b.m.{i}") for i in range(MISSING)], className="missing")
+    slices = [
+        html.Span(t(html.Span, f"b.l.{phase}"), className=f"slice {phase}", **{"data-w": f"b.w.{phase}"})
+        for phase, _ in PHASES
+    ]
+    right = [t(html.P, "b.step", "meta"), html.Div(slices, className="split", **{"data-s": "b.split.s"})]
+    cost = html.P([t(html.B, "b.usd"), t(html.Span, "b.share")], className="idle")
+    right += [t(html.P, "b.note", "note"), cost, t(html.P, "b.d", "note doubt")]
+    return html.Section(
+        [
+            html.Div(
+                [
+                    html.Div([chip, cause, since, meta, at], className="row"),
+                    head,
+                    t(html.P, "b.text", "text"),
+                    last,
+                    evidence,
+                    doubts,
+                ]
+            ),
+            html.Div([*right, missing]),
+            _ribbon(),
+        ],
+        className="banner card",
+        **{"data-s": "b.chip.s"},
+    )
+
+
+def _cards() -> Any:
+    return html.Div([card_of(card) for card in CARDS], className="cards")
+
+
+def _flow() -> Any:
+    nodes = [_actor("generator", "Generator", "orange"), _arrow("to_queue"), _actor("queue", "Queue", "teal")]
+    nodes += [_arrow("to_trainer"), _actor("trainer", "Trainer", "blue"), _actor("sandbox", "Sandboxes", "purple")]
+    weights = html.Div([t(html.Span, "f.weights")], className="weights")
+    # The verdict's colour: the actor that holds the run back is marked, whatever state its own numbers are in.
+    return html.Section(
+        [*nodes, weights, _next()], className="flow card", **{"aria-label": "Actors", "data-s": "b.chip.s"}
+    )
+
+
+def _actor(key: str, title: str, colour: str) -> Any:
+    cell = f"f.{key}"
+    numbers = [html.Span([t(html.B, f"{cell}.{i}.v"), t(html.Span, f"{cell}.{i}.u")]) for i in range(3)]
+    return html.Div(
+        [
+            html.Div([html.H2(_opens(key, title)), pill(cell)], className="row"),
+            t(html.P, f"{cell}.sub", "note"),
+            html.Div(html.Span(className=f"c-{colour}", **{"data-w": f"{cell}.bar"}), className="bar"),
+            html.P(numbers, className="numbers"),
+        ],
+        className=f"actor {key}",
+        **{"data-s": f"{cell}.s"},
+    )
+
+
+def _opens(key: str, title: str) -> Any:
+    """The name as a link to the actor's page, over all of its box (`assets/page-generator.css`)."""
+    page = _PAGE_OF[key]
+    return html.A(title, href=page, **{"data-goto": page})
+
+
+def _arrow(key: str) -> Any:
+    words = [t(html.B, f"f.{key}"), html.I(className="shaft"), t(html.Span, f"f.{key}.sub", "note")]
+    return html.Div(words, className=f"arrow {key}")
+
+
+def _next() -> Any:
+    """Until a verdict says what to try, the same place says whether the numbers can be believed."""
+    steps = html.Ol([t(html.Li, f"f.next.{i}") for i in range(3)], className="steps")
+    trust = html.Div(
+        [
+            html.Div([html.H2("Data trust"), t(html.Span, "t.sum", "pill", s="t.s")], className="row"),
+            html.Ul(className="brief", **{"data-rows": "brief"}),
+            t(html.P, "t.keys", "note"),
+        ],
+        className="believe",
+    )
+    return html.Div([html.H2("Try next", className="try"), steps, trust], className="next")
+
+
+def _ribbon() -> Any:
+    """What held the run back over the time that the charts show (`assets/46-verdicts.js`)."""
+    head = html.Div([html.H2("Verdict over time"), t(html.Span, "v.note", "note")], className="row")
+    parts = html.Ol(className="ribbon", **{"data-ribbon": "1"})
+    return html.Div([head, parts], className="over-time", **{"data-s": "v.s"})
+
+
+def _charts() -> Any:
+    panels = [panel_of(panel) for panel in PANELS]
+    return html.Div([_alerts(), *panels, t(html.P, "w.note", "note marks-note")], className="charts", id="charts")
+
+
+def _alerts() -> Any:
+    """What fires now, beside the charts; the page of its own has the rest."""
+    title = html.H2(html.A("Alerts", href="alerts", **{"data-goto": "alerts"}))
+    head = html.Div([title, t(html.Span, "o.sum", "pill", s="o.s")], className="row")
+    more = html.P(html.A("", id="more-alerts", href="alerts", **{"data-goto": "alerts"}), className="note")
+    return html.Section([head, html.Ol(**{"data-rows": "brief-alerts"}), more], className="card short", id="alerts")
+
+
+def _cost() -> Any:
+    """What a million tokens and an hour cost, and what of the hour idles: the causes add up to the sum."""
+    million = _figure("A million trained tokens", "m.v", "USD", pill("m", "j"), ("m.n", "m.why"))
+    hour = _figure("An hour", "m.hour", "USD", None, ("m.basis",))
+    idle = _figure("Idle", "m.idle", "USD/h", None, ("m.share", "m.none"))
+    causes = html.Ul([_cause(f"m.c.{cause}") for cause in CAUSES], className="causes")
+    figures = html.Div([million, hour, idle, html.Div([causes, t(html.P, "m.also", "note")])], className="money")
+    title = html.Div([html.H2("Cost")], className="row")
+    return html.Section(
+        [title, figures, t(html.P, "m.w", "note")], className="card cost", id="cost", **{"data-s": "m.s"}
+    )
+
+
+def _figure(title: str, key: str, unit: str, state: Any, notes: tuple[str, ...]) -> Any:
+    head = html.Div([html.H3(title), state], className="row")
+    value = html.P([t(html.Span, key, "num"), html.Span(unit, className="unit")], className="big")
+    return html.Div([head, value, *(t(html.P, note, "note") for note in notes)])
+
+
+def _cause(key: str) -> Any:
+    bar = html.Div(html.Span(className="c-orange", **{"data-w": f"{key}.w"}), className="bar")
+    return html.Li([t(html.Span, f"{key}.l"), bar, t(html.B, f"{key}.v")], **{"data-s": f"{key}.s"})
+
+
+def _trust() -> Any:
+    names = ("Target", "Actor", "Status", "Last read", "Samples then", "Unmapped keys")
+    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
+    table = html.Table([head, html.Tbody(**{"data-rows": "trust"})])
+    title = html.Div([html.H2("Data trust"), t(html.Span, "t.sum", "pill", s="t.s")], className="row")
+    notes = [t(html.P, "t.none", "note"), t(html.P, "t.more", "note")]
+    return html.Section([title, table, *notes], className="card trust", id="trust")
+
+
+PAGE = Page("overview", "", "Overview", tree, cells, charts, points, timed=True)

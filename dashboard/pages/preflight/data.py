@@ -1,0 +1,241 @@
+"""The Preflight page as cells: the last pre-flight's checks by status, the plan behind it and how to write it down."""
+
+import re
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from dashboard.shell.page import Scope
+from dashboard.state.status import View, joined
+from dashboard.widgets.format import text
+from server.query.preflight import CheckInfo, PreflightInfo
+
+GROUPS: Mapping[str, tuple[str, str, str]] = {
+    "fail": ("Fails", "critical", "Will not fit"),
+    "warn": ("Warns", "watch", "Look again"),
+    "unknown": ("Unknown", "unknown", "Not known"),
+    "ok": ("OK", "ok", "Fits"),
+    "not_applicable": ("Not applicable", "not_applicable", "Does not apply"),
+}
+"""Status -> its word, its colour, and the heading of its group; what stops a launch first."""
+
+_HEADS: Mapping[str, str] = {
+    "fail": "It will not fit",
+    "warn": "Look again before the launch",
+    "unknown": "Nothing speaks against it, but not everything is known",
+    "ok": "It fits",
+    "not_applicable": "There is nothing to check",
+}
+_TITLES: Mapping[str, str] = {
+    "credentials": "Keys",
+    "reachability": "Providers answer",
+    "quota": "Quota",
+    "starting_limit": "Starting at once",
+    "create_rate": "Creations",
+    "credit": "Credit",
+    "dangling": "Left behind",
+    "sandbox_ttl": "Lifetime",
+    "images": "Images",
+    "engines": "Engines",
+    "run_directory": "Run directory",
+    "clock_skew": "Clocks",
+}
+# Key of the plan -> what it is, its unit, and an example of it for the file.
+_PLAN: Mapping[str, tuple[str, str, str]] = {
+    "concurrency": ("Sandboxes alive at once", "", "960"),
+    "create_rate": ("Created per second", "", "4"),
+    "rollout_deadline": ("Longest rollout", "seconds", '"30m"'),
+    "run_length": ("Length of the run", "seconds", '"24h"'),
+    "sandbox_ttl": ("Lifetime of a sandbox", "seconds", '"2h"'),
+    "spinup": ("Typical spin-up", "seconds", '"45s"'),
+    "price": ("Price", "USD per sandbox-hour", "0.12"),
+    "size": ("Size of a sandbox", "", "{ cpu = 2, memory_gb = 4 }"),
+    "limits": ("Limits the provider does not tell", "", "{ concurrent = 1000, starting = 128 }"),
+    "images": ("Images", "", '["ghcr.io/me/env:3"]'),
+    "known_runs": ("Other runs in the accounts", "", '["alice-*"]'),
+    "max_dangling": ("Leftovers that only warn, up to", "", "10"),
+    "min_credit": ("Least credit without a price", "USD", "10"),
+    "engines_later": ("The run starts its engines", "", "true"),
+}
+# How checks name what a plan can say: `plan a --create-rate`, `--image NAME`, and aside `(--concurrency)`.
+_OPTION = re.compile(r"(?:plan a |plan )?--([a-z]+(?:-[a-z]+)*)(?: NAME)?")
+_ASIDE = re.compile(r" \(--([a-z]+(?:-[a-z]+)*)\)")
+_EXAMPLE = ("concurrency", "create_rate", "rollout_deadline", "run_length", "limits", "price", "sandbox_ttl")
+
+
+def cells(scope: Scope) -> View:
+    """All texts of the page. ``pf.mode``: ``nc`` (no configuration here), ``none`` (never run) or ``ok``."""
+    found, run = scope.reader.preflight(scope.run), scope.run
+    mode = "nc" if found.state == "not_configured" else "ok" if found.checks else "none"
+    view: View = {"pf.mode": mode} | _head(scope, found) | _button(found) | _checks(found.checks, run)
+    return view | _plan(found.plan) | {"pf.toml": snippet(run, found.plan), "pf.cmd": command(run, found.plan)}
+
+
+# ---- head
+
+
+def _head(scope: Scope, found: PreflightInfo) -> View:
+    needs_none = scope.facts.number("has_sandbox") == 0
+    if found.state == "not_configured":
+        words = "No configuration on this server names this run. Where one does, a preflight reads every target once."
+        return _said("Not configured here", words, "not_applicable" if needs_none else "unknown", None)
+    if not found.checks:
+        begin = "Reading every target once" if found.state == "running" else "Not checked yet"
+        words = (
+            "This run needs no sandbox: quota, credit and leftovers do not apply. Engines, run directory and clocks do."
+            if needs_none
+            else "A preflight reads every configured target once, holds it against the plan and changes nothing."
+        )
+        return _said(begin, joined(words, found.error), "unknown", None)
+    counts = [f"{n} {word.lower()}" for status, (word, *_) in GROUPS.items() if (n := _count(found.checks, status))]
+    state = GROUPS[found.outcome][1] if found.outcome in GROUPS else "unknown"
+    head = _HEADS.get(found.outcome, found.outcome)
+    return _said(head, joined(*counts, found.error), state, found.finished_at)
+
+
+def _said(head: str, words: str, state: str, at: float | None) -> View:
+    return {"pf.head": head, "pf.text": words, "pf.s": state, "pf.at": at}
+
+
+def _count(checks: Sequence[CheckInfo], status: str) -> int:
+    return sum(check.status == status for check in checks)
+
+
+def _button(found: PreflightInfo) -> View:
+    """Its word, whether it can be pressed, and since when a reading goes on."""
+    running = found.state == "running"
+    word = "Reading …" if running else "Run again" if found.checks or found.error else "Run preflight"
+    since = found.started_at if running else None
+    return {"pf.btn": word, "pf.busy": int(running), "pf.since": since, "pf.retry": found.retry_at}
+
+
+# ---- checks
+
+
+def _checks(checks: Sequence[CheckInfo], run: str) -> View:
+    """``pf.STATUS.N``: one check each, and ``pf.STATUS`` the heading of its group; "" for an empty one."""
+    found: View = {}
+    for status, (word, state, heading) in GROUPS.items():
+        same = [check for check in checks if check.status == status]
+        found[f"pf.{status}"] = f"{heading} · {len(same)}" if same else ""
+        found |= {f"pf.{status}.{i}": _row(check, word, state, run) for i, check in enumerate(same)}
+    return found
+
+
+def _row(check: CheckInfo, word: str, state: str, run: str) -> dict[str, Any]:
+    """What `assets/80-preflight.js` draws. What is fine needs no details."""
+    fine = check.status in ("ok", "not_applicable")
+    number, unit = _number(check.value, check.unit)
+    limit, limit_unit = _number(check.limit, check.unit)
+    return {
+        "name": check.name,
+        "title": _TITLES.get(check.name, check.name),
+        "word": word,
+        "s": state,
+        "summary": here(check.summary, run),
+        "fix": here(check.fix, run),
+        "number": number,
+        "unit": unit,
+        "limit": _held_against(limit, "" if limit_unit == unit else limit_unit, check.unit) if number else "",
+        "details": [] if fine else [here(line, run) for line in check.details],
+        # A command names its sandbox.
+        "ids": list(check.ids) if len(check.commands) < len(check.ids) else [],
+        "commands": list(check.commands),
+        "more": _more(check),
+    }
+
+
+def here(words: str, run: str) -> str:
+    """A check's words for who has no command line at hand: options as keys of the file, under the run's own name."""
+    told = _ASIDE.sub(lambda found: "" if _key(found[1]) else found[0], words)
+    asked = _OPTION.sub(lambda found: f"say {_example(found[1])}" if _key(found[1]) else found[0], told)
+    section = f"[run.{toml_key(run)}.preflight]"
+    under = f" under {section}" if asked != told and "[run.NAME.preflight]" not in asked else ""
+    return asked.replace("run.NAME.", f"run.{toml_key(run)}.") + under
+
+
+def _key(option: str) -> str:
+    """The plan's key that says what an option does; "" for an option of somebody else's command."""
+    key = {"image": "images"}.get(option, option.replace("-", "_"))
+    return key if key in _PLAN else ""
+
+
+def _example(option: str) -> str:
+    return f"{_key(option)} = {_PLAN[_key(option)][2]}"
+
+
+def _held_against(limit: str, limit_unit: str, unit: str) -> str:
+    """``of 3`` for what is counted out of a whole, else ``against 128``: more may be wanted, or less."""
+    word = "of" if unit in ("targets", "engines", "images") else "against"
+    return f"{word} {limit} {limit_unit}".strip() if limit else ""
+
+
+def _number(value: float | str | None, unit: str) -> tuple[str, str]:
+    """(figure, unit). A word ("unlimited") is its own figure."""
+    if value is None or isinstance(value, str):
+        return value or "", ""
+    if not isfinite(value):
+        return "unlimited", ""
+    if unit == "seconds":
+        figure, _, word = text(value, unit).partition(" ")
+        return figure, word
+    # To the sandbox: 996 of 1,000 is not "1.0k".
+    return (f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"), unit.replace("_", " ")
+
+
+def _more(check: CheckInfo) -> str:
+    named = len(check.ids)
+    counted = check.value if isinstance(check.value, (int, float)) else 0
+    return f"and {counted - named:,.0f} more" if named and counted > named else ""
+
+
+# ---- plan
+
+
+def _plan(plan: Mapping[str, Any]) -> View:
+    """Keys ``pf.plan.N``: [key, what it is, value in words, said?]."""
+    found: View = {}
+    for i, (key, (title, unit, _)) in enumerate(_PLAN.items()):
+        value = _planned(plan.get(key), unit)
+        found[f"pf.plan.{i}"] = [key, title, value or "not said", int(bool(value))]
+    return found if plan else {}
+
+
+def _planned(value: Any, unit: str) -> str:
+    """A value of the plan in words; "" when nothing was said."""
+    if value is None or value == [] or value == () or value == {}:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {amount:g}" for name, amount in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    if isinstance(value, str):
+        return value
+    return text(value, unit) if unit == "seconds" else f"{value:,g} {unit}".strip()
+
+
+def snippet(run: str, plan: Mapping[str, Any]) -> str:
+    """What to write into the configuration: examples of what was not said yet; "" when all of it was."""
+    missing = [key for key in _EXAMPLE if not _planned(plan.get(key), "")]
+    if not missing:
+        return ""
+    width = max(map(len, missing))
+    lines = [f"{key:<{width}} = {_PLAN[key][2]}" for key in missing]
+    return "\n".join([f"[run.{toml_key(run)}.preflight]", *lines]) + "\n"
+
+
+def toml_key(name: str) -> str:
+    """A name as a key of TOML: bare where it may be."""
+    if name.isascii() and name.replace("-", "").replace("_", "").isalnum():
+        return name
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def command(run: str, plan: Mapping[str, Any]) -> str:
+    """The same from a shell, before there is a server."""
+    more = "" if plan.get("concurrency") else " --concurrency 960 --run-length 24h"
+    name = run if run.replace("-", "").replace("_", "").replace(".", "").isalnum() and run.isascii() else "RUN"
+    return f"rollscope preflight {name} -c rollscope.toml{more}"

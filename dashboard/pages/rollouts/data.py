@@ -1,0 +1,403 @@
+"""The Rollouts page as cells: how stale, how mixed, how spread; where rollouts went, and where they are now."""
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from dashboard.charts.panels import Card, want
+from dashboard.charts.time_columns import Grid
+from dashboard.pages.overview.data import absent, card_cells
+from dashboard.pages.rollouts.detail import detail
+from dashboard.pages.rollouts.filters import CENSUS, EXITS, WAITS, parse
+from dashboard.pages.rollouts.records import Records
+from dashboard.pages.rollouts.tables import tables
+from dashboard.pages.sandboxes.data import HERE
+from dashboard.shell.page import Scope
+from dashboard.state.status import RECORDS, Facts, View, first_clause, joined
+from dashboard.widgets.format import number, text
+from server.query.rollouts.types import Cells, GroupInfo
+from server.query.types import SignalInfo, SignalNow
+
+_STALE, _PARTS = "staleness_versions", ("in_flight", "in_group", "in_queue")
+_MEAN = want(_STALE, level="trajectory", stat="mean")
+_BASIS = "completed|admitted"
+_CAUSES = (("all solved", "all_solved"), ("none solved", "none_solved"), ("cause unknown", "equal_unknown"),
+           ("too few valid", "too_few_valid"))  # fmt: skip
+
+
+def _staleness(key: str, title: str, level: str, colour: str) -> Card:
+    notes = tuple((name, want(_STALE, level=level, stat=name)) for name in ("p95", "max"))
+    return Card(key, title, colour, (want(_STALE, level=level, stat="mean"),), notes=notes)
+
+
+CARDS: tuple[Card, ...] = (
+    _staleness("ro_policy", "Staleness", "trajectory", "blue"),
+    _staleness("ro_token", "Token staleness", "token", "blue"),
+    _staleness("ro_env", "Environment state", "environment_state", "purple"),
+    Card(
+        "ro_mixed",
+        "Mixed versions",
+        "orange",
+        (want("mixed_version_ratio"),),
+    ),
+    Card("ro_zero", "Zero advantage", "gold", (want("zero_advantage_ratio", basis=_BASIS),)),
+    Card("ro_tail", "Tail index", "orange", (want("tail_index_ratio", of="response_tokens"),)),
+    Card(
+        "ro_age",
+        "Oldest sample",
+        "teal",
+        (want("sample_age_seconds", stat="oldest"),),
+        notes=(("p95 when consumed", want("sample_age_seconds", stat="p95")),),
+        peaks=True,
+    ),
+    Card("ro_infra", "Infra failures", "purple", (want("infra_failure_ratio"),)),
+)
+WORDS: Mapping[str, str] = {
+    "waiting_slot": "waiting for a slot", "booting": "sandbox boots", "generating": "generating",
+    "in_tool": "in a tool", "scoring": "scoring", "waiting_group": "waiting for siblings", "queued": "in the queue",
+    "gated": "held back", "trained": "trained", "zero_advantage": "zero advantage", "stale": "too stale",
+    "surplus": "surplus", "aborted_oversample": "aborted, oversampled", "truncated_drop": "dropped, truncated",
+    "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "in no record",
+}  # fmt: skip
+"""States and exits as the page says them; the browser gets them once (``ro.words``)."""
+
+
+def cells(scope: Scope) -> View:
+    """All texts of the page. Its ``ro.mode`` is ``none`` (nobody tells of a rollout) or ``ok``."""
+    facts, infos, records = scope.facts, scope.reader.infos(), Records(scope, parse(scope.search))
+    known = records.any()
+    found: View = {"ro.mode": "ok" if known else "none"}
+    for card in CARDS:
+        found |= _whole(card_cells(facts, card, infos), card.key)
+    found |= _head(facts, infos, records, known) | _bound(facts) | _zero(facts) | _mixed(facts) | _tail(facts)
+    if not known:
+        return found | _how(facts.status.run)
+    found |= {"ro.words": dict(WORDS), "ro.envs": list(records.environments())}
+    found |= _census(records, facts.status.now) | _environments(facts) | tables(records)
+    columns = records.columns
+    if columns is not None:
+        found |= _funnel(records, columns) | _drawn(records, columns, facts)
+    return found | detail(records, facts.status.now)
+
+
+def _whole(card: View, key: str) -> View:
+    """Here a card has room for the whole reason: which field is missing is what its reader came for."""
+    tip = card[f"k.{key}.tip"]
+    return card | ({f"k.{key}.n": tip} if tip else {})
+
+
+# ---- head
+
+
+def _head(facts: Facts, infos: Mapping[str, SignalInfo], records: Records, known: bool) -> View:
+    census = records.census() if known else ()
+    counted = facts.value("rollouts_in_flight")
+    live = sum(row.rollouts for row in census if row.state not in WAITS) if counted is None else round(counted)
+    told = f"{live:,} in flight now" if census else ""
+    down = facts.down(RECORDS)[1]
+    told = joined(told, f"record sources: {down}" if down else "")
+    found = _said(facts, infos, known)
+    return found | _split(facts) | {"ro.live": told if not facts.over else "", "ro.s": _judged(facts)}
+
+
+def _judged(facts: Facts) -> str:
+    found = _MEAN.explain(facts.signals)
+    return found.state if found else "unknown"
+
+
+def _said(facts: Facts, infos: Mapping[str, SignalInfo], known: bool) -> View:
+    mean = _MEAN.explain(facts.signals)
+    if not known and (mean is None or mean.value is None):
+        return _line(
+            "No rollout record is read", "", "", "Samples say how much, records say why: how to tell is below."
+        )
+    if mean is None or mean.value is None:
+        why = mean.why if mean else absent(_STALE, infos)
+        return _line("Staleness is not known", "", "", why[:1].upper() + why[1:])
+    if facts.synchronous and not mean.value:
+        words = "Synchronous: staleness is 0 by definition, for rollouts are trained by the policy that made them."
+        return _line("Every rollout is fresh", "", "", words) | {"k.ro_policy.n": "synchronous: by definition"}
+    figure = f"{number(mean.value)} version{'' if mean.value == 1 else 's'}"
+    return _line("Trained rollouts are ", figure, " behind", _beside(facts))
+
+
+def _line(head: str, num: str, tail: str, words: str) -> View:
+    return {"ro.head": head, "ro.num": num, "ro.tail": tail, "ro.text": words}
+
+
+def _beside(facts: Facts) -> str:
+    stats = [(name, facts.value(_STALE, level="trajectory", stat=name)) for name in ("p95", "max")]
+    bound, estimated = facts.number("max_staleness_versions"), facts.value("staleness_estimated_versions")
+    return joined(
+        *(f"{name} {number(value)}" for name, value in stats if value is not None),
+        f"bound {number(bound)}" if bound is not None else "",
+        f"those on their way: {number(estimated)} ± 1, estimated" if estimated is not None else "",
+    )
+
+
+def _part(facts: Facts, part: str) -> float | None:
+    return facts.value("staleness_part_versions", part=part)
+
+
+def _split(facts: Facts) -> View:
+    """Widths and words of the bar of three parts; ``ro.split.s`` is "unknown" where one is missing."""
+    parts = {name: _part(facts, name) for name in _PARTS}
+    known = {name: value for name, value in parts.items() if value is not None}
+    total = sum(known.values())
+    found: View = {"ro.split.s": "known" if total > 0 and len(known) == len(_PARTS) else "unknown"}
+    for name in _PARTS:
+        value = known.get(name, 0.0)
+        words = name.replace("_", " ").removeprefix("in ")
+        found[f"ro.w.{name}"] = round(100 * value / total, 1) if total > 0 else 0
+        found[f"ro.l.{name}"] = f"In {words} {number(value)}" if value else ""
+    # In the bar a word that has no room is left out.
+    found["ro.split.n"] = " + ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in known.items())
+    return found
+
+
+# ---- cards
+
+
+def _bound(facts: Facts) -> View:
+    """What nobody told to have changed its environment counts as if it had: then the number is an upper bound."""
+    found = facts.find(_STALE, level="environment_state", stat="mean")
+    if found is None or found.value is None or not found.why.startswith("upper bound"):
+        return {}
+    stats = ((name, facts.value(_STALE, level="environment_state", stat=name)) for name in ("p95", "max"))
+    told = (f"{name} {number(value)}" for name, value in stats if value is not None)
+    return {"k.ro_env.n": joined("upper bound", *told)}
+
+
+def _zero(facts: Facts) -> View:
+    """By cause, the most frequent first."""
+    if facts.value("zero_advantage_ratio", basis=_BASIS) is None:
+        return {}
+    causes = [(facts.value("zero_advantage_group_ratio", basis=_BASIS, cause=cause), word) for word, cause in _CAUSES]
+    told = sorted(((value, word) for value, word in causes if value), key=lambda pair: -pair[0])
+    return {"k.ro_zero.n": joined(*(f"{text(value, 'ratio')} {word}" for value, word in told))} if told else {}
+
+
+def _mixed(facts: Facts) -> View:
+    turns = facts.say("old_state_turn_ratio")
+    known = facts.value("mixed_version_ratio") is not None and turns
+    return {"k.ro_mixed.n": f"{turns} of turns on state of an older policy"} if known else {}
+
+
+def _tail(facts: Facts) -> View:
+    """A quotient, not a share of 100%."""
+    index, times = (facts.value("tail_index_ratio", of=of) for of in ("response_tokens", "seconds"))
+    if index is None:
+        return {}
+    note = joined("p99 / p50 of tokens", f"of time {number(times)}" if times is not None else "")
+    return {"k.ro_tail.v": number(index), "k.ro_tail.u": "×", "k.ro_tail.n": note}
+
+
+# ---- funnel and census
+
+
+def _funnel(records: Records, columns: Grid) -> View:
+    """Keys ``ro.f.N``: [exit, rollouts, tokens, GPU-seconds, dollars, derived, of how many, bound], None: not known.
+
+    Of how many rollouts the tokens are told, where not of all: the amounts are theirs, and a ``bound`` of the whole.
+    """
+    funnel = records.funnel(columns)
+    order = {name: at for at, name in enumerate(EXITS)}
+    told = [bar for bar in funnel.bars if bar.rollouts or bar.response_tokens]
+    bars = sorted(told, key=lambda bar: (bar.derived, order.get(bar.exit, len(order)), bar.exit))
+    found: View = {
+        f"ro.f.{i}": [
+            bar.exit,
+            bar.rollouts,
+            bar.response_tokens,
+            _cut(bar.gpu_seconds),
+            _cut(bar.usd),
+            int(bar.derived),
+            bar.told if bar.bound == "lower" else None,
+            bar.bound,
+        ]
+        for i, bar in enumerate(bars)
+    }
+    none = "" if bars else "No rollout left in this time."
+    unrecorded = [bar for bar in bars if bar.exit == "unrecorded"]
+    purpose = records.asked.wanted.purpose or "train"
+    return found | {
+        "ro.f.in": funnel.in_flight,
+        "ro.f.why": _sentence(funnel.why),
+        "ro.f.none": none,
+        "ro.f.lost": _lost(funnel.wasted_usd, sum(bar.usd or 0.0 for bar in unrecorded)),
+        "ro.f.first": _first(records.cells("response_tokens", columns), columns) if unrecorded else None,
+        "ro.f.of": purpose,
+    }
+
+
+def _first(ended: Cells, columns: Grid) -> float | None:
+    """When the first record ended, where a tenth of the time shown or more is over by then: what was before that no
+    record tells of is no loss, it was not recorded.
+    """
+    first = next((at for at, counts in ended if counts), None)
+    return first if first is not None and first - columns.start >= (columns.end - columns.start) / 10 else None
+
+
+def _lost(usd: float | None, unrecorded: float) -> str:
+    """``unrecorded``: dollars of it that are linked to no record, which is no proof of a loss."""
+    if not usd or not unrecorded:
+        return f"${number(usd)} was spent on rollouts that were not trained on." if usd else ""
+    rest = f"; ${number(unrecorded)} of it is in no record" if unrecorded < usd else ", and is in no record"
+    return f"${number(usd)} is not linked to trained rollouts{rest}."
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + "." if words else ""
+
+
+def _cut(value: float | None) -> float | None:
+    """To a hundredth, which is what is shown: every tick moves the digits behind it."""
+    return None if value is None else round(value, 2)
+
+
+def _census(records: Records, now: float) -> View:
+    """Keys ``ro.c.N``: [state, how many (None: no source reports it), width in percent, since when the oldest]."""
+    known = {row.state: row for row in records.census()}
+    order = [*CENSUS, *sorted(known.keys() - set(CENSUS))]
+    most = max((row.rollouts for row in known.values()), default=0)
+    found: View = {}
+    for i, state in enumerate(order):
+        row = known.get(state)
+        count = row.rollouts if row is not None else None
+        since = (
+            round(now - row.oldest_seconds) if row is not None and row.oldest_seconds is not None and count else None
+        )
+        found[f"ro.c.{i}"] = [state, count, round(100 * (count or 0) / most, 1) if most else 0, since]
+    none = "" if most else "Nothing is in flight." if known else "No source reports rollouts in flight."
+    return found | {"ro.c.none": none, "ro.c.order": list(CENSUS)}
+
+
+_ENVIRONMENTS = 8
+
+
+def _environments(facts: Facts) -> View:
+    """Keys ``ro.z.N``: [environment and difficulty, share in words, width in percent], the worst first."""
+    told = [s for s in facts.signals if s.signal == "zero_advantage_environment_ratio" and s.value is not None]
+    rows = sorted(((s.value or 0.0, _named(s)) for s in told), key=lambda row: (-row[0], row[1]))[:_ENVIRONMENTS]
+    found: View = {
+        f"ro.z.{i}": [name, text(value, "ratio"), round(100 * min(1.0, value), 1)]
+        for i, (value, name) in enumerate(rows)
+    }
+    silent = facts.find("zero_advantage_environment_ratio")
+    why = silent.why if silent is not None and silent.why else "Nothing is known of it by environment."
+    return found | {"ro.z.none": "" if rows else _sentence(why.rstrip("."))}
+
+
+def _named(signal: SignalNow) -> str:
+    return joined(*(signal.labels.get(name, "") for name in ("environment", "difficulty"))) or "not named"
+
+
+# ---- drawings
+
+
+def _drawn(records: Records, columns: Grid, facts: Facts) -> View:
+    """Both heat maps and the solve rates; ``hc.width``: of their columns, seconds."""
+    stale, length = records.cells("staleness", columns), records.cells("response_tokens", columns)
+    bound = facts.number("max_staleness_versions")
+    found: View = {"hc.width": columns.width, "hs.bound": bound, "hs.limit": f"bound {number(bound)}" if bound else ""}
+    found |= _columns("hs", stale, columns, _no_staleness(facts))
+    found |= _columns("hl", length, columns, "No rollout with a length ended in this time.")
+    return found | _solved(records.cells("solve_ratio", columns), _group_size(facts, records.groups()[0]))
+
+
+def _no_staleness(facts: Facts) -> str:
+    if facts.synchronous:
+        return "Synchronous: staleness is 0 by definition."
+    why = first_clause(facts.silence(_STALE, level="trajectory", stat="mean"))
+    return joined("No consumption is told in this time", why) + "."
+
+
+def _columns(prefix: str, found: Cells, columns: Grid, none: str) -> View:
+    """``PREFIX.N``: [[bin, how many], ...]; ``PREFIX.most`` the fullest cell."""
+    view: View = {
+        f"{prefix}.{columns.number(at + columns.width / 2)}": [[int(b), counts[b]] for b in sorted(counts, key=int)]
+        for at, counts in found
+        if counts
+    }
+    most = max((n for _, counts in found for n in counts.values()), default=0)
+    total = sum(n for _, counts in found for n in counts.values())
+    return view | {f"{prefix}.most": most, f"{prefix}.total": total, f"{prefix}.none": "" if total else none}
+
+
+# Solve rates in tenths between which a group's rewards differ enough to learn from.
+_BAND = range(2, 8)
+TENTHS = 10
+
+
+def _solved(found: Cells, size: int | None) -> View:
+    """``ro.solve``: a bar per number of solved members, or per tenth where ``size`` of the groups is not one.
+
+    Rows are [label, groups, productive], ``ro.solve.of`` is the group size or None.
+    """
+    tenths = [0] * TENTHS
+    for _, column in found:
+        for tenth, n in column.items():
+            tenths[min(TENTHS - 1, max(0, int(tenth)))] += n
+    total = sum(tenths)
+    share = text(sum(tenths[i] for i in _BAND) / total, "ratio") if total else ""
+    words = f"{share} of {total:,} groups solve 20% to 80%: they have something to learn from." if total else ""
+    places = _places(size)
+    labels = {at: str(k) for k, at in enumerate(places)} or {i: f"{10 * i}% to {10 * i + 10}%" for i in range(TENTHS)}
+    counts = dict.fromkeys(labels, 0)
+    for tenth, n in enumerate(tenths):
+        # A group with failed members has a rate that no k of the size has: it counts for the next lower one.
+        counts[max(at for at in labels if at <= tenth)] += n
+    rows = [[label, counts[at], int(at in _BAND)] for at, label in labels.items()]
+    return {
+        "ro.solve": rows if total else [],
+        "ro.solve.of": size if places else None,
+        "ro.solve.n": words or "No group with solve rates in this time.",
+    }
+
+
+def _places(size: int | None) -> list[int]:
+    """The tenth of each k of ``size`` solved members; nothing where two of them share one."""
+    if size is None or not 1 <= size < TENTHS:
+        return []
+    return [min(TENTHS - 1, k * TENTHS // size) for k in range(size + 1)]
+
+
+def _group_size(facts: Facts, groups: Sequence[GroupInfo]) -> int | None:
+    """Members of a group, as configured, else as the groups shown have it; None where they differ."""
+    stated = facts.number("group_size")
+    if stated is not None:
+        return round(stated)
+    sizes = {group.size for group in groups}
+    return next(iter(sizes)) if len(sizes) == 1 else None
+
+
+# ---- how to tell
+
+
+def _how(run: str) -> View:
+    return {"ro.push": recipe(run), "ro.watch": "rollscope watch ./outputs/my-run   # or --push to a server elsewhere"}
+
+
+def recipe(run: str, address: str = HERE) -> str:
+    """What tells of rollouts from any trainer: one line of JSON each, in parts as they become known."""
+    return f'''import json, sys, time
+from urllib.request import Request, urlopen
+
+URL = "{address}/api/v1/runs/{quote(run, safe="")}/rollouts"
+HEADERS = {{"content-type": "application/x-ndjson"}}  # and "authorization": "Bearer TOKEN" where there is one
+
+
+def tell(*rollouts):  # takes a second at most and never raises
+    try:
+        lines = "\\n".join(map(json.dumps, rollouts))
+        urlopen(Request(URL, lines.encode(), HEADERS), timeout=1).close()
+    except Exception as error:
+        print("rollscope:", error, file=sys.stderr)
+
+
+tell({{"rollout_id": id, "group_id": group, "group_size": 8, "environment": "swe",
+      "version_start": version, "started_at": time.time()}})
+# when it ended, and again when the trainer used it; parts of one rollout are merged
+tell({{"rollout_id": id, "version_finish": version, "finished_at": time.time(), "response_tokens": 4096,
+      "token_versions": [[411, 3000], [412, 1096]], "turns": 14, "reward": 1.0, "max_reward": 1.0}})
+tell({{"rollout_id": id, "version_consumed": version, "consumed_at": time.time()}})
+'''

@@ -1,0 +1,99 @@
+"""One rollout and its timeline, as one cell ``rd``; `assets/73-timeline.js` draws it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dashboard.pages.rollouts.records import Records
+from dashboard.pages.rollouts.tables import rollout, short
+from dashboard.pages.rollouts.turns import ages
+from dashboard.state.status import View
+from server.query.rollouts.types import RolloutDetail, RolloutInfo
+
+# A browser draws so many without a pause; the API has them all.
+SPANS, TURNS, SIBLINGS, UPDATES = 1000, 300, 128, 200
+
+_TIMES = (
+    "dispatched_at",
+    "started_at",
+    "first_token_at",
+    "finished_at",
+    "scored_at",
+    "group_complete_at",
+    "consumed_at",
+)
+
+
+def detail(records: Records, now: float) -> View:
+    """Nothing while none is open. ``rd.none`` names one that nobody knows."""
+    asked = records.asked
+    if not asked.rollout:
+        return {}
+    found = records.open()
+    if found is None:
+        return {"rd.none": asked.rollout}
+    return {"rd": _whole(found) | _updates(records, found, now)}
+
+
+def _whole(found: RolloutDetail) -> dict[str, Any]:
+    row = found.row
+    return {
+        "row": rollout(row),
+        "more": [short(row.token_staleness), short(row.environment_staleness), row.environment_bound,
+                 row.old_state_turns, row.judged_turns, row.loss_tokens, row.detailed],
+        "times": {name: round(row.times[name], 3) for name in _TIMES if row.times.get(name) is not None},
+        "versions": [list(pair) for pair in found.token_versions],
+        "used": [[use.get("version"), use.get("at"), use.get("incarnation")] for use in found.consumptions],
+        "spans": [_span(span) for span in found.spans[:SPANS]],
+        "told": found.spans_told,
+        "turns": _turns(found.turns),
+        "turn_count": len(found.turns),
+        "siblings": [_sibling(one) for one in found.siblings[:SIBLINGS]],
+        "sibling_count": len(found.siblings),
+        "boxes": _boxes(found),
+    }  # fmt: skip
+
+
+def _boxes(found: RolloutDetail) -> list[list[str]]:
+    """[id, provider, state] each; those that a record names and no provider told of have their id alone."""
+    told = {str(box.get("id", "")): box for box in found.sandboxes}
+    named = dict.fromkeys([*found.row.sandbox_ids, *(str(turn.get("sandbox_id") or "") for turn in found.turns), *told])
+    return [
+        [name, str(told[name].get("provider", "")), str(told[name].get("state", ""))]
+        if name in told
+        else [name, "", "its provider is not collected"]
+        for name in named
+        if name
+    ]
+
+
+def _span(span: tuple[str, float, float | None, int | None, str]) -> list[Any]:
+    kind, start, end, version, words = span
+    return [kind, round(start, 3), None if end is None else round(end, 3), version, words]
+
+
+def _turns(turns: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """[version, tool calls, mutated, reset, sandbox, age of its state, of the latest change] each."""
+    judged = ages(turns)
+    return [
+        [turn.get("version"), turn.get("tool_calls"), turn.get("mutated"), bool(turn.get("reset")),
+         str(turn.get("sandbox_id") or ""), *judged[i]]
+        for i, turn in enumerate(turns[:TURNS])
+    ]  # fmt: skip
+
+
+def _sibling(row: RolloutInfo) -> list[Any]:
+    times = row.times
+    start = times.get("started_at", times.get("dispatched_at"))
+    return [row.rollout_id, row.life, row.state, start, times.get("finished_at"), short(row.reward), row.version_start,
+            row.response_tokens]  # fmt: skip
+
+
+def _updates(records: Records, found: RolloutDetail, now: float) -> dict[str, Any]:
+    """New weights while it lived: which turns were played by which is seen at a glance."""
+    moments = [at for _, start, end, _, _ in found.spans for at in (start, end if end is not None else now)]
+    moments += [at for at in found.row.times.values() if at is not None]
+    if not moments:
+        return {"updates": []}
+    reader, run = records.scope.reader, records.scope.run
+    events = reader.events(run, min(moments), max(moments) + 1, ("weights_published",), UPDATES)
+    return {"updates": [[round(event.ts, 3), event.version] for event in events]}

@@ -1,0 +1,183 @@
+"""The Rollouts page. Drawings, rows and the timeline are made by `assets/71-` to `73-` from the cells."""
+
+from typing import Any
+
+from dashboard.charts.elements import card_of, read
+from dashboard.charts.panels import names_by_slot
+from dashboard.pages.rollouts.data import CARDS, cells
+from dashboard.pages.rollouts.filters import PARAMETERS
+from dashboard.shell.page import Json, Load, Page, html, t
+from dashboard.state import deltas
+from server.query.types import Delta, Status
+
+# (cells' key, words, may it be sorted by, on a narrow screen it is left out)
+COLUMNS = (
+    ("Rollout", ""),
+    ("State", ""),
+    ("Took", "seconds"),
+    ("Tokens", "response_tokens"),
+    ("Turns", ""),
+    ("Reward", "reward"),
+    ("Versions", ""),
+    ("Staleness", "staleness"),
+    ("Moved", "moved"),
+)
+_READERS = (
+    "verifiers and prime-rl (traces.jsonl), AReaL (rollout dumps, session traces), PipelineRL (streams), "
+    "TRL (completions, traces), verl, open-instruct, miles, ROLL, ART, NeMo-RL and tinker-cookbook rollout logs"
+)
+
+
+def tree() -> list[Any]:
+    """The page's elements; which of them are seen depends on ``ro.mode``."""
+    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
+    known = html.Div([_funnel(), _census(), _stale(), _length(), _groups(), _side(), _table()], className="known")
+    return [html.Div([_head(), cards, _how(), known, _panel()], className="rollouts", **{"data-s": "ro.mode"})]
+
+
+def charts(load: Load) -> Json:
+    """The cards' small lines; what is drawn here comes in cells."""
+    return read(load, (), CARDS)
+
+
+def points(delta: Delta, status: Status) -> Json:
+    """New points by slot."""
+    return deltas.points(delta, names_by_slot(status.signals, (), CARDS))
+
+
+def _head() -> Any:
+    title = html.H1([t(html.Span, "ro.head"), t(html.B, "ro.num", "num"), t(html.Span, "ro.tail")])
+    slices = [
+        html.Span(t(html.Span, f"ro.l.{part}"), className=f"slice {part}", **{"data-w": f"ro.w.{part}"})
+        for part in ("in_flight", "in_group", "in_queue")
+    ]
+    parts = [t(html.P, "ro.live", "meta"), html.Div(slices, className="split", **{"data-s": "ro.split.s"})]
+    return html.Section(
+        [html.Div([title, t(html.P, "ro.text", "text")]), html.Div([*parts, t(html.P, "ro.split.n", "note")])],
+        className="banner card ro-head",
+        **{"data-s": "ro.s"},
+    )
+
+
+def _how() -> Any:
+    push = [
+        html.H2("Or push them from anywhere"),
+        html.P(
+            "One line of JSON per rollout, in parts as they become known. It never stops the run.", className="note"
+        ),
+        html.Pre(html.Code(**{"data-code": "push"}), tabIndex="0", **{"aria-label": "Python that pushes rollouts"}),
+    ]
+    files = [
+        html.H2("Read what the framework writes"),
+        html.P(f"Found in a run directory: {_READERS}.", className="note"),
+        html.Pre(html.Code(**{"data-t": "ro.watch"})),
+        html.P("No text and no token is kept: times, counts, versions and rewards are.", className="note"),
+    ]
+    sides = [html.Div(files, className="way"), html.Div(push, className="way")]
+    return html.Section(sides, className="card how-to", **{"aria-label": "How to tell of rollouts"})
+
+
+def _funnel() -> Any:
+    title = [
+        html.H2("Where rollouts went"),
+        html.Span(["left in this time · ", t(html.B, "ro.f.of")], className="unit"),
+    ]
+    drawn = html.Div(className="exits", **{"data-draw": "exits"})
+    notes = [t(html.P, f"ro.f.{key}", "note") for key in ("none", "lost", "why")]
+    notes.append(html.P(html.Span(**{"data-a": "ro.f.first"}), className="note first-record"))
+    return html.Section([html.Div(title, className="row"), drawn, *notes], className="card panel", id="ro-funnel")
+
+
+def _census() -> Any:
+    head = html.Div([html.H2("In flight now"), html.Span("state · oldest", className="unit")], className="row")
+    rows = html.Ul(className="bars", **{"data-rows": "ro-census"})
+    return html.Section([head, rows, t(html.P, "ro.c.none", "note")], className="card panel", id="ro-census")
+
+
+def _heat(key: str, title: str, unit: str, colour: str, *legend: Any) -> Any:
+    head = html.Div([html.H2(title), html.Span(unit, className="unit"), html.Span(className="at")], className="row")
+    drawn = html.Div(className=f"heat h-{colour}", **{"data-draw": key})
+    line = html.P([*legend, html.Span(className="scale", **{"data-scale": key})], className="legend")
+    return html.Section([head, line, drawn, t(html.P, f"{key}.none", "note")], className="card panel", id=f"ro-{key}")
+
+
+def _key(name: str, words: str) -> Any:
+    return html.Span([html.I(className=f"swatch {name}"), words], className="item")
+
+
+def _stale() -> Any:
+    ticks = html.Span([html.I(className="tick"), t(html.Span, "w.note")], className="item marks-key")
+    bound = html.Span([html.I(className="swatch bound"), t(html.Span, "hs.limit")], className="item marks-key")
+    legend = (_key("solid", "p95"), _key("dashed", "p50"), bound, ticks)
+    return _heat("hs", "Staleness over time", "versions behind, when consumed", "blue", *legend)
+
+
+def _length() -> Any:
+    return _heat(
+        "hl", "Response length over time", "tokens, when ended", "orange", _key("solid", "p95"), _key("dashed", "p50")
+    )
+
+
+def _side() -> Any:
+    rows = html.Ul(className="bars", **{"data-rows": "ro-zero"})
+    words = html.Span("by environment", className="unit")
+    head = html.Div([html.H2("Zero advantage"), words], className="row")
+    zero = html.Section([head, rows, t(html.P, "ro.z.none", "note")], className="card panel", id="ro-zero")
+    return html.Div([_solve(), zero], className="ro-side")
+
+
+def _solve() -> Any:
+    head = html.Div([html.H2("Solve rates"), html.Span("groups by share solved", className="unit")], className="row")
+    drawn = html.Div(className="solve", **{"data-draw": "solve"})
+    return html.Section([head, drawn, t(html.P, "ro.solve.n", "note")], className="card panel", id="ro-solve")
+
+
+def _groups() -> Any:
+    head = html.Div(
+        [html.H2("Groups, newest first"), html.Div(id="group-filter", className="filters")], className="row"
+    )
+    names = ("Group", "Rewards", "Solved", "Outcome", "Spread")
+    table = html.Table([_heads((name, "") for name in names), html.Tbody(**{"data-rows": "groups"})])
+    frame = html.Div(table, className="frame")
+    return html.Section([head, frame, _more("groups")], className="card grid", id="ro-groups")
+
+
+def _heads(names: Any) -> Any:
+    """A column that may be sorted by is a button; the browser says by which it is (`aria-sort`)."""
+    cells = [
+        html.Th(html.Button(name, type="button", **{"data-sort": sort}) if sort else name, scope="col")
+        for name, sort in names
+    ]
+    return html.Thead(html.Tr(cells))
+
+
+def _table() -> Any:
+    exports = html.Div(
+        [
+            html.A("CSV", id="ro-csv", href="#", download="", title="All rows that match, as CSV"),
+            html.A("Perfetto", id="ro-trace", href="#", download="", title="The time shown, for ui.perfetto.dev"),
+        ],
+        className="exports",
+    )
+    words = html.Span([t(html.Span, "rt.n")], className="unit")
+    head = html.Div([html.H2("Rollouts", id="ro-title"), words, exports], className="row")
+    table = html.Table([_heads(COLUMNS), html.Tbody(**{"data-rows": "rollouts"})], **{"aria-labelledby": "ro-title"})
+    frame = html.Div(table, className="frame")
+    said = html.P(id="ro-said", role="status", className="note")
+    filters = html.Div(id="ro-filters", className="filters", role="search")
+    return html.Section([head, filters, said, frame, _more("rollouts")], className="card grid", id="ro-table")
+
+
+def _more(name: str) -> Any:
+    button = html.Button("More", id=f"more-{name}", type="button", className="more")
+    return html.P([button, html.Span(id=f"said-{name}", className="note")], className="more-row")
+
+
+def _panel() -> Any:
+    """What a row opens: filled by `assets/73-timeline.js`."""
+    return html.Aside(
+        id="ro-open", className="open", hidden=True, role="dialog", **{"aria-labelledby": "ro-open-title"}
+    )
+
+
+PAGE = Page("rollouts", "rollouts", "Rollouts", tree, cells, charts, points, timed=True, asks=PARAMETERS)

@@ -1,0 +1,81 @@
+"""Rollouts and groups as rows. The order is a cell and so is each row: a tick sends those that are new or changed."""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from dashboard.pages.rollouts.filters import CENSUS
+from dashboard.pages.rollouts.records import Records
+from dashboard.state.status import View, joined
+from server.query.rollouts.types import GroupInfo, RolloutInfo
+
+Row = TypeVar("Row")
+
+_BEGINS = ("started_at", "dispatched_at")
+MANY = "not all: of the many whose ids begin so only those that come last by id; the CSV has all"
+
+
+def tables(records: Records) -> View:
+    """Both, and the page more that is asked for."""
+    page, (groups, next_groups) = records.page(), records.groups()
+    found = _table("rt", page.rows, page.after, rollout) | _table("rg", groups, next_groups, group)
+    asked = records.asked
+    if asked.after:
+        more = records.page(asked.after)
+        found["rt.more"] = [asked.after, [rollout(row) for row in more.rows], more.after]
+    if asked.more_groups:
+        rows, after = records.groups(asked.more_groups)
+        found["rg.more"] = [asked.more_groups, [group(row) for row in rows], after]
+    few = "" if page.complete else MANY
+    return found | {"rt.n": joined(_scope(records), few), "rt.timed": int(records.timed().start is not None)}
+
+
+def _scope(records: Records) -> str:
+    """Of which time the rows are."""
+    asked = records.asked
+    if asked.wanted.find or asked.wanted.group:
+        return "of any time"
+    return "in flight, since whenever" if asked.in_flight_only else "that moved in the time shown"
+
+
+def _table(prefix: str, rows: Sequence[Row], after: str, draw: Callable[[Row], list[Any]]) -> View:
+    """``PREFIX.order``: handles; ``PREFIX.r.HANDLE``: the row; ``PREFIX.after``: where the next page begins."""
+    drawn = {_handle(cells): cells for cells in map(draw, rows)}
+    found: View = {f"{prefix}.r.{handle}": cells for handle, cells in drawn.items()}
+    return found | {f"{prefix}.order": list(drawn), f"{prefix}.after": after}
+
+
+def _handle(cells: list[Any]) -> str:
+    """An id may be hundreds of letters, and the order names fifty of them."""
+    return blake2b(f"{cells[1]}:{cells[0]}".encode(errors="surrogatepass"), digest_size=5).hexdigest()
+
+
+def rollout(row: RolloutInfo) -> list[Any]:
+    """Names first, then numbers, in the order of `assets/72-rollout-table.js` (``COLUMNS`` there)."""
+    left = row.state not in CENSUS
+    return [
+        row.rollout_id, row.life, row.group_id, row.environment, row.purpose, row.agent, row.engine, row.state,
+        round(row.moved_at), short(row.seconds), None if left else begun(row), row.prompt_tokens, row.response_tokens,
+        row.turns, row.tool_calls, short(row.reward), short(row.advantage), row.version_start, row.version_finish,
+        row.consumed, row.staleness, row.in_flight, row.in_group, row.in_queue, row.mixed, row.truncated, row.error,
+        row.unknown, row.sampled,
+    ]  # fmt: skip
+
+
+def begun(row: RolloutInfo) -> int | None:
+    """When it set out, epoch seconds: how long one in flight has taken is counted on in the browser."""
+    return next((round(row.times[name]) for name in _BEGINS if row.times.get(name) is not None), None)
+
+
+def short(value: float | None) -> float | None:
+    """Five digits: what a column shows."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def group(row: GroupInfo) -> list[Any]:
+    """In the order of `assets/72-rollout-table.js`."""
+    return [
+        row.group_id, row.life, row.environment, row.purpose, row.size, row.members, row.done, row.valid,
+        short(row.reward_min), short(row.reward_max), short(row.reward_mean), short(row.solve_ratio), row.outcome,
+        row.admitted, row.version, round(row.moved_at), short(row.spread), row.sampled,
+    ]  # fmt: skip

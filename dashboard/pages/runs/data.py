@@ -1,0 +1,119 @@
+"""The Runs page as cells: every run with what holds it back. Comparing them is the browser's (`assets/87-compare.js`).
+
+A run's row changes when a step ends; how old its data is changes at every tick, and stands in a cell of its own.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dashboard.charts.panels import want
+from dashboard.pages.alerts.data import NOT_EVALUATED, firing, worst
+from dashboard.pages.verdict import because, colour, confidence, word
+from dashboard.shell.page import Scope
+from dashboard.state.run_state import TONES, progress
+from dashboard.state.run_state import word as state_word
+from dashboard.state.signal_lookup import Want
+from dashboard.state.status import View, joined
+from dashboard.widgets.format import DASH, text, tight
+from server.query.names import mode_words
+from server.query.run_state import StateName
+from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow
+
+# A tick's grid: nothing is younger.
+KEEP_SECONDS = 5.0
+ASKS = ("compare", "signal", "by", "find", "sort")
+WANTS: Mapping[str, Want] = {
+    "wait": want("trainer_wait_ratio"),
+    "stale": want("staleness_versions", level="trajectory", stat="mean"),
+    "cost": want("cost_usd_per_million_tokens", of="trained"),
+}
+"""Columns of signals, by the row's key."""
+
+
+def cells(scope: Scope) -> View:
+    """Keys ``rn.0`` .. (rows by name), ``rn.at`` (their newest data), ``rn.info`` (the signals to compare by)."""
+    fleet = scope.shared.get("fleet", KEEP_SECONDS, scope.reader.fleet)
+    alerts = _by_run(scope.alerts)
+    rows: View = {f"rn.{i}": row(one, alerts[one.info.name]) for i, one in enumerate(fleet)}
+    # To the second: finer times would change, and be sent, on every tick.
+    times = [None if one.newest is None else round(one.newest) for one in fleet]
+    newest = max((ts for ts in times if ts is not None), default=None)
+    return rows | _head(fleet) | {"rn.at": times, "newest": newest, "rn.info": _infos(scope.reader.infos())}
+
+
+def _by_run(alerts: Iterable[AlertInfo]) -> dict[str, list[AlertInfo]]:
+    found: dict[str, list[AlertInfo]] = defaultdict(list)
+    for alert in alerts:
+        found[alert.run].append(alert)
+    return found
+
+
+def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
+    """A run: its texts, and beside them the plain values that it is sorted by."""
+    info, verdict = one.info, one.verdict or {}
+    outcome, cause = str(verdict.get("outcome", "")), verdict.get("cause")
+    mode = mode_words(info.mode, info.facts) if info.mode else ""
+    tone = "critical" if info.lifecycle == "crashed" else TONES[one.state.name]
+    since = verdict.get("since")
+    over, blind = one.state.over, one.state.name == "not_collected"
+    fire = 0 if one.state.name in NOT_EVALUATED else firing(alerts)
+    waits = info.lifecycle if info.lifecycle in ("starting", "paused") else ""
+    found: dict[str, Any] = {
+        "name": info.name,
+        "life": info.lifecycle,
+        "state": [one.state.name, state_word(one.state, info.lifecycle), tone, joined(waits, progress(one.state))],
+        "about": joined(*(text for text in (info.framework, mode) if text and text != "unknown")),
+        "verdict": word(outcome, cause),
+        "colour": colour(outcome),
+        "cause": because(cause) if outcome not in ("", "unknown") else "",
+        "sure": confidence(verdict),
+        # Of a run that is over nothing lasts on.
+        "since": round(since) if isinstance(since, (int, float)) and one.state.name in ("live", "stale") else None,
+        "says": tight(str(verdict.get("summary") or "")),
+        "step": one.step,
+        "fire": fire,
+        "dark": one.state.name in NOT_EVALUATED,
+        "grave": worst(alerts) if fire else "",
+        "up": "" if over or blind or not one.targets else f"{one.up} of {one.targets} up",
+        "down": 0 if over or blind else one.targets - one.up,
+        "start": None if info.first_ts is None else round(info.first_ts),
+    }
+    return found | {key: _number(wanted.explain(one.signals)) for key, wanted in WANTS.items()}
+
+
+def _number(found: SignalNow | None) -> list[Any]:
+    """[text, state, why there is none, value]."""
+    if found is None or found.value is None:
+        na = found is not None and found.state == "not_applicable"
+        return ["n/a" if na else DASH, found.state if found else "unknown", found.why if found else "", None]
+    words = text(found.value, found.unit if found.unit in ("ratio", "seconds") else "")
+    return [words, found.state, "", float(f"{found.value:.5g}")]
+
+
+def _head(fleet: Sequence[RunNow]) -> View:
+    """How many there are in each state, and the header's word: live as long as one of them is."""
+    counts = Counter(one.state.name for one in fleet)
+    live = counts["live"]
+    plural = "" if live == 1 else "s"
+    others = (f"{counts[name]:,} {words}" for name, words in _COUNTED.items() if counts[name])
+    none = {"rs": {"name": "none", "word": "No live run"}} if fleet and not live else {}
+    return {
+        "rn.head": f"{live:,} live run{plural}" if fleet else "No run yet",
+        "rn.sub": joined(*others, "Tick two to eight to compare them" if len(fleet) > 1 else ""),
+        "rn.none": "" if fleet else "Point Rollscope at one: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
+        **none,
+    }
+
+
+_COUNTED: Mapping[StateName, str] = {
+    "catching_up": "catching up",
+    "stale": "stale",
+    "not_collected": "not collected",
+    "finished": "finished or crashed",
+}
+
+
+def _infos(infos: Mapping[str, SignalInfo]) -> dict[str, list[str]]:
+    """What can be drawn over time: signal -> [title, unit, actor]. A counter has no points."""
+    return {name: [info.title, info.unit, info.actor] for name, info in infos.items() if info.cadence != "counter"}

@@ -1,0 +1,57 @@
+"""The Runs page: all runs, and some of them beside each other. Drawn by `assets/86-runs.js` and `87-compare.js`."""
+
+from typing import Any
+
+from dashboard.pages.runs.data import ASKS, cells
+from dashboard.shell.page import Page, html, t
+
+# (column, what it is sorted by, narrow?)
+COLUMNS: tuple[tuple[str, str], ...] = (
+    ("Run", "name"),
+    ("Held back by", "verdict"),
+    ("Step", "step"),
+    ("Wait", "wait"),
+    ("Staleness", "stale"),
+    ("USD / M tokens", "cost"),
+    ("Alerts", "fire"),
+    ("Newest datum", "at"),
+)
+
+
+def tree() -> list[Any]:
+    """The page's elements; it has no charts of the usual kind."""
+    return [_head(), _compare(), _list()]
+
+
+def _head() -> Any:
+    title = html.H1(t(html.Span, "rn.head"))
+    words = html.Div([title, t(html.P, "rn.sub", "text")])
+    tools = html.Div([html.Div(id="rn-find", className="find"), html.Div(id="rn-chosen", className="chosen")])
+    return html.Section([words, tools], className="banner card runs-head")
+
+
+def _list() -> Any:
+    sorts = [
+        html.Th(html.Button(name, type="button", className="sort", **{"data-sort": key}), scope="col")
+        for name, key in COLUMNS
+    ]
+    head = html.Thead(html.Tr([html.Th(html.Span("Compare", className="sr"), scope="col"), *sorts]))
+    table = html.Table([head, html.Tbody(**{"data-rows": "runs"})])
+    said = html.P(id="rn-said", role="status", className="note")
+    return html.Section([html.H2("All runs", className="sr"), table, said, t(html.P, "rn.none", "note")],
+                        className="card grid fleet")  # fmt: skip
+
+
+def _compare() -> Any:
+    """Filled in the browser when two runs are chosen."""
+    words = html.P(id="cm-said", role="status", className="note")
+    return html.Section(
+        [html.Div(id="cm-head"), words, html.Div(id="cm-panels", className="compared")],
+        id="compare",
+        className="compare",
+        hidden=True,
+        **{"aria-label": "Runs compared"},
+    )
+
+
+PAGE = Page("runs", "runs", "Runs", tree, cells, asks=ASKS, whole=True)

@@ -1,0 +1,350 @@
+"""The Sandboxes page as cells: what runs, what waits, how long starting takes, what failed, what is left behind."""
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from dashboard.charts.panels import Card, Line, Panel, want
+from dashboard.pages.overview.data import absent, card_cells, panel_cells
+from dashboard.pages.preflight.data import toml_key
+from dashboard.pages.sandboxes.records import Records, records
+from dashboard.pages.sandboxes.spinups import heat
+from dashboard.pages.sandboxes.tables import STATE_WORDS, by_cause, tables
+from dashboard.shell.page import Scope
+from dashboard.state.status import LAST, Facts, View, first_clause, joined, worst
+from dashboard.widgets.format import parts, text
+from server.query.types import SignalInfo
+
+_OLDEST, _P95 = "sandbox_oldest_pending_seconds", {"image": "all", "stat": "p95"}
+_SPIN = "sandbox_spinup_latency_seconds"
+_ZERO = want("zero_advantage_ratio", basis="completed|admitted")
+_LOST, _BROKEN = "sandbox_failed_rollout_ratio", "sandbox_failure_ratio"
+# Drawn in the order of their life, the useful ones at the bottom. Teal and plum, which some eyes confuse, never touch.
+_DRAWN = (("running", "purple"), ("starting", "teal"), ("building_image", "gold"), ("queued", "plum"))
+_NOT_DRAWN = ("paused", "stopping", "unknown")
+
+CARDS: tuple[Card, ...] = (
+    Card("sb_running", "Running", "purple", (want("sandboxes", state="running"),)),
+    Card(
+        "sb_starting",
+        "Starting",
+        "teal",
+        (want("sandboxes", state="starting"),),
+        # The limit on how many start at once is what a wall is made of.
+        judge=want("sandbox_quota_used_ratio", resource="starting"),
+        notes=(("quota used", want("sandbox_quota_used_ratio", resource="starting")),),
+    ),
+    Card("sb_oldest", "Oldest pending", "orange", (want(_OLDEST),), peaks=True),
+    Card(
+        "sb_p95",
+        "Spin-up p95",
+        "purple",
+        (want(_SPIN, **_P95),),
+        notes=(("p50", want(_SPIN, image="all", stat="p50")), ("max", want(_SPIN, image="all", stat="max"))),
+    ),
+    Card(
+        "sb_exec",
+        "Commands p95",
+        "purple",
+        (want("sandbox_exec_seconds", stat="p95"),),
+        notes=(("p50", want("sandbox_exec_seconds", stat="p50")),),
+    ),
+    Card("sb_failed", "Failures", "orange", (want("sandbox_failures_total"),)),
+    Card("sb_dangling", "Dangling", "gold", (want("sandboxes_dangling"),)),
+    Card("sb_credit", "Credit lasts", "blue", (want("sandbox_credit_hours"),)),
+)
+# Failures are many counters, and the credit falls slowly: their cards have no small line.
+SPARKS = tuple(card for card in CARDS if card.key not in ("sb_failed", "sb_credit"))
+PANELS: tuple[Panel, ...] = (
+    Panel(
+        "boxes",
+        "States over time",
+        "live sandboxes",
+        "sandboxes",
+        tuple(Line(STATE_WORDS[state], want("sandboxes", state=state), colour) for state, colour in _DRAWN),
+        kind="stack",
+    ),
+    Panel(
+        "infra",
+        "Infra failures beside zero advantage",
+        "%",
+        "ratio",
+        (
+            Line("rollouts lost to their sandbox", want(_LOST), "purple"),
+            Line("sandboxes failed", want(_BROKEN), "grey"),
+            Line("groups without gradient", _ZERO, "gold"),
+        ),
+    ),
+)
+
+_CLOCKS: Mapping[str, str] = {
+    "server": "the provider's clock",
+    "client": "the caller's clock",
+    "log": "log lines",
+    "trace": "traces",
+    "poll_bound": "our polls (an upper bound)",
+}
+_TARGETS = 4
+# The browser knows under which name it reached us; `assets/70-sandboxes.js` puts it here.
+HERE = "@here@"
+
+
+def cells(scope: Scope) -> View:
+    """All texts of the page. Its ``sb.mode`` is ``na`` (needs none), ``none`` (nobody tells of any) or ``ok``."""
+    facts, infos, known = scope.facts, scope.reader.infos(), records(scope)
+    shown = mode(facts, known)
+    found: View = {"sb.mode": shown} | _head(facts, known, shown) | _sources(facts)
+    if shown != "ok":
+        return found
+    for card in CARDS:
+        found |= card_cells(facts, card, infos)
+    # A count of sandboxes under a title that says so needs no unit.
+    found |= {f"k.{card.key}.u": "" for card in CARDS if (one := card.find(facts.signals)) and one.unit == "sandboxes"}
+    found |= _starting(facts) | _p95(facts, known) | _failed(facts, known) | _credit(facts)
+    for panel in PANELS:
+        found |= panel_cells(facts, panel, infos)
+    found |= _infra(facts, infos) | _rest(facts) | heat(scope) | tables(facts, known, infos)
+    return found | _of_the_silent(facts, found)
+
+
+def mode(facts: Facts, known: Records) -> str:
+    """What there is to say at all."""
+    if facts.number("has_sandbox") == 0 or facts.state("sandboxes") == "not_applicable":
+        return "na"
+    heard = facts.value("sandboxes", state="running") is not None or known.any or facts.kinds("sandbox")
+    return "ok" if heard else "none"
+
+
+# ---- head
+
+
+def _head(facts: Facts, known: Records, shown: str) -> View:
+    why = facts.find("sandboxes")
+    words = why.why if why is not None else ""
+    if shown == "na":
+        said = ("This run needs no sandbox", "", "", f"Not applicable: {words or 'its facts say has_sandbox = 0'}.")
+        return _said(said, "not_applicable")
+    if shown == "none":
+        return _said(("No sandbox provider is read", "", "", "Nothing is known of this run's sandboxes."), "unknown")
+    running, oldest = facts.value("sandboxes", state="running"), facts.find(_OLDEST)
+    if running is None:
+        told, error = unheard(facts)
+        begin = told or first_clause(words) or "Nothing is known of the sandboxes now"
+        last = "What was known last is below." if _once(facts, known) else ""
+        # A target is called as it is called; a reason begins as a sentence does.
+        return _said((told or begin[0].upper() + begin[1:], "", "", joined(error, last)), "unknown")
+    if oldest is not None and oldest.value is not None and oldest.state in ("watch", "critical") and not facts.over:
+        said = ("The oldest pending sandbox has waited ", text(oldest.value, "seconds"), "", _behind(facts))
+        return _said(said, oldest.state)
+    tail = " sandboxes were running at its end" if facts.over else " sandboxes running"
+    said = ("", f"{running:,.0f}", tail, joined(_live(facts), _spin(facts), _unreachable(facts)))
+    return _said(said, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
+
+
+def unheard(facts: Facts) -> tuple[str, str]:
+    """(words, error) when there are sandbox targets and none has ever answered; ("", "") otherwise."""
+    rows = [target for target in facts.status.trust if target.actor == "sandbox"]
+    if not rows or any(target.age_seconds is not None for target in rows):
+        return "", ""
+    who = rows[0].target if len(rows) == 1 else f"None of {len(rows)} sandbox targets"
+    verb = ("has not" if len(rows) == 1 else "has") if not facts.over else ("never" if len(rows) == 1 else "ever")
+    error = next((target.error for target in rows if target.error), "")
+    return f"{who} {verb} answered" + ("" if facts.over else " yet"), error
+
+
+def _of_the_silent(facts: Facts, found: View) -> View:
+    """One reason for all that is empty, where nobody has answered: what a signal misses is then beside the point."""
+    words, error = unheard(facts)
+    if not words:
+        return {}
+    whole = f"{words}: {error}" if error else words
+    silent = [card.key for card in CARDS if found.get(f"k.{card.key}.s") == "unknown"]
+    cards: View = {f"k.{key}.{cell}": text for key in silent for cell, text in (("n", words), ("tip", whole))}
+    panels = {f"p.{panel.key}.w": whole for panel in PANELS if found.get(f"p.{panel.key}.w")}
+    return cards | panels | ({"sb.q.none": words + "."} if found.get("sb.q.none") else {})
+
+
+def _once(facts: Facts, known: Records) -> bool:
+    """Was anything ever known of its sandboxes?"""
+    mine = (signal for signal in facts.signals if signal.signal.startswith("sandbox"))
+    return known.any or any(signal.value is not None or LAST in signal.why for signal in mine)
+
+
+def _said(said: tuple[str, str, str, str], state: str) -> View:
+    head, num, tail, words = said
+    return {"sb.head": head, "sb.num": num, "sb.tail": tail, "sb.text": words, "sb.s": state}
+
+
+def _behind(facts: Facts) -> str:
+    """Why a good p95 beside it is no comfort."""
+    p95 = facts.say(_SPIN, **_P95)
+    told = (
+        f"Spin-up p95 of the completed is {p95}: one that is pending is in no spin-up time until it ends."
+        if p95
+        else ""
+    )
+    return " ".join(word for word in (told, joined(_live(facts), _unreachable(facts))) if word)
+
+
+def _live(facts: Facts) -> str:
+    live = [facts.value("sandboxes", state=state) for state in STATE_WORDS]
+    known = [value for value in live if value is not None]
+    return f"{sum(known):,.0f} live" if known else ""
+
+
+def _spin(facts: Facts) -> str:
+    p95, oldest = facts.say(_SPIN, **_P95), facts.say(_OLDEST)
+    return joined(f"oldest pending {oldest}" if oldest else "", f"spin-up p95 {p95}" if p95 else "")
+
+
+def _unreachable(facts: Facts) -> str:
+    lost = facts.value("sandboxes_unreachable")
+    return f"{lost:,.0f} run and do not answer" if lost else ""
+
+
+def _sources(facts: Facts) -> View:
+    """Keys ``sb.src.0`` ..: [target, kind, up, when, error], the broken first."""
+    rows = [target for target in facts.status.trust if target.actor == "sandbox"]
+    rows.sort(key=lambda target: (target.up, not target.error, target.target))
+    now = facts.status.now
+    found: View = {
+        f"sb.src.{i}": [
+            t.target,
+            t.kind,
+            int(t.up),
+            None if t.age_seconds is None else round(now - t.age_seconds),
+            t.error,
+        ]
+        for i, t in enumerate(rows[:_TARGETS])
+    }
+    more = len(rows) - _TARGETS
+    return found | {
+        "sb.src.more": f"and {more} more" if more > 0 else "",
+        "sb.toml": snippet(facts.status.run),
+        "sb.recipe": recipe(facts.status.run),
+    }
+
+
+def recipe(run: str, address: str = HERE) -> str:
+    """What tells of sandboxes without a provider's key: ten lines around `create()`, and a helper that never raises.
+
+    ``address``: of this server, without a slash at its end; the page puts the one it came from.
+    """
+    return f'''import json, sys, time, uuid
+from urllib.request import Request, urlopen
+
+URL = "{address}/api/v1/runs/{quote(run, safe="")}/sandboxes"
+HEADERS = {{}}  # {{"authorization": "Bearer TOKEN"}} if Rollscope has a token
+
+
+def report(box, **more):  # takes a second at most and never raises
+    try:
+        urlopen(Request(URL, json.dumps({{**box, **more}}).encode(), HEADERS), timeout=1).close()
+    except Exception as error:
+        print("rollscope:", error, file=sys.stderr)
+
+
+box = {{"id": uuid.uuid4().hex, "provider": "e2b", "requested_at": time.time()}}
+report(box)  # pending from here on
+try:
+    sandbox = Sandbox.create()
+except BaseException as error:
+    report(box, state="failed", detail=str(error))
+    raise
+box["ready_at"] = time.time()
+report(box)
+# ... and at its end: report(box, state="terminated", ended_at=time.time())
+'''
+
+
+def snippet(run: str) -> str:
+    """What to write into the configuration, with the run's own name."""
+    return (
+        f"[[run.{toml_key(run)}.target]]\n"
+        'collector = "prime_sandboxes"   # or e2b, daytona, runloop, modal, kubernetes, docker, ...\n'
+        'key_env = "PRIME_API_KEY"\n'
+    )
+
+
+# ---- cards
+
+
+def _value(key: str, value: float | None, unit: str, note: str, pill: str = "") -> View:
+    figure, word = parts(value, unit)
+    silent: View = {f"k.{key}.s": "ok", f"k.{key}.p": pill, f"k.{key}.tip": ""}
+    return {f"k.{key}.v": figure, f"k.{key}.u": word, f"k.{key}.n": note} | silent
+
+
+def _starting(facts: Facts) -> View:
+    """What else waits: a wall may stand before the image or in the queue."""
+    waits = {state: facts.value("sandboxes", state=state) for state in ("building_image", "queued")}
+    words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in waits.items() if value]
+    used = facts.say("sandbox_quota_used_ratio", resource="starting")
+    known = facts.value("sandboxes", state="starting") is not None
+    # 128 that start are many or few only beside what may: without a limit nobody judges them.
+    note = joined(f"{used} of the limit" if used else "limit not told", *words)
+    return {"k.sb_starting.n": note} if known else {}
+
+
+def _p95(facts: Facts, known: Records) -> View:
+    """Whose clock stands with the number, wherever a spin-up is shown."""
+    clock = clocks(known)
+    found: View = {"sb.clock": f"timed by {clock}" if clock else "", "sb.oldest": facts.say(_OLDEST)}
+    found |= {"sb.p95": facts.say(_SPIN, **_P95), "sb.split": ""}
+    if facts.value(_SPIN, **_P95) is None:
+        return found
+    beside = [f"{name} {value}" for name in ("p50", "max") if (value := facts.say(_SPIN, image="all", stat=name))]
+    split = [
+        f"p95 {value} {word}"
+        for image, word in (("cached", "cached image"), ("built", "built image"))
+        if (value := facts.say(_SPIN, image=image, stat="p95"))
+    ]
+    return found | {"k.sb_p95.n": joined(*beside, f"by {clock}" if clock else ""), "sb.split": joined(*split)}
+
+
+def clocks(known: Records) -> str:
+    """Whose clock timed spin-ups, in words (`latency_source`)."""
+    return " and ".join(_CLOCKS.get(name, name) for name in known.sources)
+
+
+def _failed(facts: Facts, known: Records) -> View:
+    """The sum over causes; nobody judges it, so it has no word of health. Without a record there is no zero."""
+    requested = known.funnel.get("requested") or 0
+    total = sum(value for _, value in by_cause(facts)) or float(known.funnel.get("failed") or 0)
+    if not requested and not total:
+        words = "no sandbox of this run is known yet"
+        return {"k.sb_failed.n": words, "k.sb_failed.tip": words}
+    share = f"{text(total / requested, 'ratio')} of {requested:,} requested" if requested else ""
+    if late := known.funnel.get("met_ended"):
+        # Providers list what failed for longer, and nobody tells how many went well before that.
+        share = f"no share: {late:,} had ended before Rollscope watched"
+    return _value("sb_failed", total, "", share) | {"k.sb_failed.v": f"{total:,.0f}"}
+
+
+def _credit(facts: Facts) -> View:
+    left, rate = facts.value("sandbox_credit_usd"), facts.value("sandbox_cost_usd_per_hour")
+    words = joined(
+        f"{left:,.2f} USD left" if left is not None else "", f"{rate:,.2f} USD/h" if rate is not None else ""
+    )
+    return {"k.sb_credit.n": words} if words and facts.value("sandbox_credit_hours") is not None else {}
+
+
+def _infra(facts: Facts, infos: Mapping[str, SignalInfo]) -> View:
+    """Which of the two failure lines there is, and why it matters here."""
+    if facts.value(_LOST) is not None:
+        words = "A rollout whose sandbox broke is no honest zero: where both rise together, look here before the tasks."
+    elif facts.value(_BROKEN) is not None:
+        words = "Nobody tells which rollouts were lost with them, so the share of sandboxes that failed stands here."
+    else:
+        words = (first_clause(facts.silence(_BROKEN)) or "Nothing is known of failures now").rstrip(".") + "."
+    zero = facts.find(_ZERO.signal, **dict(_ZERO.labels))
+    if zero is None or zero.value is None:
+        why = first_clause(zero.why if zero else absent(_ZERO.signal, infos))
+        words += f" Groups without gradient: {why}."
+    return {"sb.infra": words}
+
+
+def _rest(facts: Facts) -> View:
+    """Live ones that the chart leaves out, because they are few: never silently."""
+    counts = {state: facts.value("sandboxes", state=state) for state in _NOT_DRAWN}
+    words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in counts.items() if value]
+    return {"sb.rest": f"Not drawn: {', '.join(words)}." if words else ""}

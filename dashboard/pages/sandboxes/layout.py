@@ -1,0 +1,163 @@
+"""The Sandboxes page. Heat map, funnel, bars and rows are drawn by `assets/70-sandboxes.js` from the cells."""
+
+from typing import Any
+
+from dashboard.charts.elements import card_of, panel_of, read
+from dashboard.charts.panels import names_by_slot
+from dashboard.pages.sandboxes.data import CARDS, PANELS, SPARKS, cells
+from dashboard.shell.page import Json, Load, Page, html, t
+from dashboard.state import deltas
+from server.query.types import Delta, Status
+
+
+def tree() -> list[Any]:
+    """The page's elements; which of them are seen depends on ``sb.mode``."""
+    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
+    charts = [_heat(), _funnel(), panel_of(PANELS[0]), _infra()]
+    lists = [_causes(), _quota(), _failures(), _pending(), _dangling(), t(html.P, "w.note", "note marks-note")]
+    known = html.Div([cards, html.Div([*charts, *lists], className="boxgrid")], className="known")
+    return [html.Div([_head(), _needs_none(), _how(), known], className="boxes", **{"data-s": "sb.mode"})]
+
+
+def charts(load: Load) -> Json:
+    """The states' chart, and the small lines; the heat map draws two of them over its cells."""
+    return read(load, PANELS, SPARKS)
+
+
+def points(delta: Delta, status: Status) -> Json:
+    """New points by slot."""
+    return deltas.points(delta, names_by_slot(status.signals, PANELS, SPARKS))
+
+
+def _head() -> Any:
+    title = html.H1([t(html.Span, "sb.head"), t(html.B, "sb.num", "num"), t(html.Span, "sb.tail")])
+    sources = [html.Ul(className="brief", **{"data-rows": "box-sources"}), t(html.P, "sb.src.more", "note")]
+    return html.Section(
+        [html.Div([title, t(html.P, "sb.text", "text"), t(html.P, "sb.rest", "note")]), html.Div(sources)],
+        className="banner card boxes-head",
+        **{"data-s": "sb.s"},
+    )
+
+
+def _needs_none() -> Any:
+    words = [
+        "If it does need them, say so: ",
+        html.Code("has_sandbox = 1"),
+        " in the facts of the run's configuration.",
+    ]
+    return html.P(words, className="card quiet needs-none")
+
+
+def _how() -> Any:
+    provider = [
+        html.H2("Read a provider"),
+        html.P("Read-only. The key comes from the environment and is never shown.", className="note"),
+        html.Pre(html.Code(**{"data-t": "sb.toml"})),
+        html.P(
+            ["No access to the provider? ", html.A("Tell it from where you call create()", href="#recipe")],
+            className="note",
+        ),
+    ]
+    recipe = [
+        html.H2("Or wrap create()"),
+        html.P(
+            "It never stops the run: what goes wrong is told on stderr.",
+            className="note",
+        ),
+        html.Pre(html.Code(**{"data-code": "recipe"})),
+    ]
+    sides = [html.Div(provider, className="way"), html.Div(recipe, className="way", id="recipe")]
+    return html.Section(sides, className="card how-to", **{"aria-label": "How to read sandboxes"})
+
+
+def _heat() -> Any:
+    words = html.Span("of those that became ready", className="unit")
+    title = html.Div([html.H2("Spin-up over time"), words, html.Span(className="at")], className="row")
+    scale = html.Span(className="scale", **{"data-scale": "heat"})
+    legend = html.P(
+        [
+            html.Span([html.I(className="swatch"), "oldest pending", t(html.B, "sb.oldest")], className="item"),
+            html.Span(
+                [html.I(className="swatch dashed"), "p95 of the completed", t(html.B, "sb.p95")], className="item"
+            ),
+            scale,
+            t(html.Span, "sb.clock"),
+        ],
+        className="legend",
+    )
+    drawn = [
+        html.Div(className="heat", **{"data-draw": "heat"}),
+        t(html.P, "h.none", "note"),
+        t(html.P, "sb.split", "note"),
+    ]
+    return html.Section([title, legend, *drawn], className="card panel w8", id="panel-spinups")
+
+
+def _funnel() -> Any:
+    head = html.Div([html.H2("Funnel"), html.Span("since Rollscope watches", className="unit")], className="row")
+    drawn = html.Div(className="funnel", **{"data-draw": "funnel"})
+    notes = [t(html.P, "sb.funnel.n", "note"), t(html.P, "sb.funnel.none", "note")]
+    return html.Section([head, drawn, *notes], className="card panel w4", id="box-funnel")
+
+
+def _infra() -> Any:
+    panel = panel_of(PANELS[1])
+    panel.children.append(t(html.P, "sb.infra", "note"))
+    return panel
+
+
+def _failures() -> Any:
+    """The newest ones, and a field (`assets/75-find.js`) to find any sandbox by, whatever became of it."""
+    names = ("Sandbox", "What happened", "When")
+    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
+    table = html.Table([head, html.Tbody(**{"data-rows": "box-failures"})])
+    title = html.Div(
+        [html.H2("Failures, newest first", id="box-found"), html.Div(id="box-find", className="find")], className="row"
+    )
+    said = html.P(id="box-said", role="status", className="note")
+    return html.Section([title, said, table, t(html.P, "sb.x.none", "note")], className="card grid w6", id="box-failed")
+
+
+def _list(title: str, rows: str, *notes: str) -> Any:
+    body = [html.Ul(className="bars", **{"data-rows": rows}), *(t(html.P, key, "note") for key in notes)]
+    return html.Section([html.H2(title), *body], className="card side", id=rows)
+
+
+def _causes() -> Any:
+    return _list("Failures by cause", "box-causes", "sb.f.none")
+
+
+def _quota() -> Any:
+    return _list("Quota", "box-quota", "sb.q.none", "sb.q.limits")
+
+
+def _table(title: str, rows: str, names: tuple[str, ...], *notes: Any) -> Any:
+    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
+    table = html.Table([head, html.Tbody(**{"data-rows": rows})])
+    return html.Section([html.H2(title), table, *notes], className="card grid w6", id=rows)
+
+
+def _pending() -> Any:
+    names = ("Sandbox", "Image", "Waiting for", "State")
+    return _table(
+        "Oldest pending", "box-pending", names, t(html.P, "sb.p.none", "note"), t(html.P, "sb.p.more", "note")
+    )
+
+
+def _dangling() -> Any:
+    words = html.P(
+        [
+            "They live on although the run they belong to is over or unknown, and hold quota. ",
+            html.B("Rollscope deletes nothing"),
+            ": ",
+            html.A("Preflight", href="preflight", **{"data-goto": "preflight"}),
+            " names each with the provider's own command.",
+        ],
+        className="note",
+    )
+    names = ("Sandbox", "Belongs to", "Age", "Provider")
+    notes = (t(html.P, "sb.d.none", "note"), t(html.P, "sb.d.more", "note"), words)
+    return _table("Dangling", "box-dangling", names, *notes)
+
+
+PAGE = Page("sandboxes", "sandboxes", "Sandboxes", tree, cells, charts, points, timed=True)

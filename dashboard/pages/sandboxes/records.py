@@ -1,0 +1,84 @@
+"""What the Sandboxes page knows of single sandboxes: read now and then, for all browsers together."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dashboard.shell.page import Scope
+from server.query.types import Reader, SandboxInfo
+
+PENDING = ("queued", "building_image", "starting")
+# Younger than the grid on which signals are derived: a number and its row are of one tick, give or take one.
+KEEP_SECONDS = 4.0
+_PAGE, MOST_PAGES = 1000, 10
+_DANGLING, _FAILED, _READY = 100, 200, 100
+# Where a spin-up is known: whoever is not over yet, and those of a run that is.
+_SPUN = ("running", "paused", "stopping", "terminated")
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Of one run.
+
+    Attributes:
+        pending: its own that are not ready, the oldest first, those without a time last.
+        cut: there are more of them than were looked at, which are the newest.
+        failed: its own that failed, the newest first.
+        sources: whose clock timed the newest spin-ups, the most frequent first.
+    """
+
+    funnel: Mapping[str, int | None]
+    pending: tuple[SandboxInfo, ...]
+    cut: bool
+    dangling: tuple[SandboxInfo, ...]
+    failed: tuple[SandboxInfo, ...]
+    sources: tuple[str, ...]
+
+    @property
+    def any(self) -> bool:
+        """Has anybody told of a sandbox?"""
+        return bool(self.funnel.get("requested") or self.dangling)
+
+
+def records(scope: Scope) -> Records:
+    """As read at most `KEEP_SECONDS` ago."""
+    return scope.shared.get(
+        ("sandboxes", scope.run), KEEP_SECONDS, lambda: _read(scope.reader, scope.run), scope.cursor
+    )
+
+
+def _read(reader: Reader, run: str) -> Records:
+    pages = list(_pages(reader, run))
+    pending = [row for page in pages for row in page if row.own]
+    failed = [row for row in reader.sandboxes(run, ("failed",), limit=_FAILED) if row.own]
+    return Records(
+        funnel=reader.sandbox_funnel(run),
+        pending=tuple(sorted(pending, key=_asked)),
+        cut=len(pages) == MOST_PAGES and len(pages[-1]) == _PAGE,
+        dangling=tuple(sorted(reader.sandboxes(run, dangling=True, limit=_DANGLING), key=_asked)),
+        failed=tuple(sorted(failed, key=_over, reverse=True)),
+        sources=_sources(reader.sandboxes(run, _SPUN, limit=_READY)),
+    )
+
+
+def _pages(reader: Reader, run: str) -> Iterator[list[SandboxInfo]]:
+    """Every pending one: pages come newest first, and the oldest is the one that matters."""
+    before: str | None = None
+    for _ in range(MOST_PAGES):
+        page = reader.sandboxes(run, PENDING, limit=_PAGE, before=before)
+        yield page
+        if len(page) < _PAGE:
+            return
+        before = page[-1].id
+
+
+def _asked(row: SandboxInfo) -> tuple[bool, float]:
+    return row.requested_at is None, row.requested_at or 0.0
+
+
+def _over(row: SandboxInfo) -> float:
+    return row.ended_at if row.ended_at is not None else row.seen_at
+
+
+def _sources(rows: list[SandboxInfo]) -> tuple[str, ...]:
+    named = [row.latency_source for row in rows if row.own and row.spinup_seconds is not None and row.latency_source]
+    return tuple(sorted(set(named), key=lambda name: (-named.count(name), name)))

@@ -1,0 +1,229 @@
+"""The lists of the Sandboxes page as cells: funnel, failures by cause, quotas, pending and dangling ones."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dashboard.pages.sandboxes.records import Records
+from dashboard.state.status import Facts, View, first_clause, joined
+from dashboard.widgets.format import DASH, number, text
+from server.query.types import SandboxInfo, SignalInfo
+
+Infos = Mapping[str, SignalInfo]
+
+STATE_WORDS: Mapping[str, str] = {
+    "queued": "queued",
+    "building_image": "building image",
+    "starting": "starting",
+    "running": "running",
+    "paused": "paused",
+    "stopping": "stopping",
+    "unknown": "unknown",
+}
+_RESOURCES: Mapping[str, str] = {
+    "starting": "starting at once",
+    "creates_per_second": "creations per second",
+    "creates_per_hour": "creations per hour",
+    "cpu": "CPU",
+    "memory_gb": "memory",
+    "disk_gb": "disk",
+    "gpu": "GPU",
+}
+# By the reader's words, in the order of a life.
+_STAGES: Mapping[str, str] = {
+    "requested": "requested", "started": "started", "ready": "ready", "first_exec": "first exec", "ended": "ended",
+    "failed": "failed",
+}  # fmt: skip
+_CAUSES: Mapping[str, str] = {"rate_limit": "rate limit", "oom": "out of memory"}
+ROWS = 10
+_FAILED = 5
+
+
+def tables(facts: Facts, known: Records, infos: Infos) -> View:
+    """All of them."""
+    found = _funnel(known) | _causes(facts, known) | _quota(facts, infos) | _failures(known)
+    return found | _pending(known) | _dangling(facts, known)
+
+
+def by_cause(facts: Facts) -> list[tuple[str, float]]:
+    """(cause, how many failed), the most frequent first."""
+    counted = [(s.labels.get("cause", ""), s.value) for s in facts.signals if s.signal == "sandbox_failures_total"]
+    known = [(cause, value) for cause, value in counted if value]
+    return sorted(known, key=lambda pair: (-pair[1], pair[0]))
+
+
+# ---- funnel, causes, quotas
+
+
+def _funnel(known: Records) -> View:
+    """``sb.funnel``: [[stage, how many or None, share of the requested]]; None: no provider tells it.
+
+    A first command's share is of those whose source tells it.
+    """
+    told = {stage: known.funnel.get(stage) or 0 for stage in _STAGES}
+    requested, started, ready = told["requested"], told["started"], told["ready"]
+    counts: dict[str, int | None] = dict(told)
+    basis = {"first_exec": known.funnel.get("first_exec_of") or 0}
+    counts["first_exec"] = known.funnel.get("first_exec")
+    # E2B and Daytona have no such time: a dip in the middle would look like a loss, and so would a zero.
+    counts["started"] = started or None
+    late = known.funnel.get("met_ended") or 0
+    rows = [
+        [_STAGES[stage], count, round((count or 0) / (basis.get(stage) or requested), 4)]
+        for stage, count in counts.items()
+        if requested
+    ]
+    notes = (
+        f"{late:,} had ended before Rollscope watched, and others may be listed no more: no shares." if late else "",
+        _told_starts(started, ready),
+        _told_commands(counts["first_exec"], basis["first_exec"], requested),
+    )
+    note = " ".join(words for words in notes if words) if rows else ""
+    none = "" if rows else "No sandbox of this run is known yet."
+    return {"sb.funnel": rows, "sb.funnel.n": note, "sb.funnel.none": none, "sb.funnel.shares": int(not late)}
+
+
+def _told_starts(started: int, ready: int) -> str:
+    if not ready and not started:
+        return "No start is told yet."
+    if started >= ready:
+        return ""
+    return "Not every provider tells when they start." if started else "No provider tells when they start."
+
+
+def _told_commands(count: int | None, basis: int, requested: int) -> str:
+    if count is None:
+        return "First exec: not told by this provider."
+    return f"First exec: {count:,} of the {basis:,} whose source tells it." if basis < requested else ""
+
+
+def _causes(facts: Facts, known: Records) -> View:
+    """Keys ``sb.f.0`` ..: [cause, how many, width in percent, newest text, when]."""
+    rows = by_cause(facts)
+    most = max((value for _, value in rows), default=1.0)
+    found: View = {}
+    for i, (cause, value) in enumerate(rows):
+        last = next((row for row in known.failed if row.cause == cause), None)
+        words, at = (last.detail, _when(last.ended_at, last.seen_at)) if last else ("", None)
+        found[f"sb.f.{i}"] = [
+            _CAUSES.get(cause, cause) or "unknown",
+            f"{value:,.0f}",
+            _percent(value / most),
+            words,
+            at,
+        ]
+    silent = not rows and not known.any
+    none = "" if rows else "Nothing is known of failures." if silent else "No sandbox has failed."
+    return found | {"sb.f.none": none}
+
+
+def _percent(share: float) -> float:
+    return round(100 * min(1.0, max(0.0, share)), 1)
+
+
+def _when(*times: float | None) -> int | None:
+    return next((round(at) for at in times if at is not None), None)
+
+
+def _quota(facts: Facts, infos: Infos) -> View:
+    """Keys ``sb.q.0`` ..: [resource, used and limit in words, width in percent, state], the fullest first."""
+    why, info = facts.find("sandbox_quota_used_ratio"), infos.get("sandbox_quota_used_ratio")
+    rows = _quotas(facts)
+    several = len({who for who, *_ in rows}) > 1
+    found: View = {}
+    for i, (who, what, used, limit) in enumerate(rows):
+        share = used / limit if used is not None and limit else None
+        name = joined(_resource(what), who if several else "")
+        state = _judged(share, info) if share is not None else "unknown"
+        found[f"sb.q.{i}"] = [name, _filled(used, limit), _percent(share or 0), state]
+    bands = (("watch", info.watch), ("critical", info.critical)) if info else ()
+    limits = joined(*(f"{level} ≥ {text(band, 'ratio')}" for level, band in bands if band is not None))
+    # Its advice is for the command line, and feeds pre-flights: nothing said there would show here.
+    silent = first_clause(why.why if why else "") or "no provider tells its quota"
+    silent = silent[0].upper() + silent[1:] + "."
+    return found | {"sb.q.none": "" if rows else silent, "sb.q.limits": limits if rows else ""}
+
+
+def _quotas(facts: Facts) -> list[tuple[str, str, float | None, float | None]]:
+    """(account, resource, used, limit); the fullest first, then those of which one number is not known."""
+    numbers: dict[tuple[str, str], dict[str, float]] = {}
+    for signal in facts.signals:
+        if signal.signal in ("sandbox_quota_used", "sandbox_quota_limit") and signal.value is not None:
+            key = signal.labels.get("target", ""), signal.labels.get("resource", "")
+            numbers.setdefault(key, {})[signal.signal] = signal.value
+    rows = [(*key, has.get("sandbox_quota_used"), has.get("sandbox_quota_limit")) for key, has in numbers.items()]
+    return sorted(rows, key=lambda row: (-(row[2] / row[3] if row[2] is not None and row[3] else -1.0), row[:2]))
+
+
+def _filled(used: float | None, limit: float | None) -> str:
+    """``14 of 128 · 11%``; what is not told is said."""
+    if used is None:
+        return f"limit {number(limit or 0)}, use not told"
+    if limit is None:
+        return f"{number(used)}, limit not told"
+    return joined(f"{number(used)} of {number(limit)}", text(used / limit, "ratio") if limit else "")
+
+
+def _judged(share: float, info: SignalInfo | None) -> str:
+    """By the bands of the ratio, which is the fullest account's: each is judged by itself."""
+    bands = (("critical", info.critical), ("watch", info.watch)) if info else ()
+    return next((level for level, band in bands if band is not None and share >= band), "ok")
+
+
+def _resource(name: str) -> str:
+    return _RESOURCES.get(name, name) or "quota"
+
+
+# ---- tables
+
+
+def _failures(known: Records) -> View:
+    """Keys ``sb.x.0`` ..: [id, name, state, cause, the provider's words, when it was over, provider], newest first.
+
+    The search in `assets/75-find.js` draws answers of the API in the same shape.
+    """
+    found: View = {
+        f"sb.x.{i}": [r.id, r.name, r.state, r.cause, r.detail, _when(r.ended_at, r.seen_at), r.provider]
+        for i, r in enumerate(known.failed[:_FAILED])
+    }
+    none = "" if known.failed else "No sandbox has failed." if known.any else "Nothing is known of failures."
+    return found | {"sb.x.none": none}
+
+
+def _pending(known: Records) -> View:
+    """Keys ``sb.p.0`` ..: [id, name, image, built?, since when, state, the provider's word, provider]."""
+    found: View = {f"sb.p.{i}": _waits(row) for i, row in enumerate(known.pending[:ROWS])}
+    more = len(known.pending) - ROWS
+    words = f"and {more:,} younger" if more > 0 else ""
+    cut = f"Only the newest {len(known.pending):,} were looked at: older ones may wait." if known.cut else ""
+    none = "" if known.pending else "Nothing is pending." if known.any else "Nothing is known of pending sandboxes."
+    return found | {"sb.p.more": joined(words, cut), "sb.p.none": none}
+
+
+def _waits(row: SandboxInfo) -> list[Any]:
+    built = "image not cached" if row.image_cached is False else ""
+    said = row.provider_state if row.provider_state.lower() != row.state else ""
+    state = STATE_WORDS.get(row.state, row.state)
+    return [row.id, row.name, row.image or DASH, built, _when(row.requested_at), state, said, row.provider]
+
+
+def _dangling(facts: Facts, known: Records) -> View:
+    """Keys ``sb.d.0`` ..: [id, run key, since when, provider, state, name]."""
+    rows = known.dangling
+    found: View = {
+        f"sb.d.{i}": [
+            r.id,
+            r.run_key,
+            _when(r.requested_at, r.started_at),
+            r.provider,
+            STATE_WORDS.get(r.state, r.state),
+            r.name,
+        ]
+        for i, r in enumerate(rows[:ROWS])
+    }
+    counted = facts.value("sandboxes_dangling")
+    total = max(len(rows), int(counted or 0))
+    more = f"and {total - ROWS:,} more: /api/v1/runs/{facts.status.run}/sandboxes?dangling=true" if total > ROWS else ""
+    if not rows and total:
+        more = f"{total:,} of this run itself live on although it is over."
+    none = "" if total else "None." if counted is not None else "Nothing is known of dangling sandboxes."
+    return found | {"sb.d.more": more, "sb.d.none": none}

@@ -1,0 +1,172 @@
+"""The Targets page as cells: the health of every target of every run, and what one run's signals lack."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+from dashboard.pages.targets.trust import counted, kind_words
+from dashboard.shell.page import Scope
+from dashboard.state.status import LAST, View, joined
+from server.query.coverage import coverage
+from server.query.types import SignalInfo, SignalNow, TargetTrust
+
+# A tick's grid: nothing is younger.
+KEEP_SECONDS = 5.0
+# A signal is found or lost with a source, not with a tick.
+COVERAGE_SECONDS = 10.0
+MOST, MOST_KEYS = 200, 300
+ASKS = ("find", "unhealthy", "keys", "of")
+STATES = ("down", "waiting", "up", "gone")
+_WAITS = "unknown"
+GROUPS: Mapping[str, str] = {
+    "lack": "Not known: what to log",
+    "silent": "Had a value, silent now",
+    "has": "Has a value",
+    "none": "Not applicable",
+}
+"""What becomes of a signal in a run, in the order of what to do about it."""
+
+
+def cells(scope: Scope) -> View:
+    """Keys ``tg.0`` .. (rows), ``tg.n`` (their numbers), ``tg.keys`` (those of one target), ``tg.c.*`` (coverage)."""
+    every = scope.shared.get("targets", KEEP_SECONDS, scope.reader.targets)
+    asked = {key: values[-1] for key, values in parse_qs(scope.search.lstrip("?")).items()}
+    found = sorted(_matching(every, asked), key=_badness)
+    shown, now = found[:MOST], scope.reader.now()
+    rows: View = {f"tg.{i}": _row(one) for i, one in enumerate(shown)}
+    seen = [_seen(one, now) for one in every if one.gone_since is None]
+    newest = max((ts for ts in seen if ts is not None), default=None)
+    return (
+        rows
+        | {"tg.n": [_numbers(one, now) for one in shown], "newest": newest}
+        | _head(every, found)
+        | _keys(every, asked)
+        | _coverage(scope)
+    )
+
+
+def state(target: TargetTrust) -> str:
+    """``waiting``: named, and never answered yet; ``gone``: no list names it any more, which is no failure."""
+    if target.gone_since is not None:
+        return "gone"
+    if target.up:
+        return "up"
+    never = target.age_seconds is None and (target.kind == _WAITS or not target.error)
+    return "waiting" if never else "down"
+
+
+def healthy(target: TargetTrust) -> bool:
+    """Nothing to look into: it answers in full, or is not expected to."""
+    known = state(target)
+    return known == "gone" or (known == "up" and not target.error and not target.dropped)
+
+
+def _matching(every: Iterable[TargetTrust], asked: Mapping[str, str]) -> list[TargetTrust]:
+    word, only = asked.get("find", "").lower(), asked.get("unhealthy") == "1"
+    return [one for one in every if not (only and healthy(one)) and word in _haystack(one)]
+
+
+def _haystack(one: TargetTrust) -> str:
+    return "\n".join((one.run, one.target, one.kind, one.actor, one.job, one.source, one.error)).lower()
+
+
+def _badness(one: TargetTrust) -> tuple[Any, ...]:
+    return healthy(one), STATES.index(state(one)), one.run, counted(one.target)
+
+
+def _row(one: TargetTrust) -> list[Any]:
+    """[run, target, actor, kind, state, error, what was dropped, unmapped keys, gone since]."""
+    dropped = f"{one.dropped:,} dropped at a limit" if one.dropped else ""
+    gone = None if one.gone_since is None else round(one.gone_since)
+    return [one.run, one.target, one.actor, kind_words(one), state(one), one.error, dropped, len(one.unmapped), gone]
+
+
+def _seen(one: TargetTrust, now: float) -> int | None:
+    return round(now - one.age_seconds) if one.age_seconds is not None else None
+
+
+def _numbers(one: TargetTrust, now: float) -> list[Any]:
+    """[last read, seconds it took, samples]: what changes with every scrape."""
+    return [_seen(one, now), float(f"{one.scrape_seconds:.2g}"), one.samples]
+
+
+def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust]) -> View:
+    counts = Counter(state(one) for one in every)
+    here = len(every) - counts["gone"]
+    bad = counts["down"]
+    runs = len({one.run for one in every})
+    waits, gone = (f"{counts[name]:,} {name}" if counts[name] else "" for name in ("waiting", "gone"))
+    said = f"{counts['up']:,} of {here:,} targets up" if every else "No target"
+    partly = sum(state(one) == "up" and not healthy(one) for one in every)
+    hidden = len(found) - MOST
+    none = "" if found else "No target matches." if every else "Nothing is read yet; runs may still be fed by pushes."
+    return {
+        "tg.head": said,
+        "tg.s": "unknown" if not here else "critical" if bad and bad == here else "watch" if bad or partly else "ok",
+        "tg.sub": joined(
+            f"{bad:,} down" if bad else "", waits, f"{partly:,} up with an error" if partly else "", gone,
+            f"{runs:,} run{'s' if runs != 1 else ''}" if runs else "",
+        ),
+        "tg.more": f"{hidden:,} more are not shown, none worse than these: narrow the list." if hidden > 0 else "",
+        "tg.none": none,
+    }  # fmt: skip
+
+
+def _keys(every: Iterable[TargetTrust], asked: Mapping[str, str]) -> View:
+    """``tg.keys``: [run, target, [[key, how often], ...], how many more], the most frequent first."""
+    wanted = asked.get("of", ""), asked.get("keys", "")
+    one = next((one for one in every if (one.run, one.target) == wanted), None)
+    if one is None:
+        return {}
+    keys = sorted(one.unmapped.items(), key=lambda pair: (-pair[1], pair[0]))
+    return {"tg.keys": [one.run, one.target, [list(pair) for pair in keys[:MOST_KEYS]], max(0, len(keys) - MOST_KEYS)]}
+
+
+# ---- coverage
+
+
+def _coverage(scope: Scope) -> View:
+    """Of the run that the menu names: ``tg.c.GROUP.0`` .. [signal, title, actor, words, can it?]."""
+    if not scope.run:
+        return {"tg.c.run": ""}
+    run, infos = scope.run, scope.reader.infos()
+    status = scope.shared.get(("status", run), COVERAGE_SECONDS, lambda: scope.reader.status(run))
+    found: View = {"tg.c.run": run}
+    for group, rows in covered(status.signals, infos, status.framework).items():
+        found |= {f"tg.c.{group}.{i}": row for i, row in enumerate(rows)} | {f"tg.c.{group}": f"{len(rows)}"}
+    return found
+
+
+def covered(signals: Iterable[SignalNow], infos: Mapping[str, SignalInfo], framework: str = "") -> dict[str, list[Any]]:
+    """Group -> its signals, by actor. A signal is as well off as the best of its series."""
+    by_signal: dict[str, list[SignalNow]] = {name: [] for name, info in infos.items() if info.cadence != "counter"}
+    for one in signals:
+        if one.signal in by_signal:
+            by_signal[one.signal].append(one)
+    found: dict[str, list[Any]] = {group: [] for group in GROUPS}
+    for name, rows in by_signal.items():
+        group, words = _best(rows, infos[name])
+        can = _can(name, framework) if group == "lack" else ""
+        found[group].append([name, infos[name].title, infos[name].actor, words, can])
+    return {group: sorted(rows, key=lambda row: row[2]) for group, rows in found.items()}
+
+
+def _can(signal: str, framework: str) -> str:
+    """Whether this framework's log can have it at all; nothing of what does not come from a log."""
+    cell = coverage().cells.get(signal, {}).get(framework, "")
+    return f"{framework} can report it" if cell in ("native", "derived") else ""
+
+
+def _best(rows: Sequence[SignalNow], info: SignalInfo) -> tuple[str, str]:
+    known = [one for one in rows if one.value is not None]
+    if known:
+        return "has", f"{len(known)} series" if len(known) > 1 else ""
+    silent = next((one.why for one in rows if LAST in one.why), "")
+    if silent:
+        return "silent", silent
+    # Not applicable holds for all of its series or for none.
+    na = next((one.why for one in rows if one.state == "not_applicable"), None)
+    if na is not None:
+        return "none", na
+    return "lack", next((one.why for one in rows if one.why), info.why)

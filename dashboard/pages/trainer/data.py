@@ -1,0 +1,248 @@
+"""The Trainer page as cells: where each step goes, what it could do without the wait, and whether it learns."""
+
+from collections.abc import Sequence
+
+from dashboard.charts.panels import LENGTH, REWARD, STALENESS, Card, Line, Panel, want
+from dashboard.pages.overview.data import card_cells, panel_cells
+from dashboard.pages.trainer import steps
+from dashboard.pages.verdict import because, named
+from dashboard.shell.page import Scope
+from dashboard.state.status import Facts, View, joined, worst
+from dashboard.widgets.format import STATE_WORDS, text
+from server.query.engine_types import StepInfo
+
+_OVERHEAD = "trainer_overhead_seconds"
+_STALENESS = "staleness_versions"
+
+CARDS: tuple[Card, ...] = (
+    Card("tr_step", "Step time", "blue", (want("trainer_step_seconds"),)),
+    Card("tr_wait", "Wait", "orange", (want("trainer_wait_ratio"),)),
+    Card("tr_mfu", "MFU", "blue", (want("trainer_mfu_ratio", basis="wall|busy"), want("trainer_mfu_ratio"))),
+    Card(
+        "tr_rate",
+        "Trained",
+        "blue",
+        (want("trainer_samples_per_second"),),
+        notes=(("could take", want("capacity_samples_per_second")),),
+    ),
+    Card(
+        "tr_sync",
+        "Weight sync",
+        "plum",
+        (want("weight_sync_seconds"),),
+        judge=want("weight_sync_ratio"),
+        notes=(("of the step", want("weight_sync_ratio")),),
+    ),
+    Card(
+        "tr_stale",
+        "Staleness",
+        "blue",
+        (want(_STALENESS, level="trajectory", stat="mean"), want(_STALENESS)),
+        notes=(("max", want(_STALENESS, level="trajectory", stat="max")),),
+    ),
+    Card("tr_reward", "Reward", "blue", (want("reward", stat="mean"), want("reward"))),
+    Card("tr_entropy", "Entropy", "blue", (want("entropy"),)),
+)
+
+PANELS: tuple[Panel, ...] = (
+    Panel(
+        "tphase",
+        "Where each step goes",
+        "seconds, mean of 10 steps",
+        "seconds",
+        (
+            Line("wait", want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
+            Line("compute", want("trainer_phase_seconds", phase="compute"), "blue"),
+            Line("weight sync", want(_OVERHEAD, phase="weight_sync"), "plum"),
+            Line("checkpoint", want(_OVERHEAD, phase="checkpoint"), "gold"),
+            Line("evaluation", want(_OVERHEAD, phase="eval"), "teal"),
+            Line("other", want(_OVERHEAD, phase="other"), "grey"),
+        ),
+        kind="stack",
+    ),
+    Panel(
+        "trate",
+        "Rate and capacity",
+        "samples/s",
+        "samples/s",
+        (
+            Line("trained", want("trainer_samples_per_second"), "blue", "zero"),
+            Line("could take", want("capacity_samples_per_second"), "grey"),
+            Line("produced", want("production_samples_per_second"), "orange", thin=True),
+        ),
+    ),
+    Panel(
+        "tstep",
+        "Step time",
+        "mean of 10 steps",
+        "seconds",
+        (Line("step", want("trainer_step_seconds"), "blue", "zero", envelope=True),),
+    ),
+    Panel(
+        "tmfu",
+        "MFU by basis",
+        "% of peak",
+        "ratio",
+        (
+            Line("whole step", want("trainer_mfu_ratio", basis="wall"), "blue"),
+            Line("while it computes", want("trainer_mfu_ratio", basis="busy"), "grey"),
+        ),
+    ),
+    Panel(
+        "tsync",
+        "Weight sync",
+        "seconds",
+        "seconds",
+        (
+            Line("a step", want("weight_sync_seconds"), "plum", "zero"),
+            Line("engines held", want("generator_weight_stall_seconds", stat="max"), "grey", thin=True),
+        ),
+    ),
+    Panel(
+        "tstale",
+        "Staleness",
+        "versions behind",
+        "versions",
+        STALENESS,
+        limits="bound",
+    ),
+    Panel(
+        "tnorm", "Gradient norm", "before clipping", "", (Line("norm", want("gradient_norm"), "blue", envelope=True),)
+    ),
+    Panel("tclip", "Clipped tokens", "% of tokens", "ratio", (Line("clipped", want("clip_ratio"), "plum", "zero"),)),
+    Panel("tkl", "KL to the generator", "nats", "nats", (Line("mismatch", want("mismatch_kl"), "orange"),)),
+    Panel("treward", "Reward", "mean per step", "reward", REWARD, from_zero=False),
+    Panel("tentropy", "Entropy", "nats per token", "nats", (Line("entropy", want("entropy"), "blue"),)),
+    Panel("tlr", "Learning rate", "of the newest step", "", (Line("rate", want("learning_rate"), "grey"),)),
+    Panel(
+        "tlength",
+        "Response length",
+        "tokens",
+        "tokens",
+        LENGTH,
+    ),
+    Panel(
+        "ttrunc",
+        "Truncated",
+        "% of responses",
+        "ratio",
+        (Line("truncated", want("truncation_ratio"), "orange", "zero"),),
+        limits="truncation_ratio",
+    ),
+)
+
+
+def cells(scope: Scope) -> View:
+    """All texts of the page."""
+    facts, infos, found = scope.facts, scope.reader.infos(), steps.read(scope)
+    view: View = {}
+    for card in CARDS:
+        view |= card_cells(facts, card, infos)
+    for panel in PANELS:
+        view |= panel_cells(facts, panel, infos)
+    view |= _head(facts, found) | _split(facts) | _mfu(facts) | _step(facts, found)
+    view |= steps.one_by_one(found) | steps.last_against_usual(found) | steps.table(found)
+    return view | steps.learning(found) | steps.life(scope, found)
+
+
+def _head(facts: Facts, found: Sequence[StepInfo]) -> View:
+    """Keys ``tn.*``: the answer in one line; in a synchronous run what there is instead of a wait."""
+    head, num, tail, state = _answer(facts, found)
+    return {"tn.head": head, "tn.num": num, "tn.tail": tail, "tn.s": state, "tn.text": _beside(facts, found),
+            "tn.sync": _of_mode(facts)}  # fmt: skip
+
+
+def _answer(facts: Facts, found: Sequence[StepInfo]) -> tuple[str, str, str, str]:
+    wait, step = facts.find("trainer_wait_ratio"), facts.value("trainer_step_seconds")
+    generation = facts.value("trainer_phase_seconds", phase="generation")
+    broken = facts.value("gradient_nonfinite_steps")
+    if broken:
+        return "Gradients are no numbers in ", f"{broken:.0f}", " of the last 10 steps", "critical"
+    if wait is not None and wait.value is not None:
+        verb = "waited" if facts.over else "waits"
+        return f"The trainer {verb} ", text(wait.value, "ratio"), " of each step", wait.state
+    if generation is not None and step:
+        verb = "took" if facts.over else "takes"
+        return f"Generation {verb} ", text(generation / step, "ratio"), " of each step", "ok"
+    if step is not None:
+        return f"A step {'took' if facts.over else 'takes'} ", text(step, "seconds"), "", "ok"
+    silence = facts.silence("trainer_step_seconds")
+    if silence:
+        return silence[0].upper() + silence[1:], "", "", "unknown"
+    return ("No step yet" if facts.kinds("trainer") else "No trainer is watched"), "", "", "unknown"
+
+
+def _beside(facts: Facts, found: Sequence[StepInfo]) -> str:
+    verdict = facts.status.verdict or {}
+    outcome, cause = str(verdict.get("outcome", "unknown")), verdict.get("cause")
+    limits = {"trainer_bound", "overhead_bound"}
+    done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
+    rate = f"It trains {text(done, 'samples/s')}" if done is not None else ""
+    if rate and able:
+        rate += f" and could take {text(able, '')}"
+    judged = ""
+    if outcome in limits:
+        judged = "The trainer is the limit" + (f": {because(cause)}" if cause else "")
+    elif outcome != "unknown":
+        judged = f"It is not the limit: the run is {_low(named(outcome, cause))}"
+    if not rate and not judged and facts.value("trainer_step_seconds") is None:
+        wait = facts.find("trainer_step_seconds")
+        return wait.why if wait is not None else "Add the trainer's run directory or its metrics."
+    return joined(judged, rate)
+
+
+def _low(words: str) -> str:
+    return words[:1].lower() + words[1:]
+
+
+def _of_mode(facts: Facts) -> str:
+    """Why there is no wait, where the mode has none."""
+    wait = facts.find("trainer_wait_ratio")
+    if wait is None or wait.state != "not_applicable":
+        return ""
+    return f"Wait: not applicable. {wait.why[:1].upper()}{wait.why[1:]}."
+
+
+_SLICES = (("wait", "Wait"), ("compute", "Train"), ("weight_sync", "Sync"), ("checkpoint", "Checkpoint"),
+           ("eval", "Evaluate"), ("other", "Other"))  # fmt: skip
+
+
+def _split(facts: Facts) -> View:
+    """Keys ``tn.w.PHASE`` and ``tn.l.PHASE``: shares of the mean step."""
+    seconds = {"wait": facts.value("trainer_phase_seconds", phase="wait|generation"),
+               "compute": facts.value("trainer_phase_seconds", phase="compute")}  # fmt: skip
+    seconds |= {key: facts.value(_OVERHEAD, phase=key) for key, _ in _SLICES[2:]}
+    known = {key: value for key, value in seconds.items() if value is not None}
+    total = sum(known.values())
+    step = facts.say("trainer_step_seconds")
+    cells: View = {"tn.split.s": "known" if len(known) > 1 and total > 0 else "unknown"}
+    generates = facts.value("trainer_phase_seconds", phase="generation") is not None
+    for key, words in _SLICES:
+        share = known[key] / total if key in known and total > 0 else None
+        word = "Generate" if key == "wait" and generates else words
+        cells[f"tn.w.{key}"] = round(100 * share, 1) if share is not None else 0
+        cells[f"tn.l.{key}"] = f"{word} {text(share, 'ratio')}" if share is not None else ""
+    return cells | {"tn.step": f"Last 10 steps, mean {step}" if step else "Step time unknown"}
+
+
+def _mfu(facts: Facts) -> View:
+    """By which basis: the two must never be mixed."""
+    found = facts.find("trainer_mfu_ratio", basis="wall|busy")
+    if found is None or found.value is None:
+        return {}
+    words = {"wall": "of the whole step", "busy": "while it computes"}
+    other = facts.say("trainer_mfu_ratio", basis="busy") if found.labels.get("basis") == "wall" else ""
+    said = joined(words.get(found.labels.get("basis", ""), ""), f"{other} while it computes" if other else "")
+    return {"k.tr_mfu.n": said}
+
+
+def _step(facts: Facts, found: Sequence[StepInfo]) -> View:
+    """The newest step beside the mean of ten."""
+    last = steps.took(found[-1]) if found else None
+    if last is None or facts.value("trainer_step_seconds") is None:
+        return {}
+    middle = steps.usual(found, "trainer_step_seconds")
+    far = middle is not None and last > steps.FAR * middle
+    state = worst((facts.state("trainer_step_seconds"), "watch" if far else "ok"))
+    said = joined(f"last {text(last, 'seconds')}", f"median {text(middle, 'seconds')}" if middle is not None else "")
+    return {"k.tr_step.n": said, "k.tr_step.s": state, "k.tr_step.p": STATE_WORDS[state] if state != "ok" else ""}

@@ -1,0 +1,98 @@
+"""The Trainer page. Steps one by one, lists and rows are drawn by `assets/77-trainer.js` from the cells."""
+
+from typing import Any
+
+from dashboard.charts.elements import card_of, panel_of, read
+from dashboard.charts.panels import names_by_slot
+from dashboard.pages.trainer.data import CARDS, PANELS, cells
+from dashboard.pages.trainer.steps import PHASES
+from dashboard.shell.page import Json, Load, Page, html, t
+from dashboard.state import deltas
+from server.query.types import Delta, Status
+
+_SLICES = ("wait", "compute", "weight_sync", "checkpoint", "eval", "other")
+_MEASURED = ("Samples", "Tokens", "Staleness", "Reward", "Gradient")
+
+
+def tree() -> list[Any]:
+    """The page's elements."""
+    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
+    drawn = {panel.key: panel_of(panel) for panel in PANELS}
+    first = html.Div([drawn.pop("tphase"), _one_by_one(), _last()], className="step-grid")
+    names = ("trate", "tstep", "tmfu", "tsync")
+    speed = html.Div([drawn.pop(name) for name in names], className="charts")
+    heading = html.Div(
+        [html.H2("Does it learn?"), html.Span("learning beside staleness", className="unit")], className="row part"
+    )
+    health = [*drawn.values(), _learning(), _life(), t(html.P, "w.note", "note marks-note")]
+    parts = [_head(), cards, first, speed, heading, html.Div(health, className="charts"), _table()]
+    return [html.Div(parts, className="actor-page trainer-page")]
+
+
+def charts(load: Load) -> Json:
+    """Figures, the slots that have a line, and the cards' small lines."""
+    return read(load, PANELS, CARDS)
+
+
+def points(delta: Delta, status: Status) -> Json:
+    """New points by slot."""
+    return deltas.points(delta, names_by_slot(status.signals, PANELS, CARDS))
+
+
+def _head() -> Any:
+    title = html.H1([t(html.Span, "tn.head"), t(html.B, "tn.num", "num"), t(html.Span, "tn.tail")])
+    left = [title, t(html.P, "tn.text", "text"), t(html.P, "tn.sync", "note")]
+    slices = [
+        html.Span(t(html.Span, f"tn.l.{key}"), className=f"slice {key}", **{"data-w": f"tn.w.{key}"}) for key in _SLICES
+    ]
+    right = [
+        t(html.P, "tn.step", "meta"),
+        html.Div(slices, className="split", **{"data-s": "tn.split.s"}),
+        t(html.P, "tl.words", "note"),
+    ]
+    return html.Section([html.Div(left), html.Div(right)], className="banner card actor-head", **{"data-s": "tn.s"})
+
+
+def _one_by_one() -> Any:
+    words = [html.H2("Step by step"), html.Span("seconds", className="unit"), html.Span(className="at")]
+    legend = [html.Span([html.I(className="swatch dashed"), t(html.Span, "ts.words")], className="item")]
+    drawn = [html.Div(className="heat bars-of-steps", **{"data-draw": "steps"}), t(html.P, "ts.none", "note")]
+    head = [html.Div(words, className="row"), html.P(legend, className="legend")]
+    return html.Section([*head, *drawn], className="card panel", id="step-bars")
+
+
+def _last() -> Any:
+    head = html.Div([html.H2("Last step"), html.Span("against the median", className="unit")], className="row")
+    rows = html.Ul(className="bars pairs", **{"data-rows": "last-step"})
+    return html.Section([head, rows], className="card side", id="last-step")
+
+
+def _learning() -> Any:
+    head = html.Div([html.H2("Single steps"), html.Span("last · median", className="unit")], className="row")
+    rows = html.Ul(className="learning", **{"data-rows": "learning"})
+    notes = [t(html.P, "th.bad", "error"), t(html.P, "th.none", "note")]
+    return html.Section([head, rows, *notes], className="card side", id="learning")
+
+
+def _life() -> Any:
+    head = html.Div([html.H2("Restarts and checkpoints"), t(html.Span, "tv.sum", "unit")], className="row")
+    rows = html.Ul(className="complaints", **{"data-rows": "life"})
+    notes = [t(html.P, "tv.none", "note"), t(html.P, "tv.updates", "note")]
+    return html.Section([head, rows, *notes], className="card side", id="life")
+
+
+def _table() -> Any:
+    heads = [html.Th(name, scope="col") for name in ("Step", "Ended", "Total")]
+    heads += [html.Th(words, scope="col", **{"data-phase": key}) for key, words, *_ in PHASES]
+    heads += [html.Th(name, scope="col") for name in _MEASURED]
+    table = html.Table(
+        [html.Thead(html.Tr(heads)), html.Tbody(**{"data-rows": "steps"})], **{"aria-labelledby": "steps-title"}
+    )
+    words = html.Span("seconds; newest first", className="unit")
+    title = html.Div([html.H2("Last 20 steps", id="steps-title"), words], className="row")
+    return html.Section(
+        [title, html.Div(table, className="frame"), t(html.P, "tt.none", "note")], className="card grid", id="steps"
+    )
+
+
+PAGE = Page("trainer", "trainer", "Trainer", tree, cells, charts, points, timed=True)

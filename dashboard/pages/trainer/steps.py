@@ -1,0 +1,242 @@
+"""Single steps of the trainer as cells: one by one, against their median, and what they say of learning."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from dashboard.shell.page import Scope
+from dashboard.state.status import View, joined
+from dashboard.widgets.format import number, short, text
+from server.query.engine_types import StepInfo
+from server.query.rollouts.types import EventInfo
+
+READ, ROWS = 40, 20
+"""Steps that are read and drawn; rows of the table."""
+# A step that has not come cannot change the others; a late word of one is seen then.
+_KEEP_SECONDS = 20.0
+_EVENTS, _EVENT_KINDS = 5, ("restart", "resume", "checkpoint", "config_change")
+_LIFE_WORDS = {
+    "restart": "Restarted",
+    "resume": "Resumed",
+    "checkpoint": "Checkpoint",
+    "config_change": "Configuration",
+}
+# So far from the median that somebody should look.
+FAR = 1.5
+_LEAST_SECONDS = 0.5
+
+PHASES: tuple[tuple[str, str, str, str], ...] = (
+    ("wait", "Wait", "trainer_wait_seconds", "orange"),
+    ("generation", "Generation", "generation_seconds", "orange"),
+    ("compute", "Compute", "trainer_compute_seconds", "blue"),
+    ("weight_sync", "Weight sync", "trainer_weight_sync_seconds", "plum"),
+    ("checkpoint", "Checkpoint", "trainer_checkpoint_seconds", "gold"),
+    ("eval", "Evaluation", "trainer_eval_seconds", "teal"),
+    ("other", "Other", "trainer_other_seconds", "grey"),
+)
+"""(key, words, metric, colour) in the order in which they are stacked."""
+
+LEARNING: tuple[tuple[str, str, str], ...] = (
+    ("Gradient norm", "gradient_norm", ""),
+    ("Clipped tokens", "clip_ratio", "ratio"),
+    ("Learning rate", "learning_rate", ""),
+    ("Mismatch KL", "mismatch_kl_mean", ""),
+    ("Reference KL", "reference_kl_mean", ""),
+    ("Effective samples", "effective_sample_ratio", "ratio"),
+    ("Loss", "loss_mean", ""),
+)
+"""What single steps say of learning: (words, metric, unit)."""
+
+
+def read(scope: Scope) -> list[StepInfo]:
+    """The newest steps, read again when one came."""
+    newest = scope.facts.find("trainer_step_seconds")
+    key = ("steps", scope.run, newest.ts if newest is not None else None)
+    return scope.shared.get(key, _KEEP_SECONDS, lambda: scope.reader.steps(scope.run, READ))
+
+
+def phases(step: StepInfo) -> dict[str, float]:
+    """Seconds by phase as far as they are told. An evaluation inside the step is part of what is left over of it; a
+    step whose computation nobody tells computes for the rest of it."""
+    found = {key: value for key, _, metric, _ in PHASES if (value := step.values.get(metric)) is not None}
+    if "eval" in found and "other" in found:
+        found["other"] = max(0.0, found["other"] - found["eval"])
+    # In a synchronous run the wait is the generation that it does itself.
+    if "generation" in found and "wait" in found:
+        del found["wait"]
+    whole = step.values.get("trainer_step_seconds")
+    if whole is not None and "compute" not in found and found:
+        found["compute"] = max(0.0, whole - sum(found.values()))
+    return found
+
+
+def took(step: StepInfo) -> float | None:
+    return step.values.get("trainer_step_seconds")
+
+
+def usual(found: Sequence[StepInfo], metric: str) -> float | None:
+    """The median of those that tell it, the last one left out: it is what is compared."""
+    known = [value for step in found[:-1] if (value := step.values.get(metric)) is not None]
+    return median(known) if len(known) >= 3 else None
+
+
+def one_by_one(found: Sequence[StepInfo]) -> View:
+    """Keys ``ts.N``: [step, when, seconds by phase in the order of `PHASES`, life, seconds of the whole]."""
+    cells: View = {f"ts.{i}": _bar(step) for i, step in enumerate(found)}
+    known = [value for step in found if (value := took(step)) is not None]
+    middle = median(known) if known else None
+    return cells | {
+        "ts.median": short(middle),
+        "ts.words": f"median {text(middle, 'seconds')}" if middle is not None else "",
+        "ts.none": "" if found else "No step has been logged yet.",
+    }
+
+
+def _bar(step: StepInfo) -> list[Any]:
+    seconds = phases(step)
+    by_phase = [short(seconds.get(key)) for key, *_ in PHASES]
+    return [step.step, round(step.ts, 1), by_phase, step.life, short(took(step))]
+
+
+def last_against_usual(found: Sequence[StepInfo]) -> View:
+    """Keys ``tl.N``: [phase, last, median, their widths in percent, state, colour]; ``tl.words``: of the whole."""
+    if not found:
+        return {"tl.words": "", "tl.s": "unknown"}
+    last, before = found[-1], found[:-1]
+    now, top = phases(last), max([*phases(last).values(), 1e-9])
+    middles = {key: _median([phases(step).get(key) for step in before]) for key, *_ in PHASES}
+    top = max([top, *(value for value in middles.values() if value is not None)])
+    rows = [
+        [words, text(now[key], "seconds"), _said(middles[key], "seconds"), round(100 * now[key] / top, 1),
+         round(100 * (middles[key] or 0) / top, 1), _state(now[key], middles[key]), colour]
+        for key, words, _, colour in PHASES if key in now
+    ]  # fmt: skip
+    whole, middle = took(last), usual(found, "trainer_step_seconds")
+    words = f"Step {last.step:,} took {text(whole, 'seconds')}" if whole is not None else f"Step {last.step:,}"
+    if whole is not None and middle:
+        words += f", {_against(whole, middle)} the median of {text(middle, 'seconds')}"
+    cells: View = {f"tl.{i}": row for i, row in enumerate(rows)}
+    return cells | {"tl.words": words, "tl.s": _state(whole or 0.0, middle)}
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if len(known) >= 3 else None
+
+
+def _against(value: float, middle: float) -> str:
+    share = value / middle - 1
+    if abs(share) < 0.05:
+        return "about"
+    return f"{text(abs(share), 'ratio')} {'above' if share > 0 else 'below'}"
+
+
+def _state(value: float, middle: float | None) -> str:
+    # What most steps do not do at all (a checkpoint) is not unlike them when it is done.
+    far = middle is not None and middle > 0 and value > FAR * middle and value - middle >= _LEAST_SECONDS
+    return "watch" if far else "ok"
+
+
+def _said(value: float | None, unit: str = "") -> str:
+    """What nobody tells is empty, never zero."""
+    return "" if value is None else text(value, unit)
+
+
+def table(found: Sequence[StepInfo]) -> View:
+    """Keys ``tt.N``, newest first: [step, when, total, by phase, samples, tokens, staleness, reward, norm, odd]."""
+    middle = usual(found, "trainer_step_seconds")
+    rows = found[::-1][:ROWS]
+    told = {key for step in rows for key in phases(step)}
+    cells: View = {f"tt.{i}": _row(step, middle) for i, step in enumerate(rows)}
+    return cells | {
+        "tt.phases": [[words, int(key in told)] for key, words, *_ in PHASES],
+        "tt.none": "" if rows else "No step has been logged yet.",
+    }
+
+
+def _row(step: StepInfo, middle: float | None) -> list[Any]:
+    seconds, values = phases(step), step.values
+    whole = took(step)
+    return [
+        f"{step.step:,}",
+        round(step.ts),
+        _seconds(whole),
+        [_seconds(seconds.get(key)) for key, *_ in PHASES],
+        _said(values.get("trainer_samples")),
+        _said(values.get("trained_tokens")),
+        _said(values.get("staleness_versions_mean")),
+        _said(values.get("reward_mean")),
+        "not a number" if values.get("gradient_nonfinite") else _said(values.get("gradient_norm")),
+        int(whole is not None and _state(whole, middle) == "watch"),
+        step.life,
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    """One column, one unit: the head names it."""
+    return "" if value is None else number(value)
+
+
+def learning(found: Sequence[StepInfo]) -> View:
+    """Keys ``th.N``: [words, last, median, the last steps' values]; ``th.none`` names those that no step tells."""
+    rows = []
+    silent = []
+    for words, metric, unit in LEARNING:
+        values = [step.values.get(metric) for step in found]
+        last = next((value for value in reversed(values) if value is not None), None)
+        if last is None:
+            silent.append(words.lower().replace(" kl", " KL"))
+            continue
+        rows.append([words, text(last, unit), _said(usual(found, metric), unit), [short(value) for value in values]])
+    cells: View = {f"th.{i}": row for i, row in enumerate(rows)}
+    broken = sum(bool(step.values.get("gradient_nonfinite")) for step in found)
+    return cells | {
+        "th.none": f"Not logged: {', '.join(silent)}." if silent else "",
+        "th.bad": f"{broken} of the last {len(found)} steps had a gradient that is no number." if broken else "",
+    }
+
+
+def life(scope: Scope, found: Sequence[StepInfo]) -> View:
+    """Keys ``tv.N``: [what, detail, when] of the time shown, newest first; ``tv.updates``: steps per version."""
+    span, reader, run = scope.span, scope.reader, scope.run
+    if span is None:
+        return {}
+    start, end = int(span.start // 60) * 60, int(span.end // 60) * 60 + 60
+
+    def events() -> list[EventInfo]:
+        return reader.events(run, start, end, _EVENT_KINDS, 200)
+
+    happened = scope.shared.get(("life", run, start, end), _KEEP_SECONDS, events)
+    rows = happened[::-1][:_EVENTS]
+    cells: View = {
+        f"tv.{i}": [_LIFE_WORDS.get(one.kind, one.kind), one.detail, round(one.ts)] for i, one in enumerate(rows)
+    }
+    counts = {kind: sum(one.kind == kind for one in happened) for kind in _EVENT_KINDS}
+    words = [
+        f"{count:,} {word}{'s' if count != 1 else ''}"
+        for kind, word in (("restart", "restart"), ("checkpoint", "checkpoint"))
+        if (count := counts[kind])
+    ]
+    return cells | {
+        "tv.sum": joined(*words),
+        "tv.none": "" if rows else "No restart and no checkpoint in this time.",
+        "tv.updates": _per_version(scope, found),
+    }
+
+
+def _per_version(scope: Scope, found: Sequence[StepInfo]) -> str:
+    """How many steps share a version of the weights, over the steps that are shown."""
+    if len(found) < 3:
+        return ""
+    first, last = found[0].ts, found[-1].ts
+    key = ("versions", scope.run, first, last)
+    published = scope.shared.get(
+        key, _KEEP_SECONDS, lambda: scope.reader.events(scope.run, first, last, ("weights_published",), 1000)
+    )
+    if not published:
+        return "Nobody tells when weights are published."
+    per = (len(found) - 1) / len(published)
+    plural = "s" if len(published) != 1 else ""
+    each = number(per)
+    rate = f"{each} step{'s' if each != '1' else ''} per version"
+    return f"{len(published):,} version{plural} in {len(found) - 1} steps: {rate}"

@@ -1,0 +1,161 @@
+"""The verdict as cells: words and colour of an outcome, what stands behind it, and its history as a ribbon.
+
+Everything a framework or a target is called may be within its texts: they are texts here and in the browser.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dashboard.charts.time_columns import grid
+from dashboard.state.cache import Kept
+from dashboard.state.status import View, joined
+from dashboard.state.url import Span
+from dashboard.widgets.format import number, tight
+from server.query.types import Reader
+from server.query.verdicts import VerdictSpan
+
+Told = Mapping[str, Any]
+
+COLOURS: Mapping[str, str] = {
+    "stalled": "stalled",
+    "generator_bound": "generator",
+    "sandbox_bound": "sandbox",
+    "reward_bound": "reward",
+    "curriculum_bound": "curriculum",
+    "trainer_bound": "trainer",
+    "overhead_bound": "overhead",
+    "orchestrator_bound": "orchestrator",
+    "balanced": "balanced",
+}
+"""Outcome -> what its chip and its part of the ribbon are coloured by (`data-state`); the word always stands beside."""
+
+# What an unknown verdict is called, by its cause: what is missing is something else than what cannot be told apart.
+_UNKNOWN = {
+    "too_close": "Too close to call", "starting": "Too early to tell", "incomplete": "No verdict now",
+    "paused": "Paused", "over": "Over",
+}  # fmt: skip
+_CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
+EVIDENCE = 3
+MISSING = 2
+CONTRADICTIONS = 3
+"""Lines of each kind that the banner has room for."""
+MOST = 200
+"""Parts of a ribbon: of more the newest, each of them a few pixels wide by then."""
+
+
+def colour(outcome: str) -> str:
+    return COLOURS.get(outcome, "none")
+
+
+def word(outcome: str, cause: str | None = None) -> str:
+    """``Generator-bound``, ``Balanced``, ``Too close to call``."""
+    if outcome in ("", "unknown"):
+        return _UNKNOWN.get(cause or "", "No verdict yet")
+    return outcome.replace("_", "-").capitalize()
+
+
+def because(cause: str | None) -> str:
+    """``KV capacity``; nothing where none is told apart."""
+    return (cause or "").replace("_", " ").replace("kv ", "KV ")
+
+
+def named(outcome: str, cause: str | None) -> str:
+    """``Generator-bound (long tail)``: both, for where there is room."""
+    known = because(cause) if outcome not in ("", "unknown") else ""
+    return word(outcome, cause) + (f" ({known})" if known else "")
+
+
+def confidence(verdict: Told) -> str:
+    """``high confidence``; nothing for a verdict that has none."""
+    found = verdict.get("confidence")
+    if not isinstance(found, (int, float)) or found <= 0:
+        return ""
+    return next(words for least, words in _CONFIDENCE if found >= least) + " confidence"
+
+
+def headline(summary: str) -> tuple[str, str, str]:
+    """(before, the first share in it, after) of its first clause: the number is seen from across the room."""
+    first = tight(summary.partition("; ")[0])
+    found = re.search(r"\d+(?:\.\d+)?\s?%", first)
+    return (first[: found.start()], found[0], first[found.end() :]) if found else (first, "", "")
+
+
+def rest(summary: str) -> str:
+    """What the summary says after that, as a sentence of its own."""
+    words = tight(summary.partition("; ")[2])
+    return words[:1].upper() + words[1:]
+
+
+def behind(verdict: Told) -> View:
+    """Keys ``b.e.N`` (evidence), ``b.x.N`` (numbers that contradict each other), ``b.m.N`` (what to log), ``b.d``
+    (what is in doubt)."""
+    cells: View = {}
+    for i, found in enumerate(list(verdict.get("contradictions") or ())[:CONTRADICTIONS]):
+        cells[f"b.x.{i}"] = _contradiction(found)
+    for i, text in enumerate(_texts(verdict)[:EVIDENCE]):
+        cells[f"b.e.{i}"] = text
+    for i, missing in enumerate(list(verdict.get("missing") or ())[:MISSING]):
+        cells[f"b.m.{i}"] = tight(str(missing))
+    doubts = verdict.get("disagreements") or ()
+    cells["b.d"] = f"In doubt: {tight(str(doubts[0]))}" if doubts else ""
+    return cells
+
+
+def _contradiction(found: Told) -> str:
+    """The sentence with both numbers: ``61% reported, 22% predicted``; where it names none, they follow it."""
+    words, values = tight(str(found.get("text") or "")), found.get("values") or {}
+    if len(re.findall(r"\d+(?:\.\d+)?", words)) >= len(values):
+        return words
+    figures = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in values.items())
+    return f"{words} ({figures})"
+
+
+def _texts(verdict: Told) -> list[str]:
+    # The wait is in the headline, and beside it in the bar of the step; what is met next is among the steps.
+    beyond = str((verdict.get("next") or {}).get("text") or "").lower()
+    told = (one for one in verdict.get("evidence") or () if one.get("signal") != "trainer_wait_ratio")
+    words = (str(one["text"]) for one in told if one.get("text"))
+    return [tight(text) for text in words if not beyond or not text.lower().startswith(beyond)]
+
+
+def next_steps(verdict: Told) -> list[str]:
+    """What to change first, and what is met after that; empty where the verdict names nothing."""
+    beyond = verdict.get("next")
+    found = [tight(str(verdict.get("advice") or ""))]
+    if beyond:
+        gain = f", worth {beyond['gain']:.2g}×" if beyond.get("gain", 1.0) > 1.0 else ""
+        met = f"Met next: {named(str(beyond['outcome']), beyond['cause']).lower().replace('kv ', 'KV ')}{gain}"
+        found.append(met + (f" – {tight(str(beyond['text']))}" if beyond.get("text") else ""))
+    return [step for step in found if step]
+
+
+def ribbon(reader: Reader, run: str, span: Span, shared: Kept) -> View:
+    """Keys ``v.*`` for the time shown, as read a few seconds ago at most."""
+    columns = grid(span)
+
+    def read() -> list[VerdictSpan]:
+        return reader.verdicts(run, columns.start, columns.end, MOST + 1)
+
+    return ribbon_cells(shared.get(("verdicts", run, columns), columns.keep_seconds, read))
+
+
+def ribbon_cells(spans: Sequence[VerdictSpan]) -> View:
+    """``v.rows``: [[start, end or None, colour, word, cause, summary], ...], oldest first; ``v.note``: how
+    many; ``v.s``: ``none`` where there are none."""
+    shown = spans[-MOST:]
+    rows = [
+        [one.start, one.end, colour(one.outcome), word(one.outcome, one.cause), _cause(one), tight(one.summary)]
+        for one in shown
+    ]
+    changes = len(spans) - 1
+    more = "at least " if len(spans) > MOST else ""
+    plural = "" if changes == 1 else "s"
+    dashed = f"{more}{changes:,} change{plural} in this time, dashed on the charts"
+    said = dashed if changes > 0 else "no change in this time"
+    replayed = "in part judged from history that was read back" if any(one.replayed for one in shown) else ""
+    return {"v.rows": rows, "v.note": joined(said, replayed) if rows else "", "v.s": "some" if rows else "none"}
+
+
+def _cause(one: VerdictSpan) -> str:
+    return because(one.cause) if one.outcome != "unknown" else ""

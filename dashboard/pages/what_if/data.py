@@ -1,0 +1,205 @@
+"""The What-if page's cells: what is asked for in the address, today's numbers, and what would become of them."""
+
+from dataclasses import dataclass
+from urllib.parse import parse_qs
+
+from dashboard.shell.page import Scope
+from dashboard.state.status import View
+from dashboard.widgets.format import DASH, number, text
+from server.query.what_if import Answer, Changes, Figure, OutOfRange, Range, State, WhatIf, changes_of
+
+ASKS = (
+    "move_gpus", "add_engines", "concurrency", "oversampling", "group_size", "max_response_tokens", "max_staleness",
+    "zero_advantage",
+)  # fmt: skip
+"""Changes in the order of the sliders; the names of the address are those of the API."""
+
+TITLES = {
+    "move_gpus": "Move GPUs",
+    "add_engines": "Add engines",
+    "concurrency": "Rollouts in flight",
+    "oversampling": "Oversampling",
+    "group_size": "Group size",
+    "max_response_tokens": "Length cap",
+    "max_staleness": "Staleness bound",
+    "zero_advantage": "Zero-advantage groups",
+}
+EXPLAINED = {
+    "move_gpus": "from the trainer to the generator, or back",
+    "add_engines": "on GPUs of their own, or take some away",
+    "concurrency": "the most that are begun and not ended",
+    "oversampling": "begun per one that is not thrown away as a surplus",
+    "group_size": "rollouts per task",
+    "max_response_tokens": "of a response",
+    "max_staleness": "of what is trained on",
+    "zero_advantage": "share of completed groups whose rewards are all equal",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure as shown. ``better``: which way is good (1 up, -1 down, 0 neither)."""
+
+    key: str
+    title: str
+    better: int
+
+
+ROWS = (
+    Row("wait_ratio", "Trainer waits", -1),
+    Row("trained_samples_per_second", "Trained", 1),
+    Row("useful_samples_per_second", "With a gradient", 1),
+    Row("staleness_versions", "Staleness", -1),
+    Row("step_seconds", "Step", -1),
+    Row("usd_per_million_tokens", "Per million trained tokens", -1),
+    Row("idle_usd_per_hour", "Idle GPUs", -1),
+)
+# Shown where a change moves them.
+ASIDE = (
+    Row("trainer_gpus", "GPUs that train", 0),
+    Row("generator_gpus", "GPUs that generate", 0),
+    Row("zero_advantage_ratio", "Zero-advantage groups", 0),
+    Row("response_tokens", "Response length", 0),
+    Row("kv_concurrency_limit", "KV ceiling", 0),
+)
+# Half of a thousandth is no change that an estimate can tell; three times as much reads better than +200%.
+LITTLE, TIMES = 0.0005, 3.0
+_SAME = "as today"
+_UNITS = {"usd": "USD", "usd/h": "USD/h"}
+SIDES = (("trainer_could_take", "trainer", "Trainer"), ("generator_could_make", "generator", "Generator side"))
+ASK = "Move a slider: what would come of it is estimated. The address keeps what is asked, so a link can be shared."
+LABEL = "An estimate from the verdict's throughput model, not a measurement: read what it assumes."
+
+
+def cells(scope: Scope) -> View:
+    """The page's texts. What this run cannot do is said, and today's numbers are shown instead."""
+    told = {key: values[-1][:40] for key, values in parse_qs(scope.search.lstrip("?")).items()}
+    refused = ""
+    try:
+        answer = scope.reader.what_if(scope.run, changes_of(told))
+    except OutOfRange as error:
+        refused = str(error)
+        answer = scope.reader.what_if(scope.run, Changes())
+    found = answer.found
+    return (
+        _head(answer, refused)
+        | _sliders(answer)
+        | {f"wi.side.{i}": _side(found, *side) for i, side in enumerate(SIDES)}
+        | {f"wi.row.{i}": row for i, row in enumerate(_rows(found))}
+        | {f"wi.a.{i}": words for i, words in enumerate(found.assumptions)}
+        | {f"wi.m.{i}": words for i, words in enumerate(_unsaid(found))}
+    )
+
+
+def _head(answer: Answer, refused: str) -> View:
+    found = answer.found
+    now, then = found.now.figures["wait_ratio"], found.then.figures["wait_ratio"]
+    mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
+    head, figure, tail = _sentence(found, mode, now, then)
+    limit = [found.now.limiter or "", found.then.limiter or ""]
+    return {
+        "wi.mode": mode, "wi.head": head, "wi.num": figure, "wi.tail": tail, "wi.text": _about(answer, mode, now),
+        "wi.refused": f"Not possible: {refused}. Shown is today." if refused else "", "wi.limit": limit,
+        "wi.limit.now": _limit(found.now), "wi.limit.then": _limit(found.then) if found.changes else "",
+        "wi.flip": "flipped" if found.changes and limit[0] != limit[1] and all(limit) else "same",
+    }  # fmt: skip
+
+
+def _sentence(found: WhatIf, mode: str, now: Figure, then: Figure) -> tuple[str, str, str]:
+    if mode == "apart":
+        return "No estimate for this run", "", ""
+    if mode == "none":
+        return "Today's rates are not known", "", ""
+    if mode == "now":
+        return "Today the trainer waits ", text(now.value, "ratio"), " of its step"
+    if then.value is None:
+        return "What the trainer would wait is ", "not known", ""
+    return "The trainer would wait ", _say(then), f" of its step, not {text(now.value, 'ratio')}"
+
+
+def _about(answer: Answer, mode: str, now: Figure) -> str:
+    if mode == "apart":
+        return answer.inputs.apart[:1].upper() + answer.inputs.apart[1:] + "."
+    if mode == "none":
+        return f"Needed: {now.why}."
+    return LABEL if mode == "then" else ASK
+
+
+def _limit(state: State) -> str:
+    return {"trainer": "the trainer", "generator": "the generator's side"}.get(state.limiter or "", "not known")
+
+
+def _say(figure: Figure) -> str:
+    """``at most 16%``."""
+    words = text(figure.value, _UNITS.get(figure.unit, figure.unit))
+    if figure.bound == "at least" and figure.value == 0:
+        return f"{words} or more"
+    return f"{figure.bound} {words}" if figure.bound and figure.value is not None else words
+
+
+def _sliders(answer: Answer) -> View:
+    return {f"wi.sl.{name}": _slider(answer.ranges[name], answer.found) for name in ASKS}
+
+
+def _slider(found: Range, what: WhatIf) -> dict[str, object]:
+    asked = what.changes.get(found.name, found.today)
+    return {
+        "low": found.low, "high": found.high, "step": found.step, "today": found.today, "value": asked,
+        "unit": found.unit, "needs": found.needs,
+    }  # fmt: skip
+
+
+def _side(found: WhatIf, key: str, side: str, title: str) -> dict[str, object]:
+    """A bar of what a side could do, on one scale with the other's; the shorter one is the limit."""
+    figures = [state.figures[name].value for state in (found.now, found.then) for name, _, _ in SIDES]
+    most = max((value for value in figures if value is not None), default=0.0) or 1.0
+    now, then = found.now.figures[key], found.then.figures[key]
+    return {
+        "side": side, "title": title, "now": _say(now), "then": _say(then),
+        "from": round(100 * now.value / most, 1) if now.value is not None else None,
+        "to": round(100 * then.value / most, 1) if then.value is not None else None,
+        "limits": found.then.limiter == side, "limited": found.now.limiter == side,
+    }  # fmt: skip
+
+
+def _rows(found: WhatIf) -> list[list[object]]:
+    asides = [row for row in ASIDE if found.now.figures[row.key] != found.then.figures[row.key]]
+    return [_row(row, found) for row in (*ROWS, *asides)]
+
+
+def _row(row: Row, found: WhatIf) -> list[object]:
+    """[key, title, today, then, change in words, better / worse / same, why it is not known]."""
+    now, then = found.now.figures[row.key], found.then.figures[row.key]
+    changed, state = _change(row, now, then) if found.changes else ("", "same")
+    why = "; ".join(dict.fromkeys(one.partition(": ")[0] for one in (then.why or now.why).split("; ")))
+    return [row.key, row.title, _say(now), _say(then) if found.changes else "", changed, state, why]
+
+
+def _unsaid(found: WhatIf) -> list[str]:
+    """Everything that is not known, each once: of the changes, and of today's figures."""
+    figures = [state.figures[row.key] for state in (found.now, found.then) for row in ROWS]
+    words = [*found.missing.values(), *(one for figure in figures if figure.why for one in figure.why.split("; "))]
+    return list(dict.fromkeys(words))
+
+
+def _change(row: Row, now: Figure, then: Figure) -> tuple[str, str]:
+    if now.value is None or then.value is None:
+        return "", "same"
+    more = then.value - now.value
+    if abs(more) <= 1e-9 * max(1.0, abs(now.value)):
+        return _SAME, "same"
+    state = "same" if not row.better else "better" if more * row.better > 0 else "worse"
+    return _difference(now, then.value, more), state
+
+
+def _difference(now: Figure, then: float, more: float) -> str:
+    sign = "+" if more > 0 else "−"
+    if now.unit == "ratio":
+        return f"{sign}{number(abs(100 * more))} points" if abs(more) >= LITTLE else _SAME
+    if not now.value:
+        return f"{sign}{number(abs(more))}"
+    if abs(more) < LITTLE * abs(now.value):
+        return _SAME
+    if then >= TIMES * now.value:
+        return f"× {number(then / now.value)}"
+    return f"{sign}{number(abs(100 * more / now.value))}%" if then else DASH

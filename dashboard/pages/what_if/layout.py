@@ -1,0 +1,75 @@
+"""The What-if page: sliders around today, what would come of them. Drawn by `assets/85-what-if.js` from the cells."""
+
+from typing import Any
+
+from dashboard.pages.what_if.data import ASKS, EXPLAINED, TITLES, cells
+from dashboard.shell.page import Page, html, t
+
+
+def tree() -> list[Any]:
+    """The page's elements; it has no charts. Which of them are seen depends on ``wi.mode``."""
+    right = html.Div([_sides(), _figures(), _assumed()], className="col")
+    return [
+        html.Div(
+            [_head(), html.Div([_sliders(), right], className="whatboard")], className="whatif", **{"data-s": "wi.mode"}
+        )
+    ]
+
+
+def _head() -> Any:
+    title = html.H1([t(html.Span, "wi.head"), t(html.B, "wi.num", "num"), t(html.Span, "wi.tail")])
+    chip = html.Span("Estimate", className="chip")
+    return html.Section(
+        [
+            html.Div([html.Div([chip], className="row"), title, t(html.P, "wi.text", "text")]),
+            t(html.P, "wi.refused", "error"),
+        ],
+        className="banner card wi-head",
+    )
+
+
+def _sliders() -> Any:
+    """A native slider is made in each place: it has keys, touch and a word for screen readers of its own."""
+    reset = html.Button("Back to today", id="wi-reset", type="button", className="plain")
+    head = html.Div([html.H2("What to change"), reset], className="row")
+    places = [
+        html.Div(className="slide", **{"data-slider": name, "data-title": TITLES[name], "data-about": EXPLAINED[name]})
+        for name in ASKS
+    ]
+    return html.Section([head, *places], className="card sliders")
+
+
+def _sides() -> Any:
+    limits = html.P(
+        [
+            html.Span([html.Span("Limit today: "), t(html.B, "wi.limit.now")]),
+            html.Span([html.Span("then: "), t(html.B, "wi.limit.then")], className="then"),
+        ],
+        className="limits",
+        **{"data-s": "wi.flip"},
+    )
+    title = html.Div([html.H2("Which side is the limit"), html.Span("samples/s", className="unit")], className="row")
+    drawn = html.Div(className="twosides", **{"data-draw": "wi-sides"})
+    return html.Section([title, limits, drawn], className="card sides")
+
+
+def _figures() -> Any:
+    names = ("", "Today", "Then", "Change")
+    head = html.Thead(html.Tr([html.Th(name or html.Span("What", className="sr"), scope="col") for name in names]))
+    table = html.Table([head, html.Tbody(**{"data-rows": "wi-rows"})])
+    said = html.P(id="wi-said", role="status", className="sr")
+    return html.Section([html.H2("What would come of it"), table, said], className="card wi-figures")
+
+
+def _assumed() -> Any:
+    return html.Section(
+        [
+            html.Div([html.H2("What it assumes"), html.Ul(**{"data-rows": "wi-assumed"})], className="assumed"),
+            html.Div([html.H2("What is not known, and how to tell it"), html.Dl(**{"data-rows": "wi-missing"})],
+                     className="unsaid"),
+        ],
+        className="card wi-words",
+    )  # fmt: skip
+
+
+PAGE = Page("what-if", "what-if", "What-if", tree, cells, asks=ASKS)

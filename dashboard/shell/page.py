@@ -1,0 +1,165 @@
+"""What a page is to the shell, and the few elements that every page is made of.
+
+A page is one file of `dashboard.pages` with a constant ``PAGE``, and one entry in the list there. Header, navigation,
+run menu, live state and theme are the shell's (`dashboard.shell.layout`); loading and ticking are the same for all.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from dash import html as _html
+
+from dashboard.state.cache import Kept
+from dashboard.state.status import Facts, View
+from dashboard.state.url import Address, Span
+from server.query.run_state import RunState
+from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
+
+# Dash's own types know no `data-*` attributes.
+html: Any = _html
+
+Json = dict[str, Any]
+
+
+# What can fire changes when a target comes or goes, and costs a look at every series of the run.
+_RULES_SECONDS = 30.0
+# Nearly all that a look costs. Of ten browsers that show a run one reads it, once for each tick of the run: new points
+# are never shown beside an older one. What changes without a point is seen before the next tick (5 s), and at once by
+# whoever changed it (`Scope.fresh`).
+STATUS_SECONDS = 4.0
+_BLIND_SECONDS = 0.9
+
+
+class Rules:
+    """The rules as last read, per run, for all browsers together."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._read: dict[str | None, tuple[float, list[RuleInfo]]] = {}
+
+    def get(self, reader: Reader, run: str | None) -> list[RuleInfo]:
+        # Under the lock: of many browsers that ask at once, one reads.
+        with self._lock:
+            at, found = self._read.get(run, (0.0, None))
+            if found is None or self._clock() - at > _RULES_SECONDS:
+                found = reader.rules(run)
+                self._read[run] = (self._clock(), found)
+            return found
+
+
+@dataclass
+class Scope:
+    """What a page shows: a run, or all of them. Everything is read at most once, whoever asks."""
+
+    reader: Reader
+    run: str
+    everything: bool = False
+    # None: this process was not told; an empty list: there is none.
+    receivers: Sequence[str] | None = None
+    kept: Rules = field(default_factory=Rules)
+    shared: Kept = field(default_factory=Kept)
+    # For a page whose cells depend on it (`Page.timed`).
+    span: Span | None = None
+    # Up to where the points were read: texts that stand beside them are no older.
+    cursor: str = ""
+    # Somebody changed something and wants to see it: nothing that was read for others will do.
+    fresh: bool = False
+    # The address's query, for a page that has more in it than run and time (`Page.asks`).
+    search: str = ""
+
+    @cached_property
+    def status(self) -> Status:
+        # Without a cursor nobody knows whether there is news, as at a page's first load.
+        seconds = 0.0 if self.fresh else STATUS_SECONDS if self.cursor else _BLIND_SECONDS
+        return self.shared.get(("status", self.run, self.cursor), seconds, lambda: self.reader.status(self.run))
+
+    @cached_property
+    def facts(self) -> Facts:
+        return Facts(self.status)
+
+    @cached_property
+    def states(self) -> Mapping[str, RunState]:
+        """The states of the runs that `alerts` are of."""
+        if not self.everything and self.run:
+            return {self.run: self.status.state}
+        return self.shared.get("states", STATUS_SECONDS, self.reader.states)
+
+    @cached_property
+    def alerts(self) -> list[AlertInfo]:
+        return self.reader.alerts(self.about)
+
+    def resolved(self, most: int) -> list[AlertInfo]:
+        """Alerts that are over, the newest first: shared like the status."""
+        key = ("resolved", self.about, most, self.cursor)
+        return self.shared.get(key, STATUS_SECONDS, lambda: self.reader.alert_history(self.about, most))
+
+    @cached_property
+    def silences(self) -> list[SilenceInfo]:
+        return self.reader.silences()
+
+    @property
+    def rules(self) -> list[RuleInfo]:
+        return self.kept.get(self.reader, self.about)
+
+    @property
+    def about(self) -> str | None:
+        """As the `Reader` has it: a run's name, None for all."""
+        return None if self.everything else self.run
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load of a page: for which time, and what the browser said of itself (``tz`` seconds, ``touch``)."""
+
+    scope: Scope
+    address: Address
+    info: RunInfo
+    span: Span
+    wanted: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the dashboard.
+
+    Attributes:
+        path: its address below the dashboard's own prefix, without slashes; "" is the front page.
+        tree: its elements, static; texts come by key (`t`), the charts' figures with a load.
+        cells: all its texts for a scope; a tick sends those that changed.
+        charts: what a page with charts adds to a load (``figures``, ``drawn``, ``sparks``); None: it has none.
+        points: new points by slot, for a page with charts.
+        timed: its cells depend on the time shown: a tick says which that is.
+        asks: names of its own in the address: a tick says what they are.
+        whole: it is about all runs, and opens without one; its own cell ``newest`` says how young its data is.
+    """
+
+    key: str
+    path: str
+    title: str
+    tree: Callable[[], list[Any]]
+    cells: Callable[[Scope], View]
+    charts: Callable[[Load], Json] | None = None
+    points: Callable[[Delta, Status], Json] | None = None
+    timed: bool = False
+    asks: tuple[str, ...] = ()
+    whole: bool = False
+
+
+def t(tag: Any, key: str, name: str = "", **data: str) -> Any:
+    """An element whose text is the cell ``key``.
+
+    `data-t` names the key whose cell becomes the element's text, `data-s` its `data-state`, `data-w` its width in
+    percent, `data-h` its tip, `data-a` a time shown as an age, `data-d` one shown as how long it is since, `data-c`
+    one shown as the reader's clock has it. React never owns those texts, so a live update cannot fight with a
+    re-render.
+    """
+    return tag(className=name or None, **{"data-t": key, **{f"data-{k}": v for k, v in data.items()}})
+
+
+def pill(key: str, state: str = "s") -> Any:
+    """A word of health with its colour."""
+    return t(html.Span, f"{key}.p", "pill", s=f"{key}.{state}")

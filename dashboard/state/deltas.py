@@ -1,0 +1,71 @@
+"""What is new since a browser last asked: texts by fingerprint, points by slot (see `dashboard.ticks`)."""
+
+import json
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dashboard.state.status import View
+from dashboard.widgets.format import milliseconds, short
+from server.query.types import Delta, Series
+
+Json = dict[str, Any]
+
+
+class Views:
+    """The last texts sent, by fingerprint: the browser says which it has, and gets what differs.
+
+    Shared by all browsers. Bounded; a fingerprint that fell out (or is another replica's) gets everything.
+    """
+
+    def __init__(self, size: int = 128) -> None:
+        self._seen: OrderedDict[str, View] = OrderedDict()
+        self._size = size
+        self._lock = threading.Lock()
+
+    def remember(self, cells: View) -> str:
+        """The fingerprint of these texts."""
+        key = f"{zlib.crc32(json.dumps(cells, sort_keys=True).encode()):08x}"
+        with self._lock:
+            self._seen[key] = cells
+            self._seen.move_to_end(key)
+            while len(self._seen) > self._size:
+                self._seen.popitem(last=False)
+        return key
+
+    def changes(self, have: str, cells: View) -> View:
+        """Cells that differ from those of fingerprint ``have``; a cell that went away is None."""
+        with self._lock:
+            old = self._seen.get(have, {})
+        changed = {key: cell for key, cell in cells.items() if key not in old or old[key] != cell}
+        return changed | {key: None for key in old if key not in cells}
+
+
+def points(delta: Delta, slots: Mapping[str, Sequence[str]]) -> dict[str, list[list[Any]]]:
+    """New points by slot: ``{"queue.0": [[times], [values]]}``, times in epoch milliseconds."""
+    found: dict[str, list[list[Any]]] = {}
+    for slot, names in slots.items():
+        new = next((delta.points[name] for name in names if name in delta.points), ())
+        if new:
+            found[slot] = [[milliseconds(ts, 0) for ts, _ in new], [short(value) for _, value in new]]
+    return found
+
+
+def spark(series: Series, peaks: bool = False) -> list[list[Any]]:
+    """A card's small line; of the highest value in each bucket where a mean would hide what counts."""
+    return [
+        [milliseconds(ts, 0) for ts in series.ts],
+        [short(value) for value in (series.high if peaks else series.mean)],
+    ]
+
+
+def by_slot(slots: Mapping[str, Sequence[str]], found: Mapping[str, Series]) -> dict[str, Series]:
+    """Per slot the first of its possible series that has points."""
+    chosen = {slot: _first([found[name] for name in names if name in found]) for slot, names in slots.items()}
+    return {slot: series for slot, series in chosen.items() if series is not None}
+
+
+def _first(candidates: Sequence[Series]) -> Series | None:
+    return next((s for s in candidates if any(value is not None for value in s.mean)), None)

@@ -1,0 +1,1 @@
+"""Kinds of widgets that pages are composed of."""

@@ -1,0 +1,1 @@
+"""HTTP routes of `/api/v1`, `/metrics` and access control; no logic."""

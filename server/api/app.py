@@ -1,0 +1,218 @@
+"""HTTP: routes over `server.query`, documented by OpenAPI.
+
+All routes are plain functions, so the framework runs them on threads: no database read ever sits on the
+event loop. Errors are JSON ``{"detail": ...}``; an unknown `/api/...` is a 404, never the dashboard's page.
+"""
+
+from collections.abc import Callable
+from html import escape
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from server.api import metrics as api_metrics
+from server.query import Reader, UnknownRun, shape
+from server.query.names import format_name, parse_name
+from server.store import StoreError
+
+# More points than a 4k screen has pixels: a request for more is a mistake or an attack.
+MAX_POINTS = 5000
+# More than all signals of a run have series.
+MAX_SERIES = 200
+DAY = 86400.0
+# The year 5138: beyond it epoch milliseconds are a mistake in the unit.
+LAST = 1e11
+
+
+def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None]) -> FastAPI:
+    """The application without the dashboard.
+
+    Args:
+        ready: None when everything works, else what does not (for `/readyz`).
+    """
+    api = FastAPI(title="Rollscope", version=version, docs_url=None, redoc_url=None)
+
+    @api.exception_handler(UnknownRun)
+    def unknown_run(_: object, error: UnknownRun) -> JSONResponse:
+        return JSONResponse({"detail": f"no run named {error.args[0]!r}; see /api/v1/runs"}, 404)
+
+    @api.exception_handler(StoreError)
+    def no_store(_: object, error: StoreError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 503, headers={"retry-after": "30"})
+
+    _health(api, ready)
+    _metrics(api, reader, version)
+    _runs(api, reader)
+    _history(api, reader)
+    _verdicts(api, reader)
+    _docs(api)
+    return api
+
+
+def close_api(api: FastAPI) -> None:
+    """Last of all API routes: what is not known under `/api` is a JSON 404."""
+
+    @api.api_route("/api", methods=["GET", "POST"], include_in_schema=False)
+    def root() -> JSONResponse:
+        return nothing("")
+
+    every = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
+
+    @api.api_route("/api/{path:path}", methods=every, include_in_schema=False)
+    def nothing(path: str) -> JSONResponse:
+        return JSONResponse({"detail": f"no such endpoint: /api/{path}; see /docs"}, 404)
+
+
+def _health(api: FastAPI, ready: Callable[[], str | None]) -> None:
+    # HEAD too: that is what load balancers send.
+    @api.head("/healthz", include_in_schema=False)
+    @api.get("/healthz", tags=["health"])
+    def healthz() -> dict[str, str]:
+        """Liveness: the process answers."""
+        return {"status": "ok"}
+
+    @api.head("/readyz", include_in_schema=False)
+    @api.get("/readyz", tags=["health"])
+    def readyz() -> JSONResponse:
+        """Readiness: the store answers and, in role `collect`, targets are read. 503 names what fails."""
+        problem = ready()
+        return JSONResponse({"status": "ok"}) if problem is None else JSONResponse({"status": problem}, 503)
+
+
+def _metrics(api: FastAPI, reader: Reader, version: str) -> None:
+    @api.get("/metrics", tags=["metrics"], response_class=Response)
+    def metrics() -> Response:
+        """Every current signal of every run in Prometheus' text format."""
+        return Response(api_metrics.render(reader, version), media_type=api_metrics.CONTENT_TYPE)
+
+
+def _runs(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs", tags=["runs"])
+    def runs() -> list[dict[str, Any]]:
+        """All runs, the most recently active first."""
+        states = reader.states()
+        return [shape.run(found, states.get(found.name)) for found in reader.runs()]
+
+    @api.get("/api/v1/runs/{run}/status", tags=["runs"])
+    def status(run: str) -> dict[str, Any]:
+        """The current state for scripts: verdict, signals, alerts and data trust."""
+        return shape.status(reader.status(run))
+
+    @api.get("/api/v1/runs/{run}/signals", tags=["runs"])
+    def signals(run: str) -> list[dict[str, Any]]:
+        """Every signal: its meaning, how to enable it, and its series with current values."""
+        now: dict[str, dict[str, Any]] = {}
+        for found in reader.status(run).signals:
+            now.setdefault(found.signal, {})[found.name] = {"value": found.value, "state": found.state}
+        return [
+            {"name": info.name, "title": info.title, "unit": info.unit, "help": info.help, "enable": info.why,
+             "actor": info.actor, "watch": info.watch, "critical": info.critical, "series": now.get(name, {})}
+            for name, info in reader.infos().items()
+        ]  # fmt: skip
+
+    @api.get("/api/v1/targets", tags=["targets"])
+    def targets(run: str | None = None) -> list[dict[str, Any]]:
+        """Health of every target: up, age, error, unmapped keys."""
+        return [shape.target(found) for found in reader.targets(run)]
+
+
+def _history(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs/{run}/series", tags=["runs"])
+    def series(
+        run: str,
+        signal: Annotated[
+            list[str], Query(description='e.g. `staleness_versions{level="trajectory",stat="mean"}`')
+        ] = [],  # noqa: B006
+        start: Annotated[
+            float | None, Query(ge=0, le=LAST, description="epoch seconds; default: a day before end")
+        ] = None,
+        end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
+        points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 600,
+        since: Annotated[str | None, Query(description="cursor of an earlier answer: return only newer points")] = None,
+        by: Annotated[Literal["time", "step"], Query(description="`time` or the trainer's `step`")] = "time",
+    ) -> dict[str, Any]:
+        """Minimum, maximum and mean per bucket or step; with `since` only new points, unaggregated."""
+        names = _names(signal)
+        if since is not None:
+            delta = shape.delta(reader.since(run, since))
+            wanted = {name: rows for name, rows in delta["points"].items() if not names or name in names}
+            return {**delta, "points": wanted}
+        end = reader.now() if end is None else end
+        start = end - DAY if start is None else start
+        if not start < end:
+            raise HTTPException(422, "start must be before end")
+        cursor = reader.cursor(run)
+        read = reader.by_step if by == "step" else reader.series
+        found = read(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
+        return {"cursor": cursor, "now": reader.now(), "series": [shape.series(one) for one in found]}
+
+
+def _verdicts(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs/{run}/verdicts", tags=["runs"])
+    def verdicts(
+        run: str,
+        start: Annotated[
+            float | None, Query(ge=0, le=LAST, description="epoch seconds; default: a day before end")
+        ] = None,
+        end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_POINTS, description="return the newest changes only")] = 1000,
+    ) -> list[dict[str, Any]]:
+        """The verdict over time: one row from each change of outcome or cause to the next, oldest first.
+
+        The first row may begin before `start`; `end` is null for the current verdict. `verdict` is the complete verdict
+        at the time of the change, in the format of the status.
+        """
+        end = reader.now() if end is None else end
+        start = end - DAY if start is None else start
+        if not start < end:
+            raise HTTPException(422, "start must be before end")
+        return [shape.verdict(found) for found in reader.verdicts(run, start, end, limit)]
+
+
+def _names(signal: list[str]) -> list[str]:
+    if len(signal) > MAX_SERIES:
+        raise HTTPException(422, f"at most {MAX_SERIES} series a request")
+    try:
+        return list(dict.fromkeys(format_name(*parse_name(name)) for name in signal))
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
+
+
+def _matching(reader: Reader, run: str, names: list[str]) -> list[str]:
+    """The series of the names: exactly those, or all of a signal where its labels were left out."""
+    known = [found for found in reader.status(run).signals if not found.signal.endswith("_total")]
+    exact = {found.name for found in known}
+    unknown = [name for name in names if name.partition("{")[0] not in reader.infos()]
+    if unknown:
+        raise HTTPException(404, f"no signal named {unknown[0]!r}; see /api/v1/runs/{run}/signals")
+    wanted = {name: [name] if name in exact else [f.name for f in known if f.signal == name] for name in names}
+    return [name for names in wanted.values() for name in names]
+
+
+def _all(reader: Reader, run: str) -> list[str]:
+    return [found.name for found in reader.status(run).signals if not found.signal.endswith("_total")]
+
+
+def _docs(api: FastAPI) -> None:
+    @api.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        """The OpenAPI description as one plain page: no script, nothing loaded from elsewhere."""
+        return HTMLResponse(_docs_page(api.openapi()))
+
+
+def _docs_page(schema: dict[str, Any]) -> str:
+    rows = []
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            params = "".join(
+                f"<li><code>{escape(p['name'])}</code> {escape(p.get('description', p['in']))}</li>"
+                for p in operation.get("parameters", [])
+            )
+            text = escape(operation.get("description", ""))
+            rows.append(f"<section><h2>{method.upper()} {escape(path)}</h2><p>{text}</p><ul>{params}</ul></section>")
+    style = "body{font:15px/1.5 system-ui;max-width:720px;margin:40px auto;padding:0 16px;color-scheme:light dark}"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Rollscope API</title><style>{style}</style>'
+        f'<h1>Rollscope API</h1><p>Machine-readable: <a href="/openapi.json">/openapi.json</a></p>{"".join(rows)}'
+    )

@@ -1,0 +1,46 @@
+"""HTTP: single engines and single steps of a run."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query
+
+from server.query import Reader
+from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineMetric
+
+# As `server.api.app.LAST`: beyond it epoch milliseconds are a mistake in the unit.
+_LAST, _COLUMNS = 1e11, 500
+
+
+def add_engines(api: FastAPI, reader: Reader) -> None:
+    """`GET /api/v1/runs/{run}/engines`, `/engines/history` and `/steps`."""
+
+    @api.get("/api/v1/runs/{run}/engines", tags=["runs"])
+    def engines(
+        run: str, at: Annotated[float | None, Query(ge=0, le=_LAST, description="epoch seconds; default: now")] = None
+    ) -> list[dict[str, Any]]:
+        """Each engine: its newest values, and means over the last five whole minutes."""
+        return [asdict(found) | {"labels": dict(found.labels)} for found in reader.engines(run, at)]
+
+    @api.get("/api/v1/runs/{run}/engines/history", tags=["runs"])
+    def history(
+        run: str,
+        metric: EngineMetric,
+        start: Annotated[float, Query(ge=0, le=_LAST, description="epoch seconds")],
+        end: Annotated[float, Query(ge=0, le=_LAST, description="epoch seconds")],
+        engine: Annotated[
+            list[str], Query(max_length=MOST_ENGINES, description="`key` of /engines; none: the first by name")
+        ] = [],  # noqa: B006
+        width: Annotated[float, Query(ge=1, description="seconds per column")] = 60.0,
+    ) -> dict[str, list[tuple[float, float]]]:
+        """[[start of a column, mean within it]] by engine; columns without data are left out."""
+        if not start < end or (end - start) / width > _COLUMNS:
+            raise HTTPException(422, f"start must be before end, and at most {_COLUMNS} columns between them")
+        keys = engine or [found.key for found in reader.engines(run, end)][:MOST_ENGINES]
+        found = reader.engine_cells(run, metric, keys, start, end, width)
+        return {key: sorted(values.items()) for key, values in found.items()}
+
+    @api.get("/api/v1/runs/{run}/steps", tags=["runs"])
+    def steps(run: str, last: Annotated[int, Query(ge=1, le=MOST_STEPS)] = 40) -> list[dict[str, Any]]:
+        """The trainer's newest steps as logged, oldest first: phases, samples, tokens, learning."""
+        return [asdict(found) | {"values": dict(found.values)} for found in reader.steps(run, last)]

@@ -1,0 +1,262 @@
+"""HTTP: metrics that are pushed, as exposition text or OpenTelemetry's OTLP.
+
+What is checked goes into the store's inbox and is acknowledged; whoever collects, this process or another, derives
+from it. Bodies are read and parsed on threads, two at a time: a browser must not feel a large one.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, get_args
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+
+from collectors.catalog import METRICS
+from collectors.model import Lifecycle, Mode, ScrapeError
+from server.api.gate import PUSH_BYTES
+from server.clock import Clock
+from server.config.errors import ConfigError
+from server.config.otlp import Maps
+from server.ingest.readings import PUSHED
+from server.push import exposition_text
+from server.push import names as push_names
+from server.push.body import Body, pack
+from server.push.otlp import request as otlp
+from server.push.pushed_targets import KIND, TOO_MANY
+from server.store import Store
+from server.store.inbox import InboxFull
+from server.store.types import Push
+from server.targets.resolve import check_name
+
+INTERVAL, INTERVAL_MIN, INTERVAL_MAX = 60.0, 5.0, 86_400.0
+TARGET_LENGTH, TARGETS = 100, 100
+PARSING, WAITING = 2, 32
+RETRY = {"retry-after": "5"}
+_QUERY = ("run", "target", "step", "axis", "interval", "framework", "mode", "lifecycle")
+_WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
+
+# HTTP's answers in gRPC's words (google.rpc.Code): what is not among them is UNKNOWN.
+_STATUS = {400: 3, 409: 9, 413: 3, 415: 3, 429: 8, 503: 14}
+
+Admitted = Callable[[str], bool]
+log = logging.getLogger("rollscope.pushes")
+
+
+def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, maps: Maps | None = None) -> None:
+    """`POST /api/v1/write` and `POST /v1/metrics`. ``admitted``: may a push name this run? ``maps``: of `[[otlp]]`."""
+    door, taken = _Door(store, clock, admitted, maps or {}), Turns().taken
+    documented = {
+        "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        "parameters": [
+            {"name": name, "in": "query", "required": name == "run", "schema": {"type": "string"}} for name in _QUERY
+        ],
+    }
+
+    @api.post("/api/v1/write", tags=["pushes"], openapi_extra=documented)
+    async def write(request: Request) -> Response:
+        """Accepts metrics in exposition text, by canonical name; bad lines are listed by number, the others stored."""
+        return await taken(door.text, request)
+
+    @api.get("/api/v1/metrics", tags=["pushes"])
+    def vocabulary() -> list[dict[str, str | float]]:
+        """Every metric that can be pushed: name, unit, kind, what one value covers, and its actor."""
+        return [asdict(metric) for metric in METRICS.values()]
+
+    @api.post("/v1/metrics", tags=["pushes"])
+    async def metrics(request: Request) -> Response:
+        """Accepts metrics of an OpenTelemetry SDK or collector: OTLP/HTTP, protobuf or JSON."""
+        try:
+            return await taken(door.otlp, request)
+        except HTTPException as error:
+            return _otlp_refusal(error, _kind_of(request))
+        except Exception as error:  # whatever it is: exporters try again after a 503, and drop what a 500 answers
+            log.exception("an OTLP push was not kept")
+            busy = HTTPException(503, f"the store did not take it: {type(error).__name__}", RETRY)
+            return _otlp_refusal(busy, _kind_of(request))
+
+
+class Turns:
+    """Bodies are parsed on threads, a few at a time; of those that wait, no more than a bound are held."""
+
+    def __init__(self) -> None:
+        self._parsing, self._waiting = asyncio.Semaphore(PARSING), 0
+
+    async def taken(self, take: Callable[[Request, bytes], Response], request: Request) -> Response:
+        """What `take` makes of a request, when it is its turn."""
+        body = await request.body()
+        if self._waiting >= WAITING:
+            raise HTTPException(429, "too many pushes at once; try again in a moment", RETRY)
+        self._waiting += 1
+        try:
+            async with self._parsing:
+                return await asyncio.to_thread(take, request, body)
+        finally:
+            self._waiting -= 1
+
+
+class _Door:
+    """Both formats, from a request to the inbox. Thread-safe."""
+
+    def __init__(self, store: Store, clock: Clock, admitted: Admitted, maps: Maps) -> None:
+        self._store, self._clock, self._admitted, self._maps = store, clock, admitted, maps
+
+    def text(self, request: Request, body: bytes) -> Response:
+        """A body of exposition text."""
+        query, now = request.query_params, self._clock.now()
+        try:
+            _known(query)
+            run, target = run_of(query.get("run", "")), target_of(query.get("target") or KIND)
+            interval, facts = interval_of(query), _facts(query)
+            step = push_names.step_of(query["step"]) if query.get("step") else None
+            axis = push_names.axis_of(query.get("axis") or "trainer")
+            plain = plain_of(body, request.headers.get("content-encoding", ""))
+            # An end may be said without a number.
+            read = (
+                exposition_text.Taken()
+                if facts and not plain.strip()
+                else exposition_text.parse(plain, run, now, step, axis)
+            )
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        except ScrapeError as error:
+            raise HTTPException(413 if error.kind == "too_large" else 400, str(error)) from None
+        found = read.body.stated(facts)
+        if not found.empty:
+            self._keep({(run, target): found}, interval, now)
+        refused = [{"line": number, "detail": why} for number, why in read.refused]
+        count = len(found.reading.samples) + len(found.reading.histograms)
+        return JSONResponse({"taken": count, "refused": refused, "refused_count": read.lost}, 207 if read.lost else 200)
+
+    def otlp(self, request: Request, body: bytes) -> Response:
+        """A body of OTLP."""
+        kind = _kind_of(request)
+        if kind not in (otlp.PROTOBUF, otlp.JSON):
+            raise HTTPException(415, f"content-type must be {otlp.PROTOBUF} or {otlp.JSON} (OTLP over HTTP)")
+        query, now = request.query_params, self._clock.now()
+        try:
+            interval = interval_of(query)
+            named = request.headers.get("x-rollscope-run") or query.get("run", "")
+            message = otlp.decode(plain_of(body, request.headers.get("content-encoding", "")), kind)
+            read = otlp.read(message, named, now, self._maps)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        if read.runless and not read.parts:
+            raise HTTPException(400, otlp.NO_RUN)
+        bodies: dict[tuple[str, str], Body] = {}
+        for (run, target), part in read.parts.items():
+            try:
+                bodies[run_of(run), target_of(target)] = part.body()
+            except ValueError as error:
+                read.refuse(str(error), part.points)
+        self._keep({key: found for key, found in bodies.items() if not found.empty}, interval, now)
+        return Response(otlp.answer(read, kind), media_type=kind)
+
+    def _keep(self, bodies: Mapping[tuple[str, str], Body], interval: float, now: float) -> None:
+        """Into the inbox, all or none."""
+        for run in {run for run, _ in bodies}:
+            if not self._admitted(run):
+                raise HTTPException(429, TOO_MANY, RETRY)
+            self._check_targets(run, [target for of, target in bodies if of == run])
+        pushes = [
+            Push(run, target, body.actor(), interval, round(now * 1000), body.rows, pack(body))
+            for (run, target), body in bodies.items()
+        ]
+        if not pushes:
+            return
+        try:
+            self._store.pushes.offer(pushes)
+        except InboxFull as error:
+            raise HTTPException(429, str(error), RETRY) from None
+
+    def _check_targets(self, run: str, names: Sequence[str]) -> None:
+        read = {row.name for _, row in self._store.targets(run) if row.collector != KIND}
+        if taken := read.intersection(names):
+            raise HTTPException(409, f"target {min(taken)} of this run is read by Rollscope: choose another ?target=")
+        known = {one.target for one in self._store.pushes.pushers(run)}
+        if len(known | set(names)) > TARGETS and not known.issuperset(names):
+            raise HTTPException(429, f"{TARGETS} targets push into this run already; push as one of them", RETRY)
+
+
+def _kind_of(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _otlp_refusal(error: HTTPException, kind: str) -> Response:
+    """In the format of the request, as the specification asks; one in no format of ours is answered in JSON."""
+    kind = kind if kind == otlp.PROTOBUF else otlp.JSON
+    code = _STATUS.get(error.status_code, 2)
+    return Response(otlp.refusal(error.detail, kind, code), error.status_code, error.headers, kind)
+
+
+def _known(query: Mapping[str, str]) -> None:
+    unknown = set(query) - set(_QUERY)
+    if unknown:
+        raise ValueError(f"unknown parameter {min(unknown)[:40]!r}; known: {', '.join(_QUERY)}")
+
+
+def run_of(name: str) -> str:
+    """A run's name as a request may carry it.
+
+    Raises:
+        ValueError: none, or one that nothing could show.
+    """
+    if not name:
+        raise ValueError("which run is this? Add ?run=NAME")
+    try:
+        check_name(name)
+    except ConfigError as error:
+        raise ValueError(error.problems[0]) from None
+    return name
+
+
+def target_of(name: str) -> str:
+    """A target's name as a request may carry it; ValueError with the rule."""
+    if not (name.isprintable() and 0 < len(name) <= TARGET_LENGTH) or name == PUSHED:
+        raise ValueError(f"target {ascii(name)[:80]}: 1 to {TARGET_LENGTH} printable characters, and not {PUSHED!r}")
+    return name
+
+
+def interval_of(query: Mapping[str, str]) -> float:
+    """The longest silence to expect, in seconds; ValueError with the bounds."""
+    text = query.get("interval", "")
+    try:
+        seconds = float(text) if text else INTERVAL
+    except ValueError:
+        seconds = 0.0
+    if not INTERVAL_MIN <= seconds <= INTERVAL_MAX:
+        raise ValueError(
+            f"interval must be {INTERVAL_MIN:g} to {INTERVAL_MAX:g} seconds: the longest silence to expect"
+        )
+    return seconds
+
+
+def _facts(query: Mapping[str, str]) -> dict[str, str | float]:
+    found: dict[str, str | float] = {}
+    for name in ("framework", "mode", "lifecycle"):
+        value = query.get(name, "")
+        if value and name in _WORDS and value not in _WORDS[name]:
+            raise ValueError(f"{name} must be one of {', '.join(_WORDS[name])}")
+        if value:
+            found[name] = target_of(value)
+    return found
+
+
+def plain_of(body: bytes, encoding: str) -> bytes:
+    """The body unpacked, as far as it may go."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding != "gzip":
+        raise HTTPException(415, "content-encoding must be gzip or identity")
+    try:
+        unpacker: Any = zlib.decompressobj(31)
+        found: bytes = unpacker.decompress(body, PUSH_BYTES)
+    except zlib.error:
+        raise ValueError("the body is not gzip") from None
+    if unpacker.unconsumed_tail:
+        raise HTTPException(413, f"a push may hold {PUSH_BYTES} bytes, unpacked")
+    if not unpacker.eof:
+        raise ValueError("the gzip body was cut")
+    return found

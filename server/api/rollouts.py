@@ -1,0 +1,283 @@
+"""HTTP: rollouts and events of a run, pushed and read; timelines for trace viewers, tables for spreadsheets."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any, get_args
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from collectors.model import Purpose
+from server.api.push import RETRY, Turns, plain_of, run_of
+from server.clock import Clock
+from server.ingest.readings import PUSHED
+from server.ingest.rollouts.totals import KINDS
+from server.push import inbox as push_inbox
+from server.push import records as push_records
+from server.push.pushed_targets import TOO_MANY
+from server.query import Reader, shape
+from server.query.rollouts.csv_export import csv_lines
+from server.query.rollouts.trace_export import trace_of
+from server.query.rollouts.types import RolloutDetail, RolloutFilter, Sort
+from server.rollouts.groups import OUTCOMES
+from server.rollouts.state import CENSUS, ENDED, EXITS
+from server.store import Store
+from server.store.inbox import InboxFull
+from server.store.rollouts.pages import BadKey
+from server.store.types import Push
+
+MAX_ROWS, CSV_PAGE = 1000, 1000
+TRACED = 5_000
+STATES = (*CENSUS, *EXITS, ENDED)
+PURPOSES: tuple[str, ...] = get_args(Purpose)
+DAY, LAST = 86_400.0, 1e11
+MAX_BUCKETS = 1000
+# Records come when something happens; three of these without any are a run that is quiet.
+INTERVAL_SECONDS = 1200.0
+TYPES = frozenset(
+    {
+        "", "application/json", "application/x-ndjson", "application/ndjson", "application/jsonl",
+        "application/json-lines", "application/jsonlines", "application/x-jsonlines", "text/plain",
+        "application/octet-stream", "application/x-www-form-urlencoded",
+    }
+)  # fmt: skip
+"""What a body may be called: curl and its kin name what they were not told as they please."""
+
+_Moment = Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds")]
+_Life = Annotated[int | None, Query(ge=0, le=2**62, description="incarnation, if the id was used again")]
+_States = Annotated[list[str], Query(description="census states and exits; none: all")]
+
+
+def add_rollouts(
+    api: FastAPI, reader: Reader, store: Store, clock: Clock, admitted: Callable[[str], bool] = lambda run: True
+) -> None:
+    """Routes below `/api/v1/runs/{run}`: rollouts, groups, events. ``admitted``: may a push name this run?"""
+    _pushes(api, store, clock, admitted)
+    _tables(api, reader)
+    _aggregates(api, reader)
+    # Last, and the shortest path last of all: an id may hold slashes.
+    _one(api, reader)
+
+
+# ---- pushed
+
+
+def _pushes(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], bool]) -> None:
+    turns = Turns()
+
+    def take(kind: push_records.Kind, run: str, request: Request, body: bytes) -> Response:
+        now = clock.now()
+        called = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if called not in TYPES:
+            raise HTTPException(415, "content-type must be application/json or application/x-ndjson")
+        try:
+            run_of(run)
+            plain = plain_of(body, request.headers.get("content-encoding", ""))
+            found = push_records.parse(plain, kind, now, document=called == "application/json")
+        except push_records.Refusal as error:
+            raise HTTPException(error.status, str(error)) from None
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        if found.lines:
+            if not admitted(run):
+                raise HTTPException(429, TOO_MANY, RETRY)
+            _keep(store, run, kind, found, now)
+        refused = [{"line": number, "detail": why} for number, why in found.refused]
+        said = {"taken": len(found.lines), "refused": refused, "refused_count": found.lost}
+        return JSONResponse(said, 207 if found.lost else 200)
+
+    @api.post(
+        "/api/v1/runs/{run}/rollouts", tags=["rollouts"], openapi_extra=_documented("rollout_id", push_records.FIELDS)
+    )
+    async def rollouts(run: str, request: Request) -> Response:
+        """Accepts records (JSON or NDJSON), idempotent by id, in any order; bad lines are listed by number."""
+        return await turns.taken(partial(take, "rollouts", run), request)
+
+    @api.post(
+        "/api/v1/runs/{run}/events", tags=["rollouts"], openapi_extra=_documented("kind", push_records.EVENT_FIELDS)
+    )
+    async def events(run: str, request: Request) -> Response:
+        """Accepts events (JSON or NDJSON), idempotent by key: weights published (with `version`), restarts, ..."""
+        return await turns.taken(partial(take, "events", run), request)
+
+
+def _documented(needed: str, names: tuple[str, ...]) -> dict[str, Any]:
+    known: dict[str, Any] = {name: {} for name in names}
+    item = {"type": "object", "required": [needed], "additionalProperties": False, "properties": known}
+    schema = {"schema": {"type": "array", "items": item}}
+    return {"requestBody": {"content": {"application/json": schema, "application/x-ndjson": {"schema": item}}}}
+
+
+def _keep(store: Store, run: str, kind: push_records.Kind, found: push_records.Pushed, now: float) -> None:
+    weight = len(found.lines) * (push_records.WEIGHT if kind == "rollouts" else 1)
+    packed = push_inbox.pack(kind, found.lines)
+    if kind == "rollouts":
+        push_inbox.held.put(packed, found.records)
+    push = Push(run, PUSHED, "generator", INTERVAL_SECONDS, round(now * 1000), weight, packed)
+    try:
+        store.pushes.offer([push])
+    except InboxFull as error:
+        push_inbox.held.take(packed)
+        raise HTTPException(429, str(error), RETRY) from None
+
+
+# ---- read
+
+
+def _tables(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs/{run}/rollouts", tags=["rollouts"], response_model=None)
+    def rollouts(
+        run: str,
+        state: _States = [],  # noqa: B006
+        environment: Annotated[str, Query(max_length=200)] = "",
+        purpose: Annotated[str, Query(description=f"{', '.join(PURPOSES)}; none: all")] = "",
+        group: Annotated[str, Query(max_length=200)] = "",
+        find: Annotated[str, Query(max_length=200, description="beginning of a rollout or group id")] = "",
+        mixed: Annotated[bool | None, Query(description="generated by more than one policy version")] = None,
+        start: _Moment = None,
+        end: _Moment = None,
+        sort: Sort = "seconds",
+        order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+        after: Annotated[str, Query(max_length=1000, description="`after` of the previous answer: the next page")] = "",
+        format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
+    ) -> dict[str, Any] | Response:
+        """Rollouts, the slowest first by default; `format=csv` returns all matches instead of a page.
+
+        `complete` is false if so many ids begin with `find` that only the last ids are returned.
+        """
+        _known("state", state, STATES)
+        _known("purpose", [purpose] if purpose else [], PURPOSES)
+        wanted = RolloutFilter(tuple(state), environment, purpose, group, find, mixed, start, end)
+        ask = partial(reader.rollouts, run, wanted, sort=sort, descending=order == "desc")
+        try:
+            page = ask(limit=CSV_PAGE if format == "csv" else limit, after=after)
+        except BadKey as error:
+            raise HTTPException(400, str(error)) from None
+        if format == "json":
+            return shape.rollout_page(page)
+
+        def pages() -> Iterator[str]:
+            found = page
+            yield from csv_lines(found.rows, head=True)
+            while found.after:
+                found = ask(limit=CSV_PAGE, after=found.after)
+                yield from csv_lines(found.rows)
+
+        named = {"content-disposition": 'attachment; filename="rollouts.csv"'}
+        return StreamingResponse(pages(), media_type="text/csv; charset=utf-8", headers=named)
+
+    @api.get("/api/v1/runs/{run}/groups", tags=["rollouts"])
+    def groups(
+        run: str,
+        outcome: Annotated[list[str], Query(description="open, mixed, all_solved, none_solved, ...; none: all")] = [],  # noqa: B006
+        environment: Annotated[str, Query(max_length=200)] = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+        after: Annotated[str, Query(max_length=1000)] = "",
+    ) -> dict[str, Any]:
+        """Groups with their rewards and outcome, the most recently changed first."""
+        _known("outcome", outcome, OUTCOMES)
+        try:
+            rows, rest = reader.rollout_groups(run, outcome, environment=environment, limit=limit, after=after)
+        except BadKey as error:
+            raise HTTPException(400, str(error)) from None
+        return {"groups": [shape.group(row) for row in rows], "after": rest or None}
+
+    @api.get("/api/v1/runs/{run}/events", tags=["rollouts"])
+    def events(
+        run: str,
+        start: _Moment = None,
+        end: _Moment = None,
+        kind: Annotated[list[str], Query(description="weights_published, restart, ...; none: all")] = [],  # noqa: B006
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    ) -> dict[str, Any]:
+        """Events, oldest first (default: the last day); if there are more than `limit`, the newest."""
+        _known("kind", kind, push_records.KINDS)
+        low, high = _window(reader, start, end)
+        return {"events": [shape.event(one) for one in reader.events(run, low, high, kind, limit)]}
+
+
+def _aggregates(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs/{run}/funnel", tags=["rollouts"])
+    def funnel(
+        run: str,
+        start: _Moment = None,
+        end: _Moment = None,
+        purpose: Annotated[str, Query(description=f"{', '.join(PURPOSES)}; empty: all")] = "train",
+    ) -> dict[str, Any]:
+        """Exits of rollouts (default: of the last day), in rollouts, tokens, GPU-seconds and dollars.
+
+        Amounts cover the `told` rollouts of a bar, which report them; `bound` marks a lower or upper bound.
+        """
+        _known("purpose", [purpose] if purpose else [], PURPOSES)
+        return shape.funnel(reader.rollout_funnel(run, *_window(reader, start, end), purpose=purpose))
+
+    @api.get("/api/v1/runs/{run}/census", tags=["rollouts"])
+    def census(run: str) -> dict[str, Any]:
+        """What is in flight now, by state, in the order in which a rollout passes through them."""
+        return {"census": [shape.census(one) for one in reader.rollout_census(run)]}
+
+    @api.get("/api/v1/runs/{run}/cells", tags=["rollouts"])
+    def cells(
+        run: str,
+        kind: Annotated[str, Query(description="response_tokens, seconds, turns, tool_calls, staleness, solve_ratio")],
+        start: _Moment = None,
+        end: _Moment = None,
+        buckets: Annotated[int, Query(ge=1, le=MAX_BUCKETS)] = 60,
+    ) -> dict[str, Any]:
+        """A distribution over time: [[bucket's start, {bin: how many}], ...].
+
+        Bin b of tokens and seconds is [2^(b/2), 2^((b+1)/2)); of a solve ratio a tenth; otherwise the number itself.
+        """
+        _known("kind", [kind], KINDS)
+        low, high = _window(reader, start, end)
+        return {"kind": kind, "cells": shape.cells(reader.rollout_cells(run, kind, low, high, buckets))}
+
+
+def _one(api: FastAPI, reader: Reader) -> None:
+    @api.get("/api/v1/runs/{run}/rollouts/trace", tags=["rollouts"])
+    def traces(run: str, start: _Moment = None, end: _Moment = None) -> Response:
+        """Timelines of a window (the newest 5,000) as Chrome trace JSON, for Perfetto."""
+        low, high = _window(reader, start, end, 3600.0)
+        return _trace_file(reader.rollout_traces(run, low, high, TRACED), reader.now(), "rollouts")
+
+    @api.get("/api/v1/runs/{run}/rollouts/{rollout_id:path}/trace", tags=["rollouts"])
+    def trace(run: str, rollout_id: str, life: _Life = None) -> Response:
+        """One rollout's timeline as Chrome trace JSON."""
+        found = reader.rollout(run, rollout_id, life)
+        if found is None:
+            raise _nobody(rollout_id)
+        return _trace_file([found], reader.now(), "rollout")
+
+    @api.get("/api/v1/runs/{run}/rollouts/{rollout_id:path}", tags=["rollouts"])
+    def rollout(run: str, rollout_id: str, life: _Life = None) -> dict[str, Any]:
+        """One rollout with timeline, turns, uses and siblings; of several incarnations the newest, or `life`."""
+        found = reader.rollout(run, rollout_id, life)
+        if found is None:
+            raise _nobody(rollout_id)
+        return shape.rollout_detail(found)
+
+
+def _known(name: str, asked: Sequence[str], words: Sequence[str]) -> None:
+    """A word that nobody uses would find nothing, as if nothing were there."""
+    if any(word not in words for word in asked):
+        raise HTTPException(422, f"{name} must be one of {', '.join(words)}")
+
+
+def _nobody(rollout_id: str) -> HTTPException:
+    return HTTPException(404, f"no rollout {ascii(rollout_id)[:220]} in this run")
+
+
+def _window(reader: Reader, start: float | None, end: float | None, usual: float = DAY) -> tuple[float, float]:
+    end = reader.now() if end is None else end
+    start = max(0.0, end - usual) if start is None else start
+    if not start < end:
+        raise HTTPException(422, "start must be before end")
+    return start, end
+
+
+def _trace_file(found: Sequence[RolloutDetail], now: float, name: str) -> Response:
+    named = {"content-disposition": f'attachment; filename="{name}.trace.json"'}
+    text = json.dumps(trace_of(found, now), separators=(",", ":"))
+    return Response(text, media_type="application/json", headers=named)

@@ -1,0 +1,82 @@
+"""HTTP: sandboxes of a run, read and pushed."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.responses import JSONResponse
+
+from collectors.model import Sandbox, Target
+from server.clock import Clock
+from server.config.errors import ConfigError
+from server.ingest.readings import PUSHED
+from server.ingest.sandboxes import SandboxIngest
+from server.push.pushed_targets import TOO_MANY
+from server.push.sandboxes import parse
+from server.query import Reader, shape
+from server.store import Store
+from server.store.types import Batch, Pusher
+from server.targets.resolve import check_name
+
+MAX_ROWS = 1000
+# Records come when something happens; three of these without any are a run that is quiet.
+INTERVAL_SECONDS = 1200.0
+_BODY = {"schema": {"type": "array", "items": {"type": "object", "required": ["id"], "additionalProperties": True}}}
+
+
+def add_sandboxes(
+    api: FastAPI, reader: Reader, store: Store, clock: Clock, admitted: Callable[[str], bool] = lambda run: True
+) -> None:
+    """Routes below `/api/v1/runs/{run}/sandboxes`. ``admitted``: may a push name this run?"""
+
+    @api.get("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"])
+    def sandboxes(
+        run: str,
+        state: Annotated[list[str], Query(description="canonical states; none: all")] = [],  # noqa: B006
+        dangling: bool | None = None,
+        find: Annotated[str, Query(max_length=200, description="part of an id or name, case-insensitive")] = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+        before: Annotated[str | None, Query(description="id of the last row of the previous page")] = None,
+    ) -> dict[str, Any]:
+        """Sandboxes of the run, from its providers or pushed, newest first, with the funnel.
+
+        In the funnel, `first_exec` counts sandboxes that ran a command, of the `first_exec_of` whose source reports it
+        (null: none). `met_ended` had ended before they were first read; with any, failures / `requested` is not valid.
+        """
+        rows = reader.sandboxes(run, state, dangling=dangling, find=find, limit=limit, before=before)
+        return {"funnel": dict(reader.sandbox_funnel(run)), "sandboxes": [shape.sandbox(row) for row in rows]}
+
+    def push(run: str, body: bytes) -> JSONResponse:
+        try:
+            check_name(run)
+            found = parse(body)
+        except ConfigError as error:
+            raise HTTPException(400, error.problems[0]) from None
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        if found.records and not admitted(run):
+            raise HTTPException(429, TOO_MANY)
+        if found.records:
+            _store(store, run, found.records, clock.now())
+        refused = [{"line": number, "detail": why} for number, why in found.refused]
+        return JSONResponse({"taken": len(found.records), "refused": refused}, 207 if refused else 200)
+
+    documented = {"requestBody": {"content": {"application/json": _BODY, "application/x-ndjson": {}}}}
+
+    @api.post("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"], openapi_extra=documented)
+    async def pushed(run: str, request: Request) -> JSONResponse:
+        """Accepts records (JSON or NDJSON), idempotent by provider and id; bad lines are listed by number."""
+        return await asyncio.to_thread(push, run, await request.body())
+
+
+def _store(store: Store, run: str, records: list[Sandbox], now: float) -> None:
+    """Committed before it is acknowledged. Any `web` process may do it; the collecting one derives from the rows."""
+    known = store.sandboxes.get(run, [(record.provider, record.id) for record in records])
+    ingest = SandboxIngest(known, {run})
+    target = Target(PUSHED, run, PUSHED, "sandbox")
+    # One by one: a body may hold a sandbox's request and its end, and both count.
+    changed = [arrival.row for record in records for arrival in ingest.take(target, [record], (), {run}, now)]
+    store.write(Batch(run, sandboxes=changed))
+    # Who repeats himself pushes all the same: that keeps a run that nobody configured alive.
+    store.pushes.note(run, Pusher(PUSHED, "sandbox", INTERVAL_SECONDS, round(now * 1000)))

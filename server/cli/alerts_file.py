@@ -1,0 +1,256 @@
+"""The file of `rollscope alerts test`: promtool's unit test layout, read with limits, every mistake named.
+
+Source: prometheus docs/configuration/unit_testing_rules.md. Ours beside it: ``default_pack``, ``lifecycle``, ``run``.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from collectors.model import Labels, Lifecycle
+from server.alerts import series_notation
+from server.alerts.model import Rule
+from server.alerts.text import parse_duration
+from server.config.errors import ConfigError, Problems
+from server.query.names import parse_name
+
+LoadRules = Callable[[Mapping[str, Any], Problems], tuple[Rule, ...]]
+"""An ``[alerts]`` table -> its rules with the default pack; see `server.config.alerts.load_rules`."""
+
+MAX_BYTES = 4 << 20
+# A file's memory: two million values are 16 MB, and more than anybody writes by hand.
+MAX_VALUES = 2_000_000
+# Two weeks on the 5 s grid.
+MAX_EVALUATIONS = 250_000
+LIFECYCLES = get_args(Lifecycle)
+# promtool takes blanks between labels; inside of quotes they belong to the value.
+_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
+
+
+@dataclass(frozen=True, slots=True)
+class InputSeries:
+    """A series' name, labels, and one item per interval from 0 on."""
+
+    name: str
+    labels: Labels
+    items: list[series_notation.Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Alerts of one rule that must fire after the last evaluation at or before ``at`` (seconds from the start)."""
+
+    at: float
+    alertname: str
+    alerts: tuple[tuple[Mapping[str, str], Mapping[str, str] | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test. ``lifecycle``: (from when on, state), in order of time."""
+
+    name: str
+    run: str
+    interval: float
+    series: tuple[InputSeries, ...]
+    lifecycle: tuple[tuple[float, str], ...]
+    expected: tuple[Expectation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFile:
+    """A whole file with the rules it tests."""
+
+    rules: tuple[Rule, ...]
+    evaluation_interval: float
+    tests: tuple[Case, ...]
+
+
+def read(path: Path, load_rules: LoadRules) -> CaseFile:
+    """The file, checked.
+
+    Raises:
+        ConfigError: it cannot be read, is no YAML, or says something that is not of the layout.
+    """
+    problems = Problems()
+    raw = _yaml(path)
+    problems.unknown(raw, {"rule_files", "default_pack", "evaluation_interval", "tests"}, path.name)
+    rules = _rules(raw, path, load_rules, problems)
+    interval = _seconds(raw, "evaluation_interval", 5.0, problems, path.name)
+    reader = _Reader(problems, interval)
+    listed = problems.take(raw, "tests", list, [], path.name)
+    tests = tuple(reader.test(table, f"tests[{n}]") for n, table in enumerate(listed))
+    if not tests:
+        problems.add(f"{path.name}.tests", "names no test")
+    # Names are looked up only among rules that were all read: one broken rule would make its series unknown too.
+    if not problems.found:
+        _known_names(tests, rules, problems)
+    if problems.found:
+        raise ConfigError(problems.found)
+    return CaseFile(rules, interval, tests)
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        # One byte more than allowed is enough to know, whatever the size (or the device) behind the path.
+        with path.open("rb") as file:
+            body = file.read(MAX_BYTES + 1)
+        if len(body) > MAX_BYTES:
+            raise ConfigError([f"{path.name}: larger than {MAX_BYTES >> 20} MiB"])
+        raw = yaml.safe_load(body)
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror or type(error).__name__}"]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError([f"{path.name}: not YAML: {' '.join(str(error).split())[:200]}"]) from None
+    if not isinstance(raw, dict):
+        raise ConfigError([f"{path.name}: must be a table with the key tests"])
+    return {str(key): value for key, value in raw.items()}
+
+
+def _rules(raw: Mapping[str, Any], path: Path, load_rules: LoadRules, problems: Problems) -> tuple[Rule, ...]:
+    """Rules of every file together, as if they stood in one configuration."""
+    # Merged as tables, not as rules: a rule that changes one of the pack's must meet it.
+    alerts: dict[str, Any] = {"rule": [], "disable": []}
+    if not problems.take(raw, "default_pack", bool, True, path.name):
+        alerts["default_pack"] = False
+    for number, name in enumerate(problems.take(raw, "rule_files", list, [], path.name)):
+        table = _toml(path.parent / str(name), f"rule_files[{number}]", problems)
+        if "default_pack" in table:
+            alerts["default_pack"] = table["default_pack"]
+        for key in ("rule", "disable"):
+            alerts[key] += problems.take(table, key, list, [], f"{name}: alerts")
+    return load_rules(alerts, problems)
+
+
+def _toml(path: Path, where: str, problems: Problems) -> Mapping[str, Any]:
+    """A file's ``[alerts]`` table; a file of rules alone may write ``[[rule]]``, as the default pack does."""
+    try:
+        raw = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        problems.add(where, f"{path}: {error.strerror or type(error).__name__}")
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.add(where, f"{path.name}: not TOML: {error}")
+        return {}
+    alerts: Mapping[str, Any] = problems.take(raw, "alerts", dict, {}, path.name)
+    return {**alerts, "rule": [*alerts.get("rule", []), *raw["rule"]]} if isinstance(raw.get("rule"), list) else alerts
+
+
+def _known_names(tests: tuple[Case, ...], rules: tuple[Rule, ...], problems: Problems) -> None:
+    """A series no rule reads, or an expectation of no rule, is a typing error, and would test nothing."""
+    read_names = {condition.name for rule in rules for condition in rule.conditions}
+    names = {rule.name for rule in rules}
+    for number, test in enumerate(tests):
+        for series in test.series:
+            if series.name not in read_names:
+                problems.add(f"tests[{number}].input_series", f"no rule reads {series.name!r}")
+        for one in test.expected:
+            if one.alertname not in names:
+                problems.add(f"tests[{number}].alert_rule_test", f"there is no rule {one.alertname!r}")
+
+
+def _seconds(table: Mapping[str, Any], key: str, default: float, problems: Problems, where: str) -> float:
+    """A duration over zero."""
+    found = _time(table, key, default, problems, where)
+    if found <= 0:
+        problems.add(f"{where}.{key}", "must be longer than 0")
+    return found or default
+
+
+def _time(table: Mapping[str, Any], key: str, default: float, problems: Problems, where: str) -> float:
+    try:
+        return parse_duration(table.get(key, default))
+    except ValueError as error:
+        problems.add(f"{where}.{key}", str(error))
+        return default
+
+
+class _Reader:
+    """Reads the tests of one file; counts values over all of them."""
+
+    def __init__(self, problems: Problems, evaluation_interval: float) -> None:
+        self._problems = problems
+        self._evaluation_interval = evaluation_interval
+        self._room = MAX_VALUES
+
+    def _table(self, table: Any, known: set[str], where: str) -> dict[str, Any]:
+        if not isinstance(table, dict):
+            self._problems.add(where, f"must be a table with the keys {', '.join(sorted(known))}")
+            return {}
+        found = {str(key): value for key, value in table.items()}
+        self._problems.unknown(found, known, where)
+        return found
+
+    def _list(self, table: Mapping[str, Any], key: str, where: str) -> list[Any]:
+        found: list[Any] = self._problems.take(table, key, list, [], where)
+        return found
+
+    def test(self, raw: Any, where: str) -> Case:
+        keys = {"name", "run", "interval", "lifecycle", "input_series", "alert_rule_test"}
+        table = self._table(raw, keys, where)
+        return Case(
+            name=str(table.get("name", where)),
+            run=str(table.get("run", "test")),
+            interval=_seconds(table, "interval", self._evaluation_interval, self._problems, where),
+            series=tuple(
+                self._series(one, f"{where}.input_series[{n}]")
+                for n, one in enumerate(self._list(table, "input_series", where))
+            ),
+            lifecycle=self._lifecycle(table.get("lifecycle", "running"), f"{where}.lifecycle"),
+            expected=tuple(
+                self._expectation(one, f"{where}.alert_rule_test[{n}]")
+                for n, one in enumerate(self._list(table, "alert_rule_test", where))
+            ),
+        )
+
+    def _series(self, raw: Any, where: str) -> InputSeries:
+        table = self._table(raw, {"series", "values"}, where)
+        try:
+            name, labels = parse_name(_SPACE.sub(lambda found: found[1] or "", str(table.get("series", ""))))
+            items = series_notation.parse(str(table.get("values", ""))) if self._room > 0 else []
+        except ValueError as error:
+            self._problems.add(where, str(error))
+            return InputSeries("", (), [])
+        # A YAML alias may name one series a million times: beyond the limit nothing is parsed any more.
+        self._room -= len(items)
+        if self._room <= 0:
+            self._problems.add(where, f"more than {MAX_VALUES:,} values in one file")
+        return InputSeries(name, labels, items)
+
+    def _lifecycle(self, raw: Any, where: str) -> tuple[tuple[float, str], ...]:
+        listed = raw if isinstance(raw, list) else [{"at": 0, "state": raw}]
+        found = []
+        for number, one in enumerate(listed):
+            table = self._table(one, {"at", "state"}, f"{where}[{number}]")
+            if table.get("state") not in LIFECYCLES:
+                self._problems.add(f"{where}[{number}].state", f"must be one of {', '.join(LIFECYCLES)}")
+            at = _time(table, "at", 0.0, self._problems, f"{where}[{number}]")
+            found.append((at, str(table.get("state"))))
+        return tuple(sorted(found, key=lambda pair: pair[0]))
+
+    def _expectation(self, raw: Any, where: str) -> Expectation:
+        table = self._table(raw, {"eval_time", "alertname", "exp_alerts"}, where)
+        at = _time(table, "eval_time", 0.0, self._problems, where)
+        if at / self._evaluation_interval > MAX_EVALUATIONS:
+            self._problems.add(f"{where}.eval_time", f"is more than {MAX_EVALUATIONS:,} evaluations away")
+        alerts = self._list(table, "exp_alerts", where) if table.get("exp_alerts") is not None else []
+        found = tuple(self._alert(one, f"{where}.exp_alerts[{n}]") for n, one in enumerate(alerts))
+        return Expectation(at, str(table.get("alertname", "")), found)
+
+    def _alert(self, raw: Any, where: str) -> tuple[Mapping[str, str], Mapping[str, str] | None]:
+        table = self._table(raw, {"exp_labels", "exp_annotations"}, where)
+        texts = self._texts(table.get("exp_annotations"), f"{where}.exp_annotations")
+        return self._texts(table.get("exp_labels"), f"{where}.exp_labels") or {}, texts
+
+    def _texts(self, raw: Any, where: str) -> dict[str, str] | None:
+        if raw is None:
+            return None
+        if not isinstance(raw, dict):
+            self._problems.add(where, "must be a table of texts")
+            return None
+        return {str(key): str(value) for key, value in raw.items()}

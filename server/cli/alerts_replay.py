@@ -1,0 +1,327 @@
+"""`rollscope alerts test --replay RUN`: which rules would have fired on a stored run, when, and for how long.
+
+The same state machine on stored points, hour by hour. What a store does not keep is said, not guessed: the lifecycle
+over time (a run counts as running from its first step to its last datum), totals of our own counters, and metrics
+that come with steps.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import collectors
+from server import signals
+from server.alerts.inputs import TARGET_UP
+from server.alerts.model import Alert, Condition, Rule
+from server.alerts.rules import Evaluator
+from server.alerts.text import duration, expression, formatted, unit_of, utc
+from server.cli.alerts_frames import ENDED, HistoryFrame, Track
+from server.config.errors import ConfigError
+from server.signals import Counter, Signal
+from server.signals._steps import stale_seconds
+from server.store.types import PointState, TargetRow
+
+if TYPE_CHECKING:
+    from server.store import Store
+
+# As in the live driver: five seconds, but a minute for what is longer than a day.
+TICK_SECONDS, OLD_TICK_SECONDS, OLD_SECONDS = 5.0, 60.0, 86_400.0
+# Memory follows what is loaded at a time, not the run: an hour of few series, minutes of many (10,000 series bring
+# 7 million samples an hour, 100 bytes each).
+CHUNK_SECONDS, CHUNK_SHORTEST, CHUNK_SERIES = 3600.0, 300.0, 500
+LOOK_BACK_SECONDS = 3600.0
+# As in the live driver: three of a target's reports, at least 15 s.
+CARRIED_REPORTS, CARRIED_SECONDS = 3, 15.0
+UP, STEP_SECONDS = "up", "trainer_step_seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One time a rule would have fired. ``ended_at`` None: it still fires at the end. ``peak``: its worst value."""
+
+    rule: str
+    severity: str
+    labels: Mapping[str, str]
+    active_at: float
+    fired_at: float
+    ended_at: float | None
+    seconds: float
+    peak: float | None
+    unit: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What would have been. ``never``: rule -> why it could not fire on this run; ``errors``: rule -> what failed."""
+
+    run: str
+    start: float
+    end: float
+    every: float
+    running_since: float
+    episodes: list[Episode]
+    never: Mapping[str, str]
+    quiet: list[str]
+    errors: Mapping[str, str]
+
+
+def run(
+    store: "Store", run: str, rules: Sequence[Rule], start: float | None = None, end: float | None = None
+) -> Replay:
+    """Evaluate the rules over a stored run; ``start`` and ``end`` (epoch seconds) narrow it.
+
+    Raises:
+        ConfigError: no such run, or nothing of it in that time.
+    """
+    row = store.run(run)
+    if row is None:
+        raise ConfigError([f"alerts test: no run named {run!r}"])
+    first, last = (row.first_ts or 0) / 1000, (row.last_ts or 0) / 1000
+    begin, stop = max(first, start or first), min(last, end or last)
+    if row.first_ts is None or begin > stop:
+        raise ConfigError([f"alerts test: run {run!r} has no data in that time"])
+    every = TICK_SECONDS if stop - begin <= OLD_SECONDS else OLD_TICK_SECONDS
+    since = _first_step(store, run)
+    history, evaluator, record = _History(store, run, rules), Evaluator(rules, run), _Record(rules)
+    for now in _grid(begin, stop, every):
+        history.reach(now)
+        lifecycle = "starting" if since is not None and now < since else "running"
+        changed = evaluator.evaluate(HistoryFrame(now, run, lifecycle, history.tracks))
+        record.note(now, changed, evaluator)
+    never = {rule.name: why for rule in rules if (why := history.why_never(rule))}
+    episodes = record.episodes(stop)
+    fired = {episode.rule for episode in episodes}
+    quiet = [rule.name for rule in rules if rule.name not in fired and rule.name not in never]
+    return Replay(run, begin, stop, every, first if since is None else since, episodes, never, quiet, record.errors)
+
+
+def _grid(begin: float, stop: float, every: float) -> Iterator[float]:
+    """Instants of the tick grid; the last one is the first at or after the end, which sees all of it."""
+    number, last = math.ceil(begin / every), math.ceil(stop / every)
+    return (n * every for n in range(number, last + 1))
+
+
+def _first_step(store: "Store", run: str) -> float | None:
+    """Event time of the first step of any axis; None without a trainer."""
+    for life in range(store.incarnation(run) + 1):
+        newest = store.steps(run, last=1, incarnation=life)
+        if newest:
+            return min(_first_of(store, run, row.axis, life, row.step) for row in newest)
+    return None
+
+
+def _first_of(store: "Store", run: str, axis: str, life: int, newest: int) -> float:
+    """Found by halving: the store pages backwards only, and a long run has a million steps."""
+    low, high = -1, newest
+    while low < high:
+        middle = (low + high) // 2
+        found = store.steps(run, axis, 1, before=middle + 1, incarnation=life)
+        low, high = (low, found[0].step) if found else (middle + 1, high)
+    return store.steps(run, axis, 1, before=high + 1, incarnation=life)[0].ts / 1000
+
+
+class _History:
+    """The series that the rules name, loaded by the hour; what no window needs any more is dropped."""
+
+    def __init__(self, store: "Store", run: str, rules: Sequence[Rule]) -> None:
+        self._store, self._run = store, run
+        conditions = [condition for rule in rules for condition in rule.conditions]
+        self._window = max((condition.window for condition in conditions), default=0.0)
+        self._names = {c.name for c in conditions if c.source == "signal"} | {STEP_SECONDS}
+        self._metrics = {c.name for c in conditions if c.source == "metric"} | {UP}
+        self._targets = {row.name: row for _, row in store.targets(run)}
+        self._by_source: dict[tuple[str, str], list[Track]] = {}
+        self._signals: dict[int, tuple[str, Track]] = {}
+        self._raw: dict[int, Track] = {}
+        self._ups: dict[str, Track] = {}
+        self._health_of: dict[int, Track] = {}
+        self._stepped: list[Track] = []
+        self._loaded: float | None = None
+        self._make_tracks()
+        series = max(1, len(self._raw) + len(self._signals))
+        self._chunk = min(CHUNK_SECONDS, max(CHUNK_SHORTEST, CHUNK_SECONDS * CHUNK_SERIES / series))
+
+    def _make_tracks(self) -> None:
+        by_step = {item.name for item in signals.load() if isinstance(item, Signal) and item.cadence == "step"}
+        for number, key in self._store.series(self._run):
+            if key.target == "" and key.metric in self._names:
+                track = Track(key.labels, silent=lambda _: "no step for a long time")
+                self._signals[number] = (key.metric, track)
+                self._by_source.setdefault(("signal", key.metric), []).append(track)
+                if key.metric in by_step:
+                    self._stepped.append(track)
+            elif key.target and not key.axis and key.metric in self._metrics:
+                labels = tuple(sorted((*key.labels, ("target", key.target))))
+                track = self._raw[number] = Track(labels, self._carry(key.target), self._silent(key.target))
+                self._by_source.setdefault(("metric", key.metric), []).append(track)
+                if key.metric == UP:
+                    self._health(number, key.target)
+
+    def _health(self, number: int, target: str) -> None:
+        """`up` as the rules' `target_up`: it holds until the next scrape, like the row on the target list."""
+        row = self._targets.get(target)
+        track = Track((("kind", row.collector if row else ""), ("target", target)))
+        self._ups[target] = self._health_of[number] = track
+        for source in ("signal", "metric"):
+            self._by_source.setdefault((source, TARGET_UP), []).append(track)
+
+    def _carry(self, target: str) -> float:
+        row: TargetRow | None = self._targets.get(target)
+        if row is None:
+            return CARRIED_SECONDS
+        collector = collectors.load().get(row.collector)
+        report = max(row.interval_seconds, collector.report_seconds if collector else TICK_SECONDS)
+        return max(CARRIED_SECONDS, CARRIED_REPORTS * report)
+
+    def _silent(self, target: str) -> "_Silent":
+        return _Silent(target, self._ups)
+
+    def reach(self, now: float) -> None:
+        """Have everything up to `now`."""
+        if self._loaded is None:
+            self._loaded = now - LOOK_BACK_SECONDS - self._window  # what holds at the beginning
+        while self._loaded <= now:
+            until = self._loaded + self._chunk
+            self._load(round(self._loaded * 1000), round(until * 1000))
+            self._loaded = until
+            for track in self._all():
+                track.forget(min(now, until) - self._window)
+        # How long a step's numbers stand depends on how long steps take, as of now.
+        steps = [track.at(now)[0] for track in self._by_source.get(("signal", STEP_SECONDS), ())]
+        limit = stale_seconds(value for value in steps if value is not None and value == value)
+        for track in self._stepped:
+            track.carry = limit
+
+    def _all(self) -> Iterator[Track]:
+        yield from self._raw.values()
+        yield from self._health_of.values()
+        yield from (track for _, track in self._signals.values())
+
+    def _load(self, start: int, end: int) -> None:
+        points = self._store.points(list(self._signals), start, end)
+        valued = {
+            (self._signals[number][0], ts) for number, rows in points.items() for ts, v, _ in rows if v is not None
+        }
+        for number, rows in points.items():
+            name, track = self._signals[number]
+            for ts, value, state in rows:
+                # An answer that names others but not this series: it ended. An answer without any value: a gap.
+                over = state == PointState.NOT_APPLICABLE or (name, ts) in valued
+                track.add(ts / 1000, value if value is not None else ENDED if over else math.nan)
+        for number, _, samples in self._store.window(self._run, self._metrics, start, end):
+            for track in (one[number] for one in (self._raw, self._health_of) if number in one):
+                for ts, value in samples:
+                    track.add(ts / 1000, value)
+
+    def tracks(self, condition: Condition) -> Sequence[Track] | None:
+        """The series of a condition; totals of our own counters have no past in the store."""
+        if condition.name in _COUNTERS and condition.source == "signal":
+            return None
+        return self._by_source.get((condition.source, condition.name))
+
+    def why_never(self, rule: Rule) -> str:
+        """Why no alert of this rule was possible, or ""."""
+        for condition in rule.conditions:
+            if condition.kind != "absence" and self.tracks(condition) is None:
+                if condition.source == "signal" and condition.name in _COUNTERS:
+                    return f"the store keeps no past of the counter {condition.name}"
+                return f"nothing is stored of the {condition.source} {condition.name}"
+        return ""
+
+
+_COUNTERS = frozenset(item.name for item in signals.load() if isinstance(item, Counter))
+
+
+@dataclass(frozen=True, slots=True)
+class _Silent:
+    """Whether a target's silent series ended (it answers without it) or is unknown (it does not answer)."""
+
+    target: str
+    ups: Mapping[str, Track]
+
+    def __call__(self, now: float) -> str:
+        up = self.ups.get(self.target)
+        return "" if up is None or up.at(now)[0] != 0 else f"target {self.target} does not answer"
+
+
+@dataclass(slots=True)
+class _Record:
+    """Collects episodes as they end, and the peak of those that go on."""
+
+    rules: Sequence[Rule]
+    errors: dict[str, str] = field(default_factory=dict)
+    _rules: dict[str, Rule] = field(init=False)
+    _open: dict[tuple[str, float], tuple[Alert, float | None]] = field(default_factory=dict)
+    _done: list[Episode] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._rules = {rule.name: rule for rule in self.rules}
+
+    def note(self, now: float, changed: Sequence[Alert], evaluator: Evaluator) -> None:
+        for name, why in evaluator.errors.items():
+            self.errors.setdefault(name, f"{utc(now)}: {why}")
+        for alert in changed:
+            if alert.state == "resolved":
+                _, peak = self._open.pop((alert.fingerprint, alert.active_at))
+                self._done.append(self._episode(alert, peak, now))
+        for alert in evaluator.firing:
+            key = (alert.fingerprint, alert.active_at)
+            _, peak = self._open.get(key, (alert, None))
+            self._open[key] = (alert, _worse(self._rules[alert.rule].condition, peak, alert.value))
+
+    def episodes(self, end: float) -> list[Episode]:
+        """All of them in order of firing; those that go on as of `end`."""
+        # What goes on is measured to the end of the data, not to now: nobody knows what came after.
+        going_on = [self._episode(alert, peak, end) for alert, peak in self._open.values()]
+        return sorted([*self._done, *going_on], key=lambda one: (one.fired_at, one.rule, sorted(one.labels.items())))
+
+    def _episode(self, alert: Alert, peak: float | None, now: float) -> Episode:
+        rule, fired = self._rules[alert.rule], alert.fired_at or alert.active_at
+        series = {name: value for name, value in alert.labels if name not in ("alertname", "run", "severity", "class")}
+        return Episode(
+            rule.name, rule.severity, series, alert.active_at, fired, alert.resolved_at, max(0.0, now - fired), peak,
+            unit_of(rule.condition), alert.reason,
+        )  # fmt: skip
+
+
+def _worse(condition: Condition, peak: float | None, value: float | None) -> float | None:
+    """The value further beyond the threshold; where there is no direction, the newest."""
+    if peak is None or value is None or condition.op in ("==", "!="):
+        return peak if value is None else value
+    return max(peak, value) if condition.op in (">", ">=") else min(peak, value)
+
+
+def text(replay: Replay, rules: Sequence[Rule]) -> str:
+    """A table for the terminal."""
+    span = f"{utc(replay.start)} to {utc(replay.end)} ({duration(round(replay.end - replay.start))})"
+    lines = [
+        f"run {replay.run}: {span}, every {duration(replay.every)}",
+        f"  taken as running from {utc(replay.running_since)} on: the store does not keep the lifecycle over time",
+        "would have fired:" if replay.episodes else "nothing would have fired",
+    ]
+    expressions = {rule.name: expression(rule) for rule in rules}
+    lines += [f"  {row}" for episode in replay.episodes for row in _rows(episode, expressions)]
+    if replay.never:
+        lines += ["never could:", *(f"  {name}: {why}" for name, why in replay.never.items())]
+    if replay.errors:
+        lines += ["failed:", *(f"  {name}: {why}" for name, why in replay.errors.items())]
+    if replay.quiet:
+        lines += ["stayed quiet:", *(f"  {name}: {expressions[name]}" for name in replay.quiet)]
+    return "\n".join(lines)
+
+
+def _rows(episode: Episode, expressions: Mapping[str, str]) -> Iterator[str]:
+    labels = ",".join(f'{name}="{value}"' for name, value in sorted(episode.labels.items()))
+    how_long = f"for {duration(round(episode.seconds))}" + ("" if episode.ended_at else " (still firing at the end)")
+    peak = "" if episode.peak is None else f", peak {formatted(episode.peak, episode.unit)}"
+    yield f"{utc(episode.fired_at)}  {episode.rule}{{{labels}}} ({episode.severity}) {how_long}{peak}"
+    ended = f"; ended: {episode.reason}" if episode.ended_at and episode.reason else ""
+    yield f"    {expressions[episode.rule]}; true since {utc(episode.active_at)}{ended}"
+
+
+def dump(replay: Replay) -> str:
+    """The same as JSON; times are epoch seconds."""
+    return json.dumps(asdict(replay), indent=2)

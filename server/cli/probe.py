@@ -1,0 +1,225 @@
+"""One look at a target, for `check` and for the first lines of `watch`: what it is, and what it says."""
+
+import asyncio
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import collectors
+from collectors.model import Event, Limits, Reading, Rollout, Sample, Target
+from server.config.facts import believed
+from server.push.readings import Outcome
+from server.query.names import mode_words
+from server.scrape.target_reader import TargetReader
+from server.targets.discovery.roster import Roster
+from server.targets.resolve import Attached, detect_listed
+
+# A history of months has more; its beginning says whose it is, and the newest step is what `watch` is for.
+MAX_CALLS = 40
+KEPT_SAMPLES, KEPT_ROLLOUTS = 200_000, 20_000
+# A list may name thousands of engines, and each read holds a connection and a page.
+AT_ONCE = 64
+# Of a list's targets a person reads the first few.
+SHOWN = 3
+# A page of gauges that are shown once per report is blank in between: one look more before it is called empty.
+PAUSE_SECONDS = 3.0
+# The first lines of `watch` must not wait for a long history.
+FIRST = Limits(tail_bytes=1 << 20, tail_rows=400)
+
+
+# How long a read of a file may take before a line says that it goes on, and between two such lines.
+SLOW_SECONDS = 5.0
+
+Say = Callable[[str], None]
+
+
+def print_slow(line: str) -> None:
+    """Prints a line of progress where it cannot be taken for the answer."""
+    sys.stderr.write(f"{line}\n")
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a target answered. ``error``: why it did not; "" when it is up."""
+
+    target: Target
+    error: str = ""
+    seconds: float = 0.0
+    more: bool = False
+    reader: str = ""
+    facts: dict[str, str | float] = field(default_factory=dict)
+    count: int = 0
+    records: int = 0
+    metrics: set[str] = field(default_factory=set)
+    samples: list[Sample] = field(default_factory=list)
+    rollouts: list[Rollout] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    unmapped: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    dropped: int = 0
+    why_dropped: str = ""
+    gaps: tuple[str, ...] = ()
+    unseen: list[str] = field(default_factory=list)
+
+    @property
+    def up(self) -> bool:
+        return not self.error
+
+    def take(self, reading: Reading, seconds: float) -> None:
+        self.facts.update(believed(reading.facts, {}))
+        self.count += len(reading.samples)
+        self.records += len(reading.rollouts)
+        self.metrics |= {sample.metric for sample in reading.samples}
+        # Windows are over the last steps: of a long history only its end is kept.
+        self.samples = [*self.samples, *reading.samples][-KEPT_SAMPLES:]
+        self.rollouts = [*self.rollouts, *reading.rollouts][-KEPT_ROLLOUTS:]
+        self.events = [*self.events, *reading.events][-KEPT_ROLLOUTS:]
+        self.unmapped.update(reading.unmapped)
+        self.dropped, self.why_dropped = self.dropped + reading.dropped, self.why_dropped or reading.why_dropped
+        self.gaps = tuple(dict.fromkeys((*self.gaps, *reading.gaps)))
+        self.origins = {**reading.origins, **self.origins}
+        self.reader, self.more, self.seconds = reading.reader or self.reader, reading.more, self.seconds + seconds
+
+    def identity(self) -> dict[str, str]:
+        """Framework, version, mode, run and reader, as far as they are told; a trainer's mode also where it is not."""
+        facts = {key: str(self.facts.get(key, "")) for key in ("framework", "framework_version", "mode", "run_name")}
+        mode = facts["mode"] or ("unknown" if self.target.actor == "trainer" else "")
+        told = {"framework": facts["framework"], "version": facts["framework_version"], "mode": mode}
+        told |= {"run": facts["run_name"], "reader": self.reader}
+        return {key: value for key, value in told.items() if value}
+
+
+def look(
+    targets: Sequence[Target], now: float, limits: Limits | None = None, calls: int = MAX_CALLS, say: Say = print_slow
+) -> list[Seen]:
+    """Read each target from its beginning, all of it within ``calls`` reads. Nothing is stored.
+
+    A page has a time limit, a file has none: what is read of it depends on its size alone, on a slow machine too.
+
+    Args:
+        say: called every `SLOW_SECONDS` with a line while a file is read.
+    """
+    return asyncio.run(_all(targets, now, limits or Limits(), calls, say))
+
+
+async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int, say: Say) -> list[Seen]:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(target: Target) -> Seen:
+        async with room:
+            return await _look(target, now, limits, calls, say)
+
+    pages = [target for target in targets if not target.path]
+    found = dict(zip((id(target) for target in pages), await asyncio.gather(*map(one, pages)), strict=True))
+    # Files come after the pages and one by one: parsing them would use up the time of the pages.
+    for target in targets:
+        if target.path:
+            found[id(target)] = await one(target)
+    return [found[id(target)] for target in targets]
+
+
+async def _look(target: Target, now: float, limits: Limits, calls: int, say: Say) -> Seen:
+    seen = Seen(target)
+    limits = replace(limits, timeout_seconds=math.inf) if target.path else limits
+    reader = TargetReader(target, collectors.load()[target.collector], limits=limits)
+    for call in range(calls):
+        outcome = await _read(reader, now, seen, say)
+        if outcome.reading is None:
+            seen.error = str(outcome.error)
+            break
+        reader.committed(outcome)
+        seen.take(outcome.reading, outcome.seconds)
+        if not seen.more:
+            if call > 0 or calls == 1 or not _is_blank(seen):
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
+    await reader.close()
+    return seen
+
+
+async def _read(reader: TargetReader, now: float, seen: Seen, say: Say) -> Outcome:
+    """One read. While a file is read a line says so: it may be long, and its file system may hang."""
+    if not reader.target.path:
+        return await reader.read(now)
+    task = asyncio.create_task(reader.read(now))
+    while not (await asyncio.wait({task}, timeout=SLOW_SECONDS))[0]:
+        say(f"reading {seen.target.path} ({seen.target.collector}): {seen.count + seen.records} records so far")
+    return task.result()
+
+
+def _is_blank(seen: Seen) -> bool:
+    """A trainer's page without a number: between two reports, perhaps."""
+    return seen.count == 0 and bool(seen.target.url) and seen.target.actor == "trainer"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What one list gives. ``names``: of its targets; ``unknown``: name -> why it is not known what that is."""
+
+    name: str
+    kind: str
+    error: str
+    note: str
+    names: tuple[str, ...]
+    unknown: Mapping[str, str]
+
+    @property
+    def fine(self) -> bool:
+        return not self.error and not self.unknown
+
+    def words(self) -> str:
+        """In one line: ``discovery engines (file_sd): 12 targets``."""
+        count = f"{len(self.names)} target{'' if len(self.names) == 1 else 's'}"
+        silent = [f"{name}: {why}" for name, why in self.unknown.items()]
+        more = f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else ""
+        told = (self.error, self.note, f"not known what they are: {'; '.join(silent[:SHOWN])}{more}" if silent else "")
+        return ", ".join([f"discovery {self.name} ({self.kind}): {count}", *filter(None, told)])
+
+
+def listed(run: Attached, now: float, limits: Limits | None = None) -> tuple[list[Listed], list[Target]]:
+    """Ask every list of a run once, and each page what it is: what they give, and the targets that can be read."""
+    return asyncio.run(_listed(run, now, limits or Limits())) if run.discover else ([], [])
+
+
+async def _listed(run: Attached, now: float, limits: Limits) -> tuple[list[Listed], list[Target]]:
+    names = {target.name for target in run.targets}
+    roster = Roster(
+        run.name, run.discover, detect_listed, by_hand=run.targets, taken=names.__contains__, limits=limits
+    )  # fmt: skip
+    change = await roster.look(now, patient=True)
+    unknown = {held.name: (held.source, error) for held, _, error in roster.unknown()}
+    found = [
+        Listed(
+            source.name, source.settings.kind, roster.error(source), roster.note(source),
+            tuple(held.name for held in roster.held.values() if held.source is source),
+            {name: error for name, (of, error) in unknown.items() if of is source},
+        )
+        for source in roster.sources
+    ]  # fmt: skip
+    await roster.close()
+    return found, list(change.come.values())
+
+
+def introduce(run: Attached, now: float) -> Iterator[str]:
+    """A line for each list and target: what it gives, what it was taken for, and by what log."""
+    yield from run.notes
+    lists, more = listed(run, now)
+    yield from (one.words() for one in lists)
+    targets = [*run.targets, *more[:SHOWN]]
+    if len(more) > SHOWN:
+        yield f"{len(more) - SHOWN} of them are not shown here"
+    for seen in look(targets, now, FIRST, calls=1):
+        told = "; ".join((words(seen), *seen.gaps)) if seen.up else f"DOWN, {seen.error}"
+        yield f"{seen.target.name} ({seen.target.collector}): {told}"
+
+
+def words(seen: Seen) -> str:
+    """What it is, in one line: ``trl 1.16.0, mode async, run grpo-tiny, read from trackio async-grpo.db``."""
+    told = seen.identity()
+    checked = f"(checked against {collectors.load()[seen.target.collector].versions})"
+    name = f"{told.get('framework', seen.target.collector)} {told.get('version', checked)}"
+    if "mode" in told:
+        told["mode"] = mode_words(told["mode"], seen.facts)
+    named = {"mode": "mode", "run": "run", "reader": "read from"}
+    return ", ".join([name, *(f"{word} {told[key]}" for key, word in named.items() if key in told)])

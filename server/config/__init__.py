@@ -1,0 +1,1 @@
+"""TOML and environment to settings; every configuration error at once."""

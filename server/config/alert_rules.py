@@ -1,0 +1,263 @@
+"""One rule's TOML table -> `Rule`: every key checked, every mistake named with its fix.
+
+The kinds of conditions differ in how they are written, not in what is evaluated: each becomes a comparison of a
+named series with a number.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from collectors.catalog import METRICS
+from collectors.model import Labels
+from server import matchers, signals
+from server.alerts import text
+from server.alerts.inputs import TARGET_UP
+from server.alerts.model import CLASSES, Condition, Operator, Rule
+from server.config.errors import Problems
+from server.matchers import Matcher
+from server.notify.model import SEVERITIES
+from server.verdict.model import OUTCOMES
+
+COMPARISONS: Mapping[str, Operator] = {
+    "above": ">", "at_least": ">=", "below": "<", "at_most": "<=", "equals": "==", "not_equals": "!=",
+}  # fmt: skip
+SOURCES = ("signal", "metric", "drift", "verdict", "forecast", "burn_usd")
+CONDITION_KEYS = frozenset(
+    {*SOURCES, *COMPARISONS, "match", "recover", "increase_over", "factor", "within", "over", "absent"}
+)
+RULE_KEYS = CONDITION_KEYS | {
+    "name", "for", "keep_firing_for", "severity", "class", "labels", "annotations", "no_data", "no_data_after",
+    "lifecycle", "also", "promql",
+}  # fmt: skip
+LIFECYCLES = ("starting", "running", "paused", "finished", "crashed")
+# Receivers key alerts by these: a rule's own label must not take their place.
+RESERVED = frozenset({"alertname", "run", "severity", "class"})
+HEALTH = frozenset({"up", "scrape_duration_seconds", "scrape_samples_scraped"})
+# A metric's samples are kept for five minutes; a counter of ours has a longer memory.
+METRIC_WINDOW = 300.0
+# Names of the pack's rules, for a hint; filled by who reads the pack.
+PACK_NAMES: list[str] = []
+DEFAULT_NO_DATA_AFTER = 300.0
+
+
+def known_signals() -> frozenset[str]:
+    """Every name a rule may use as a signal."""
+    return frozenset(item.name for item in signals.load()) | {TARGET_UP}
+
+
+def parse(table: Mapping[str, Any], problems: Problems, where: str, *, builtin: bool = False) -> Rule | None:
+    """A rule, or None when something is wrong with it (which is then in ``problems``)."""
+    before = len(problems.found)
+    problems.unknown(table, set(RULE_KEYS), where)
+    name = problems.take(table, "name", str, "", where)
+    if not name:
+        problems.add(f"{where}.name", "is missing")
+    _check_promql(table, problems, where)
+    rule = Rule(
+        name=name,
+        condition=_condition(table, problems, where),
+        also=tuple(_also(table, problems, where)),
+        for_seconds=seconds(table, "for", 0.0, problems, where),
+        keep_firing_seconds=seconds(table, "keep_firing_for", 0.0, problems, where),
+        severity=_choice(table, "severity", SEVERITIES, "warning", problems, where),
+        class_=_choice(table, "class", CLASSES, "tuning", problems, where),
+        labels=_labels(table, problems, where),
+        annotations=_annotations(table, problems, where),
+        no_data=_choice(table, "no_data", ("hold", "alert", "ok"), "hold", problems, where),  # type: ignore[arg-type]
+        no_data_after=seconds(table, "no_data_after", DEFAULT_NO_DATA_AFTER, problems, where),
+        lifecycle=frozenset(_lifecycle(table, problems, where)),
+        builtin=builtin,
+        promql=problems.take(table, "promql", str, "", where),
+    )
+    return rule if len(problems.found) == before else None
+
+
+def seconds(table: Mapping[str, Any], key: str, default: float, problems: Problems, where: str) -> float:
+    """A duration: "5m", "1h30m" or a number of seconds."""
+    try:
+        return text.parse_duration(table[key]) if key in table else default
+    except ValueError as error:
+        problems.add(f"{where}.{key}", str(error))
+        return default
+
+
+def match_list(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> tuple[Matcher, ...]:
+    """Matchers as strings, each checked."""
+    found = []
+    for index, item in enumerate(problems.take(table, key, list, [], where)):
+        try:
+            found.append(matchers.parse(str(item)))
+        except ValueError as error:
+            problems.add(f"{where}.{key}[{index}]", str(error))
+    return tuple(found)
+
+
+# ---- conditions
+
+
+def _also(table: Mapping[str, Any], problems: Problems, where: str) -> Iterable[Condition]:
+    for index, one in enumerate(problems.take(table, "also", list, [], where)):
+        place = f"{where}.also[{index}]"
+        if isinstance(one, dict):
+            problems.unknown(one, set(CONDITION_KEYS), place)
+            yield _condition(one, problems, place)
+        else:
+            problems.add(place, 'must be a table such as { metric = "generator_requests_running", above = 0 }')
+
+
+def _condition(table: Mapping[str, Any], problems: Problems, where: str) -> Condition:
+    given = [key for key in SOURCES if key in table]
+    if len(given) != 1:
+        problems.add(
+            where, f"needs exactly one of {', '.join(SOURCES)}" + (f", has {' and '.join(given)}" if given else "")
+        )
+        return Condition("threshold", "signal", "")
+    match = match_list(table, "match", problems, where)
+    build = {"drift": _drift, "verdict": _verdict, "forecast": _forecast, "burn_usd": _burn}.get(given[0], _plain)
+    condition = build(table, match, problems, where)
+    _check_name(condition, problems, f"{where}.{given[0]}")
+    return condition
+
+
+def _meant(table: Mapping[str, Any]) -> str:
+    """A rule without a source may be a pack rule's name, misspelt."""
+    near = difflib.get_close_matches(str(table.get("name", "")), PACK_NAMES, 1)
+    return f"; or did you mean the pack's {near[0]}?" if near else ""
+
+
+def _plain(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
+    """A threshold on a signal or metric, or its absence."""
+    source = "signal" if "signal" in table else "metric"
+    name = problems.take(table, source, str, "", where)
+    if problems.take(table, "absent", bool, False, where):
+        if any(key in table for key in COMPARISONS):
+            problems.add(where, "absent stands alone: what is not there cannot be compared")
+        return Condition("absence", source, name, matchers=match)  # type: ignore[arg-type]
+    op, level = _comparison(table, problems, where)
+    window = seconds(table, "increase_over", 0.0, problems, where)
+    if source == "metric" and window > METRIC_WINDOW:
+        problems.add(f"{where}.increase_over", f"a metric's samples are kept for {METRIC_WINDOW:.0f} s; use a signal")
+    of = "increase" if window > 0 else "value"
+    recover = _recover(table, op, level, problems, where)
+    return Condition("threshold", source, name, op, level, recover, match, of, window)  # type: ignore[arg-type]
+
+
+def _drift(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
+    """A signal's factor against the run's own first steps."""
+    name = problems.take(table, "drift", str, "", where)
+    factor = _number(table, "factor", problems, where)
+    recover = _recover(table, ">", factor, problems, where)
+    return Condition("drift", "signal", f"{name}_drift_ratio", ">", factor, recover, match)
+
+
+def _verdict(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
+    """The verdict is one of these."""
+    outcomes = problems.take(table, "verdict", list, [], where)
+    wrong = [one for one in outcomes if not isinstance(one, str) or not one.isidentifier()]
+    if wrong or not outcomes:
+        problems.add(f"{where}.verdict", 'must be a list of outcomes such as ["generator_bound", "sandbox_bound"]')
+        return Condition("verdict", "signal", "bottleneck")
+    for strange in [one for one in outcomes if one not in OUTCOMES]:
+        near = difflib.get_close_matches(strange, OUTCOMES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(OUTCOMES)}"
+        problems.add(f"{where}.verdict", f"no outcome is named {strange!r}; {hint}")
+    is_one = Matcher("verdict", "=~", "|".join(outcomes))
+    return Condition("verdict", "signal", "bottleneck", "==", 1.0, None, (is_one, *match))
+
+
+def _forecast(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
+    """A signal will cross its limit within a time."""
+    name = problems.take(table, "forecast", str, "", where)
+    within = seconds(table, "within", 0.0, problems, where)
+    if within <= 0:
+        problems.add(f"{where}.within", 'is missing: how far ahead, such as "6h"')
+    return Condition("forecast", "signal", f"{name}_forecast_seconds", "<", within, None, match)
+
+
+def _burn(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
+    """So many dollars of idle time within a window."""
+    dollars = _number(table, "burn_usd", problems, where)
+    window = seconds(table, "over", 3600.0, problems, where)
+    return Condition("burn", "signal", "idle_usd_total", ">", dollars, None, match, "increase", window)
+
+
+def _check_promql(table: Mapping[str, Any], problems: Problems, where: str) -> None:
+    """One broken expression makes Prometheus refuse the whole exported file; mostly it is a bracket."""
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", str(table.get("promql", "")))
+    open_ = [bare.count(char) for char in "({["]
+    if open_ != [bare.count(char) for char in ")}]"] or '"' in bare or "{{" in bare:
+        problems.add(f"{where}.promql", "its brackets or quotes do not match")
+
+
+def _check_name(condition: Condition, problems: Problems, where: str) -> None:
+    known = known_signals() if condition.source == "signal" else METRICS.keys() | HEALTH
+    if condition.name in known or not condition.name:
+        return
+    near = difflib.get_close_matches(condition.name, known, 2)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    problems.add(where, f"no {condition.source} is named {condition.name!r}{hint}")
+
+
+def _comparison(table: Mapping[str, Any], problems: Problems, where: str) -> tuple[Operator, float]:
+    given = [key for key in COMPARISONS if key in table]
+    if len(given) != 1:
+        problems.add(where, f"needs exactly one of {', '.join(COMPARISONS)} (or absent = true)")
+        return ">", 0.0
+    return COMPARISONS[given[0]], _number(table, given[0], problems, where)
+
+
+def _recover(table: Mapping[str, Any], op: Operator, level: float, problems: Problems, where: str) -> float | None:
+    if "recover" not in table:
+        return None
+    recover = _number(table, "recover", problems, where)
+    up, down = op in (">", ">="), op in ("<", "<=")
+    if (up and recover > level) or (down and recover < level) or not (up or down):
+        problems.add(f"{where}.recover", "must lie on the healthy side of an above, at_least, below or at_most level")
+    return recover
+
+
+def _number(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> float:
+    value = problems.take(table, key, (int, float), None, where)
+    if value is None and key not in table:
+        problems.add(f"{where}.{key}", "is missing")
+    if value is not None and not abs(value) <= 1e300:
+        problems.add(f"{where}.{key}", "must be a finite number")
+    return float(value) if value is not None else 0.0
+
+
+# ---- the rest
+
+
+def _choice(
+    table: Mapping[str, Any], key: str, choices: tuple[str, ...], default: str, problems: Problems, where: str
+) -> str:
+    value: str = problems.take(table, key, str, default, where)
+    if value not in choices:
+        problems.add(f"{where}.{key}", f"must be one of {', '.join(choices)}")
+    return value
+
+
+def _labels(table: Mapping[str, Any], problems: Problems, where: str) -> Labels:
+    found = problems.take(table, "labels", dict, {}, where)
+    for name, value in found.items():
+        if name in RESERVED or not name.isidentifier() or not isinstance(value, str):
+            problems.add(f"{where}.labels.{name}", f"must be a string, and not one of {', '.join(sorted(RESERVED))}")
+    return tuple(sorted((name, str(value)) for name, value in found.items()))
+
+
+def _annotations(table: Mapping[str, Any], problems: Problems, where: str) -> dict[str, str]:
+    found = problems.take(table, "annotations", dict, {}, where)
+    for name, value in found.items():
+        said = text.problems(value) if isinstance(value, str) else ["must be a string"]
+        for problem in said:
+            problems.add(f"{where}.annotations.{name}", problem)
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _lifecycle(table: Mapping[str, Any], problems: Problems, where: str) -> list[str]:
+    states = problems.take(table, "lifecycle", list, ["running"], where)
+    if not states or any(state not in LIFECYCLES for state in states):
+        problems.add(f"{where}.lifecycle", f"must be a list of {', '.join(LIFECYCLES)}")
+    return [str(state) for state in states]

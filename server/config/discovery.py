@@ -1,0 +1,160 @@
+"""`[[run.NAME.discover]]`: a list of targets that somebody else keeps, as a user names it. Checked all at once. Pure.
+
+Does not know: what the list says, nor how it is read; that is each reader's.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import collectors
+from collectors.trainers import custom
+from server.config import alert_rules
+from server.config.alerts import secret
+from server.config.errors import Problems
+from server.matchers import Matcher
+from server.outbound_policy import refuse_target
+from server.secret import NO_SECRET, Secret
+
+KINDS = ("file_sd", "http_sd", "prometheus_yml", "router", "run_dir")
+BY_URL = frozenset({"http_sd", "router"})
+# How often a list is looked at: a file costs one stat, a router one small answer, and an inventory of machines changes
+# by the minute.
+REFRESH_SECONDS: Mapping[str, float] = {
+    "file_sd": 5.0, "prometheus_yml": 5.0, "run_dir": 5.0, "router": 15.0, "http_sd": 60.0,
+}  # fmt: skip
+REFRESH_LEAST, REFRESH_MOST = 1.0, 3600.0
+KEYS = {
+    *KINDS, "name", "collector", "interval", "refresh", "job", "match", "headers", "bearer_env", "list_bearer_env",
+    "labels_as_name",
+}  # fmt: skip
+# A value in the file is read by whoever reads the file: these belong into the environment.
+SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"})
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoverSettings:
+    """One list.
+
+    Attributes:
+        kind: of `KINDS`.
+        sources: its URL, its paths (``*`` in the last part where it is `file_sd`), or the run's directory.
+        name: what targets' rows, errors and `/metrics` call it.
+        collector: whose pages its targets have; "": each page says so itself.
+        interval_seconds: between two questions to a target, where the list does not say.
+        jobs, match: which of its targets are wanted; all of both must hold, and none at all wants everything.
+        headers, bearer: sent to every target; list_bearer: sent to who keeps the list.
+        labels_as_name: labels whose values are a target's name, instead of job and instance.
+    """
+
+    kind: str
+    sources: tuple[str, ...]
+    name: str = ""
+    collector: str = ""
+    interval_seconds: float = 5.0
+    refresh_seconds: float = 5.0
+    jobs: tuple[str, ...] = ()
+    match: tuple[Matcher, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    bearer: Secret = NO_SECRET
+    list_bearer: Secret = NO_SECRET
+    labels_as_name: tuple[str, ...] = ()
+
+
+Interval = Callable[[Problems, Mapping[str, Any], str, float], float]
+
+
+def parse(
+    problems: Problems, given: Any, where: str, env: Mapping[str, str], interval: Interval
+) -> tuple[DiscoverSettings, ...]:
+    """Every list of a run. ``interval``: takes and checks a target's, as for those configured by hand."""
+    found: list[DiscoverSettings] = []
+    for number, table in enumerate(given):
+        place = f"{where}.discover[{number}]"
+        if not isinstance(table, dict):
+            problems.add(place, "must be a table: [[run.NAME.discover]]")
+            continue
+        one = _one(problems, table, place, env, interval)
+        if any(one.name == other.name for other in found):
+            problems.add(f"{place}.name", f"{one.name!r} is another list's too: give each a name")
+        found.append(one)
+    return tuple(found)
+
+
+def _one(
+    problems: Problems, table: Mapping[str, Any], where: str, env: Mapping[str, str], interval: Interval
+) -> DiscoverSettings:
+    problems.unknown(table, KEYS, where)
+    kinds = [kind for kind in KINDS if kind in table]
+    if len(kinds) != 1:
+        problems.add(where, f"needs exactly one of {', '.join(KINDS)}")
+    kind = kinds[0] if kinds else "file_sd"
+    return DiscoverSettings(
+        kind,
+        _sources(problems, table, kind, where),
+        name=problems.take(table, "name", str, kind, where) or kind,
+        collector=_collector(problems, table, where),
+        interval_seconds=interval(problems, table, where, 5.0),
+        refresh_seconds=_refresh(problems, table, kind, where),
+        jobs=_words(problems, table, "job", where),
+        match=alert_rules.match_list(table, "match", problems, where),
+        headers=_headers(problems, table, where),
+        bearer=_bearer(problems, table, "bearer", env, where),
+        list_bearer=_bearer(problems, table, "list_bearer", env, where),
+        labels_as_name=_words(problems, table, "labels_as_name", where),
+    )
+
+
+def _sources(problems: Problems, table: Mapping[str, Any], kind: str, where: str) -> tuple[str, ...]:
+    before = len(problems.found)
+    if kind == "file_sd":
+        found = _words(problems, table, kind, where)
+    else:
+        found = tuple(filter(None, [problems.take(table, kind, str, "", where)]))
+    if kind in table and not found and len(problems.found) == before:
+        problems.add(f"{where}.{kind}", "is empty: " + ("a URL" if kind in BY_URL else "a path"))
+    for source in found if kind in BY_URL else ():
+        if refusal := refuse_target(source):
+            problems.add(f"{where}.{kind}", refusal)
+    return found
+
+
+def _collector(problems: Problems, table: Mapping[str, Any], where: str) -> str:
+    name: str = problems.take(table, "collector", str, "", where)
+    known = {one.name for one in collectors.load().values() if one.poll is not None and one is not custom.COLLECTOR}
+    if name and name not in known:
+        problems.add(f"{where}.collector", f"reads no page; those that do: {', '.join(sorted(known))}")
+        return ""
+    return name
+
+
+def _refresh(problems: Problems, table: Mapping[str, Any], kind: str, where: str) -> float:
+    found = float(problems.take(table, "refresh", (int, float), REFRESH_SECONDS[kind], where))
+    if REFRESH_LEAST <= found <= REFRESH_MOST:
+        return found
+    problems.add(f"{where}.refresh", f"must be between {REFRESH_LEAST:g} and {REFRESH_MOST:g} seconds")
+    return REFRESH_SECONDS[kind]
+
+
+def _words(problems: Problems, table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """A string, or a list of them."""
+    given = table.get(key, [])
+    given = [given] if isinstance(given, str) else given
+    if isinstance(given, list) and all(isinstance(one, str) and one for one in given):
+        return tuple(given)
+    problems.add(f"{where}.{key}", "must be a string or a list of strings, none of them empty")
+    return ()
+
+
+def _headers(problems: Problems, table: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
+    found = problems.take(table, "headers", dict, {}, where)
+    for name, value in found.items():
+        if name.lower() in SECRET_HEADERS:
+            problems.add(f"{where}.headers.{name}", "holds a secret: name its variable in bearer_env instead")
+        elif not isinstance(value, str) or not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
+            problems.add(f"{where}.headers.{name}", "must be a string of printable ASCII characters")
+    return tuple(sorted((str(name), str(value)) for name, value in found.items()))
+
+
+def _bearer(problems: Problems, table: Mapping[str, Any], key: str, env: Mapping[str, str], where: str) -> Secret:
+    return secret({f"{key}_env": table[f"{key}_env"]} if f"{key}_env" in table else {}, key, env, problems, where)

@@ -1,0 +1,49 @@
+"""Errors of a configuration, all at once: what is wrong, at which key, and what would be right."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from server.secret import NO_SECRET, Secret
+
+
+class ConfigError(Exception):
+    """The configuration is wrong. ``problems``: one sentence each, in the file's order."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Problems:
+    """Collects errors while a value is checked, so that one run of the program shows them all."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def add(self, key: str, text: str) -> None:
+        self.found.append(f"{key}: {text}")
+
+    def take(self, table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], default: Any, where: str) -> Any:
+        value = table.get(key, default)
+        # bool is an int to Python; to a user `port = true` is a mistake.
+        if value is default or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)):
+            return value
+        expected = getattr(kind, "__name__", "number")
+        self.add(f"{where}.{key}", f"must be a {expected}, is {type(value).__name__}")
+        return default
+
+    def unknown(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
+        for key in table.keys() - known:
+            self.add(f"{where}.{key}", f"unknown key; known: {', '.join(sorted(known))}")
+
+    def secret_file(self, path: str, key: str) -> Secret:
+        """What a secret's file holds, without the line's end; "" and a problem when there is nothing to read."""
+        try:
+            text = Path(path).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            self.add(key, f"cannot read {path}")
+            return NO_SECRET
+        if not text:
+            self.add(key, f"{path} is empty")
+        return Secret(text)

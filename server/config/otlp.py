@@ -1,0 +1,94 @@
+"""`[[otlp]]`: a user's own table "their OTLP name -> our metric", checked. Pure."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from collectors.catalog import METRICS
+from collectors.model import Labels
+from collectors.otlp_names import Attributes, Rule, factor_of
+
+FIELDS = ("name", "metric", "run", "unit", "scale", "labels", "keep", "ignore")
+MAX_ROWS, NAME_LENGTH = 500, 200
+
+Maps = Mapping[tuple[str, str], Rule | None]
+"""(run, name as sent) -> rule; run "" is every run's. None: the name is known and not wanted."""
+
+Add = Callable[[str, str], None]
+
+
+def check(rows: Any, add: Add) -> Maps:
+    """Rows of `[[otlp]]`; what is wrong goes to ``add(where, words)``, all of it at once."""
+    if not isinstance(rows, list) or len(rows) > MAX_ROWS:
+        add("", f"must be a list of tables, {MAX_ROWS} at most: [[otlp]]")
+        return {}
+    found: dict[tuple[str, str], Rule | None] = {}
+    for number, row in enumerate(rows):
+        where = f"[{number}]"
+        if not isinstance(row, dict):
+            add(where, "must be a table")
+            continue
+        key = _text(row, "run", where, add), _text(row, "name", where, add)
+        if not key[1]:
+            add(f"{where}.name", "is missing: the metric's name as it is sent")
+        if key in found:
+            add(f"{where}.name", f"{key[1]!r} has a row already")
+        found[key] = _rule(row, where, add)
+    return found
+
+
+def _text(row: Mapping[str, Any], key: str, where: str, add: Add) -> str:
+    value = row.get(key, "")
+    if isinstance(value, str) and len(value) <= NAME_LENGTH:
+        return value
+    add(f"{where}.{key}", f"must be a string of at most {NAME_LENGTH} characters")
+    return ""
+
+
+def _rule(row: Mapping[str, Any], where: str, add: Add) -> Rule | None:
+    for key in sorted(row.keys() - set(FIELDS)):
+        add(f"{where}.{key}", f"unknown key; known: {', '.join(FIELDS)}")
+    if row.get("ignore") is True:
+        return None
+    name = _text(row, "metric", where, add)
+    if name not in METRICS:
+        near = difflib.get_close_matches(name, METRICS, 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; the names are those of /api/v1/metrics"
+        add(f"{where}.metric", f"{name!r} is no metric{hint}")
+        return None
+    fixed, kept = _table(row, "labels", where, add), _table(row, "keep", where, add)
+    return Rule(name, _factor(row, name, where, add), _labels(fixed, kept))
+
+
+def _factor(row: Mapping[str, Any], name: str, where: str, add: Add) -> float:
+    """What a value is divided by; 0 where the point's own unit decides."""
+    if "scale" in row:
+        scale = row["scale"]
+        if isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < 1e15:
+            return 1 / scale
+        add(f"{where}.scale", "must be a number above 0: our value = theirs * scale")
+    unit = _text(row, "unit", where, add)
+    if not unit:
+        return 0.0
+    factor = factor_of(unit, METRICS[name].unit)
+    if factor is None:
+        add(f"{where}.unit", f"{name} is in {METRICS[name].unit or 'no unit'}, to which {unit} does not convert")
+    return factor or 1.0
+
+
+def _table(row: Mapping[str, Any], key: str, where: str, add: Add) -> dict[str, str]:
+    found = row.get(key, {})
+    if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
+        return found
+    add(f"{where}.{key}", 'must be a table of strings, such as { reason = "cause" }')
+    return {}
+
+
+def _labels(fixed: Mapping[str, str], kept: Mapping[str, str]) -> Callable[[Attributes], Labels]:
+    """``kept``: their attribute -> our label; an attribute of the point or, failing that, of its resource."""
+
+    def labels(attributes: Attributes) -> Labels:
+        own = {ours: attributes[theirs] for theirs, ours in kept.items() if attributes.get(theirs)}
+        return tuple(sorted((dict(fixed) | own).items()))
+
+    return labels

@@ -1,0 +1,52 @@
+"""Names of runs: made for those that nobody named, and what none may be."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from server.config.errors import ConfigError
+
+# Folders that every project has: two runs in them must not become one.
+COMMON_NAMES = frozenset({"output", "outputs", "run", "runs", "results", "checkpoints", "trainer", "logs", "trackio"})
+
+
+def run_name(sources: Iterable[str]) -> str:
+    """A name for a run nobody named: its directory's, else its first host's."""
+    sources = list(sources)
+    paths = [Path(source).resolve() for source in sources if "://" not in source]
+    if paths:
+        path = paths[0] if not paths[0].is_file() else paths[0].parent
+        named = path.name if path.name not in COMMON_NAMES else f"{path.parent.name}-{path.name}"
+        return clean(named) or "run"
+    return (clean(place_of(sources[0])) if sources else "") or "run"
+
+
+def place_of(url: str) -> str:
+    """Host and port of a URL: never its credentials."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname or ''}-{parts.port}" if parts.port else parts.hostname or ""
+    except ValueError:
+        return ""
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be printed: scheme, host and port as written, without credentials, path and query."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest)[0].rpartition('@')[2]}"
+
+
+def check_name(name: str) -> None:
+    """Refuse a run name that no URL, label or screen could carry.
+
+    Raises:
+        ConfigError: with the rule.
+    """
+    if not name.isprintable() or not 0 < len(name) <= 200 or "/" in name or name in (".", ".."):
+        raise ConfigError([f"run name {ascii(name)[:80]}: 1 to 200 printable characters without /"])
+
+
+def clean(text: str) -> str:
+    """With a dash for whatever a shell, a URL or a label could stumble over."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-")

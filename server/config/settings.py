@@ -1,0 +1,399 @@
+"""One TOML file plus environment -> validated settings. All errors at once, each with its key and the fix.
+
+Secrets come from the environment or from files, never from the TOML itself where that can be avoided, and
+are never echoed: not in an error, not in a log, not in the API.
+"""
+
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import collectors
+from collectors.model import FACTS, Collector, Lifecycle, Mode
+from collectors.trainers import custom
+from collectors.training_logs.maps import check as check_maps
+from server.config import alert_rules, cost, discovery
+from server.config import alerts as alerts_config
+from server.config import otlp as config_otlp
+from server.config.alerts import AlertSettings
+from server.config.errors import ConfigError, Problems
+from server.config.preflight import Plan
+from server.config.preflight import parse as parse_preflight
+from server.outbound_policy import is_loopback, refuse_target
+from server.secret import NO_SECRET, Secret
+
+DEFAULT_PORT, LAST_PORT = 8050, 65535
+STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
+# Short enough for hand-made ones in a lab, long enough that guessing over HTTP is hopeless.
+TOKEN_LENGTH = 8
+WORD_FACTS = frozenset(
+    {
+        "framework", "framework_version", "lifecycle_why", "gpu_type", "trainer_gpu_type", "generator_gpu_type",
+        "model", "run_name", "source_path",
+    }
+)  # fmt: skip
+TARGET_KEYS = {
+    "url", "path", "name", "collector", "interval", "bearer_env", "key_env", "key_file", "options", "map",
+}  # fmt: skip
+# It is part of a URL that a trainer is given, and the only thing that guards it.
+HEARTBEAT_TOKEN = r"[A-Za-z0-9_-]{16,128}"
+# Targets are asked on the 5 s grid of event time: less cannot be had, so it is not accepted.
+INTERVAL_MIN, INTERVAL_MAX = 5.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """A target as configured; its collector may still have to be detected (``""``)."""
+
+    source: str
+    name: str = ""
+    collector: str = ""
+    interval_seconds: float = 5.0
+    bearer: Secret = NO_SECRET
+    key: Secret = NO_SECRET
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_url(self) -> bool:
+        return "://" in self.source
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """Who sends `GET /api/v1/heartbeat/{token}`, and how long it may be silent (seconds)."""
+
+    name: str
+    token: Secret
+    every: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """A run: what to read, and facts the user states (they win over what collectors find)."""
+
+    name: str
+    targets: tuple[TargetSettings, ...] = ()
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+    heartbeats: tuple[HeartbeatSettings, ...] = ()
+    preflight: Plan = field(default_factory=Plan)
+    discover: tuple[discovery.DiscoverSettings, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything `rollscope` was told."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    token: Secret | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    store: Secret = NO_SECRET  # its URL may hold a password
+    role: str = "all"
+    collect: str = "auto"
+    push: bool = True
+    runs: tuple[RunSettings, ...] = ()
+    alerts: AlertSettings = field(default_factory=alerts_config.defaults)
+    otlp: config_otlp.Maps = field(default_factory=dict)
+
+
+def state_dir(env: Mapping[str, str]) -> Path:
+    """A local directory for our state: never the run's (cluster homes are NFS, where SQLite's WAL breaks)."""
+    base = env.get("XDG_STATE_HOME") or os.path.join(env.get("HOME", "/tmp"), ".local", "state")
+    return Path(base) / "rollscope"
+
+
+def default_store(env: Mapping[str, str]) -> str:
+    return env.get("ROLLSCOPE_STORE") or f"sqlite:///{state_dir(env) / 'rollscope.db'}"
+
+
+def load(path: Path | None, env: Mapping[str, str]) -> Settings:
+    """Settings from a file (or none) and the environment.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    return build(read(path), env)
+
+
+def read(path: Path | None) -> dict[str, Any]:
+    """A configuration file's tables, unchecked; none without a file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not TOML.
+    """
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror or error}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: not TOML: {error}"]) from None
+
+
+def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
+    """Settings from parsed TOML; see `load`."""
+    problems = Problems()
+    problems.unknown(raw, {"server", "store", "run", "alerts", "otlp"}, "config")
+    server = problems.take(raw, "server", dict, {}, "config")
+    problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role", "collect", "push"}, "server")
+    store = problems.take(raw, "store", dict, {}, "config")
+    problems.unknown(store, {"url", "url_file"}, "store")
+    runs = problems.take(raw, "run", dict, {}, "config")
+    settings = Settings(
+        host=problems.take(server, "host", str, env.get("ROLLSCOPE_HOST", "127.0.0.1"), "server"),
+        port=_port(problems, server, env),
+        token=_secret(problems, server, "token_file", env, "ROLLSCOPE_TOKEN", "server"),
+        allowed_hosts=_names(problems, server, env),
+        store=_store(problems, store, env),
+        role=_word(problems, server, "role", env.get("ROLLSCOPE_ROLE", "all"), ("all", "collect", "web")),
+        collect=_word(problems, server, "collect", "auto", ("inside", "apart", "auto")),
+        push=problems.take(server, "push", bool, True, "server"),
+        runs=tuple(_run(problems, name, table, env) for name, table in runs.items()),
+        alerts=alerts_config.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
+        otlp=config_otlp.check(raw.get("otlp", []), lambda where, words: problems.add(f"otlp{where}", words)),
+    )
+    _one_token_each(settings.runs, problems)
+    if problems.found:
+        raise ConfigError(problems.found)
+    return settings
+
+
+def _one_token_each(runs: Sequence[RunSettings], problems: Problems) -> None:
+    """A token names one heartbeat; two with the same would answer for each other."""
+    seen: set[str] = set()
+    for run in runs:
+        for beat in run.heartbeats:
+            if beat.token and beat.token in seen:
+                problems.add(f"run.{run.name}.heartbeat", f"{beat.name}: its token is another one's too")
+            seen.add(beat.token)
+
+
+def check(settings: Settings) -> None:
+    """What must hold after the command line had its say: a store we know, and no exposure without a token.
+
+    Raises:
+        ConfigError: with the fix.
+    """
+    if not settings.store.startswith(STORES):
+        raise ConfigError(["--store: must begin with sqlite:/// or postgresql://"])
+    if not 0 <= settings.port <= LAST_PORT:
+        raise ConfigError([f"--port: must be between 0 and {LAST_PORT}"])
+    token = settings.token
+    if token is not None and not (token.isascii() and token.isprintable() and len(token.strip()) >= TOKEN_LENGTH):
+        raise ConfigError(
+            [f"token: at least {TOKEN_LENGTH} printable ASCII characters, such as `openssl rand -hex 16` gives"]
+        )
+    if is_loopback(settings.host) or token:
+        return
+    raise ConfigError(
+        [
+            f"server.host: {settings.host} is reachable from other machines, which needs a token: set ROLLSCOPE_TOKEN "
+            "or [server] token_file, or bind 127.0.0.1"
+        ]
+    )
+
+
+def _port(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> int:
+    fallback = env.get("ROLLSCOPE_PORT", str(DEFAULT_PORT))
+    given = int(fallback) if fallback.isascii() and fallback.isdigit() and len(fallback) < 6 else -1
+    port: int = problems.take(server, "port", int, given, "server")
+    if not 0 <= port <= LAST_PORT:
+        problems.add("server.port", f"must be between 0 and {LAST_PORT}")
+    return port
+
+
+def _names(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[str, ...]:
+    from_env = [name for name in env.get("ROLLSCOPE_ALLOWED_HOSTS", "").split(",") if name]
+    names = problems.take(server, "allowed_hosts", list, from_env, "server")
+    for name in names:
+        if not isinstance(name, str):
+            problems.add("server.allowed_hosts", "must be a list of host names")
+    return tuple(str(name) for name in names)
+
+
+def _word(problems: Problems, server: Mapping[str, Any], key: str, default: str, words: tuple[str, ...]) -> str:
+    word: str = problems.take(server, key, str, default, "server")
+    if word not in words:
+        problems.add(f"server.{key}", f"must be {', '.join(words[:-1])} or {words[-1]}")
+    return word
+
+
+def _secret(
+    problems: Problems, table: Mapping[str, Any], key: str, env: Mapping[str, str], variable: str, where: str
+) -> Secret | None:
+    if env.get(variable):
+        return Secret(env[variable])
+    path = problems.take(table, key, str, "", where)
+    if not path:
+        return None
+    return problems.secret_file(path, f"{where}.{key}")
+
+
+def store_of(raw: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """The store's URL of a configuration of which nothing else is wanted.
+
+    Raises:
+        ConfigError: what is wrong with it.
+    """
+    problems = Problems()
+    found = _store(problems, problems.take(raw, "store", dict, {}, "config"), env)
+    if problems.found:
+        raise ConfigError(problems.found)
+    return found
+
+
+def _store(problems: Problems, store: Mapping[str, Any], env: Mapping[str, str]) -> Secret:
+    url = _secret(problems, store, "url_file", env, "ROLLSCOPE_STORE", "store")
+    found = url or problems.take(store, "url", str, "", "store") or default_store(env)
+    if not found.startswith(STORES):
+        problems.add("store.url", "must begin with sqlite:/// or postgresql://")
+    return Secret(found)
+
+
+def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> RunSettings:
+    where = f"run.{name}"
+    if not isinstance(table, dict):
+        problems.add(where, "must be a table: [run.NAME]")
+        return RunSettings(name)
+    problems.unknown(table, {"target", "discover", "facts", "heartbeat", "preflight", "cost"}, where)
+    targets = problems.take(table, "target", list, [], where)
+    facts = problems.take(table, "facts", dict, {}, where)
+    for key, value in facts.items():
+        if key not in FACTS:
+            problems.add(f"{where}.facts.{key}", f"unknown fact; known: {', '.join(sorted(FACTS))}")
+        elif (problem := _fact_problem(key, value)) is not None:
+            problems.add(f"{where}.facts.{key}", problem)
+    facts = facts | cost.parse(problems, table, where)
+    found = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
+    beats = problems.take(table, "heartbeat", list, [], where)
+    kept = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
+    plan = parse_preflight(table.get("preflight", {}), problems, f"{where}.preflight")
+    lists = discovery.parse(problems, problems.take(table, "discover", list, [], where), where, env, _interval)
+    return RunSettings(name, found, facts, kept, plan, lists)
+
+
+def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str]) -> HeartbeatSettings:
+    if not isinstance(table, dict):
+        problems.add(where, "must be a table: [[run.NAME.heartbeat]]")
+        return HeartbeatSettings("", NO_SECRET, 0.0)
+    problems.unknown(table, {"name", "token_env", "token_file", "every"}, where)
+    token = alerts_config.secret(table, "token", env, problems, where)
+    if not {"token_env", "token_file"} & table.keys():
+        problems.add(where, "needs token_env or token_file")
+    elif token and not re.fullmatch(HEARTBEAT_TOKEN, token):
+        problems.add(where, "its token must be 16 to 128 letters, digits, - or _, such as `openssl rand -hex 16` gives")
+    every = alert_rules.seconds(table, "every", 0.0, problems, where)
+    if every < INTERVAL_MIN:
+        problems.add(f"{where}.every", 'is missing or below 5s: how long it may be silent, such as "30m"')
+    return HeartbeatSettings(problems.take(table, "name", str, "heartbeat", where), token, every)
+
+
+def _fact_problem(key: str, value: object) -> str | None:
+    """Why a stated fact cannot be, or None."""
+    choices: dict[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
+    if key in choices:
+        return None if value in choices[key] else f"must be one of {', '.join(choices[key])}"
+    if key in WORD_FACTS:
+        return None if isinstance(value, str) else "must be a string"
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return "must be a finite number"
+    return None
+
+
+def _target(problems: Problems, where: str, table: Any, env: Mapping[str, str]) -> TargetSettings:
+    if not isinstance(table, dict):
+        problems.add(where, "must be a table: [[run.NAME.target]]")
+        return TargetSettings("")
+    problems.unknown(table, TARGET_KEYS, where)
+    name = problems.take(table, "collector", str, "", where)
+    if name and name not in collectors.load():
+        problems.add(f"{where}.collector", f"unknown; known: {', '.join(sorted(collectors.load()))}")
+    collector = collectors.load().get(name)
+    source = _source(problems, table, collector, where)
+    return TargetSettings(
+        source=source,
+        name=problems.take(table, "name", str, "", where),
+        collector=name,
+        interval_seconds=_interval(problems, table, where, _usual_interval(collector)),
+        bearer=_bearer(problems, table, env, where),
+        key=_key(problems, table, env, collector, where),
+        options=(*_options(problems, table, collector, where), *_map(problems, table, name, where)),
+    )
+
+
+def _map(problems: Problems, table: Mapping[str, Any], collector: str, where: str) -> tuple[tuple[str, str], ...]:
+    """`[[run.NAME.target.map]]`: the user's own table, checked here and carried as text."""
+    rows = table.get("map")
+    if rows is None:
+        if collector == custom.COLLECTOR.name:
+            problems.add(f"{where}.map", f"is missing: collector {collector} reads what [[run.NAME.target.map]] names")
+        return ()
+    if collector != custom.COLLECTOR.name:
+        problems.add(f"{where}.map", f'needs collector = "{custom.COLLECTOR.name}"')
+    check_maps(rows, lambda at, words: problems.add(f"{where}.map{at}", words))
+    return (("map", json.dumps(rows, default=str)),)
+
+
+def _source(problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str) -> str:
+    """The URL or path; providers have a usual address."""
+    url, path = problems.take(table, "url", str, "", where), problems.take(table, "path", str, "", where)
+    if not url and not path and collector is not None:
+        url = collector.default_url
+    if bool(url) == bool(path):
+        problems.add(where, "needs exactly one of url and path")
+    refusal = refuse_target(url) if url else None
+    if refusal:
+        problems.add(f"{where}.url", refusal)
+    return str(url or path)
+
+
+def _usual_interval(collector: Collector | None) -> float:
+    """Providers are asked as often as they have news, engines at every tick."""
+    return max(INTERVAL_MIN, collector.report_seconds) if collector and collector.actor == "sandbox" else INTERVAL_MIN
+
+
+def _key(
+    problems: Problems, table: Mapping[str, Any], env: Mapping[str, str], collector: Collector | None, where: str
+) -> Secret:
+    """A provider's key: named by the table, else in the variable that its own SDK reads."""
+    given = alerts_config.secret(table, "key", env, problems, where)
+    if given or collector is None or not collector.key_variable or {"key_env", "key_file"} & table.keys():
+        return given
+    return Secret(env.get(collector.key_variable, ""))
+
+
+def _options(
+    problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str
+) -> tuple[tuple[str, str], ...]:
+    found = problems.take(table, "options", dict, {}, where)
+    known = {"run_key", *(collector.options if collector else ())} - {"map"}
+    for key, value in found.items():
+        if key not in known:
+            problems.add(f"{where}.options.{key}", f"unknown; this collector knows {', '.join(sorted(known))}")
+        elif not isinstance(value, str):
+            problems.add(f"{where}.options.{key}", "must be a string")
+        elif collector is custom.COLLECTOR and key == "format" and value not in custom.FORMATS:
+            problems.add(f"{where}.options.{key}", f"must be one of {', '.join(custom.FORMATS)}")
+    return tuple(sorted((str(key), str(value)) for key, value in found.items()))
+
+
+def _interval(problems: Problems, table: Mapping[str, Any], where: str, usual: float) -> float:
+    interval = float(problems.take(table, "interval", (int, float), usual, where))
+    if not INTERVAL_MIN <= interval <= INTERVAL_MAX:
+        problems.add(f"{where}.interval", f"must be between {INTERVAL_MIN:g} and {INTERVAL_MAX:g} seconds")
+        return 5.0
+    return interval
+
+
+def _bearer(problems: Problems, table: Mapping[str, Any], env: Mapping[str, str], where: str) -> Secret:
+    variable = problems.take(table, "bearer_env", str, "", where)
+    if variable and not env.get(variable):
+        problems.add(f"{where}.bearer_env", f"the environment has no {variable}")
+    return Secret(env.get(variable, "") if variable else "")

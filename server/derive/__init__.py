@@ -1,0 +1,1 @@
+"""Event time: feeds windows, evaluates signals, writes results, recovers after a start."""

@@ -1,0 +1,463 @@
+"""`advance(run, t)`: the one driver of event time.
+
+Live operation, back-fill, replay, the demo's first hour and catch-up after downtime all call it; only how
+fast `t` grows differs. It feeds what was committed to the signals in event order, asks the tick signals on
+the 5 s grid, and writes the answers, the folds' states and the watermark in one transaction. What is stored
+is therefore always the result of the data up to the watermark, whatever died in between.
+"""
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from operator import attrgetter, itemgetter
+
+from collectors.model import Target
+from server import signals
+from server.config.alerts import AlertSettings
+from server.derive import recovery, rollout_recovery
+from server.derive.deriver import Deriver
+from server.derive.drift_events import DriftMarks
+from server.derive.results import Answers
+from server.derive.run_alerts import RunAlerts
+from server.derive.source_priority import Trust
+from server.derive.verdict_tracker import HISTORY, Judge, RunVerdicts
+from server.derive.verdict_tracker import STATE as VERDICT
+from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health, reads_files
+from server.ingest.sandboxes import SandboxArrival
+from server.ingest.updates import RolloutArrival
+from server.ingest.validation import cannot_be
+from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth, is_gap
+from server.signals._steps import row_limit
+from server.store import Store
+from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey
+
+TICK_SECONDS = 5.0
+# A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
+# are not.
+CARRIED_REPORTS = 3
+# Ticks further apart in history: a chart of three days shows no more, and 10,000 steps of 34 s are 3,400 ticks instead
+# of 68,000. (older than, into the run by at least, seconds between ticks); the first that fits. A short run is judged
+# as finely as it was live, whenever it is read.
+GRIDS = ((86_400.0, 21_600.0, 300.0), (86_400.0, 0.0, 60.0), (1_800.0, 1_800.0, 60.0))
+# No checkpoint, eval or queue takes a day, nor ten times what a stall is.
+ABANDONED_SECONDS, ABANDONED_FACTOR = 86_400.0, 10.0
+# Points per transaction while history is worked off: large enough to be fast, small enough to be seen soon.
+FLUSH_POINTS = 5_000
+
+# Beyond the window: the sample that still holds at its start must be among what is read back.
+RECOVERY_SECONDS = 60.0
+HISTORY_LATEST = HISTORY + "latest"
+
+Submit = Callable[[Batch], "Future[int]"]
+
+
+class RunDriver:
+    """The signals of one run over time. Single-threaded; `submit` hands batches to the one writer.
+
+    Args:
+        carry: target name -> seconds a gauge of it is held.
+        stated: facts from the configuration: they win over what collectors find.
+        alerts: rules and receivers (default: none, so that what is derived can be looked at alone).
+        targets: names of the run's targets now; the health of others is history.
+        trust: whose word counts where several tell the same (default: the later one).
+        judge: what says the verdict (default: `server.verdict.judge.remember`).
+    """
+
+    def __init__(
+        self, store: Store, submit: Submit, run: str, carry: Callable[[str], float],
+        stated: Mapping[str, str | float] | None = None, alerts: AlertSettings | None = None,
+        targets: Collection[str] | None = None, trust: Trust | None = None, judge: Judge | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._submit, self.run = store, submit, run
+        self._stated = stated or {}
+        self._items = {item.name: item for item in signals.load()}
+        self._targets = targets
+        self.on_outbox: Callable[[], None] = lambda: None
+        row = store.ensure_run(run)
+        self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), (row.watermark or 0) / 1000)
+        self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics, trust)
+        self._answers, self._verdicts = Answers(store, run, self._items, self.deriver), RunVerdicts(run, judge)
+        self._marks = DriftMarks()
+        self._samples: deque[SampleArrival] = deque()
+        self._steps: deque[StepArrival] = deque()
+        self.sandboxes: deque[SandboxArrival] = deque()
+        self.rollouts: deque[RolloutArrival] = deque()
+        self._published: deque[tuple[float, int]] = deque()
+        self._healths: deque[TargetHealth] = deque()
+        self._written: dict[str, object] = {}
+        self._revived = ""
+        # While history is worked off, readers are shown the present by another driver (`server.scrape.recent_first`):
+        # this one then keeps its newest answers and its verdict under names of their own.
+        self.holds_back = self._shows = False
+        self._counted: dict[int, float] = {}
+        self.watermark: float | None = None
+        # Event time of the run's first datum.
+        self._begun = row.first_ts / 1000 if row.first_ts is not None else -math.inf
+        # Set from another thread to end `advance` at its next tick: what it has is written, the rest waits.
+        self.stopped = False
+        self._recover(row)
+
+    # ---- recovery
+
+    def _recover(self, row: RunRow) -> None:
+        """Fill the windows again from the store, so that a restart changes no number."""
+        deriver = self.deriver
+        deriver.facts.update({**row.facts, **self._stated})
+        deriver.mode, deriver.lifecycle = row.mode, row.lifecycle or "starting"
+        # The fact is committed with what it was read from, the run's own field only with the tick after it.
+        said = str(row.facts.get("lifecycle", row.lifecycle))
+        self._lifecycle = said if said in ("finished", "crashed", "paused") else ""
+        self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
+        states = self._store.states(self.run)
+        held = states.get(HISTORY_LATEST, (0, ""))[1]
+        if held:
+            # The process died while readers were shown the present: the history's own answers are here.
+            self._answers.recover(_loaded(held))
+            states[VERDICT] = states.get(HISTORY + VERDICT, (0, ""))
+            self.holds_back = True
+        else:
+            self._answers.recover(self._store.latest(self.run))
+        # Counters may have grown before the first tick: by what a start found committed and told by nothing any more.
+        deriver.restore(states)
+        if row.watermark is not None:
+            self.watermark = row.watermark / 1000
+            self._alerts.restore(states)
+            self._verdicts.restore(states)
+        # Without a watermark nothing was derived yet, but a process that died early may have committed much.
+        self._recover_windows(row.watermark or 0)
+        for found in sorted((health(row) for _, row in self._store.targets(self.run)), key=attrgetter("last_ts")):
+            # As in `_feed_until`: a tick before a target answered must not know of it.
+            if self.watermark is not None and found.last_ts <= self.watermark:
+                self._see(found)
+            else:
+                self._healths.append(found)
+        self._recover_sandboxes(row.watermark or 0)
+        self._recover_steps()
+        self._recover_rollouts(row.watermark or 0)
+
+    def _recover_windows(self, watermark: int) -> None:
+        """What the windows held at the watermark, and everything committed after it as just arrived."""
+        since = max(0, watermark - round((TICK_WINDOW_SECONDS + RECOVERY_SECONDS) * 1000))
+        recovery.histograms(self._store, self.run, self.deriver, since)
+        # An engine may have been silent for longer than the window: its counters go on from what they last showed.
+        for _, key, ts, value in self._store.last_samples(self.run, self.deriver.counted_metrics):
+            if ts < since and not cannot_be(key.metric, value):
+                self.deriver.sample(ts / 1000, key.target, key.metric, key.labels, value, counted=True)
+        for sample in recovery.samples(self._store, self.run, self.deriver, since):
+            if sample[0] <= watermark / 1000:
+                self.deriver.sample(*sample, counted=True)
+            else:
+                self._samples.append(sample)
+
+    def _recover_sandboxes(self, watermark: int) -> None:
+        """Live ones and the window's, and as just arrived what was committed after the watermark."""
+        since = max(0, watermark - round(TICK_WINDOW_SECONDS * 1000))
+        self.recovered = sorted(self._store.sandboxes.recent(self.run, since), key=lambda row: row.seen_at)
+        for row in self.recovered:
+            fresh = row.seen_at > watermark
+            arrival = SandboxArrival(
+                row.seen_at / 1000, row,
+                created=row.first_seen > (watermark if fresh else since),
+                became_ready=(row.ready_seen or 0) > (watermark if fresh else since),
+                failed=(row.failed_seen or 0) > watermark,
+            )  # fmt: skip
+            if fresh:
+                self.sandboxes.append(arrival)
+            else:
+                self.deriver.sandbox(arrival, counted=True)
+            health = self.deriver.health.get(row.target)
+            if health is not None and health.last_ok_ts is not None and not reads_files(health.kind):
+                keep = max(15.0, 3 * health.interval_seconds)
+                self.deriver.sandboxes.heard[row.target] = (health.last_ok_ts, keep)
+
+    def _recover_steps(self) -> None:
+        """Steps not yet answered as just arrived; the window's last ones before them only remembered.
+
+        Answering those again would be wrong at the window's edge: the steps before them are not here.
+        """
+        known, fresh = recovery.steps(self._store, self.run, self.deriver.done)
+        for one in known:
+            self.deriver.recall(one.axis, one.incarnation, one.number, one.ts, one.target, one.values)
+        self._steps += fresh
+
+    def _recover_rollouts(self, watermark: int) -> None:
+        self.rollouts, self._published = rollout_recovery.fill(self._store, self.run, self.deriver, watermark)
+
+    # ---- feeding
+
+    def feed(self, arrivals: Arrivals) -> None:
+        """Take what was committed. Nothing is derived before `advance`."""
+        self._samples += arrivals.samples
+        self._steps += arrivals.steps
+        self.sandboxes += arrivals.sandboxes
+        self.rollouts += arrivals.rollouts
+        self._published += arrivals.published
+        self.deriver.sandboxes.heard.update(arrivals.heard)
+        self._healths += arrivals.health
+        facts = {**arrivals.facts, **self._stated}
+        self.deriver.facts.update(facts)
+        self.deriver.mode = str(facts.get("mode", self.deriver.mode))
+        # Steps we know already come again from every further log of the same run.
+        fresh = any((s.incarnation, s.number) > self.deriver.done.get(s.axis, (-1, -1)) for s in arrivals.steps)
+        if fresh and "lifecycle" not in facts and self._lifecycle in ("finished", "crashed"):
+            self._lifecycle = self._revived = "running"  # steps after the end: the run was resumed
+        self._lifecycle = str(facts.get("lifecycle", self._lifecycle))
+
+    def _see(self, target: TargetHealth) -> None:
+        if target.gone or self._targets is None or target.name in self._targets:
+            self.deriver.see(target)
+
+    def _reach_the_present(self, tick: float) -> None:
+        """A run is over only when everything it left was fed: its history was lived while it ran."""
+        deriver = self.deriver
+        if self._steps:
+            if deriver.lifecycle in ("finished", "crashed"):
+                deriver.begin(tick)
+        elif self._lifecycle == "running" and deriver.lifecycle != "running":
+            deriver.begin(tick)
+        elif self._lifecycle and not (self._samples and self._lifecycle in ("finished", "crashed")):
+            deriver.lifecycle = self._lifecycle
+        if deriver.lifecycle == "starting" and deriver.works(tick):
+            deriver.begin(tick)
+
+    # ---- the driver
+
+    def advance(self, t: float, *, live: bool = False, present: float | None = None) -> None:
+        """Bring the run to event time `t`. Idempotent; going back does nothing.
+
+        ``live``: `t` is the present. Only then is anybody told of alerts; history is evaluated, and notifies nobody.
+        ``present``: what history is old by (default: `t`): a long one comes in pieces, whose ends are no present.
+        """
+        self._present = max(t, present or t)
+        self._samples = deque(sorted(self._samples, key=_sample_time))
+        self._steps = deque(sorted(self._steps, key=_step_time))
+        self.rollouts = deque(sorted(self.rollouts, key=_step_time))
+        self._published = deque(sorted(self._published))
+        batch = Batch(run=self.run)
+        waits: list[Future[int]] = []
+        tick = self._first_tick(t)
+        while tick is not None and tick <= t and not self.stopped:
+            self._feed_until(tick, batch)
+            self._reach_the_present(tick)
+            over = self.deriver.lifecycle == "finished"
+            # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
+            said = self.deriver.tick(tick, self._grid(tick))
+            self._answers.write([answer for answer in said if not (over and is_gap(answer[2]))], batch)
+            batch.events += self._marks.fresh(self.deriver)
+            self.watermark = tick
+            replayed = not live or t - tick > RECOVERY_SECONDS
+            self._verdicts.tick(tick, self.deriver, self._answers, batch, replayed=replayed)
+            stale = partial(self._answers.stale, tick)
+            self._alerts.tick(tick, self.deriver, self._answers.now(), stale, batch, replayed=replayed)
+            if len(batch.points) >= FLUSH_POINTS:
+                waits.append(self._send(batch))
+                batch = Batch(run=self.run)
+            tick = self._next_tick(tick, t)
+        if not self.stopped:
+            self._late(t, batch)
+            self._reach_the_present(t)
+        if live and not self.stopped:
+            self._show()
+            self._alerts.tell(t, batch)
+            self._give_up(t)
+        self.deriver.forget(t)
+        told = batch.points or self._answers.fresh or batch.alerts or batch.groups
+        if told or waits or self.deriver.alive(t) or self._changed():
+            waits.append(self._send(batch))
+        for wait in waits:
+            wait.result()
+        if batch.outbox:
+            self.on_outbox()
+
+    def _give_up(self, now: float) -> None:
+        """A run that was killed says nothing of its end: after a day without a step or an engine it is over.
+
+        Else everyone who opens an old run would be paged for its stall.
+        """
+        deriver = self.deriver
+        newest = deriver.book.newest_of_all()
+        if deriver.lifecycle != "running" or newest is None or deriver.alive(now):
+            return
+        since = max(newest.ts, deriver.running_since or newest.ts)
+        if now - since > max(ABANDONED_SECONDS, ABANDONED_FACTOR * row_limit(deriver.book)):
+            self._lifecycle = "crashed"
+            deriver.facts["lifecycle_why"] = f"no step for {(now - since) / 3600:.0f} h, and no engine answers"
+
+    def _first_tick(self, t: float) -> float | None:
+        """The next grid instant: after the watermark, or the first at or after the first datum."""
+        if self.watermark is not None:
+            return self._next_tick(self.watermark, t)
+        first = self._upcoming()
+        if first is None or first > t:
+            return None
+        self._begun = first
+        return math.ceil(first / TICK_SECONDS) * TICK_SECONDS
+
+    def _upcoming(self) -> float | None:
+        """Event time of the first datum not yet fed."""
+        times = []
+        if self._samples:
+            times.append(self._samples[0][0])
+        if self._steps:
+            times.append(self._steps[0].ts)
+        if self.sandboxes:
+            times.append(self.sandboxes[0].ts)
+        if self.rollouts:
+            times.append(self.rollouts[0].ts)
+        return min(times, default=None)
+
+    def _next_tick(self, tick: float, t: float) -> float:
+        """The following grid instant; where nothing reports, straight to the next datum (a gap costs nothing)."""
+        grid = self._grid(tick)
+        following = (math.floor(tick / grid) + 1) * grid
+        if self.deriver.alive(tick):
+            return following
+        upcoming = self._upcoming()
+        return max(following, math.floor(min(t if upcoming is None else upcoming, t) / TICK_SECONDS) * TICK_SECONDS)
+
+    def _grid(self, tick: float) -> float:
+        """Seconds from one tick to the next where something reports."""
+        age, into = self._present - tick, tick - self._begun
+        return next((grid for older, later, grid in GRIDS if age > older and into >= later), TICK_SECONDS)
+
+    def _feed_until(self, tick: float, batch: Batch) -> None:
+        """Samples and steps up to `tick`: a tick sees exactly what was there at its instant."""
+        while self._samples and self._samples[0][0] <= tick:
+            self.deriver.sample(*self._samples.popleft())
+        # How a target answered has a time too: a tick before it must not know of it.
+        while self._healths and self._healths[0].last_ts <= tick:
+            self._see(self._healths.popleft())
+        while self.sandboxes and self.sandboxes[0].ts <= tick:
+            self.deriver.sandbox(self.sandboxes.popleft())
+        while self._published and self._published[0][0] <= tick:
+            ts, version = self._published.popleft()
+            self.deriver.rollouts.publish(version, ts)
+        while self.rollouts and self.rollouts[0].ts <= tick:
+            self.deriver.rollout(self.rollouts.popleft())
+        self._feed_steps(tick, batch)
+
+    def _feed_steps(self, t: float, batch: Batch) -> None:
+        while self._steps and self._steps[0].ts <= t:
+            self._feed_step(self._steps.popleft(), t, batch)
+
+    def _feed_step(self, step: StepArrival, tick: float, batch: Batch) -> None:
+        newest = self.deriver.book.newest_of_all()
+        if newest is None or step.ts > newest.ts:
+            self.deriver.step_met = tick
+        answers = self.deriver.step(step.axis, step.incarnation, step.number, step.ts, step.target, step.values)
+        self._answers.write(answers, batch)
+        batch.events += self._marks.fresh(self.deriver)
+
+    def _late(self, t: float, batch: Batch) -> None:
+        """Steps that wait for a tick beyond `t` are shown at once: a step is an event, not a state."""
+        self._feed_steps(t, batch)
+        # A signal without data says why from the first moment on, and anew with every metric that comes.
+        silent, lacking = self._answers.silent(), self._answers.lacking()
+        stale_mode = self._mode_changed()
+        gaps = self._answers.known.keys() if stale_mode else lacking
+        answers = self.deriver.steps_now(t) if silent or gaps else []
+        self._answers.write([a for a in answers if a[0] in silent or (a[0] in gaps and is_gap(a[2]))], batch)
+        if not self.deriver.gauges and (silent or gaps):
+            whole = self._items.keys() if stale_mode else silent
+            answers = self.deriver.tick(t)
+            self._answers.write([a for a in answers if a[0] in whole or (a[0] in gaps and is_gap(a[2]))], batch)
+
+    def _mode_changed(self) -> bool:
+        return self.deriver.mode != self._written.get("mode")
+
+    def _changed(self) -> bool:
+        """Is there anything to say about the run that is not yet stored? A finished run costs no write."""
+        # A total that nobody wrote down would be shown, and be gone after a restart.
+        counts = self._counts()
+        return counts != self._counted or any(
+            value != self._written.get(name) for name, value in self._fields().items()
+        )
+
+    # ---- writing down
+
+    def _send(self, batch: Batch) -> "Future[int]":
+        if self.watermark is not None:
+            batch.run_fields["watermark"] = round(self.watermark * 1000)
+        batch.run_fields.update(self._changed_fields())
+        # History brings thousands of points per series; only the newest words matter.
+        self._answers.save(batch)
+        verdict = dict(self._verdicts.states())
+        if self.holds_back:
+            batch.latest = []
+            verdict = {HISTORY + name: state for name, state in verdict.items()}
+            verdict[HISTORY_LATEST] = (1, _dumped(self._answers.rows()))
+        elif self._shows:
+            self._shows = False
+            verdict |= {HISTORY_LATEST: (1, ""), HISTORY + VERDICT: (1, "")}
+        batch.facts = dict(self._stated)
+        if self._revived:
+            batch.facts["lifecycle"], self._revived = self._revived, ""
+        batch.states = {**self.deriver.states(), **self._alerts.states(), **verdict}
+        batch.counters = self._changed_counters()
+        return self._submit(batch)
+
+    def begin_at(self, ts: float) -> None:
+        """Let the first tick be the one after `ts`: what is fed of before only fills windows and step signals."""
+        self.watermark = self._begun = math.floor(ts / TICK_SECONDS) * TICK_SECONDS
+
+    def newest(self) -> tuple[list[tuple[SeriesKey, LatestRow]], Mapping[str, tuple[int, str]]]:
+        """(the newest answer of every series, the verdict as a state)."""
+        return self._answers.rows(), self._verdicts.states()
+
+    def _show(self) -> None:
+        """History is derived: from now on readers are shown what this driver answers."""
+        if self.holds_back:
+            self.holds_back, self._shows = False, True
+            self._answers.forget_saved()
+
+    def _changed_counters(self) -> dict[int, float]:
+        current = self._counts()
+        changed = {series: value for series, value in current.items() if self._counted.get(series) != value}
+        self._counted = current
+        return changed
+
+    def _counts(self) -> dict[int, float]:
+        return {self._answers.series(name, value.labels): value.value for name, value in self.deriver.counter_values()}
+
+    def _changed_fields(self) -> Mapping[str, str]:
+        changed = {name: value for name, value in self._fields().items() if value != self._written.get(name)}
+        self._written.update(changed)
+        return changed
+
+    def _fields(self) -> Mapping[str, str]:
+        deriver = self.deriver
+        framework = str(deriver.facts.get("framework", ""))
+        return {"framework": framework, "mode": deriver.mode, "lifecycle": deriver.lifecycle}
+
+
+def _dumped(rows: Iterable[tuple[SeriesKey, LatestRow]]) -> str:
+    return json.dumps(
+        [[key.metric, key.labels, r.series, r.ts, r.value, int(r.state), r.why, r.source] for key, r in rows]
+    )
+
+
+def _loaded(text: str) -> Iterator[tuple[SeriesKey, LatestRow]]:
+    for metric, labels, series, ts, value, state, *words in json.loads(text):
+        key = SeriesKey("", metric, tuple((name, label) for name, label in labels))
+        yield key, LatestRow(series, ts, value, PointState(state), *words)
+
+
+_sample_time, _step_time = itemgetter(0), attrgetter("ts")
+
+
+def carry_of(targets: Mapping[str, tuple[Target, float]]) -> Callable[[str], float]:
+    """How long gauges of a target are held: three of its reports, at least 15 s.
+
+    Args:
+        targets: name -> (target, the collector's `report_seconds`).
+    """
+
+    def carry(name: str) -> float:
+        target, report = targets.get(name, (None, TICK_SECONDS))
+        interval = target.interval_seconds if target else TICK_SECONDS
+        return max(15.0, CARRIED_REPORTS * max(interval, report))
+
+    return carry

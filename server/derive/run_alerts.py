@@ -1,0 +1,157 @@
+"""The alerts of one run, beside its signals: evaluated at every tick, told at live ticks, in the tick's batch.
+
+What a receiver will be told is decided here and written with the points that led to it; sending is somebody else's
+(`server.alerts.dispatch`). After a failed commit the driver is made anew, and this with it, from the store.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from collectors.model import Labels
+from server import notify
+from server.alerts import links
+from server.alerts.group import plan
+from server.alerts.inputs import TARGET_UP, Now, RunFrame, Totals
+from server.alerts.model import RESOLVED_SECONDS, Alert
+from server.alerts.mute import mute
+from server.alerts.rules import Evaluator
+from server.alerts.silences import silence_of
+from server.config.alerts import AlertSettings
+from server.derive.deriver import Deriver
+from server.signals._model import Value
+from server.store.alerts import AlertStore
+from server.store.types import AlertRow, Batch, GroupRow
+
+log = logging.getLogger("rollscope.alerts")
+
+TOTALS = "alert_totals"
+TOTALS_VERSION = 1
+
+Signals = Mapping[str, Mapping[Labels, Now]]
+
+
+class RunAlerts:
+    """Rules, groups and mutes of one run. Single-threaded, like the driver that owns it.
+
+    Args:
+        since: event time of the watermark: what was resolved shortly before it is still told again.
+    """
+
+    def __init__(self, store: AlertStore, run: str, settings: AlertSettings, since: float) -> None:
+        self._store, self._run, self._settings = store, run, settings
+        self._evaluator = Evaluator(settings.rules, run)
+        self._rules = {rule.name: rule for rule in settings.rules}
+        stored = store.active(run, round((since - RESOLVED_SECONDS) * 1000))
+        self._evaluator.restore(_alert(row) for row in stored)
+        self._groups: dict[tuple[str, str], GroupRow] = {
+            (row.receiver, row.group_key): row for row in store.groups(run)
+        }
+        conditions = [condition for rule in settings.rules for condition in rule.conditions]
+        self.metrics = frozenset(c.name for c in conditions if c.source == "metric" and c.name != TARGET_UP)
+        self._growing = {(c.name, c.window) for c in conditions if c.source == "signal" and c.of == "increase"}
+        self._errors: dict[str, str] = {}
+        self._totals: dict[tuple[str, float, Labels], Totals] = {}
+        self._refresh = {kind: one.refresh_seconds for kind, one in notify.load().items() if one.refresh_seconds}
+
+    # ---- at every tick
+
+    def tick(
+        self, now: float, deriver: Deriver, signals: Signals, stale: Callable[[str, float], str], batch: Batch,
+        *, replayed: bool,
+    ) -> None:  # fmt: skip
+        """Evaluate every rule at `now`; what changed goes into the batch."""
+        counters = self._counters(now, deriver.counter_values()) if self._growing else {}
+        frame = RunFrame(
+            now, self._run, deriver.lifecycle, replayed, {**signals, **counters}, stale, deriver.gauges,
+            deriver.health, deriver.book, deriver.shape, self._totals,
+        )  # fmt: skip
+        batch.alerts += [_row(alert) for alert in self._evaluator.evaluate(frame)]
+        if self._evaluator.errors != self._errors:
+            self._errors = dict(self._evaluator.errors)
+            for name, why in self._errors.items():
+                log.warning("run %s: rule %s is not evaluated: %s", self._run, name, why)
+
+    def _counters(self, now: float, values: Iterable[tuple[str, Value]]) -> dict[str, dict[Labels, Now]]:
+        """Newest totals of the counters that rules watch, and their past."""
+        found: dict[str, dict[Labels, Now]] = {}
+        windows: dict[str, list[float]] = {}
+        for name, window in self._growing:
+            windows.setdefault(name, []).append(window)
+        for name, value in values:
+            for window in windows.get(name, ()):
+                self._totals.setdefault((name, window, value.labels), Totals()).add(now, value.value, window)
+                found.setdefault(name, {})[value.labels] = Now(now, value.value)
+        return found
+
+    # ---- at a live tick
+
+    def tell(self, now: float, batch: Batch) -> None:
+        """Mute, group and dedupe what is active now; notifications that are due go into the batch's outbox."""
+        active = self._evaluator.active
+        if not active and not self._groups:
+            return
+        silences = [silence_of(row) for row in self._store.silences(round(now * 1000))]
+        muted = mute(active, self._settings.inhibits, silences, now)
+        for alert in active:
+            why = muted.get(alert.fingerprint, "")
+            if alert.muted != why:
+                alert.muted = why
+                batch.alerts.append(_row(alert))
+        groups, outbox = plan(
+            now, self._run, active, self._settings.receivers, self._groups, self._refresh, self._link,
+            self._settings.external_url,
+        )  # fmt: skip
+        for group in groups:
+            key = (group.receiver, group.group_key)
+            if group.ended:
+                self._groups.pop(key, None)
+            else:
+                self._groups[key] = group
+        batch.groups += groups
+        batch.outbox += outbox
+
+    def _link(self, alert: Alert) -> str:
+        rule = self._rules.get(alert.rule)
+        return self._settings.external_url + links.moment(self._run, rule, alert.active_at, alert.resolved_at)
+
+    # ---- surviving a restart
+
+    def states(self) -> dict[str, tuple[int, str]]:
+        """Counters' past, where rules watch one."""
+        if not self._totals:
+            return {}
+        rows = [[name, window, labels, past.points] for (name, window, labels), past in self._totals.items()]
+        return {TOTALS: (TOTALS_VERSION, json.dumps(rows))}
+
+    def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
+        """Take the counters' past back."""
+        version, text = states.get(TOTALS, (0, "[]"))
+        if version == TOTALS_VERSION:
+            for name, window, labels, points in json.loads(text):
+                key = (name, window, tuple((k, v) for k, v in labels))
+                self._totals[key] = Totals([(ts, total) for ts, total in points])
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def _row(alert: Alert) -> AlertRow:
+    return AlertRow(
+        alert.fingerprint, round(alert.active_at * 1000), alert.rule, alert.state, alert.series, alert.labels,
+        dict(alert.annotations), alert.value, _ms(alert.fired_at), _ms(alert.resolved_at), _ms(alert.keep_since),
+        _ms(alert.held_since), alert.reason, alert.muted, alert.replayed,
+    )  # fmt: skip
+
+
+def _alert(row: AlertRow) -> Alert:
+    return Alert(
+        row.rule, row.series, row.labels, row.fingerprint, row.state, row.active_at / 1000, row.annotations,  # type: ignore[arg-type]
+        _seconds(row.fired_at), _seconds(row.resolved_at), _seconds(row.keep_since), _seconds(row.held_since),
+        row.value, row.reason, row.muted, row.replayed,
+    )  # fmt: skip

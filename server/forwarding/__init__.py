@@ -1,0 +1,1 @@
+"""A collector without a store: sender and spool of `rollscope watch --push`."""

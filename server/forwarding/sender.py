@@ -1,0 +1,244 @@
+"""Reads targets and forwards what they say to a server elsewhere: nothing is lost while it is away, nothing told twice.
+
+Each target is read by itself, as the server would (`server.scrape.target_reader.TargetReader`), into the spool; each is
+sent by itself, oldest first, and leaves the spool when the server has acknowledged it.
+"""
+
+import asyncio
+import gzip
+import logging
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import httpx
+
+import collectors
+from collectors.model import Limits, Target
+from collectors.transport import failures
+from server.clock import stopped_within
+from server.forwarding.spool import Queued, Spool
+from server.push import readings
+from server.push.readings import Outcome
+from server.scrape.target_reader import BACKOFF_MAX_SECONDS, TargetReader
+
+log = logging.getLogger("rollscope.forward")
+
+PATH = "/api/v1/readings"
+# A server that restarts is there within seconds; one that is away for an hour is asked four times a minute.
+BACKOFF_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 15.0
+# Said once and for all, more or less: but a wrong token may be put right while we wait.
+REFUSED_SECONDS = 60.0
+# What a server may ask for at most.
+RETRY_AFTER_MOST_SECONDS = 300.0
+TIMEOUT_SECONDS = 30.0
+FULL_SECONDS, BROKEN_SECONDS = 1.0, 5.0
+# At the end of a job a process has 30 s: what does not go out in these waits for the next start.
+DRAIN_SECONDS = 10.0
+# One reading is a few bodies: history goes out while more of it is read.
+LIMITS = Limits(tail_bytes=1 << 20, tail_rows=1_000)
+_HINTS = {
+    401: "; set ROLLSCOPE_TOKEN or --token-file to the server's token",
+    404: "; is this the server's URL, and is the server of this version?",
+    405: "; is this the server's URL, and is the server of this version?",
+}
+
+
+class Refused(Exception):
+    """The server did not take a body. ``wait``: seconds until it is tried again."""
+
+    def __init__(self, text: str, wait: float | None = None) -> None:
+        super().__init__(text)
+        self.wait = wait
+
+
+@dataclass(slots=True)
+class Told:
+    """What goes wrong by target: a line when something new does, and one when all goes well again."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def bad(self, target: str, text: str) -> None:
+        """A target's queue does not go on."""
+        if text not in self.texts.values():
+            log.warning("%s; nothing is lost, it waits in the spool", text)
+        self.texts[target] = text
+
+    def good(self, target: str) -> None:
+        """It does."""
+        if self.texts.pop(target, None) is not None and not self.texts:
+            log.info("the server takes readings again")
+
+
+class Forwarder:
+    """All targets of one run, on one event loop.
+
+    Args:
+        client: bound to the server, with its token.
+        facts: what is known of the run beside its sources, said with every reading of a file.
+        now: epoch seconds.
+    """
+
+    def __init__(
+        self, run: str, targets: Sequence[Target], spool: Spool, client: httpx.AsyncClient, now: Callable[[], float], *,
+        facts: Callable[[Target], dict[str, str | float]] = lambda target: {}, backoff: float = BACKOFF_SECONDS,
+    ) -> None:  # fmt: skip
+        known = collectors.load()
+        self._run, self._spool, self._client, self._now, self._facts = run, spool, client, now, facts
+        self._backoff, self._told, self._random = backoff, Told(), random.Random()
+        self.readers = [TargetReader(one, known[one.collector], spool.cursor(one), LIMITS) for one in targets]
+        # What waits of targets that nobody names any more is sent all the same.
+        self._wake = {name: asyncio.Event() for name in {*spool.targets(), *(one.name for one in targets)}}
+        self._full = self._broken = self._ended = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; then each file is read once more, and what can be sent is."""
+        sending = [asyncio.create_task(self._send(name)) for name in self._wake]
+        try:
+            await asyncio.gather(*(self._read(reader, stop) for reader in self.readers))
+            self._ended = True
+            for event in self._wake.values():
+                event.set()
+            await asyncio.wait(sending, timeout=DRAIN_SECONDS)
+        finally:
+            for task in sending:
+                task.cancel()
+            ends = await asyncio.gather(*sending, return_exceptions=True)
+            for reader in self.readers:
+                await reader.close()
+        if self._spool.rows:
+            log.warning("%d readings wait in %s for the next start", self._spool.rows, self._spool.path)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    # ---- reading
+
+    async def _read(self, reader: TargetReader, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            wait = reader.due - self._now()
+            if wait > BACKOFF_MAX_SECONDS + reader.target.interval_seconds and not reader.failures:
+                wait = 0.0  # the clock went back: what was planned on it is void
+            if self._crowded():
+                wait = max(wait, FULL_SECONDS)
+                await stopped_within(stop, wait)
+                continue
+            if wait > 0 and await stopped_within(stop, wait):
+                break
+            if not await self._once(reader):
+                await stopped_within(stop, BROKEN_SECONDS)
+        if reader.target.path and not self._crowded():
+            await self._once(reader)
+
+    async def _once(self, reader: TargetReader) -> bool:
+        """One attempt into the spool; False when the spool did not take it: it is read again from the same place."""
+        outcome = await reader.read(self._now())
+        try:
+            await asyncio.to_thread(self._keep, reader.target, outcome)
+        except sqlite3.Error as error:
+            if not self._broken:
+                log.error("the spool %s takes nothing: %s; reading waits", self._spool.path, error)
+            self._broken = True
+            return False
+        self._broken = False
+        reader.committed(outcome)
+        self._wake[reader.target.name].set()
+        return True
+
+    def _keep(self, target: Target, outcome: Outcome) -> None:
+        cursor = outcome.reading.cursor if outcome.reading is not None else None
+        if outcome.reading is not None and (facts := self._facts(target)):
+            outcome = replace(outcome, reading=replace(outcome.reading, facts={**facts, **outcome.reading.facts}))
+        # Bodies of a page are a few kB: the fastest level finds nearly all.
+        packed = [gzip.compress(body, 1, mtime=0) for body in readings.bodies(outcome)]
+        self._spool.put(target, packed, cursor)
+
+    def _crowded(self) -> bool:
+        full = self._spool.full
+        if full and not self._full:
+            log.warning("the spool %s is full: nothing is read until the server takes some of it", self._spool.path)
+        elif self._full and not full:
+            log.info("the spool has room again: reading goes on")
+        self._full = full
+        return full
+
+    # ---- sending
+
+    async def _send(self, target: str) -> None:
+        failures, event = 0, self._wake[target]
+        while True:
+            event.clear()
+            try:
+                if await self._next(target):
+                    failures = 0
+                    self._told.good(target)
+                    continue
+            except Refused as error:
+                self._told.bad(target, str(error))
+                failures += 1
+                await asyncio.sleep(self._pause(failures, error.wait))
+                continue
+            if self._ended:
+                return
+            await event.wait()
+
+    async def _next(self, target: str) -> bool:
+        """Send the oldest body and take it out; False when there is none."""
+        try:
+            body = await asyncio.to_thread(self._spool.first, target)
+            if body is not None:
+                await self._post(body)
+                await asyncio.to_thread(self._spool.done, body)
+        except sqlite3.Error as error:
+            # It may have been sent: then the server knows its number when it comes again.
+            raise Refused(f"the spool {self._spool.path} does not answer: {error}", BROKEN_SECONDS) from None
+        return body is not None
+
+    def _pause(self, failures: int, asked: float | None) -> float:
+        """Seconds until the next attempt: doubled each time, and never in step with other machines."""
+        usual = min(BACKOFF_MOST_SECONDS, self._backoff * 2.0 ** min(failures - 1, 10))
+        wait = usual if asked is None else max(usual, min(asked, RETRY_AFTER_MOST_SECONDS))
+        return wait * self._random.uniform(0.8, 1.2)
+
+    async def _post(self, body: Queued) -> None:
+        query: dict[str, str | int | float] = {
+            "run": self._run, "target": body.target, "kind": body.kind, "actor": body.actor,
+            "interval": body.interval_seconds, "agent": self._spool.agent, "seq": body.seq, "behind": body.behind,
+            "sent": self._now(),
+        }  # fmt: skip
+        headers = {"content-encoding": "gzip", "content-type": "application/json"}
+        try:
+            answer = await self._client.post(PATH, params=query, content=body.body, headers=headers)
+        except httpx.HTTPError as error:
+            raise Refused(f"the server does not answer: {failures.sentence(error)}") from None
+        # A proxy, or another program on that port, answers 200 to anything.
+        if answer.status_code == 200 and _acknowledged(answer, body.seq):
+            return
+        raise _refusal(answer)
+
+
+def _acknowledged(answer: httpx.Response, seq: int) -> bool:
+    try:
+        return bool(answer.json()["seq"] == seq)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _refusal(answer: httpx.Response) -> Refused:
+    code = answer.status_code
+    if code == 429 or code >= 500:
+        asked = answer.headers.get("retry-after", "")
+        text = f"the server answers {code}: {_detail(answer)}"
+        return Refused(text, float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else None)
+    if code == 200:
+        return Refused("what answers is no Rollscope server", REFUSED_SECONDS)
+    return Refused(f"the server refuses with {code}: {_detail(answer)}{_HINTS.get(code, '')}", REFUSED_SECONDS)
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        return ascii(answer.json()["detail"])[1:-1][:300]
+    except (ValueError, KeyError, TypeError):
+        plain = answer.headers.get("content-type", "").startswith("text/plain")
+        return ascii(answer.text[:300])[1:-1] if plain and answer.text else "no reason given"

@@ -1,0 +1,1 @@
+"""Readings to rows: validation, series ids, incarnations, histograms, sandboxes."""

@@ -1,0 +1,1 @@
+"""Rollout records to rows, groups and totals."""

@@ -1,0 +1,131 @@
+"""Everything else, through the library apprise (mail, Teams, Telegram, ntfy and 100 more): `rollscope[notify]`.
+
+The library does its own sending: no proxy or address policy of ours holds there, which is why its URLs come from the
+configuration alone. It is told to follow no redirect, and its logs, which hold URLs, are shut off.
+"""
+
+import importlib
+import importlib.util
+import logging
+import re
+import time
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import urlsplit
+
+from server.notify.model import Answer, Notification, Receiver, ReceiverSettings
+from server.notify.outbound import EXCERPT, plain, redacted
+from server.notify.text import SHOWN, details, headline, left_out, ordered, severity, title
+from server.outbound_policy import refuse_target
+
+MISSING = "needs the library apprise: install rollscope[notify]"
+UNKNOWN = "the url is none that apprise understands"
+SECONDS = 15.0
+# What nearly every plugin logs of a refusal.
+_STATUS = re.compile(r"\berror=(\d{3})\b")
+_KINDS = {"critical": "failure", "warning": "warning"}
+
+
+# What the library said of the attempt under way; its threads inherit it.
+_WORDS: ContextVar[list[str] | None] = ContextVar("apprise_words", default=None)
+
+
+class _Shut(logging.Filter):
+    """Lets nothing pass, but keeps warnings for the answer: the library's result says only that it failed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        words = _WORDS.get()
+        if words is not None and record.levelno >= logging.WARNING and record.name == "apprise":
+            words.append(record.getMessage())
+        return False
+
+
+# apprise logs URLs, urllib3 the path of every request; nothing else in this process uses these.
+for _name in (
+    "apprise",
+    "urllib3.connectionpool",
+    "urllib3.util.retry",
+    "requests_oauthlib.oauth1_session",
+    "oauthlib",
+):
+    logging.getLogger(_name).addFilter(_Shut())
+
+
+def check(settings: ReceiverSettings) -> str | None:
+    """Why this receiver cannot work, or None; for the validation of the configuration."""
+    if importlib.util.find_spec("apprise") is None:
+        return MISSING
+    # A token may stand where other URLs have their host; only an address in numbers says where it leads.
+    refusal = refuse_target(f"http://{urlsplit(settings.url).netloc.rpartition('@')[2]}")
+    if refusal is not None and "link-local" in refusal:
+        return f"the url {refusal}"
+    return None if _service(settings) is not None else UNKNOWN
+
+
+def deliver(notification: Notification, settings: ReceiverSettings) -> Answer:
+    """One attempt; blocks for at most 15 s. Never raises."""
+    try:
+        if (problem := check(settings)) is not None:
+            return Answer(False, text=problem)
+        delivered, words = _notify(notification, settings, time.time())
+    except Exception as error:  # noqa: BLE001  over 100 plugins of others; the message may hold the URL, the class does not
+        return Answer(False, retry=True, text=f"apprise failed: {type(error).__name__}")
+    return Answer(True, text="delivered by apprise") if delivered else _failure(words, settings)
+
+
+def _library() -> Any:
+    return importlib.import_module("apprise")
+
+
+def _service(settings: ReceiverSettings) -> Any:
+    library = _library()
+    asset = library.AppriseAsset(app_id="Rollscope", http_redirects=False, storage_mode="memory", allow_templates=False)
+    return library.Apprise.instantiate(str(settings.url), asset=asset)
+
+
+def _notify(notification: Notification, settings: ReceiverSettings, now: float) -> tuple[bool, str]:
+    """Was it delivered, and the library's warnings."""
+    library = _library()
+    sender = library.Apprise()
+    sender.add(_service(settings))
+    words: list[str] = []
+    token = _WORDS.set(words)
+    try:
+        delivered = sender.notify(
+            body=_body(notification, now),
+            title=headline(notification),
+            notify_type=_kind(notification),
+            body_format="text",
+            timeout=SECONDS,
+        )
+    finally:
+        _WORDS.reset(token)
+    return bool(delivered), " ".join(words)
+
+
+def _body(notification: Notification, now: float) -> str:
+    shown = ordered(notification)[:SHOWN]
+    parts = [f"{alert.status}: {title(alert)}\n{details(alert, now)}\n{alert.url}".strip() for alert in shown]
+    parts += [left_out(notification, len(shown)), notification.external_url]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _kind(notification: Notification) -> str:
+    return "success" if notification.status == "resolved" else _KINDS.get(severity(notification), "info")
+
+
+def _failure(words: str, settings: ReceiverSettings) -> Answer:
+    codes = [int(code) for code in _STATUS.findall(words)]
+    final = any(300 <= code < 500 and code not in (408, 429) for code in codes)
+    # Any part of such a URL may be a token, the place of the host included.
+    pieces = [piece for piece in re.split(r"[/?&=@:]+", settings.url) if len(piece) > 3]
+    safe = plain(redacted(words, [*settings.secrets(), *pieces]))
+    return Answer(False, retry=not final, text=f"apprise: {safe or 'not delivered'}"[:EXCERPT])
+
+
+RECEIVER = Receiver(
+    kind="apprise",
+    reads="100 and more other services through apprise (`rollscope[notify]`)",
+    deliver=deliver,
+    check=check,
+)

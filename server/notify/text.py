@@ -1,0 +1,140 @@
+"""What the receivers' texts share, written for an engineer at 3 am: headline, facts of an alert, lengths. Pure."""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from server.notify.model import SEVERITIES, AlertItem, Notification, ReceiverSettings
+from server.secret import Secret
+
+# Go's zero time, which is what Alertmanager writes for an alert that has not ended.
+ZERO_TIME = "0001-01-01T00:00:00Z"
+# Longer lists are read by nobody; the page has them all.
+SHOWN = 20
+# In the headline or the summary already.
+_TOLD = frozenset({"alertname", "run", "severity", "class"})
+_TEXTS = ("summary", "evidence", "description")
+
+
+def rfc3339(t: float | None) -> str:
+    """Epoch seconds as Go writes them: UTC, milliseconds without their trailing zeros; None is Go's zero time."""
+    if t is None:
+        return ZERO_TIME
+    seconds, ms = divmod(round(t * 1000), 1000)
+    fraction = f".{ms:03d}".rstrip("0") if ms else ""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
+def json_body(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def json_headers(authorization: Secret | None = None) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    return headers | {"Authorization": authorization} if authorization else headers
+
+
+def bearer(settings: ReceiverSettings) -> Secret | None:
+    """The Authorization header of the option `bearer`, if given."""
+    token = settings.options.get("bearer", "")
+    return Secret(f"Bearer {token}") if token else None
+
+
+def by_status(notification: Notification, status: str) -> list[AlertItem]:
+    return [alert for alert in notification.alerts if alert.status == status]
+
+
+def ordered(notification: Notification) -> list[AlertItem]:
+    """Firing first, the most severe first: what is cut off at the end matters least."""
+    return sorted(notification.alerts, key=lambda alert: (alert.status != "firing", _rank(alert)))
+
+
+def severity(notification: Notification) -> str:
+    """The worst severity among what fires, else among all; "" when no alert has one that we know."""
+    alerts = by_status(notification, "firing") or notification.alerts
+    rank = min(map(_rank, alerts), default=len(SEVERITIES))
+    return SEVERITIES[rank] if rank < len(SEVERITIES) else ""
+
+
+def headline(notification: Notification) -> str:
+    """E.g. ``[FIRING:2, RESOLVED:1] TrainerStarved in run a``."""
+    counts = [(status, len(by_status(notification, status))) for status in ("firing", "resolved")]
+    words = ", ".join(f"{status.upper()}:{count}" for status, count in counts if count)
+    name = notification.group_labels.get("alertname") or notification.common_labels().get("alertname") or "Alerts"
+    mark = {"test": "TEST ", "repeat": "STILL "}.get(notification.reason, "")
+    return f"[{mark}{words or notification.status.upper()}] {name} in run {notification.run}"
+
+
+def title(alert: AlertItem) -> str:
+    """What is wrong in one sentence."""
+    return alert.annotations.get("summary") or alert.labels.get("alertname", "alert")
+
+
+def details(alert: AlertItem, now: float) -> str:
+    """The value against its limit, the description, since when, severity, the series' labels, further annotations."""
+    lines = [alert.annotations.get("evidence", ""), alert.annotations.get("description", ""), _when(alert, now)]
+    words = [alert.labels.get("severity", ""), alert.labels.get("class", "")]
+    words += [f"{name}={value}" for name, value in sorted(alert.labels.items()) if name not in _TOLD]
+    lines.append(", ".join(word for word in words if word))
+    lines += [f"{name}: {text}" for name, text in sorted(alert.annotations.items()) if name not in _TEXTS]
+    return "\n".join(line for line in lines if line)
+
+
+def left_out(notification: Notification, shown: int) -> str:
+    """How many alerts the text does not show; "" when it shows all."""
+    count = len(notification.alerts) - shown + notification.truncated
+    return f"and {count} more" if count > 0 else ""
+
+
+def span(seconds: float) -> str:
+    """A duration in its two largest units: ``42 s``, ``12 min``, ``4 h 2 min``, ``3 d 4 h``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, hours, days = whole // 60 % 60, whole // 3600 % 24, whole // 86400
+    parts = [(days, "d"), (hours, "h"), (minutes, "min")]
+    first = next(at for at, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def clip(text: str, limit: int, escape: Callable[[str], str] = str) -> str:
+    """The text, escaped, in at most ``limit`` UTF-16 units, the strictest way in which receivers count.
+
+    Cut between characters of the original, so that no escape is torn; a cut text ends in an ellipsis.
+    """
+    parts = [escape(char) for char in text[:limit]]
+    if len(text) <= limit and sum(map(units, parts)) <= limit:
+        return "".join(parts)
+    size, kept = 1, []
+    for part in parts:
+        size += units(part)
+        if size > limit:
+            break
+        kept.append(part)
+    return "".join(kept) + "…"[:limit]
+
+
+def units(text: str) -> int:
+    """The text's length in UTF-16 units."""
+    return len(text) + sum(char > "\uffff" for char in text)
+
+
+def _rank(alert: AlertItem) -> int:
+    named = alert.labels.get("severity", "")
+    return SEVERITIES.index(named) if named in SEVERITIES else len(SEVERITIES)
+
+
+def _when(alert: AlertItem, now: float) -> str:
+    begun = _clock(alert.starts_at)
+    if alert.ends_at is None:
+        return f"firing since {begun} UTC ({span(now - alert.starts_at)})"
+    return f"from {begun} to {_clock(alert.ends_at)} UTC ({span(alert.ends_at - alert.starts_at)})"
+
+
+def _clock(t: float) -> str:
+    return f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def first_url(alerts: Sequence[AlertItem], fallback: str) -> str:
+    """The charts of the first alert that has some."""
+    return next((alert.url for alert in alerts if alert.url), fallback)

@@ -1,0 +1,1 @@
+"""What clients send: records, exposition text, OTLP, inbox, forwarded readings, heartbeats."""

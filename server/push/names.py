@@ -1,0 +1,131 @@
+"""Names and values of what is pushed, checked against the vocabulary: what gets through is what a collector may say.
+
+Pure. Every refusal is a sentence for who pushed it.
+"""
+
+import difflib
+import math
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from collectors.catalog import METRICS, Metric
+from collectors.model import Histogram, Labels, Sample
+from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME, LAST_STEP
+
+PREFIX = "rollscope_"
+# A label that grows without end (an id of a rollout) makes a series each: what is one value of a kind is short.
+LABELS, LABEL_LENGTH = 16, 200
+AXIS_LENGTH = 40
+EDGES = 500
+# Written by us, or the two words that say where a value belongs.
+_OURS = frozenset({"target", "run", "step", "axis"})
+
+
+def find(name: str) -> Metric | None:
+    """The row of the vocabulary, whether or not the name carries the prefix."""
+    return METRICS.get(name) or METRICS.get(name.removeprefix(PREFIX))
+
+
+@lru_cache(maxsize=1024)
+def unknown(name: str) -> str:
+    """Why a name is refused, with those it may have meant."""
+    near = difflib.get_close_matches(name[:80].removeprefix(PREFIX), _names(), 3, 0.5)
+    hint = f"; did you mean {', '.join(near)}?" if near else "; the names are those of /api/v1/metrics"
+    return f"no metric is named {name[:80]}{hint}"
+
+
+@lru_cache(maxsize=1)
+def _names() -> Sequence[str]:
+    return tuple(METRICS)
+
+
+def labels_of(pairs: Labels, run: str, drop: Collection[str] = ()) -> Labels:
+    """Labels as they are kept: without those that only say where a value belongs.
+
+    Raises:
+        ValueError: too many, too long, or of another run.
+    """
+    kept: list[tuple[str, str]] = []
+    for name, value in pairs:
+        if name == "run" and value != run:
+            raise ValueError(f"its label run says {value[:80]!r}, the request {run!r}")
+        if name not in _OURS and name not in drop and value:
+            if len(value) > LABEL_LENGTH:
+                raise ValueError(f"label {name[:80]} is longer than {LABEL_LENGTH} characters")
+            kept.append((name, value.replace("\0", "")))
+    if len(kept) > LABELS:
+        raise ValueError(f"more than {LABELS} labels")
+    return tuple(sorted(kept))
+
+
+def sample(
+    metric: Metric, value: float, labels: Labels, ts: float | None, step: int | None, axis: str, now: float
+) -> Sample:
+    """A value, good to be ingested. ``step``: None, or as `step_of` reads it.
+
+    Raises:
+        ValueError: what the vocabulary says against it.
+    """
+    if metric.kind == "histogram":
+        raise ValueError(f"{metric.name} is a histogram: send {metric.name}_bucket, _sum and _count")
+    if not math.isfinite(value):
+        raise ValueError("not a finite number: what is not known is not sent")
+    if metric.kind == "counter" and value < 0:
+        raise ValueError("a counter is never below 0")
+    if metric.reduction == "per_step" and step is None:
+        raise ValueError(f"{metric.name} is a value of one step: give it a label step, or ?step=N to the request")
+    if metric.kind == "counter":
+        step = None  # a count since the process began belongs to no step
+    return Sample(metric.name, value, labels, time_of(ts, now), step, axis if step is not None else "")
+
+
+def step_of(text: str) -> int:
+    """A step's number.
+
+    Raises:
+        ValueError: no number of a step.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= 13 and int(text) <= LAST_STEP):
+        raise ValueError("step must be a whole number from 0 to 10^12")
+    return int(text)
+
+
+def axis_of(text: str) -> str:
+    """The counter that steps are numbered by.
+
+    Raises:
+        ValueError: not a short word.
+    """
+    if not (text.isascii() and text.isidentifier() and len(text) <= AXIS_LENGTH):
+        raise ValueError(f"axis must be a word of at most {AXIS_LENGTH} letters, such as trainer or orchestrator")
+    return text
+
+
+def time_of(ts: float | None, now: float) -> float | None:
+    """A time of its own, epoch seconds.
+
+    Raises:
+        ValueError: one that nobody can mean.
+    """
+    if ts is not None and not FIRST_TIME <= ts <= now + AHEAD_SECONDS:
+        raise ValueError("its time is before 2000 or more than a day ahead (milliseconds since 1970 are meant)")
+    return ts
+
+
+def histogram(
+    metric: Metric, edges: Sequence[float], counts: Sequence[float], total: float, labels: Labels, ts: float | None,
+    now: float,
+) -> Histogram:  # fmt: skip
+    """A histogram with its own edges; ``counts`` are cumulative, one more than edges.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    if len(edges) > EDGES:
+        raise ValueError(f"more than {EDGES} buckets")
+    if len(counts) != len(edges) + 1 or not all(map(math.isfinite, (*edges, *counts, total))):
+        raise ValueError(f"{metric.name}: the buckets are not complete and finite")
+    if any(a >= b for a, b in pairwise(edges)) or any(a > b for a, b in pairwise((0.0, *counts))):
+        raise ValueError(f"{metric.name}: edges must grow, and counts must be cumulative")
+    return Histogram(metric.name, tuple(edges), tuple(counts), total, labels, time_of(ts, now))

@@ -1,0 +1,377 @@
+"""An OTLP metrics request -> what is taken of it, for each run and target, and what is refused and why. Pure.
+
+Counters and histograms of several processes (rollout workers with one SDK each) are one metric of the run: they are
+handed on as growth, by process, and added up where they are collected. Gauges of one request are added up where
+their rule leaves labels away (a point per container), else the last wins.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from collectors.catalog import METRICS, Metric
+from collectors.model import Histogram, Labels, Reading, Sample
+from collectors.otlp_names import QUOTAS, RULES, Rule, factor_of, replica, vllm_rule
+from server.config.otlp import Maps
+from server.push import names as push_names
+from server.push.body import Body, Grown
+from server.push.otlp import histograms as otlp_histograms
+
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+POINTS = 50_000
+# JSON is read in one call, during which no other thread runs: what it may hold is a tenth of a second.
+JSON_BYTES = 4 << 20
+ATTRIBUTE_LENGTH = 1024
+RUN, TARGET = "rollscope.run", "rollscope.target"
+NO_RUN = (
+    "which run is this? Set the resource attribute rollscope.run (OTEL_RESOURCE_ATTRIBUTES=rollscope.run=NAME), the "
+    "header x-rollscope-run or ?run=NAME; service.name is not taken for one"
+)
+_UNSPECIFIED, _DELTA = 0, 1
+_MAKE = {"histogram": otlp_histograms.explicit, "exponential_histogram": otlp_histograms.exponential}
+
+Key = tuple[str, str]
+"""(run, target)."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What was found for one target."""
+
+    samples: dict[tuple[str, Labels, int | None, str], Sample] = field(default_factory=dict)
+    grown: list[Grown] = field(default_factory=list)
+    unmapped: dict[str, int] = field(default_factory=dict)
+    quotas: dict[tuple[str, str], dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    points: int = 0
+    refused: int = 0
+    why: str = ""
+
+    def body(self) -> Body:
+        samples = [*self.samples.values(), *self._quotas()]
+        reading = Reading(
+            samples=tuple(samples), unmapped=self.unmapped, samples_scraped=self.points,
+            dropped=self.refused, why_dropped=self.why,
+        )  # fmt: skip
+        return Body(reading, tuple(self.grown))
+
+    def _quotas(self) -> Iterator[Sample]:
+        """Per resource the fullest of the regions: a sum would hide the one that is full."""
+        regions: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+        for (resource, _), found in self.quotas.items():
+            if "total" in found:
+                regions[resource].append((found["total"], _used(found)))
+        for resource, pairs in regions.items():
+            total, used = max(pairs, key=lambda pair: (pair[1] or 0.0) / (pair[0] or 1.0))
+            yield Sample("sandbox_quota_limit", total, (("resource", resource),))
+            if used is not None:
+                yield Sample("sandbox_quota_used", used, (("resource", resource),))
+
+
+def _used(found: Mapping[str, float]) -> float | None:
+    """What is used of a quota: as told, or the rest of what is free."""
+    if "used" in found or "available" not in found:
+        return found.get("used")
+    return found["total"] - found["available"]
+
+
+@dataclass(slots=True)
+class Read:
+    """Outcome of a request. ``refused``: points not taken; ``words``: why, each reason once."""
+
+    parts: dict[Key, Part] = field(default_factory=lambda: defaultdict(Part))
+    refused: int = 0
+    words: list[str] = field(default_factory=list)
+    runless: int = 0
+
+    def refuse(self, why: str, count: int = 1) -> None:
+        self.refused += count
+        if why not in self.words and len(self.words) < 20:
+            self.words.append(why)
+
+
+def decode(body: bytes, kind: str) -> Any:
+    """The request message of a body in `PROTOBUF` or `JSON`.
+
+    Raises:
+        ValueError: not such a message, or too long a one in JSON.
+    """
+    if kind == JSON and len(body) > JSON_BYTES:
+        raise ValueError(f"OTLP as JSON may hold {JSON_BYTES} bytes: send protobuf")
+    request = ExportMetricsServiceRequest()
+    try:
+        if kind == PROTOBUF:
+            request.ParseFromString(body)
+        else:
+            json_format.ParseDict(json.loads(body), request, ignore_unknown_fields=True)
+    except (DecodeError, json_format.ParseError, ValueError, RecursionError, AttributeError, TypeError) as error:
+        raise ValueError(f"the body is no OTLP metrics request: {type(error).__name__}") from None
+    return request
+
+
+def refusal(words: str, kind: str, code: int) -> bytes:
+    """A `google.rpc.Status`, which is what the specification has for every 4xx and 5xx.
+
+    Protobuf by hand (code is field 1, message field 2): its package would be a dependency for two fields.
+    """
+    if kind != PROTOBUF:
+        return json.dumps({"code": code, "message": words}).encode()
+    text, size = words.encode(errors="replace")[:4000], bytearray()
+    length = len(text)
+    while length > 127:
+        size.append(length & 127 | 128)
+        length >>= 7
+    return bytes((8, code, 18, *size, length)) + text
+
+
+def answer(read: Read, kind: str) -> bytes:
+    """The response message: a partial success where something was refused."""
+    response = ExportMetricsServiceResponse()
+    if read.refused:
+        response.partial_success.rejected_data_points = read.refused
+        response.partial_success.error_message = "; ".join(read.words)[:4000]
+    found: bytes = response.SerializeToString() if kind == PROTOBUF else json_format.MessageToJson(response).encode()
+    return found
+
+
+def read(request: Any, run: str, now: float, maps: Maps | None = None) -> Read:
+    """Everything in a request.
+
+    Args:
+        run: of resources that name none ("": there is no such default).
+        maps: the user's own names, before all others.
+
+    Raises:
+        ValueError: more points than are taken at once.
+    """
+    found = Read()
+    total = 0
+    for resource in request.resource_metrics:
+        attributes = _attributes(resource.resource.attributes)
+        metrics = [(_scope(scope.scope), metric) for scope in resource.scope_metrics for metric in scope.metrics]
+        count = sum(_count(metric) for _, metric in metrics)
+        total += count
+        if total > POINTS:
+            raise ValueError(f"at most {POINTS} points at once")
+        name = attributes.get(RUN) or run
+        if not name:
+            found.runless += count
+            found.refuse(NO_RUN, count)
+            continue
+        key = (name, attributes.get(TARGET) or attributes.get("service.name") or "otlp")
+        _Resource(found, found.parts[key], name, attributes, now, maps or {}).take(metrics)
+    return found
+
+
+def _count(metric: Any) -> int:
+    kind = metric.WhichOneof("data")
+    return len(getattr(metric, kind).data_points) if kind else 0
+
+
+def _scope(scope: Any) -> str:
+    """Two libraries in one process may use one name: they are two streams."""
+    return f"{scope.name}@{scope.version}" if scope.name else ""
+
+
+@dataclass(slots=True)
+class _Resource:
+    """What one process sends in a request, on its way into a part. Sums of gauges begin anew with each."""
+
+    found: Read
+    part: Part
+    run: str
+    attributes: dict[str, str]
+    now: float
+    maps: Maps
+    summed: set[tuple[str, Labels]] = field(default_factory=set)
+    process: str = ""
+
+    def take(self, metrics: Sequence[tuple[str, Any]]) -> None:
+        self.process = json.dumps(sorted(self.attributes.items()))
+        rules = [self._rule(metric.name) for _, metric in metrics]
+        best: dict[str, int] = {}
+        for rule in rules:
+            if isinstance(rule, Rule):
+                best[rule.metric] = min(rule.rank, best.get(rule.metric, rule.rank))
+        for (scope, metric), rule in zip(metrics, rules, strict=True):
+            self.part.points += _count(metric)
+            one = _Metric(self, scope, metric)
+            if isinstance(rule, Rule):
+                if rule.rank == best[rule.metric]:
+                    one.mapped(rule)
+            elif rule is not None:
+                self._unruled(metric.name, one)
+
+    def _rule(self, name: str) -> Rule | str | None:
+        """The user's rule, else ours; "" where there is none; None: known and not wanted."""
+        for key in ((self.run, name), ("", name)):
+            if key in self.maps:
+                return self.maps[key]
+        return RULES.get(name) or vllm_rule(name) or ""
+
+    def _unruled(self, name: str, one: "_Metric") -> None:
+        unmapped = self.part.unmapped
+        if name in QUOTAS:
+            one.quota(*QUOTAS[name])
+        elif (canonical := _canonical(name)) is not None:
+            one.plain(canonical)
+        elif name in unmapped or len(unmapped) < 200:
+            unmapped[name[:200]] = unmapped.get(name[:200], 0) + 1
+
+
+def _canonical(name: str) -> Metric | None:
+    """OpenTelemetry writes dots, and leaves `_total` away."""
+    name = name.replace(".", "_")
+    return push_names.find(name) or push_names.find(f"{name}_total")
+
+
+@dataclass(slots=True)
+class _Metric:
+    """One metric of a resource on its way into a part."""
+
+    of: _Resource
+    scope: str
+    metric: Any
+
+    def mapped(self, rule: Rule) -> None:
+        """A name of another system: its labels are the rule's."""
+        metric = METRICS[rule.metric]
+        factor = rule.factor or self._factor(metric)
+        for point, attributes in self._points():
+            labels = rule.labels({**self.of.attributes, **attributes})
+            failed = bool(rule.failures) and attributes.get("status") == "error"
+            if failed and self._kind() in _MAKE:
+                self._take(METRICS[rule.failures], (("cause", "unknown"),), point, attributes, value=float(point.count))
+            else:
+                self._take(metric, labels, point, attributes, factor, adds=True)
+
+    def plain(self, metric: Metric) -> None:
+        """A canonical name: its attributes are its labels."""
+        factor = self._factor(metric)
+        for point, attributes in self._points():
+            try:
+                labels = push_names.labels_of(tuple(attributes.items()), self.of.run)
+            except ValueError as error:
+                self._refuse(str(error))
+                continue
+            self._take(metric, self._told_apart(metric, labels), point, attributes, factor)
+
+    def _told_apart(self, metric: Metric, labels: Labels) -> Labels:
+        """Gauges of engines that share a service name: without a label of their own the last would be all."""
+        own = replica(self.of.attributes)
+        told = {"engine", "replica"} & dict(labels).keys()
+        if not own or told or (metric.actor, metric.kind) != ("generator", "gauge"):
+            return labels
+        return tuple(sorted((*labels, ("replica", own[: push_names.LABEL_LENGTH]))))
+
+    def quota(self, resource: str, part: str) -> None:
+        for point, attributes in self._points():
+            region = attributes.get("region.id") or self.of.attributes.get("region.id", "")
+            self.of.part.quotas[resource, region][part] = _number(point)
+
+    def _factor(self, metric: Metric) -> float:
+        return factor_of(self.metric.unit, metric.unit) or 1.0
+
+    def _kind(self) -> str:
+        return self.metric.WhichOneof("data") or ""
+
+    def _refuse(self, why: str, count: int = 1) -> None:
+        """Told to the sender, and shown at the target: who looks at a chart has not seen the answer."""
+        said, part = f"{self.metric.name[:200]}: {why}", self.of.part
+        self.of.found.refuse(said, count)
+        part.refused, part.why = part.refused + count, part.why or said
+
+    def _points(self) -> Iterator[tuple[Any, dict[str, str]]]:
+        kind = self._kind()
+        data: Any = getattr(self.metric, kind) if kind else None
+        if kind == "summary":
+            self._refuse("a summary has no buckets to add up: send a histogram", _count(self.metric))
+        elif kind in ("sum", *_MAKE) and data.aggregation_temporality == _UNSPECIFIED:
+            self._refuse("its aggregation temporality is not said", _count(self.metric))
+        elif kind:
+            yield from self._distinct(point for point in data.data_points if not point.flags & 1)
+
+    def _distinct(self, points: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
+        """One point per series and time; of a value of the moment the newest, or a sum would count a series twice."""
+        # Those that are flagged "no recorded value" are left out before: a series that has ended.
+        found: dict[tuple[tuple[str, str], ...], dict[int, tuple[Any, dict[str, str]]]] = {}
+        for point in points:
+            attributes = _attributes(point.attributes)
+            times = found.setdefault(tuple(sorted(attributes.items())), {})
+            if point.time_unix_nano in times:
+                self._refuse("two points of one series at one time")
+            else:
+                times[point.time_unix_nano] = (point, attributes)
+        of_the_moment = self._kind() == "gauge" or (self._kind() == "sum" and not self.metric.sum.is_monotonic)
+        for times in found.values():
+            yield from [times[max(times)]] if of_the_moment else times.values()
+
+    def _take(
+        self, metric: Metric, labels: Labels, point: Any, attributes: Mapping[str, str], factor: float = 1.0, *,
+        value: float | None = None, adds: bool = False,
+    ) -> None:  # fmt: skip
+        ts, make = point.time_unix_nano / 1e9 or None, _MAKE.get(self._kind())
+        try:
+            if make is not None and value is None:
+                self._grow(make(metric, point, labels, factor, ts, self.of.now), point, attributes)
+            elif metric.kind == "counter":
+                taken = self._counted(metric, point) / factor if value is None else value
+                sample = push_names.sample(metric, taken, labels, ts, None, "", self.of.now)
+                self._grow(sample, point, attributes)
+            else:
+                self._gauge(metric, labels, point, attributes, factor, ts, adds)
+        except ValueError as error:
+            self._refuse(str(error))
+
+    def _counted(self, metric: Metric, point: Any) -> float:
+        if self._kind() == "sum" and not self.metric.sum.is_monotonic:
+            raise ValueError(f"{metric.name} is a counter, and a sum that may fall cannot be counted")
+        return _number(point)
+
+    def _grow(self, value: Sample | Histogram, point: Any, attributes: Mapping[str, str]) -> None:
+        data = getattr(self.metric, self._kind())
+        delta = getattr(data, "aggregation_temporality", 0) == _DELTA
+        named = [self.of.process, *filter(None, (self.scope,)), self.metric.name]
+        text = json.dumps([*named, sorted(attributes.items())])
+        stream = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+        self.of.part.grown.append(Grown(stream, delta, point.start_time_unix_nano / 1e9, value))
+
+    def _gauge(
+        self, metric: Metric, labels: Labels, point: Any, attributes: Mapping[str, str], factor: float,
+        ts: float | None, adds: bool,
+    ) -> None:  # fmt: skip
+        if self._kind() == "sum" and self.metric.sum.aggregation_temporality == _DELTA:
+            raise ValueError(f"{metric.name} is a value of the moment: a difference says nothing of it")
+        step = push_names.step_of(attributes["step"]) if "step" in attributes else None
+        axis = push_names.axis_of(attributes.get("axis", "trainer"))
+        sample = push_names.sample(metric, _number(point) / factor, labels, ts, step, axis, self.of.now)
+        key, samples = (metric.name, labels, sample.step, sample.axis), self.of.part.samples
+        if adds and key[:2] in self.of.summed:
+            sample = Sample(metric.name, sample.value + samples[key].value, labels, ts)
+        self.of.summed.add(key[:2])
+        samples[key] = sample
+
+
+def _number(point: Any) -> float:
+    return float(point.as_int if point.WhichOneof("value") == "as_int" else point.as_double)
+
+
+def _attributes(pairs: Iterable[Any]) -> dict[str, str]:
+    """Attributes of plain values, as text; lists and maps are no labels."""
+    found = {}
+    for pair in pairs:
+        kind = pair.value.WhichOneof("value")
+        if kind in ("string_value", "int_value", "double_value", "bool_value"):
+            value = getattr(pair.value, kind)
+            text = str(value).lower() if kind == "bool_value" else str(value)
+            found[pair.key[:ATTRIBUTE_LENGTH]] = text[:ATTRIBUTE_LENGTH]
+    return found

@@ -1,0 +1,1 @@
+"""Rollouts for readers: pages, funnel, timeline, exports."""

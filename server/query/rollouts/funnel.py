@@ -1,0 +1,84 @@
+"""The funnel of a window, from what was added up by exit. Pure.
+
+GPU-seconds are shares of the tokens that the engines generated meanwhile; what those made and no record tells is a bar
+of its own, derived: aborted rollouts, mostly, whose tokens nobody writes down.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from collectors.model import Exit
+from server.query.rollouts.types import Funnel, FunnelBar
+from server.signals._gpus import NO_PRICE, Fleet
+from server.store.types import RolloutSum
+
+UNRECORDED = "unrecorded"
+_EXITS: tuple[str, ...] = get_args(Exit)
+_NO_RECORDS = (
+    "no rollout is recorded in this window: push records, or read a run directory with them (docs/how-to/rollouts.md)"
+)
+_NO_ENGINES = "the tokens of aborted rollouts are not known: attach the engines, which count tokens"
+_NO_TOKENS = "no record reports response_tokens"
+_NO_GPUS = "GPU-seconds are not known: set [run.NAME.cost] generator_gpus"
+_SHARED = (
+    "GPU-seconds are not known: trainer and generator share their GPUs, and how long each had them is not reported"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the engines generated within the window (None: not known), and how long it was, in seconds."""
+
+    generated: float | None
+    seconds: float
+
+
+def funnel(
+    sums: Sequence[RolloutSum], window: tuple[float, float], purposes: Collection[str], in_flight: int, tokens: Tokens,
+    gpus_of: Fleet,
+) -> Funnel:  # fmt: skip
+    """Bars in the order of the exits, `UNRECORDED` last. ``purposes``: of the bars; all share the engines' time."""
+    gpus, price = None if gpus_of.shared else gpus_of.generator.gpus, gpus_of.generator.usd_per_gpu_hour
+    recorded, partly = sum(one.response_tokens for one in sums), any(one.told < one.rollouts for one in sums)
+    # Without the engines' own count, what is not told is missing from the whole: shares of it would be too large.
+    known = tokens.generated is not None and tokens.generated >= recorded
+    whole = max(recorded, tokens.generated or 0.0) if known or not partly else 0.0
+
+    def bar(name: str, rollouts: int, told: int, count: int | None, derived: bool = False) -> FunnelBar:
+        seconds = None if gpus is None or count is None or not whole else count / whole * gpus * tokens.seconds
+        usd = None if seconds is None or price is None else seconds / 3600 * price
+        least: Literal["", "lower"] = "lower" if told < rollouts and count is not None else ""
+        return FunnelBar(name, rollouts, count, seconds, usd, derived, told, "upper" if derived and partly else least)
+
+    bars = []
+    for name in (*_EXITS, *sorted({one.exit for one in sums} - set(_EXITS))) if sums else ():
+        own = [one for one in sums if one.exit == name and one.purpose in purposes]
+        rollouts, told = sum(one.rollouts for one in own), sum(one.told for one in own)
+        # Tokens that nobody told are not none.
+        count = sum(one.response_tokens for one in own) if told or not rollouts else None
+        bars.append(bar(name, rollouts, told, count))
+    if tokens.generated is not None:
+        bars.append(bar(UNRECORDED, 0, 0, round(max(0.0, tokens.generated - recorded)), derived=True))
+    why = _lacking(sums, tokens, gpus_of, shares=bool(whole) or not partly)
+    return Funnel(*window, tuple(bars), in_flight, why, _wasted(bars))
+
+
+def _wasted(bars: Sequence[FunnelBar]) -> float | None:
+    known = [bar.usd for bar in bars if bar.exit != "trained" and bar.usd is not None]
+    return sum(known) if known else None
+
+
+def _lacking(sums: Sequence[RolloutSum], tokens: Tokens, gpus_of: Fleet, *, shares: bool) -> str:
+    rollouts, told = sum(one.rollouts for one in sums), sum(one.told for one in sums)
+    partly = f"{told:,} of {rollouts:,} rollouts report response_tokens: amounts are of those"
+    said = (
+        (not sums, _NO_RECORDS),
+        (bool(sums) and not told, _NO_TOKENS),
+        (0 < told < rollouts, partly + ("" if shares else ", and shares of the GPUs' time are not known")),
+        (tokens.generated is None, _NO_ENGINES),
+        (gpus_of.shared, _SHARED),
+        (not gpus_of.shared and gpus_of.generator.gpus is None, _NO_GPUS),
+        (gpus_of.generator.usd_per_gpu_hour is None, NO_PRICE),
+    )
+    return "; ".join(words for lacks, words in said if lacks)

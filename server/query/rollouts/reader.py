@@ -1,0 +1,243 @@
+"""The rollout half of `Reader`: pages, one with its timeline, groups, funnel, census, distributions, events."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from operator import attrgetter
+from typing import get_args
+
+from collectors.model import Purpose
+from server.clock import Clock
+from server.query.rollouts.funnel import Tokens, funnel
+from server.query.rollouts.timeline import timeline
+from server.query.rollouts.types import (
+    Cells,
+    CensusState,
+    EventInfo,
+    Funnel,
+    GroupInfo,
+    RolloutDetail,
+    RolloutFilter,
+    RolloutInfo,
+    RolloutPage,
+    Sort,
+)
+from server.rollouts.state import CENSUS, left
+from server.signals._gpus import fleet
+from server.store import Store
+from server.store.ranges import fit_width
+from server.store.rollouts.fields import RECORD, by_place
+from server.store.rollouts.read import DEFAULT, HOUR, MINUTE, Find, order_of
+from server.store.rollouts.write import OTHER
+from server.store.types import PointState, RolloutGroupRow, RolloutRow, RolloutSum, RunRow, SandboxRow, SeriesKey
+
+SIBLINGS = 256
+# What all engines generate, as the tick derived it: minutes of it are stored added up, for any length of time.
+_RATE = SeriesKey("", "generator_tokens_per_second")
+_RATE_BUCKETS = 600
+_TIMES = tuple(name for name, kind in RECORD.items() if kind == "time")
+_SAME = (
+    "group_id", "environment", "agent", "engine", "prompt_tokens", "response_tokens", "loss_tokens", "tool_calls",
+    "reward", "advantage", "version_start", "version_finish", "truncated", "error", "sampled", "sandbox_ids",
+    "group_size", "attempt", "incarnation", "difficulty", "version_dispatched", "max_reward", "solved",
+)  # fmt: skip
+_OWN = (
+    "life", "target", "state", "seconds", "turns", "consumed", "staleness", "in_flight", "in_group", "in_queue",
+    "token_staleness", "environment_staleness", "environment_latest", "environment_bound", "old_state_turns",
+    "judged_turns", "mixed", "unknown", "detailed",
+)  # fmt: skip
+_GROUP = (
+    "group_id", "life", "environment", "purpose", "size", "members", "done", "valid", "reward_min", "reward_max",
+    "reward_mean", "outcome", "admitted", "version", "spread", "sampled",
+)  # fmt: skip
+
+
+class RolloutReader:
+    """Thread-safe; every call reads the store. Arguments as of `server.query.types.Reader`."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def page(
+        self, run: str, wanted: RolloutFilter, sort: Sort, descending: bool, limit: int, after: str
+    ) -> RolloutPage:
+        find = Find(
+            wanted.states, wanted.environment, wanted.purpose, wanted.group, wanted.find, wanted.mixed,
+            _ms(wanted.start), _ms(wanted.end),
+        )  # fmt: skip
+        rows, rest, complete = self._store.rollouts.page(run, find, order_of(sort, descending), after, limit)
+        return RolloutPage(tuple(info(row) for row in rows), rest, complete)
+
+    def one(self, run: str, rollout_id: str, life: int | None) -> RolloutDetail | None:
+        rows = [row for row in self._store.rollouts.get(run, [rollout_id]) if life in (None, row.life)]
+        if not rows:
+            return None
+        row, siblings = rows[-1], []
+        if row.record.group_id:
+            members = self._store.rollouts.members(run, [(row.record.group_id, row.life)])
+            others = sorted((one for one in members if one.record.rollout_id != row.record.rollout_id), key=_identity)
+            siblings = others[:SIBLINGS]
+        return _detail(row, siblings, self._store.sandboxes.by_id(run, _boxes([row])))
+
+    def traces(self, run: str, start: float, end: float, limit: int) -> list[RolloutDetail]:
+        rows = self._store.rollouts.within(run, _ms(start) or 0, _ms(end) or 0, limit)
+        boxes = self._store.sandboxes.by_id(run, _boxes(rows))
+        return [_detail(row, (), boxes) for row in rows]
+
+    def groups(
+        self, run: str, outcomes: Sequence[str], environment: str, limit: int, after: str
+    ) -> tuple[list[GroupInfo], str]:
+        rows, rest = self._store.rollouts.group_page(run, outcomes, environment, after, limit)
+        return [_group(row) for row in rows], rest
+
+    def census(self, row: RunRow) -> list[CensusState]:
+        """Training rollouts by state: records of the newest life, else the signal's count; 0 only where that is 0.
+
+        A state that no source reports is left out: records that come when a rollout has ended report none of those in
+        flight.
+        """
+        run, now = row.name, self._clock.now()
+        found: dict[str, tuple[int, int]] = {}
+        for state, purpose, count, since in self._store.rollouts.census(run, self._store.rollouts.newest_life(run)):
+            if purpose not in ("", DEFAULT):
+                continue
+            before = found.get(state, (0, since))
+            found[state] = (before[0] + count, min(before[1], since))
+        counted = self._counted(row)
+        order = [*CENSUS, *sorted(found.keys() - set(CENSUS))]
+        states = []
+        for state in order:
+            if state in found:
+                count, since = found[state]
+                states.append(CensusState(state, count, max(0.0, now - since / 1000)))
+            elif state in counted:
+                states.append(CensusState(state, round(counted[state]), None))
+        return states
+
+    def _counted(self, row: RunRow) -> dict[str, float]:
+        """The newest values of `in_flight_rollouts`, by state."""
+        newest = self._store.fleet.latest([row.id], ("in_flight_rollouts",)).get(row.id, ())
+        known = ((dict(key.labels).get("state", ""), one) for key, one in newest)
+        return {state: one.value for state, one in known if one.state is PointState.VALUE and one.value is not None}
+
+    def funnel(self, row: RunRow, start: float, end: float, purpose: str) -> Funnel:
+        run = row.name
+        sums = self._store.rollouts.sums(run, round(start * 1000), round(end * 1000))
+        life = self._store.rollouts.newest_life(run)
+        mine = {"": ("", *get_args(Purpose)), DEFAULT: ("", DEFAULT)}.get(purpose, (purpose,))
+        flying = sum(count for _, of, count, _ in self._store.rollouts.census(run, life) if of in mine)
+        # What is asked for may be longer than the run.
+        begin = max(start, row.first_ts / 1000) if row.first_ts is not None else start
+        until = min(end, self._clock.now())
+        if row.lifecycle in ("finished", "crashed") and row.last_ts is not None:
+            until = min(until, row.last_ts / 1000)
+        begin = max(begin, self._recorded_from(run, sums))
+        tokens = Tokens(self._generated(run, begin, until), max(0.0, until - begin))
+        return funnel(sums, (start, end), mine, flying, tokens, fleet(row.facts, row.mode))
+
+    def _recorded_from(self, run: str, sums: Sequence[RolloutSum]) -> float:
+        """From when on tokens have records: as long before the first one left as rollouts take on average.
+
+        Tokens of before are nothing that was lost: nothing was recorded then.
+        """
+        first = self._store.rollouts.first_sum(run)
+        if first is None:
+            return 0.0
+        rollouts = sum(one.rollouts for one in sums)
+        return first / 1000 - (sum(one.seconds for one in sums) / rollouts if rollouts else 0.0)
+
+    def _generated(self, run: str, start: float, end: float) -> float | None:
+        """Tokens that the engines generated within [start, end); None where no engine tells."""
+        series = self._store.find(run, _RATE)
+        if series is None or end <= start:
+            return None
+        low, high = round(start * 1000), round(end * 1000)
+        width = fit_width(max(MINUTE, (high - low) // _RATE_BUCKETS))
+        known = [bucket for bucket in self._store.buckets(series, low, high, width) if bucket.n]
+        if not known:
+            return None
+        overlaps = [max(0, min(one.ts + width, high) - max(one.ts, low)) / 1000 for one in known]
+        return sum(one.total / one.n * seconds for one, seconds in zip(known, overlaps, strict=True))
+
+    def cells(self, run: str, kind: str, start: float, end: float, buckets: int) -> Cells:
+        low, high = round(start * 1000), round(end * 1000)
+        width = -(-(high - low) // max(1, buckets))
+        tier = HOUR if width >= HOUR else MINUTE
+        width = -(-width // tier) * tier
+        found: dict[int, dict[int, int]] = {}
+        for bucket, bin_, n in self._store.rollouts.bins(run, kind, low, high, width):
+            found.setdefault(bucket, {})[bin_] = n
+        return [(at / 1000, found[at]) for at in sorted(found)]
+
+    def environments(self, run: str) -> list[str]:
+        return [name for name in self._store.rollouts.environments(run) if name != OTHER]
+
+    def events(self, run: str, start: float, end: float, kinds: Collection[str], limit: int) -> list[EventInfo]:
+        found = self._store.events(run, round(start * 1000), round(end * 1000), kinds, limit)
+        return [EventInfo(ts / 1000, one.kind, one.key, one.detail, one.version) for ts, one in found]
+
+
+def _identity(row: RolloutRow) -> str:
+    return row.record.rollout_id
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _boxes(rows: Iterable[RolloutRow]) -> list[str]:
+    return sorted({name for row in rows for name in row.record.sandbox_ids})
+
+
+_times_of, _same_of, _own_of = attrgetter(*_TIMES), attrgetter(*_SAME), attrgetter(*_OWN)
+_info_made = by_place(RolloutInfo, ("rollout_id", "purpose", "exit", "moved_at", "times", *_SAME, *_OWN))
+
+
+def info(row: RolloutRow) -> RolloutInfo:
+    """A row of the table."""
+    record = row.record
+    times = {name: at for name, at in zip(_TIMES, _times_of(record), strict=True) if at is not None}
+    if row.consumed_at is not None:
+        times["consumed_at"] = row.consumed_at / 1000
+    said = (record.rollout_id, record.purpose or "", left(record) or "", row.moved_at / 1000, times)
+    return RolloutInfo(*_info_made((*said, *_same_of(record), *_own_of(row))))
+
+
+def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str, SandboxRow]) -> RolloutDetail:
+    record = row.record
+    own = [boxes[name] for name in record.sandbox_ids if name in boxes]
+    return RolloutDetail(
+        row=info(row),
+        token_versions=record.token_versions,
+        consumptions=tuple(asdict(use) for use in record.consumptions),
+        turns=tuple(asdict(turn) for turn in record.turns),
+        spans=timeline(row, [one.record for one in own]),
+        spans_told=bool(record.spans),
+        siblings=tuple(info(one) for one in siblings),
+        sandboxes=tuple(_box(one) for one in own),
+    )
+
+
+def _box(row: SandboxRow) -> dict[str, object]:
+    record = row.record
+    names = (
+        "provider",
+        "id",
+        "name",
+        "state",
+        "requested_at",
+        "ready_at",
+        "ended_at",
+        "image",
+        "image_cached",
+        "cause",
+    )
+    return {name: getattr(record, name) for name in names}
+
+
+def _group(row: RolloutGroupRow) -> GroupInfo:
+    solved = row.solved / row.valid if row.solved is not None and row.valid else None
+    completed = None if row.completed_at is None else row.completed_at / 1000
+    return GroupInfo(
+        solve_ratio=solved, moved_at=row.moved_at / 1000, completed_at=completed,
+        **{name: getattr(row, name) for name in _GROUP},
+    )  # fmt: skip

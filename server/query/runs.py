@@ -1,0 +1,110 @@
+"""The list of all runs, with the verdict on each: a few reads for all of them, not a few for each."""
+
+from collections.abc import Mapping
+
+from server.clock import Clock
+from server.query.run_state import RunState, state_of
+from server.query.signals import COMPUTED, ITEMS, TICK_STALE_SECONDS, Rows, signal_now, step_stale_seconds
+from server.query.types import RunInfo, RunNow, SignalNow
+from server.query.verdicts import told
+from server.signals._model import Signal
+from server.signals._window import TRAINER
+from server.store import Store
+from server.store.fleet import NO_TARGETS, Latest, TargetHealth
+from server.store.types import RunRow
+
+MOST_RUNS = 500
+"""More than anybody looks through; beyond it the ones that moved last."""
+
+SHOWN = ("trainer_wait_ratio", "staleness_versions", "cost_usd_per_million_tokens", "trainer_step_seconds")
+"""Signals that stand in the list."""
+
+
+def run_info(row: RunRow) -> RunInfo:
+    """A run as stored, for readers."""
+    first = row.first_ts / 1000 if row.first_ts is not None else None
+    last = row.last_ts / 1000 if row.last_ts is not None else None
+    return RunInfo(row.name, row.framework, row.mode, row.lifecycle or "starting", first, last, row.facts)
+
+
+class FleetReader:
+    """Thread-safe; `server.query.reader.StoreReader` hands its questions on."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def now(self) -> list[RunNow]:
+        """See `Reader.fleet`."""
+        rows = self._rows()
+        if not rows:
+            return []
+        ids, now, fleet = [row.id for row in rows], self._clock.now(), self._store.fleet
+        latest, verdicts, steps = fleet.latest(ids, SHOWN), fleet.verdicts(ids), fleet.steps(ids, TRAINER)
+        newest, health = fleet.newest(ids, COMPUTED), self._health(ids, now)
+        found = []
+        for row in rows:
+            signals, targets = _by_signal(latest.get(row.id, [])), health.get(row.id, NO_TARGETS)
+            state = _state(row, now, newest.get(row.id), targets, signals)
+            found.append(
+                RunNow(
+                    info=run_info(row),
+                    verdict=told(verdicts.get(row.id), state, now),
+                    signals=_signals(row, signals, now, state),
+                    step=steps.get(row.id),
+                    newest=newest[row.id] / 1000 if row.id in newest else None,
+                    up=0 if state.name == "not_collected" else targets.up,
+                    targets=targets.targets,
+                    state=state,
+                )
+            )
+        return found
+
+    def states(self) -> dict[str, RunState]:
+        """See `Reader.states`."""
+        rows = self._rows()
+        if not rows:
+            return {}
+        ids, now, fleet = [row.id for row in rows], self._clock.now(), self._store.fleet
+        latest, newest = fleet.latest(ids, ("trainer_step_seconds",)), fleet.newest(ids, COMPUTED)
+        health = self._health(ids, now)
+        return {
+            row.name: _state(
+                row, now, newest.get(row.id), health.get(row.id, NO_TARGETS), _by_signal(latest.get(row.id, []))
+            )
+            for row in rows
+        }
+
+    def _rows(self) -> list[RunRow]:
+        return sorted(self._store.runs()[:MOST_RUNS], key=lambda row: row.name)
+
+    def _health(self, ids: list[int], now: float) -> Mapping[int, TargetHealth]:
+        return self._store.fleet.targets(ids, round(now * 1000), round(TICK_STALE_SECONDS * 1000))
+
+
+def _state(
+    row: RunRow, now: float, newest: int | None, targets: TargetHealth, by_signal: Mapping[str, Rows]
+) -> RunState:
+    at = None if newest is None else newest / 1000
+    return state_of(row, now, at, step_stale_seconds(by_signal), targets)
+
+
+def _by_signal(latest: Latest) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for key, point in latest:
+        found.setdefault(key.metric, []).append((key.labels, point))
+    return found
+
+
+def _signals(row: RunRow, by_signal: Mapping[str, Rows], now: float, state: RunState) -> tuple[SignalNow, ...]:
+    stale = step_stale_seconds(by_signal)
+    return tuple(one for name in SHOWN for one in _of(name, by_signal, row, now, stale, state))
+
+
+def _of(
+    name: str, by_signal: Mapping[str, Rows], row: RunRow, now: float, stale: float, state: RunState
+) -> list[SignalNow]:
+    item, found = ITEMS[name], by_signal.get(name, [])
+    assert isinstance(item, Signal)
+    # The label-less row said "unknown" until the first value came with labels.
+    labelled = [pair for pair in found if pair[0]] or found
+    return [signal_now(item, labels, point, row, now, stale, state) for labels, point in labelled]

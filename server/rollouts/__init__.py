@@ -1,0 +1,1 @@
+"""Rules about rollout records, pure: state, staleness, versions, groups, environments, merging."""

@@ -1,0 +1,130 @@
+"""What a group of rollouts has come to: one rule for its outcome, whoever tells of its members. Pure."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from collectors.model import Rollout
+from server.rollouts import state as rollouts_state
+from server.rollouts.quick import maker
+
+ZERO_ADVANTAGE = ("all_solved", "none_solved", "equal_unknown", "too_few_valid")
+"""Outcomes without any gradient, by cause."""
+
+OUTCOMES = ("open", "mixed", *ZERO_ADVANTAGE)
+
+# Rewards are sums of single-precision numbers: equal ones differ by this share of them at most.
+_SAME = 1e-7
+_SAME_AT_ZERO = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What its group needs to know of a rollout. ``reward``: None where it has none that counts."""
+
+    reward: float | None
+    max_reward: float | None
+    solved: bool | None
+    ended: bool
+    ended_at: float | None
+    begun_at: float | None
+    version_finish: int | None
+    size: int | None
+    complete_at: float | None
+    settled: bool
+    consumed: int | None
+    trained: bool
+    sampled: bool
+    aborted: bool = False
+
+
+def member(record: Rollout) -> Member:
+    """Of a record. A rollout that its infrastructure or environment lost is no honest zero: its reward does not count.
+
+    An advantage or a consumption says that the group was complete (``settled``).
+    """
+    uses = [use.version for use in record.consumptions if use.version is not None]
+    reward = None if record.exit in rollouts_state.FAILED else record.reward
+    settled = bool(record.consumptions) or record.advantage is not None
+    begun = [at for at in (record.dispatched_at, record.started_at) if at is not None]
+    found: Member = _made(
+        reward, record.max_reward, record.solved, rollouts_state.ended(record), rollouts_state.ended_at(record),
+        min(begun, default=None), finish(record), record.group_size, record.group_complete_at, settled,
+        min(uses, default=None), bool(record.consumptions) or record.exit == "trained", record.sampled,
+        record.exit == "aborted_oversample",
+    )  # fmt: skip
+    return found
+
+
+_made = maker(Member)
+
+
+def finish(record: Rollout) -> int | None:
+    """The version of its last token."""
+    if record.version_finish is not None:
+        return record.version_finish
+    return max([version for version, tokens in record.token_versions if tokens > 0], default=None)
+
+
+def complete(members: Collection[Member], size: int | None) -> bool:
+    """Has every member that is expected ended, or does any tell that the group is complete?
+
+    A use or an advantage says so too, but not that we have heard of every member: it counts where nobody tells how
+    many there are. A group that was aborted because others were faster never was: its members tell nothing of the
+    curriculum.
+    """
+    kept = sum(not one.aborted for one in members)
+    if kept < 2 and kept < len(members):
+        return False
+    if any(one.complete_at is not None for one in members):
+        return True
+    return sum(one.ended for one in members) >= size if size is not None else any(one.settled for one in members)
+
+
+def outcome(members: Sequence[Member], size: int | None, max_reward: float | None) -> str:
+    """One of `OUTCOMES`.
+
+    ``all_solved`` only where the largest possible reward is known and reached; ``none_solved``: nobody got anything.
+    """
+    if not complete(members, size):
+        return "open"
+    rewards = [one.reward for one in members if one.reward is not None]
+    if len(rewards) < 2:
+        return "too_few_valid"
+    low, high = min(rewards), max(rewards)
+    if high - low > _SAME_AT_ZERO + _SAME * max(abs(low), abs(high)):
+        return "mixed"
+    if high <= _SAME_AT_ZERO:
+        return "none_solved"
+    top = max((one.max_reward for one in members if one.max_reward is not None), default=max_reward)
+    return "all_solved" if top is not None and high >= top - _SAME_AT_ZERO - _SAME * abs(top) else "equal_unknown"
+
+
+def solved(members: Sequence[Member], max_reward: float | None) -> int | None:
+    """How many of those whose reward counts solved the task; None where that is not known of all."""
+    found = [_solved(one, max_reward) for one in members if one.reward is not None]
+    return None if not found or None in found else sum(map(bool, found))
+
+
+def _solved(one: Member, max_reward: float | None) -> bool | None:
+    if one.solved is not None:
+        return one.solved
+    top = one.max_reward if one.max_reward is not None else max_reward
+    return None if top is None or one.reward is None else one.reward >= top - _SAME_AT_ZERO - _SAME * abs(top)
+
+
+def completed_at(members: Sequence[Member], size: int | None) -> float | None:
+    """When it was complete: as it is told, else the end of the last member that was waited for."""
+    told = [one.complete_at for one in members if one.complete_at is not None]
+    if told:
+        return max(told)
+    ends = sorted(one.ended_at for one in members if one.ended and one.ended_at is not None)
+    if not ends:
+        return None
+    return ends[min(size, len(ends)) - 1] if size else ends[-1]
+
+
+def version_complete(members: Sequence[Member], size: int | None) -> int | None:
+    """The policy version when the last member ended, as the members tell it: no version goes back within a life."""
+    known = [one.version_finish for one in members if one.version_finish is not None]
+    whole = len(members) >= (size or 2) and len(known) == len(members)
+    return max(known) if whole else None

@@ -1,0 +1,199 @@
+"""What a window keeps of a rollout and of a group, and what it is told of them. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from collectors.model import Rollout
+from server.rollouts import state as rollouts_state
+from server.rollouts.quick import maker
+from server.rollouts.staleness import Use, ages_of, made_by
+
+Key = tuple[str, int]
+"""(rollout or group id, life of the trainer)."""
+
+
+class Row(Protocol):
+    """A rollout as it is known now: `server.store.types.RolloutRow`, times in ms."""
+
+    @property
+    def record(self) -> Rollout: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def life(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def moved_at(self) -> int: ...
+    @property
+    def seconds(self) -> float | None: ...
+    @property
+    def turns(self) -> int | None: ...
+    @property
+    def in_flight(self) -> int | None: ...
+    @property
+    def in_group(self) -> int | None: ...
+    @property
+    def staleness(self) -> int | None: ...
+    @property
+    def environment_latest(self) -> float | None: ...
+    @property
+    def environment_bound(self) -> bool: ...
+    @property
+    def environment_ages(self) -> str: ...
+    @property
+    def mixed(self) -> bool | None: ...
+    @property
+    def unknown(self) -> str: ...
+
+
+class GroupRow(Protocol):
+    """A group as it is known now: `server.store.types.RolloutGroupRow`, times in ms."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def life(self) -> int: ...
+    @property
+    def environment(self) -> str: ...
+    @property
+    def purpose(self) -> str: ...
+    @property
+    def valid(self) -> int: ...
+    @property
+    def solved(self) -> int | None: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def admitted(self) -> bool: ...
+    @property
+    def version(self) -> int | None: ...
+    @property
+    def first_at(self) -> int: ...
+    @property
+    def moved_at(self) -> int: ...
+    @property
+    def completed_at(self) -> int | None: ...
+    @property
+    def sampled(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A rollout in a window: at one of its consumptions, or since it ended. Times are epoch seconds.
+
+    Attributes:
+        at: when it was consumed, or left.
+        age: seconds from the end of its generation to this use; None: one of the two is not told.
+        whole: it was made to its end and its outcome is its own (not aborted, not lost).
+        staleness: trajectory level at this use; parts: (in flight, in its group, in the queue).
+        tokens_by_age, turns_by_age: loss tokens by their age at this use, turns by that of their environment's state.
+        latest: sum over its turns of the age since the latest mutation.
+        idle: its advantage is told and is 0.
+    """
+
+    at: float
+    age: float | None
+    exit: str
+    whole: bool
+    environment: str
+    difficulty: str
+    group: Key | None
+    sampled: bool
+    response_tokens: int | None
+    seconds: float | None
+    turns: int | None
+    tool_calls: int | None
+    reward: float | None
+    idle: bool | None
+    mixed: bool | None
+    unknown: str
+    staleness: int | None = None
+    parts: tuple[int, int, int] | None = None
+    tokens_by_age: dict[int, int] = field(default_factory=dict)
+    turns_by_age: dict[int, int] = field(default_factory=dict)
+    latest: float = 0.0
+    bound: bool = False
+
+
+_made = maker(Note)
+_ABORTED = frozenset(("aborted_oversample", *rollouts_state.FAILED))
+
+
+def note(row: Row, use: Use | None = None) -> Note:
+    """A rollout at a consumption; None: since it ended."""
+    record = row.record
+    ended = record.finished_at if record.finished_at is not None else rollouts_state.ended_at(record)
+    turns = _turns_by_age(row)
+    at = use.at if use is not None and use.at is not None else ended if use is None else None
+    found: Note = _made(
+        row.moved_at / 1000 if at is None else at, _age(record, use), row.state,
+        rollouts_state.finished(record) and record.exit not in _ABORTED, record.environment, record.difficulty,
+        (record.group_id, row.life) if record.group_id else None, record.sampled, record.response_tokens, row.seconds,
+        row.turns, record.tool_calls, record.reward,
+        None if record.advantage is None else abs(record.advantage) < 1e-12, row.mixed, row.unknown,
+        use.staleness if use is not None else None, _parts(row, use), _tokens_by_age(record, use), turns,
+        (row.environment_latest or 0.0) * sum(turns.values()), row.environment_bound,
+    )  # fmt: skip
+    return found
+
+
+def _turns_by_age(row: Row) -> dict[int, int]:
+    """What is known of one turn alone, in no sandbox and without a word on tools, is nothing: its 0 is every such
+    rollout's, while those of several turns have no age, and they would all look as if on the newest state."""
+    turns, record = dict(ages_of(row.environment_ages)), row.record
+    return {} if turns == {0: 1} and record.tool_calls is None and not record.sandbox_ids else turns
+
+
+def _age(record: Rollout, use: Use | None) -> float | None:
+    """What is dated by something else than its own end, or its use, has no age: 0 would be invented."""
+    ended = rollouts_state.generated_at(record)
+    return None if use is None or use.at is None or ended is None else max(0.0, use.at - ended)
+
+
+def _parts(row: Row, use: Use | None) -> tuple[int, int, int] | None:
+    """What was not spent in flight and in the group was spent in the queue: longer when it is used again."""
+    if use is None or use.staleness is None or row.in_flight is None or row.in_group is None:
+        return None
+    return row.in_flight, row.in_group, use.staleness - row.in_flight - row.in_group
+
+
+def _tokens_by_age(record: Rollout, use: Use | None) -> dict[int, int]:
+    if use is None or use.staleness is None or use.version is None:
+        return {}
+    found: dict[int, int] = {}
+    for version, tokens in made_by(record):
+        found[use.version - version] = found.get(use.version - version, 0) + tokens
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNote:
+    """A group in a window. Times are epoch seconds.
+
+    Attributes:
+        completed: when it was complete; None: its members tell no time but that of their use.
+        seconds: from its first member's dispatch to its completion.
+    """
+
+    at: float
+    completed: float | None
+    version: int | None
+    outcome: str
+    admitted: bool
+    environment: str
+    difficulty: str
+    solve_ratio: float | None
+    seconds: float | None
+    sampled: bool
+
+
+def group_note(group: GroupRow, difficulty: str, told: bool) -> GroupNote:
+    """A complete group. ``told``: its members tell when they ended, not only when they were used."""
+    completed = group.completed_at / 1000 if group.completed_at is not None else None
+    ratio = group.solved / group.valid if group.solved is not None and group.valid else None
+    seconds = completed - group.first_at / 1000 if completed is not None else None
+    return GroupNote(
+        group.moved_at / 1000 if completed is None else completed, completed if told else None, group.version,
+        group.outcome, group.admitted, group.environment, difficulty, ratio, seconds, group.sampled,
+    )  # fmt: skip

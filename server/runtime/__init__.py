@@ -1,0 +1,1 @@
+"""Processes, roles, the lease on the store, and an orderly stop."""

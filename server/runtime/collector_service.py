@@ -1,0 +1,161 @@
+"""Role `collect` on a thread of its own: the runs' loops, who tells of alerts, who adopts pushed runs.
+
+Used by `server.runtime.serve` inside of the web's process, and by `server.runtime.collector_process` in one of its own.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from server.alerts.deadman import DeadMan
+from server.alerts.dispatch import Dispatcher
+from server.clock import Clock
+from server.config.settings import Settings
+from server.scrape.pushed_runs import Adopter
+from server.scrape.run_loop import RunLoop
+from server.store import Store, Writer
+from server.targets.resolve import Attached
+
+log = logging.getLogger("rollscope")
+
+Before = Callable[[Sequence[RunLoop]], Awaitable[None]]
+# A collect loop that has not turned for this long is stuck: three grid steps and a slow disk.
+STUCK_SECONDS = 30.0
+# One scrape's time limit and a commit; a thread in a dead NFS mount cannot be ended at all.
+DRAIN_SECONDS = 15.0
+
+
+class Leading(Protocol):
+    """Who knows whether this process may write (`server.runtime.leader.Leader`)."""
+
+    def leading(self) -> bool:
+        """Asked before each step, on a thread."""
+
+
+@dataclass(slots=True)
+class Health:
+    """What `/readyz` says: written by the collect thread, read by the web's."""
+
+    turned: dict[str, float] = field(default_factory=dict)
+    failed: str = ""
+
+    def fail(self, why: str) -> None:
+        """Nothing is collected any more, and why."""
+        self.failed = why
+
+    def problem(self) -> str | None:
+        if self.failed:
+            return self.failed
+        now = time.monotonic()
+        stuck = [
+            f"{run} for {now - turned:.0f} s" for run, turned in self.turned.items() if now - turned > STUCK_SECONDS
+        ]
+        return f"not collected: {', '.join(stuck)}" if stuck else None
+
+
+class Collecting(AbstractContextManager[None]):
+    """Role `collect` on its own thread. Leaving drains: running scrapes end, the writer commits what it holds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        runs: Sequence[Attached],
+        clock: Clock,
+        health: Health,
+        before: Before | None,
+        leader: Leading,
+    ) -> None:
+        self._leader, self._alerts = leader, settings.alerts
+        self._store, self._runs, self._clock, self._health, self._before = store, runs, clock, health, before
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._loops: list[RunLoop] = []
+        self.stuck = False
+        self._thread = threading.Thread(target=self._main, name="collect", daemon=True)
+
+    def __enter__(self) -> None:
+        self._writer = Writer(self._store)
+        self._thread.start()
+        self._ready.wait()
+
+    def __exit__(self, *_: object) -> None:
+        for loop in tuple(self._loops):
+            loop.stop()
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(timeout=DRAIN_SECONDS)
+        self._writer.close()
+        self.stuck = self._thread.is_alive()
+        if self.stuck:
+            log.warning("collecting does not end within %g s: leaving it; what was read is stored", DRAIN_SECONDS)
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except Exception as error:  # the thread's outermost loop: the web must be able to say that it died
+            log.exception("collecting stopped")
+            self._health.fail(f"collecting stopped: {type(error).__name__}")
+        finally:
+            self._ready.set()
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        dispatcher = Dispatcher(self._store.alerts, self._alerts.receivers, self._clock)
+        for run in self._runs:
+            # On threads, one by one: reading a long run back must neither block the loop nor a signal to stop.
+            self._loops.append(await asyncio.to_thread(self._made, run, dispatcher.wake))
+        loops = tuple(self._loops)
+        adopter = Adopter(
+            self._store, self._clock, lambda name: self._made(Attached(name, (), {}), dispatcher.wake, adopted=True),
+            self._loops, self._forget,
+        )  # fmt: skip
+        # What was pushed into lately goes on; of all others nobody evaluates the alerts any more.
+        kept = [*(loop.run for loop in loops), *await adopter.names()]
+        await asyncio.to_thread(self._store.alerts.abandon, kept, round(self._clock.now() * 1000))
+        if self._before is not None:
+            filling = asyncio.create_task(_as_coroutine(self._before(loops)))
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait({filling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not filling.done():
+                filling.cancel()
+                await asyncio.wait({filling})
+                return
+            filling.result()
+        beside = [dispatcher.run(self._stop)]
+        if self._alerts.deadman.url:
+            dead_man = DeadMan(self._alerts.deadman.url, self._alerts.deadman.interval, self._health.problem)
+            beside.append(dead_man.run(self._stop))
+        await asyncio.gather(*(loop.live(self._stop) for loop in loops), *beside, adopter.run(self._stop))
+
+    def _made(self, run: Attached, wake: Callable[[], None], adopted: bool = False) -> RunLoop:
+        """A run's loop, wired to what is told of it."""
+        loop = RunLoop(
+            run.name, run.targets, self._store, self._writer, self._clock,
+            facts=run.facts, alerts=self._alerts, heartbeats=run.heartbeats, adopted=adopted, discover=run.discover,
+            awaited=run.awaited,
+        )  # fmt: skip
+        self._turned(run.name)
+        loop.on_outbox = wake
+        loop.on_step = partial(self._turned, run.name)
+        loop.leading = self._leader.leading
+        return loop
+
+    def _forget(self, run: str) -> None:
+        self._health.turned.pop(run, None)
+
+    def _turned(self, run: str) -> None:
+        self._health.turned[run] = time.monotonic()
+
+
+async def _as_coroutine(awaitable: Awaitable[None]) -> None:
+    await awaitable

@@ -1,0 +1,247 @@
+"""One server: the roles `collect` and `web`, together or apart, joined only by the store.
+
+`collect` has its own thread and event loop, or with many targets a process of its own
+(`server.runtime.collector_process`), so that neither a burst of scrapes nor a slow tick is felt by a browser; `web` is
+uvicorn on the main thread. Whatever ends the process, what was acknowledged is committed.
+"""
+
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from server.api.alerts import add_alerts
+from server.api.app import close_api, create_api
+from server.api.engines import add_engines
+from server.api.forwarding import add_readings
+from server.api.gate import LOOPBACK_NAMES, App, Gate
+from server.api.preflight import add_preflight
+from server.api.push import add_pushes
+from server.api.rollouts import add_rollouts
+from server.api.sandboxes import add_sandboxes
+from server.api.what_if import add_what_if
+from server.clock import Clock, WallClock
+from server.config.errors import ConfigError
+from server.config.settings import Settings
+from server.outbound_policy import is_loopback
+from server.preflight.live import Preflights, living
+from server.push.heartbeats import Heartbeats
+from server.query import Reader, StoreReader
+from server.runtime.collector_process import Apart, wanted
+from server.runtime.collector_service import Before, Collecting, Health
+from server.runtime.leader import Leader
+from server.runtime.memory import few_arenas, giving_back, seldom_swept
+from server.scrape.pushed_runs import admits
+from server.store import Store, StoreError, migrate
+from server.targets.resolve import Attached
+
+log = logging.getLogger("rollscope")
+
+AttachDashboard = Callable[[FastAPI, Reader, str], tuple[App, Callable[[], str]]]
+"""(api, reader, version) -> (the app to serve, its Content-Security-Policy). Given by `main`: the only one
+that knows the dashboard."""
+
+Announce = Callable[[str, str], None]
+"""(url on this machine, url from other machines or "") -> None. Called when the server can be opened."""
+
+# Browsers hold a socket open for live updates; they reconnect by themselves.
+GRACE_SECONDS = 2
+# Nobody has anything to say on one; with uvicorn's own limits forty of them filled 3 GB, compressed to 2 MB.
+SOCKET_BYTES = 1024
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, before anything else is started.
+
+    Raises:
+        ConfigError: the port is taken, or the address is not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(128)  # from here on nobody is refused: early requests wait until the application answers
+    except OSError as error:
+        sock.close()
+        url, _ = addresses(host, port)
+        push = f"if Rollscope runs there, add a source to it: rollscope watch SOURCE --push {url}; else "
+        raise ConfigError(
+            [
+                f"server.port: cannot listen on {host}:{port}: {error.strerror}; "
+                f"{push if error.errno == errno.EADDRINUSE else ''}choose another --port"
+            ]
+        ) from None
+    return sock
+
+
+def addresses(host: str, port: int) -> tuple[str, str]:
+    """URLs that a browser can open: on this machine, and from other machines ("" where the first one serves both).
+
+    Bound to every address (0.0.0.0, ::), the server has no address of its own name.
+    """
+    if host in ("0.0.0.0", "::"):
+        return f"http://{'[::1]' if host == '::' else '127.0.0.1'}:{port}", f"http://{socket.gethostname()}:{port}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}", ""
+
+
+def allowed_hosts(settings: Settings) -> list[str]:
+    """Names a Host header may carry. Beyond loopback without a list any name will do: the token guards."""
+    if settings.allowed_hosts:
+        return [*settings.allowed_hosts, *LOOPBACK_NAMES]
+    return [*LOOPBACK_NAMES, settings.host] if is_loopback(settings.host) else []
+
+
+def serve(
+    settings: Settings, runs: Sequence[Attached], clock: Clock, attach_dashboard: AttachDashboard, *,
+    version: str, sock: socket.socket, before: Before | None = None, announce: Announce = lambda url, elsewhere: None,
+) -> int:  # fmt: skip
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    few_arenas()
+    collecting: Collecting | Apart | None = None
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(sock)
+            url, elsewhere = addresses(settings.host, sock.getsockname()[1])
+            settings = _reachable(settings, elsewhere or url)
+            store, leader = _open(settings, url, stack)
+            for run in runs:
+                _check_source(store, run)
+            health = Health()
+            app = _app(settings, store, clock, attach_dashboard, version, health)
+            config = uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                lifespan="on",
+                timeout_graceful_shutdown=GRACE_SECONDS,
+                ws_max_size=SOCKET_BYTES,
+                ws_per_message_deflate=False,
+            )
+            web = uvicorn.Server(config)
+            _end_cleanly(web)
+            # Looking for rings was a quarter of what an open tab costs, and a seventh of a rollout's ingest.
+            seldom_swept()
+            stack.enter_context(giving_back())
+            if leader is not None:
+                collecting = _collecting(settings, store, runs, clock, health, before, leader)
+                stack.enter_context(collecting)
+            announce(url, elsewhere)
+            web.run(sockets=[sock])
+            # Draining has its limit; who asks again does not want to wait for it.
+            _on_signal(lambda: sys.exit(0))
+    finally:
+        if collecting is not None and collecting.stuck:
+            os._exit(0)  # the interpreter would wait for the hung thread for ever
+    return 0
+
+
+def _collecting(
+    settings: Settings, store: Store, runs: Sequence[Attached], clock: Clock, health: Health, before: Before | None,
+    leader: Leader,
+) -> Collecting | Apart:  # fmt: skip
+    """Beside the web or apart from it. A clock of its own, or what must come before, cannot be handed over."""
+    if before is None and isinstance(clock, WallClock) and wanted(settings, runs):
+        return Apart(settings, runs, health, leader)
+    return Collecting(settings, store, runs, clock, health, before, leader)
+
+
+def _end_cleanly(web: uvicorn.Server) -> None:
+    """A signal ends the web, whenever it comes: before its loop runs too. Then what collects drains.
+
+    uvicorn stops at one by itself, then raises it again for whoever was there before it.
+    """
+    _on_signal(lambda: setattr(web, "should_exit", True))
+
+
+def _on_signal(act: Callable[[], object]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: act())
+
+
+def _open(settings: Settings, url: str, stack: ExitStack) -> tuple[Store, Leader | None]:
+    """The store, led by us when we collect. The lease comes first: nobody's schema changes under a running server.
+
+    Raises:
+        ConfigError: held by another process, on a network file system, not migrated, not reachable.
+    """
+    leader: Leader | None = None
+    try:
+        if settings.role != "web":
+            if settings.store.startswith("sqlite:///"):
+                _make_folder(Path(settings.store.removeprefix("sqlite:///")).parent)
+            leader = Leader(settings.store, url)
+            stack.callback(leader.release)
+            migrate(settings.store)
+        return stack.enter_context(closing(Store.open(settings.store))), leader
+    except StoreError as error:
+        raise ConfigError([f"store: {error}"]) from None
+    except OSError as error:
+        raise ConfigError([f"store: {error.filename or settings.store}: {error.strerror}"]) from None
+
+
+def _check_source(store: Store, run: Attached) -> None:
+    """Refuse to continue a run nobody named from another directory: `./a/out` is not `./b/out`.
+
+    Raises:
+        ConfigError: with both places and the fix.
+    """
+    before = store.facts(run.name).get("source_path") if not run.named else None
+    if before is not None and before != run.facts["source_path"]:
+        raise ConfigError(
+            [f"a run {run.name!r} was read from {before} before; give this one a name of its own with --run NAME"]
+        )
+
+
+def _reachable(settings: Settings, url: str) -> Settings:
+    """Sets the address for links in notifications to ``url`` where none is configured."""
+    if settings.alerts.external_url:
+        return settings
+    return replace(settings, alerts=replace(settings.alerts, external_url=url))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([f"store: cannot make {path}: {error.strerror}"]) from None
+
+
+def _app(
+    settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
+) -> App:
+    preflights = Preflights(settings.runs, clock, lambda: living(reader))
+    reader = StoreReader(store, clock, settings.alerts, preflights.get)
+
+    def ready() -> str | None:
+        try:
+            reader.runs()
+        except Exception as error:  # whatever it is, the store does not answer
+            log.debug("not ready", exc_info=True)
+            return f"the store does not answer: {error if isinstance(error, StoreError) else type(error).__name__}"
+        return health.problem()
+
+    api = create_api(reader, version=version, ready=ready)
+    add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.runs).beat)
+    configured = frozenset(run.name for run in settings.runs)
+    admitted = partial(admits, store, configured=configured, clock=clock)
+    add_sandboxes(api, reader, store, clock, admitted)
+    add_rollouts(api, reader, store, clock, admitted)
+    add_pushes(api, store, clock, admitted, settings.otlp)
+    add_readings(api, store, clock, admitted)
+    add_preflight(api, reader, preflights)
+    add_what_if(api, reader)
+    add_engines(api, reader)
+    close_api(api)
+    app, csp = attach_dashboard(api, reader, version)
+    return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)

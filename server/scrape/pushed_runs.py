@@ -1,0 +1,103 @@
+"""Runs that nobody configured and somebody pushes into: found through the store, collected like the others.
+
+The process that takes pushes may be another one, so the store is asked; which runs to follow is bounded there and
+here by the same number, the newest first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from server.clock import Clock, stopped_within
+from server.config.errors import ConfigError
+from server.push.pushed_targets import MAX_RUNS, OVER_SECONDS
+from server.scrape.run_loop import RunLoop
+from server.store import Store
+from server.targets.resolve import check_name
+
+log = logging.getLogger("rollscope.adopt")
+
+# A push is seen within this and one step of the grid.
+LOOK_SECONDS = 2.0
+
+
+def followed(active: Mapping[str, int], configured: Collection[str]) -> list[str]:
+    """Names of the runs to adopt. ``active``: run -> time of its last push, newest first."""
+    return [name for name in active if name not in configured][:MAX_RUNS]
+
+
+def admits(store: Store, run: str, *, configured: Collection[str], clock: Clock) -> bool:
+    """May a push name this run: is it configured, followed already, or is there room for one more?"""
+    active = store.pushes.active(_since(clock.now()))
+    return run in configured or run in active or len(set(active) - set(configured)) < MAX_RUNS
+
+
+def _since(now: float) -> int:
+    return round((now - OVER_SECONDS) * 1000)
+
+
+class Adopter:
+    """Begins and ends the loops of pushed runs, on the event loop that collects.
+
+    Args:
+        make: a loop for a name, made on a thread.
+        loops: every loop there is, shared with who stops them; adopted ones are added and taken away.
+        gone: told the name of a run whose loop has ended.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, make: Callable[[str], RunLoop], loops: list[RunLoop],
+        gone: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._store, self._clock, self._make, self._loops, self._gone = store, clock, make, loops, gone
+        self._configured = frozenset(loop.run for loop in loops)
+        self._own: dict[str, tuple[RunLoop, asyncio.Event, asyncio.Task[None]]] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look until `stop`; then end what was begun."""
+        told = ""
+        while not stop.is_set():
+            try:
+                await self.look()
+                told = ""
+            except Exception as error:  # noqa: BLE001 - the store is away: the runs are found when it is back
+                if told != (told := type(error).__name__):
+                    log.warning("cannot look for pushed runs: %s", told)
+            await stopped_within(stop, LOOK_SECONDS)
+        await asyncio.gather(*(self._end(name) for name in list(self._own)))
+
+    async def names(self) -> list[str]:
+        """The runs to follow now."""
+        active = await asyncio.to_thread(self._store.pushes.active, _since(self._clock.now()))
+        return followed(active, self._configured)
+
+    async def look(self) -> None:
+        """Begin what is new, end what is over."""
+        now, names = self._clock.now(), await self.names()
+        for name in [name for name, (loop, _, _) in self._own.items() if name not in names and loop.pushes.over(now)]:
+            await self._end(name)
+        for name in names:
+            if name not in self._own and len(self._own) < MAX_RUNS and _is_name(name):
+                await self._begin(name)
+
+    async def _begin(self, name: str) -> None:
+        loop = await asyncio.to_thread(self._make, name)
+        ended = asyncio.Event()
+        self._loops.append(loop)
+        self._own[name] = (loop, ended, asyncio.create_task(loop.live(ended)))
+        log.info("run %s: pushed, not configured: followed", name)
+
+    async def _end(self, name: str) -> None:
+        loop, ended, task = self._own.pop(name)
+        ended.set()
+        await task
+        self._loops.remove(loop)
+        self._gone(name)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_name(name)
+    except ConfigError:
+        return False
+    return True

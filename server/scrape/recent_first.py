@@ -1,0 +1,154 @@
+"""Shows the present of a run whose log is long, while its history is still to be read.
+
+The last part of each long log is read into a store of its own (a temporary SQLite file), by the same ingest, driver,
+signals and verdict as everything else. What they answer is shown as the run's newest answers until the history is
+derived. Charts and counters are not: they need the history, and get it once.
+"""
+
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import collectors
+from collectors.model import Collector, Cursor, Limits, ScrapeError, Target
+from server import signals
+from server.derive.driver import RunDriver
+from server.derive.source_priority import Trust
+from server.ingest.readings import Arrivals, Ingest
+from server.signals import Signal
+from server.store import Store, migrate
+from server.store.types import Batch, LatestRow, PointState, SeriesKey
+
+# Shorter ones are read in less than three seconds.
+LONG_BYTES = 6 << 20
+# The newest part: 140 steps of 90 values; windows hold the last 10 to 64 steps.
+RECENT_BYTES = 512 << 10
+# A step of many rows or long texts: doubled until the part holds this many steps, at most so often.
+LEAST_STEPS, DOUBLINGS = 20, 4
+# The verdict holds a change for a minute, and tick signals look back five.
+JUDGED_SECONDS = 600.0
+UNREAD = "history is being read: this needs the run's first steps"
+
+
+@dataclass(slots=True)
+class RecentLog:
+    """A long log, read from near its end."""
+
+    target: Target
+    collector: Collector
+    cursor: Cursor
+    limits: Limits
+
+    def read(self, ingest: Ingest, now: float) -> tuple[Batch, Arrivals, bool]:
+        """What was appended since the last call, and whether there is more.
+
+        Raises:
+            ScrapeError: the log cannot be read now.
+        """
+        assert self.collector.tail is not None
+        reading = self.collector.tail(Path(self.target.path), self.cursor, self.limits, now)
+        self.cursor = reading.cursor or self.cursor
+        return *ingest.reading(self.target, reading, now, 0.0), reading.more
+
+
+def long_log(target: Target, collector: Collector, cursor: Cursor, limits: Limits, now: float) -> RecentLog | None:
+    """The log near its end, if much of it is unread and it can be read from there."""
+    if collector.recent is None or collector.position is None or not target.path:
+        return None
+    path, size, found = Path(target.path), RECENT_BYTES, None
+    assert collector.tail is not None
+    try:
+        for _ in range(DOUBLINGS + 1):
+            near_end = collector.recent(path, limits, now, size)
+            if near_end is None or not _is_long(collector, path, cursor, near_end):
+                return None
+            found = RecentLog(target, collector, near_end, limits)
+            reading = collector.tail(path, near_end, limits, now)
+            if reading.more or len({sample.step for sample in reading.samples}) > LEAST_STEPS:
+                break
+            size *= 2
+    except ScrapeError:
+        return None
+    return found
+
+
+def _is_long(collector: Collector, path: Path, cursor: Cursor, near_end: Cursor) -> bool:
+    assert collector.position is not None
+    begin, position = collector.position(path, near_end), collector.position(path, cursor)
+    read = position.read if position is not None else 0
+    return begin is not None and begin.total - read >= LONG_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class PresentAnswers:
+    """The newest answer of every series (ids are of the temporary store), and the verdict as a state of the run."""
+
+    rows: list[tuple[SeriesKey, LatestRow]]
+    states: Mapping[str, tuple[int, str]]
+
+
+class PresentView:
+    """The newest answers of one run, from the last part of its logs and what its other targets report now.
+
+    Not thread-safe; all methods do database work, so they are called on a thread.
+    """
+
+    def __init__(
+        self, run: str, logs: Collection[RecentLog], carry: Callable[[str], float],
+        facts: Mapping[str, str | float], names: Collection[str],
+    ) -> None:  # fmt: skip
+        self._folder = tempfile.TemporaryDirectory(prefix="rollscope-recent-")
+        url = f"sqlite:///{self._folder.name}/recent.db"
+        migrate(url)
+        self._store, self._run, self._logs, self._targets = Store.open(url), run, list(logs), names
+        self._ingest = Ingest(self._store, run)
+        self._ingest.facts.update(facts)
+        trust = Trust.of([log.target for log in logs], collectors.load())
+        self._driver = RunDriver(self._store, self._commit, run, carry, facts, targets=names, trust=trust)
+        self._begun = False
+        self._steps_only = {
+            item.name for item in signals.load() if isinstance(item, Signal) and item.remember is not None
+        }
+
+    def feed(self, arrivals: Arrivals) -> None:
+        """What another target of the run reports now. It is in the run's own store already."""
+        self._driver.feed(arrivals)
+
+    def advance(self, t: float) -> PresentAnswers:
+        """The answers at `t`, with what was appended to the logs."""
+        newest = [ts for log in self._logs if (ts := self._read(log, t)) is not None]
+        if not self._begun:
+            self._begun = True
+            self._driver.begin_at(min([t, *newest]) - JUDGED_SECONDS)
+        self._driver.advance(t, live=True)
+        rows, verdict = self._driver.newest()
+        return PresentAnswers([(key, self._shown(key.metric, row)) for key, row in rows], verdict)
+
+    def close(self) -> None:
+        """Drop the store."""
+        self._store.close()
+        self._folder.cleanup()
+
+    def _read(self, log: RecentLog, t: float) -> float | None:
+        """Event time of the newest row, of those that are new."""
+        newest, more = None, True
+        while more:
+            try:
+                batch, arrivals, more = log.read(self._ingest, t)
+            except ScrapeError:
+                break
+            self._commit(batch)
+            self._driver.feed(arrivals)
+            newest = max((step.ts for step in arrivals.steps), default=newest)
+        return newest
+
+    def _shown(self, name: str, row: LatestRow) -> LatestRow:
+        """A signal that remembers the whole run is not known from its end."""
+        return replace(row, value=None, state=PointState.UNKNOWN, why=UNREAD) if name in self._steps_only else row
+
+    def _commit(self, batch: Batch) -> "Future[int]":
+        done: Future[int] = Future()
+        done.set_result(self._store.write_many([batch])[0])
+        return done

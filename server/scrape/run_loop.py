@@ -1,0 +1,532 @@
+"""Role `collect`: one loop per run that scrapes what is due, commits it, and advances the signals.
+
+`step(t)` is the whole of it; live operation calls it on the 5 s grid of the clock, the demo's first hour as
+fast as it returns.
+"""
+
+import asyncio
+import logging
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import collectors
+from collectors.model import Limits, ScrapeError, Target
+from server import catch_up
+from server.clock import Clock, stopped_within
+from server.config.alerts import AlertSettings
+from server.config.discovery import DiscoverSettings
+from server.config.settings import HeartbeatSettings
+from server.derive.driver import TICK_SECONDS, RunDriver, carry_of
+from server.derive.results import NO_LONGER
+from server.derive.source_priority import Trust
+from server.ingest.readings import Arrivals, Ingest
+from server.push.heartbeats import Watch
+from server.push.pushed_targets import Pushes
+from server.push.readings import Outcome
+from server.scrape.duplicate_engines import Twice
+from server.scrape.history_progress import HistoryProgress
+from server.scrape.recent_first import PresentAnswers, PresentView, long_log
+from server.scrape.status_rows import Told, name_of
+from server.scrape.target_reader import (
+    BACKOFF_MAX_SECONDS,
+    BEGUN_PER_TICK,
+    HISTORY_SECONDS,
+    TargetReader,
+    collector_of,
+    readers_of,
+)
+from server.signals._window import TRAINER
+from server.store import Store, Writer
+from server.store.types import Batch, LatestRow, PointState
+from server.store.writer import WriterClosed, is_transient, words_of
+from server.targets.discovery.roster import Roster
+from server.targets.file_thread import Aside
+from server.targets.pending import Awaited, Waiting
+from server.targets.resolve import attach, detect_listed
+
+
+class NotLeader(Exception):
+    """This process has lost its right to write: it waits until it has it again."""
+
+
+log = logging.getLogger("rollscope.collect")
+
+# A tick does not wait for slow targets: what they bring is in the next one.
+PATIENCE_SECONDS = 1.0
+# Spread of the scrapes' starts: half of what a core reads a second: no page waits long, and the tick ends in time.
+TARGETS_PER_SECOND, SPREAD_SECONDS = 500.0, 2.0
+ROLLUP_SECONDS = 60.0
+# What history may take of a live tick: less than all of it, or every second grid instant would be missed.
+SHARE = 0.8
+# What is pushed may take this much of a tick before it is derived from.
+PUSHES_FIRST = 0.5
+
+
+class RunLoop:
+    """Everything that happens to one run. All methods on one event loop; database work on threads."""
+
+    def __init__(
+        self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
+        facts: Mapping[str, str | float] | None = None, limits: Limits | None = None,
+        alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (), adopted: bool = False,
+        discover: Sequence[DiscoverSettings] = (), awaited: Sequence[Awaited] = (),
+    ) -> None:  # fmt: skip
+        known = collectors.load()
+        self.run, self._store, self._writer, self._clock = run, store, writer, clock
+        rows = [row for _, row in store.targets(run)] if discover or awaited else []
+        self._waiting = Waiting(
+            awaited, partial(attach, limits=limits, hint=""), rows, [target.name for target in targets]
+        )
+        targets = [*targets, *self._waiting.assumed]
+        carried = {target.name: (target, collector_of(target).report_seconds) for target in targets}
+        self._carry, self._facts = carry_of(carried), facts or {}
+        begun = clock.now()
+        self._alerts, self._beats = alerts, Watch(store, run, heartbeats, begun)
+        self._trust, self._twice = Trust.of(targets, known), Twice()
+        self.pushes = Pushes(store, run, carried, adopted, begun, self._met)
+        # The driver looks into both while they grow: a pushed target is met with its first push.
+        waited = {row.name for row in self._waiting.rows(begun)}
+        self._carried, self._names = carried, {*carried, *self._beats.names, *waited}
+        self.on_outbox: Callable[[], None] = lambda: None
+        # What a step at `t` heads for. A demo's first hour is stepped through in its past.
+        self.present: Callable[[float], float] = lambda t: t
+        self._present, self._catch_up = -math.inf, catch_up.CatchUpClock()
+        # What the store says of this collector: (when, how far behind).
+        self._stamped: tuple[float, str] = (-math.inf, "")
+        # While a long log is read back: the present, from its end.
+        self._view: PresentView | None = None
+        self._view_thread: Aside[PresentView | PresentAnswers | None] = Aside(f"recent {run}")
+        self._shown_rows = dict[int, LatestRow]()
+        self._looked, self._progress = False, HistoryProgress(run)
+        self.driver = self._new_driver()
+        self._broken = self._stopping = self._told = self._behind = False
+        self._ingest = Ingest(store, run, begun, self._trust.complaint)
+        self._ingest.facts.update(self._facts)
+        self._ingest.met(self.driver.recovered)
+        self.on_step: Callable[[], None] = lambda: None
+        self.on_read: Callable[[], None] = lambda: None
+        self.leading: Callable[[], bool] = lambda: True
+        self.readers = readers_of(targets, store.cursors(run), limits or Limits(), begun, TICK_SECONDS)
+        self._pending, self._rolled = dict[str, asyncio.Task[Outcome]](), -math.inf
+        self._limits = limits or Limits()
+        self._lists = Roster(
+            run, discover, detect_listed, by_hand=targets, rows=rows, taken=self._is_another, limits=self._limits
+        )
+        self._lists.keep_off(self._waiting.urls)
+        self._names |= {name_of(one) for one in self._lists.sources}
+        self._said, self._gone = Told(self._lists, self._waiting), set[str]()
+
+    def _met(self, name: str, kind: str) -> None:
+        """A target that another machine reads: its word counts by the rules for its collector."""
+        collector = collectors.load().get(kind)
+        if collector is not None:
+            self._trust.meet(name, collector)
+
+    def _new_driver(self) -> RunDriver:
+        driver = RunDriver(
+            self._store, self._commit, self.run, self._carry, self._facts, self._alerts,
+            targets=self._names, trust=self._trust,
+        )  # fmt: skip
+        driver.on_outbox = lambda: self.on_outbox()
+        driver.feed(self.pushes.heard())
+        return driver
+
+    def _stamp(self, batch: Batch) -> Batch:
+        """Writes into the batch that this run is collected now, and how far it is behind the present."""
+        # A demo's clock stands in its past while the first hour is filled in; other processes read by the wall's.
+        now = max(self._clock.now(), self._present)
+        reading = any(reader.lagging for reader in self.readers)
+        found = self._catch_up.at(self.driver.watermark, self._present, reading=reading)
+        text = catch_up.dumps(found and self._progress.record(found))
+        batch.run_fields["collected_at"], batch.run_fields["catch_up"] = round(now * 1000), text
+        self._stamped = now, text
+        return batch
+
+    async def _stamp_idle(self, t: float) -> None:
+        """A step that had nothing to write is recorded as well, or the run would look abandoned.
+
+        Not of a run that is over: its state is final, and it costs no write.
+        """
+        over = self.driver.deriver.lifecycle in ("finished", "crashed")
+        at, text = self._stamped
+        if (at < t and not over) or (text and self._catch_up.at(self.driver.watermark, self._present) is None):
+            await asyncio.wrap_future(await asyncio.to_thread(self._commit, Batch(self.run)))
+
+    def _commit(self, batch: Batch) -> "Future[int]":
+        future = self._writer.submit(self._stamp(batch), block=True)
+        self._writer.flush()
+        return future
+
+    # ---- the present of a run with a long history
+
+    async def look_ahead(self, t: float) -> None:
+        """Show the present of a run with long logs before their history is read. Once."""
+        if self._looked:
+            return
+        self._looked, self._present = True, max(t, self.present(t))
+        if not any(reader.lagging for reader in self.readers):
+            return
+        view = await self._on_view_thread(partial(self._made_view, t))
+        if isinstance(view, PresentView):
+            self._view, self.driver.holds_back = view, True
+            await self._show_present(t)
+
+    def _made_view(self, t: float) -> "PresentView | None":
+        found = [
+            long_log(reader.target, reader.collector, reader.cursor, self._limits, t)
+            for reader in self.readers
+            if reader.lagging
+        ]
+        logs = [one for one in found if one is not None]
+        return PresentView(self.run, logs, self._carry, self._facts, self._names) if logs else None
+
+    async def _show_present(self, t: float) -> None:
+        if self._view is None:
+            return
+        found = await self._on_view_thread(partial(self._view.advance, t))
+        if isinstance(found, PresentAnswers):
+            await asyncio.wrap_future(await asyncio.to_thread(self._commit, self._shown(found)))
+
+    def _shown(self, found: "PresentAnswers") -> Batch:
+        ids = self._store.intern(self.run, [key for key, _ in found.rows])
+        rows = [replace(row, series=number) for number, (_, row) in zip(ids, found.rows, strict=True)]
+        self._shown_rows = {row.series: row for row in rows if row.state is PointState.VALUE}
+        return Batch(self.run, latest=rows, states=dict(found.states))
+
+    async def _on_view_thread(
+        self, call: "Callable[[], PresentView | PresentAnswers | None]"
+    ) -> "PresentView | PresentAnswers | None":
+        """What `call` returns; None after a file system that hangs or an error, and then without a view."""
+        try:
+            async with asyncio.timeout(HISTORY_SECONDS):
+                return await self._view_thread.read(call)
+        except Exception as error:  # noqa: BLE001 - history is read all the same; the view only shows its end sooner
+            log.warning("run %s: its present is not shown before its history: %s", self.run, words_of(error))
+            self._view = None
+            return None
+
+    async def _close_view(self) -> None:
+        view, self._view = self._view, None
+        if view is None:
+            return
+        await asyncio.to_thread(view.close)
+        # What only the end of the log answers (labels of a mode that the whole of it corrects) ends with the view.
+        derived = {row.series for _, row in self.driver.newest()[0]}
+        left = [row for number, row in self._shown_rows.items() if number not in derived]
+        if left and not self.driver.holds_back:
+            rows = [replace(row, value=None, state=PointState.UNKNOWN, why=NO_LONGER) for row in left]
+            await asyncio.to_thread(self._commit, Batch(self.run, latest=rows))
+
+    def stop(self) -> None:
+        """End long work soon; callable from any thread. What is committed stays, the rest is for the next start."""
+        self._stopping = self.driver.stopped = True
+
+    # ---- targets that lists name
+
+    def _is_another(self, name: str) -> bool:
+        """Is it the name of a target that no list named?"""
+        return name in self._names and name not in self._lists.origins
+
+    async def _follow(self, t: float, patient: bool) -> None:
+        """Targets that lists name are read from now on; those they name no more end, and nobody misses them."""
+        await self._await(t, patient)
+        if not (self._lists.sources or self._waiting or self._gone):
+            return
+        change = await self._lists.look(t, patient=patient)
+        self._gone |= set(change.gone)
+        await self._end({*change.gone, *change.come})
+        for number, one in enumerate(change.come.values()):
+            if number % BEGUN_PER_TICK == 0:
+                await asyncio.sleep(0)
+            self._begin(one)
+        batch, arrivals = self._said.batch(self._ingest, sorted(self._gone), t)
+        if batch.targets:
+            await asyncio.wrap_future(await asyncio.to_thread(self._commit, batch))
+            self.driver.feed(arrivals)
+        self._gone.clear()
+
+    async def _await(self, t: float, patient: bool) -> None:
+        """Sources named by hand that were not there, as they come."""
+        if not self._waiting:
+            return
+        come = await self._waiting.look(t, self._names, patient=patient)
+        self._gone |= set(come.gone)
+        await self._end({*come.gone, *(one.name for one in come.targets)})
+        for one in come.targets:
+            self._begin(one)
+        self._lists.follow(come.lists)
+        self._names |= {name_of(one) for one in self._lists.sources}
+
+    def _begin(self, target: Target) -> None:
+        collector = collector_of(target)
+        if collector.actor == "trainer" or target.path:
+            self._trust.meet(target.name, collector)
+        self._carried[target.name] = (target, collector.report_seconds)
+        self._names.add(target.name)
+        self._gone.discard(target.name)
+        self.readers.append(TargetReader(target, collector, limits=self._limits))
+
+    async def _end(self, names: set[str]) -> None:
+        """What is under way of them is not waited for."""
+        ended = [reader for reader in self.readers if reader.target.name in names] if names else []
+        self.readers = [reader for reader in self.readers if reader.target.name not in names]
+        for name in names:
+            self._names.discard(name)
+            self._carried.pop(name, None)
+            if (task := self._pending.pop(name, None)) is not None:
+                task.cancel()
+        for reader in ended:
+            await reader.close()
+
+    # ---- one step of event time
+
+    async def step(self, t: float, *, patient: bool = False) -> None:
+        """Scrape what is due at `t`, commit it, advance to `t`. ``patient``: wait for every target (replay)."""
+        if self._broken:
+            # A driver that could not write knows more than the store: what it derived is derived again.
+            self.driver = await asyncio.to_thread(self._new_driver)
+            self._broken = False
+        self._present = max(t, self.present(t))
+        await self._follow(t, patient)
+        if not patient:
+            await (self._show_present(t) if self._looked else self.look_ahead(t))
+        lagging: list[float] = []
+        while not self._stopping:
+            lagging = await self._round(t, patient)
+            self._note_progress()
+            if not lagging or (not patient and self._clock.now() >= t + SHARE * TICK_SECONDS):
+                break  # live, engines are not kept waiting: the rest of the history is for the next step
+            # History still to read: derive only up to where every stream is known, in order.
+            await self._advance(min([t, *lagging, self.pushes.horizon(t)]), t)
+        await asyncio.to_thread(self._listen, t, math.inf if patient else t + PUSHES_FIRST * TICK_SECONDS)
+        horizon = min([t, *lagging, self.pushes.horizon(t)])
+        self.on_read()
+        # A read that takes long leaves no horizon: the present is not derived before history is.
+        if self._view is None or horizon < t or not any(reader.lagging for reader in self.readers):
+            live = not patient and horizon == t
+            await self._advance(horizon, t, live=live)
+            self._progress.say(present=live)
+            if live:
+                await self._close_view()
+        await self._stamp_idle(t)
+        self.on_step()
+        if t - self._rolled >= ROLLUP_SECONDS:
+            self._rolled = t
+            # Buckets that history is still to be put into stay open: closed ones would be made again slot by slot.
+            upto = min(t, horizon) if any(reader.lagging for reader in self.readers) else t
+            if upto > -math.inf:
+                await asyncio.to_thread(self._store.rollup, self.run, round(upto * 1000))
+        if self._behind and not self._stopping:
+            # The tick could not wait for all of it; what there is of time before the next one is for the rest.
+            await asyncio.to_thread(self._take_all, t, t + TICK_SECONDS)
+
+    def _note_progress(self) -> None:
+        positions = [reader.position for reader in self.readers if reader.position is not None]
+        self._progress.update(positions, any(reader.lagging for reader in self.readers))
+        self._progress.say(present=False)
+
+    async def _advance(self, t: float, present: float, *, live: bool = False) -> None:
+        if t > -math.inf:
+            await asyncio.to_thread(partial(self.driver.advance, t, live=live, present=present))
+
+    def _listen(self, t: float, until: float) -> None:
+        """Heartbeats are targets that call us: what was heard is committed like a scrape."""
+        for batch, arrivals in (heard := self._beats.look(self._ingest, t)):
+            self._writer.submit(batch, block=True)
+            self.driver.feed(arrivals)
+        if heard:
+            self._writer.flush()
+        self._collect_pushes(t, until)
+        self.driver.feed(self._ingest.pushed(t))
+
+    def _collect_pushes(self, t: float, until: float = math.inf) -> None:
+        self._take_all(t, until)
+        for batch, arrivals in self.pushes.look(self._ingest, t):
+            self._commit(batch)
+            self.driver.feed(arrivals)
+
+    def _take_all(self, t: float, until: float) -> None:
+        """What waits in the inbox, but for what would last beyond ``until``: that is said in ``_behind``."""
+        while not self._take_pushes(t, until):
+            pass  # what was derived beside a body that no database takes is read again
+
+    def _take_pushes(self, t: float, until: float) -> bool:
+        """Bodies one by one: each is out of the inbox with what became of it, and fed when that is committed.
+
+        False when one was refused: what is left is then to be taken by another `Ingest`, of what the store holds.
+        """
+        self._behind, under_way, begun = False, None, self._clock.now()
+        for taken in self.pushes.take(self._ingest):
+            # While the database writes one body the next is derived from; only then it is told of that one, too.
+            if under_way is not None and not self._stored(*under_way, t):
+                return False
+            under_way = None
+            if taken is None:
+                continue
+            self._names |= self._carried.keys()
+            under_way = (self._writer.submit(taken[0], block=True), *taken)
+            self._writer.hurry()
+            last, begun = begun, self._clock.now()
+            self._behind = 3 * begun - 2 * last >= until  # the next may take as long as this one, and so its commit
+            if self._behind:
+                break
+        return under_way is None or self._stored(*under_way, t)
+
+    def _stored(self, done: "Future[int]", batch: Batch, arrivals: Arrivals, t: float) -> bool:
+        """Feed what is committed; of what was refused keep what the database may still take."""
+        try:
+            done.result()
+        except Exception as error:  # whatever the database said
+            self._ingest = self._ingest.renewed()
+            if is_transient(error):
+                raise
+            log.warning("run %s: a push was not stored: %s", self.run, words_of(error))
+            batch, arrivals = self.pushes.discard(self._ingest, batch, error, t)
+            self._commit(batch).result()
+            self.driver.feed(arrivals)
+            return False
+        self.driver.feed(arrivals)
+        return True
+
+    async def _round(self, t: float, patient: bool) -> list[float]:
+        """One scrape of every due target. Returns the newest known time of those that have more to read."""
+        # Who answered after its own tick was over is due again now.
+        late = await self._commit_done()
+        for reader in self.readers:
+            if reader.due > t + BACKOFF_MAX_SECONDS + reader.target.interval_seconds:
+                reader.due = t  # the clock went back: what was planned on it is void
+            if reader.due <= t and reader.target.name not in self._pending:
+                self._pending[reader.target.name] = asyncio.create_task(self._delayed(reader, t, patient))
+        if not self._pending:
+            return late
+        # Whoever is still reading history is waited for: a tick before it would be a tick without it.
+        history = any(reader.lagging for reader in self.readers if reader.target.name in self._pending)
+        patience = None if patient else HISTORY_SECONDS if history else PATIENCE_SECONDS + self._spread()
+        await asyncio.wait(self._pending.values(), timeout=patience)
+        return sorted([*late, *await self._commit_done()])
+
+    async def _commit_done(self) -> list[float]:
+        done = [reader for reader in self.readers if self._finished(reader.target.name)]
+        pairs = [(reader, self._pending.pop(reader.target.name).result()) for reader in done]
+        return await self._commit_all(pairs) if pairs else []
+
+    def _finished(self, name: str) -> bool:
+        task = self._pending.get(name)
+        return task is not None and task.done()
+
+    async def _delayed(self, reader: TargetReader, t: float, patient: bool) -> Outcome:
+        """A stable place within the spread for each target, so that scrapes neither burst nor wander."""
+        spread = self._spread()
+        if not patient and spread > 0.05:
+            await asyncio.sleep(spread * (zlib.crc32(reader.target.name.encode()) % 1000) / 1000)
+        return await reader.read(t)
+
+    def _spread(self) -> float:
+        return min(SPREAD_SECONDS, len(self.readers) / TARGETS_PER_SECOND)
+
+    async def _commit_all(self, done: list[tuple[TargetReader, Outcome]]) -> list[float]:
+        """Commit what was read in one transaction, then acknowledge: cursor and rows live or die together."""
+        taken = await asyncio.to_thread(self._submit_all, [(reader.target, outcome) for reader, outcome in done])
+        horizons = []
+        for (reader, outcome), (future, arrivals) in zip(done, taken, strict=True):
+            try:
+                # Flushed, so it is done: to wait for it would cost two turns of the loop for every target.
+                future.result() if future.done() else await asyncio.wrap_future(future)
+            except Exception as error:  # the writer failed this batch alone; its neighbours are in the store
+                log.debug("target %s: not stored", reader.target.name, exc_info=True)
+                await asyncio.to_thread(self._refused, reader, _not_stored(outcome, error))
+                continue
+            reader.committed(outcome)
+            self.driver.feed(arrivals)
+            if self._view is not None and not reader.target.path:
+                self._view.feed(arrivals)
+            self._progress.steps = max(
+                (step.number for step in arrivals.steps if step.axis == TRAINER), default=self._progress.steps
+            )
+            if reader.lagging:
+                newest = arrivals.newest()
+                horizons.append(newest if newest is not None else -math.inf)
+        return sorted(horizons)
+
+    def _refused(self, reader: TargetReader, outcome: Outcome) -> None:
+        """Note the target as down. What `Ingest` had counted was never stored: it reads the store again."""
+        reader.committed(outcome)
+        self._ingest = self._ingest.renewed()
+        self._submit(reader.target, outcome)
+        self._writer.flush()
+
+    def _submit_all(self, done: list[tuple[Target, Outcome]]) -> list[tuple["Future[int]", Arrivals]]:
+        taken = [self._submit(target, outcome) for target, outcome in done]
+        self._writer.flush()
+        return taken
+
+    def _submit(self, target: Target, outcome: Outcome) -> tuple["Future[int]", Arrivals]:
+        if outcome.reading is not None:
+            reading = self._twice.without(target, outcome.reading, (reader.target for reader in self.readers))
+            batch, arrivals = self._ingest.reading(target, reading, outcome.started, outcome.seconds)
+        else:
+            assert outcome.error is not None
+            batch, arrivals = self._ingest.failure(target, outcome.error, outcome.started, outcome.seconds)
+        return self._writer.submit(self._stamp(batch), block=True), arrivals
+
+    # ---- live
+
+    async def live(self, stop: asyncio.Event) -> None:
+        """`step` on the clock's 5 s grid until `stop`. A late step is not repeated: the next one catches up."""
+        await self._look_ahead_at_once()
+        filling = False
+        while not stop.is_set():
+            t = math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS
+            # History is read without a pause; else the next instant of the grid is waited for.
+            if not filling:
+                t += TICK_SECONDS
+                if await stopped_within(stop, self._clock.wall_until(t)):
+                    break
+            filling = False
+            try:
+                if not await asyncio.to_thread(self.leading):
+                    raise NotLeader("another process collects into this store")
+                await self.step(t)
+                filling = any(reader.lagging for reader in self.readers)
+                if self._told:
+                    log.info("run %s: goes on", self.run)
+                self._told = False
+            except Exception as error:  # a failed step (disk full, database away) must not end the run's watch
+                # One line when it begins and one when it ends; the traceback once, for who wants it.
+                if not self._told:
+                    log.error("run %s: cannot go on: %s; trying every 5 s", self.run, words_of(error), exc_info=error)
+                self._broken = self._told = True
+        await self.close()
+
+    async def _look_ahead_at_once(self) -> None:
+        """Not with the first step: the grid's next instant is up to 5 s away."""
+        try:
+            if await asyncio.to_thread(self.leading):
+                await self.look_ahead(math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS)
+        except Exception as error:  # noqa: BLE001 - a database that is away is for the steps to report
+            log.debug("run %s: no look ahead: %s", self.run, words_of(error))
+
+    async def close(self) -> None:
+        await self._close_view()
+        for task in self._pending.values():
+            task.cancel()
+        await asyncio.gather(*self._pending.values(), return_exceptions=True)
+        for reader in self.readers:
+            await reader.close()
+        await self._lists.close()
+        await self._waiting.close()
+        rest = self._ingest.rest()
+        if rest.histograms and not self._broken:
+            with suppress(WriterClosed):
+                await asyncio.to_thread(self._commit, rest)
+
+
+def _not_stored(outcome: Outcome, error: Exception) -> Outcome:
+    """The cursor stays where it was, so nothing is lost; the target is asked again after its back-off."""
+    cause = type(getattr(error, "orig", None) or error).__name__
+    return replace(outcome, reading=None, error=ScrapeError("refused", f"read, but the store did not take it: {cause}"))

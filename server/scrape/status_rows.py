@@ -1,0 +1,70 @@
+"""Rows about lists and awaited sources beside those of targets: a list that cannot be read is shown like a target that
+does not answer."""
+
+from dataclasses import dataclass, field, replace
+
+from server.ingest.readings import Arrivals, Ingest, health
+from server.store.types import UNKNOWN, Batch, TargetRow
+from server.targets.discovery.roster import Roster, Source
+from server.targets.pending import Waiting
+
+# Said again before it looks as if nobody listened any more (`server.query.reader`: a minute).
+REPEATED_SECONDS = 30.0
+DISCOVERY = "discovery"
+"""Actor of a list's row."""
+
+
+def name_of(source: Source) -> str:
+    """What the row of a list is called."""
+    return f"discovery {source.name}"
+
+
+@dataclass(slots=True)
+class Told:
+    """What is said of a run's lists, and when it was said last."""
+
+    roster: Roster
+    waiting: Waiting
+    _said: dict[str, TargetRow] = field(default_factory=dict)
+    _at: float = float("-inf")
+
+    def batch(self, ingest: Ingest, gone: list[str], now: float) -> tuple[Batch, Arrivals]:
+        """Rows that are news (all of them now and then), and targets that are ``gone``."""
+        ingest.origins = self.roster.origins
+        batch, arrivals = ingest.gone(gone, now)
+        awaited = self.waiting.rows(now)
+        rows = {row.name: row for row in (*self._lists(now), *self._unknown(now), *awaited)}
+        again = not self._at <= now < self._at + REPEATED_SECONDS
+        for name, row in rows.items():
+            before = self._said.get(name)
+            if again or before is None or replace(row, last_ts=before.last_ts, last_ok_ts=before.last_ok_ts) != before:
+                batch.targets.append(ingest.noted(row))
+                # Who was configured by hand is missed, and so is a list.
+                if row.actor == DISCOVERY or row in awaited:
+                    arrivals.health.append(health(row))
+        self._said, self._at = rows, now if again else self._at
+        return batch, arrivals
+
+    def _lists(self, now: float) -> list[TargetRow]:
+        return [self._list(source, round(now * 1000)) for source in self.roster.sources]
+
+    def _list(self, source: Source, now: int) -> TargetRow:
+        name, error = name_of(source), self.roster.error(source)
+        before = self._said.get(name)
+        read = source.heard and not source.listing.error
+        return TargetRow(
+            name, source.settings.kind, DISCOVERY, not error, now,
+            now if read else before.last_ok_ts if before else None, error or self.roster.note(source),
+            "garbage" if error else "", samples=self.roster.count(source),
+            interval_seconds=source.settings.refresh_seconds,
+        )  # fmt: skip
+
+    def _unknown(self, now: float) -> list[TargetRow]:
+        return [
+            TargetRow(
+                held.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
+                f"{error}; its kind is not known yet", kind or "unreachable",
+                interval_seconds=held.source.settings.interval_seconds, origin=held.origin,
+            )
+            for held, kind, error in self.roster.unknown()
+        ]  # fmt: skip

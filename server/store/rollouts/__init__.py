@@ -1,0 +1,1 @@
+"""Rollouts in the store: tables, fields, writes, reads, pages."""

@@ -1,0 +1,366 @@
+"""Rollouts in the store, read: headers of all, details of some, groups, and what is added up. Times are epoch ms."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, select
+
+from collectors.model import Exit
+from server.store.bulk import clean
+from server.store.engine import Engines
+from server.store.in_list import among
+from server.store.rollouts import bins as rollouts_bins
+from server.store.rollouts import fields
+from server.store.rollouts.pages import pack, page, unpack
+from server.store.rollouts.tables import (
+    rollout_classes,
+    rollout_consumptions,
+    rollout_details,
+    rollout_groups,
+    rollout_sums,
+    rollouts,
+)
+from server.store.rollouts.walk import Lookup, Order, Wanted
+from server.store.rollouts.write import AMOUNTS, OTHER, ClassKey
+from server.store.tables import runs
+from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum
+
+LIVE_MOST = 100_000
+
+LEAVING = frozenset((*get_args(Exit), "ended"))
+"""States of what is not in flight any more: `collectors.model.Exit`, and over without a word on its use."""
+
+OUTCOMES = ("open", "mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid")
+"""Of groups."""
+
+DEFAULT = "train"
+"""Purpose of what tells none: `collectors.model.Purpose`."""
+
+MINUTE, HOUR = 60_000, 3_600_000
+"""Tiers of sums and bins, in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Which rollouts; see `server.query.rollouts.types.RolloutFilter`. Times are epoch ms."""
+
+    states: Collection[str] = ()
+    environment: str = ""
+    purpose: str = ""
+    group: str = ""
+    find: str = ""
+    mixed: bool | None = None
+    start: int | None = None
+    end: int | None = None
+
+    def wanted(self, run: int, known: Mapping[ClassKey, int], order: Order) -> Wanted:
+        """The same for a page."""
+        names = {key[0] for key in known}
+        environment = clean(self.environment)
+        place = environment if environment in names or not environment else OTHER
+        classes = [
+            number for key, number in known.items()
+            if (not self.states or key[2] in self.states) and (not place or key[0] == place)
+            and self.purpose in ("", key[1] or DEFAULT) and (self.mixed is None or key[3] == self.mixed)
+        ]  # fmt: skip
+        wanted = Wanted(run, sorted(classes), self.start, self.end)
+        if place != environment:
+            wanted = wanted.also("environment = ?", (environment,))
+        return self._looked_up(wanted, order)
+
+    def _looked_up(self, wanted: Wanted, order: Order) -> Wanted:
+        if self.group:
+            group = ("group_id = ?", (clean(self.group),))
+            wanted = replace(wanted, lookups=(Lookup("ix_rollouts_group", *group),), met=group)
+        if self.find:
+            span = (clean(self.find), clean(self.find) + _LAST)
+            found = tuple(Lookup(index, _BEGINS.format(name), span, name) for name, index in _IDS.items())
+            met = f"({' OR '.join(f'({one.sql})' for one in found)})"
+            if self.group:
+                return wanted.also(met, (*span, *span))
+            return replace(wanted, lookups=found, met=(met, (*span, *span)))
+        timed = order.column and (self.start is not None or self.end is not None)
+        return replace(wanted, window="ix_rollouts_moved") if timed else wanted
+
+
+_BEGINS = "{0} >= ? AND {0} < ?"
+# SQLite names the index of a unique constraint itself.
+_IDS = {"rollout_id": "sqlite_autoindex_rollouts_1", "group_id": "ix_rollouts_group"}
+# Nothing that begins with a text comes after it with this behind.
+_LAST = "\U0010ffff"
+
+
+def order_of(sort: str, descending: bool) -> Order:
+    """The order of a page by one of `server.query.rollouts.types.SORTS`."""
+    column, ties = "" if sort == "moved" else sort, sort in ("staleness", "reward")
+    return Order("rollouts", f"ix_rollouts_{sort}", "class", column, descending, ties)
+
+
+class RolloutStore:
+    """Reached as `Store.rollouts`; safe to share between threads. What a run does not have reads as empty."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def get(self, run: str, ids: Collection[str]) -> list[RolloutRow]:
+        """Every life of these rollouts, the oldest first, with what is kept of their turns and spans."""
+        names = sorted({clean(one) for one in ids})
+        found = self._rows(run, among(rollouts.c.rollout_id, names), detailed=True) if names else []
+        return sorted(found, key=lambda row: (row.record.rollout_id, row.life))
+
+    def live(self, run: str, most: int = LIVE_MOST) -> list[RolloutRow]:
+        """What has not left, of any life, with details; of more than ``most`` those that moved last."""
+        with self._engines.reading() as connection:
+            number, known = _known(connection, run)
+            wanted = [number for key, number in known.items() if key[2] not in LEAVING]
+            c = rollouts.c
+            query = _select().where(c.run == number, c["class"].in_(wanted))
+            return _with_details(connection, number, query.order_by(c.moved_at.desc()).limit(most))
+
+    def members(self, run: str, keys: Collection[tuple[str, int]]) -> list[RolloutRow]:
+        """Everybody in these groups of (group_id, life), without details."""
+        wanted = {(clean(group), life) for group, life in keys}
+        named = among(rollouts.c.group_id, sorted({group for group, _ in wanted}))
+        rows = self._rows(run, named) if wanted else []
+        return [row for row in rows if (row.record.group_id, row.life) in wanted]
+
+    def recent(self, run: str, since_ms: int, most: int = LIVE_MOST) -> list[RolloutRow]:
+        """What moved at or after ``since_ms``, oldest first, without details; of too many the newest."""
+        c = rollouts.c
+        with self._engines.reading() as connection:
+            number, known = _known(connection, run)
+            classes = list(known.values())
+            query = _select().where(c.run == number, c["class"].in_(classes), c.moved_at >= since_ms)
+            rows = connection.execute(query.order_by(c.moved_at.desc(), c.id.desc()).limit(most)).all()
+        return [fields.row(row[1:]) for row in reversed(rows)]
+
+    def within(self, run: str, start: int, end: int, most: int) -> list[RolloutRow]:
+        """What moved last within [start, end), oldest first, with details; of more than ``most`` the newest."""
+        c = rollouts.c
+        with self._engines.reading() as connection:
+            number, known = _known(connection, run)
+            classes = list(known.values())
+            query = _select().where(c.run == number, c["class"].in_(classes), c.moved_at >= start, c.moved_at < end)
+            rows = _with_details(connection, number, query.order_by(c.moved_at.desc(), c.id.desc()).limit(most))
+        return rows[::-1]
+
+    def versions(self, run: str, last: int, most: int = LIVE_MOST) -> list[RolloutRow]:
+        """What was consumed at the newest ``last`` versions (of the newest lives), without details."""
+        c = rollout_consumptions.c
+        with self._engines.reading() as connection:
+            number = _number(connection, run)
+            places = select(c.life, c.version).where(c.run == number, c.version >= 0).distinct()
+            newest = connection.execute(places.order_by(c.life.desc(), c.version.desc()).limit(last)).all()
+            r = rollouts.c
+            found: list[Any] = []
+            for life, version in newest:
+                ids = select(c.rollout_id).where(c.run == number, c.life == life, c.version == version)
+                query = _select().where(r.run == number, r.life == life, r.rollout_id.in_(ids)).limit(most)
+                found += connection.execute(query).all()
+        unique = {row[0]: row for row in found}
+        return [fields.row(row[1:]) for row in unique.values()]
+
+    def groups(self, run: str, keys: Collection[tuple[str, int]]) -> list[RolloutGroupRow]:
+        """These groups of (group_id, life)."""
+        wanted = {(clean(group), life) for group, life in keys}
+        c = rollout_groups.c
+        with self._engines.reading() as connection:
+            named = among(c.group_id, sorted({group for group, _ in wanted}))
+            query = _select_groups().where(c.run == _number(connection, run), named)
+            found = [fields.group(row[1:]) for row in connection.execute(query)]
+        return [group for group in found if (group.group_id, group.life) in wanted]
+
+    def recent_groups(self, run: str, since_ms: int, most: int = LIVE_MOST) -> list[RolloutGroupRow]:
+        """Groups that moved at or after ``since_ms``, oldest first; of too many the newest."""
+        c = rollout_groups.c
+        with self._engines.reading() as connection:
+            query = _select_groups().where(
+                c.run == _number(connection, run), c.outcome.in_(OUTCOMES), c.moved_at >= since_ms
+            )
+            rows = connection.execute(query.order_by(c.moved_at.desc(), c.id.desc()).limit(most)).all()
+        return [fields.group(row[1:]) for row in reversed(rows)]
+
+    # -- pages
+
+    def page(self, run: str, find: Find, order: Order, after: str, limit: int) -> tuple[list[RolloutRow], str, bool]:
+        """Rows of an order (`order_of`), without details, the key of the next page ("": there is none), and whether
+        all that fit are found so; of too many with one beginning of an id they are not.
+
+        Raises:
+            BadKey: ``after`` is no key of this order.
+        """
+        place = unpack(order, after)
+        with self._engines.reading() as connection:
+            ids, rest, complete = page(connection, order, find.wanted(*_known(connection, run), order), place, limit)
+            rows = _by_id(connection, rollouts, ids)
+        found = [fields.row(rows[one][1:]) for one in ids if one in rows]
+        return found, pack(order, rest) if rest else "", complete
+
+    def group_page(
+        self, run: str, outcomes: Collection[str], environment: str, after: str, limit: int
+    ) -> tuple[list[RolloutGroupRow], str]:
+        """Groups, the newest moved first, and the key of the next page ("": there is none).
+
+        Raises:
+            BadKey: ``after`` is no key of this order.
+        """
+        index = "ix_rollout_groups_environment" if environment else "ix_rollout_groups_moved"
+        order = Order("rollout_groups", index, "outcome", "", True)
+        place = unpack(order, after)
+        classes = [one for one in OUTCOMES if not outcomes or one in outcomes]
+        with self._engines.reading() as connection:
+            wanted = Wanted(_number(connection, run), classes)
+            if environment:
+                wanted = replace(wanted, sql="environment = ?", values=(clean(environment),))
+            ids, rest, _ = page(connection, order, wanted, place, limit)
+            rows = _by_id(connection, rollout_groups, ids)
+        return [fields.group(rows[one][1:]) for one in ids if one in rows], pack(order, rest) if rest else ""
+
+    # -- what is added up
+
+    def sums(self, run: str, start: int, end: int) -> list[RolloutSum]:
+        """What left in the minutes that begin within [start, end), added up by exit, environment and purpose.
+
+        Whole hours come from the coarse tier; the sums' own tier and bucket are those of the question.
+        """
+        c = rollout_sums.c
+        names = (c.exit, c.environment, c.purpose)
+        totals: dict[tuple[str, str, str], list[Any]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0.0])
+        with self._engines.reading() as connection:
+            number = _number(connection, run)
+            for tier, low, high in spans_of(start, end):
+                query = select(*names, *(func.sum(c[name]) for name in AMOUNTS)).where(
+                    c.run == number, c.tier == tier, c.bucket >= low, c.bucket < high
+                )
+                for exit_, environment, purpose, *amounts in connection.execute(query.group_by(*names)):
+                    held = totals[(exit_, environment, purpose)]
+                    held[:] = [old + new for old, new in zip(held, amounts, strict=True)]
+        return [
+            RolloutSum(
+                end - start, start, *key, int(held[0]), int(held[1]), int(held[2]), int(held[3]), float(held[5]),
+                int(held[4]),
+            )
+            for key, held in sorted(totals.items()) if any(held)
+        ]  # fmt: skip
+
+    def first_sum(self, run: str) -> int | None:
+        """The bucket (ms) in which the run's first recorded rollout left; None without any."""
+        c = rollout_sums.c
+        with self._engines.reading() as connection:
+            number = _number(connection, run)
+            firsts = [
+                connection.execute(select(func.min(c.bucket)).where(c.run == number, c.tier == tier)).scalar()
+                for tier in (MINUTE, HOUR)
+            ]
+        known = [int(first) for first in firsts if first is not None]
+        if len(known) < 2:
+            return next(iter(known), None)
+        minute, hour = known
+        # Minutes are kept for a shorter time than hours: the hour that holds the first minute began before it.
+        return minute if minute - hour < HOUR else hour
+
+    def bins(self, run: str, kind: str, start: int, end: int, width: int) -> list[tuple[int, int, int]]:
+        """(column's start, bin, how many) of the buckets that begin within [start, end), of the tier that suits.
+
+        Columns begin at multiples of ``width`` (ms, of whole buckets).
+        """
+        tier = HOUR if width >= HOUR else MINUTE
+        with self._engines.reading() as connection:
+            return rollouts_bins.columns(connection, _number(connection, run), kind, tier, (start, end), width)
+
+    def census(self, run: str, life: int) -> list[tuple[str, str, int, int]]:
+        """(state, purpose, how many, since when the oldest) of what has not left, of one life."""
+        c = rollouts.c
+        with self._engines.reading() as connection:
+            number, known = _known(connection, run)
+            live = {n: key for key, n in known.items() if key[2] not in LEAVING}
+            query = select(c["class"], func.count(), func.min(c.moved_at)).where(
+                c.run == number, c["class"].in_(list(live)), c.life == life
+            )
+            found: dict[tuple[str, str], tuple[int, int]] = {}
+            for klass, count, oldest in connection.execute(query.group_by(c["class"])):
+                key = (live[klass][2], live[klass][1])
+                before = found.get(key, (0, oldest))
+                found[key] = (before[0] + count, min(before[1], oldest))
+        return [(*key, *held) for key, held in found.items()]
+
+    def environments(self, run: str) -> list[str]:
+        """Names of environments, sorted; at most `ENVIRONMENTS`, and `OTHER` for those beyond."""
+        with self._engines.reading() as connection:
+            return sorted({key[0] for key in _known(connection, run)[1] if key[0]})
+
+    def newest_life(self, run: str) -> int:
+        """The newest life that any rollout is of; 0 where none is known."""
+        c, k = rollouts.c, rollout_classes.c
+        with self._engines.reading() as connection:
+            number = _number(connection, run)
+            # The last one that moved of each class: a look-up each, whatever the number of rollouts.
+            last = select(c.life).where(c.run == number, c["class"] == k.id).order_by(c.moved_at.desc()).limit(1)
+            lives = select(last.scalar_subquery().label("life")).where(k.run == number).subquery()
+            return connection.execute(select(func.max(lives.c.life))).scalar() or 0
+
+    def _rows(self, run: str, where: ColumnElement[bool], *, detailed: bool = False) -> list[RolloutRow]:
+        with self._engines.reading() as connection:
+            number = _number(connection, run)
+            query = _select().where(rollouts.c.run == number, where)
+            if detailed:
+                return _with_details(connection, number, query)
+            return [fields.row(row[1:]) for row in connection.execute(query)]
+
+
+def _number(connection: Connection, run: str) -> int:
+    return connection.execute(select(runs.c.id).where(runs.c.name == run)).scalar() or -1
+
+
+_k = rollout_classes.c
+_KNOWN = (
+    select(runs.c.id, _k.environment, _k.purpose, _k.state, _k.mixed, _k.id)
+    .select_from(runs.outerjoin(rollout_classes, _k.run == runs.c.id))
+    .where(runs.c.name == bindparam("run"))
+)
+
+
+def _known(connection: Connection, run: str) -> tuple[int, dict[ClassKey, int]]:
+    """A run's number (-1: there is none), and that of each of its classes."""
+    rows = connection.execute(_KNOWN, {"run": run}).all()
+    known = {(row[1], row[2], row[3], row[4]): row[5] for row in rows if row[5] is not None}
+    return rows[0][0] if rows else -1, known
+
+
+_ALL = (rollouts.c.id, *(rollouts.c[name] for name in fields.COLUMNS))
+_ALL_GROUPS = (rollout_groups.c.id, *(rollout_groups.c[name] for name in fields.GROUP))
+
+
+def _select() -> Select[Any]:
+    return select(*_ALL)
+
+
+def _select_groups() -> Select[Any]:
+    return select(*_ALL_GROUPS)
+
+
+def _by_id(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int, Row[Any]]:
+    query = _select() if table is rollouts else _select_groups()
+    return {row[0]: row for row in connection.execute(query.where(among(table.c.id, ids))).all()}
+
+
+def _with_details(connection: Connection, run: int, query: Select[Any]) -> list[RolloutRow]:
+    rows = connection.execute(query).all()
+    places = {name: at for at, name in enumerate(("id", *fields.COLUMNS))}
+    name, life, flag = places["rollout_id"], places["life"], len(places) - 1
+    ids = sorted({row[name] for row in rows if row[flag]})
+    d = rollout_details.c
+    details = select(d.rollout_id, d.life, d.turns, d.spans).where(d.run == run, among(d.rollout_id, ids))
+    told = connection.execute(details) if ids else ()
+    found = {(one[0], one[1]): (fields.turns_of(one[2]), fields.spans_of(one[3])) for one in told}
+    return [fields.row(row[1:], found.get((row[name], row[life]), ((), ()))) for row in rows]
+
+
+def spans_of(start: int, end: int) -> list[tuple[int, int, int]]:
+    """(tier, from, to): whole hours in the middle, minutes before and after; each minute once."""
+    low, high = -(-start // HOUR) * HOUR, end // HOUR * HOUR
+    if low >= high:
+        return [(MINUTE, start // MINUTE * MINUTE, end)]
+    return [(MINUTE, start // MINUTE * MINUTE, low), (HOUR, low, high), (MINUTE, high, end)]

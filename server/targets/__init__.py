@@ -1,0 +1,1 @@
+"""Which targets exist: resolving a source, lists of targets, detection, scan of this host."""

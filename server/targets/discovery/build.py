@@ -1,0 +1,125 @@
+"""From settings to readers, and from what stands on a command line to settings."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from collectors.model import Limits
+from server.config.discovery import KINDS, REFRESH_SECONDS, DiscoverSettings
+from server.config.settings import TargetSettings
+from server.targets.discovery.file_sd import FileSd
+from server.targets.discovery.file_sd import parse as parse_list
+from server.targets.discovery.http_polling import LIMITS, Asked
+from server.targets.discovery.http_sd import HttpSd
+from server.targets.discovery.model import BYTES, DiscoveryError, Provider
+from server.targets.discovery.parsing import from_json, from_yaml
+from server.targets.discovery.prime_rl import PrimeRl
+from server.targets.discovery.prometheus_yml import PrometheusYml
+from server.targets.discovery.prometheus_yml import parse as parse_prometheus
+from server.targets.discovery.router_workers import RouterWorkers
+
+# "router+http://host:30000": a server that has a page of metrics of its own, and is to be asked for its engines.
+_PREFIXES = {f"{kind}+": kind for kind in ("router", "http_sd")}
+
+
+def provider(settings: DiscoverSettings, limits: Limits | None = None) -> Provider:
+    """A reader of its own for a list."""
+    first = settings.sources[0]
+    if settings.kind in ("http_sd", "router"):
+        kind: type[Asked] = HttpSd if settings.kind == "http_sd" else RouterWorkers
+        asked = kind(first, settings.refresh_seconds, limits or LIMITS)
+        asked.headers = {"authorization": f"Bearer {settings.list_bearer}"} if settings.list_bearer else {}
+        return asked
+    paths = [str(Path(source).expanduser()) for source in settings.sources]
+    if settings.kind == "file_sd":
+        return FileSd(paths)
+    return PrometheusYml(paths[0]) if settings.kind == "prometheus_yml" else PrimeRl(paths[0])
+
+
+async def close(one: Provider) -> None:
+    """End its connections, where it has any."""
+    if isinstance(one, Asked):
+        await one.close()
+
+
+def listed(target: TargetSettings) -> DiscoverSettings | None:
+    """The list that a source of the command line is, or None: it is a target itself."""
+    for prefix, kind in _PREFIXES.items():
+        if target.source.startswith(prefix):
+            return _settings(target, kind, target.source.removeprefix(prefix))
+    if target.collector in KINDS:
+        return _settings(target, target.collector, target.source)
+    kind = "" if target.is_url or target.collector else _kind_of(Path(target.source).expanduser())
+    return _settings(target, kind, target.source) if kind else None
+
+
+def routed(target: TargetSettings) -> DiscoverSettings | None:
+    """The router that answers at a URL without a page of metrics, or None."""
+    settings = _settings(target, "router", target.source)
+    return settings if not asyncio.run(_error(settings)) else None
+
+
+async def _error(settings: DiscoverSettings) -> str:
+    asked = provider(settings)
+    try:
+        return (await asked.targets(0.0)).error
+    finally:
+        await close(asked)
+
+
+def _settings(target: TargetSettings, kind: str, source: str) -> DiscoverSettings:
+    return DiscoverSettings(
+        kind, (source,), target.name or kind, interval_seconds=target.interval_seconds,
+        refresh_seconds=REFRESH_SECONDS[kind], bearer=target.bearer, list_bearer=target.bearer,
+    )  # fmt: skip
+
+
+def _kind_of(path: Path) -> str:
+    """What a file is, by what it holds: logs of trainers end in .json, too."""
+    if path.suffix not in (".json", ".yml", ".yaml") or not path.is_file():
+        return ""
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES)
+        if path.suffix != ".json" and _reads(parse_prometheus, data, path):
+            return "prometheus_yml"
+        return "file_sd" if _reads(parse_list, data, path) else ""
+    except OSError:
+        return ""
+
+
+def broken(path: Path) -> str:
+    """Why a file that calls itself JSON or YAML is neither, or ""; a log of one JSON object in each line is whole."""
+    if path.suffix not in (".json", ".yml", ".yaml") or not path.is_file():
+        return ""
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES)
+        first, _, more = data.partition(b"\n")
+        if path.suffix == ".json" and more and _reads(lambda line, _: from_json(line), first, path):
+            return ""
+        from_json(data) if path.suffix == ".json" else from_yaml(data)
+    except DiscoveryError as error:
+        return str(error)
+    except OSError:
+        return ""  # what reads it says why
+    return ""
+
+
+def _reads(parse: Callable[[bytes, Path], object], data: bytes, path: Path) -> bool:
+    try:
+        parse(data, path)
+    except DiscoveryError:
+        return False
+    return True
+
+
+def renamed(settings: Iterable[DiscoverSettings]) -> tuple[DiscoverSettings, ...]:
+    """Names that tell lists apart: a second ``router`` is ``router-2``."""
+    found: list[DiscoverSettings] = []
+    for one in settings:
+        taken = {other.name for other in found}
+        name = next(n for n in (one.name, *(f"{one.name}-{i}" for i in range(2, 1000))) if n not in taken)
+        found.append(replace(one, name=name))
+    return tuple(found)

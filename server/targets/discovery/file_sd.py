@@ -1,0 +1,52 @@
+"""Prometheus' `file_sd`: lists of targets in JSON or YAML files. Ray's `prom_metrics_service_discovery.json` is one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server.targets.discovery.files import Watched
+from server.targets.discovery.model import Base, DiscoveryError, Found, Listing, Parsed, groups
+from server.targets.discovery.parsing import from_json, from_yaml
+
+
+def parse(data: bytes, path: Path, base: Base | None = None) -> Parsed:
+    """One file; its ending says what it is, as in Prometheus.
+
+    Raises:
+        DiscoveryError: no list of targets.
+    """
+    if path.suffix not in (".json", ".yml", ".yaml"):
+        raise DiscoveryError("must end in .json, .yml or .yaml")
+    return groups(from_json(data) if path.suffix == ".json" else from_yaml(data), Parsed(), base)
+
+
+@dataclass(slots=True)
+class FileSd:
+    """Targets of files that come and go. ``patterns``: paths, with ``*`` in the last part where wanted."""
+
+    patterns: Sequence[str]
+    base: Base = field(default_factory=Base)
+    _files: Watched[Parsed] = field(init=False)
+    _last: tuple[Found, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._files = Watched(self.patterns, lambda data, path: parse(data, path, self.base))
+
+    async def targets(self, now: float) -> Listing:
+        """See `Provider`."""
+        try:
+            await self._files.look(now)
+        except DiscoveryError as error:
+            return Listing(self._last, error=str(error))
+        return self.listed()
+
+    def listed(self) -> Listing:
+        """What the files held when they were looked at last."""
+        found, left_out = list[Found](), list[str]()
+        for name, held in self._files.files.items():
+            if held.value is not None:
+                found += held.value.found
+                left_out += [f"{name}: {problem}" for problem in held.value.problems]
+        listed = tuple(dict.fromkeys(found))
+        before, self._last = self._last, listed
+        return Listing(listed, listed != before, self._files.error(), "; ".join(left_out))

@@ -1,0 +1,124 @@
+"""Files that somebody else writes: read when they change, off the event loop, and never trusted to be whole.
+
+Nobody can be made to write atomically: a file that cannot be read as a whole keeps the last list, and so does one that
+is gone, for a while. Read-only.
+"""
+
+import glob
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from server.targets.discovery.model import BYTES, DiscoveryError
+from server.targets.file_thread import Aside, StillReadingError
+
+# Whoever writes a file anew may take it away first; a scheduler that moved it needs minutes.
+KEEP_SECONDS = 300.0
+# What a pattern may match: a directory of somebody else's files is a mistake.
+FILES = 100
+
+T = TypeVar("T")
+Signature = tuple[int, int, int]
+_NOTHING: Signature = (0, 0, 0)
+
+
+@dataclass(slots=True)
+class Held(Generic[T]):
+    """One file as it was read last. ``gone``: since when it is missing (epoch s)."""
+
+    value: T | None = None
+    signature: Signature = _NOTHING
+    error: str = ""
+    gone: float | None = None
+    # A text without its last line feed may be half of it: it is taken when it is still the same the next time.
+    settling: Signature = _NOTHING
+
+
+@dataclass(slots=True)
+class Watched(Generic[T]):
+    """Files by path or pattern, each parsed when it changes.
+
+    Args:
+        patterns: paths; the last part of one may hold ``*``.
+        parse: bytes and the file -> what is in it; raises `DiscoveryError`.
+    """
+
+    patterns: Sequence[str]
+    parse: Callable[[bytes, Path], T]
+    files: dict[str, Held[T]] = field(default_factory=dict)
+    _aside: Aside[bool] = field(default_factory=lambda: Aside("discovery"))
+
+    async def look(self, now: float) -> bool:
+        """Did any file change? One read at a time: a file system that hangs keeps a thread, not the event loop.
+
+        Raises:
+            DiscoveryError: the last look has not returned.
+        """
+        try:
+            return await self._aside.read(partial(self.read, now))
+        except StillReadingError as error:
+            raise DiscoveryError(str(error)) from None
+
+    def read(self, now: float) -> bool:
+        """As `look`, here and now."""
+        changed, kept = False, dict[str, Held[T]]()
+        for name in dict.fromkeys([*self._matches(), *self.files]):
+            held = self.files.get(name) or Held()
+            before = held.value
+            self._one(name, held, now)
+            changed = changed or held.value != before
+            # A file that a pattern found is forgotten with its list; one that is named is still expected.
+            if held.value is not None or held.gone is None or name in self.patterns:
+                kept[name] = held
+        self.files = kept
+        return changed
+
+    def _matches(self) -> list[str]:
+        found: list[str] = []
+        for pattern in self.patterns:
+            found += sorted(glob.glob(pattern))[:FILES] if "*" in Path(pattern).name else [pattern]
+        return found
+
+    def _one(self, name: str, held: Held[T], now: float) -> None:
+        try:
+            stat = Path(name).stat()
+            signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if signature == held.signature and held.gone is None:
+                return
+            with Path(name).open("rb") as file:
+                data = file.read(BYTES + 1)
+        except OSError as error:
+            self._missing(name, held, error, now)
+            return
+        held.gone = None
+        if len(data) > BYTES:
+            held.error, held.signature = f"{name}: larger than {BYTES} bytes", signature
+        elif data.endswith((b"\n", b"]", b"}")) or signature == held.settling:
+            self._parsed(name, held, data, signature)
+        else:
+            held.error = f"{name}: is being written"
+        held.settling = signature
+
+    def _parsed(self, name: str, held: Held[T], data: bytes, signature: Signature) -> None:
+        try:
+            held.value = self.parse(data, Path(name))
+        except DiscoveryError as error:
+            # Without its signature: it is read again until it can be.
+            held.error, held.signature = f"{name}: {error}", _NOTHING
+        else:
+            held.error, held.signature = "", signature
+
+    def _missing(self, name: str, held: Held[T], error: OSError, now: float) -> None:
+        held.gone = now if held.gone is None else held.gone
+        held.signature = _NOTHING
+        why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({type(error).__name__})"
+        if now - held.gone > KEEP_SECONDS:
+            held.value = None
+        kept = f"; what it listed is kept for {KEEP_SECONDS / 60:.0f} minutes" if held.value is not None else ""
+        held.error = f"{name}: {why}{kept}"
+
+    def error(self) -> str:
+        """What is wrong with any of the files, in a line."""
+        return "; ".join(held.error for held in self.files.values() if held.error)

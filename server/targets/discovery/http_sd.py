@@ -1,0 +1,31 @@
+"""Prometheus' `http_sd`: the same list as `file_sd`, by GET (prometheus.io/docs/prometheus/latest/http_sd)."""
+
+from dataclasses import dataclass, field
+
+import httpx
+
+from server.targets.discovery.http_polling import Asked, document
+from server.targets.discovery.model import Base, DiscoveryError, Parsed, groups
+
+
+@dataclass(slots=True)
+class HttpSd(Asked):
+    """A list at a URL: HTTP 200, `application/json`, `[]` when there is no target."""
+
+    base: Base = field(default_factory=Base)
+
+    def name(self) -> str:
+        """What errors call it."""
+        return "http_sd"
+
+    async def ask(self, client: httpx.AsyncClient) -> Parsed:
+        """The list as it is now; raises `DiscoveryError`."""
+        headers = {
+            **self.headers,
+            "accept": "application/json",
+            "x-prometheus-refresh-interval-seconds": f"{self.interval_seconds:g}",
+        }
+        found = await document(client, self.url, headers, self.limits)
+        if found is None:
+            raise DiscoveryError("HTTP 404 or 405")
+        return groups(found, Parsed(), self.base)

@@ -1,0 +1,181 @@
+"""What every source of targets says, and how an address with Prometheus' labels becomes a URL. Pure.
+
+Source: prometheus.io/docs, `file_sd_config` and `relabel_config` (labels that begin with two underscores).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote_plus, urlsplit
+
+from collectors.model import Labels
+from server.alerts.text import parse_duration
+from server.outbound_policy import refuse_target
+
+TARGETS = 10_000
+BYTES = 8 << 20
+# Of hundreds of wrong entries a person needs the first few.
+PROBLEMS = 5
+LABELS, LABEL_LENGTH = 64, 500
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s/:@\[\]?#]+)(?::[0-9]{1,5})?", re.ASCII)
+_PARAM = "__param_"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A target as it was found.
+
+    Attributes:
+        url: of its metrics page; `server.outbound_policy.refuse_target` has nothing against it.
+        labels: of the list, sorted, without those that only say how to reach it.
+        job: the scrape job that names it; "" outside of Prometheus' files.
+        interval_seconds: how often to ask, where the list says so; 0 else.
+    """
+
+    url: str
+    labels: Labels = ()
+    job: str = ""
+    interval_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Every target known now.
+
+    Attributes:
+        changed: since the last call.
+        error: why the list cannot be read, as a whole or in part; safe to show, as the next.
+        left_out: entries that are refused, of a list that is read well.
+    """
+
+    found: tuple[Found, ...] = ()
+    changed: bool = False
+    error: str = ""
+    left_out: str = ""
+
+
+class Provider(Protocol):
+    """A source of targets. Cheap while nothing has changed: it is asked at every step."""
+
+    async def targets(self, now: float) -> Listing:
+        """What is there at `now` (epoch s). Never raises for what a source says or fails to say."""
+
+
+class DiscoveryError(Exception):
+    """A list as a whole cannot be used. The message names the place in it, and is safe to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a target has that says nothing else of itself."""
+
+    job: str = ""
+    scheme: str = "http"
+    path: str = "/metrics"
+
+
+@dataclass(slots=True)
+class Parsed:
+    """Outcome of a list: its targets, and the entries that are left out with the reason."""
+
+    found: list[Found] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, where: str, url: str, labels: Labels = (), job: str = "", interval: float = 0.0) -> None:
+        """A target, unless its URL is refused: one of those is left out, and the others are not.
+
+        Raises:
+            DiscoveryError: too many.
+        """
+        if len(self.found) >= TARGETS:
+            raise DiscoveryError(f"more than {TARGETS} targets")
+        if refusal := refuse_target(url):
+            self.leave_out(f"{where} {refusal}")
+        else:
+            self.found.append(Found(url, labels, job, interval))
+
+    def leave_out(self, why: str) -> None:
+        """Say why an entry is not taken."""
+        if len(self.problems) < PROBLEMS:
+            self.problems.append(why)
+
+
+def groups(data: Any, parsed: Parsed, base: Base | None = None, where: str = "") -> Parsed:
+    """`[{"targets": ["host:port"], "labels": {}}]`, as `file_sd`, `http_sd` and `static_configs` have it.
+
+    Raises:
+        DiscoveryError: not such a list.
+    """
+    if not isinstance(data, list) or len(data) > TARGETS:
+        raise DiscoveryError(f"{where or 'it'} must be a list of at most {TARGETS} groups {{targets, labels}}")
+    for number, group in enumerate(data):
+        _group(group, parsed, base or Base(), f"{where}[{number}]")
+    return parsed
+
+
+def _group(group: Any, parsed: Parsed, base: Base, where: str) -> None:
+    if not isinstance(group, dict) or not isinstance(group.get("targets", []), list):
+        raise DiscoveryError(f"{where} must be a table with a list of targets")
+    if unknown := group.keys() - {"targets", "labels"}:
+        raise DiscoveryError(f"{where} has the unknown key {str(min(unknown, key=str))[:40]!r}")
+    labels = _labels(group.get("labels") or {}, f"{where}.labels")
+    for number, address in enumerate(group.get("targets") or []):
+        place = f"{where}.targets[{number}]"
+        if not isinstance(address, str) or _ADDRESS.fullmatch(address) is None:
+            raise DiscoveryError(f'{place} must be "host:port", without scheme and path')
+        parsed.add(place, url_of(address, labels, base), shown(labels), labels.get("job", base.job), _interval(labels))
+
+
+def _labels(given: Any, where: str) -> Mapping[str, str]:
+    if not isinstance(given, dict) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+        raise DiscoveryError(f"{where} must be a table of strings")
+    if len(given) > LABELS or any(len(name) + len(value) > LABEL_LENGTH for name, value in given.items()):
+        raise DiscoveryError(f"{where} holds more than {LABELS} labels, or one longer than {LABEL_LENGTH} characters")
+    for name in given:
+        if _LABEL_NAME.fullmatch(name) is None:
+            raise DiscoveryError(f"{where}: {name[:40]!r} is no name of a label")
+    if given.get("__scheme__", "http") not in ("http", "https", ""):
+        raise DiscoveryError(f"{where}.__scheme__ must be http or https")
+    try:
+        _interval(given)
+    except ValueError as error:
+        raise DiscoveryError(f"{where}.__scrape_interval__: {error}") from None
+    return given
+
+
+def _interval(labels: Mapping[str, str]) -> float:
+    return parse_duration(labels.get("__scrape_interval__") or "0")
+
+
+def url_of(address: str, labels: Mapping[str, str], base: Base) -> str:
+    """Scheme, address, path and parameters of a target."""
+    scheme, path = labels.get("__scheme__") or base.scheme, labels.get("__metrics_path__") or base.path
+    path = path if path.startswith("/") else f"/{path}"
+    params = sorted((name.removeprefix(_PARAM), value) for name, value in labels.items() if name.startswith(_PARAM))
+    query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in params)
+    return f"{scheme}://{address}{path}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
+
+
+def shown(labels: Mapping[str, str]) -> Labels:
+    """Labels that stay: without a target's own ways (`__metrics_path__`) and what its discovery knew (`__meta_...`)."""
+    return tuple(
+        sorted(pair for pair in labels.items() if not pair[0].startswith("__") and pair[0] != "job" and pair[1])
+    )
+
+
+def servers(urls: Iterator[tuple[str, Any, Labels]], parsed: Parsed, path: str = "/metrics") -> Parsed:
+    """Base URLs of servers (where in the list, URL, labels), each once -> their metrics pages."""
+    seen: set[tuple[str, Labels]] = set()
+    for where, url, labels in urls:
+        if not isinstance(url, str):
+            raise DiscoveryError(f"{where} must be a URL")
+        # sglang-router names a data-parallel rank behind an @; all ranks share one page.
+        base = re.sub(r"@\d+$", "", url).rstrip("/").removesuffix("/v1")
+        if "@" in urlsplit(base).netloc:
+            parsed.leave_out(f"{where} carries a password")
+        elif (base, labels) not in seen:
+            seen.add((base, labels))
+            parsed.add(where, base + path, labels)
+    return parsed

@@ -1,0 +1,107 @@
+"""A `prometheus.yml`: the targets of its jobs, as far as nobody has to relabel anything.
+
+Reads `scrape_configs[*].{job_name,metrics_path,scheme,static_configs,file_sd_configs}`, which is what verl 0.9.1
+(`workers/rollout/utils.py`, anew at every start of a rollout server) and Ray write. Does not know: relabelling and
+every other kind of discovery; a job that has them is read without.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from server.targets.discovery.file_sd import FileSd
+from server.targets.discovery.files import Watched
+from server.targets.discovery.model import Base, DiscoveryError, Found, Listing, Parsed, groups
+from server.targets.discovery.parsing import from_yaml
+
+JOBS = 1_000
+Key = tuple[Base, tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one file says: targets it names itself, and files of targets by what their job says of them."""
+
+    static: Parsed = field(default_factory=Parsed)
+    files: list[Key] = field(default_factory=list)
+
+
+def parse(data: bytes, path: Path) -> Plan:
+    """Jobs of a file. Relative paths in it are relative to it.
+
+    Raises:
+        DiscoveryError: no such file, with the place.
+    """
+    document = from_yaml(data)
+    jobs = document.get("scrape_configs") if isinstance(document, dict) else None
+    if not isinstance(jobs, list):
+        # A Prometheus without jobs is none that anybody runs; a file that ends before them is half of one.
+        raise DiscoveryError("has no scrape_configs")
+    if len(jobs) > JOBS:
+        raise DiscoveryError(f"more than {JOBS} scrape_configs")
+    plan = Plan()
+    for number, job in enumerate(jobs):
+        _job(job, f"scrape_configs[{number}]", path.parent, plan)
+    return plan
+
+
+def _job(job: Any, where: str, folder: Path, plan: Plan) -> None:
+    if not isinstance(job, dict):
+        raise DiscoveryError(f"{where} must be a table")
+    base = Base(
+        _word(job, "job_name", "", where),
+        _word(job, "scheme", "http", where),
+        _word(job, "metrics_path", "/metrics", where),
+    )
+    if base.scheme not in ("http", "https"):
+        raise DiscoveryError(f"{where}.scheme must be http or https")
+    groups(job.get("static_configs") or [], plan.static, base, f"{where}.static_configs")
+    listed = job.get("file_sd_configs") or []
+    if not isinstance(listed, list):
+        raise DiscoveryError(f"{where}.file_sd_configs must be a list")
+    for number, one in enumerate(listed):
+        files = one.get("files") if isinstance(one, dict) else None
+        if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
+            raise DiscoveryError(f"{where}.file_sd_configs[{number}].files must be a list of paths")
+        plan.files.append((base, tuple(str(folder / name) for name in files)))
+
+
+def _word(job: Mapping[Any, Any], key: str, default: str, where: str) -> str:
+    value = job.get(key, default)
+    if not isinstance(value, str):
+        raise DiscoveryError(f"{where}.{key} must be a string")
+    return value
+
+
+@dataclass(slots=True)
+class PrometheusYml:
+    """Targets of a `prometheus.yml`, and of the files its jobs name."""
+
+    path: str
+    _file: Watched[Plan] = field(init=False)
+    _nested: dict[Key, FileSd] = field(default_factory=dict)
+    _last: tuple[Found, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._file = Watched([self.path], parse)
+
+    async def targets(self, now: float) -> Listing:
+        """See `Provider`."""
+        try:
+            await self._file.look(now)
+        except DiscoveryError as error:
+            return Listing(self._last, error=str(error))
+        held = self._file.files[self.path]
+        plan = held.value if held.value is not None else Plan()
+        self._nested = {key: self._nested.get(key) or FileSd(key[1], key[0]) for key in plan.files}
+        found, errors = list(plan.static.found), [held.error]
+        left_out = [f"{self.path}: {one}" for one in plan.static.problems]
+        for one in self._nested.values():
+            listing = await one.targets(now)
+            found += listing.found
+            errors.append(listing.error)
+            left_out.append(listing.left_out)
+        before, self._last = self._last, tuple(dict.fromkeys(found))
+        words = ("; ".join(filter(None, said)) for said in (errors, left_out))
+        return Listing(self._last, self._last != before, *words)

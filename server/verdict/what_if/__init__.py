@@ -1,0 +1,1 @@
+"""Estimates of a changed run, from the throughput model of the verdict."""

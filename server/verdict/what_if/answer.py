@@ -1,0 +1,200 @@
+"""What if: an estimate from the throughput model that the verdict reasons with. Pure arithmetic over `Now`.
+
+Two sides meet at the queue. The trainer could take C samples/s, the generator's side could make P; trained is the
+lesser of the two, and the trainer waits max(0, 1 - P / C) of its step. A change moves C or P by a law that is said in
+words; what a law does not know makes a figure a bound, and an input that is not known makes it unknown.
+"""
+
+from collections.abc import Callable
+
+from server.verdict.what_if.changes import changed
+from server.verdict.what_if.model import NOISE, Model, Notes, flipped
+from server.verdict.what_if.types import FIGURES, NEEDS, Bound, Changes, Figure, Now, State, WhatIf
+
+
+def what_if(now: Now, changes: Changes) -> WhatIf:
+    """Today beside what the changes make of it. Without a change both are the same object."""
+    notes, made = Notes(), changes.made(now)
+    today = _today(now, notes)
+    before = _state(today, today, notes)
+    if now.apart:
+        notes.missing["mode"] = now.apart
+    if not made or now.apart:
+        return WhatIf(before, before, {}, tuple(notes.assumptions), notes.missing)
+    later = changed(today, changes, notes)
+    return WhatIf(before, _state(today, later, notes), dict(made), tuple(notes.assumptions), notes.missing)
+
+
+def _today(now: Now, notes: Notes) -> Model:
+    """From two of trained, wait and capacity; the first two are what other pages show."""
+    trained, wait, capacity = now.trained, now.wait, now.capacity
+    if now.apart:
+        return Model(now, None, None)
+    if trained is not None and wait is not None and wait < 1:
+        capacity = trained / (1 - wait)
+    elif trained is None and capacity is not None and wait is not None:
+        trained = capacity * (1 - wait)
+    if trained is None or not capacity:
+        lacks = [name for name, found in (("trained", trained), ("wait", capacity)) if not found]
+        notes.lack(*lacks)
+        return Model(now, None, None, lacks=tuple(lacks))
+    # Nobody trains more than he could: a little more is noise between two windows.
+    capacity = max(capacity, trained)
+    held = 1 - trained / capacity < NOISE
+    return Model(now, capacity, trained, bound="at least" if held else "", staleness=now.staleness)
+
+
+# ---- figures
+
+
+def _state(today: Model, model: Model, notes: Notes) -> State:
+    makers: dict[str, Callable[[Model, Model], Figure]] = {
+        "wait_ratio": _wait,
+        "trained_samples_per_second": _trained,
+        "useful_samples_per_second": _useful,
+        "staleness_versions": _staleness,
+        "step_seconds": _step,
+        "usd_per_million_tokens": _cost,
+        "idle_usd_per_hour": _idle,
+        "trainer_could_take": lambda _, one: _rate(one, one.capacity, ""),
+        "generator_could_make": lambda _, one: _rate(one, one.made, one.bound),
+    }
+    figures = {name: maker(today, model) for name, maker in makers.items()}
+    figures |= {name: _input(today.now, model, name, of) for name, of in _INPUTS.items()}
+    if today.now.apart:
+        figures = {name: Figure(None, FIGURES[name], "", today.now.apart) for name in figures}
+    return State(model.limiter, figures)
+
+
+_INPUTS = {
+    "zero_advantage_ratio": "zero_advantage",
+    "response_tokens": "response_tokens",
+    "kv_concurrency_limit": "kv_ceiling",
+    "trainer_gpus": "trainer_gpus",
+    "generator_gpus": "generator_gpus",
+}
+
+
+def _input(today: Now, model: Model, name: str, of: str) -> Figure:
+    """A number of the run itself; where only the changes make it unknown, what they lack is missing."""
+    value: float | None = getattr(model.now, of)
+    if value is not None:
+        return Figure(value, FIGURES[name])
+    lost = getattr(today, of) is not None
+    return _unknown(FIGURES[name], *((_lost_by(of, model)) if lost else (of,)))
+
+
+def _lost_by(of: str, model: Model) -> tuple[str, ...]:
+    return ("solve_ratio",) if of == "zero_advantage" else model.lacks
+
+
+def _unknown(unit: str, *names: str) -> Figure:
+    return Figure(None, unit, "", "; ".join(NEEDS.get(name, name) for name in dict.fromkeys(names)))
+
+
+def _rate(model: Model, value: float | None, bound: Bound) -> Figure:
+    unit = "samples/s"
+    return _unknown(unit, *model.lacks) if value is None else Figure(value, unit, bound)
+
+
+def _bound(today: Model, model: Model) -> Bound:
+    """Of what is trained; today it is measured."""
+    return "" if model is today else model.trained_bound
+
+
+def _wait(today: Model, model: Model) -> Figure:
+    if model.wait is None:
+        return _unknown("ratio", *model.lacks)
+    return Figure(model.wait, "ratio", flipped(_bound(today, model)))
+
+
+def _trained(today: Model, model: Model) -> Figure:
+    return _rate(model, model.trained, _bound(today, model))
+
+
+def _useful(today: Model, model: Model) -> Figure:
+    """Samples with a gradient."""
+    now, trained = model.now, model.trained
+    if trained is None or now.filtered:
+        return _rate(model, trained, _bound(today, model))
+    lacks = [name for name in ("zero_advantage", "filtered") if getattr(now, name) is None]
+    if lacks and now.zero_advantage != 0:
+        lost = "zero_advantage" in lacks and today.now.zero_advantage is not None
+        return _unknown("samples/s", *("solve_ratio" if lost and one == "zero_advantage" else one for one in lacks))
+    return Figure(trained * (1 - (now.zero_advantage or 0.0)), "samples/s", _bound(today, model))
+
+
+def _staleness(today: Model, model: Model) -> Figure:
+    if model.staleness is not None:
+        return Figure(model.staleness, "versions", model.staleness_bound)
+    return _unknown("versions", *(["staleness"] if model.now.staleness is None else ["max_staleness"]), *model.lacks)
+
+
+def _step(today: Model, model: Model) -> Figure:
+    now = model.now
+    if now.step_seconds is None or not model.trained or today.trained is None:
+        return _unknown("seconds", *(["step_seconds"] if now.step_seconds is None else []), *model.lacks)
+    value = now.step_seconds * today.trained / model.trained
+    return Figure(value, "seconds", flipped(_bound(today, model)))
+
+
+# ---- money
+
+
+def _cost(today: Model, model: Model) -> Figure:
+    """Of trained tokens: they cost what the GPUs cost, whatever those do."""
+    unit, spent = "usd", _of_today(today)
+    then, before, tokens = _gpus(model.now), _gpus(today.now), model.lengths
+    if spent is None:
+        names = ("usd_per_gpu_hour", "trainer_gpus", "generator_gpus", "response_tokens")
+        return _unknown(unit, *(name for name in names if getattr(today.now, name) is None), *today.lacks)
+    if not model.trained or not today.trained or not tokens:
+        return _unknown(unit, *model.lacks)
+    bill = then / before if then is not None and before else 1.0 if model.engines_as_now else None
+    if bill is None:
+        return _unknown(unit, "generator_gpus")
+    return Figure(spent * bill * today.trained / (model.trained * tokens), unit, flipped(_bound(today, model)))
+
+
+def _of_today(today: Model) -> float | None:
+    """The run's own number, else GPUs by price over trained tokens."""
+    now, gpus = today.now, _gpus(today.now)
+    if now.usd_per_million_tokens is not None or not today.trained:
+        return now.usd_per_million_tokens
+    if gpus is None or now.usd_per_gpu_hour is None or not now.response_tokens:
+        return None
+    return gpus * now.usd_per_gpu_hour / 3600 / (today.trained * now.response_tokens) * 1e6
+
+
+def _gpus(now: Now) -> float | None:
+    """All of them, counted once where both sides share them."""
+    trainer, generator = now.trainer_gpus, now.generator_gpus
+    if now.one_pool:
+        return max((one for one in (trainer, generator) if one is not None), default=None)
+    return trainer + generator if trainer is not None and generator is not None else None
+
+
+def _idle(today: Model, model: Model) -> Figure:
+    """The trainer's GPUs while it waits, the generator's while they are held. Today as the run says, where it does."""
+    told, unit = today.now.idle_usd_per_hour, "usd/h"
+    before, after = _lost(today), _lost(model)
+    if model is today and told is not None:
+        return Figure(told, unit)
+    if before is None or after is None:
+        names = () if today.now.one_pool else ("usd_per_gpu_hour", "trainer_gpus", "generator_gpus")
+        lacks = [name for name in names if getattr(model.now, name) is None]
+        return _unknown(unit, *([today.now.one_pool] if today.now.one_pool else []), *lacks, *model.lacks)
+    value = after if told is None else max(0.0, told + after - before)
+    # How much is lost in engines that are held shows only where it is known how much more they could make.
+    bound: Bound = "at least" if model.limiter == "trainer" and model.bound else flipped(_bound(today, model))
+    return Figure(value, unit, bound)
+
+
+def _lost(model: Model) -> float | None:
+    now, wait = model.now, model.wait
+    if now.usd_per_gpu_hour is None or now.trainer_gpus is None or now.generator_gpus is None or now.one_pool:
+        return None
+    if wait is None or not model.made or model.trained is None:
+        return None
+    held = max(0.0, 1 - model.trained / model.made)
+    return (now.trainer_gpus * wait + now.generator_gpus * held) * now.usd_per_gpu_hour

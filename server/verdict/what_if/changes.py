@@ -1,0 +1,325 @@
+"""What a change does to either side: one law each, said in words beside every answer that uses it."""
+
+from dataclasses import dataclass, replace
+
+from server.verdict.what_if.laws import mean_cut_at, zero_share_at
+from server.verdict.what_if.model import Model, Notes, joined
+from server.verdict.what_if.types import Bound, Changes, Now
+
+# From here on a mean is at its bound: some samples are always fresher.
+AT_BOUND = 0.8
+# Lengths beyond it: what is not proportional to them is no longer small beside them.
+FAR = 2.0
+# Verdicts in which engines are not what the generator's side lacks.
+NOT_ENGINES = ("sandbox_bound", "reward_bound", "orchestrator_bound")
+_FULL = "While the trainer is the limit the queue fills up to the staleness bound."
+_LITTLE = "Staleness is the time from dispatch to training (Little's law, of those in flight) by versions per second."
+_STATED = ("group_size", "oversampling", "concurrency", "max_response_tokens", "max_staleness", "zero_advantage")
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """By how much a rate changes; None: not known, for want of ``lacks``.
+
+    Attributes:
+        floor: of one that is at most ``value``, what it is at least; None: nobody knows.
+    """
+
+    value: float | None = 1.0
+    bound: Bound = ""
+    lacks: tuple[str, ...] = ()
+    floor: float | None = None
+
+    @property
+    def least(self) -> float | None:
+        return self.value if self.bound in ("", "at least") else self.floor
+
+    def __mul__(self, other: "Factor") -> "Factor":
+        value = self.value * other.value if self.value is not None and other.value is not None else None
+        least = self.least * other.least if self.least is not None and other.least is not None else None
+        return Factor(value, joined(self.bound, other.bound), (*self.lacks, *other.lacks), least)
+
+
+def changed(today: Model, changes: Changes, notes: Notes) -> Model:
+    """The run after the changes."""
+    now = today.now
+    told = {name: getattr(changes, name) for name in _STATED if getattr(changes, name) is not None}
+    later, trainer, engines = _gpus(replace(now, **told), changes, notes)
+    lengths = _lengths(now, later, notes)
+    ceiling = _times(now.kv_ceiling, _ratio(engines, lengths))
+    later = replace(later, kv_ceiling=ceiling, response_tokens=_times(now.response_tokens, lengths.value))
+    later = _groups(now, later, changes, notes)
+    raw = _raw(now, later, engines, lengths, notes)
+    kept = _kept(now, later, notes)
+    capacity, lacks = _capacity(today, trainer, lengths, notes)
+    if today.bound:
+        notes.assume("The trainer is the limit today: the generator's side could make more, how much more is not seen.")
+    factor = raw * kept
+    made = _times(today.made, factor.value)
+    missing = tuple(dict.fromkeys((*today.lacks, *lacks, *raw.lacks, *kept.lacks)))
+    notes.lack(*(name for name in missing if name != now.one_pool))
+    if changes.move_gpus and now.one_pool:
+        notes.missing["move_gpus"] = now.one_pool
+    bound = joined(today.bound, raw.bound, kept.bound)
+    model = Model(
+        later, capacity, made, bound, _times(today.made, factor.least), lengths.value,
+        engines_as_now=engines.value == 1, lacks=missing,
+    )  # fmt: skip
+    found = _stale(today, model, raw, notes)
+    if (later.concurrency or 0.0) <= (now.concurrency or 0.0) or found.made is None or found.made == model.made:
+        return found
+    # What a staleness bound keeps from being dispatched is not in flight: a higher cap never makes less than today's.
+    capped = changed(today, replace(changes, concurrency=None), Notes())
+    if capped.made is None or capped.made <= found.made:
+        return found
+    return replace(found, made=capped.made, bound=joined(found.bound, "at least"))
+
+
+def _times(number: float | None, factor: float | None) -> float | None:
+    return number * factor if number is not None and factor is not None else None
+
+
+def _ratio(one: Factor, other: Factor) -> float | None:
+    return one.value / other.value if one.value is not None and other.value else None
+
+
+# ---- GPUs
+
+
+def _gpus(now: Now, changes: Changes, notes: Notes) -> tuple[Now, Factor, Factor]:
+    """(now with the new GPUs, the trainer's factor, the engines')."""
+    trainer, generator = now.trainer_gpus, now.generator_gpus
+    moved, added = changes.move_gpus, changes.add_engines
+    if moved and now.one_pool:
+        return now, Factor(None, "", (now.one_pool,)), Factor(None, "", (now.one_pool,))
+    lacks = [name for name in ("trainer_gpus", "generator_gpus") if moved and not getattr(now, name)]
+    lacks += ["engines"] if added and not now.engines else []
+    if lacks:
+        return now, Factor(None, "", tuple(lacks)), Factor(None, "", tuple(lacks))
+    engines = 1 + (added / now.engines if now.engines else 0) + (moved / generator if moved and generator else 0)
+    share = 1 - moved / trainer if moved and trainer else 1.0
+    if moved:
+        notes.assume("Compute scales linearly with the trainer's GPUs; what is not compute takes as long as today.")
+    if moved or added:
+        notes.assume("Engines make as many tokens per GPU as today: linear, without a new limit of the KV cache.")
+    after = replace(
+        now, trainer_gpus=_times(trainer, share), generator_gpus=_times(generator, engines),
+        engines=_times(now.engines, engines),
+    )  # fmt: skip
+    return after, Factor(share), Factor(engines)
+
+
+def _capacity(today: Model, gpus: Factor, lengths: Factor, notes: Notes) -> tuple[float | None, tuple[str, ...]]:
+    """The trainer's capacity: its compute shrinks with GPUs and grows with tokens, its overheads stay."""
+    now = today.now
+    if today.capacity is None or not gpus.value or lengths.value is None:
+        return None, (*gpus.lacks, *lengths.lacks)
+    if (gpus.value, lengths.value) == (1.0, 1.0):
+        return today.capacity, ()
+    share = min(1.0, today.capacity / now.compute_capacity) if now.compute_capacity else 1.0
+    if not now.compute_capacity:
+        notes.assume("The trainer's overheads (weight sync, checkpoints) are not told apart: all of its step scales.")
+    return today.capacity / (share * lengths.value / gpus.value + 1 - share), ()
+
+
+# ---- the engines
+
+
+def _raw(now: Now, later: Now, gpus: Factor, lengths: Factor, notes: Notes) -> Factor:
+    """By how much more rollouts the engines bring to their end."""
+    if gpus.value is None or not lengths.value:
+        return Factor(None, "", (*gpus.lacks, *lengths.lacks))
+    engines = gpus * _filled(now, later, gpus) * Factor(1 / lengths.value, lengths.bound)
+    found = engines * _in_flight(now, later, notes)
+    room = _room(now)
+    if found.value is not None and room is not None:
+        # More in flight than the ceiling waits in the engines' queue.
+        most = max(1.0, room) * (engines.value or 1.0)
+        found = replace(found, value=min(found.value, most), floor=min(found.floor, most) if found.floor else None)
+    if now.outcome in NOT_ENGINES and found.value is not None and found.value != 1:
+        words = now.outcome.replace("_", "-")
+        notes.assume(f"The run is {words}: engines are not what holds it, so more of them do not help.")
+        found = Factor(min(1.0, found.value), "at least" if found.value < 1 else "")
+    return found
+
+
+def _room(now: Now) -> float | None:
+    """The KV ceiling in rollouts (a rollout in a tool is in no engine), by how many are in flight."""
+    if now.kv_ceiling is None or not now.concurrency:
+        return None
+    return now.kv_ceiling / min(1.0, now.generating or 1.0) / now.concurrency
+
+
+def _filled(now: Now, later: Now, gpus: Factor) -> Factor:
+    """Engines that have more slots than there are requests decode them faster, but not by as much as they are more."""
+    room = _room(replace(later, concurrency=now.concurrency))
+    if gpus.value is None or gpus.value == 1 or room is None or room <= 1:
+        return Factor()
+    return Factor(1.0, "at most", floor=1 / gpus.value) if gpus.value > 1 else Factor(1.0, "at least")
+
+
+def _in_flight(now: Now, later: Now, notes: Notes) -> Factor:
+    """Little's law: rollouts per second = in flight / duration, up to the KV ceiling."""
+    if later.concurrency == now.concurrency:
+        return Factor()
+    if not now.concurrency or not later.concurrency:
+        return Factor(None, "", ("concurrency",))
+    notes.assume(
+        "Rollouts per second grow with those in flight (Little's law) up to the KV ceiling, and not beyond; below it "
+        "each takes longer the more decode together, by how much is not known: linear is the most there is."
+    )
+    more = later.concurrency > now.concurrency
+    room = _room(replace(later, concurrency=now.concurrency))
+    if room is None:
+        notes.lack("kv_ceiling")
+    ceiling = now.concurrency * room if room is not None else float("inf")
+    value = min(later.concurrency, ceiling) / min(now.concurrency, ceiling)
+    return Factor(value, "" if value == 1 else "at most" if more else "at least", floor=1.0 if more else None)
+
+
+def _lengths(now: Now, later: Now, notes: Notes) -> Factor:
+    """Tokens per response beside today's, under another cap."""
+    if later.max_response_tokens == now.max_response_tokens:
+        return Factor()
+    lacks = tuple(name for name in ("response_tokens", "max_response_tokens") if not getattr(now, name))
+    mean, cap, wanted = now.response_tokens, now.max_response_tokens, later.max_response_tokens
+    if lacks or not mean or not cap or not wanted:
+        return Factor(None, "", lacks)
+    notes.assume(
+        "Lengths below the cap are exponential, within what today's mean and truncation allow; time per rollout and "
+        "trainer compute are proportional to response tokens. What cutting answers does to rewards is not in it."
+    )
+    found = mean_cut_at(mean, cap, wanted, now.truncation) / mean
+    # Prompts, tools and boots do not shrink with the answer: far from today's length neither side's bound is known.
+    return Factor(found, "" if 1 / FAR <= found <= FAR else "about")
+
+
+# ---- what of it reaches the trainer
+
+
+def _groups(now: Now, later: Now, changes: Changes, notes: Notes) -> Now:
+    """Larger groups are less often all equal; what is said of the share itself goes before."""
+    if later.group_size == now.group_size or changes.zero_advantage is not None:
+        return later
+    lacks = [name for name in ("group_size", "solve_ratio", "zero_advantage") if getattr(now, name) is None]
+    if lacks or not now.group_size or not later.group_size or now.group_size < 2:
+        notes.lack(*lacks)
+        notes.assume("A batch stays as many samples. Larger groups are never more often all equal, smaller never less.")
+        return replace(later, zero_advantage=None)
+    notes.assume(
+        "A batch stays as many samples. Rewards are 0 or 1, and tasks differ by a beta distribution that gives today's "
+        "solve and zero-advantage ratios; that larger groups wait longer for their slowest rollout is not in it."
+    )
+    solved, share = now.solve_ratio or 0.0, now.zero_advantage or 0.0
+    return replace(later, zero_advantage=zero_share_at(round(now.group_size), round(later.group_size), solved, share))
+
+
+def _kept(now: Now, later: Now, notes: Notes) -> Factor:
+    """By how much more of what the engines finish is trained on."""
+    return _surplus(now, later, notes) * _fruitful(now, later, notes) * _fresh(now, later, notes)
+
+
+def _surplus(now: Now, later: Now, notes: Notes) -> Factor:
+    if later.oversampling == now.oversampling:
+        return Factor()
+    if not now.oversampling or not later.oversampling:
+        return Factor(None, "", ("oversampling",))
+    notes.assume(
+        "A rollout that is aborted as a surplus costs as much as one that is kept; the stragglers that oversampling "
+        "leaves behind would hold batches up, which is not in it."
+    )
+    value = now.oversampling / later.oversampling
+    return Factor(value, "at most", floor=1.0) if value > 1 else Factor(value, "at least")
+
+
+def _fruitful(now: Now, later: Now, notes: Notes) -> Factor:
+    """Groups without a gradient that are dropped before training make room for others when there are fewer."""
+    before, after = now.zero_advantage, later.zero_advantage
+    if after == before:
+        return Factor()
+    if now.filtered is False:
+        notes.assume("Groups without a gradient are trained on: the trainer is as busy with them, and learns nothing.")
+        return Factor()
+    if now.filtered is None or before is None or after is None or before >= 1:
+        # Dropped or not, fewer of them never make less of what is trained on. Larger groups have fewer of them.
+        grown = (later.group_size or 0) > (now.group_size or 0)
+        fewer = after < before if before is not None and after is not None else grown
+        notes.lack(*(name for name in ("zero_advantage", "filtered") if getattr(now, name) is None))
+        return Factor(1.0, "at least" if fewer else "at most")
+    notes.assume("Groups without a gradient are dropped before training, and others are made in their place.")
+    return Factor((1 - after) / (1 - before))
+
+
+def _fresh(now: Now, later: Now, notes: Notes) -> Factor:
+    """A higher bound saves at most what is dropped as stale today."""
+    if not now.max_staleness or not later.max_staleness or later.max_staleness <= now.max_staleness:
+        return Factor()
+    if not now.stale_share:
+        return Factor()
+    notes.assume("With a higher staleness bound at most what is dropped as stale today is trained on.")
+    return Factor(1 / (1 - now.stale_share), "at most", floor=1.0)
+
+
+# ---- staleness
+
+
+def _stale(today: Model, model: Model, raw: Factor, notes: Notes) -> Model:
+    """Staleness after the changes; where the bound is below it, generation is held until it is not."""
+    now, later = today.now, model.now
+    if model.trained is None:
+        return model
+    if now.staleness is None or not today.trained:
+        notes.lack("staleness")
+        tighter = (later.max_staleness or 0) < (now.max_staleness or 0)
+        return replace(model, bound=joined(model.bound, "at most")) if tighter else model
+    if today.limiter == "trainer":
+        return _stays(model, now, notes) if model.limiter == "trainer" else _drains(today, model, raw)
+    natural, limit = _natural(today, model, raw), _limit(now, later)
+    if limit is not None and natural > limit and model.made is not None:
+        notes.assume(_LITTLE, "Where staleness would pass its bound, generation is held until it does not.")
+        return replace(model, staleness=limit, made=model.made * limit / natural, floor=None)
+    if model.limiter == "trainer":
+        return _queues(model, notes)
+    notes.assume(_LITTLE)
+    return replace(model, staleness=natural)
+
+
+def _natural(today: Model, model: Model, raw: Factor) -> float:
+    """Staleness of what waits in no queue: time in flight by versions per second."""
+    now, later = today.now, model.now
+    grown = (later.concurrency or 1.0) / (now.concurrency or 1.0) if later.concurrency != now.concurrency else 1.0
+    faster = (model.trained or 0.0) / today.trained if today.trained else 1.0
+    return (now.staleness or 0.0) * grown / (raw.value or 1.0) * faster
+
+
+def _drains(today: Model, model: Model, raw: Factor) -> Model:
+    """What waited in the queue while the trainer was the limit is gone then."""
+    natural, limit = _natural(today, model, raw), _limit(today.now, model.now)
+    return replace(model, staleness=natural if limit is None else min(natural, limit), staleness_bound="at most")
+
+
+def _limit(now: Now, later: Now) -> float | None:
+    """The bound in force; where it did not hold today and is not changed, what was found."""
+    if later.max_staleness is None or later.max_staleness != now.max_staleness:
+        return later.max_staleness
+    return max(later.max_staleness, now.staleness or 0.0)
+
+
+def _stays(model: Model, now: Now, notes: Notes) -> Model:
+    """The trainer is the limit before and after: the queue is as full as its bound lets it be."""
+    stale, bound, wanted = now.staleness or 0.0, now.max_staleness, model.now.max_staleness
+    if not bound or not wanted or wanted == bound:
+        return replace(model, staleness=stale)
+    notes.assume(_FULL)
+    value = stale * wanted / bound if stale >= AT_BOUND * bound else min(stale, wanted)
+    return replace(model, staleness=value, staleness_bound="at most" if wanted > bound else "")
+
+
+def _queues(model: Model, notes: Notes) -> Model:
+    """The trainer becomes the limit: samples wait for it, until the bound holds the generator."""
+    bound = model.now.max_staleness
+    if bound is None:
+        notes.lack("max_staleness")
+        return model
+    notes.assume(_FULL)
+    return replace(model, staleness=bound, staleness_bound="at most")

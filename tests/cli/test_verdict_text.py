@@ -1,0 +1,79 @@
+"""The verdict on the command line, as an engineer would say it. Both databases."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from server.commands import status as command
+from server.config.errors import ConfigError
+from server.query import shape
+from server.store import Store
+from server.verdict.model import Evidence, Limiter, Verdict, shared
+from tests.derive.test_verdict_tracker import engine
+from tests.driven_run import T0, bench
+
+SPIN_UP = Limiter("sandbox_bound", "spin_up", 1.5, 1.2, text="2 min to start")
+FULL = Verdict(
+    "generator_bound", "long_tail", "V12", 0.86, 0.9, T0 - 720, "The trainer waits 74 % of each step for rollouts",
+    (Evidence("p99 of a rollout is 3.4 x its p50", "tail_index_ratio", 3.4), Evidence("KV cache 97 % full")),
+    shared((Limiter("generator_bound", "long_tail", 2.0, 1.8), SPIN_UP)),
+    "Cut the tail", {"capacity_samples_per_second": 5.4, "trained_samples_per_second": 1.9, "gap_factor": 2.84,
+                     "reported_wait_ratio": 0.74, "predicted_wait_ratio": 0.65, "kv_cache_usage_ratio": None},
+    ("queue_samples: log the queue",), ("the trainer says 74 %",), 12.5,
+)  # fmt: skip
+
+TOLD = """\
+verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
+  The trainer waits 74 % of each step for rollouts
+  arithmetic:
+    - samples/s: trained 1.9, could take 5.4: a factor of 2.8
+    - wait: reported 74%, predicted from what arrives 65%
+    - share of the gap: generator-bound (long tail) 63%, sandbox-bound (spin up) 37%
+  evidence:
+    - p99 of a rollout is 3.4 x its p50
+    - KV cache 97 % full
+  in doubt:
+    - the trainer says 74 %
+  next limiter: sandbox-bound (spin up), worth 1.2x: 2 min to start
+  change first: Cut the tail
+  idle now: 12.50 USD an hour
+  to be sure, log:
+    - queue_samples: log the queue
+signals:"""
+
+
+def test_status_says_it_as_an_engineer_would(store: Store) -> None:
+    with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
+        engine(run, 0, 0)
+        found = shape.status(run.reader.status("run"))
+        assert found["verdict"] == {**json.loads(json.dumps(FULL.to_json())), "as_of": T0}
+        said = command.text(found)
+        assert TOLD in said
+        assert "bottleneck" not in said
+        assert json.loads(command.dump(found))["verdict"]["next"]["cause"] == "spin_up"
+
+
+def test_while_nobody_collects_it_is_unknown_since_then(store: Store) -> None:
+    with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
+        engine(run, 0, 0)
+        run.clock.set(T0 + 300)
+        said = command.text(shape.status(run.reader.status("run")))
+    assert "verdict: unknown (incomplete), for 5 min\n  nothing is collected of this run now" in said
+    assert "idle now" not in said and "change first" not in said and "next limiter" not in said
+
+
+def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None:
+    part = replace(FULL, usd_lacks="how many GPUs is not known: set [run.NAME.cost] generator_gpus")
+    with bench(store, judge=lambda memory, seen: ({}, part)) as run:
+        engine(run, 0, 0)
+        said = command.text(shape.status(run.reader.status("run")))
+    assert (
+        "  idle now: at least 12.50 USD an hour (in part: how many GPUs is not known: set [run.NAME.cost] "
+        "generator_gpus)\n" in said
+    )
+
+
+def test_a_store_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no store at /nowhere/my\.db; try: rollscope demo"):
+        command.fetch(None, None, "sqlite:////nowhere/my.db", None, named=False)
