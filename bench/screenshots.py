@@ -29,8 +29,8 @@ from server.api.preflight import add_preflight
 from server.api.rollouts import add_rollouts
 from server.api.sandboxes import add_sandboxes
 from server.api.what_if import add_what_if
+from server.cli.demo import Cluster
 from server.clock import ScaledClock
-from server.commands.demo import Cluster
 from server.config import alerts as alerts_config
 from server.config.settings import RunSettings
 from server.preflight.live import Preflights, living

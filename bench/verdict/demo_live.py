@@ -27,8 +27,8 @@ from bench.real_runs.play import PATIENT
 from bench.verdict.contradictions import Walker, report
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
+from server.cli.demo import HISTORY_SECONDS, RECORDS_SECONDS
 from server.clock import ScaledClock
-from server.commands.demo import HISTORY_SECONDS, RECORDS_SECONDS
 from server.demo.scenarios import SCENARIOS
 from server.demo.served import Served
 from server.demo.stacks import begin

@@ -1,12 +1,410 @@
-"""`rollscope check SOURCE...`: validates the configuration and probes each target once."""
+"""`rollscope check SOURCE...`: validates the configuration and probes each target once.
+
+For each target it says what it is taken for and from which log; for each signal its value with the raw key behind it
+and its age, or why there is none and what would turn it on.
+"""
 
 import argparse
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+import collectors
+from collectors.catalog import METRICS
+from collectors.detect import detect_path
+from collectors.formats import unreadable
+from collectors.model import ScrapeError, Target
+from server import signals
+from server.alerts.inputs import TARGET_UP
+from server.alerts.model import Condition, Rule
 from server.cli import FAILED, OK
+from server.cli.as_of import believe, by_mode, records, ticks
 from server.cli.options import SOURCE, common, settings
-from server.commands import check
+from server.cli.probe import Listed, Seen, listed, look, words
+from server.clock import WallClock
+from server.config.alerts import AlertSettings
+from server.config.errors import ConfigError
+from server.config.facts import believed
 from server.config.settings import RunSettings
-from server.targets.resolve import run_name, source_of
+from server.derive.deriver import Deriver
+from server.derive.source_priority import Trust
+from server.matchers import Matcher, all_match
+from server.query.alerts import missing
+from server.query.names import format_name
+from server.signals._availability import TRAINED, inputs, lacking, of_records
+from server.signals._model import Answer, NotApplicable, TargetHealth, Unknown, why
+from server.signals._window import StepKey
+from server.targets.discovery import build
+from server.targets.resolve import Attached, attach, run_name, source_of
+
+KEYS_SHOWN = 3
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A signal: its value with unit, the raw keys behind it and its age (seconds), or why there is none."""
+
+    name: str
+    state: str
+    value: float | None = None
+    unit: str = ""
+    keys: str = ""
+    age: float | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What was found of one run."""
+
+    name: str
+    problems: list[str] = field(default_factory=list)
+    looked_for: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    lists: list[Listed] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    disputes: list[str] = field(default_factory=list)
+    able: list[str] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fine(self) -> bool:
+        return not self.problems and all(one.up for one in self.seen) and all(one.fine for one in self.lists)
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything `check` found."""
+
+    alerting: list[str]
+    runs: list[RunReport]
+
+    @property
+    def fine(self) -> bool:
+        return all(run.fine for run in self.runs)
+
+
+def probe(runs: Sequence[RunSettings], alerts: AlertSettings) -> Report:
+    """Attach to every run and read it once."""
+    return Report(_alerting(alerts), [_probe(run, alerts.rules) for run in runs])
+
+
+def _probe(run: RunSettings, rules: Sequence[Rule]) -> RunReport:
+    try:
+        return _run(attach(run, hint=" (`up` and `watch --wait` wait for it)"), rules)
+    except ConfigError as error:
+        return RunReport(run.name, list(error.problems), _looked_for(run))
+
+
+def _looked_for(run: RunSettings) -> list[str]:
+    """What every collector of files looks for, when a path holds nothing any of them knows."""
+    paths = [Path(one.source).expanduser() for one in run.targets if not one.is_url and not one.collector]
+    if not any(map(_unknown, paths)):
+        return []
+    known = [one for _, one in sorted(collectors.load().items()) if one.looks_for]
+    return [f"{one.name}: {', '.join(dict.fromkeys(one.looks_for))}" for one in known]
+
+
+def _unknown(path: Path) -> bool:
+    try:
+        return path.exists() and not detect_path(path) and not build.broken(path)
+    except (ScrapeError, OSError):
+        return False  # there is something, which may not be read
+
+
+def _alerting(alerts: AlertSettings) -> list[str]:
+    told = ", ".join(f"{one.name} ({one.kind})" for one in alerts.receivers) or "nobody: add [[alerts.receiver]]"
+    lines = [f"{len(alerts.rules)} alert rules; alerts go to {told}"]
+    for one in alerts.receivers:
+        if not any(_may_match(one.match, rule) for rule in alerts.rules):
+            lines.append(f"receiver {one.name}: no rule's alerts can match {', '.join(map(str, one.match))}")
+    return lines
+
+
+def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
+    """By what every alert of a rule has; labels of its series are not known before there are any."""
+    fixed = {**dict(rule.labels), "alertname": rule.name, "severity": rule.severity, "class": rule.class_}
+    return all(one.matches(fixed) for one in matchers if one.name in ("alertname", "severity", "class"))
+
+
+# ---- a run
+
+
+def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
+    now = WallClock().now()
+    named = {one.name for rule in rules for one in rule.conditions if one.source == "metric"}
+    lists, found = listed(run, now)
+    targets = [*run.targets, *found]
+    trust = Trust.of(targets, collectors.load())
+    deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, trust=trust)
+    report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=look(targets, now))
+    for seen in report.seen:
+        believe(seen, run.facts)
+        seen.unseen = unreadable.look(Path(seen.target.path)) if seen.target.path and seen.up else []
+        deriver.health[seen.target.name] = _health(seen, now)
+        _feed(deriver, seen.target, seen, now)
+    deriver.facts.update(run.facts)
+    deriver.mode = str(deriver.facts.get("mode", deriver.mode))
+    # As `collect` would: of a run that says it is over nothing is late.
+    deriver.lifecycle = str(deriver.facts.get("lifecycle", deriver.lifecycle))
+    answers = deriver.steps_now(now) + ticks(deriver, now)
+    for name, _, answer in answers:
+        report.lines += _lines(name, answer, deriver, report.seen, now)
+    told = ((seen.target.name, trust.complaint(seen.target.name)) for seen in report.seen)
+    report.disputes = [f"{name} {text}" for name, text in told if text]
+    _firing(report, deriver, {name: answer for name, _, answer in answers}, rules)
+    return report
+
+
+def _health(seen: Seen, now: float) -> TargetHealth:
+    target, heard = seen.target, now if seen.up else None
+    return TargetHealth(target.name, target.collector, target.actor, seen.up, now, heard, target.interval_seconds)
+
+
+def _feed(deriver: Deriver, target: Target, seen: Seen, now: float) -> None:
+    deriver.facts.update(believed(seen.facts, deriver.facts))
+    deriver.mode = str(deriver.facts.get("mode", deriver.mode))
+    steps: dict[tuple[str, int, int], tuple[float, dict[StepKey, float]]] = {}
+    lives = Lives()
+    for sample in seen.samples:
+        ts = sample.ts if sample.ts is not None else now
+        if sample.step is None or METRICS[sample.metric].reduction == "instant":
+            deriver.sample(ts, target.name, sample.metric, sample.labels, sample.value)
+        if sample.step is not None:
+            life = lives.of(sample.axis, sample.step, ts)
+            _, values = steps.setdefault((sample.axis, life, sample.step), (ts, {}))
+            values[(sample.metric, sample.labels)] = sample.value
+    for (axis, life, number), (ts, values) in steps.items():
+        deriver.recall(axis, life, number, ts, target.name, values)
+    records(deriver, seen, now)
+
+
+class Lives:
+    """The lives of one log: a step that goes back while time goes on begins a new one, as when it is stored."""
+
+    def __init__(self) -> None:
+        self._newest, self._began = 0, -math.inf
+        self._places: dict[str, tuple[int, int, float]] = {}
+
+    def of(self, axis: str, number: int, ts: float) -> int:
+        """The life of a row. The other axes go back later in the log, and join the life the first one began."""
+        life, last, at = self._places.get(axis, (self._newest, number, ts))
+        if number < last and ts <= at:
+            return life  # late for a step that is there
+        if number < last and life == self._newest:
+            self._newest, self._began = self._newest + 1, ts
+        if number < last or ts >= self._began:
+            life = self._newest
+        self._places[axis] = (life, number, ts)
+        return life
+
+
+# ---- its signals
+
+
+def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[Seen], now: float) -> Iterator[Line]:
+    item = next(one for one in signals.load() if one.name == name)
+    if isinstance(answer, (list, tuple)):
+        keys, age = by_mode(item, deriver) or _keys(item, seen), _age(item, deriver, now)
+        for value in answer:
+            if math.isnan(value.value):
+                yield Line(format_name(name, value.labels), "unknown", why=value.why)
+            else:
+                yield Line(format_name(name, value.labels), "value", value.value, item.unit, keys, age)
+    elif isinstance(answer, NotApplicable):
+        yield Line(name, "not_applicable", why=answer.why)
+    else:
+        yield Line(name, "unknown", why=_lacking(item, why(answer), deriver, seen))
+
+
+def _lacking(item: signals.Signal | signals.Counter, words: str, deriver: Deriver, seen: Sequence[Seen]) -> str:
+    told = {metric for one in seen for metric in one.metrics}
+    kinds = (str(deriver.facts.get("framework", "")), *(one.target.collector for one in seen))
+    return lacking(item, words, told.__contains__, kinds) if isinstance(item, signals.Signal) else words
+
+
+def _keys(item: signals.Signal | signals.Counter, seen: Sequence[Seen]) -> str:
+    """The raw keys behind a signal, by target."""
+    found = []
+    for one in seen:
+        told = [one.origins.get(metric, "") for metric in inputs(item) if metric in one.metrics]
+        keys = list(dict.fromkeys(filter(None, told)))
+        more = f" and {len(keys) - KEYS_SHOWN} more" if len(keys) > KEYS_SHOWN else ""
+        if told:
+            found.append(f"{', '.join(keys[:KEYS_SHOWN])}{more} ({one.target.name})".strip())
+    return "; ".join(found)
+
+
+def _age(item: signals.Signal | signals.Counter, deriver: Deriver, now: float) -> float | None:
+    if not isinstance(item, signals.Signal):
+        return None
+    if item.cadence == "tick" and any(deriver.gauges.get(metric) for metric in item.inputs):
+        return now - deriver.data_time(item.name, now)
+    times = [step.ts for metric in item.inputs for _, step in deriver.book.newest_of(metric)]
+    newest = deriver.book.newest_of_all()
+    # By the mode or by when rows come, without a number of its own: as old as the newest step.
+    times += [newest.ts] if not times and newest is not None and not TRAINED.isdisjoint(item.inputs) else []
+    return now - max(times) if times else None
+
+
+# ---- its rules
+
+
+def _firing(report: RunReport, deriver: Deriver, answers: Mapping[str, Answer], rules: Sequence[Rule]) -> None:
+    """Which rules can ever fire with what was read, and what the others lack."""
+    for rule in rules:
+        reasons = (_lacks(deriver, answers, condition, report.seen) for condition in rule.conditions)
+        lacks = next(filter(None, reasons), "")
+        if lacks:
+            report.lacking[rule.name] = lacks
+        else:
+            report.able.append(rule.name)
+
+
+def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition, seen: Sequence[Seen]) -> str:
+    """What is missing for a condition to be ever true; "" when nothing is."""
+    if never := missing(condition, None, frozenset()):
+        return never
+    if condition.kind == "absence" or condition.name == TARGET_UP:
+        return ""
+    if condition.source == "metric":
+        known = condition.name in deriver.gauges or any(deriver.book.newest_of(condition.name))
+        return "" if known else f"no source: no target reports {condition.name}"
+    answer = answers.get(condition.name)
+    if isinstance(answer, (list, tuple)) and not any(all_match(condition.matchers, dict(v.labels)) for v in answer):
+        names = sorted({name for value in answer for name, _ in value.labels})
+        wanted = ", ".join(map(str, condition.matchers))
+        return f"no series of {condition.name} matches {wanted}; its labels: {', '.join(names) or 'none'}"
+    if isinstance(answer, NotApplicable):
+        return f"not applicable: {answer.why}"
+    items = {item.name: item for item in signals.load() if isinstance(item, signals.Signal)}
+    # Other words than the hint are a matter of time: a rate needs two pages, a window three steps.
+    if not isinstance(answer, Unknown) or answer.why != items[condition.name].hint:
+        return ""
+    return f"no source: {_lacking(items[condition.name], answer.why, deriver, seen)}"
+
+
+# ---- as text and as JSON
+
+
+def text(report: Report) -> str:
+    """The report for the terminal: a table of signals per run, its columns in line."""
+    if not report.runs:
+        return "\n".join(["the configuration is valid; it names no run", *report.alerting])
+    return "\n".join([*report.alerting, *(line for run in report.runs for line in _run_text(run))])
+
+
+def _run_text(run: RunReport) -> Iterator[str]:
+    yield from (f"{run.name}: {problem}" for problem in run.problems)
+    if run.looked_for:
+        yield "  what was looked for:"
+        yield from (f"    {line}" for line in run.looked_for)
+    if run.problems:
+        return
+    yield f"run {run.name}"
+    yield from (f"  {note}" for note in run.notes)
+    yield from (f"  {one.words()}" for one in run.lists)
+    for seen in run.seen:
+        yield from _target_text(seen)
+    yield from (f"  data trust: {line}" for line in run.disputes)
+    yield from _table([line for line in run.lines if line.state == "value"])
+    width = max((len(line.name) for line in run.lines if line.state != "value"), default=0)
+    for line in run.lines:
+        if line.state != "value":
+            state = "not applicable: " if line.state == "not_applicable" else ""
+            yield f"  {line.name:<{width}}  {state}{line.why}"
+    yield f"  rules that can fire: {len(run.able)} of {len(run.able) + len(run.lacking)}: {_listed(run.able)}"
+    yield from (f"  rule {name}: {lacks}" for name, lacks in run.lacking.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _brought(seen: Seen) -> str:
+    """What a target told of: numbers, or single rollouts."""
+    if seen.rollouts and not seen.metrics:
+        return f"{len(seen.rollouts)} records of {len({one.rollout_id for one in seen.rollouts})} rollouts"
+    return f"{seen.count} samples of {len(seen.metrics)} metrics"
+
+
+def _target_text(seen: Seen) -> Iterator[str]:
+    head = f"  {seen.target.name} ({seen.target.collector})"
+    if not seen.up:
+        yield f"{head}: DOWN, {seen.error}"
+        return
+    more = ", more to read" if seen.more else ""
+    yield f"{head}: up, {_brought(seen)}{more}, {seen.seconds:.2f} s"
+    yield f"    {words(seen)}"
+    known = ("framework", "framework_version", "mode", "mode_assumed", "run_name")
+    yield from (f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in known)
+    if seen.unmapped:
+        yield f"    {len(seen.unmapped)} unmapped keys: {', '.join(sorted(seen.unmapped)[:20])}"
+    if seen.dropped:
+        yield f"    dropped {seen.dropped} ({seen.why_dropped or 'no reason told'})"
+    yield from (f"    incomplete: {line}" for line in seen.gaps)
+    yield from (f"    not read: {line}" for line in seen.unseen)
+    if seen.target.collector in collectors.record_formats():
+        yield from (f"    {line}" for line in of_records(collectors.load()[seen.target.collector]))
+
+
+def _table(lines: Sequence[Line]) -> Iterator[str]:
+    cells = [(line.name, f"{line.value:.4g} {line.unit}".rstrip(), age(line.age), line.keys) for line in lines]
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
+    for name, value, old, keys in cells:
+        yield f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {old:>{widths[2]}}  {keys}".rstrip()
+
+
+def age(seconds: float | None) -> str:
+    """``12 s``, ``5 min``, ``3 h``, ``9 d``."""
+    if seconds is None:
+        return ""
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def dump(report: Report) -> str:
+    """The same as JSON."""
+    runs = [_run_json(run) for run in report.runs]
+    return json.dumps({"fine": report.fine, "alerting": report.alerting, "runs": runs}, indent=2)
+
+
+def _run_json(run: RunReport) -> dict[str, object]:
+    targets = [
+        {
+            "target": seen.target.name, "collector": seen.target.collector, "up": seen.up, "error": seen.error,
+            **seen.identity(), "mode_assumed": bool(seen.facts.get("mode_assumed")), "facts": seen.facts,
+            "metrics": sorted(seen.metrics), "origins": seen.origins, "unmapped": seen.unmapped, "more": seen.more,
+            "dropped": seen.dropped, "why_dropped": seen.why_dropped, "unseen": seen.unseen,
+            "gaps": list(seen.gaps),
+        }
+        for seen in run.seen
+    ]  # fmt: skip
+    lines = [
+        {
+            "signal": line.name, "state": line.state, "value": line.value, "unit": line.unit, "keys": line.keys,
+            "age_seconds": line.age, "why": line.why,
+        }
+        for line in run.lines
+    ]  # fmt: skip
+    lists = [
+        {
+            "list": one.name, "kind": one.kind, "error": one.error, "note": one.note, "targets": one.names,
+            "unknown": dict(one.unknown),
+        }
+        for one in run.lists
+    ]  # fmt: skip
+    return {
+        "run": run.name, "fine": run.fine, "problems": run.problems, "looked_for": run.looked_for, "notes": run.notes,
+        "lists": lists, "targets": targets, "signals": lines, "trust": run.disputes,
+        "rules": {"able": run.able, "lacking": run.lacking},
+    }  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +419,6 @@ def execute(args: argparse.Namespace) -> int:
     if args.sources:
         sources = tuple(map(source_of, args.sources))
         runs.append(RunSettings(run_name(one.source for one in sources), sources))
-    found = check.probe(runs, chosen.alerts)
-    print(check.dump(found) if args.json else check.text(found))
+    found = probe(runs, chosen.alerts)
+    print(dump(found) if args.json else text(found))
     return OK if found.fine else FAILED

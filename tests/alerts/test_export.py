@@ -14,7 +14,7 @@ from server import signals
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Rule
 from server.alerts.rules import Evaluator
-from server.commands import export
+from server.cli import export
 from server.config import alerts as config_alerts
 from server.config.errors import Problems
 from tests.alerts.support import T0, OneFrame, labels, table

@@ -12,7 +12,7 @@ import pytest
 import collectors
 from collectors.model import Collector, Limits
 from collectors.trainers.slime import collector as slime
-from server.commands.status import text
+from server.cli.status import text
 from server.main import main
 from server.signals import load
 from server.signals._model import NotApplicable, View

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.commands import status as command
+from server.cli import status as command
 from server.config.errors import ConfigError
 from server.query import shape
 from server.store import Store

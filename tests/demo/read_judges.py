@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import collectors
-from server.commands import demo as command
+from server.cli import demo as command
 from server.scrape.target_reader import TargetReader
 from server.targets.resolve import attach
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from server.commands import demo as command
+from server.cli import demo as command
 from tests.demo.conftest import START
 from tests.demo.read_judges import MOMENTS
 from tests.support_sdks import python_with

@@ -15,7 +15,7 @@ import pytest
 
 import collectors
 from collectors.model import Target
-from server.commands import demo as command
+from server.cli import demo as command
 from server.demo.process import Demo
 from server.push.readings import Outcome
 from server.scrape.target_reader import TargetReader

@@ -18,8 +18,8 @@ from fastapi.testclient import TestClient
 from collectors.model import Rollout, Turn
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
+from server.cli.demo import Cluster
 from server.clock import ScaledClock
-from server.commands.demo import Cluster
 from server.demo import traces
 from server.demo.instrument import Instrument
 from server.demo.process import Demo

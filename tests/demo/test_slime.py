@@ -12,7 +12,7 @@ import pytest
 from collectors.generators import sglang_router
 from collectors.generators.sglang import collector as sglang
 from collectors.model import Limits, Reading, Sample
-from server.commands.demo import GPUS, OTHER_GPUS
+from server.cli.demo import GPUS, OTHER_GPUS
 from server.demo.faults import Fault
 from server.demo.scenarios import SCENARIOS
 from server.demo.slime_cluster import SlimeCluster

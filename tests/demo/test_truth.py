@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from server.cli.demo import Cluster
 from server.clock import ScaledClock
-from server.commands.demo import Cluster
 from server.query import StoreReader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer

@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
+from server.cli.demo import Cluster
 from server.clock import ScaledClock
-from server.commands.demo import Cluster
 from server.demo.faults import read
 from server.demo.instrument import Poster
 from server.demo.scenarios import SCENARIOS

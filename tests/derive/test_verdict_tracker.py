@@ -13,7 +13,7 @@ import pytest
 
 from collectors.model import Reading
 from server.api.metrics import render
-from server.commands import status as command
+from server.cli import status as command
 from server.derive.verdict_tracker import Judge
 from server.query import shape
 from server.store import Store

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.model import Target
-from server.commands import forward as command
+from server.cli import watch as command
 from server.config.errors import ConfigError
 from server.forwarding import sender
 from server.forwarding.sender import Forwarder

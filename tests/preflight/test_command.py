@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import collectors
+from server.cli import preflight
 from server.clock import ScaledClock
-from server.commands import preflight
 from server.config.errors import ConfigError
 from server.config.preflight import Plan
 from server.config.settings import RunSettings, TargetSettings
@@ -244,7 +244,7 @@ def test_a_run_is_chosen_by_name_and_the_others_are_still_read() -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser()
-    preflight.arguments(made)
+    preflight.plan_arguments(made)
     return made
 
 

@@ -13,8 +13,8 @@ from server import catch_up
 from server.api import metrics as api_metrics
 from server.api.app import create_api
 from server.catch_up import CatchUp, CatchUpClock
+from server.cli.status import text as status_text
 from server.clock import ScaledClock
-from server.commands.status import text as status_text
 from server.query import StoreReader, shape
 from server.query.run_state import Facts, RunState, run_state
 from server.scrape.run_loop import RunLoop

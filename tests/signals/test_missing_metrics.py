@@ -7,7 +7,7 @@ import pytest
 import collectors
 from collectors.model import Collector, Reading, Sample, Target
 from server import signals
-from server.commands.status import text
+from server.cli.status import text
 from server.config.facts import believed
 from server.query import shape
 from server.signals import Signal, _availability
