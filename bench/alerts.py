@@ -27,7 +27,7 @@ from server.config.errors import Problems
 from server.derive.driver import TICK_SECONDS
 from server.derive.run_alerts import RunAlerts
 from server.ingest.readings import Arrivals, SampleArrival
-from server.signals._model import TargetHealth
+from server.signals.model import TargetHealth
 from server.store import Store, Writer, migrate
 from tests.driven_run import T0, TRAINER, Bench, steps
 

@@ -30,7 +30,7 @@ from server.derive.verdict_tracker import RunVerdicts
 from server.query import StoreReader
 from server.runtime.memory import seldom_swept
 from server.scrape.run_loop import RunLoop
-from server.signals._model import STEP_WINDOW
+from server.signals.model import STEP_WINDOW
 from server.store import Store, Writer, migrate
 from tests import support_postgres
 

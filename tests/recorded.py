@@ -6,15 +6,15 @@ from pathlib import Path
 from server.cli import check
 from server.config import alerts as alerts_config
 from server.config.settings import RunSettings, TargetSettings
-from server.signals import Counter, _availability
-from server.signals.trainer_stall_ratio import OVER
+from server.signals import Counter, availability
+from server.signals.trainer import OVER
 
 TESTDATA = Path(__file__).parent / "testdata"
 
 
 def runs() -> list[Path]:
     """Run directories below the folder of a framework that declares what it gives."""
-    folders = [TESTDATA / collector.name for collector in _availability.frameworks()]
+    folders = [TESTDATA / collector.name for collector in availability.frameworks()]
     return sorted(path for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir())
 
 
@@ -34,5 +34,5 @@ def observed(framework: str) -> set[str]:
         # A recorded run that is over cannot stall any more: with steps, it could while it ran.
         if any(sample.step is not None for seen in run.seen for sample in seen.samples):
             names |= {line.name for line in run.lines if line.why in OVER.values()}
-        names |= {one.name for one in _availability.items() if isinstance(one, Counter) and one.metric in metrics}
-    return names & {item.name for item in _availability.items()}
+        names |= {one.name for one in availability.items() if isinstance(one, Counter) and one.metric in metrics}
+    return names & {item.name for item in availability.items()}

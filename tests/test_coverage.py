@@ -9,8 +9,8 @@ from bench.docs.labels import LABELS
 from collectors import rollout_signals
 from collectors.model import Collector
 from server import signals
-from server.signals import _availability
-from server.signals._availability import cells, frameworks, items
+from server.signals import availability
+from server.signals.availability import cells, frameworks, items
 from tests.recorded import observed, report, runs
 
 # Claimed, and in none of the recorded runs. Why is in the comment; each is checked by the collector's own tests.
@@ -162,7 +162,7 @@ def test_what_follows_from_fields() -> None:
     assert lacking["mixed_version_ratio"] == "its records do not tell version_finish"
     assert lacking["zero_advantage_ratio"] == "its records do not tell group_id or reward"
     assert "staleness_versions" not in lacking
-    assert list(_availability.of_records(collectors.load()["verl_rollouts"]))[:3] == [
+    assert list(availability.of_records(collectors.load()["verl_rollouts"]))[:3] == [
         "gives, where the run logs it: production_samples_per_second, reward, rollout_exit_ratio, solve_band_ratio, "
         "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_groups, "
         "zero_advantage_low_ratio, zero_advantage_ratio",
@@ -204,6 +204,6 @@ def test_every_hint_is_of_a_metric_the_framework_can_give() -> None:
 
 
 def test_every_framework_and_every_signal_is_in_the_table() -> None:
-    lines = _availability.table().splitlines()
+    lines = availability.table().splitlines()
     assert lines[0].count("`") == 2 * len(frameworks())
     assert [line.split("`")[1] for line in lines[2:]] == [item.name for item in items()]

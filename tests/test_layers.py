@@ -22,7 +22,7 @@ RULES: dict[str, tuple[set[str], set[str] | None, str]] = {
         "signals are pure: what a reader must be able to trust on paper has no I/O and no clock",
     ),
     "server/verdict": (
-        {"server.verdict", "server.signals._model", "server.signals._window", "collectors.model"}, set(),
+        {"server.verdict", "server.signals.model", "server.signals.window", "collectors.model"}, set(),
         "a verdict follows from what it is shown: a proof is a table of inputs and outcomes",
     ),
     "server/store": (
@@ -136,8 +136,8 @@ PURE_ALERTS = (
 """What decides about alerts: a reader must be able to trust it on paper, like the signals."""
 
 PURE_MAY_IMPORT = {f"server.alerts.{name}" for name in PURE_ALERTS} | {
-    "server", "server.alerts", "server.notify.model", "server.store.types", "server.signals", "server.signals._model",
-    "server.signals._window", "collectors", "collectors.model", "collectors.catalog",
+    "server", "server.alerts", "server.notify.model", "server.store.types", "server.signals", "server.signals.model",
+    "server.signals.window", "collectors", "collectors.model", "collectors.catalog",
 }  # fmt: skip
 
 

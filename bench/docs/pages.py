@@ -27,7 +27,7 @@ from server.config.settings import Settings
 from server.main import _parser
 from server.query.types import Reader
 from server.runtime.serve import Health, _app
-from server.signals import _availability
+from server.signals import availability
 from server.store import Store, migrate
 
 ACTORS: Mapping[str, str] = {
@@ -86,7 +86,7 @@ without inputs is computed from [rollout records](rollouts.md), from records of 
 
 
 def _signal(item: signals.Signal | signals.Counter) -> tuple[str, ...]:
-    inputs = [name for name in _availability.inputs(item) if name in METRICS]
+    inputs = [name for name in availability.inputs(item) if name in METRICS]
     shown = codes(inputs[:4]) + (f" and {len(inputs) - 4} more" if len(inputs) > 4 else "")
     computed = CADENCES[item.cadence] if isinstance(item, signals.Signal) else "counter"
     return code(item.name), item.unit, codes(_labels(item)), item.help, shown, computed
@@ -209,8 +209,8 @@ prints the same for one run, with the key behind each value. A test checks every
     return page(
         "Coverage",
         introduction,
-        _availability.table(),
-        section("How to turn more on", "\n".join(_availability.hints())),
+        availability.table(),
+        section("How to turn more on", "\n".join(availability.hints())),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.query.types import Status
-from server.signals._model import SYNC_MODES
+from server.signals.model import SYNC_MODES
 from server.verdict.inputs import Seen
 from server.verdict.model import Verdict
 

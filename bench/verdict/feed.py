@@ -17,7 +17,7 @@ from server import signals
 from server.derive.deriver import Deriver
 from server.derive.results import Answers
 from server.ingest.rollouts.fold import RolloutIngest
-from server.signals._model import TargetHealth
+from server.signals.model import TargetHealth
 from server.store.types import Batch, SeriesKey
 from server.verdict.inputs import Seen
 from server.verdict.judge import remember

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from collectors.model import Labels
 from server.alerts.model import Condition, Table
-from server.signals._model import TargetHealth
-from server.signals._window import Gauge, StepBook
+from server.signals.model import TargetHealth
+from server.signals.window import Gauge, StepBook
 
 TARGET_UP = "target_up"
 """Not a signal with a file of its own: one row per target, as on `/metrics`."""

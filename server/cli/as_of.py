@@ -8,8 +8,8 @@ from server.cli.probe import Seen
 from server.derive.deriver import Deriver, Emission
 from server.ingest.rollouts.feed import versions
 from server.ingest.rollouts.fold import RolloutIngest
-from server.signals._availability import inputs
-from server.signals._model import SYNC_MODES, TICK_WINDOW_SECONDS
+from server.signals.availability import inputs
+from server.signals.model import SYNC_MODES, TICK_WINDOW_SECONDS
 
 
 def believe(seen: Seen, stated: Mapping[str, str | float]) -> None:

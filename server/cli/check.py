@@ -33,9 +33,9 @@ from server.derive.source_priority import Trust
 from server.matchers import Matcher, all_match
 from server.query.alerts import missing
 from server.query.names import format_name
-from server.signals._availability import TRAINED, inputs, lacking, of_records
-from server.signals._model import Answer, NotApplicable, TargetHealth, Unknown, why
-from server.signals._window import StepKey
+from server.signals.availability import TRAINED, inputs, lacking, of_records
+from server.signals.model import Answer, NotApplicable, TargetHealth, Unknown, why
+from server.signals.window import StepKey
 from server.targets.discovery import build
 from server.targets.resolve import Attached, attach, run_name, source_of
 

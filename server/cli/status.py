@@ -25,7 +25,7 @@ from server.config.run_names import shown_url
 from server.config.settings import load
 from server.query import shape
 from server.query.names import mode_words
-from server.signals._model import SYNC_MODES
+from server.signals.model import SYNC_MODES
 
 WAIT_SECONDS = 5.0
 

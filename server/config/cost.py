@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from server.config.errors import Problems
-from server.signals._gpus import PRICES, ROLES, known_type
+from server.signals.gpus import PRICES, ROLES, known_type
 
 PER_GPU_HOUR, TARGET = "usd_per_gpu_hour", "target_usd_per_million_tokens"
 COUNTS = ("gpus", "trainer_gpus", "generator_gpus")

@@ -11,10 +11,10 @@ from server.ingest.rollouts.counted import leaves
 from server.ingest.sandboxes import SandboxArrival
 from server.ingest.updates import RolloutArrival
 from server.signals import Counter
-from server.signals._model import Answer, NotApplicable, Unknown, Value
-from server.signals._sandbox_book import spinup
-from server.signals._spinup import PARTS as SPINUP
-from server.signals._window import StepKey
+from server.signals.model import Answer, NotApplicable, Unknown, Value
+from server.signals.sandbox_window import spinup
+from server.signals.spinup_histogram import PARTS as SPINUP
+from server.signals.window import StepKey
 
 # Ticks further apart than this, and than the grid they are on, have a time between them in which nothing was collected.
 WATCHED_SECONDS = 60.0

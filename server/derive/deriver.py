@@ -18,10 +18,10 @@ from server.ingest.sandboxes import SandboxArrival
 from server.ingest.updates import RolloutArrival
 from server.rollouts.window import RolloutBook
 from server.signals import Counter, Signal
-from server.signals._model import HEARTBEAT, Answer, TargetHealth, Unknown, Value, View, is_gap, why
-from server.signals._observed import Histograms
-from server.signals._sandbox_book import SandboxBook
-from server.signals._window import TRAINER, Gauge, Step, StepBook, StepKey
+from server.signals.model import HEARTBEAT, Answer, TargetHealth, Unknown, Value, View, is_gap, why
+from server.signals.observed_histograms import Histograms
+from server.signals.sandbox_window import SandboxBook
+from server.signals.window import TRAINER, Gauge, Step, StepBook, StepKey
 
 Emission = tuple[str, float, Answer]
 """(signal name, event time in seconds, answer)."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from collectors.model import Event
 from server.derive.deriver import Deriver
-from server.signals._drift_answers import announced
+from server.signals.drift_answers import announced
 
 SIGNAL = "drift_since_step"
 

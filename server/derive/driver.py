@@ -29,8 +29,8 @@ from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health,
 from server.ingest.sandboxes import SandboxArrival
 from server.ingest.updates import RolloutArrival
 from server.ingest.validation import cannot_be
-from server.signals._model import TICK_WINDOW_SECONDS, TargetHealth, is_gap
-from server.signals._steps import row_limit
+from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, is_gap
+from server.signals.step_windows import row_limit
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey
 

@@ -8,7 +8,7 @@ from math import isfinite, isnan
 from typing import Any
 
 from server.signals import Signal
-from server.signals._model import Answer, Unknown, Value, View
+from server.signals.model import Answer, Unknown, Value, View
 
 log = logging.getLogger("rollscope.signals")
 

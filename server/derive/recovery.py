@@ -11,8 +11,8 @@ from server.derive.deriver import Deriver
 from server.derive.restarts import STARTED
 from server.ingest.readings import SampleArrival, StepArrival
 from server.ingest.validation import cannot_be
-from server.signals._observed import REMEMBERED_SECONDS, WINDOWED
-from server.signals._window import KEPT_STEPS
+from server.signals.observed_histograms import REMEMBERED_SECONDS, WINDOWED
+from server.signals.window import KEPT_STEPS
 from server.store import Store
 from server.store.types import StepRow
 

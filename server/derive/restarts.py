@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from collectors.catalog import METRICS
 from collectors.model import Labels
-from server.signals._observed import Histograms
-from server.signals._window import Gauge
+from server.signals.observed_histograms import Histograms
+from server.signals.window import Gauge
 
 STARTED = "generator_start_time_seconds"
 # Some work their start time out of the machine's clock anew for each page.

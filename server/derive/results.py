@@ -10,9 +10,9 @@ from collectors.model import Labels
 from server.alerts.inputs import Now
 from server.derive.deriver import Deriver, Emission
 from server.signals import Counter, Signal
-from server.signals._availability import lacking
-from server.signals._model import Answer, NotApplicable, Value, is_gap, why
-from server.signals._steps import row_limit
+from server.signals.availability import lacking
+from server.signals.model import Answer, NotApplicable, Value, is_gap, why
+from server.signals.step_windows import row_limit
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
 

@@ -19,7 +19,7 @@ from server.alerts.rules import Evaluator
 from server.alerts.silences import silence_of
 from server.config.alerts import AlertSettings
 from server.derive.deriver import Deriver
-from server.signals._model import Value
+from server.signals.model import Value
 from server.store.alerts import AlertStore
 from server.store.types import AlertRow, Batch, GroupRow
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from collectors.catalog import METRICS, rollout, trainer
 from collectors.model import Collector, Target
-from server.signals._model import STEP_WINDOW
-from server.signals._window import Gauge, Step, StepKey
+from server.signals.model import STEP_WINDOW
+from server.signals.window import Gauge, Step, StepKey
 
 # Loggers round and average differently; a fifth is more than that, and changes what a reader would conclude.
 TOLERANCE = 0.2

@@ -22,8 +22,8 @@ from server.ingest.updates import Arrivals as Arrivals
 from server.ingest.updates import SampleArrival as SampleArrival
 from server.ingest.updates import StepArrival as StepArrival
 from server.ingest.validation import ahead, complaint, plausible, values_only
-from server.signals._model import TargetHealth
-from server.signals._observed import WINDOWED
+from server.signals.model import TargetHealth
+from server.signals.observed_histograms import WINDOWED
 from server.store import Store
 from server.store.types import GONE, IMPLAUSIBLE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from collectors.model import Histogram, Labels
 from server.ingest.sandboxes import SandboxArrival
-from server.signals._model import TargetHealth
-from server.signals._window import StepKey
+from server.signals.model import TargetHealth
+from server.signals.window import StepKey
 from server.store.types import RolloutGroupRow, RolloutRow
 
 SampleArrival = tuple[float, str, str, Labels, float | Histogram]

@@ -7,7 +7,7 @@ from collectors.catalog import METRICS
 from collectors.catalog.row import LARGEST
 from collectors.model import Histogram, Reading, Rollout
 from server.rollouts.merge import TIMES
-from server.signals._model import SKEW_SECONDS
+from server.signals.model import SKEW_SECONDS
 
 # 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
 FIRST_TIME, AHEAD_SECONDS = 946_684_800.0, 86_400.0

@@ -11,7 +11,7 @@ import collectors
 from collectors.model import Reading
 from server.ingest.readings import Arrivals
 from server.push.readings import Forwarded
-from server.signals._model import SKEW_SECONDS
+from server.signals.model import SKEW_SECONDS
 from server.store import Store
 
 # Several failed attempts of the sender's, and a target that is down is asked once a minute.

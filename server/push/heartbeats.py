@@ -12,7 +12,7 @@ from collectors.model import ScrapeError, Target
 from server.clock import Clock
 from server.config.settings import HeartbeatSettings, RunSettings
 from server.ingest.readings import Arrivals, Ingest
-from server.signals._model import HEARTBEAT
+from server.signals.model import HEARTBEAT
 from server.store import Store
 from server.store.types import Batch
 

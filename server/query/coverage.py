@@ -1,10 +1,10 @@
-"""Which framework reports what, and how to have it report more: `server.signals._availability` for readers."""
+"""Which framework reports what, and how to have it report more: `server.signals.availability` for readers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from server.signals import _availability as registry
+from server.signals import availability as registry
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from server.clock import Clock
 from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
 from server.query.names import format_name
 from server.query.types import UnknownRun
-from server.signals._engines import AMOUNTS, Key, engine_keys, labels_above
-from server.signals._window import TRAINER
+from server.signals.engine_state import AMOUNTS, Key, engine_keys, labels_above
+from server.signals.window import TRAINER
 from server.store import Store
 from server.store.generators import Told
 from server.store.ranges import fit_width

@@ -66,8 +66,8 @@ from server.query.types import (
 )
 from server.query.verdicts import VerdictReader, VerdictSpan
 from server.query.what_if_types import Answer, Changes
-from server.signals._model import Counter
-from server.signals._window import TRAINER
+from server.signals.model import Counter
+from server.signals.window import TRAINER
 from server.store import Store
 from server.store.fleet import TargetHealth
 from server.store.rollouts.pages import BadKey

@@ -7,8 +7,8 @@ from server.query.run_state import RunState, state_of
 from server.query.signals import COMPUTED, ITEMS, TICK_STALE_SECONDS, Rows, signal_now, step_stale_seconds
 from server.query.types import RunInfo, RunNow, SignalNow
 from server.query.verdicts import told
-from server.signals._model import Signal
-from server.signals._window import TRAINER
+from server.signals.model import Signal
+from server.signals.window import TRAINER
 from server.store import Store
 from server.store.fleet import NO_TARGETS, Latest, TargetHealth
 from server.store.types import RunRow

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from server.clock import Clock
 from server.query.types import SandboxInfo
-from server.signals._sandbox_book import OVER, spinup
-from server.signals._spinup import EDGES
+from server.signals.sandbox_window import OVER, spinup
+from server.signals.spinup_histogram import EDGES
 from server.store import Store
 from server.store.types import SandboxRow
 

@@ -7,8 +7,8 @@ from server import signals
 from server.query.names import format_name
 from server.query.run_state import RunState
 from server.query.types import SignalInfo, SignalNow, SignalState
-from server.signals._model import Counter, Signal
-from server.signals._steps import stale_seconds
+from server.signals.model import Counter, Signal
+from server.signals.step_windows import stale_seconds
 from server.store.types import LatestRow, PointState, RunRow
 
 # A tick's numbers are 5 s old; after a minute nobody ticks.

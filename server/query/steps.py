@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from server.query.names import parse_name
 from server.query.signals import ITEMS
 from server.query.types import StepSeries
-from server.signals._window import TRAINER
+from server.signals.window import TRAINER
 from server.store import Store
 from server.store.ranges import fit_width
 from server.store.types import Bucket, SeriesKey, StepTime

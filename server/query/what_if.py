@@ -7,7 +7,7 @@ from typing import Any
 
 from server.query.types import Status
 from server.query.what_if_types import Answer, OutOfRange, Range
-from server.signals._gpus import ROLES, Fleet, fleet
+from server.signals.gpus import ROLES, Fleet, fleet
 from server.verdict.what_if.answer import what_if
 from server.verdict.what_if.types import DELTAS, FIGURES, NEEDS, Changes, Figure, Now, State, WhatIf
 

@@ -40,7 +40,7 @@ from server.scrape.target_reader import (
     collector_of,
     readers_of,
 )
-from server.signals._window import TRAINER
+from server.signals.window import TRAINER
 from server.store import Store, Writer
 from server.store.types import Batch, LatestRow, PointState
 from server.store.writer import WriterClosed, is_transient, words_of

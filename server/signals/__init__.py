@@ -1,28 +1,45 @@
-"""Derived signals: one file each, pure. `load()` finds every module constant ``SIGNAL`` or ``COUNTER``."""
+"""Derived signals, pure: one module per topic, each with a tuple ``SIGNALS``. `load()` collects them."""
 
 import importlib
-import pkgutil
 from functools import cache
 
-from server.signals._model import Counter, Signal
+from server.signals.model import Counter, Signal
 
 __all__ = ["Counter", "Signal", "load"]
+
+# The modules with definitions; the others of this package hold what definitions share.
+TOPICS = (
+    "run",
+    "trainer",
+    "training_health",
+    "weights",
+    "generator",
+    "latency",
+    "engines",
+    "kv_cache",
+    "capacity",
+    "queue",
+    "staleness",
+    "rollouts",
+    "groups",
+    "sandboxes",
+    "sandbox_spinup",
+    "sandbox_account",
+    "cost",
+    "drift",
+)
 
 
 @cache
 def load() -> tuple[Signal | Counter, ...]:
-    """Every signal and counter, in file order.
+    """Every signal and counter, ordered by name.
 
     Raises:
-        AssertionError: a module without either constant, or whose name differs from its file's.
+        AssertionError: two definitions have the same name.
     """
-    found: list[Signal | Counter] = []
-    for info in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        if info.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        item = getattr(module, "SIGNAL", None) or getattr(module, "COUNTER", None)
-        assert isinstance(item, (Signal, Counter)), f"{module.__name__} has neither SIGNAL nor COUNTER"
-        assert item.name == info.name, f"{module.__name__}: named {item.name!r}"
-        found.append(item)
-    return tuple(found)
+    found: dict[str, Signal | Counter] = {}
+    for topic in TOPICS:
+        for item in importlib.import_module(f"{__name__}.{topic}").SIGNALS:
+            assert item.name not in found, f"{__name__}.{topic}: {item.name!r} is defined twice"
+            found[item.name] = item
+    return tuple(found[name] for name in sorted(found))

@@ -1,17 +1,21 @@
-"""Live sandboxes of the run by canonical state: starting is apart from running, for that is what providers limit.
-
-Where no record of a single sandbox is read, what a source counts itself stands: only the states it tells are known.
-"""
+"""Sandboxes: states, failures, durations."""
 
 from collections import defaultdict
 
-from server.signals._model import Answer, Signal, Value, View
-from server.signals._sandboxes import NO_SOURCE, metered, missing
+from server.signals.model import TICK_WINDOW_SECONDS, Answer, Counter, NotApplicable, Signal, Unknown, Value, View
+from server.signals.observed_histograms import observed, quantile
+from server.signals.sandbox_gaps import NEEDS_NONE, NO_SOURCE, metered, missing
+
+# ---- sandboxes
+
+# Live sandboxes of the run by canonical state: starting is apart from running, for that is what providers limit.
+#
+# Where no record of a single sandbox is read, what a source counts itself stands: only the states it tells are known.
 
 STATES = ("queued", "building_image", "starting", "running", "paused", "stopping", "unknown")
 
 
-def _compute(view: View) -> Answer:
+def _sandboxes(view: View) -> Answer:
     told: dict[str, float] = defaultdict(float)
     for gauge in metered(view, "sandboxes"):
         told[dict(gauge.labels).get("state", "unknown")] += gauge.last
@@ -21,7 +25,7 @@ def _compute(view: View) -> Answer:
     return missing(view) or [Value(float(counts[state]), (("state", state),)) for state in STATES]
 
 
-SIGNAL = Signal(
+SANDBOXES = Signal(
     name="sandboxes",
     title="Sandboxes",
     unit="sandboxes",
@@ -29,6 +33,249 @@ SIGNAL = Signal(
     help="Live sandboxes of the run by state, from the providers' last answers.",
     inputs=("sandboxes",),
     cadence="tick",
-    compute=_compute,
+    compute=_sandboxes,
     hint=NO_SOURCE,
+)
+
+
+# ---- sandboxes_created_total
+
+# Sandboxes the run asked for, each once.
+
+SANDBOXES_CREATED_TOTAL = Counter(
+    name="sandboxes_created_total",
+    title="Sandboxes created",
+    unit="sandboxes",
+    actor="sandbox",
+    help="Sandboxes of the run, each id counted once.",
+    metric="sandbox_created",
+    of="sandbox",
+)
+
+
+# ---- sandbox_creates_per_second
+
+# How fast the run asks for sandboxes, over five minutes.
+
+
+def _sandbox_creates_per_second(view: View) -> Answer:
+    start = view.now - TICK_WINDOW_SECONDS
+    asked = sum(1 for ts in view.sandboxes.created if start < ts <= view.now)
+    return missing(view) or [Value(asked / TICK_WINDOW_SECONDS)]
+
+
+SANDBOX_CREATES_PER_SECOND = Signal(
+    name="sandbox_creates_per_second",
+    title="Sandbox creations",
+    unit="sandboxes/s",
+    actor="sandbox",
+    help="Sandboxes requested per second over 5 minutes.",
+    inputs=(),
+    cadence="tick",
+    compute=_sandbox_creates_per_second,
+    hint=NO_SOURCE,
+)
+
+
+# ---- sandboxes_dangling
+
+# Sandboxes that live on although the run they belong to does not: they hold quota, and cost.
+
+
+def _sandboxes_dangling(view: View) -> Answer:
+    over = len(view.sandboxes.own) if view.lifecycle in ("finished", "crashed") else 0
+    return missing(view) or [Value(float(len(view.sandboxes.foreign) + over))]
+
+
+SANDBOXES_DANGLING = Signal(
+    name="sandboxes_dangling",
+    title="Dangling sandboxes",
+    unit="sandboxes",
+    actor="sandbox",
+    help="Live sandboxes in the run's accounts whose run has ended or is unknown.",
+    inputs=(),
+    cadence="tick",
+    compute=_sandboxes_dangling,
+    hint=NO_SOURCE,
+    watch=1.0,
+)
+
+
+# ---- sandboxes_unreachable
+
+# Sandboxes that run by their provider's word and do not answer.
+
+
+def _sandboxes_unreachable(view: View) -> Answer:
+    lost = sum(1 for record in view.sandboxes.own.values() if record.unreachable)
+    return missing(view) or [Value(float(lost))]
+
+
+SANDBOXES_UNREACHABLE = Signal(
+    name="sandboxes_unreachable",
+    title="Unreachable sandboxes",
+    unit="sandboxes",
+    actor="sandbox",
+    help="Sandboxes that the provider reports as running but that do not respond (if the provider reports it).",
+    inputs=(),
+    cadence="tick",
+    compute=_sandboxes_unreachable,
+    hint=NO_SOURCE,
+    watch=1.0,
+)
+
+
+# ---- sandbox_exec_seconds
+
+# How long commands in sandboxes take: after the spin-up this is what a rollout waits for.
+
+_SANDBOX_EXEC_SECONDS_HINT = "no source times commands in sandboxes (agent-sandbox's router does; so can a push)"
+_QUANTILES = (("p50", 0.50), ("p95", 0.95))
+
+
+def _sandbox_exec_seconds(view: View) -> Answer:
+    if view.facts.get("has_sandbox") == 0:
+        return NotApplicable(NEEDS_NONE)
+    pools = [pool for pool in view.observed.get("sandbox_exec_seconds", ()) if pool.fresh(view.now)]
+    if not pools:
+        return Unknown(_SANDBOX_EXEC_SECONDS_HINT)
+    buckets = observed(pools, view.now)
+    if not buckets:
+        return Unknown("no command ended in a sandbox within 5 minutes")
+    return [Value(quantile(buckets, q), (("stat", name),)) for name, q in _QUANTILES]
+
+
+SANDBOX_EXEC_SECONDS = Signal(
+    name="sandbox_exec_seconds",
+    title="Sandbox commands",
+    unit="seconds",
+    actor="sandbox",
+    help="Duration of commands that ended in sandboxes within 5 minutes, from the source's own buckets.",
+    inputs=("sandbox_exec_seconds",),
+    cadence="tick",
+    compute=_sandbox_exec_seconds,
+    hint=_SANDBOX_EXEC_SECONDS_HINT,
+)
+
+
+# ---- sandbox_failure_ratio
+
+# How many sandboxes fail: what breaks here looks like a hard task to whoever only sees rewards.
+
+
+def _sandbox_failure_ratio(view: View) -> Answer:
+    gap = missing(view)
+    if gap is not None:
+        return gap
+    failed, decided = view.sandboxes.decided(view.now)
+    return [Value(failed / decided)] if decided else Unknown("no sandbox became ready or failed within 5 minutes")
+
+
+SANDBOX_FAILURE_RATIO = Signal(
+    name="sandbox_failure_ratio",
+    title="Sandbox failures",
+    unit="ratio",
+    actor="sandbox",
+    help="Failed sandboxes / sandboxes that failed or became ready within 5 minutes.",
+    inputs=(),
+    cadence="tick",
+    compute=_sandbox_failure_ratio,
+    hint=NO_SOURCE,
+)
+
+
+# ---- sandbox_failures_total
+
+# Sandboxes of the run that failed, each once, by cause.
+
+SANDBOX_FAILURES_TOTAL = Counter(
+    name="sandbox_failures_total",
+    title="Sandbox failures",
+    unit="sandboxes",
+    actor="sandbox",
+    help="Sandboxes that failed, each id counted once, by cause. Without records, the source's own count.",
+    metric="sandbox_failed",
+    of="sandbox",
+    by=("cause",),
+    also="sandbox_failures_total",
+)
+
+
+# ---- sandbox_failed_rollout_ratio
+
+# Rollouts lost to their sandbox: they come back as zeros or not at all, and a trainer takes either for the task.
+
+_SANDBOX_FAILED_ROLLOUT_RATIO_HINT = (
+    "no source says which rollouts their sandbox lost (the traces of verifiers and prime-rl do)"
+)
+
+
+def _sandbox_failed_rollout_ratio(view: View) -> Answer:
+    if view.facts.get("has_sandbox") == 0:
+        return NotApplicable(NEEDS_NONE)
+    ended = list(view.gauges.get("rollouts_seen_total", ()))
+    if not ended:
+        return Unknown(_SANDBOX_FAILED_ROLLOUT_RATIO_HINT)
+    # Counters speak only when a rollout ends: silence is no staleness, it is a window without any.
+    seen = sum(gauge.increase(view.now)[0] for gauge in ended)
+    lost = sum(gauge.increase(view.now)[0] for gauge in view.gauges.get("rollouts_infra_failed_total", ()))
+    return [Value(lost / seen)] if seen > 0 else Unknown("no rollout in a sandbox ended within 5 minutes")
+
+
+SANDBOX_FAILED_ROLLOUT_RATIO = Signal(
+    name="sandbox_failed_rollout_ratio",
+    title="Rollouts lost to sandboxes",
+    unit="ratio",
+    actor="sandbox",
+    help="Rollouts lost to their sandbox / rollouts in sandboxes that ended, without evaluation, over 5 minutes.",
+    inputs=("rollouts_seen_total", "rollouts_infra_failed_total"),
+    cadence="tick",
+    compute=_sandbox_failed_rollout_ratio,
+    hint=_SANDBOX_FAILED_ROLLOUT_RATIO_HINT,
+    # Each lost rollout bends its group's advantages; 5 to 15 % is what users of spot machines report as harmful.
+    watch=0.02,
+    critical=0.10,
+)
+
+
+# ---- sandbox_oldest_pending_seconds
+
+# The age of the oldest sandbox that is not usable yet: a straggler is in no histogram until it ends.
+
+
+def _sandbox_oldest_pending_seconds(view: View) -> Answer:
+    gap = missing(view)
+    if gap is not None:
+        return gap
+    # None pending is a zero that is known: nobody waits.
+    return [Value(max(view.sandboxes.waiting(view.now), default=0.0))]
+
+
+SANDBOX_OLDEST_PENDING_SECONDS = Signal(
+    name="sandbox_oldest_pending_seconds",
+    title="Oldest pending sandbox",
+    unit="seconds",
+    actor="sandbox",
+    help="Seconds since the oldest sandbox that is not ready was requested. It is in no spin-up time until it ends.",
+    inputs=(),
+    cadence="tick",
+    compute=_sandbox_oldest_pending_seconds,
+    hint=NO_SOURCE,
+    # A cold image pull takes minutes; ten are longer than any rollout should wait.
+    watch=180.0,
+    critical=600.0,
+)
+
+
+SIGNALS: tuple[Signal | Counter, ...] = (
+    SANDBOXES,
+    SANDBOXES_CREATED_TOTAL,
+    SANDBOX_CREATES_PER_SECOND,
+    SANDBOXES_DANGLING,
+    SANDBOXES_UNREACHABLE,
+    SANDBOX_EXEC_SECONDS,
+    SANDBOX_FAILURE_RATIO,
+    SANDBOX_FAILURES_TOTAL,
+    SANDBOX_FAILED_ROLLOUT_RATIO,
+    SANDBOX_OLDEST_PENDING_SECONDS,
 )

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from collectors.model import Labels
-from server.signals._model import SYNC_MODES, TargetHealth
-from server.signals._window import Step
+from server.signals.model import SYNC_MODES, TargetHealth
+from server.signals.window import Step
 
 
 class Told(Protocol):

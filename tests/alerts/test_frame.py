@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collectors.model import Labels
 from server.alerts.inputs import Now, RunFrame, Totals, increase
 from server.alerts.model import Condition
-from server.signals._window import Gauge, StepBook
+from server.signals.window import Gauge, StepBook
 from tests.signals.support import NOW, book, gauge, health
 
 STAT: Labels = (("stat", "mean"),)

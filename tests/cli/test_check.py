@@ -12,7 +12,7 @@ from server.cli import probe
 from server.cli.check import Lives, age
 from server.main import main
 from server.scrape import target_reader
-from server.signals._availability import items
+from server.signals.availability import items
 from tests.notify.support import Reply, serving
 from tests.recorded import TESTDATA, runs
 

@@ -15,7 +15,7 @@ from collectors.trainers.slime import collector as slime
 from server.cli.status import text
 from server.main import main
 from server.signals import load
-from server.signals._model import NotApplicable, View
+from server.signals.model import NotApplicable, View
 from tests.recorded import TESTDATA
 
 MAPS = """

@@ -4,7 +4,7 @@ from collectors.detect import detect_page
 from collectors.generators import ray_node
 from collectors.model import Limits, Reading, Target
 from server.derive.driver import carry_of
-from server.signals._window import Gauge
+from server.signals.window import Gauge
 from tests.collectors._reading import TESTDATA, page_json
 
 PAGE = (TESTDATA / "ray_node" / "by_source.prom").read_bytes()

@@ -9,7 +9,7 @@ from collectors.generators.sglang import collector as sglang
 from collectors.generators.vllm import collector as vllm
 from collectors.model import Limits, Reading, Sample, Target
 from server.derive.driver import carry_of
-from server.signals._window import Gauge
+from server.signals.window import Gauge
 from tests.collectors._reading import TESTDATA, value
 
 VLLM = TESTDATA / "vllm" / "ray_reported.prom"

@@ -3,7 +3,7 @@
 from dashboard.pages.overview.cost import CAUSES, cost
 from dashboard.state.status import Facts, View
 from server.query.types import SignalNow, Status
-from server.signals import _idle
+from server.signals import idle_shares
 from tests.dashboard.fake import NOW, signal
 
 FACTS: dict[str, str | float] = {"target_usd_per_million_tokens": 8.0}
@@ -22,7 +22,7 @@ def million(of: str, usd: float) -> SignalNow:
 
 
 def test_every_cause_has_words_in_its_order() -> None:
-    assert tuple(CAUSES) == _idle.CAUSES
+    assert tuple(CAUSES) == idle_shares.CAUSES
 
 
 def test_the_bill_and_the_causes_that_add_up() -> None:

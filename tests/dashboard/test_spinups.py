@@ -16,7 +16,7 @@ from dashboard.state.cache import Kept
 from dashboard.state.deltas import Views
 from dashboard.state.url import Span
 from server.query.types import UnknownRun
-from server.signals._spinup import EDGES
+from server.signals.spinup_histogram import EDGES
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
 

@@ -10,8 +10,8 @@ from collectors.model import Labels
 from server.derive.deriver import Deriver, Emission
 from server.derive.results import NO_LONGER
 from server.signals import Signal
-from server.signals._model import NotApplicable, is_gap, why
-from server.signals._window import TRAINER, Step, StepBook, StepKey
+from server.signals.model import NotApplicable, is_gap, why
+from server.signals.window import TRAINER, Step, StepBook, StepKey
 from server.store.types import PointState
 
 Point = tuple[str, Labels, int, float | None, PointState]

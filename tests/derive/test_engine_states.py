@@ -8,7 +8,7 @@ from collectors.generators.vllm import collector as vllm
 from collectors.model import Limits, Reading, State
 from server import signals
 from server.derive.deriver import Deriver
-from server.signals._model import Unknown
+from server.signals.model import Unknown
 from server.store import Store
 from tests.driven_run import ENGINE, T0, Bench, bench
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from server.derive.deriver import Deriver, Emission
-from server.signals._model import Answer, Signal, Unknown, Value, View, fold
+from server.signals.model import Answer, Signal, Unknown, Value, View, fold
 
 T0 = 1_000_000.0
 

@@ -16,8 +16,9 @@ from server.derive import driver
 from server.derive.deriver import Deriver
 from server.derive.results import Answers
 from server.scrape.run_loop import RunLoop
-from server.signals import Signal, _window
-from server.signals._steps import row_limit
+from server.signals import Signal
+from server.signals import window as signals_window
+from server.signals.step_windows import row_limit
 from server.store import Store, Writer, migrate
 from server.store.store import Points
 from server.store.types import Batch, PointState
@@ -67,7 +68,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 @pytest.fixture(autouse=True, scope="module")
 def few_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_window, "KEPT_STEPS", KEPT)
+        patch.setattr(signals_window, "KEPT_STEPS", KEPT)
         yield
 
 
@@ -106,7 +107,7 @@ def test_incremental_answers_are_the_naive_ones(store: Store, steps: list, mode:
 
 def test_a_window_grows_by_what_comes_late() -> None:
     """A key that comes for a step which is there already counts, as does a step between two others."""
-    book = _window.StepBook()
+    book = signals_window.StepBook()
     one, two = ("reward_mean", ()), ("reward_std", ())
     for number in (1, 2, 4):
         book.put("trainer", 0, number, 10.0 * number, {one: 1.0})
@@ -128,7 +129,7 @@ def test_recorded_runs_are_answered_as_by_the_naive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collector: str, run: str
 ) -> None:
     """Every stored point of a whole run, tailed, ingested and derived by the run's own loop."""
-    monkeypatch.setattr(_window, "KEPT_STEPS", 64)
+    monkeypatch.setattr(signals_window, "KEPT_STEPS", 64)
     fast = _stored(tmp_path / "fast.db", collector, run)
     monkeypatch.setattr(driver, "Deriver", _naive)
     assert fast == _stored(tmp_path / "naive.db", collector, run)

@@ -5,8 +5,8 @@ import pytest
 from collectors.model import Histogram, Reading, Sample
 from server import signals
 from server.derive.deriver import Deriver
-from server.signals._model import Value
-from server.signals._observed import totals
+from server.signals.model import Value
+from server.signals.observed_histograms import totals
 from server.store import Store
 from tests.driven_run import ENGINE, T0, Bench, bench
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import collectors
 from collectors.model import Collector, Reading, Sample, Target
 from server.derive.source_priority import MAX_DISPUTES, Trust, differ
-from server.signals._window import Gauge, Step, StepBook, StepKey
+from server.signals.window import Gauge, Step, StepBook, StepKey
 from server.store import Store
 from tests.driven_run import T0, Bench, bench
 

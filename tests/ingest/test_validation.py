@@ -9,7 +9,7 @@ from collectors.model import Histogram, Reading, Rollout, Sample, Target, Turn
 from server import signals
 from server.derive.deriver import Deriver
 from server.ingest.validation import plausible
-from server.signals._model import Signal, Unknown, Value, View
+from server.signals.model import Signal, Unknown, Value, View
 from server.store import Store
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from collectors.model import Histogram, Labels
-from server.signals._model import TargetHealth, View
-from server.signals._observed import Histograms
-from server.signals._window import Gauge, StepBook
+from server.signals.model import TargetHealth, View
+from server.signals.observed_histograms import Histograms
+from server.signals.window import Gauge, StepBook
 
 NOW = 1_000_000.0
 

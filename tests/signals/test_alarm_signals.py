@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from server.signals._model import Answer, NotApplicable, Unknown, View
-from server.signals._window import Gauge
-from server.signals.discarded_rollout_ratio import SIGNAL as DISCARDED
-from server.signals.failure_ratio import SIGNAL as FAILURES
-from server.signals.generator_frozen import SIGNAL as FROZEN
-from server.signals.generator_preemption_ratio import SIGNAL as PREEMPTIONS
-from server.signals.gradient_nonfinite_steps import SIGNAL as NONFINITE
-from server.signals.staleness_bound_ratio import SIGNAL as BOUND
-from server.signals.trainer_stall_ratio import SIGNAL as STALL
-from server.signals.trusted_targets_ratio import SIGNAL as TRUSTED
-from server.signals.weight_sync_ratio import SIGNAL as SYNC
+from server.signals.generator import GENERATOR_FROZEN as FROZEN
+from server.signals.generator import GENERATOR_PREEMPTION_RATIO as PREEMPTIONS
+from server.signals.model import Answer, NotApplicable, Unknown, View
+from server.signals.rollouts import FAILURE_RATIO as FAILURES
+from server.signals.run import TRUSTED_TARGETS_RATIO as TRUSTED
+from server.signals.staleness import DISCARDED_ROLLOUT_RATIO as DISCARDED
+from server.signals.staleness import STALENESS_BOUND_RATIO as BOUND
+from server.signals.trainer import TRAINER_STALL_RATIO as STALL
+from server.signals.training_health import GRADIENT_NONFINITE_STEPS as NONFINITE
+from server.signals.weights import WEIGHT_SYNC_RATIO as SYNC
+from server.signals.window import Gauge
 from tests.signals.support import NOW, add, book, gauge, health, view
 
 

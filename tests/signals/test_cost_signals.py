@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from server import signals
 from server.signals import Signal
-from server.signals._model import Answer, NotApplicable, Unknown, Value, View
-from server.signals._window import Gauge, StepBook
+from server.signals.model import Answer, NotApplicable, Unknown, Value, View
+from server.signals.window import Gauge, StepBook
 from tests.signals.support import NOW, book, gauge, health, view
 
 SIGNALS = {item.name: item for item in signals.load() if isinstance(item, Signal)}

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 from river.drift import PageHinkley as River
 
-from server.signals._drift import NEEDED, THRESHOLD, TOLERATED, Change, Watch
-from server.signals._page_hinkley import PageHinkley
+from server.signals.drift_detector import NEEDED, THRESHOLD, TOLERATED, Change, Watch
+from server.signals.page_hinkley import PageHinkley
 
 SEEDS = 300
 

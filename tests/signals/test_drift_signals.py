@@ -10,17 +10,11 @@ import pytest
 
 from server.rollouts.notes import Note
 from server.rollouts.window import RolloutBook, _Version
-from server.signals import (
-    drift_since_step,
-    drift_slope_ratio,
-    prefill_decode_drift_ratio,
-    response_length_drift_ratio,
-    tool_calls_drift_ratio,
-)
-from server.signals._drift_answers import announced
-from server.signals._drift_points import LATE_STEPS, MOST_ENVIRONMENTS
-from server.signals._model import Answer, Signal, Unknown, Value, View
-from server.signals._window import StepBook
+from server.signals import drift
+from server.signals.drift_answers import announced
+from server.signals.drift_points import LATE_STEPS, MOST_ENVIRONMENTS
+from server.signals.model import Answer, Signal, Unknown, Value, View
+from server.signals.window import StepBook
 from tests.signals.support import NOW, gauge, view
 from tests.signals.test_drift import NEAR, flat
 
@@ -31,7 +25,7 @@ T0 = 900_000.0
 class Run:
     """A run whose steps come one by one, each asked for as the driver does."""
 
-    def __init__(self, signal: Signal = response_length_drift_ratio.SIGNAL) -> None:
+    def __init__(self, signal: Signal = drift.RESPONSE_LENGTH_DRIFT_RATIO) -> None:
         self.signal, self.steps, self.life = signal, StepBook(), 0
         self.memory: Any = None
         self.answer: Answer = Unknown("")
@@ -80,7 +74,7 @@ def test_the_factor_and_since_when() -> None:
 
 def test_nobody_logs_it_and_nobody_records_it() -> None:
     run = Run()
-    assert run.play([30.0] * 40, name="trainer_step_seconds") == Unknown(response_length_drift_ratio._HINT)
+    assert run.play([30.0] * 40, name="trainer_step_seconds") == Unknown(drift._RESPONSE_LENGTH_DRIFT_RATIO_HINT)
 
 
 def test_a_cap_hides_drift_and_it_says_so() -> None:
@@ -97,7 +91,7 @@ def test_a_drift_is_told_with_what_is_cut_and_turns_have_no_cap() -> None:
     run.play(flat(63), **{CUT: 0.02})
     run.play(flat(20, 40.0), first=64, **{CUT: 0.34})
     assert one(run.answer).why.endswith("; 34% are cut at the cap, 2% were")
-    calls = Run(tool_calls_drift_ratio.SIGNAL)
+    calls = Run(drift.TOOL_CALLS_DRIFT_RATIO)
     calls.play(flat(60), name="tool_calls_mean", **{CUT: 0.02})
     calls.play(flat(20), first=61, name="tool_calls_mean", **{CUT: 0.34})
     assert "cut" not in one(calls.answer).why
@@ -233,7 +227,7 @@ def test_environments_are_bounded() -> None:
 
 
 def test_prefill_to_decode_as_the_trainer_logs_both() -> None:
-    run = Run(prefill_decode_drift_ratio.SIGNAL)
+    run = Run(drift.PREFILL_DECODE_DRIFT_RATIO)
     for number in range(1, 64):
         run.step(number, prompt_tokens_mean=4000.0, response_tokens_mean=1000.0)
     for number in range(64, 84):
@@ -253,7 +247,7 @@ def _engines(run: Run, number: int, prompt: float, every: float = 400.0) -> Answ
 
 
 def test_prefill_to_decode_as_the_engines_count_it_at_the_steps() -> None:
-    run = Run(prefill_decode_drift_ratio.SIGNAL)
+    run = Run(drift.PREFILL_DECODE_DRIFT_RATIO)
     for number in range(1, 64):
         _engines(run, number, 4.0)
     assert one(run.answer).value == 1.0
@@ -263,7 +257,7 @@ def test_prefill_to_decode_as_the_engines_count_it_at_the_steps() -> None:
 
 
 def test_steps_that_share_their_five_minutes_are_one_point() -> None:
-    run = Run(prefill_decode_drift_ratio.SIGNAL)
+    run = Run(drift.PREFILL_DECODE_DRIFT_RATIO)
     for number in range(1, 37):
         _engines(run, number, 4.0, every=100.0)
     assert run.answer == Unknown("12 of the 35 steps needed so far; it fills by itself")
@@ -273,7 +267,7 @@ def test_steps_that_share_their_five_minutes_are_one_point() -> None:
 
 
 def test_since_which_step_and_how_fast() -> None:
-    since, slope = Run(drift_since_step.SIGNAL), Run(drift_slope_ratio.SIGNAL)
+    since, slope = Run(drift.DRIFT_SINCE_STEP), Run(drift.DRIFT_SLOPE_RATIO)
     ramp = [20 + 0.31 * number for number in range(1, 101)]
     for run in (since, slope):
         for number, value in enumerate([*flat(60), *ramp], 1):
@@ -289,7 +283,7 @@ def test_since_which_step_and_how_fast() -> None:
 
 
 def test_a_change_is_announced_once_with_its_place() -> None:
-    run = Run(drift_since_step.SIGNAL)
+    run = Run(drift.DRIFT_SINCE_STEP)
     run.play([*flat(63), *flat(60, 40.0)])
     (told,) = announced(run.memory)
     assert abs(told.step - 64) <= NEAR and told.ts == T0 + 60 * told.step
@@ -299,5 +293,5 @@ def test_a_change_is_announced_once_with_its_place() -> None:
 
 
 def test_nothing_is_told_at_all() -> None:
-    found = drift_since_step.SIGNAL.compute(view())
-    assert found == Unknown(drift_since_step._HINT)
+    found = drift.DRIFT_SINCE_STEP.compute(view())
+    assert found == Unknown(drift._DRIFT_SINCE_STEP_HINT)

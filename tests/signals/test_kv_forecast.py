@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from server.signals._model import Answer, Unknown, View
-from server.signals._window import Gauge, StepBook
-from server.signals.kv_concurrency_limit_forecast_seconds import FEWEST, MOST, SIGNAL, Lengths
+from server.signals.kv_cache import FEWEST, KV_CONCURRENCY_LIMIT_FORECAST_SECONDS, MOST, Lengths
+from server.signals.model import Answer, Unknown, View
+from server.signals.window import Gauge, StepBook
 
 T0 = 900_000.0
 CAPACITY = 1_000_000.0
@@ -51,8 +51,8 @@ class Fleet:
         return self.answer
 
     def ask(self, now: float) -> Answer:
-        assert SIGNAL.remember is not None
-        self.memory, self.answer = SIGNAL.remember(self.memory, self.view(now))
+        assert KV_CONCURRENCY_LIMIT_FORECAST_SECONDS.remember is not None
+        self.memory, self.answer = KV_CONCURRENCY_LIMIT_FORECAST_SECONDS.remember(self.memory, self.view(now))
         self.memory = json.loads(json.dumps(self.memory))
         return self.answer
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from server.signals._model import Signal, Unknown, Value
-from server.signals.clip_ratio import SIGNAL as CLIPPED
-from server.signals.gradient_norm import SIGNAL as NORM
-from server.signals.learning_rate import SIGNAL as RATE
+from server.signals.model import Signal, Unknown, Value
+from server.signals.training_health import CLIP_RATIO as CLIPPED
+from server.signals.training_health import GRADIENT_NORM as NORM
+from server.signals.training_health import LEARNING_RATE as RATE
 from tests.signals.support import book, view
 
 

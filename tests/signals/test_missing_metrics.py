@@ -10,8 +10,8 @@ from server import signals
 from server.cli.status import text
 from server.config.facts import believed
 from server.query import shape
-from server.signals import Signal, _availability
-from server.signals._availability import lacking
+from server.signals import Signal, availability
+from server.signals.availability import lacking
 from server.store import Store
 from tests.driven_run import T0, bench
 from tests.recorded import report, runs
@@ -53,10 +53,10 @@ def test_the_hint_is_the_watched_frameworks_own(kinds: tuple[str, ...]) -> None:
         assert lacking(item, item.hint, reports, (framework, *kinds)) == f"not reported by {framework}: {how}"
 
 
-@pytest.mark.parametrize("framework", _availability.frameworks(), ids=lambda one: one.name)
+@pytest.mark.parametrize("framework", availability.frameworks(), ids=lambda one: one.name)
 def test_no_advice_is_another_frameworks(framework: Collector) -> None:
     """Whatever its run lacks, by name or by key: TRL's `frac_reward_zero_std` is nothing that slime could log."""
-    others = [one.name.replace("_", "[-_ ]?") for one in _availability.frameworks() if one.name not in framework.name]
+    others = [one.name.replace("_", "[-_ ]?") for one in availability.frameworks() if one.name not in framework.name]
     stranger = re.compile(rf"\b(?:{'|'.join(others)})\b", re.IGNORECASE)
     foreign = {"time/step", "perf/mfu", "frac_reward_zero_std", "completions/clipped_ratio", "off_policy/mean"}
     for item in SIGNALS.values():

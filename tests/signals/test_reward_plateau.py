@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from server.signals._model import Answer, Unknown, Value, View
-from server.signals._window import StepBook
-from server.signals.reward_plateau_steps import MOST_BLOCKS, SIGNAL
+from server.signals.model import Answer, Unknown, Value, View
+from server.signals.training_health import MOST_BLOCKS, REWARD_PLATEAU_STEPS
+from server.signals.window import StepBook
 
 T0 = 900_000.0
 # Spread 0.5 over rollouts: a rise of 0.05 over a window is the least that counts.
@@ -22,8 +22,8 @@ def played(rewards: Iterable[float], life: int = 0, first: int = 1, memory: Any 
     for number, reward in enumerate(rewards, first):
         ts = T0 + 60.0 * number + 1e6 * life
         steps.put("trainer", life, number, ts, {("reward_mean", ()): reward, ("reward_std", ()): SPREAD})
-        assert SIGNAL.remember is not None
-        memory, answer = SIGNAL.remember(memory, View(ts, "async", "running", {}, steps=steps))
+        assert REWARD_PLATEAU_STEPS.remember is not None
+        memory, answer = REWARD_PLATEAU_STEPS.remember(memory, View(ts, "async", "running", {}, steps=steps))
         memory = json.loads(json.dumps(memory))  # as the store has it
     return memory, answer
 

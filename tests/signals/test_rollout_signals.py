@@ -11,23 +11,23 @@ from server.ingest.rollouts.fold import RolloutIngest
 from server.rollouts.parts import Timed
 from server.rollouts.spread import counted_mean, counted_quantile, deviation, quantile
 from server.rollouts.window import KEPT_VERSIONS, RolloutBook
-from server.signals._model import Answer, NotApplicable, Unknown, Value, View
-from server.signals._window import StepBook
-from server.signals.discarded_rollout_ratio import SIGNAL as DISCARDED
-from server.signals.in_flight_rollouts import SIGNAL as IN_FLIGHT
-from server.signals.infra_failure_ratio import SIGNAL as INFRA
-from server.signals.old_state_turn_ratio import SIGNAL as OLD_STATE
-from server.signals.production_samples_per_second import SIGNAL as PRODUCTION
-from server.signals.response_tokens import SIGNAL as TOKENS
-from server.signals.rollout_exit_ratio import SIGNAL as EXITS
-from server.signals.sample_age_seconds import SIGNAL as AGE
-from server.signals.staleness_estimated_versions import SIGNAL as ESTIMATED
-from server.signals.staleness_versions import SIGNAL as STALENESS
-from server.signals.zero_advantage_environment_ratio import SIGNAL as BY_ENVIRONMENT
-from server.signals.zero_advantage_group_ratio import SIGNAL as BY_CAUSE
-from server.signals.zero_advantage_groups import SIGNAL as COUNTED
-from server.signals.zero_advantage_low_ratio import SIGNAL as AT_LEAST
-from server.signals.zero_advantage_ratio import SIGNAL as ZERO
+from server.signals.capacity import PRODUCTION_SAMPLES_PER_SECOND as PRODUCTION
+from server.signals.groups import ZERO_ADVANTAGE_ENVIRONMENT_RATIO as BY_ENVIRONMENT
+from server.signals.groups import ZERO_ADVANTAGE_GROUP_RATIO as BY_CAUSE
+from server.signals.groups import ZERO_ADVANTAGE_GROUPS as COUNTED
+from server.signals.groups import ZERO_ADVANTAGE_LOW_RATIO as AT_LEAST
+from server.signals.groups import ZERO_ADVANTAGE_RATIO as ZERO
+from server.signals.model import Answer, NotApplicable, Unknown, Value, View
+from server.signals.rollouts import IN_FLIGHT_ROLLOUTS as IN_FLIGHT
+from server.signals.rollouts import INFRA_FAILURE_RATIO as INFRA
+from server.signals.rollouts import RESPONSE_TOKENS as TOKENS
+from server.signals.rollouts import ROLLOUT_EXIT_RATIO as EXITS
+from server.signals.staleness import DISCARDED_ROLLOUT_RATIO as DISCARDED
+from server.signals.staleness import OLD_STATE_TURN_RATIO as OLD_STATE
+from server.signals.staleness import SAMPLE_AGE_SECONDS as AGE
+from server.signals.staleness import STALENESS_ESTIMATED_VERSIONS as ESTIMATED
+from server.signals.staleness import STALENESS_VERSIONS as STALENESS
+from server.signals.window import StepBook
 
 T = 1_000_000.0
 TARGET = Target("records", "run", "push", "generator")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from server.signals._model import Answer, NotApplicable, Unknown
-from server.signals._window import Gauge
-from server.signals.sandbox_failed_rollout_ratio import SIGNAL
+from server.signals.model import Answer, NotApplicable, Unknown
+from server.signals.sandboxes import SANDBOX_FAILED_ROLLOUT_RATIO
+from server.signals.window import Gauge
 from tests.signals.support import NOW, view
 
 SEEN, LOST = "rollouts_seen_total", "rollouts_infra_failed_total"
@@ -19,7 +19,7 @@ def counter(metric: str, *points: tuple[float, float], env: str = "swe") -> Gaug
 
 
 def ratio(*gauges: Gauge, **facts: float) -> Answer:
-    return SIGNAL.compute(view(*gauges, **facts))
+    return SANDBOX_FAILED_ROLLOUT_RATIO.compute(view(*gauges, **facts))
 
 
 def value(answer: Answer) -> float:

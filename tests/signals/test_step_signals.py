@@ -3,20 +3,20 @@
 import pytest
 
 from server.signals import load
-from server.signals._model import Answer, NotApplicable, Signal, Unknown, Value, View
-from server.signals.capacity_samples_per_second import SIGNAL as CAPACITY
-from server.signals.policy_version import SIGNAL as VERSION
-from server.signals.response_tokens import SIGNAL as RESPONSE
-from server.signals.staleness_versions import SIGNAL as STALENESS
-from server.signals.trainer_mfu_ratio import SIGNAL as MFU
-from server.signals.trainer_phase_seconds import SIGNAL as PHASE
-from server.signals.trainer_samples_per_second import SIGNAL as TRAINED
-from server.signals.trainer_step_seconds import SIGNAL as STEP
-from server.signals.trainer_wait_ratio import SIGNAL as WAIT
-from server.signals.zero_advantage_group_ratio import SIGNAL as SPLIT
-from server.signals.zero_advantage_groups import SIGNAL as COUNTED
-from server.signals.zero_advantage_low_ratio import SIGNAL as AT_LEAST
-from server.signals.zero_advantage_ratio import SIGNAL as ZERO
+from server.signals.capacity import CAPACITY_SAMPLES_PER_SECOND as CAPACITY
+from server.signals.capacity import TRAINER_SAMPLES_PER_SECOND as TRAINED
+from server.signals.groups import ZERO_ADVANTAGE_GROUP_RATIO as SPLIT
+from server.signals.groups import ZERO_ADVANTAGE_GROUPS as COUNTED
+from server.signals.groups import ZERO_ADVANTAGE_LOW_RATIO as AT_LEAST
+from server.signals.groups import ZERO_ADVANTAGE_RATIO as ZERO
+from server.signals.model import Answer, NotApplicable, Signal, Unknown, Value, View
+from server.signals.rollouts import RESPONSE_TOKENS as RESPONSE
+from server.signals.staleness import STALENESS_VERSIONS as STALENESS
+from server.signals.trainer import TRAINER_MFU_RATIO as MFU
+from server.signals.trainer import TRAINER_PHASE_SECONDS as PHASE
+from server.signals.trainer import TRAINER_STEP_SECONDS as STEP
+from server.signals.trainer import TRAINER_WAIT_RATIO as WAIT
+from server.signals.weights import POLICY_VERSION as VERSION
 from tests.signals.support import NOW, add, book, view
 
 LEVEL = ("level", "trajectory")

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.signals._model import Answer, Unknown, View
-from server.signals._window import Gauge
-from server.signals.generator_requests import SIGNAL as REQUESTS
-from server.signals.generator_requests_now import SIGNAL as REQUESTS_NOW
-from server.signals.generator_tokens_per_second import SIGNAL as RATE
-from server.signals.in_flight_rollouts import SIGNAL as IN_FLIGHT
-from server.signals.kv_cache_usage_ratio import SIGNAL as KV
-from server.signals.queue_batches import SIGNAL as BATCHES
-from server.signals.queue_samples import SIGNAL as QUEUE
-from server.signals.queue_samples_now import SIGNAL as QUEUE_NOW
+from server.signals.generator import GENERATOR_REQUESTS as REQUESTS
+from server.signals.generator import GENERATOR_REQUESTS_NOW as REQUESTS_NOW
+from server.signals.generator import GENERATOR_TOKENS_PER_SECOND as RATE
+from server.signals.kv_cache import KV_CACHE_USAGE_RATIO as KV
+from server.signals.model import Answer, Unknown, View
+from server.signals.queue import QUEUE_BATCHES as BATCHES
+from server.signals.queue import QUEUE_SAMPLES as QUEUE
+from server.signals.queue import QUEUE_SAMPLES_NOW as QUEUE_NOW
+from server.signals.rollouts import IN_FLIGHT_ROLLOUTS as IN_FLIGHT
+from server.signals.window import Gauge
 from tests.signals.support import NOW, book, gauge, view
 
 RUNNING, WAITING = (("state", "running"),), (("state", "waiting"),)

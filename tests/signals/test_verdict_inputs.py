@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import pytest
 
 from collectors.model import Labels
-from server.signals._model import Answer, NotApplicable, Unknown
-from server.signals._window import Gauge, StepBook
-from server.signals.compute_capacity_samples_per_second import SIGNAL as COMPUTE
-from server.signals.generation_held_ratio import SIGNAL as HELD
-from server.signals.in_flight_ratio import SIGNAL as IN_FLIGHT
-from server.signals.queue_arrivals_samples_per_second import NO_GROWTH
-from server.signals.queue_arrivals_samples_per_second import SIGNAL as ARRIVALS
-from server.signals.rollout_phase_seconds import SIGNAL as PHASES
-from server.signals.scoring_busy_ratio import SIGNAL as SCORING
-from server.signals.tail_bubble_ratio import SIGNAL as BUBBLE
-from server.signals.trainer_overhead_seconds import SIGNAL as OVERHEAD
+from server.signals.capacity import COMPUTE_CAPACITY_SAMPLES_PER_SECOND as COMPUTE
+from server.signals.generator import GENERATION_HELD_RATIO as HELD
+from server.signals.model import Answer, NotApplicable, Unknown
+from server.signals.queue import NO_GROWTH
+from server.signals.queue import QUEUE_ARRIVALS_SAMPLES_PER_SECOND as ARRIVALS
+from server.signals.rollouts import IN_FLIGHT_RATIO as IN_FLIGHT
+from server.signals.rollouts import ROLLOUT_PHASE_SECONDS as PHASES
+from server.signals.rollouts import SCORING_BUSY_RATIO as SCORING
+from server.signals.rollouts import TAIL_BUBBLE_RATIO as BUBBLE
+from server.signals.trainer import TRAINER_OVERHEAD_SECONDS as OVERHEAD
+from server.signals.window import Gauge, StepBook
 from tests.signals.support import NOW, book, gauge, view
 
 STEP = {"trainer_step_seconds": 20.0, "trainer_samples": 64.0}

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from server.signals._window import Gauge
+from server.signals.window import Gauge
 
 
 def increase(gauge: Gauge, now: float) -> tuple[float, float]:

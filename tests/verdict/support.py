@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from collectors.model import Labels
-from server.signals._model import TargetHealth
-from server.signals._window import Step
+from server.signals.model import TargetHealth
+from server.signals.window import Step
 from server.verdict.inputs import Seen
 
 NOW = 1_000_000.0

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.signals._window import Step
+from server.signals.window import Step
 from server.verdict.facts.gradient import gradient, interval
 from server.verdict.rules.tuning import judge
 from server.verdict.thresholds import CONFIDENT

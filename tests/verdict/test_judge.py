@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from server.derive.results import NO_LONGER
-from server.signals._model import TargetHealth
+from server.signals.model import TargetHealth
 from server.verdict.explain.evidence import NO_LONGER as LEFT
 from server.verdict.judge import remember
 from server.verdict.model import OUTCOMES, Verdict, from_json

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from server.signals._window import Step
+from server.signals.window import Step
 from server.verdict.facts.regime import of_work, present
 
 

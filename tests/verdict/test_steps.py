@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from server.signals._steps import STEP_STALE_FACTOR, STEP_STALE_SECONDS
-from server.signals._window import Step
+from server.signals.step_windows import STEP_STALE_FACTOR, STEP_STALE_SECONDS
+from server.signals.window import Step
 from server.verdict.facts.steps import Present, open_since, present
 from server.verdict.thresholds import LEAST_LIMIT, LIMIT
 from tests.verdict.support import HEALTHY, NOW, seen, steps

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from server.signals._model import TargetHealth
+from server.signals.model import TargetHealth
 from tests.verdict.support import HEALTHY, NOW, STARVED, steps
 
 Told = Mapping[str, float | None]

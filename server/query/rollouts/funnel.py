@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from collectors.model import Exit
 from server.query.rollouts.types import Funnel, FunnelBar
-from server.signals._gpus import NO_PRICE, Fleet
+from server.signals.gpus import NO_PRICE, Fleet
 from server.store.types import RolloutSum
 
 UNRECORDED = "unrecorded"

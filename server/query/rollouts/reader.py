@@ -22,7 +22,7 @@ from server.query.rollouts.types import (
     Sort,
 )
 from server.rollouts.state import CENSUS, left
-from server.signals._gpus import fleet
+from server.signals.gpus import fleet
 from server.store import Store
 from server.store.ranges import fit_width
 from server.store.rollouts.fields import RECORD, by_place

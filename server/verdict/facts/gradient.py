@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from server.signals._window import Step
+from server.signals.window import Step
 from server.verdict.inputs import Seen
 from server.verdict.model import Contradiction
 from server.verdict.thresholds import EARLIER, NEAR_LINE, NORMAL_95, SAMPLED, WINDOW_STEPS

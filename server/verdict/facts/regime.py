@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 
-from server.signals._window import Step
+from server.signals.window import Step
 from server.verdict.thresholds import (
     EARLIER,
     NEWER,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from server.signals._window import Step
+from server.signals.window import Step
 from server.verdict.facts import regime
 from server.verdict.facts.regime import STEP, WAIT
 from server.verdict.inputs import Seen

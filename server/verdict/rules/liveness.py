@@ -5,7 +5,7 @@ Numbered in `server.verdict.rules.tuning`.
 
 from collections.abc import Callable, Mapping
 
-from server.signals._model import HEARTBEAT
+from server.signals.model import HEARTBEAT
 from server.verdict.facts import instants
 from server.verdict.inputs import Seen
 from server.verdict.model import Outcome

@@ -1,0 +1,173 @@
+"""Which signal can be had of which framework: worked out from the registries, and written into the documentation.
+
+Every signal is asked over a made-up window that holds all a collector says it can report: what it answers then is the
+cell. `python -m bench.docs` writes docs/reference/coverage.md from it.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Literal
+
+import collectors
+from collectors.catalog import METRICS, rollout, trainer
+from collectors.model import Collector
+from server import signals
+from server.signals.model import STEP_WINDOW, NotApplicable, View, is_gap
+from server.signals.window import TRAINER, Gauge, StepBook, StepKey
+
+Cell = Literal["native", "derived", "-", "n/a"]
+LETTERS: Mapping[Cell, str] = {"native": "N", "derived": "d", "-": "", "n/a": "/"}
+
+# What a training loop's log is about, as against engines and sandboxes.
+TRAINED = frozenset(row.name for row in (*trainer.ROWS, *rollout.ROWS))
+NOW, STEP_SECONDS = 1_000_000.0, 30.0
+PRICED = frozenset({"cost_target_ratio", "cost_usd_per_million_tokens", "idle_usd_per_hour"})
+# A configuration in which everything is stated.
+FACTS: Mapping[str, str | float] = {
+    "group_size": 8.0,
+    "batch_samples": 64.0,
+    "max_staleness_versions": 4.0,
+    "max_reward": 1.0,
+    "max_in_flight": 64.0,
+}
+
+
+def frameworks() -> list[Collector]:
+    """The collectors of trainers whose keys are known here, by name."""
+    found = [one for one in collectors.load().values() if one.actor == "trainer" and one.gives]
+    return sorted(found, key=lambda collector: collector.name)
+
+
+def items() -> list[signals.Signal | signals.Counter]:
+    """The signals that come from trainers.
+
+    But for what costs (no framework tells prices), and those with a memory (they watch what has a row of its own).
+    """
+    found = (one for one in signals.load() if not (TRAINED.isdisjoint(inputs(one)) or one.name in PRICED))
+    return [item for item in found if isinstance(item, signals.Counter) or item.remember is None]
+
+
+def inputs(item: signals.Signal | signals.Counter) -> Sequence[str]:
+    """The metrics an item reads."""
+    return item.inputs if isinstance(item, signals.Signal) else (item.metric,)
+
+
+def lacking(item: signals.Signal, words: str, reports: Callable[[str], bool], kinds: Iterable[str]) -> str:
+    """Why a signal has no value: by the framework that does not report it, with what turns it on.
+
+    Args:
+        words: the signal's own; only where they say that its inputs are missing there is more to say.
+        reports: does any target of the run tell this metric?
+        kinds: the run's framework first, then the collectors of its targets.
+    """
+    absent = [metric for metric in inputs(item) if metric in TRAINED and not reports(metric)]
+    # Before the first row nothing is known to be left out.
+    if words != item.hint or not absent or not any(map(reports, TRAINED)):
+        return words
+    known = collectors.load()
+    trainers = [known[name] for name in dict.fromkeys(kinds) if name in known and known[name].actor == "trainer"]
+    for one in trainers:
+        # What turns one of its inputs on need not be enough for a signal: its own entry comes first.
+        if how := next((one.hints[name] for name in (item.name, *absent) if name in one.hints), ""):
+            return f"not reported by {one.name}: {how}"
+    if not trainers:
+        return words
+    # `custom` and `mlflow` are read for whatever framework there is: examples of others help there.
+    return f"not reported by {trainers[0].name}; {plain(words) if trainers[0].gives else words}"
+
+
+def of_records(collector: Collector) -> Iterator[str]:
+    """Which signals follow from a format of rollout records, and what the others miss in them, by what that is."""
+    yield f"gives, where the run logs it: {', '.join(sorted(signal for signal, _ in collector.gives))}"
+    without: dict[str, list[str]] = {}
+    for signal, lack in sorted(collector.hints.items()):
+        without.setdefault(lack, []).append(signal)
+    yield from (f"does not give {', '.join(names)}: {lack}" for lack, names in without.items())
+
+
+def plain(words: str) -> str:
+    """A signal's words without its examples from frameworks: another's keys are no advice."""
+    kept = re.sub(r" \(([^()]*)\)", lambda match: "" if _framework().search(match[1]) else match[0], words)
+    named = _framework().search(kept)
+    return kept if named is None else kept[: named.start()].rpartition(":")[0] or kept
+
+
+@cache
+def _framework() -> re.Pattern[str]:
+    """Any framework's name, as it is written in prose."""
+    names = "|".join(one.name.replace("_", "[-_ ]?") for one in frameworks())
+    return re.compile(rf"\b(?:{names})\b", re.IGNORECASE)
+
+
+@cache
+def cells(name: str) -> dict[str, Cell]:
+    """Signal -> cell of a collector; ``-``: unknown, ``n/a``: its runs have no such thing."""
+    collector = collectors.load()[name]
+    return {item.name: _cell(item, collector) for item in items()}
+
+
+def _cell(item: signals.Signal | signals.Counter, collector: Collector) -> Cell:
+    own = [key for key, basis in collector.gives.items() if basis == "native"]
+    if isinstance(item, signals.Counter):
+        known = (item.metric, ()) in collector.gives
+        return "-" if not known else collector.gives[item.metric, ()]
+    answers: list[Cell] = [_of_mode(item, mode, own, list(collector.gives)) for mode in modes(collector)]
+    order: tuple[Cell, ...] = ("native", "derived", "-", "n/a")
+    return min(answers, key=order.index)
+
+
+def modes(collector: Collector) -> list[str]:
+    """Modes its keys speak of: only synchronous steps hold their generation, only others wait."""
+    given = {metric for metric, _ in collector.gives}
+    synchronous = ["sync_colocated"] if "generation_seconds" in given else []
+    return synchronous + (["async"] if not synchronous or "trainer_wait_seconds" in given else [])
+
+
+def _of_mode(item: signals.Signal, mode: str, own: list[StepKey], every: list[StepKey]) -> Cell:
+    if isinstance(item.compute(_view(mode, every, FACTS)), NotApplicable):
+        return "n/a"
+    # What needs no number is known by the topology, not from a key.
+    told = is_gap(item.compute(_view(mode, [], {}))) and item.inputs[0] in {metric for metric, _ in own}
+    if told and not is_gap(item.compute(_view(mode, own, {}))):
+        return "native"
+    return "-" if is_gap(item.compute(_view(mode, every, FACTS))) else "derived"
+
+
+def _view(mode: str, keys: Sequence[StepKey], facts: Mapping[str, str | float]) -> View:
+    """A window of steps in which every one of ``keys`` was reported; gauges of the moment just now."""
+    book = StepBook()
+    moments = {key for key in keys if METRICS[key[0]].reduction in ("instant", "cumulative")}
+    values = {key: STEP_SECONDS if key[0] == "trainer_step_seconds" else 1.0 for key in keys if key not in moments}
+    for number in range(1, STEP_WINDOW + 3) if values else ():
+        book.put(TRAINER, 0, number, NOW - (STEP_WINDOW + 2 - number) * STEP_SECONDS, values)
+    gauges: dict[str, list[Gauge]] = {}
+    for metric, labels in sorted(moments):
+        gauge = Gauge("target", metric, labels, carry=60.0)
+        gauge.add(NOW - 5.0, 1.0)
+        gauges.setdefault(metric, []).append(gauge)
+    return View(NOW, mode, "running", facts, gauges, book)
+
+
+# ---- the documents
+
+
+def table() -> str:
+    """Signals by frameworks."""
+    columns = frameworks()
+    head = ["signal", *(f"`{collector.name}`" for collector in columns)]
+    lines = [head, ["---"] + [":-:"] * len(columns)]
+    for item in items():
+        lines.append([f"`{item.name}`", *(LETTERS[cells(collector.name)[item.name]] for collector in columns)])
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+
+
+def hints() -> Iterator[str]:
+    """What to set in each framework for what it does not report by itself."""
+    for collector in frameworks():
+        if collector.hints:
+            yield f"### {collector.name}\n"
+            for metric, how in sorted(collector.hints.items()):
+                wanted = ", ".join(f"`{item.name}`" for item in items() if metric in (item.name, *inputs(item)))
+                yield f"- {wanted or f'`{metric}`'}: {how}"
+            yield ""

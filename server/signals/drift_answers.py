@@ -1,0 +1,171 @@
+"""What the drift watch answers: factors against the run's own first steps, since when, and how fast. Pure."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from collectors.model import Labels
+from server.signals.drift_detector import MOVED, NEEDED, Watch
+from server.signals.drift_points import WATCHED, Tracks, Watched, followed
+from server.signals.model import Answer, Unknown, Value, View
+from server.signals.trend import trend
+
+Remember = Callable[[Any, View], tuple[Any, Answer]]
+
+# A tenth of the rollouts more at the cap than at the start: what `truncation_ratio` is watched from.
+CUT_MORE = 0.10
+# A change that is found again a few steps beside itself, with the rows that came late, is the same.
+SAME_STEPS = 10
+TOLD_MOST = 64
+TOLD = "told"
+
+
+def ratio(watched: Watched, hint: str) -> Remember:
+    """The two functions' first of a signal (see `fold`): factor of one behaviour against its baseline."""
+
+    def remember(memory: Any, view: View) -> tuple[Any, Answer]:
+        found = followed(memory, view, watched)
+        values = [
+            Value(factor if factor is not None else math.nan, labels, words(watched, watch))
+            for labels, watch, factor in ((labels, watch, watch.factor) for labels, watch in shown(found.tracks))
+        ]
+        return found.memory, _unlabelled(values) or Unknown(hint)
+
+    return remember
+
+
+def of_all(value: Callable[[Watched, Watch], tuple[float, str]], hint: str, announce: bool = False) -> Remember:
+    """A signal with ``{of=...}`` of everything that is watched. ``announce``: its memory also has `announced`."""
+
+    def remember(memory: Any, view: View) -> tuple[Any, Answer]:
+        memory, values = memory or {}, []
+        kept: dict[str, Any] = {}
+        told = list(memory.get(TOLD, ()))
+        for watched in WATCHED:
+            found = followed(memory.get(watched.of), view, watched)
+            kept[watched.of] = found.memory
+            for labels, watch in shown(found.tracks):
+                number, why = value(watched, watch)
+                values.append(Value(number, tuple(sorted((*labels, ("of", watched.of)))), why))
+                told += _news(watched, labels, watch, told)
+        if announce:
+            kept[TOLD] = told[-TOLD_MOST:]
+        return kept, values or Unknown(hint)
+
+    return remember
+
+
+def _unlabelled(values: list[Value]) -> Answer:
+    """One series without a label and without a value is a signal that is unknown."""
+    if len(values) == 1 and not values[0].labels and math.isnan(values[0].value):
+        return Unknown(values[0].why)
+    return values
+
+
+def shown(found: Tracks) -> Iterator[tuple[Labels, Watch]]:
+    """By environment where records name any that is judged; else the run's own."""
+    watches = {name: track.now() for name, track in found.items()}
+    named = any(name and watch.factor is not None for name, watch in watches.items())
+    for name, watch in sorted(watches.items()):
+        if bool(name) == named or "" not in watches:
+            yield ((("environment", name),) if name else ()), watch
+
+
+# ---- words
+
+
+def words(watched: Watched, watch: Watch) -> str:
+    """What is to be said beside a factor, or instead of one."""
+    base, factor = watch.base, watch.factor
+    if base is None:
+        return f"{len(watch.first)} of the {NEEDED} steps needed so far; it fills by itself"
+    where = f"steps {base.first} to {base.last}"
+    if factor is None:
+        return f"{watched.title}: there were none over {where}, and no factor against nothing"
+    against = f"against {base.level:.4g} over {where}"
+    if watch.since is None:
+        return f"no change {against}" + _cap(watch, factor, watched)
+    return f"x{factor:.2g} since step {watch.since[0]}, {against}" + _cap(watch, factor, watched)
+
+
+def _cap(watch: Watch, factor: float, watched: Watched) -> str:
+    """A cap hides drift: rollouts that would be longer end at it."""
+    now, before = watch.cut, watch.base.cut if watch.base is not None else None
+    if now is None or before is None or now - before < CUT_MORE or not watched.recorded.endswith("tokens"):
+        return ""
+    said = f"; {now:.0%} are cut at the cap, {before:.0%} were"
+    flat = abs(math.log(factor)) < math.log(MOVED) if factor > 0 else False
+    return said + (": the cap hides how much longer they would be" if flat else "")
+
+
+def since(watched: Watched, watch: Watch) -> tuple[float, str]:
+    """(step at which it left its baseline, words)."""
+    return (watch.since[0] if watch.since is not None else math.nan), words(watched, watch)
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """Per step, as a share of the baseline's level, with its 95 % interval."""
+
+    now: float
+    low: float
+    high: float
+
+
+def slope(watch: Watch) -> Slope | None:
+    """Over the last 30 points; None without a baseline."""
+    found = trend([(step, value) for step, _, value, _ in watch.recent])
+    if found is None or watch.base is None or watch.base.level <= 0:
+        return None
+    level = watch.base.level
+    return Slope(found.slope / level, found.low / level, found.high / level)
+
+
+def slope_value(watched: Watched, watch: Watch) -> tuple[float, str]:
+    """(slope, words)."""
+    found = slope(watch)
+    if found is None:
+        return math.nan, words(watched, watch)
+    flat = found.low <= 0 <= found.high
+    said = f"between {found.low:+.2%} and {found.high:+.2%} of its baseline a step over {len(watch.recent)} steps"
+    return found.now, said + (": no trend" if flat else "")
+
+
+# ---- change points, for charts
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A change point, told once. ``ts``: of the step it began with, epoch seconds."""
+
+    of: str
+    environment: str
+    step: int
+    ts: float
+    direction: int
+    factor: float
+
+    @property
+    def words(self) -> str:
+        """As a mark on a chart says it."""
+        where = f" in {self.environment}" if self.environment else ""
+        return f"{self.of.replace('_', ' ')}{where} x{self.factor:.2g} from step {self.step} on"
+
+
+def _news(watched: Watched, labels: Labels, watch: Watch, told: list[list[Any]]) -> Iterator[list[Any]]:
+    """Changes that were not told yet."""
+    name = dict(labels).get("environment", "")
+    for one in watch.changes:
+        same = (
+            abs(one.step - step) <= SAME_STEPS and direction == one.direction
+            for of, environment, step, _, direction, _ in told
+            if of == watched.of and environment == name
+        )
+        if not any(same):
+            yield [watched.of, name, one.step, one.ts, one.direction, one.factor]
+
+
+def announced(memory: Any) -> list[Announced]:
+    """Change points in the memory of a signal that announces, in the order in which they were found."""
+    return [Announced(*one) for one in (memory or {}).get(TOLD, ())]

@@ -1,0 +1,264 @@
+"""The points that the drift watch looks at, one per step, and what is remembered of them. Pure.
+
+A point is what the trainer logged for a step; where it logs none, the mean over the rollouts that a version consumed,
+and for prefill to decode what the engines counted. Each step counts once: in whatever order its rows came, however
+often they are read, and whichever life of the trainer played it last.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.signals.drift_detector import Point, Watch
+from server.signals.model import View
+from server.signals.tick_windows import grown
+from server.signals.window import KEPT_STEPS, StepKey
+
+CUT = "truncation_ratio"
+_CUT: StepKey = (CUT, ())
+ENGINES = ("generator_prompt_tokens_total", "generator_tokens_total")
+# The engines' counters are read over five minutes: points closer together would count the same tokens twice.
+APART_SECONDS = 300.0
+# Rows of one step come within a few steps of each other: so many of the newest points may still change.
+LATE_STEPS = 8
+# Each is watched at every step.
+MOST_ENVIRONMENTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A behaviour that may drift.
+
+    Attributes:
+        of: its name, as in ``drift_since_step{of=...}``. title: as a sentence begins with it.
+        logged: the trainer's metric; with ``by`` it is logged by that one.
+        recorded: the field of a rollout record, "" where none tells it.
+        counted: what the engines count is one, where nobody logs it.
+    """
+
+    of: str
+    title: str
+    logged: str
+    by: str = ""
+    recorded: str = ""
+    counted: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.logged, *((self.by,) if self.by else ()), CUT)
+
+
+RESPONSE_LENGTH = Watched("response_length", "response length", "response_tokens_mean", recorded="response_tokens")
+TURNS = Watched("turns", "turns", "turns_mean", recorded="turns")
+TOOL_CALLS = Watched("tool_calls", "tool calls", "tool_calls_mean", recorded="tool_calls")
+PREFILL_DECODE = Watched(
+    "prefill_decode", "prefill to decode", "prompt_tokens_mean", by="response_tokens_mean", counted=True
+)
+WATCHED = (RESPONSE_LENGTH, TURNS, TOOL_CALLS, PREFILL_DECODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Points of one series that are known at an instant: ``basis`` is log, records or engines."""
+
+    basis: str
+    life: int
+    points: Sequence[Point]
+
+
+# A basis is never left for one further to the left: the log of a new life begins later than its records.
+_BASES = ("engines", "records", "log")
+
+
+@dataclass(slots=True)
+class Track:
+    """One series: its watch as of all but the newest points, and those."""
+
+    basis: str
+    life: int
+    watch: Watch
+    pending: dict[int, Point] = field(default_factory=dict)
+    # The watch with all pending points; None: to be made again. A step as a rule adds one point to it.
+    _ahead: Watch | None = None
+
+    def take(self, told: Told) -> None:
+        """Points that are new, or newer words on those that may still change."""
+        if told.life < self.life:
+            return
+        if told.life > self.life and told.points:
+            self._rewind(told.life, told.points[0][0])
+        last, pending = self.watch.last, self.pending
+        for point in told.points:
+            step = point[0]
+            if step <= last or pending.get(step) == point:
+                continue
+            if self._ahead is not None and (not pending or step > max(pending)):
+                self._ahead.add(point)
+            else:
+                self._ahead = None
+            pending[step] = point
+        if len(pending) > LATE_STEPS:
+            for step in sorted(pending)[:-LATE_STEPS]:
+                self.watch.add(pending.pop(step))
+
+    def _rewind(self, life: int, step: int) -> None:
+        """A later life plays steps again from the one it begins with: what the earlier one made of them is void."""
+        self.life = life
+        self.pending = {at: point for at, point in self.pending.items() if at < step}
+        self.watch.rewind(step)
+        self._ahead = None
+
+    @property
+    def newest(self) -> Point | None:
+        if self.pending:
+            return self.pending[max(self.pending)]
+        return self.watch.recent[-1] if self.watch.recent else None
+
+    def now(self) -> Watch:
+        """The watch with the newest points, too. Valid until the next `take`; not to be changed."""
+        if self._ahead is None:
+            self._ahead = Watch.load(self.watch.saved())
+            for step in sorted(self.pending):
+                self._ahead.add(self.pending[step])
+        return self._ahead
+
+    def saved(self) -> list[Any]:
+        """As JSON."""
+        return [self.basis, self.life, self.watch.saved(), [self.pending[step] for step in sorted(self.pending)]]
+
+    @classmethod
+    def load(cls, saved: Sequence[Any]) -> "Track":
+        basis, life, watch, pending = saved
+        return cls(basis, life, Watch.load(watch), {point[0]: point for point in pending})
+
+
+Tracks = dict[str, Track]
+"""By environment; "" is the run's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The tracks of one behaviour at one instant. ``memory``: the same as JSON."""
+
+    tracks: Tracks
+    memory: dict[str, Any]
+
+
+# Tracks by the identity of the JSON that was made of them: loading each again at every step was a third of the cost of
+# the drift signals. An entry is taken out when it is used, because the track then changes and the JSON does not.
+_LOADED: OrderedDict[int, tuple[list[Any], Track]] = OrderedDict()
+MOST_LOADED = 1024
+
+
+def followed(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> Followed:
+    """What was remembered, with what the view knows of it now.
+
+    Several signals remember the same tracks: from equal memories the same view makes them once.
+    """
+    made: list[tuple[Mapping[str, Any] | None, Followed]] = view.once(f"tracks:{watched.of}", lambda _: [])
+    for before, result in made:
+        if before == memory:
+            return result
+    found = _tracks(memory, view, watched)
+    result = Followed(found, {name: _saved(track) for name, track in found.items()})
+    made.append((memory, result))
+    return result
+
+
+def _tracks(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> Tracks:
+    found = {name: _loaded(saved) for name, saved in (memory or {}).items()}
+    for name, told in _told(view, watched, found).items():
+        track = found.get(name)
+        if track is None and len(found) > MOST_ENVIRONMENTS:
+            continue
+        if track is None or _BASES.index(told.basis) > _BASES.index(track.basis):
+            track = found[name] = Track(told.basis, told.life, Watch())
+        if told.basis == track.basis:
+            track.take(told)
+    return found
+
+
+def _loaded(saved: list[Any]) -> Track:
+    kept = _LOADED.pop(id(saved), None)
+    return kept[1] if kept is not None and kept[0] is saved else Track.load(saved)
+
+
+def _saved(track: Track) -> list[Any]:
+    saved = track.saved()
+    _LOADED[id(saved)] = (saved, track)
+    while len(_LOADED) > MOST_LOADED:
+        with suppress(KeyError):
+            _LOADED.popitem(last=False)
+    return saved
+
+
+# ---- where points come from
+
+
+def _told(view: View, watched: Watched, known: Tracks) -> dict[str, Told]:
+    told = _records(view, watched) if watched.recorded else {}
+    own = known.get("")
+    logged = _log(view, watched, own)
+    if logged is not None:
+        return {**told, "": logged}
+    counted = _engines(view, own) if watched.counted and "" not in told else None
+    return told | ({"": counted} if counted is not None else {})
+
+
+def _log(view: View, watched: Watched, known: Track | None) -> Told | None:
+    """Points of the log that the track does not hold yet; of another life or basis all of them."""
+    keys = [(name, ()) for name in (watched.logged, watched.by) if name]
+    rows = view.steps.rows(*keys, count=KEPT_STEPS, until=view.now)
+    if not rows:
+        return None
+    life, after = rows[-1].incarnation, -1
+    if known is not None and known.basis == "log" and known.life == life:
+        after = known.watch.last
+    cut = {}
+    for row in reversed(view.steps.rows(_CUT, count=KEPT_STEPS, until=view.now)):
+        if row.number <= after:
+            break
+        cut[row.number] = row.values[_CUT]
+    points = []
+    for row in reversed(rows):
+        if row.number <= after:
+            break
+        value, by = row.values[keys[0]], row.values[keys[1]] if watched.by else 1.0
+        if by > 0:
+            points.append((row.number, row.ts, value / by, cut.get(row.number)))
+    return Told("log", life, points[::-1])
+
+
+def _records(view: View, watched: Watched) -> dict[str, Told]:
+    """Means over the rollouts that a version consumed, by environment; all of them where none is named.
+
+    The newest version may still grow: it counts when there is a later one.
+    """
+    if not view.rollouts.met:
+        return {}
+    window = view.rollouts.window(view.now)
+    found: dict[str, list[Point]] = {}
+    for life, version in window.versions[:-1]:
+        for name, values in view.rollouts.version((life, version)).by_environment(window.sampled).items():
+            count, total = values.get(watched.recorded, (0, 0.0))
+            if count:
+                ts = view.rollouts.span([(life, version)], view.now)[1]
+                found.setdefault(name, []).append((version, ts, total / count, None))
+    named = {name: points for name, points in found.items() if name}
+    return {name: Told("records", window.versions[-1][0], points) for name, points in (named or found).items()}
+
+
+def _engines(view: View, known: Track | None) -> Told | None:
+    """Of the step that the view is the instant of, if the engines' last five minutes were in no point yet."""
+    step = view.steps.newest_of_all()
+    if step is None or step.ts != view.now:
+        return None
+    newest = known.newest if known is not None and known.life == step.incarnation else None
+    if newest is not None and (step.number <= newest[0] or step.ts - newest[1] < APART_SECONDS):
+        return None
+    prompt, generated = (grown(view, metric) for metric in ENGINES)
+    if prompt is None or not generated:
+        return None
+    return Told("engines", step.incarnation, [(step.number, step.ts, prompt / generated, None)])

@@ -1,0 +1,277 @@
+"""The fleet, engine by engine: what each one says of itself, and the one state it is in.
+
+An engine is one label set of a target's page: data-parallel ranks and the replicas of a merged page are engines of
+their own. What a page says of its whole server (paused, the served version) holds for every engine on it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from collectors.model import Labels
+from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, Value, View
+from server.signals.tick_windows import step_mean
+from server.signals.window import Gauge
+
+# Longer than the longest prefill and than a usual weight update, short against an hour of idle GPUs.
+FROZEN_SECONDS = 60.0
+STATES = ("up", "down", "paused", "asleep", "hung", "silent")
+# Any of them moves in an engine that works. One is not enough: SGLang before 0.5.9 counts tokens when a request ends,
+# and a long prefill generates none.
+SIGNS = (
+    "generator_tokens_total", "generator_prompt_tokens_total", "kv_cache_usage_ratio", "kv_cache_used_tokens",
+    "live_sequence_tokens", "generator_token_throughput",
+)  # fmt: skip
+HELD = ("generator_asleep", "generator_paused", "generator_requests_paused")
+# Told by who scrapes an engine for us, where the target is not the engine itself.
+UP = "generator_up"
+LOAD = ("generator_requests_running", "generator_tokens_total")
+INPUTS = (
+    "generator_requests_running", UP, *SIGNS, *HELD, "generator_request_limit",
+    "kv_cache_capacity_tokens", "kv_concurrency_limit", "generator_max_sequence_tokens",
+)  # fmt: skip
+# They add up over engines. Where a page tells one for several together (SGLang's tokenizer counts the tokens of all its
+# ranks) it is no single engine's; whatever else a page tells, a state or a limit, holds for each.
+AMOUNTS = frozenset(
+    {
+        "generator_requests_running", "generator_tokens_total", "generator_prompt_tokens_total",
+        "generator_token_throughput", "kv_cache_used_tokens", "live_sequence_tokens",
+    }
+)  # fmt: skip
+# Long enough for an alert to fire and somebody to look. A page does not say whether an engine it no longer shows
+# has died or was taken away: one that was is not missed for ever.
+MISSED_SECONDS = TICK_WINDOW_SECONDS
+# Kinds of target that are nothing but engines: one that never answered is missed, where a router would not be.
+KINDS = frozenset({"vllm", "sglang", "tensorrt_llm", "triton"})
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine.
+
+    Attributes:
+        series: its newest series by metric, empty for one that says nothing now.
+        shared: amounts that its page tells only for several engines together.
+    """
+
+    target: str
+    labels: Labels
+    series: Mapping[str, Gauge]
+    state: str
+    shared: Mapping[str, Gauge] = field(default_factory=dict)
+
+    @property
+    def named(self) -> Labels:
+        """What it is called in a label set: its target, and which of the target's engines it is."""
+        return tuple(sorted((("target", self.target), *self.labels)))
+
+    def mean(self, metric: str, view: View) -> float | None:
+        """Time-weighted mean over 5 minutes of whole steps, None where it does not tell it."""
+        gauge = self.series.get(metric)
+        return step_mean(view, gauge) if gauge is not None else None
+
+    def tells(self, metric: str) -> bool:
+        """By itself, or together with others of its page."""
+        return metric in self.series or metric in self.shared
+
+    def rate(self, metric: str, view: View) -> float | None:
+        """Increase per second of a counter over five minutes, None below two pages."""
+        gauge = self.series.get(metric)
+        return rate(gauge, view) if gauge is not None else None
+
+
+def rate(gauge: Gauge, view: View) -> float | None:
+    """Increase per second of a counter over five minutes, None below two pages."""
+    grown, seconds = gauge.increase(view.now)
+    return grown / seconds if seconds > 0 else None
+
+
+def engines(view: View) -> list[Engine]:
+    """Every engine that is known, in the order of their names; those of targets that are down as last seen."""
+    found: list[Engine] = view.once("engines", _engines)
+    return found
+
+
+def awake(view: View) -> list[Engine]:
+    """Those that answer and do not sleep: paused and hung ones hold their requests, and count."""
+    return [one for one in engines(view) if one.state in ("up", "paused", "hung")]
+
+
+def spread(values: list[float]) -> list[Value]:
+    """The fleet's mean, and its tail: the idlest and the busiest engine."""
+    found = (("min", min(values)), ("mean", fmean(values)), ("max", max(values)))
+    return [Value(value, (("stat", stat),)) for stat, value in found]
+
+
+def _engines(view: View) -> list[Engine]:
+    pages = _pages(view)
+    health = {one.name: one for one in view.targets}
+    keys = sorted(engine_keys(pages))
+    under = Counter((target, above) for target, labels in keys for above in labels_above(labels))
+    found = [_engine(view, key, pages, under, health.get(key[0])) for key in keys]
+    told = {one.target for one in found}
+    lost = [one for one in view.targets if one.actor == "generator" and one.name not in told]
+    found += _unanswered(view, found)
+    return found + list(_missed(view, found)) + [engine for one in lost for engine in _lost(view, one)]
+
+
+Key = tuple[str, Labels]
+Pages = dict[Key, dict[str, Gauge]]
+
+
+def _pages(view: View) -> Pages:
+    pages: Pages = {}
+    for metric in INPUTS:
+        for gauge in view.fresh(metric):
+            pages.setdefault((gauge.target, gauge.labels), {})[metric] = gauge
+    return pages
+
+
+def engine_keys(pages: Mapping[Key, Mapping[str, object]]) -> list[Key]:
+    """Who runs requests is an engine; on a page that does not tell them, who counts tokens.
+
+    A page may tell them without the label of the engine that its tokens and its cache have: the engines are those.
+    """
+    running, counting = ([key for key, series in pages.items() if metric in series] for metric in LOAD)
+    told = {target for target, _ in running}
+    below: dict[Key, list[Key]] = {}
+    for (target, labels), series in pages.items():
+        for above in labels_above(labels) if not series.keys().isdisjoint(SIGNS) else ():
+            below.setdefault((target, above), []).append((target, labels))
+    found = running + [key for key in counting if key[0] not in told]
+    return list({one for key in found for one in below.get(key, [key])})
+
+
+def labels_above(labels: Labels) -> list[Labels]:
+    """Label sets of what holds for an engine, too: the page's, and its replica's."""
+    replica = tuple([pair for pair in labels if pair[0] == "replica"])
+    return [one for one in dict.fromkeys(((), replica)) if one != labels]
+
+
+def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health: TargetHealth | None) -> Engine:
+    target, labels = key
+    if health is not None and not health.up:
+        return Engine(target, labels, {}, "down")
+    series: dict[str, Gauge] = {}
+    shared: dict[str, Gauge] = {}
+    # The nearest word wins: the engine's own, its replica's, the page's.
+    for above in labels_above(labels):
+        for metric, gauge in pages.get((target, above), {}).items():
+            several = metric in AMOUNTS and under[target, above] > 1
+            (shared if several else series)[metric] = gauge
+    series.update(pages[key])
+    if UP in series and not series[UP].last:
+        return Engine(target, labels, {}, "down")
+    return Engine(target, labels, series, _state({**shared, **series}, view.now), shared)
+
+
+def _state(series: Mapping[str, Gauge], now: float) -> str:
+    if _on(series, "generator_asleep"):
+        return "asleep"
+    # Before paused: a weight update pauses a hung engine too, and does not mend it.
+    if hung(series, now):
+        return "hung"
+    return "paused" if _on(series, "generator_paused") or _on(series, "generator_requests_paused") else "up"
+
+
+def _on(series: Mapping[str, Gauge], metric: str) -> bool:
+    return metric in series and series[metric].last > 0
+
+
+def hung(series: Mapping[str, Gauge], now: float) -> bool:
+    """Did requests run for a minute in which no token was counted and no cache moved?
+
+    Time in which the engine was paused or asleep is left out of the minute: then nothing was to move.
+    """
+    running, limit = series.get("generator_requests_running"), now - FROZEN_SECONDS
+    if running is None or "generator_tokens_total" not in series:
+        return False
+    # One that moved is enough, and the first nearly always did.
+    still = -math.inf
+    for metric in SIGNS:
+        if metric in series:
+            still = max(still, _still_since(series[metric]))
+            if still > limit:
+                return False
+    since = max(still, _busy_since(running))
+    return since <= limit and now - since - _held_seconds(series, since, now) >= FROZEN_SECONDS
+
+
+def _held_seconds(series: Mapping[str, Gauge], since: float, now: float) -> float:
+    """Seconds of [since, now] in which the engine was paused or asleep: between two pages, if one of them says so."""
+    held = sorted(span for metric in HELD if metric in series for span in _held_spans(series[metric], now))
+    total, until = 0.0, since
+    for start, end in held:
+        if end > until:
+            total, until = total + end - max(start, until), end
+    return total
+
+
+def _held_spans(gauge: Gauge, now: float) -> Iterator[tuple[float, float]]:
+    before, held = -math.inf, False
+    for ts, value in (*gauge.points, (now, 0.0)):
+        if held or value > 0:
+            yield before, ts
+        before, held = ts, value > 0
+
+
+def _still_since(gauge: Gauge) -> float:
+    """When the series last moved, or its first page within the window."""
+    since = gauge.last_ts
+    for ts, value in reversed(gauge.points):
+        if value != gauge.last:
+            break
+        since = ts
+    return since
+
+
+def _busy_since(running: Gauge) -> float:
+    """Since when requests run in every page; infinite where none run now."""
+    since = math.inf
+    for ts, value in reversed(running.points):
+        if value <= 0:
+            break
+        since = ts
+    return since
+
+
+def _unanswered(view: View, found: Collection[Engine]) -> list[Engine]:
+    """Engines of targets that answer, of which nothing is fresh but that they do not answer: as they were last seen."""
+    told = {(one.target, pair) for one in found for pair in one.labels}
+    silent = [one for one in view.fresh(UP) if not one.last and not any((one.target, p) in told for p in one.labels)]
+    kept = view.gauges.get("generator_requests_running", ()) if silent else ()
+    last = {(up.target, one.labels) for up in silent for one in kept if _is_of(one, up)}
+    bare = {(up.target, up.labels) for up in silent if not any(_is_of(one, up) for one in kept)}
+    return [Engine(target, labels, {}, "down") for target, labels in sorted(last | bare)]
+
+
+def _is_of(one: Gauge, replica: Gauge) -> bool:
+    return one.target == replica.target and set(replica.labels) <= set(one.labels)
+
+
+def _missed(view: View, found: list[Engine]) -> Iterator[Engine]:
+    """Engines that are gone from a page that still answers, but for those in whose place others have come."""
+    now, there = view.now, {(one.target, one.labels) for one in found}
+    targets = {one.target for one in found if one.state != "down"}
+    gone: dict[str, list[Gauge]] = {}
+    for gauge in view.gauges.get(LOAD[0], ()):
+        late = not gauge.fresh(now) and now - gauge.last_ts <= MISSED_SECONDS
+        if late and gauge.target in targets and (gauge.target, gauge.labels) not in there:
+            gone.setdefault(gauge.target, []).append(gauge)
+    for target, series in gone.items():
+        series.sort(key=lambda gauge: (gauge.last_ts, gauge.labels))
+        firsts = [one.series[LOAD[0]].points[0][0] for one in found if one.target == target and LOAD[0] in one.series]
+        come = sum(first > series[0].last_ts for first in firsts)
+        yield from (Engine(target, gauge.labels, {}, "silent") for gauge in series[come:])
+
+
+def _lost(view: View, health: TargetHealth) -> Iterator[Engine]:
+    """Engines of a target of which nothing is fresh: down, or silent where it answers without its numbers."""
+    state = "silent" if health.up else "down"
+    kept = view.gauges.get("generator_requests_running", ())
+    last = sorted({gauge.labels for gauge in kept if gauge.target == health.name})
+    if not last and health.kind in KINDS and (state == "down" or health.last_ok_ts is not None):
+        last = [()]
+    return (Engine(health.name, labels, {}, state) for labels in last)

@@ -1,0 +1,302 @@
+"""Single engines: state, load, outliers."""
+
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from server.signals.engine_state import INPUTS, STATES, Engine, awake, engines, spread
+from server.signals.generated_tokens import rate
+from server.signals.model import Answer, Counter, NotApplicable, Signal, Unknown, Value, View
+from server.signals.tick_windows import step_mean
+
+# ---- generator_engines
+
+# How many engines are in which state. Each is in one: what stands still on purpose is not hung.
+
+_GENERATOR_ENGINES_HINT = "no engine is a target yet: add its /metrics"
+
+
+def _generator_engines(view: View) -> Answer:
+    counts = Tally(engine.state for engine in engines(view))
+    return (
+        [Value(float(counts[state]), (("state", state),)) for state in STATES]
+        if counts
+        else Unknown(_GENERATOR_ENGINES_HINT)
+    )
+
+
+GENERATOR_ENGINES = Signal(
+    name="generator_engines",
+    title="Engines",
+    unit="engines",
+    actor="generator",
+    help="Engines by state: up, down, paused, asleep, hung (requests run and nothing moves for 60 s), silent (the "
+    "page responds but no longer contains this engine's metrics).",
+    inputs=INPUTS,
+    cadence="tick",
+    compute=_generator_engines,
+    hint=_GENERATOR_ENGINES_HINT,
+)
+
+
+# ---- generator_engine_state
+
+# Which engines do not work now, by name: at most ten of a state.
+
+_GENERATOR_ENGINE_STATE_HINT = "no engine is a target yet: add its /metrics"
+# A name is for somebody to go and look at; a hundred are a count, which `generator_engines` has.
+_GENERATOR_ENGINE_STATE_NAMED = 10
+
+
+def _generator_engine_state(view: View) -> Answer:
+    known = engines(view)
+    if not known:
+        return Unknown(_GENERATOR_ENGINE_STATE_HINT)
+    found = defaultdict(list)
+    for engine in known:
+        found[engine.state].append(tuple(sorted((*engine.named, ("state", engine.state)))))
+    values = [
+        Value(1.0, labels)
+        for state in STATES
+        if state != "up"
+        for labels in found[state][:_GENERATOR_ENGINE_STATE_NAMED]
+    ]
+    return values or NotApplicable("every engine is up")
+
+
+GENERATOR_ENGINE_STATE = Signal(
+    name="generator_engine_state",
+    title="Engines that do not work",
+    unit="",
+    actor="generator",
+    help="1 for each engine that is now down, paused, asleep, hung or silent, with its name; at most ten per state.",
+    inputs=INPUTS,
+    cadence="tick",
+    compute=_generator_engine_state,
+    hint=_GENERATOR_ENGINE_STATE_HINT,
+)
+
+
+# ---- generator_engine_requests
+
+# Running requests per engine: the fleet's mean hides that one engine idles while another is full.
+
+_GENERATOR_ENGINE_REQUESTS_HINT = "no engine that is awake reports running requests: add its /metrics as a target"
+
+
+def _generator_engine_requests(view: View) -> Answer:
+    means = (engine.mean("generator_requests_running", view) for engine in awake(view))
+    known = [mean for mean in means if mean is not None]
+    return spread(known) if known else Unknown(_GENERATOR_ENGINE_REQUESTS_HINT)
+
+
+GENERATOR_ENGINE_REQUESTS = Signal(
+    name="generator_engine_requests",
+    title="Requests per engine",
+    unit="requests",
+    actor="generator",
+    help="Running requests of the least busy, the average and the busiest awake engine; 5 minutes of whole steps.",
+    inputs=("generator_requests_running", "generator_asleep"),
+    cadence="tick",
+    compute=_generator_engine_requests,
+    hint=_GENERATOR_ENGINE_REQUESTS_HINT,
+)
+
+
+# ---- generator_engine_tokens_per_second
+
+# Generated tokens per second of single engines: the fleet's mean, its slowest and its fastest.
+
+_GENERATOR_ENGINE_TOKENS_PER_SECOND_HINT = "no engine reports generated tokens: add its /metrics as a target"
+
+
+def _generator_engine_tokens_per_second(view: View) -> Answer:
+    fleet = awake(view)
+    known = [found for engine in fleet if (found := rate(engine, view)) is not None]
+    if known:
+        return spread(known)
+    if any("generator_tokens_total" in engine.shared for engine in fleet):
+        return Unknown("the page counts the tokens of all its engines together")
+    return Unknown(
+        "one page per engine so far; a rate needs two" if fleet else _GENERATOR_ENGINE_TOKENS_PER_SECOND_HINT
+    )
+
+
+GENERATOR_ENGINE_TOKENS_PER_SECOND = Signal(
+    name="generator_engine_tokens_per_second",
+    title="Tokens per engine",
+    unit="tokens/s",
+    actor="generator",
+    help="Tokens generated per second by the slowest, the average and the fastest awake engine, over 5 minutes.",
+    inputs=INPUTS,
+    cadence="tick",
+    compute=_generator_engine_tokens_per_second,
+    hint=_GENERATOR_ENGINE_TOKENS_PER_SECOND_HINT,
+)
+
+
+# ---- generator_outlier_ratio
+
+# Engines that are much idler, busier or slower than the others, by name.
+#
+# Each engine is compared with the median of the others: in a fleet of two the fleet's own median is half of each, and
+# no engine can be above twice of it.
+
+_GENERATOR_OUTLIER_RATIO_HINT = "no engine that is awake reports running requests: add its /metrics as a target"
+_RUNNING, _WAITING = "generator_requests_running", "generator_requests_waiting"
+# Half and twice the others: routers that balance by requests keep engines within a few percent of each other.
+_IDLE, _BUSY = 0.5, 2.0
+# Tokens per second and running request, of the others' median. Larger batches cost a healthy engine less than half.
+_SLOW = 0.5
+# A slow engine holds about as many requests as the others, or more, and generates no more tokens with them. An engine
+# that gets more than its share of the requests generates more.
+_SLOW_LOAD, _SLOW_TOKENS = 0.8, 1.25
+# Below one request there is no load to compare.
+_LEAST = 1.0
+# The worst few of each side are for somebody to look at.
+_GENERATOR_OUTLIER_RATIO_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """An engine's five minutes. ``requests``: running and waiting; ``tokens``: per second, None: not reported."""
+
+    engine: Engine
+    requests: float
+    running: float
+    tokens: float | None
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens per second of one running request."""
+        return self.tokens / self.running if self.tokens is not None and self.running > 0 else None
+
+
+def _generator_outlier_ratio(view: View) -> Answer:
+    loads = _loads(view)
+    if len(loads) < 2:
+        return (
+            NotApplicable("one engine has no others to compare with")
+            if loads
+            else Unknown(_GENERATOR_OUTLIER_RATIO_HINT)
+        )
+    if loads[-1].requests < _LEAST:
+        return Unknown("the engines run nothing: there is no load to compare with")
+    requests = [one.requests for one in loads]
+    ratios = [(of / max(_LEAST, _others(requests, at)), loads[at].engine) for at, of in enumerate(requests)]
+    slow = sorted(_slow(loads), key=lambda found: found[0])[:_GENERATOR_OUTLIER_RATIO_NAMED]
+    named = [_named(ratio, engine, "slowest") for ratio, engine in slow]
+    if not slow:  # What a slow engine holds, and the others do not, follows from that.
+        named += [
+            _named(ratio, engine, "idlest")
+            for ratio, engine in ratios[:_GENERATOR_OUTLIER_RATIO_NAMED]
+            if ratio < _IDLE
+        ]
+        named += [
+            _named(ratio, engine, "busiest")
+            for ratio, engine in ratios[-_GENERATOR_OUTLIER_RATIO_NAMED:]
+            if ratio > _BUSY
+        ]
+    return [*(Value(ratios[at][0], (("side", side),)) for at, side in ((0, "idlest"), (-1, "busiest"))), *named]
+
+
+def _loads(view: View) -> list[_Load]:
+    """Engines that are awake, by their requests."""
+    waiting = {(one.target, one.labels): one for one in view.fresh(_WAITING)}
+    found = []
+    for engine in awake(view):
+        running, queue = engine.mean(_RUNNING, view), waiting.get((engine.target, engine.labels))
+        if running is not None:
+            requests = running + (step_mean(view, queue) if queue is not None else 0.0)
+            found.append(_Load(engine, requests, running, rate(engine, view)))
+    return sorted(found, key=lambda one: (one.requests, one.engine.named))
+
+
+def _slow(loads: Sequence[_Load]) -> Iterator[tuple[float, Engine]]:
+    """(speed over the others' median, engine) of each that is slower than half of it."""
+    known = [(speed, one) for one in loads if (speed := one.speed) is not None]
+    speeds = sorted(speed for speed, _ in known)
+    requests = sorted(one.requests for _, one in known)
+    tokens = sorted(one.tokens or 0.0 for _, one in known)
+    for speed, one in known if len(known) > 1 else ():
+        usual = _others(speeds, bisect_left(speeds, speed))
+        if speed >= _SLOW * usual:
+            continue
+        held = _others(requests, bisect_left(requests, one.requests))
+        made = _others(tokens, bisect_left(tokens, one.tokens or 0.0))
+        if one.requests >= _SLOW_LOAD * held and (one.tokens or 0.0) <= _SLOW_TOKENS * made:
+            yield speed / usual, one.engine
+
+
+def _others(ordered: Sequence[float], at: int) -> float:
+    """Median of ascending values without the one at an index; of at least two."""
+    left = len(ordered) - 1
+    low, high = (left - 1) // 2, left // 2
+    return (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2
+
+
+def _named(ratio: float, engine: Engine, side: str) -> Value:
+    return Value(ratio, tuple(sorted((*engine.named, ("side", side)))))
+
+
+GENERATOR_OUTLIER_RATIO = Signal(
+    name="generator_outlier_ratio",
+    title="Uneven engines",
+    unit="ratio",
+    actor="generator",
+    help="Requests (running and waiting) of the least and the most loaded engine / median of the others, 5 minutes of "
+    "whole steps. Up to three slow engines are named: as many requests as the others, less than half of their tokens "
+    "per second and running request. If none is slow, up to three with less than half of the load and three with more "
+    "than twice the load.",
+    inputs=(_RUNNING, _WAITING, "generator_tokens_total", "generator_asleep"),
+    cadence="tick",
+    compute=_generator_outlier_ratio,
+    hint=_GENERATOR_OUTLIER_RATIO_HINT,
+)
+
+
+# ---- kv_cache_engine_usage_ratio
+
+# How full the KV caches of single engines are: one full cache preempts while the fleet's mean looks fine.
+
+_KV_CACHE_ENGINE_USAGE_RATIO_HINT = "no engine that is awake reports KV cache usage: add its /metrics as a target"
+# Without room for a longer mix, as the fleet's own bands have it; the fullest few are for somebody to look at.
+_FULL, _KV_CACHE_ENGINE_USAGE_RATIO_NAMED = 0.90, 3
+
+
+def _kv_cache_engine_usage_ratio(view: View) -> Answer:
+    means = ((engine.mean("kv_cache_usage_ratio", view), engine) for engine in awake(view))
+    known = sorted(((mean, one) for mean, one in means if mean is not None), key=lambda pair: (-pair[0], pair[1].named))
+    if not known:
+        return Unknown(_KV_CACHE_ENGINE_USAGE_RATIO_HINT)
+    full = [(mean, engine) for mean, engine in known[:_KV_CACHE_ENGINE_USAGE_RATIO_NAMED] if mean >= _FULL]
+    named = [Value(mean, tuple(sorted((*engine.named, ("stat", "full"))))) for mean, engine in full]
+    return [*spread([mean for mean, _ in known]), *named]
+
+
+KV_CACHE_ENGINE_USAGE_RATIO = Signal(
+    name="kv_cache_engine_usage_ratio",
+    title="KV cache per engine",
+    unit="ratio",
+    actor="generator",
+    help="Used share of the KV cache of the emptiest, the average and the fullest engine; 5 minutes of whole steps. "
+    "Up to three engines at 90 % or more are named.",
+    inputs=("generator_requests_running", "kv_cache_usage_ratio", "generator_asleep"),
+    cadence="tick",
+    compute=_kv_cache_engine_usage_ratio,
+    hint=_KV_CACHE_ENGINE_USAGE_RATIO_HINT,
+    # One engine that preempts is worth a look; that the fleet is full is said by its mean.
+    watch=0.97,
+)
+
+
+SIGNALS: tuple[Signal | Counter, ...] = (
+    GENERATOR_ENGINES,
+    GENERATOR_ENGINE_STATE,
+    GENERATOR_ENGINE_REQUESTS,
+    GENERATOR_ENGINE_TOKENS_PER_SECOND,
+    GENERATOR_OUTLIER_RATIO,
+    KV_CACHE_ENGINE_USAGE_RATIO,
+)

@@ -1,0 +1,283 @@
+"""KV cache usage and the concurrency that it allows."""
+
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from server.signals.engine_state import INPUTS
+from server.signals.live_sequences import fleet, length
+from server.signals.model import Answer, Counter, Signal, Unknown, Value, View, fold
+from server.signals.request_ceiling import HINT, Ceiling, ceiling
+from server.signals.step_windows import mean, total, window
+from server.signals.tick_windows import grown, last_sum, window_sum
+from server.signals.trend import Trend, trend
+
+# ---- kv_cache_usage_ratio
+
+# How full the KV caches are: mean over the engines that are awake, time-weighted over 5 minutes of whole steps.
+
+_KV_CACHE_USAGE_RATIO_HINT = "no engine reports KV cache usage: add its /metrics as a target"
+
+
+def _kv_cache_usage_ratio(view: View) -> Answer:
+    # An engine asleep holds no cache: counting its 0 would make a full fleet look half empty.
+    asleep = {(gauge.target, gauge.labels) for gauge in view.fresh("generator_asleep") if gauge.last > 0}
+    gauges = [gauge for gauge in view.fresh("kv_cache_usage_ratio") if (gauge.target, gauge.labels) not in asleep]
+    if not gauges:
+        return Unknown("every engine is asleep" if asleep else _KV_CACHE_USAGE_RATIO_HINT)
+    return [Value(window_sum(view, gauges) / len(gauges))]
+
+
+KV_CACHE_USAGE_RATIO = Signal(
+    name="kv_cache_usage_ratio",
+    title="KV cache",
+    unit="ratio",
+    actor="generator",
+    help="Used share of the KV cache, mean over awake engines; time-weighted over 5 minutes of whole steps.",
+    inputs=("kv_cache_usage_ratio", "generator_asleep"),
+    cadence="tick",
+    compute=_kv_cache_usage_ratio,
+    hint=_KV_CACHE_USAGE_RATIO_HINT,
+    # 90 %: no room for a longer mix; 97 %: the engine preempts instead of admitting.
+    watch=0.90,
+    critical=0.97,
+)
+
+
+# ---- kv_concurrency_limit
+
+# The KV ceiling: how many requests the engines can run at once, at the length that sequences have now.
+
+
+def _kv_concurrency_limit(view: View) -> Answer:
+    found = ceiling(view)
+    return found if isinstance(found, Unknown) else [Value(found.requests)]
+
+
+KV_CONCURRENCY_LIMIT = Signal(
+    name="kv_concurrency_limit",
+    title="KV ceiling",
+    unit="requests",
+    actor="generator",
+    help="Requests that the engines can run at once: KV capacity / mean length of running sequences, at most the "
+    "engine's own limit (or the fact `max_num_seqs`), summed over engines. Unknown below 5 % usage and while engines "
+    "sleep.",
+    inputs=INPUTS,
+    cadence="tick",
+    compute=_kv_concurrency_limit,
+    hint=HINT,
+)
+
+
+# ---- kv_concurrency_limit_forecast_seconds
+
+# When the KV ceiling will be below what the run keeps in flight, if sequences go on growing as they do.
+#
+# The length is that of the sequences that run now: a long rollout is met more often than a short one, so it is what
+# prompt + E[R^2] / 2 E[R] predicts from the lengths of those that ended, measured.
+
+# A point is a mean over whole steps, of five minutes at least (the window that it is read over) and an hour at most.
+SHORTEST, LONGEST = 300.0, 3600.0
+# An hour of short steps at least; three hours, or so many steps, are "at the present slope".
+FEWEST, MOST = 12, 36
+_CAPACITY = "in_flight_capacity_rollouts"
+_LOAD = ("generator_requests_running", "generator_requests_waiting")
+
+
+@dataclass(slots=True)
+class Lengths:
+    """What is remembered: live length over time.
+
+    Attributes:
+        at: the newest instant that is in it, epoch seconds. points: (middle of its time, mean length).
+        begun, step: when the open point began, and the newest step then. area, ticks: sum of its lengths, how many.
+    """
+
+    at: float = 0.0
+    begun: float = 0.0
+    step: int = -1
+    area: float = 0.0
+    ticks: int = 0
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, now: float, step: int, length: float) -> None:
+        """The length as of an instant; one that is not newer says nothing."""
+        if now <= self.at:
+            return
+        self.at = now
+        took = now - self.begun
+        if self.ticks and took >= SHORTEST and (step != self.step or step < 0 or took >= LONGEST):
+            middle = ((self.begun + now) / 2, self.area / self.ticks)
+            self.points = [*self.points[1 - MOST :], middle]
+            self.ticks = 0
+        if not self.ticks:
+            self.begun, self.step, self.area = now, step, 0.0
+        self.area, self.ticks = self.area + length, self.ticks + 1
+
+    def saved(self) -> list[Any]:
+        return [self.at, self.begun, self.step, self.area, self.ticks, self.points]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Requests that are to run at once, and who says so."""
+
+    requests: float
+    words: str
+
+
+def _wanted(view: View) -> Wanted | None:
+    """The configuration's word first, then the orchestrator's, then what runs and waits now."""
+    configured, capacity = view.fact("max_in_flight"), view.fresh(_CAPACITY)
+    said, rollouts = "by configuration", configured or 0.0
+    if rollouts <= 0:
+        said, rollouts = "by the orchestrator's cap", last_sum(capacity)
+    if rollouts > 0:
+        share = _generating(view)
+        words = f"{rollouts:.0f} rollouts in flight {said}"
+        return Wanted(rollouts * (share or 1.0), words + (f", {share:.0%} of their time generating" if share else ""))
+    running = [view.fresh(metric) for metric in _LOAD]
+    now = sum(window_sum(view, gauges) for gauges in running)
+    return Wanted(now, f"{now:.0f} requests running and waiting now") if now > 0 else None
+
+
+def _generating(view: View) -> float | None:
+    """Share of a rollout's time in which it is a request to the engines, where the trainer logs it."""
+    names = ("rollout_model_seconds_mean", "rollout_seconds_mean")
+    rows = window(view, *names)
+    model, whole = (total(rows, name) for name in names)
+    return min(1.0, model / whole) if model > 0 and whole > 0 else None
+
+
+def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
+    lengths = Lengths(*memory) if memory else Lengths()
+    found = ceiling(view)
+    if isinstance(found, Unknown):
+        return memory, found
+    newest = view.steps.newest_of_all()
+    lengths.add(view.now, newest.number if newest is not None else -1, found.length)
+    return lengths.saved(), _answer(view, found, lengths)
+
+
+def _answer(view: View, found: Ceiling, lengths: Lengths) -> Answer:
+    wanted = _wanted(view)
+    if wanted is None:
+        return Unknown("nothing says how much is to be in flight: state the fact `max_in_flight`")
+    if found.requests <= wanted.requests:
+        return _values((0.0, 0.0, 0.0), f"crossed: {found.requests:.0f} requests fit, against {wanted.words}")
+    slope = trend(lengths.points) if len(lengths.points) >= FEWEST else None
+    if slope is None:
+        return Unknown(f"{len(lengths.points)} of the {FEWEST} points of 5 minutes needed so far; it fills by itself")
+    if slope.low <= 0:
+        return Unknown(_no_growth(slope, found.length))
+    # The ceiling is the caches' tokens by the length: it comes down to what is wanted when the length has grown so.
+    at_most = found.length * found.holds / wanted.requests
+    now = median(length + slope.slope * (view.now - ts) for ts, length in lengths.points)
+    low, mid, high = (max(0.0, at_most - now) / per for per in (slope.high, slope.slope, slope.low))
+    said = f"at {at_most:.0f} tokens a sequence ({found.length:.0f} now, {slope.slope * 3600:+.0f} an hour)"
+    return _values((low, mid, high), f"{said}, against {wanted.words}{_steps(view, mid)}")
+
+
+def _no_growth(slope: Trend, length: float) -> str:
+    low, high = (100 * 3600 * each / length for each in (slope.low, slope.high))
+    said = "running sequences become shorter" if slope.high < 0 else "the length of running sequences has no trend"
+    return f"{said}: {low:+.1f} % to {high:+.1f} % an hour; the ceiling does not come down"
+
+
+def _steps(view: View, seconds: float) -> str:
+    rows = window(view, "trainer_step_seconds")
+    took = mean(rows, "trainer_step_seconds") if rows else 0.0
+    return f": about {seconds / took:.0f} steps" if took > 0 else ""
+
+
+def _values(seconds: tuple[float, float, float], why: str) -> list[Value]:
+    bounds = zip(("low", "mid", "high"), seconds, strict=True)
+    return [Value(value, (("bound", bound),), why) for bound, value in bounds]
+
+
+KV_CONCURRENCY_LIMIT_FORECAST_SECONDS = Signal(
+    name="kv_concurrency_limit_forecast_seconds",
+    title="KV ceiling ahead",
+    unit="seconds",
+    actor="generator",
+    help="Time until the KV ceiling falls below the intended rollouts in flight (the fact `max_in_flight`, the "
+    "orchestrator's cap, or what runs and waits now), at the current slope of the sequence length (Theil-Sen over up "
+    "to 36 points) and at the ends of its 95 % interval. 0 if it is crossed; unknown without a trend.",
+    inputs=tuple(dict.fromkeys((*INPUTS, *_LOAD, _CAPACITY))),
+    cadence="tick",
+    hint=HINT,
+    **fold(_remember),
+)
+
+
+# ---- live_sequence_length_tokens
+
+# How long a running sequence is now, prompt and answer so far: what fills the KV cache.
+
+_LIVE_SEQUENCE_LENGTH_TOKENS_HINT = (
+    "no engine reports running requests together with the tokens in its KV cache: add its /metrics as a target"
+)
+
+
+def _live_sequence_length_tokens(view: View) -> Answer:
+    known = [one for one in fleet(view) if one.tokens is not None]
+    found = length(known)
+    if found is not None:
+        return [Value(found)]
+    return Unknown("no request ran within 5 minutes" if known else _LIVE_SEQUENCE_LENGTH_TOKENS_HINT)
+
+
+LIVE_SEQUENCE_LENGTH_TOKENS = Signal(
+    name="live_sequence_length_tokens",
+    title="Live sequence length",
+    unit="tokens",
+    actor="generator",
+    help="Mean tokens of a running sequence over 5 minutes of whole steps: the engines' sum of lengths, or else the "
+    "tokens in their KV caches, per running request.",
+    inputs=INPUTS,
+    cadence="tick",
+    compute=_live_sequence_length_tokens,
+    hint=_LIVE_SEQUENCE_LENGTH_TOKENS_HINT,
+)
+
+
+# ---- prefix_cache_hit_ratio
+
+# How much of the prompts is found in the prefix cache: by the engines' counters, else by their own ratio.
+
+_PREFIX_CACHE_HIT_RATIO_HINT = "no engine reports its prefix cache: add its /metrics as a target"
+
+
+def _prefix_cache_hit_ratio(view: View) -> Answer:
+    queries, hits = grown(view, "prefix_cache_queries_total"), grown(view, "prefix_cache_hits_total")
+    if queries and hits is not None:
+        return [Value(hits / queries)]
+    ratios = view.fresh("prefix_cache_hit_ratio")
+    if ratios and not queries:
+        # The engine's window is its own, and what it weighs by is not told: the plain mean is all there is.
+        return [Value(fmean(gauge.mean(view.now) for gauge in ratios))]
+    return Unknown(
+        _PREFIX_CACHE_HIT_RATIO_HINT if queries is None or hits is None else "no prompt was looked up within 5 minutes"
+    )
+
+
+PREFIX_CACHE_HIT_RATIO = Signal(
+    name="prefix_cache_hit_ratio",
+    title="Prefix cache hits",
+    unit="ratio",
+    actor="generator",
+    help="Share of prompt tokens found in the prefix cache over 5 minutes, all engines together.",
+    inputs=("prefix_cache_queries_total", "prefix_cache_hits_total", "prefix_cache_hit_ratio"),
+    cadence="tick",
+    compute=_prefix_cache_hit_ratio,
+    hint=_PREFIX_CACHE_HIT_RATIO_HINT,
+)
+
+
+SIGNALS: tuple[Signal | Counter, ...] = (
+    KV_CACHE_USAGE_RATIO,
+    KV_CONCURRENCY_LIMIT,
+    KV_CONCURRENCY_LIMIT_FORECAST_SECONDS,
+    LIVE_SEQUENCE_LENGTH_TOKENS,
+    PREFIX_CACHE_HIT_RATIO,
+)

@@ -1,0 +1,112 @@
+"""What signals that rollout records answer share: records first, else what the trainer logs; and their statistics."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from collectors.model import Labels
+from server.rollouts.spread import mean, quantile
+from server.rollouts.window import NO_RECORDS, WINDOW_VERSIONS, Window
+from server.signals.model import Answer, NotApplicable, Unknown, Value, View
+from server.signals.step_windows import mean as mean_of_steps
+from server.signals.step_windows import window as steps_window
+
+Recorded = Callable[[View, Window], Answer]
+QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+
+
+def window(view: View) -> Window:
+    """The window of records as of the view's instant."""
+    return view.rollouts.window(view.now)
+
+
+def known(answer: Answer) -> bool:
+    """Is any of it a number?"""
+    return isinstance(answer, (list, tuple)) and any(not math.isnan(value.value) for value in answer)
+
+
+def missing(why: str, *labels: Labels) -> list[Value]:
+    """These label sets are not known, and why."""
+    return [Value(math.nan, one, why) for one in labels]
+
+
+def recorded(compute: Recorded, hint: str = NO_RECORDS) -> Callable[[View], Answer]:
+    """A compute function of records alone."""
+
+    def asked(view: View) -> Answer:
+        if not view.rollouts.met:
+            return Unknown(hint)
+        found = window(view)
+        return Unknown(found.why) if found.why else compute(view, found)
+
+    return asked
+
+
+# Share of a step's samples that a version's records must hold. The first that come are of short rollouts: the others
+# were dispatched before records began.
+COVERED = 0.8
+
+
+def covers(view: View, found: Window) -> bool:
+    """Do records hold what the trainer consumed? Until they do the trainer's log stays the source, where it has one.
+
+    Records of ten versions that all hold less count something else (several samples a rollout), and are taken.
+    """
+    rows = steps_window(view, "trainer_samples")
+    samples = mean_of_steps(rows, "trainer_samples") if rows else view.fact("batch_samples")
+    if not samples or not found.counts:
+        return True
+    whole = [count >= COVERED * samples for count in found.counts]
+    return all(whole) or (len(found.versions) >= WINDOW_VERSIONS and not any(whole))
+
+
+def either(compute: Recorded, reported: Callable[[View], Answer]) -> Callable[[View], Answer]:
+    """Records answer, and what they leave open the trainer's log does.
+
+    Records of a sample, and those that do not hold all that was consumed yet, come after the log.
+    """
+
+    def asked(view: View) -> Answer:
+        if not view.rollouts.met:
+            return reported(view)
+        found = window(view)
+        own = Unknown(found.why) if found.why else compute(view, found)
+        told = reported(view)
+        first, second = (told, own) if found.sampled or not covers(view, found) else (own, told)
+        if known(first):
+            return _filled(first, second)
+        if known(second):
+            return second
+        # Whoever has records needs to know what they lack.
+        return told if isinstance(told, NotApplicable) else own
+
+    return asked
+
+
+def _filled(answer: Answer, other: Answer) -> Answer:
+    """What is not known of the first, from the second."""
+    if not isinstance(answer, (list, tuple)) or not isinstance(other, (list, tuple)):
+        return answer
+    found: list[Value] = list(answer)
+    others: dict[Labels, Value] = {value.labels: value for value in other}
+    return [others.get(value.labels, value) if math.isnan(value.value) else value for value in found]
+
+
+def spread(values: Sequence[float], *names: str) -> list[Value]:
+    """``{stat=...}`` of ascending values (at least one): mean, max, or one of `QUANTILES`."""
+    return [Value(_stat(values, name), (("stat", name),)) for name in names]
+
+
+def _stat(values: Sequence[float], name: str) -> float:
+    if name in QUANTILES:
+        return quantile(values, QUANTILES[name])
+    return mean(values) if name == "mean" else float(values[-1])
+
+
+def distribution(name: str, what: str, *stats: str) -> Recorded:
+    """Of one of `VALUES`; ``what``: the field that tells it, for whoever does not log it."""
+
+    def compute(_: View, found: Window) -> Answer:
+        values = found.made.values.get(name)
+        return spread(values, *stats) if values else Unknown(f"no record of the window tells it: log `{what}`")
+
+    return compute

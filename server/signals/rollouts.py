@@ -1,0 +1,566 @@
+"""Rollouts: totals, exits, phases, lengths, tails."""
+
+from collections import Counter as Tally
+from collections import defaultdict
+from collections.abc import Iterator
+
+from server.rollouts.spread import quantile
+from server.rollouts.state import CENSUS, EXITS, WAITS
+from server.rollouts.window import NO_RECORDS, Window
+from server.signals.model import STEP_MINIMUM, TICK_WINDOW_SECONDS, Answer, Counter, Signal, Unknown, Value, View
+from server.signals.recorded import distribution, either, recorded
+from server.signals.sandbox_window import PENDING
+from server.signals.step_windows import average, mean, single, stats, too_few, window
+from server.signals.tick_windows import last_sum
+from server.signals.window import Gauge
+
+# ---- rollouts_total
+
+# Rollouts that left, each once, by how.
+
+ROLLOUTS_TOTAL = Counter(
+    name="rollouts_total",
+    title="Rollouts",
+    unit="rollouts",
+    actor="queue",
+    help="Training rollouts that left, each counted once, by exit (the first cause). Needs records of all rollouts.",
+    metric="rollout_left",
+    of="rollout",
+    by=("exit",),
+)
+
+
+# ---- rollout_exit_ratio
+
+# How rollouts leave: trained, or thrown away for a cause. The first cause counts.
+
+NO_EXITS = "no record tells how a rollout left: log `consumed_at` or `exit`"
+
+
+def no_exits(found: Window) -> Unknown:
+    """Why there is no share of exits."""
+    return Unknown("records tell of a sample of the rollouts: exits are not counted" if found.sampled else NO_EXITS)
+
+
+def _rollout_exit_ratio(_: View, found: Window) -> Answer:
+    total = sum(found.exits.values())
+    if not total:
+        return no_exits(found)
+    return [Value(found.exits[name] / total, (("exit", name),)) for name in EXITS]
+
+
+ROLLOUT_EXIT_RATIO = Signal(
+    name="rollout_exit_ratio",
+    title="Exits",
+    unit="ratio",
+    actor="queue",
+    help="Share of each exit among the rollouts that left since the last 10 consumed versions began, without rollouts "
+    "in flight. Needs rollout records.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_rollout_exit_ratio),
+    hint=NO_RECORDS,
+    records=True,
+)
+
+
+# ---- rollout_phase_seconds
+
+# Where a rollout's time goes: setting up, the model, tools, scoring. Mean seconds per rollout, last 10 steps.
+
+_ROLLOUT_PHASE_SECONDS_HINT = (
+    "no rollout times by phase: the trainer must log them (prime-rl `timing/agent/model/mean`, TRL async `env/reset_s` "
+    "and `tools/latency_s`, verl `timing_s/agent_loop/...`)"
+)
+PHASES = {
+    "setup": "rollout_setup_seconds_mean",
+    "model": "rollout_model_seconds_mean",
+    "tools": "rollout_harness_seconds_mean",
+    "scoring": "rollout_scoring_seconds_mean",
+    "all": "rollout_seconds_mean",
+}
+
+
+def _rollout_phase_seconds(view: View) -> Answer:
+    found = {}
+    for phase, metric in PHASES.items():
+        rows = window(view, metric)
+        if len(rows) >= STEP_MINIMUM:
+            found[phase] = mean(rows, metric)
+    tools = _by_call(view)
+    if "tools" not in found and tools is not None:
+        found["tools"] = tools
+    return [Value(seconds, (("phase", phase),)) for phase, seconds in found.items()] or Unknown(
+        _ROLLOUT_PHASE_SECONDS_HINT
+    )
+
+
+def _by_call(view: View) -> float | None:
+    """Seconds in tools from what a call takes and how many there are."""
+    rows = window(view, "tool_call_seconds_mean", "tool_calls_mean")
+    if len(rows) < STEP_MINIMUM:
+        return None
+    return mean(rows, "tool_call_seconds_mean") * mean(rows, "tool_calls_mean")
+
+
+ROLLOUT_PHASE_SECONDS = Signal(
+    name="rollout_phase_seconds",
+    title="Where each rollout goes",
+    unit="seconds",
+    actor="generator",
+    help="Mean seconds per rollout by phase: setup (environment, sandbox), model, tools, scoring, and all (start to "
+    "end), from the trainer's log, last 10 steps.",
+    inputs=(*PHASES.values(), "tool_call_seconds_mean", "tool_calls_mean"),
+    cadence="step",
+    compute=_rollout_phase_seconds,
+    hint=_ROLLOUT_PHASE_SECONDS_HINT,
+)
+
+
+# ---- in_flight_rollouts
+
+# Rollouts in flight now, by state: as records tell one by one, else as the orchestrator counts them.
+
+_IN_FLIGHT_ROLLOUTS_HINT = (
+    "this run reports no rollouts in flight "
+    "(prime-rl prints them in the orchestrator log, TRL async logs `rollout/inflight`)"
+)
+
+
+def _in_flight_rollouts(view: View) -> Answer:
+    # Records that come when a rollout is over tell nothing of those that are not.
+    if view.rollouts.watched:
+        return [Value(float(count), (("state", state),)) for state, count in _census(view).items()]
+    return _counted(view)
+
+
+def _census(view: View) -> dict[str, int]:
+    found = Tally(_states(view))
+    return {state: found[state] for state in CENSUS}
+
+
+def _states(view: View) -> Iterator[str]:
+    """Who generates in a sandbox that is not ready yet, boots."""
+    pending = {record.id for record in view.sandboxes.own.values() if record.state in PENDING}
+    for one in view.rollouts.in_flight(view.now):
+        boots = one.state in ("waiting_slot", "generating") and not pending.isdisjoint(one.sandboxes)
+        yield "booting" if boots else one.state
+
+
+def _counted(view: View) -> Answer:
+    states: dict[str, float] = defaultdict(float)
+    for gauge in view.fresh("in_flight_rollouts"):
+        states[dict(gauge.labels).get("state", "generating")] += gauge.last
+    return [Value(count, (("state", state),)) for state, count in sorted(states.items())] or Unknown(
+        _IN_FLIGHT_ROLLOUTS_HINT
+    )
+
+
+IN_FLIGHT_ROLLOUTS = Signal(
+    name="in_flight_rollouts",
+    title="In flight",
+    unit="rollouts",
+    actor="generator",
+    help="Rollouts in flight by state: waiting_slot, booting, generating, in_tool, scoring, waiting_group, queued, "
+    "gated, from records that are written during a rollout; otherwise the newest report of incomplete rollouts.",
+    inputs=("in_flight_rollouts",),
+    cadence="tick",
+    compute=_in_flight_rollouts,
+    hint=_IN_FLIGHT_ROLLOUTS_HINT,
+    records=True,
+)
+
+
+# ---- rollouts_in_flight
+
+# Rollouts in flight: dispatched and not yet ended. One number for every page; by state see `in_flight_rollouts`.
+
+
+def _rollouts_in_flight(view: View) -> Answer:
+    counted = IN_FLIGHT_ROLLOUTS.compute(view)
+    if not isinstance(counted, list):
+        return counted
+    return [Value(sum(one.value for one in counted if dict(one.labels).get("state") not in WAITS))]
+
+
+ROLLOUTS_IN_FLIGHT = Signal(
+    name="rollouts_in_flight",
+    title="Rollouts in flight",
+    unit="rollouts",
+    actor="generator",
+    help="Rollouts dispatched and not yet ended: all states of in_flight_rollouts except waiting_group and queued, in "
+    "which a rollout has ended and waits for siblings or for the trainer.",
+    inputs=IN_FLIGHT_ROLLOUTS.inputs,
+    cadence="tick",
+    compute=_rollouts_in_flight,
+    hint=IN_FLIGHT_ROLLOUTS.hint,
+    records=True,
+)
+
+
+# ---- in_flight_ratio
+
+# Rollouts under way against the cap on them: at the cap, production is as wide as its configuration lets it be.
+
+_IN_FLIGHT_RATIO_HINT = (
+    "needs the rollouts in flight and the cap on them (prime-rl `concurrency/max_inflight`, TRL async "
+    "`max_inflight_tasks`, or the fact max_in_flight)"
+)
+# Where a rollout has ended and only waits it takes no place any more.
+_OVER = ("waiting_group", "queued", "scoring")
+
+
+def _in_flight_ratio(view: View) -> Answer:
+    caps = view.fresh("in_flight_capacity_rollouts")
+    cap = last_sum(caps) if caps else view.fact("max_in_flight")
+    counted = IN_FLIGHT_ROLLOUTS.compute(view)
+    if not cap or not isinstance(counted, list):
+        return Unknown(_IN_FLIGHT_RATIO_HINT)
+    return [Value(sum(value.value for value in counted if dict(value.labels).get("state") not in _OVER) / cap)]
+
+
+IN_FLIGHT_RATIO = Signal(
+    name="in_flight_ratio",
+    title="In flight, of the cap",
+    unit="ratio",
+    actor="generator",
+    help="Rollouts in flight now / their maximum, without rollouts that only wait for a reward, their group or the "
+    "trainer.",
+    inputs=("in_flight_rollouts", "in_flight_capacity_rollouts"),
+    cadence="tick",
+    compute=_in_flight_ratio,
+    hint=_IN_FLIGHT_RATIO_HINT,
+    records=True,
+)
+
+
+# ---- failure_ratio
+
+# Failed tool calls and failed rollouts: what makes honest-looking zeros out of broken infrastructure.
+
+_FAILURE_RATIO_HINT = "this trainer reports neither failed tool calls nor failed rollouts"
+_PARTS = (("rollouts", "rollout_error_ratio"), ("tool_calls", "tool_failure_ratio"))
+
+
+def _failure_ratio(view: View) -> Answer:
+    windows = {of: (metric, window(view, metric)) for of, metric in _PARTS}
+    known = [Value(mean(rows, m), (("of", of),)) for of, (m, rows) in windows.items() if len(rows) >= STEP_MINIMUM]
+    longest = max((rows for _, rows in windows.values()), key=len)
+    return known or too_few(longest, _FAILURE_RATIO_HINT) or []
+
+
+FAILURE_RATIO = Signal(
+    name="failure_ratio",
+    title="Failures",
+    unit="ratio",
+    actor="sandbox",
+    help="Share of tool calls, and of rollouts, that ended in an error, mean over the last 10 steps.",
+    inputs=("rollout_error_ratio", "tool_failure_ratio"),
+    cadence="step",
+    compute=_failure_ratio,
+    hint=_FAILURE_RATIO_HINT,
+    watch=0.05,
+    critical=0.20,
+)
+
+
+# ---- infra_failure_ratio
+
+# The share of rollouts that their infrastructure lost: beside a zero-advantage share it says what not to blame.
+
+_UNTOLD = (
+    "no record tells how a rollout failed: log `exit` (infra_error, env_error) of those that did, or tell of each "
+    "while it is under way"
+)
+
+
+def _infra_failure_ratio(_: View, found: Window) -> Answer:
+    total = sum(found.exits.values())
+    if not total:
+        return no_exits(found)
+    # Where only what was trained on is ever told, none that failed is not known to be none.
+    return [Value(found.exits["infra_error"] / total)] if found.failures_told else Unknown(_UNTOLD)
+
+
+INFRA_FAILURE_RATIO = Signal(
+    name="infra_failure_ratio",
+    title="Infra failures",
+    unit="ratio",
+    actor="sandbox",
+    help="Share of finished rollouts lost to infrastructure failures (exit infra_error) since the last 10 consumed "
+    "versions began. Their zero rewards are excluded everywhere. Needs rollout records.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_infra_failure_ratio),
+    hint=NO_RECORDS,
+    # 2 % spoils every third group of 16; at 10 % four of five.
+    watch=0.02,
+    critical=0.10,
+    records=True,
+)
+
+
+# ---- turns
+
+# Turns per rollout.
+
+_TURNS_HINT = "this trainer reports no turns per rollout (prime-rl `train/agg/effective/num_turns/mean`)"
+
+TURNS = Signal(
+    name="turns",
+    title="Turns",
+    unit="turns",
+    actor="generator",
+    help="Turns per trained rollout of the last 10 consumed versions; from a trainer's log, the mean of the last 10 "
+    "steps.",
+    inputs=("turns_mean",),
+    cadence="step",
+    compute=either(
+        distribution("turns", "turns", "mean", "p50", "p90", "max"), stats(_TURNS_HINT, ("mean", "turns_mean", average))
+    ),
+    hint=_TURNS_HINT,
+    records=True,
+)
+
+
+# ---- tool_calls
+
+# Tool calls per rollout.
+
+_TOOL_CALLS_HINT = "this trainer reports no tool calls per rollout (TRL `tools/call_frequency`)"
+
+TOOL_CALLS = Signal(
+    name="tool_calls",
+    title="Tool calls",
+    unit="calls",
+    actor="sandbox",
+    help="Tool calls per trained rollout of the last 10 consumed versions; from a trainer's log, the mean of the last "
+    "10 steps.",
+    inputs=("tool_calls_mean",),
+    cadence="step",
+    compute=either(
+        distribution("tool_calls", "tool_calls", "mean", "p50", "p90", "max"),
+        stats(_TOOL_CALLS_HINT, ("mean", "tool_calls_mean", average)),
+    ),
+    hint=_TOOL_CALLS_HINT,
+    records=True,
+)
+
+
+# ---- response_tokens
+
+# Response length in tokens over the last 10 steps.
+#
+# From rollout records quantiles are exact. Of a log `mean` weights each step by its samples, and `p90` is the mean of
+# the steps' own p90: quantiles of steps cannot be merged exactly.
+
+_RESPONSE_TOKENS_HINT = (
+    "this trainer reports no response length: log it in tokens "
+    "(TRL `completions/mean_length`, prime-rl `train/agg/effective/num_output_tokens/mean`)"
+)
+_means = stats(
+    _RESPONSE_TOKENS_HINT,
+    ("mean", "response_tokens_mean", average),
+    ("p90", "response_tokens_p90", average),
+    ("max", "response_tokens_max", max),
+)
+
+
+def _logged(view: View) -> Answer:
+    answer = _means(view)
+    if not isinstance(answer, list):
+        return answer
+    rows = window(view, "response_tokens_mean")
+    samples = [row.get("trainer_samples") or 0.0 for row in rows]
+    if 0.0 in samples:  # not logged with every step: all steps count alike
+        return answer
+    tokens = sum(row.values[("response_tokens_mean", ())] * count for row, count in zip(rows, samples, strict=True))
+    return [Value(tokens / sum(samples), answer[0].labels), *answer[1:]]
+
+
+RESPONSE_TOKENS = Signal(
+    name="response_tokens",
+    title="Response length",
+    unit="tokens",
+    actor="generator",
+    help="Response tokens per trained rollout of the last 10 consumed versions. From a trainer's log: mean of the "
+    "last 10 steps' means, weighted by samples; mean of their p90s; maximum of their maxima.",
+    inputs=("response_tokens_mean", "response_tokens_p90", "response_tokens_max", "trainer_samples"),
+    cadence="step",
+    compute=either(distribution("response_tokens", "response_tokens", "mean", "p50", "p90", "p99", "max"), _logged),
+    hint=_RESPONSE_TOKENS_HINT,
+    records=True,
+)
+
+
+# ---- truncation_ratio
+
+# The share of rollouts cut at the length cap. A cap hides length drift: read it beside the response length.
+
+_TRUNCATION_RATIO_HINT = (
+    "this trainer reports no truncation share (TRL `completions/clipped_ratio`, prime-rl `.../is_truncated/mean`)"
+)
+
+TRUNCATION_RATIO = Signal(
+    name="truncation_ratio",
+    title="Truncated",
+    unit="ratio",
+    actor="generator",
+    help="Share of rollouts truncated at the length cap, mean over the last 10 steps.",
+    inputs=("truncation_ratio",),
+    cadence="step",
+    compute=single("truncation_ratio", _TRUNCATION_RATIO_HINT),
+    hint=_TRUNCATION_RATIO_HINT,
+    # A tenth of the rollouts without an end already biases the reward; at 30 % the cap decides what is learned.
+    watch=0.10,
+    critical=0.30,
+)
+
+
+# ---- tail_bubble_ratio
+
+# How empty the engines run while the slowest rollouts of a step end: 1 - mean running / peak (DESIGN section 4).
+
+_TAIL_BUBBLE_RATIO_HINT = "no engine reports running requests: add its /metrics as a target"
+# What engines are asked at; a tail shorter than that costs nothing.
+GRID_SECONDS = 5.0
+_INSTANTS = round(TICK_WINDOW_SECONDS / GRID_SECONDS)
+# Fewer instants with work are no generation phase that could be judged.
+_LEAST = 6
+
+
+def _tail_bubble_ratio(view: View) -> Answer:
+    gauges = view.fresh("generator_requests_running")
+    if not gauges:
+        return Unknown(_TAIL_BUBBLE_RATIO_HINT)
+    running = [one for one in _running(view.now, gauges) if one > 0]
+    if len(running) < _LEAST:
+        return Unknown("the engines generated for less than half a minute of the last five")
+    return [Value(1.0 - sum(running) / len(running) / max(running))]
+
+
+def _running(now: float, gauges: list[Gauge]) -> list[float]:
+    """Requests running in all engines at each instant of the window's grid."""
+    totals = [0.0] * _INSTANTS
+    start = now - TICK_WINDOW_SECONDS
+    for gauge in gauges:
+        points = list(gauge.points)
+        place = 0
+        for number in range(_INSTANTS):
+            at = start + (number + 1) * GRID_SECONDS
+            while place + 1 < len(points) and points[place + 1][0] <= at:
+                place += 1
+            ts, value = points[place]
+            totals[number] += value if ts <= at <= ts + gauge.carry else 0.0
+    return totals
+
+
+TAIL_BUBBLE_RATIO = Signal(
+    name="tail_bubble_ratio",
+    title="Tail bubble",
+    unit="ratio",
+    actor="generator",
+    help="1 - mean running requests / their peak, over the time with running requests, in the 5 minutes before the "
+    "newest step's end: engines that empty while the slowest rollouts finish.",
+    inputs=("generator_requests_running", "trainer_step_seconds"),
+    cadence="step",
+    compute=_tail_bubble_ratio,
+    hint=_TAIL_BUBBLE_RATIO_HINT,
+)
+
+
+# ---- tail_index_ratio
+
+# How long the tail is: the slowest of a hundred rollouts beside the median one.
+
+# Of fewer the hundredth is a matter of chance.
+LEAST = 20
+OF = ("response_tokens", "seconds")
+
+
+def _tail_index_ratio(_: View, found: Window) -> Answer:
+    known = [(name, found.ended_values(name)) for name in OF]
+    told = [(name, values) for name, values in known if len(values) >= LEAST and quantile(values, 0.5) > 0]
+    if not told:
+        return Unknown(
+            f"fewer than {LEAST} rollouts that ended tell how long they are: log `response_tokens`, `dispatched_at` "
+            "and `finished_at`"
+        )
+    return [Value(quantile(values, 0.99) / quantile(values, 0.5), (("of", name),)) for name, values in told]
+
+
+TAIL_INDEX_RATIO = Signal(
+    name="tail_index_ratio",
+    title="Tail index",
+    unit="ratio",
+    actor="generator",
+    help="p99 / p50 of response tokens and of seconds from dispatch to end, of completed rollouts (trained or not) "
+    "since the last 10 consumed versions began. Needs rollout records.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_tail_index_ratio),
+    hint=NO_RECORDS,
+    records=True,
+)
+
+
+# ---- scoring_busy_ratio
+
+# How busy the scorer is: seconds of scoring per group x groups per step, over the step. At 1 it sets the pace.
+
+_SCORING_BUSY_RATIO_HINT = "this trainer reports no scoring time (TRL async `rollout/score_s`, verl `timing_s/reward`)"
+
+
+def _scoring_busy_ratio(view: View) -> Answer:
+    rows = window(view, "reward_seconds", "trainer_step_seconds")
+    missing = too_few(rows, _SCORING_BUSY_RATIO_HINT)
+    if missing is not None:
+        return missing
+    seconds, step = mean(rows, "reward_seconds"), mean(rows, "trainer_step_seconds")
+    times = 1.0 if view.synchronous else _groups(view)
+    if times is None or step <= 0:
+        return Unknown("scoring goes on beside the step, a group at a time: needs the groups or samples per step")
+    return [Value(seconds * times / step)]
+
+
+def _groups(view: View) -> float | None:
+    """Groups that were scored per step: those trained on, and those dropped after it."""
+    rows, size = window(view, "trainer_groups"), view.fact("group_size")
+    samples, dropped = window(view, "trainer_samples"), window(view, "stale_dropped_rollouts")
+    lost = mean(dropped, "stale_dropped_rollouts") / size if dropped and size else 0.0
+    if samples and size:
+        return mean(samples, "trainer_samples") / size + lost
+    return mean(rows, "trainer_groups") + lost if rows else None
+
+
+SCORING_BUSY_RATIO = Signal(
+    name="scoring_busy_ratio",
+    title="Scorer busy",
+    unit="ratio",
+    actor="sandbox",
+    help="Seconds of scoring per second of a scorer that takes one group at a time (asynchronous runs), or the share "
+    "of the step (synchronous runs); last 10 steps. Several scorers together may exceed 1.",
+    inputs=("reward_seconds", "trainer_step_seconds", "trainer_samples", "trainer_groups"),
+    cadence="step",
+    compute=_scoring_busy_ratio,
+    hint=_SCORING_BUSY_RATIO_HINT,
+)
+
+
+SIGNALS: tuple[Signal | Counter, ...] = (
+    ROLLOUTS_TOTAL,
+    ROLLOUT_EXIT_RATIO,
+    ROLLOUT_PHASE_SECONDS,
+    IN_FLIGHT_ROLLOUTS,
+    ROLLOUTS_IN_FLIGHT,
+    IN_FLIGHT_RATIO,
+    FAILURE_RATIO,
+    INFRA_FAILURE_RATIO,
+    TURNS,
+    TOOL_CALLS,
+    RESPONSE_TOKENS,
+    TRUNCATION_RATIO,
+    TAIL_BUBBLE_RATIO,
+    TAIL_INDEX_RATIO,
+    SCORING_BUSY_RATIO,
+)

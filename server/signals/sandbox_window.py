@@ -1,0 +1,127 @@
+"""The sandboxes of one run over event time: the live ones, and what happened within five minutes. Bounded by both."""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from collectors.model import Sandbox
+
+# As of `model`, which imports this module: below it clocks of one cluster are normal.
+SKEW_SECONDS = 30.0
+WINDOW_SECONDS = 300.0
+"""As of every engine and sandbox signal (`TICK_WINDOW_SECONDS`)."""
+
+NEVER = "never"
+PENDING = ("queued", "building_image", "starting")
+OVER = ("terminated", "failed")
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class SandboxBook:
+    """The sandboxes of one run over event time.
+
+    Attributes:
+        own: live sandboxes of the run; `foreign`: live ones of others in the same accounts that dangle.
+        ready: (when, spin-up seconds, image cached?) and created: when, of the last five minutes.
+        fates: of those that became ready or failed within five minutes: (when, failed?); who failed later has failed.
+        met: when a live one of the run was first heard of, for those that tell no time of their own.
+        heard: target -> (event time of its last good answer, seconds it stays good); "" are pushes.
+    """
+
+    own: dict[Key, Sandbox] = field(default_factory=dict)
+    foreign: dict[Key, Sandbox] = field(default_factory=dict)
+    ready: deque[tuple[float, float, bool | None]] = field(default_factory=deque)
+    created: deque[float] = field(default_factory=deque)
+    fates: OrderedDict[Key, tuple[float, bool]] = field(default_factory=OrderedDict)
+    met: dict[Key, float] = field(default_factory=dict)
+    heard: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def put(
+        self, ts: float, record: Sandbox, *, own: bool, dangling: bool, created: bool, became_ready: bool,
+        met: float | None = None,
+    ) -> None:  # fmt: skip
+        """One change, in the order of time. ``met``: when it was first heard of (default: now)."""
+        key = (record.provider, record.id)
+        self.own.pop(key, None)
+        self.met.pop(key, None)
+        self.foreign.pop(key, None)
+        if record.state not in OVER and (own or dangling):
+            (self.own if own else self.foreign)[key] = record
+            self.met[key] = ts if met is None else met
+        if not own:
+            return
+        if created:
+            self._append(self.created, record.requested_at if record.requested_at is not None else ts)
+        seconds = spinup(record)
+        if became_ready and seconds is not None:
+            at = record.ready_at if record.ready_at is not None else ts
+            if record.latency_source == "trace" and record.ended_at is not None:
+                at = record.ended_at  # told at its end: rollouts longer than the window must not be left out
+            self.ready.append((at, seconds, record.image_cached))
+        self._note_fate(key, record, ts)
+        self._trim(ts)
+
+    def _note_fate(self, key: Key, record: Sandbox, ts: float) -> None:
+        failed = record.state == "failed"
+        at = (record.ended_at if record.ended_at is not None else ts) if failed else record.ready_at
+        if at is not None and at > ts - WINDOW_SECONDS:
+            self.fates[key] = (at, failed)
+            self.fates.move_to_end(key)
+
+    @staticmethod
+    def _append(times: deque[float], ts: float) -> None:
+        times.append(ts)
+
+    def _trim(self, now: float) -> None:
+        # A provider's history comes unordered when it is read for the first time; bounded all the same.
+        start = now - WINDOW_SECONDS
+        while self.ready and (self.ready[0][0] < start or len(self.ready) > 100_000):
+            self.ready.popleft()
+        while self.created and (self.created[0] < start or len(self.created) > 100_000):
+            self.created.popleft()
+        while self.fates and (next(iter(self.fates.values()))[0] < start or len(self.fates) > 100_000):
+            self.fates.popitem(last=False)
+
+    def decided(self, now: float) -> tuple[int, int]:
+        """(how many failed, how many failed or became ready) within the window; each counts once."""
+        fates = [failed for ts, failed in self.fates.values() if now - WINDOW_SECONDS < ts <= now]
+        return sum(fates), len(fates)
+
+    def readied(self, now: float) -> Iterator[tuple[float, bool | None]]:
+        """(seconds, image cached?) of those that became ready within the window."""
+        return ((seconds, cached) for ts, seconds, cached in self.ready if now - WINDOW_SECONDS < ts <= now)
+
+    def by_state(self) -> Counter[str]:
+        return Counter(record.state for record in self.own.values())
+
+    def waiting(self, now: float) -> list[float]:
+        """Seconds since those that are not usable yet were asked for; where that is not told (or by a clock that runs
+        ahead), since they were first heard of: at least so long."""
+        pending = (key for key, record in self.own.items() if record.state in PENDING)
+        return [max(0.0, now - self._asked(key, now)) for key in pending]
+
+    def _asked(self, key: Key, now: float) -> float:
+        asked = self.own[key].requested_at
+        return asked if asked is not None and asked <= now + SKEW_SECONDS else self.met[key]
+
+    def silent(self, now: float) -> str:
+        """Why the last answers are too old at ``now``, or "": one source with a recent answer is enough.
+
+        Answers later than ``now`` do not count: history is judged after the first poll.
+        """
+        answers = [(ts, keep) for ts, keep in self.heard.values() if ts <= now + SKEW_SECONDS]
+        if any(now - ts <= keep for ts, keep in answers):
+            return ""
+        if not answers:
+            return NEVER
+        age = now - max(ts for ts, _ in answers)
+        return f"no provider has answered for {age:.0f} s"
+
+
+def spinup(record: Sandbox) -> float | None:
+    """Seconds from requested to ready; None when either is not known, or a clock is wrong."""
+    if record.ready_at is None or record.requested_at is None:
+        return None
+    seconds = record.ready_at - record.requested_at
+    return seconds if seconds >= 0 else None

@@ -1,0 +1,439 @@
+"""How old the policy of trained samples is."""
+
+import math
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from server.rollouts.environments import HINT
+from server.rollouts.environments import HINT as ENVIRONMENT_HINT
+from server.rollouts.spread import counted_mean, counted_quantile, mean, quantile
+from server.rollouts.staleness import ENVIRONMENT, ORIGIN_HINT, TOKEN, TOKEN_HINT, TRAJECTORY
+from server.rollouts.window import NO_RECORDS, RolloutBook, Window
+from server.signals.model import Answer, Counter, NotApplicable, Signal, Unknown, Value, View
+from server.signals.ready_samples import waiting
+from server.signals.recorded import either, missing, recorded
+from server.signals.recorded import window as recorded_window
+from server.signals.rollouts import no_exits
+from server.signals.step_windows import average, stats, too_few, total, window
+from server.signals.step_windows import mean as step_windows_mean
+from server.signals.tick_windows import last_sum
+
+# ---- staleness_versions
+
+# How old what the trainer trains on is, in policy versions, at three levels.
+#
+# Rollout records (docs/reference/rollouts.md) give all three, a trainer's log the trajectory's alone. Synchronous runs
+# train on what the current policy produced: 0 by definition. At the run's own bound, staleness says only that
+# generation is ahead: it saturates there whatever the bottleneck (TRL async at `max_staleness`). What was dropped as
+# stale is in `rollout_exit_ratio`: staleness of the trained alone is survivor-biased at the bound.
+
+_STALENESS_VERSIONS_HINT = (
+    "this trainer reports no staleness: it must log versions per batch "
+    "(prime-rl `off_policy/mean`, TRL async `sample/staleness_mean`)"
+)
+_LEVEL = ("level", "trajectory")
+_reported = stats(
+    _STALENESS_VERSIONS_HINT, ("mean", "staleness_versions_mean", average), ("max", "staleness_versions_max", max)
+)
+# PipelineRL and AReaL tell the largest alone.
+_largest = stats(_STALENESS_VERSIONS_HINT, ("max", "staleness_versions_max", max))
+_STATS: Mapping[str, Callable[[Mapping[int, int]], float]] = {
+    "mean": counted_mean, "p95": lambda ages: counted_quantile(ages, 0.95), "max": lambda ages: float(max(ages)),
+}  # fmt: skip
+_HINTS = {TRAJECTORY: ORIGIN_HINT, TOKEN: TOKEN_HINT, ENVIRONMENT: ENVIRONMENT_HINT}
+_STALENESS_VERSIONS_BOUND = (
+    "upper bound: nobody tells which tool calls changed the environment (`mutated`), so each counts"
+)
+
+
+def _staleness_versions_logged(view: View) -> Answer:
+    if view.synchronous:
+        return [Value(0.0, (_LEVEL, ("stat", "mean"))), Value(0.0, (_LEVEL, ("stat", "max")))]
+    answer = _reported(view)
+    if not isinstance(answer, (list, tuple)):
+        answer = _largest(view)
+    if not isinstance(answer, (list, tuple)):
+        return answer
+    return [Value(value.value, (_LEVEL, *value.labels)) for value in answer]
+
+
+def _staleness_versions_recorded(view: View, found: Window) -> Answer:
+    used, synchronous = found.used, view.synchronous
+    whole = used.staleness or ({0: 1} if synchronous else {})
+    tokens = used.tokens or ({0: 1} if synchronous else {})
+    levels = [*_of_level(TRAJECTORY, whole, found), *_of_level(TOKEN, tokens, found)]
+    if not used.turns and view.fact("has_sandbox") == 0:
+        return levels
+    return [*levels, *_of_level(ENVIRONMENT, used.turns, found, _STALENESS_VERSIONS_BOUND if used.bound else "")]
+
+
+def _of_level(level: str, ages: Mapping[int, int], found: Window, why: str = "") -> list[Value]:
+    labels = {stat: (("level", level), ("stat", stat)) for stat in _STATS}
+    if not ages:
+        return missing(_gap(level, found), *labels.values())
+    return [Value(fold(ages), labels[stat], why) for stat, fold in _STATS.items()]
+
+
+def _gap(level: str, found: Window) -> str:
+    """The most frequent reason among the window's rollouts."""
+    if not found.consumed:
+        return "no record tells a consumption: log `version_consumed` (and `consumed_at`)"
+    reasons = found.used.gaps.get(level)
+    return max(sorted(reasons), key=reasons.__getitem__) if reasons else _HINTS[level]
+
+
+STALENESS_VERSIONS = Signal(
+    name="staleness_versions",
+    title="Policy staleness",
+    unit="versions",
+    actor="queue",
+    help="Policy versions between generation and consumption of a trained rollout: of its oldest token (trajectory), "
+    "its mean token, the state of its environment; mean, p95 and maximum over the last 10 consumed versions. From a "
+    "trainer's log: mean of the last 10 steps' means, maximum of their maxima.",
+    inputs=("staleness_versions_mean", "staleness_versions_max", "trainer_step_seconds"),
+    cadence="step",
+    compute=either(_staleness_versions_recorded, _staleness_versions_logged),
+    hint=_STALENESS_VERSIONS_HINT,
+    records=True,
+)
+
+
+# ---- staleness_part_versions
+
+# Where trajectory staleness came about: while a rollout was generated, waited for its group, stood in the queue.
+
+PARTS = ("in_flight", "in_group", "in_queue")
+
+
+def _staleness_part_versions(_: View, found: Window) -> Answer:
+    part = found.used
+    if not part.parted:
+        return Unknown(
+            "the parts of staleness are not told: log `version_finish` (or `token_versions`) of a group's members, "
+            "`version_consumed`, and `group_complete_at` where versions are published meanwhile"
+        )
+    return [Value(total / part.parted, (("part", name),)) for name, total in zip(PARTS, part.parts, strict=True)]
+
+
+STALENESS_PART_VERSIONS = Signal(
+    name="staleness_part_versions",
+    title="Staleness by part",
+    unit="versions",
+    actor="queue",
+    help="Mean trajectory staleness by where it arises: in flight, waiting for the group, in the queue. The parts add "
+    "up to the mean of the rollouts whose parts are known; last 10 consumed versions. Needs rollout records.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_staleness_part_versions),
+    hint=NO_RECORDS,
+    records=True,
+)
+
+
+# ---- staleness_estimated_versions
+
+# What staleness must come to, by how long things take: beside what is observed, a check on both.
+#
+# (mean time of a group from dispatch to completion + waiting samples / departures per second) x publications per
+# second. Departures are trained and dropped.
+
+_AFTER_COMPLETION = ("trained", "truncated_drop", "surplus", "stale", "zero_advantage")
+_NO_QUEUE = "how many wait for the trainer is not told: push records as rollouts end, or log the queue's depth"
+_ABOUT = "estimate, +-1 version"
+
+
+def _staleness_estimated_versions(view: View, found: Window) -> Answer:
+    if view.mode not in ("async", "async_colocated", ""):
+        return view.not_in_mode("only asynchronous runs train on what waited") if view.mode else NotApplicable("")
+    seconds = found.end - found.start
+    if found.sampled or not found.consumed or not 0 < seconds < math.inf:
+        return Unknown("needs a full window of 10 consumed versions: log `version_consumed` and `consumed_at`")
+    flight, published = _in_flight(found), _published(view.rollouts, found)
+    if flight is None or published is None:
+        return Unknown("log `dispatched_at` and `finished_at` of rollouts, and the versions that are published")
+    waits = _waiting(view, found)
+    departed = sum(found.exits[name] for name in _AFTER_COMPLETION) / seconds
+    if waits is None or not departed:
+        return Unknown(_NO_QUEUE)
+    return [Value((flight + waits / departed) * published, (), _ABOUT)]
+
+
+def _waiting(view: View, found: Window) -> float | None:
+    """Samples in the queue: records that wait, else as reported; none only where records tell both end and use."""
+    queued = sum(one.state == "queued" for one in view.rollouts.in_flight(view.now))
+    reported = waiting(view, last_sum)
+    if queued or reported is not None:
+        return queued or reported
+    return 0.0 if found.used.values.get("age") else None
+
+
+def _in_flight(found: Window) -> float | None:
+    """Mean seconds from dispatch to completion: of groups, the longest of their members; else of rollouts."""
+    groups = [one.seconds for one in found.groups if one.seconds is not None and one.completed is not None]
+    values = groups or found.ended_values("seconds")
+    return mean(values) if values else None
+
+
+def _published(book: RolloutBook, found: Window) -> float | None:
+    """Versions per second: as they were published, else as they were consumed."""
+    told = book.clock.per_second(found.start, found.end)
+    if told is not None:
+        return told
+    (_, first), (_, last) = found.versions[0], found.versions[-1]
+    seconds = found.end - found.first_end
+    return (last - first) / seconds if seconds > 0 else None
+
+
+STALENESS_ESTIMATED_VERSIONS = Signal(
+    name="staleness_estimated_versions",
+    title="Estimated staleness",
+    unit="versions",
+    actor="queue",
+    help="Staleness estimated from the duration of groups, the waiting samples and the rate of published versions "
+    "(asynchronous runs, error about 1 version); last 10 consumed versions. Needs rollout records.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_staleness_estimated_versions),
+    hint=NO_RECORDS,
+    records=True,
+)
+
+
+# ---- staleness_bound_ratio
+
+# Staleness against the run's own bound: 1 is the bound, above it the bound does not hold.
+
+_STALENESS_BOUND_RATIO_HINT = (
+    "needs the largest staleness per step and the run's bound: state it as the fact max_staleness_versions "
+    "where the framework's config does not give it"
+)
+
+
+def _staleness_bound_ratio(view: View) -> Answer:
+    if view.synchronous:
+        return view.not_in_mode("synchronous run: samples are trained on by the policy that made them")
+    bound = view.fact("max_staleness_versions")
+    if bound is None or bound <= 0:
+        return Unknown(_STALENESS_BOUND_RATIO_HINT)
+    rows = window(view, "staleness_versions_max")
+    missing = too_few(rows, _STALENESS_BOUND_RATIO_HINT)
+    return missing or [Value(max(row.values[("staleness_versions_max", ())] for row in rows) / bound)]
+
+
+STALENESS_BOUND_RATIO = Signal(
+    name="staleness_bound_ratio",
+    title="Staleness over its bound",
+    unit="ratio",
+    actor="queue",
+    help="Largest staleness of the last 10 steps / the run's configured bound; above 1 the bound is not enforced.",
+    inputs=("staleness_versions_max",),
+    cadence="step",
+    compute=_staleness_bound_ratio,
+    hint=_STALENESS_BOUND_RATIO_HINT,
+    critical=1.001,  # at the bound a bounded queue simply is; only beyond it something is wrong
+)
+
+
+# ---- generator_staleness_versions
+
+# How many policy versions the engines serve behind the trainer: what a rollout that begins now starts with.
+
+_GENERATOR_STALENESS_VERSIONS_HINT = (
+    "no engine tells the version of its weights "
+    "(vLLM's /weight_info with VLLM_SERVER_DEV_MODE=1, SGLang's /model_info, once a version is set)"
+)
+# The trainer's row of a step is written after its weights went out: an engine may be this far ahead of the log.
+_AHEAD = 1.0
+
+
+def _generator_staleness_versions(view: View) -> Answer:
+    served = [gauge.last for gauge in view.fresh("generator_policy_version")]
+    if not served:
+        return Unknown(_GENERATOR_STALENESS_VERSIONS_HINT)
+    rows = view.steps.rows(("policy_version", ()), count=1, until=view.now)
+    if not rows:
+        return Unknown("the trainer reports no policy version to compare the engines' with")
+    newest = rows[-1].values[("policy_version", ())]
+    if max(served) > newest + _AHEAD:
+        return Unknown("the engines' versions are ahead of the trainer's: they do not count the same")
+    newest = max(newest, *served)
+    behind = [newest - version for version in served]
+    return [Value(fmean(behind), (("stat", "mean"),)), Value(max(behind), (("stat", "max"),))]
+
+
+GENERATOR_STALENESS_VERSIONS = Signal(
+    name="generator_staleness_versions",
+    title="Engine staleness",
+    unit="versions",
+    actor="generator",
+    help="Newest policy version - version that an engine serves: mean and worst engine. Unknown if the two count "
+    "differently.",
+    inputs=("generator_policy_version",),
+    cadence="tick",
+    compute=_generator_staleness_versions,
+    hint=_GENERATOR_STALENESS_VERSIONS_HINT,
+)
+
+
+# ---- sample_age_seconds
+
+# How old samples are: the oldest that waits for the trainer now, and how old they were when it took them.
+
+_OLDEST, _P95 = (("stat", "oldest"),), (("stat", "p95"),)
+_WAITING = ("waiting_group", "queued")
+
+
+def _sample_age_seconds(view: View) -> Answer:
+    book = view.rollouts
+    if not book.met:
+        return Unknown(NO_RECORDS)
+    if not book.consumption_told:
+        return Unknown("no record tells when a rollout was used: log `consumed_at` (and `version_consumed`)")
+    waiting = [one.waits_since for one in book.in_flight(view.now) if one.state in _WAITING]
+    ages = [max(0.0, view.now - since) for since in waiting if since is not None]
+    found, gap = recorded_window(view), "no rollout waits for the trainer now, as far as records tell"
+    used = found.used.values.get("age") if not found.why else None
+    why = found.why or "no record tells both its end and its use: log `finished_at` (or `scored_at`) and `consumed_at`"
+    return [
+        Value(max(ages, default=math.nan), _OLDEST, "" if ages else gap),
+        Value(quantile(used, 0.95) if used else math.nan, _P95, "" if used else why),
+    ]
+
+
+SAMPLE_AGE_SECONDS = Signal(
+    name="sample_age_seconds",
+    title="Sample age",
+    unit="seconds",
+    actor="queue",
+    help="Time since the end of generation: of the oldest finished rollout that waits for its group or the trainer "
+    "now, and p95 over rollouts when they were consumed (last 10 versions). Needs rollout records.",
+    inputs=(),
+    cadence="tick",
+    compute=_sample_age_seconds,
+    hint=NO_RECORDS,
+    records=True,
+)
+
+
+# ---- mixed_version_ratio
+
+# The share of rollouts that more than one policy version made.
+
+
+def _mixed_version_ratio(_: View, found: Window) -> Answer:
+    part = found.made
+    if not part.told:
+        return Unknown(
+            "no record of the window tells who made it: log `token_versions`, or `version_start` and `version_finish`"
+        )
+    return [Value(part.mixed / part.told)]
+
+
+MIXED_VERSION_RATIO = Signal(
+    name="mixed_version_ratio",
+    title="Mixed versions",
+    unit="ratio",
+    actor="generator",
+    help="Share of rollouts generated by more than one policy version, of those consumed at the last 10 versions. "
+    "Needs rollout records.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_mixed_version_ratio),
+    hint=NO_RECORDS,
+    records=True,
+)
+
+
+# ---- old_state_turn_ratio
+
+# The share of turns that were played on an environment which an older policy had changed.
+
+_OLD_STATE_TURN_RATIO_BOUND = "upper bound: every tool call counts as a change, for nobody tells which were (`mutated`)"
+
+
+def _old_state_turn_ratio(view: View, found: Window) -> Answer:
+    turns, bound = found.made.turns, found.made.bound
+    if turns:
+        old = sum(count for age, count in turns.items() if age > 0)
+        return [Value(old / sum(turns.values()), (), _OLD_STATE_TURN_RATIO_BOUND if bound else "")]
+    if view.fact("has_sandbox") == 0:
+        return NotApplicable("the task has no environment that keeps a state")
+    return Unknown(f"no record of the window tells its turns: {HINT}")
+
+
+OLD_STATE_TURN_RATIO = Signal(
+    name="old_state_turn_ratio",
+    title="Turns on old state",
+    unit="ratio",
+    actor="sandbox",
+    help="Share of turns on an environment state that an older policy produced, of rollouts consumed at the last 10 "
+    "versions. An upper bound if records do not mark the turns that change the state.",
+    inputs=(),
+    cadence="step",
+    compute=recorded(_old_state_turn_ratio),
+    hint=NO_RECORDS,
+    records=True,
+)
+
+
+# ---- discarded_rollout_ratio
+
+# The share of rollouts that were paid for and not trained on.
+
+_DISCARDED_ROLLOUT_RATIO_HINT = (
+    "this trainer reports neither the trainable share of its rollouts nor how many it dropped"
+)
+_TRAINED_ONLY = "records are of trained batches only: what was discarded is not in them; log `exit` of every rollout"
+
+
+def _discarded_rollout_ratio_logged(view: View) -> Answer:
+    share = window(view, "trainable_ratio")
+    if share:
+        return too_few(share, _DISCARDED_ROLLOUT_RATIO_HINT) or [
+            Value(1.0 - step_windows_mean(share, "trainable_ratio"))
+        ]
+    rows = window(view, "stale_dropped_rollouts", "trainer_samples")
+    missing = too_few(rows, _DISCARDED_ROLLOUT_RATIO_HINT)
+    if missing is not None:
+        return missing
+    dropped, trained = total(rows, "stale_dropped_rollouts"), total(rows, "trainer_samples")
+    return [Value(dropped / (dropped + trained) if dropped + trained > 0 else 0.0)]
+
+
+def _discarded_rollout_ratio_recorded(_: View, found: Window) -> Answer:
+    """Of the rollouts that left, those not trained. A source of trained batches alone reports none of them."""
+    left = sum(found.exits.values())
+    if not left or not found.failures_told:
+        return no_exits(found) if not left else Unknown(_TRAINED_ONLY)
+    return [Value(1.0 - found.exits["trained"] / left)]
+
+
+DISCARDED_ROLLOUT_RATIO = Signal(
+    name="discarded_rollout_ratio",
+    title="Discarded rollouts",
+    unit="ratio",
+    actor="queue",
+    help="Share of rollouts not trained on. From records: all exits except trained, since the last 10 consumed "
+    "versions began. From a trainer's log: errors, cancelled, filtered and stale, as far as reported, last 10 steps.",
+    inputs=("trainable_ratio", "stale_dropped_rollouts", "trainer_samples"),
+    cadence="step",
+    compute=either(_discarded_rollout_ratio_recorded, _discarded_rollout_ratio_logged),
+    hint=_DISCARDED_ROLLOUT_RATIO_HINT,
+    # 60 % is a published run that made people look; half thrown away doubles the price of every token kept.
+    watch=0.30,
+    critical=0.50,
+    records=True,
+)
+
+
+SIGNALS: tuple[Signal | Counter, ...] = (
+    STALENESS_VERSIONS,
+    STALENESS_PART_VERSIONS,
+    STALENESS_ESTIMATED_VERSIONS,
+    STALENESS_BOUND_RATIO,
+    GENERATOR_STALENESS_VERSIONS,
+    SAMPLE_AGE_SECONDS,
+    MIXED_VERSION_RATIO,
+    OLD_STATE_TURN_RATIO,
+    DISCARDED_ROLLOUT_RATIO,
+)

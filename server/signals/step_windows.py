@@ -1,0 +1,123 @@
+"""What step signals share: windows over the last steps, means and ratios of sums."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from statistics import median
+
+from collectors.model import Labels
+from server.signals.model import STEP_MINIMUM, STEP_WINDOW, Answer, Unknown, Value, View
+from server.signals.window import Step, StepBook, StepKey
+
+# A step takes minutes to hours: its numbers stand until the open step is clearly longer than its elders
+# (DESIGN section 5: 6 x median, at least 30 min).
+STEP_STALE_SECONDS, STEP_STALE_FACTOR = 1800.0, 6.0
+
+
+def stale_seconds(steps: Iterable[float]) -> float:
+    """How old a step signal's answer may be, from what steps take (seconds)."""
+    known = list(steps)
+    return max(STEP_STALE_SECONDS, STEP_STALE_FACTOR * median(known)) if known else STEP_STALE_SECONDS
+
+
+def row_limit(steps: StepBook) -> float:
+    """How old the newest row of the trainer may be, seconds: 6 x what a row usually takes, at least 30 min.
+
+    A row may stand for several steps (TRL's logging_steps): what counts is how often rows come, and where the first
+    ones are too few to tell, what their steps took.
+    """
+    return steps.once("row_limit", _row_limit)
+
+
+def _row_limit(steps: StepBook) -> float:
+    rows = steps.last(STEP_WINDOW + 1)
+    gaps = [max(_took(row, row.number - before.number), row.ts - before.ts) for before, row in pairwise(rows)]
+    # A first row alone may stand for all steps up to it; ten is what loggers that skip usually skip.
+    return stale_seconds(gaps or [_took(row, min(row.number, STEP_WINDOW)) for row in rows])
+
+
+def _took(row: Step, steps: int) -> float:
+    return (row.get("trainer_step_seconds") or 0.0) * max(1, steps)
+
+
+SYNC_HAS_NO_WAIT = (
+    "synchronous run: the trainer and the generator take turns, so nobody waits for a queue; "
+    "see the generation share of the step instead"
+)
+SYNC_HAS_NO_QUEUE = "synchronous run: rollouts go straight into the step, there is no queue between the actors"
+
+
+def window(view: View, *metrics: str | StepKey) -> list[Step]:
+    """The last 10 steps holding all the metrics, not later than the view's instant."""
+    return view.steps.rows(*_keys(metrics), count=STEP_WINDOW, until=view.now)
+
+
+@lru_cache(maxsize=1024)
+def _keys(metrics: tuple[str | StepKey, ...]) -> tuple[StepKey, ...]:
+    return tuple((metric, ()) if isinstance(metric, str) else metric for metric in metrics)
+
+
+def too_few(rows: Sequence[Step], what: str) -> Unknown | None:
+    """Unknown when the window cannot judge yet, with the words for it."""
+    if not rows:
+        return Unknown(what)
+    if len(rows) < STEP_MINIMUM:
+        return Unknown(f"{len(rows)} of the {STEP_MINIMUM} steps needed so far; it fills by itself")
+    return None
+
+
+def total(rows: Sequence[Step], metric: str, labels: Labels = ()) -> float:
+    """Sum over the steps that have the metric; steps without it add nothing."""
+    key = (metric, labels)
+    return sum([step.values.get(key, 0.0) for step in rows])
+
+
+def mean(rows: Sequence[Step], metric: str, labels: Labels = ()) -> float:
+    """Mean over steps: every step counts once."""
+    return total(rows, metric, labels) / len(rows)
+
+
+def stats(hint: str, *parts: tuple[str, str, Callable[[Sequence[float]], float]]) -> Callable[[View], Answer]:
+    """A compute function for ``{stat=...}`` signals.
+
+    Args:
+        parts: (stat, metric, how to fold the window's values). The first must be there for any answer.
+    """
+
+    def compute(view: View) -> Answer:
+        first = window(view, parts[0][1])
+        missing = too_few(first, hint)
+        if missing is not None:
+            return missing
+        values = []
+        for stat, metric, fold in parts:
+            rows = window(view, metric)
+            if len(rows) >= STEP_MINIMUM:
+                values.append(Value(fold([step.values[(metric, ())] for step in rows]), (("stat", stat),)))
+        return values
+
+    return compute
+
+
+def average(values: Sequence[float]) -> float:
+    """Plain mean; the window makes sure there is something to divide."""
+    return sum(values) / len(values)
+
+
+def single(metric: str, hint: str, labels: Labels = ()) -> Callable[[View], Answer]:
+    """A compute function: the window's mean of one metric."""
+
+    def compute(view: View) -> Answer:
+        rows = window(view, metric)
+        return too_few(rows, hint) or [Value(mean(rows, metric), labels)]
+
+    return compute
+
+
+def not_in_sync(why: str, compute: Callable[[View], Answer]) -> Callable[[View], Answer]:
+    """Not applicable in synchronous modes, otherwise `compute`."""
+
+    def guarded(view: View) -> Answer:
+        return view.not_in_mode(why) if view.synchronous else compute(view)
+
+    return guarded

@@ -1,0 +1,299 @@
+"""Time and throughput of the trainer's steps."""
+
+from collections.abc import Sequence
+
+from server.signals.model import Answer, Counter, NotApplicable, Signal, Unknown, Value, View
+from server.signals.step_windows import SYNC_HAS_NO_WAIT, mean, not_in_sync, row_limit, single, too_few, total, window
+from server.signals.window import Step
+
+# ---- trainer_step_seconds
+
+# How long a trainer step takes, mean over the last 10 steps.
+
+_TRAINER_STEP_SECONDS_HINT = (
+    "no step time yet: the trainer must log one (prime-rl `time/step`, TRL `step_time` or `perf/step_s`)"
+)
+
+TRAINER_STEP_SECONDS = Signal(
+    name="trainer_step_seconds",
+    title="Trainer step",
+    unit="seconds",
+    actor="trainer",
+    help="Wall time of a trainer step, mean over the last 10 steps.",
+    inputs=("trainer_step_seconds",),
+    cadence="step",
+    compute=single("trainer_step_seconds", _TRAINER_STEP_SECONDS_HINT),
+    hint=_TRAINER_STEP_SECONDS_HINT,
+)
+
+
+# ---- trainer_phase_seconds
+
+# Where a step goes: step = wait + compute + overhead (DESIGN section 4), each a mean over the last 10 steps.
+#
+# Overhead is weight sync, checkpoint and what the trainer names otherwise. In synchronous modes the phase
+# `generation` takes the place of `wait`. A phase the trainer does not report is left out, never zero.
+
+_TRAINER_PHASE_SECONDS_HINT = (
+    "no phases yet: the trainer must log the step time and at least one phase of it (wait, compute, weight sync)"
+)
+_OVERHEADS = ("trainer_weight_sync_seconds", "trainer_checkpoint_seconds", "trainer_other_seconds")
+
+
+def _phase(rows: Sequence[Step], phase: str, metric: str) -> list[Value]:
+    """Mean over the steps that report it: a step without is not a step with zero."""
+    known = [step for step in rows if (metric, ()) in step.values]
+    return [Value(mean(known, metric), (("phase", phase),))] if known else []
+
+
+def _overhead(rows: Sequence[Step]) -> list[Value]:
+    """Per step of the window: a step without a checkpoint or a weight sync did not spend any time on it."""
+    known = [metric for metric in _OVERHEADS if any((metric, ()) in step.values for step in rows)]
+    return [Value(sum(mean(rows, metric) for metric in known), (("phase", "overhead"),))] if known else []
+
+
+def _trainer_phase_seconds(view: View) -> Answer:
+    rows = window(view, "trainer_step_seconds")
+    missing = too_few(rows, _TRAINER_PHASE_SECONDS_HINT)
+    if missing is not None:
+        return missing
+    wait = ("generation", "generation_seconds") if view.synchronous else ("wait", "trainer_wait_seconds")
+    values = _phase(rows, *wait) + _overhead(rows)
+    return _with_compute(rows, values)
+
+
+def _with_compute(rows: Sequence[Step], values: list[Value]) -> Answer:
+    reported = _phase(rows, "compute", "trainer_compute_seconds")
+    if reported or not values:
+        return values + reported or Unknown(_TRAINER_PHASE_SECONDS_HINT)
+    # Only when something else is known is the rest of the step its computation.
+    rest = mean(rows, "trainer_step_seconds") - sum(value.value for value in values)
+    return [*values, Value(max(0.0, rest), (("phase", "compute"),))]
+
+
+TRAINER_PHASE_SECONDS = Signal(
+    name="trainer_phase_seconds",
+    title="Where each step goes",
+    unit="seconds",
+    actor="trainer",
+    help="Mean seconds per step by phase: wait (generation in synchronous runs), compute, overhead.",
+    inputs=("trainer_step_seconds", "trainer_wait_seconds", "trainer_compute_seconds", *_OVERHEADS),
+    cadence="step",
+    compute=_trainer_phase_seconds,
+    hint=_TRAINER_PHASE_SECONDS_HINT,
+)
+
+
+# ---- trainer_wait_ratio
+
+# The share of its step that the trainer spends waiting for rollouts: a ratio of sums over the last 10 steps.
+
+_TRAINER_WAIT_RATIO_HINT = (
+    "this trainer reports no wait time: it must log one beside the step time "
+    "(prime-rl `time/wait_for_batch`, TRL async `perf/rollout_wait_s`)"
+)
+
+
+def _trainer_wait_ratio(view: View) -> Answer:
+    rows = window(view, "trainer_wait_seconds", "trainer_step_seconds")
+    missing = too_few(rows, _TRAINER_WAIT_RATIO_HINT)
+    if missing is not None:
+        return missing
+    step = total(rows, "trainer_step_seconds")
+    return [Value(total(rows, "trainer_wait_seconds") / step)] if step > 0 else [Value(0.0)]
+
+
+TRAINER_WAIT_RATIO = Signal(
+    name="trainer_wait_ratio",
+    title="Trainer wait",
+    unit="ratio",
+    actor="trainer",
+    help="Share of the step in which the trainer waits for rollouts: sum of wait / sum of step over the last 10 steps.",
+    inputs=("trainer_wait_seconds", "trainer_step_seconds"),
+    cadence="step",
+    compute=not_in_sync(SYNC_HAS_NO_WAIT, _trainer_wait_ratio),
+    hint=_TRAINER_WAIT_RATIO_HINT,
+    # 15 %: what batch noise alone costs a balanced run; 40 %: more than the published 30 % that made people look.
+    watch=0.15,
+    critical=0.40,
+)
+
+
+# ---- trainer_wait_seconds_total
+
+# Seconds the trainer waited for rollouts, each step counted once.
+
+TRAINER_WAIT_SECONDS_TOTAL = Counter(
+    name="trainer_wait_seconds_total",
+    title="Trainer wait",
+    unit="seconds",
+    actor="trainer",
+    help="Seconds the trainer waited for rollouts, each step counted once.",
+    metric="trainer_wait_seconds",
+    of="step",
+    by=(),
+)
+
+
+# ---- trainer_busy_seconds_total
+
+# Seconds of forward and backward computation, each step counted once.
+
+TRAINER_BUSY_SECONDS_TOTAL = Counter(
+    name="trainer_busy_seconds_total",
+    title="Trainer busy",
+    unit="seconds",
+    actor="trainer",
+    help="Seconds of forward and backward computation, each step counted once.",
+    metric="trainer_compute_seconds",
+    of="step",
+    by=(),
+)
+
+
+# ---- trainer_overhead_seconds
+
+# What a step spends beside waiting and computing, by what on: mean seconds per step over the last 10 steps.
+
+_TRAINER_OVERHEAD_SECONDS_HINT = (
+    "no overhead by cause: the trainer must log the step time and its weight sync, checkpoint or evaluation"
+)
+PHASES = {
+    "weight_sync": "trainer_weight_sync_seconds",
+    "checkpoint": "trainer_checkpoint_seconds",
+    "eval": "trainer_eval_seconds",
+    "other": "trainer_other_seconds",
+}
+
+
+def _trainer_overhead_seconds(view: View) -> Answer:
+    rows = window(view, "trainer_step_seconds")
+    known = {phase: metric for phase, metric in PHASES.items() if any((metric, ()) in row.values for row in rows)}
+    missing = too_few(rows if known else [], _TRAINER_OVERHEAD_SECONDS_HINT)
+    if missing is not None:
+        return missing
+    # A step without a checkpoint spent none of its time on one: the mean is over all steps of the window.
+    seconds = {phase: mean(rows, metric) for phase, metric in known.items()}
+    if "eval" in seconds and "other" in seconds:
+        # An evaluation inside the step is part of what is left over of it.
+        seconds["other"] = max(0.0, seconds["other"] - seconds["eval"])
+    return [Value(value, (("phase", phase),)) for phase, value in seconds.items()]
+
+
+TRAINER_OVERHEAD_SECONDS = Signal(
+    name="trainer_overhead_seconds",
+    title="Overhead by cause",
+    unit="seconds",
+    actor="trainer",
+    help="Mean seconds per step by cause: weight_sync, checkpoint, eval, other (the rest of the step), last 10 steps.",
+    inputs=("trainer_step_seconds", *PHASES.values()),
+    cadence="step",
+    compute=_trainer_overhead_seconds,
+    hint=_TRAINER_OVERHEAD_SECONDS_HINT,
+)
+
+
+# ---- trainer_stall_ratio
+
+# Has the trainer stopped? The age of its newest step against what its rows usually take.
+
+_TRAINER_STALL_RATIO_HINT = "no trainer step so far: add the run's directory as a target"
+OVER = {
+    "finished": "the run is finished",
+    "crashed": "the run has crashed",
+    "paused": "the run is paused",
+}
+
+
+def _trainer_stall_ratio(view: View) -> Answer:
+    if view.lifecycle in OVER:
+        return NotApplicable(OVER[view.lifecycle])
+    newest = view.steps.newest_of_all()
+    if newest is None:
+        return Unknown(_TRAINER_STALL_RATIO_HINT)
+    # Nobody stalls whom we do not see: that is another alert.
+    trainers = [target for target in view.targets if target.actor == "trainer" and target.last_ok_ts is not None]
+    if trainers and not any(target.answers(view.now) for target in trainers):
+        return Unknown("the trainer's target does not answer: whether it makes steps is not known")
+    # From whichever came last: its own time, when we met it (its clock may be behind), or the run's new beginning.
+    since = max(newest.ts, view.step_met or newest.ts, view.running_since or newest.ts)
+    return [Value(max(0.0, view.now - since) / row_limit(view.steps))]
+
+
+TRAINER_STALL_RATIO = Signal(
+    name="trainer_stall_ratio",
+    title="Stall",
+    unit="ratio",
+    actor="trainer",
+    help="Seconds since the newest trainer step / max(6 x the usual step, 30 min); 1 or more is stalled.",
+    inputs=("trainer_step_seconds",),
+    cadence="tick",
+    compute=_trainer_stall_ratio,
+    hint=_TRAINER_STALL_RATIO_HINT,
+    watch=0.5,
+    critical=1.0,
+)
+
+
+# ---- trainer_mfu_ratio
+
+# Model FLOPs utilisation as the trainer reports it, by its own basis.
+#
+# `busy` counts the forward and backward seconds only (prime-rl), `wall` the whole step: the two must never be mixed.
+
+_TRAINER_MFU_RATIO_HINT = "this trainer reports no MFU (prime-rl `perf/mfu`, TRL async `perf/mfu_wall_clock`)"
+
+
+def _trainer_mfu_ratio(view: View) -> Answer:
+    values, missing = [], None
+    for basis in ("wall", "busy"):
+        labels = (("basis", basis),)
+        rows = window(view, ("trainer_mfu_ratio", labels))
+        lacking = too_few(rows, _TRAINER_MFU_RATIO_HINT)
+        if lacking is None:
+            values.append(Value(mean(rows, "trainer_mfu_ratio", labels), labels))
+        elif rows or missing is None:
+            missing = lacking
+    return values or missing or []
+
+
+TRAINER_MFU_RATIO = Signal(
+    name="trainer_mfu_ratio",
+    title="MFU",
+    unit="ratio",
+    actor="trainer",
+    help="Model FLOPs utilisation, mean over the last 10 steps; basis wall or busy, as reported.",
+    inputs=("trainer_mfu_ratio",),
+    cadence="step",
+    compute=_trainer_mfu_ratio,
+    hint=_TRAINER_MFU_RATIO_HINT,
+)
+
+
+# ---- trained_tokens_total
+
+# Tokens trained on, each step counted once.
+
+TRAINED_TOKENS_TOTAL = Counter(
+    name="trained_tokens_total",
+    title="Trained tokens",
+    unit="tokens",
+    actor="trainer",
+    help="Tokens trained on, each step counted once.",
+    metric="trained_tokens",
+    of="step",
+    by=(),
+)
+
+
+SIGNALS: tuple[Signal | Counter, ...] = (
+    TRAINER_STEP_SECONDS,
+    TRAINER_PHASE_SECONDS,
+    TRAINER_WAIT_RATIO,
+    TRAINER_WAIT_SECONDS_TOTAL,
+    TRAINER_BUSY_SECONDS_TOTAL,
+    TRAINER_OVERHEAD_SECONDS,
+    TRAINER_STALL_RATIO,
+    TRAINER_MFU_RATIO,
+    TRAINED_TOKENS_TOTAL,
+)

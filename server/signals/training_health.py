@@ -1,0 +1,314 @@
+"""Whether training is numerically healthy: gradients, entropy, clipping, reward."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from server.rollouts.spread import deviation
+from server.rollouts.window import Window
+from server.signals.model import STEP_WINDOW, Answer, Counter, Signal, Unknown, Value, View, fold
+from server.signals.recorded import either, spread
+from server.signals.step_windows import average, single, stats, too_few, total, window
+from server.signals.trend import trend
+from server.signals.window import KEPT_STEPS, Step
+
+# ---- clip_ratio
+
+# The share of tokens that the update leaves out as too far from the policy that made them.
+
+_CLIP_RATIO_HINT = "this trainer reports no clipped share (verl `actor/pg_clipfrac`, TRL `clip_ratio/region_mean`)"
+
+CLIP_RATIO = Signal(
+    name="clip_ratio",
+    title="Clipped tokens",
+    unit="ratio",
+    actor="trainer",
+    help="Share of tokens whose importance ratio was clipped or masked, mean over the last 10 steps.",
+    inputs=("clip_ratio",),
+    cadence="step",
+    compute=single("clip_ratio", _CLIP_RATIO_HINT),
+    hint=_CLIP_RATIO_HINT,
+)
+
+
+# ---- entropy
+
+# Entropy of the policy, as the trainer computes it.
+
+_ENTROPY_HINT = "this trainer reports no entropy (TRL `entropy`, prime-rl `entropy/all/mean`)"
+
+ENTROPY = Signal(
+    name="entropy",
+    title="Entropy",
+    unit="nats",
+    actor="trainer",
+    help="Policy entropy in nats per token, mean over the last 10 steps.",
+    inputs=("entropy_mean",),
+    cadence="step",
+    compute=single("entropy_mean", _ENTROPY_HINT),
+    hint=_ENTROPY_HINT,
+)
+
+
+# ---- gradient_norm
+
+# How large the update's gradient was before clipping: its jumps come before the reward's fall.
+
+_GRADIENT_NORM_HINT = "this trainer reports no gradient norm (TRL `grad_norm`, verl `actor/grad_norm`)"
+
+GRADIENT_NORM = Signal(
+    name="gradient_norm",
+    title="Gradient norm",
+    unit="",
+    actor="trainer",
+    help="Norm of the gradient before clipping, mean over the last 10 steps, without steps whose norm is not finite.",
+    inputs=("gradient_norm",),
+    cadence="step",
+    compute=single("gradient_norm", _GRADIENT_NORM_HINT),
+    hint=_GRADIENT_NORM_HINT,
+)
+
+
+# ---- gradient_nonfinite_steps
+
+# How many of the last 10 steps had a gradient that is no number.
+
+_GRADIENT_NONFINITE_STEPS_HINT = "this trainer reports no gradient norm"
+
+
+def _gradient_nonfinite_steps(view: View) -> Answer:
+    rows = window(view, "gradient_nonfinite")
+    broken = total(rows, "gradient_nonfinite")
+    # One is evidence enough; that there is none takes the usual three steps.
+    return [Value(broken)] if broken else too_few(rows, _GRADIENT_NONFINITE_STEPS_HINT) or [Value(0.0)]
+
+
+GRADIENT_NONFINITE_STEPS = Signal(
+    name="gradient_nonfinite_steps",
+    title="Non-finite gradients",
+    unit="steps",
+    actor="trainer",
+    help="Steps of the last 10 whose gradient norm was NaN or infinite.",
+    inputs=("gradient_nonfinite",),
+    cadence="step",
+    compute=_gradient_nonfinite_steps,
+    hint=_GRADIENT_NONFINITE_STEPS_HINT,
+    critical=1.0,
+)
+
+
+# ---- learning_rate
+
+# The learning rate. A setting, not a measurement: the newest step's word counts, and a mean would lag its warm-up.
+
+_LEARNING_RATE_HINT = "this trainer reports no learning rate (TRL `learning_rate`, verl `actor/lr`)"
+
+
+def _learning_rate(view: View) -> Answer:
+    rows = view.steps.rows(("learning_rate", ()), count=1, until=view.now)
+    return [Value(rows[-1].values[("learning_rate", ())])] if rows else Unknown(_LEARNING_RATE_HINT)
+
+
+LEARNING_RATE = Signal(
+    name="learning_rate",
+    title="Learning rate",
+    unit="",
+    actor="trainer",
+    help="Learning rate of the newest step that reports it.",
+    inputs=("learning_rate",),
+    cadence="step",
+    compute=_learning_rate,
+    hint=_LEARNING_RATE_HINT,
+)
+
+
+# ---- mismatch_kl
+
+# How far the trainer's probabilities are from the generator's for the same tokens.
+
+_MISMATCH_KL_HINT = "this trainer reports no mismatch KL (prime-rl `mismatch_kl/all/mean`)"
+
+MISMATCH_KL = Signal(
+    name="mismatch_kl",
+    title="Mismatch KL",
+    unit="nats",
+    actor="trainer",
+    help="KL between generator and trainer on the trained tokens, mean over the last 10 steps.",
+    inputs=("mismatch_kl_mean",),
+    cadence="step",
+    compute=single("mismatch_kl_mean", _MISMATCH_KL_HINT),
+    hint=_MISMATCH_KL_HINT,
+)
+
+
+# ---- reward
+
+# Reward of the trained rollouts: of each from records, else as a trainer logs it per step.
+
+_REWARD_HINT = (
+    "this trainer reports no reward: log its mean per step (TRL `reward`, prime-rl `train/agg/all/<agent>/reward/mean`)"
+)
+
+
+def _recorded(_: View, found: Window) -> Answer:
+    rewards = found.made.values.get("reward")
+    if not rewards:
+        return Unknown("no record of the window tells it: log `reward`")
+    return [*spread(rewards, "mean"), Value(deviation(rewards), (("stat", "std"),))]
+
+
+REWARD = Signal(
+    name="reward",
+    title="Reward",
+    unit="reward",
+    actor="trainer",
+    help="Reward of the trained rollouts of the last 10 consumed versions, mean and standard deviation. From a "
+    "trainer's log: means of the last 10 steps.",
+    inputs=("reward_mean", "reward_std"),
+    cadence="step",
+    compute=either(_recorded, stats(_REWARD_HINT, ("mean", "reward_mean", average), ("std", "reward_std", average))),
+    hint=_REWARD_HINT,
+    records=True,
+)
+
+
+# ---- reward_plateau_steps
+
+# For how many steps the mean reward has not risen: flat reward at full cost.
+#
+# The rise is the Theil-Sen slope over a window times the window's length. A window is flat when even the upper end of
+# the rise's 95 % interval is below a tenth of the spread of rewards, and no longer window rises as fast as this one
+# may: a short or noisy window proves nothing, and is not flat.
+
+_REWARD_PLATEAU_STEPS_HINT = (
+    "this trainer reports no reward: log its mean per step (TRL `reward`, verl `critic/score/mean`)"
+)
+_REWARD, _SPREAD = ("reward_mean", ()), ("reward_std", ())
+# A rise of a tenth of what rollouts differ by is the least that is worth a window's compute.
+TOLERATED = 0.1
+# Windows that are tried, in blocks: the longest that is flat counts. Thirty steps are the least that say anything.
+WINDOWS = (30, 40, 60)
+# As many blocks are kept. Then two become one: memory stays of constant size, and windows grow with the run.
+MOST_BLOCKS = 60
+
+
+@dataclass(slots=True)
+class _Block:
+    """Some steps in a row: first and last step, sum of their mean rewards, number of steps."""
+
+    first: int
+    last: int
+    total: float
+    count: int
+
+
+@dataclass(slots=True)
+class _History:
+    """Mean rewards of a run by blocks of ``size`` steps; the last block may be open. ``flat``: the answer so far."""
+
+    size: int = 1
+    blocks: list[_Block] = field(default_factory=list)
+    life: int = -1
+    flat: int = 0
+    rise: float = 0.0
+
+    def add(self, row: Step, tolerated: float) -> None:
+        """The row of a later step than any before, or of a step that a resumed run plays again."""
+        if row.incarnation > self.life:
+            self.life = row.incarnation
+            self.blocks = [one for one in self.blocks if one.last < row.number]
+        if self.blocks and row.number <= self.blocks[-1].last:
+            return
+        if not self.blocks or self.blocks[-1].count >= self.size:
+            self.blocks.append(_Block(row.number, row.number, 0.0, 0))
+        block = self.blocks[-1]
+        block.last, block.total, block.count = row.number, block.total + row.values[_REWARD], block.count + 1
+        if block.count < self.size:
+            return
+        if len(self.blocks) > MOST_BLOCKS:
+            self._halve()
+        self._look(tolerated)
+
+    def _halve(self) -> None:
+        pairs = zip(self.blocks[::2], self.blocks[1::2], strict=False)
+        odd = self.blocks[-1:] if len(self.blocks) % 2 else []
+        self.blocks = [_Block(a.first, b.last, a.total + b.total, a.count + b.count) for a, b in pairs] + odd
+        self.size *= 2
+
+    def _look(self, tolerated: float) -> None:
+        self.flat, self.rise = 0, 0.0
+        whole = [one for one in self.blocks if one.count >= self.size]
+        rising: list[float] = []  # slopes of longer windows that rise
+        for count in reversed(WINDOWS):
+            window = whole[-count:]
+            found = trend([((one.first + one.last) / 2, one.total / one.count) for one in window])
+            if len(window) < count or found is None:
+                continue
+            steps = window[-1].last - window[0].first + 1
+            # A window that may be rising as a longer one is: too short to show it.
+            if found.high * steps <= tolerated and all(slope > found.high for slope in rising):
+                self.flat, self.rise = steps, found.slope * steps
+                return
+            rising += [found.slope] if found.low > 0 else []
+
+    def saved(self) -> dict[str, Any]:
+        """As JSON."""
+        blocks = [[one.first, one.last, one.total, one.count] for one in self.blocks]
+        return {"size": self.size, "blocks": blocks, "life": self.life, "flat": self.flat, "rise": self.rise}
+
+    @classmethod
+    def load(cls, saved: Mapping[str, Any]) -> "_History":
+        return cls(**{**saved, "blocks": [_Block(*one) for one in saved["blocks"]]})
+
+
+def _scale(view: View, rows: list[Step]) -> float:
+    """What rewards differ by: their logged spread over rollouts, else the largest possible reward, else their level."""
+    spreads = [row.values[_SPREAD] for row in rows[-STEP_WINDOW:] if _SPREAD in row.values]
+    largest = view.fact("max_reward")
+    if spreads and fmean(spreads) > 0:
+        return fmean(spreads)
+    return largest if largest else abs(median(row.values[_REWARD] for row in rows))
+
+
+def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
+    history = _History.load(memory) if memory else _History()
+    rows = view.steps.rows(_REWARD, count=KEPT_STEPS, until=view.now)
+    # Once, and not for each of the 64 rows: it was half of what all step signals cost.
+    tolerated = TOLERATED * _scale(view, rows) if rows else 0.0
+    for row in rows:
+        history.add(row, tolerated)
+    saved, steps = history.saved(), sum(one.count for one in history.blocks)
+    if not rows:
+        return saved, Unknown(_REWARD_PLATEAU_STEPS_HINT)
+    if steps < WINDOWS[0]:
+        return saved, Unknown(f"{steps} of the {WINDOWS[0]} steps needed so far; it fills by itself")
+    why = f"reward {history.rise:+.3g} over {history.flat} steps" if history.flat else "rises, or varies too much"
+    return saved, [Value(float(history.flat), why=why)]
+
+
+REWARD_PLATEAU_STEPS = Signal(
+    name="reward_plateau_steps",
+    title="Reward flat for",
+    unit="steps",
+    actor="trainer",
+    help="Steps over which the mean reward has not risen; 0 while it rises or is unknown. The longest window of at "
+    "least 30 points up to now whose Theil-Sen rise, at the upper end of its 95 % interval, is below a tenth of the "
+    "spread of rewards over rollouts.",
+    inputs=("reward_mean", "reward_std"),
+    cadence="step",
+    hint=_REWARD_PLATEAU_STEPS_HINT,
+    **fold(_remember),
+)
+
+
+SIGNALS: tuple[Signal | Counter, ...] = (
+    CLIP_RATIO,
+    ENTROPY,
+    GRADIENT_NORM,
+    GRADIENT_NONFINITE_STEPS,
+    LEARNING_RATE,
+    MISMATCH_KL,
+    REWARD,
+    REWARD_PLATEAU_STEPS,
+)
