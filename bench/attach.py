@@ -26,7 +26,7 @@ from bench.backfill import PARTS, Parts, database_rows
 from collectors.model import Limits, Target
 from server.clock import WallClock
 from server.derive.deriver import Deriver
-from server.derive.verdict_tracker import RunVerdicts
+from server.derive.verdict_tracker import VerdictTracker
 from server.query import StoreReader
 from server.runtime.memory import seldom_swept
 from server.scrape.run_loop import RunLoop
@@ -139,7 +139,7 @@ def run(name: str, url: str, log: Path, steps: int, peer: float | None) -> None:
     writer = Writer(store)
     with ExitStack() as stack:
         for owner, method, part in (*PARTS, (Deriver, "step", "step signals"), (Deriver, "tick", "tick signals"),
-                                    (RunVerdicts, "tick", "verdict")):  # fmt: skip
+                                    (VerdictTracker, "tick", "verdict")):  # fmt: skip
             parts.around(stack, owner, method, part)
         found = asyncio.run(attach(store, writer, log))
     writer.close()

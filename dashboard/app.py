@@ -13,7 +13,7 @@ from dashboard.callbacks import Candidates as Candidates
 from dashboard.pages import PAGES
 from dashboard.shell import layout as shell_layout
 from dashboard.shell import theme
-from dashboard.state.push_notifications import News
+from dashboard.state.push_notifications import PushNotifications
 from dashboard.static import Packed, Static
 from server.query.types import Reader
 
@@ -71,7 +71,7 @@ def attach(
     app.layout = shell_layout.layout(PAGES, app.config.requests_pathname_prefix)
     callbacks.register(app, reader, receivers, candidates)
     if push:
-        api.add_api_websocket_route(app.config.routes_pathname_prefix + "news", News(reader).serve)
+        api.add_api_websocket_route(app.config.routes_pathname_prefix + "news", PushNotifications(reader).serve)
     _browser_callbacks(app)
     # Dash looks for its assets at the first request of "/": a browser that opens another page first would get none.
     app._setup_server()  # type: ignore[no-untyped-call]

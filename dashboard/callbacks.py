@@ -13,10 +13,10 @@ from dash import Dash, Input, Output, dcc, html, no_update
 from dashboard import ticks
 from dashboard.pages import PAGES, by_path
 from dashboard.pages.cells import cells
-from dashboard.shell.page import Json, Load, Page, Rules, Scope
+from dashboard.shell.page import Json, Load, Page, RuleCache, Scope
 from dashboard.state import deltas
 from dashboard.state import url as state_url
-from dashboard.state.cache import Kept
+from dashboard.state.cache import TimedCache
 from dashboard.state.run_state import word as state_word
 from dashboard.state.status import joined
 from dashboard.state.url import Address, Span
@@ -38,7 +38,7 @@ def register(
     app: Dash, reader: Reader, receivers: Sequence[str] | None = None, candidates: Candidates | None = None
 ) -> None:
     """Adds the callbacks to this app (never to Dash's global list, which all apps of a process share)."""
-    views, kept, shared = deltas.Views(), Rules(), Kept()
+    views, kept, shared = deltas.SentViews(), RuleCache(), TimedCache()
     places = [Output(f"page-{page.key}", "children") for page in PAGES]
 
     def look(run: str, everything: bool) -> Scope:
@@ -65,7 +65,7 @@ def register(
 
 
 def build(
-    look: Looking, views: deltas.Views, wanted: Mapping[str, Any], candidates: Candidates | None = None
+    look: Looking, views: deltas.SentViews, wanted: Mapping[str, Any], candidates: Candidates | None = None
 ) -> list[Any]:
     """Everything a page needs: [boot, run menu, range links, elements per page]. Elements are sent once per visit."""
     address = state_url.parse(str(wanted.get("search") or ""))
@@ -104,7 +104,7 @@ def _nothing(address: Address, wanted: Mapping[str, Any], page: Page | None) -> 
 
 
 def _load(
-    look: Looking, views: deltas.Views, wanted: Mapping[str, Any], run: RunInfo | None, address: Address, page: Page
+    look: Looking, views: deltas.SentViews, wanted: Mapping[str, Any], run: RunInfo | None, address: Address, page: Page
 ) -> Json:
     if run is None or page.whole:
         return _load_whole(look(run.name if run else "", True), views, wanted, page)
@@ -117,14 +117,14 @@ def _load(
     return _boot(views, scope, span, wanted, page) | cursor | charts
 
 
-def _load_whole(scope: Scope, views: deltas.Views, wanted: Mapping[str, Any], page: Page) -> Json:
+def _load_whole(scope: Scope, views: deltas.SentViews, wanted: Mapping[str, Any], page: Page) -> Json:
     """A page about all runs, which moves on whatever became of the one that the menu shows."""
     now = scope.reader.now()
     scope.search = str(wanted.get("search") or "")
     return _boot(views, scope, Span(now - 3600, now, True), wanted, page)
 
 
-def _boot(views: deltas.Views, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
+def _boot(views: deltas.SentViews, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
     found, now = cells(page, scope), scope.reader.now() if page.whole else scope.facts.moment
     return {
         "page": wanted.get("n", 0),

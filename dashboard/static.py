@@ -37,7 +37,7 @@ _MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CompressedFile:
     """A file in all its encodings."""
 
     kind: bytes
@@ -51,7 +51,7 @@ class Static:
     def __init__(self, app: ASGIApp, prefix: str = "") -> None:
         self.app = app
         self._folders = tuple(prefix.rstrip("/") + folder for folder in _FOLDERS)
-        self._kept: dict[tuple[str, bytes], Kept] = {}
+        self._kept: dict[tuple[str, bytes], CompressedFile] = {}
         self._locks: dict[tuple[str, bytes], asyncio.Lock] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +65,7 @@ class Static:
     def _ours(self, path: str) -> bool:
         return path.startswith(self._folders)
 
-    async def _file(self, scope: Scope, receive: Receive, send: Send) -> Kept | None:
+    async def _file(self, scope: Scope, receive: Receive, send: Send) -> CompressedFile | None:
         """The kept file; None when the app answered something else, which is then already sent."""
         key = (scope["path"], scope.get("query_string", b""))
         if key in self._kept:
@@ -79,7 +79,7 @@ class Static:
             finally:
                 self._locks.pop(key, None)
 
-    async def _first(self, key: tuple[str, bytes], scope: Scope, receive: Receive, send: Send) -> Kept | None:
+    async def _first(self, key: tuple[str, bytes], scope: Scope, receive: Receive, send: Send) -> CompressedFile | None:
         messages: list[Message] = []
 
         async def collect(message: Message) -> None:
@@ -130,7 +130,7 @@ def _plain(scope: Scope) -> Scope:
     return {**scope, "method": "GET", "headers": [(k, v) for k, v in scope["headers"] if k not in drop]}
 
 
-def _compress(messages: list[Message]) -> Kept:
+def _compress(messages: list[Message]) -> CompressedFile:
     body = b"".join(message.get("body", b"") for message in messages[1:])
     kind = dict(messages[0]["headers"]).get(b"content-type", b"application/octet-stream")
     etag = b'"' + hashlib.sha256(body).hexdigest()[:20].encode() + b'"'
@@ -138,10 +138,10 @@ def _compress(messages: list[Message]) -> Kept:
     if len(body) >= _SMALL:
         packed = {"br": brotli.compress(body, quality=_BROTLI), "gzip": gzip.compress(body, _GZIP, mtime=0)}
         bodies |= {name: data for name, data in packed.items() if len(data) < len(body)}
-    return Kept(kind, etag, bodies)
+    return CompressedFile(kind, etag, bodies)
 
 
-def _accepted(kept: Kept, headers: dict[bytes, bytes]) -> str:
+def _accepted(kept: CompressedFile, headers: dict[bytes, bytes]) -> str:
     """The best encoding that the browser takes; ``q=0`` forbids."""
     wanted: dict[str, Any] = {}
     for part in headers.get(b"accept-encoding", b"").decode("latin-1").split(","):
@@ -150,7 +150,7 @@ def _accepted(kept: Kept, headers: dict[bytes, bytes]) -> str:
     return next((name for name in ("br", "gzip") if wanted.get(name) and name in kept.bodies), "")
 
 
-async def _answer(kept: Kept, scope: Scope, send: Send) -> None:
+async def _answer(kept: CompressedFile, scope: Scope, send: Send) -> None:
     asked = dict(scope["headers"])
     fresh = _FINGERPRINT.search(scope["path"]) or scope.get("query_string", b"").startswith(b"m=")
     headers = [

@@ -7,12 +7,12 @@ from dashboard.pages import by_key
 from dashboard.pages.cells import cells, shown
 from dashboard.shell.page import Json, Page, Scope
 from dashboard.state import url as state_url
-from dashboard.state.deltas import Views
+from dashboard.state.deltas import SentViews
 from dashboard.state.url import Span
 from server.query.types import UnknownRun
 
 
-def tick(look: Callable[[str, bool], Scope], views: Views, pull: Mapping[str, Any]) -> Json:
+def tick(look: Callable[[str, bool], Scope], views: SentViews, pull: Mapping[str, Any]) -> Json:
     """The answer to one pull. ``reset`` tells the browser to load its page again."""
     head = {"page": pull["page"]}
     page = by_key(str(pull.get("key", "")))

@@ -9,7 +9,7 @@ from collectors.model import Reading, Sample, ScrapeError, Target
 from server.clock import ScaledClock
 from server.config.alerts import AlertSettings
 from server.derive.driver import RunDriver, carry_of
-from server.derive.source_priority import Trust
+from server.derive.source_priority import SourcePriority
 from server.derive.verdict_tracker import Judge
 from server.ingest.readings import Ingest
 from server.query import StoreReader
@@ -27,10 +27,10 @@ class Bench:
 
     def __init__(
         self, store: Store, writer: Writer, facts: dict[str, str | float] | None = None,
-        alerts: AlertSettings | None = None, trust: Trust | None = None, judge: Judge | None = None,
+        alerts: AlertSettings | None = None, trust: SourcePriority | None = None, judge: Judge | None = None,
     ) -> None:  # fmt: skip
         self.store, self.writer = store, writer
-        trust = trust or Trust()
+        trust = trust or SourcePriority()
         self.clock = ScaledClock(T0)
         self.reader = StoreReader(store, self.clock, alerts)
         self.ingest = Ingest(store, "run", complaint=trust.complaint)
@@ -82,7 +82,7 @@ class Bench:
 
 @contextmanager
 def bench(
-    store: Store, alerts: AlertSettings | None = None, trust: Trust | None = None, judge: Judge | None = None,
+    store: Store, alerts: AlertSettings | None = None, trust: SourcePriority | None = None, judge: Judge | None = None,
     **facts: str | float,
 ) -> Iterator[Bench]:  # fmt: skip
     writer = Writer(store)

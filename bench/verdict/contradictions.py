@@ -11,7 +11,7 @@ from typing import Any
 
 from server.query.types import Status
 from server.signals.model import SYNC_MODES
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Verdict
 
 # A trainer that waits this share of its step is not matched with its generators.
@@ -288,7 +288,7 @@ class Walker:
         signals = {signal.name: signal.value for signal in status.signals if signal.value is not None}
         self.check(at, status.verdict, signals, status.facts, status.mode)
 
-    def seen(self, seen: Seen, verdict: Verdict) -> None:
+    def seen(self, seen: VerdictInput, verdict: Verdict) -> None:
         """One tick of a run that is judged without a store."""
         signals = {
             _name(name, labels): value.value

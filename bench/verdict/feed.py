@@ -15,11 +15,11 @@ from bench.verdict.sim import Page, Row, Sim
 from collectors.model import Consumption, Labels, Rollout, Target
 from server import signals
 from server.derive.deriver import Deriver
-from server.derive.results import Answers
+from server.derive.results import SignalResults
 from server.ingest.rollouts.fold import RolloutIngest
 from server.signals.model import TargetHealth
 from server.store.types import Batch, SeriesKey
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.judge import remember
 from server.verdict.model import Verdict
 
@@ -43,7 +43,7 @@ _SIGNALS = {item.name: item for item in signals.load()}
 
 
 class _Ids:
-    """The only thing `Answers` asks the store for."""
+    """The only thing `SignalResults` asks the store for."""
 
     def intern(self, run: str, keys: Sequence[SeriesKey]) -> list[int]:
         return [0 for _ in keys]
@@ -64,13 +64,13 @@ class Feed:
     config: Config
     missing: str = ""
     deriver: Deriver = field(init=False)
-    answers: Answers = field(init=False)
+    answers: SignalResults = field(init=False)
     records: RolloutIngest = field(init=False)
-    seen: Seen | None = None
+    seen: VerdictInput | None = None
 
     def __post_init__(self) -> None:
         self.deriver = Deriver(_SIGNALS.values(), lambda _: max(15.0, 3 * self.config.page))
-        self.answers = Answers(cast(Any, _Ids()), "run", _SIGNALS, self.deriver)
+        self.answers = SignalResults(cast(Any, _Ids()), "run", _SIGNALS, self.deriver)
         c = self.config
         facts: dict[str, str | float] = {
             "framework": "prime_rl", "batch_samples": c.batch, "group_size": c.group, "max_num_seqs": c.slots,
@@ -98,10 +98,10 @@ class Feed:
             memory, verdict = remember(memory, self.seen)
             yield Told(tick, verdict)
 
-    def _seen(self, now: float) -> Seen:
+    def _seen(self, now: float) -> VerdictInput:
         d = self.deriver
         stale = partial(self.answers.stale, now)
-        return Seen(
+        return VerdictInput(
             now, d.mode, d.lifecycle, d.facts, self.answers.now(), tuple(d.health.values()), stale, d.running_since,
             d.book.last(10),
         )  # fmt: skip

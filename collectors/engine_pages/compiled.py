@@ -15,7 +15,7 @@ from collectors.formats.exposition.parser import Page, Series
 from collectors.model import Histogram, Labels, Sample
 
 if TYPE_CHECKING:
-    from collectors.engine_pages.pages import Plan, Said, Unmapped
+    from collectors.engine_pages.pages import LabelFact, PagePlan, Unmapped
 
 Group = tuple[str, Labels]
 Bucketed = tuple[Group, tuple[tuple[float, ...], tuple[float, ...], float]]
@@ -32,7 +32,7 @@ class Family:
     """
 
     group: Group
-    plan: "Plan"
+    plan: "PagePlan"
     edges: tuple[float, ...]
     flaw: str
     pick: Callable[[Sequence[float]], tuple[float, ...]]
@@ -42,7 +42,7 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CompiledRow:
     """A sample of the reading: the value at a place, scaled, with those of `folded` (fold, place, scale) added."""
 
     metric: str
@@ -62,16 +62,16 @@ class Program:
     ``groups``: each family's plan. ``apart``: no two families are one histogram of ours.
     """
 
-    scalars: tuple[tuple[int, "Plan"], ...]
+    scalars: tuple[tuple[int, "PagePlan"], ...]
     families: tuple[Family, ...]
     said: tuple[Sample, ...]
     unmapped: Mapping[str, int]
     proven: bool
-    groups: Mapping[Group, "Plan"]
+    groups: Mapping[Group, "PagePlan"]
     apart: bool
     _pick: Callable[[Sequence[float]], tuple[float, ...]]
-    _rows: tuple[Row, ...]
-    _folding: tuple[tuple[int, Row], ...]
+    _rows: tuple[CompiledRow, ...]
+    _folding: tuple[tuple[int, CompiledRow], ...]
 
     def samples(self, values: Sequence[float]) -> list[Sample] | None:
         """What `pages` makes of values one by one, worked out beforehand; None where a value needs a closer look."""
@@ -98,13 +98,13 @@ class Program:
 
 
 def compiled(
-    series: Sequence[Series], plans: Mapping[Series, "Plan | None"], other: Mapping[Series, "Said | Unmapped"],
+    series: Sequence[Series], plans: Mapping[Series, "PagePlan | None"], other: Mapping[Series, "LabelFact | Unmapped"],
     proven: bool,
 ) -> Program:  # fmt: skip
     """The program of a layout's series. ``plans``, ``other``: what was decided of each."""
-    scalars: list[tuple[int, Plan]] = []
+    scalars: list[tuple[int, PagePlan]] = []
     parts: dict[Group, dict[str, dict[float, int]]] = {}
-    last: dict[Group, Plan] = {}
+    last: dict[Group, PagePlan] = {}
     for at, one in enumerate(series):
         plan = plans[one]
         if plan is not None and plan.part:
@@ -137,9 +137,9 @@ def picker(places: Sequence[int]) -> Callable[[Sequence[float]], tuple[float, ..
     return lambda values: tuple([values[place] for place in places])
 
 
-def _rows(scalars: Sequence[tuple[int, "Plan"]]) -> Iterator[Row]:
+def _rows(scalars: Sequence[tuple[int, "PagePlan"]]) -> Iterator[CompiledRow]:
     """What `pages._offer` and `pages._settled` make of the values, whatever they are, as long as all make sense."""
-    held: dict[Group, tuple[Plan, list[tuple[str, int, float]]]] = {}
+    held: dict[Group, tuple[PagePlan, list[tuple[str, int, float]]]] = {}
     for at, plan in _offers(scalars):
         known, part = held.get((plan.metric, plan.labels)), (plan.fold, at, plan.scale)
         if known is None or (plan.rank, plan.copy) < (known[0].rank, known[0].copy):
@@ -153,13 +153,13 @@ def _rows(scalars: Sequence[tuple[int, "Plan"]]) -> Iterator[Row]:
     for (metric, labels), (plan, parts) in held.items():
         if plan.scope is None or plan.rank == best[metric, plan.scope]:
             (_, first, scale), *folded = parts
-            yield Row(metric, labels, first, scale, tuple(folded))
+            yield CompiledRow(metric, labels, first, scale, tuple(folded))
 
 
-def _offers(scalars: Sequence[tuple[int, "Plan"]]) -> Iterator[tuple[int, "Plan"]]:
+def _offers(scalars: Sequence[tuple[int, "PagePlan"]]) -> Iterator[tuple[int, "PagePlan"]]:
     """Each value under every metric it is told as."""
     for at, plan in scalars:
-        told: Plan | None = plan
+        told: PagePlan | None = plan
         while told is not None:
             yield at, told
             told = told.also
@@ -173,8 +173,8 @@ def _by_first_bucket(
 
 
 def _family(
-    group: Group, plan: "Plan", parts: Mapping[str, Mapping[float, int]], series: Sequence[Series],
-    plans: Mapping[Series, "Plan | None"],
+    group: Group, plan: "PagePlan", parts: Mapping[str, Mapping[float, int]], series: Sequence[Series],
+    plans: Mapping[Series, "PagePlan | None"],
 ) -> Family:  # fmt: skip
     edges = sorted(parts["bucket"])
     total, count = (parts.get(name, {}).get(0.0, -1) for name in ("sum", "count"))
@@ -187,9 +187,9 @@ def _family(
 # ---- histograms of a page, by either way
 
 
-def whole(done: Iterable[Bucketed], groups: Mapping[Group, "Plan"]) -> tuple[Histogram, ...]:
+def whole(done: Iterable[Bucketed], groups: Mapping[Group, "PagePlan"]) -> tuple[Histogram, ...]:
     """Whole histograms: one per metric and labels, of its newest name and lowest copy; parts of a sum added up."""
-    found: dict[Group, tuple[Plan, Histogram]] = {}
+    found: dict[Group, tuple[PagePlan, Histogram]] = {}
     for group, (edges, counts, total) in done:
         plan = groups[group]
         key, new = (plan.metric, plan.labels), Histogram(plan.metric, edges, counts, total, plan.labels)
@@ -209,7 +209,7 @@ def _added(one: Histogram, other: Histogram) -> Histogram:
     return replace(one, counts=counts, total=one.total + other.total)
 
 
-def apart(done: Iterable[Bucketed], groups: Mapping[Group, "Plan"]) -> tuple[Histogram, ...]:
+def apart(done: Iterable[Bucketed], groups: Mapping[Group, "PagePlan"]) -> tuple[Histogram, ...]:
     """As `whole`, where each is one of its own."""
     parts = [(groups[group], found) for group, found in done]
     return tuple([Histogram(plan.metric, *found, plan.labels) for plan, found in parts])

@@ -56,7 +56,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PagePlan:
     """What to do with one series: where its value goes.
 
     Attributes:
@@ -76,12 +76,12 @@ class Plan:
     group: tuple[str, Labels] = ("", ())
     copy: Labels = ()
     scope: Labels | None = None
-    also: "Plan | None" = None
+    also: "PagePlan | None" = None
     blank: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LabelFact:
     """A series whose labels are the news (`cache_config_info`): samples that hold while it is on the page."""
 
     samples: tuple[Sample, ...]
@@ -94,7 +94,7 @@ class Unmapped:
     name: str
 
 
-Decision = Plan | Said | Unmapped | None
+Decision = PagePlan | LabelFact | Unmapped | None
 """None: not of this system, or of no use (`_created`)."""
 
 
@@ -118,13 +118,13 @@ class Vocabulary:
 @dataclass(slots=True)
 class _Plans:
     types: dict[str, str] = field(default_factory=dict)
-    of: dict[Series, Plan | None] = field(default_factory=dict)
-    other: dict[Series, Said | Unmapped] = field(default_factory=dict)
+    of: dict[Series, PagePlan | None] = field(default_factory=dict)
+    other: dict[Series, LabelFact | Unmapped] = field(default_factory=dict)
     proven: bool = False
 
 
 Key = tuple[str, Labels]
-_Held = tuple[Plan, float]
+_Held = tuple[PagePlan, float]
 
 
 def read(body: bytes, state: State, limits: Limits, words: Vocabulary) -> Reading:
@@ -176,14 +176,14 @@ def _at_once(page: Page, program: Program) -> Reading:
 def _line_by_line(page: Page, plans: _Plans) -> Reading:
     """Any page."""
     samples: dict[Key, _Held] = {}
-    grouper, groups = Grouper(), dict[tuple[str, Labels], Plan]()
+    grouper, groups = Grouper(), dict[tuple[str, Labels], PagePlan]()
     said: list[Sample] = []
     unmapped: set[str] = set()
     for series, value in page.samples:
         plan = plans.of[series]
         if plan is None:
             other = plans.other.get(series)
-            if isinstance(other, Said):
+            if isinstance(other, LabelFact):
                 said += other.samples
             elif other is not None:
                 unmapped.add(other.name)
@@ -212,7 +212,7 @@ def _reading(
     )
 
 
-def _makes_sense(page: Page, plan: Plan, value: float) -> bool:
+def _makes_sense(page: Page, plan: PagePlan, value: float) -> bool:
     """May a value be below zero or beyond all numbers? If not it is left out; a gauge of NaN only says nothing."""
     row = METRICS.get(plan.metric)  # None: of no use by itself, worked into other metrics by its collector
     counted = row is not None and row.kind == "counter"
@@ -239,7 +239,7 @@ def _proven(plans: _Plans, words: Vocabulary) -> _Plans:
     return plans
 
 
-def _offer(samples: dict[Key, _Held], plan: Plan, value: float) -> None:
+def _offer(samples: dict[Key, _Held], plan: PagePlan, value: float) -> None:
     """Keep a value where it is the first, or of a newer name or a lower copy than what is there."""
     key = (plan.metric, plan.labels)
     held = samples.get(key)
@@ -271,8 +271,8 @@ def _plans(page: Page, state: State, words: Vocabulary) -> _Plans:
     for series, _ in page.samples:
         if series not in plans.of:
             decision = words.decide(series, *page.family(series.name))
-            plans.of[series] = decision if isinstance(decision, Plan) else None
-            if isinstance(decision, Said | Unmapped):
+            plans.of[series] = decision if isinstance(decision, PagePlan) else None
+            if isinstance(decision, LabelFact | Unmapped):
                 plans.other[series] = decision
             plans.proven = plans.proven or words.proves(series)
     return plans
@@ -281,13 +281,13 @@ def _plans(page: Page, state: State, words: Vocabulary) -> _Plans:
 # ---- from tables to decisions
 
 
-def value_of(take: Take, series: Series, own: Labels, rank: int = 0) -> Plan | None:
+def value_of(take: Take, series: Series, own: Labels, rank: int = 0) -> PagePlan | None:
     """A gauge's or counter's plan under `own` labels, its rank raised by ``rank``; None: not what the row means."""
     also = value_of(take.also, series, own, rank) if take.also is not None else None
     if not fits(take, series):
         return also
     labels = with_split(own, series, take.split, take.put)
-    return Plan(take.metric, labels, take.rank + rank, "", 0.0, take.fold, take.scale, also=also, blank=take.blank)
+    return PagePlan(take.metric, labels, take.rank + rank, "", 0.0, take.fold, take.scale, also=also, blank=take.blank)
 
 
 def fits(take: Take, series: Series) -> bool:
@@ -295,7 +295,7 @@ def fits(take: Take, series: Series) -> bool:
     return all(series.label(name) == value for name, value in take.only)
 
 
-def bucket_of(take: Take, series: Series, family: str, own: Labels) -> Plan | None:
+def bucket_of(take: Take, series: Series, family: str, own: Labels) -> PagePlan | None:
     """A histogram sample's plan under `own` labels; its `_count` must be that of the last bucket."""
     part, bound, raw = parser.split_bucket(series, family)
     if part not in ("bucket", "sum", "count"):
@@ -304,7 +304,7 @@ def bucket_of(take: Take, series: Series, family: str, own: Labels) -> Plan | No
         return bucket_of(take.also, series, family, own) if take.also is not None else None
     # Edges are in the family's unit: a scaled histogram has scaled edges.
     labels = with_split(own, series, take.split, take.put)
-    return Plan(take.metric, labels, take.rank, part, bound * take.scale, take.fold, take.scale, (family, raw))
+    return PagePlan(take.metric, labels, take.rank, part, bound * take.scale, take.fold, take.scale, (family, raw))
 
 
 def untyped_part(base: str, kind: str, histograms: Mapping[str, Take]) -> str:

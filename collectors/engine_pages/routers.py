@@ -21,7 +21,7 @@ HEALTH = "router_worker_healthy"
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class RouterNames:
     """One router's families, without its prefix and without `_total`.
 
     Attributes:
@@ -46,7 +46,7 @@ def address(url: str) -> str:
     return f"{before}@{last}" if before and last.isdecimal() else last
 
 
-def vocabulary(name: str, names: Names, stranger: str) -> Vocabulary:
+def vocabulary(name: str, names: RouterNames, stranger: str) -> Vocabulary:
     """The words of one router, for `pages.read`."""
 
     def decide(series: Series, family: str, kind: str) -> Decision:
@@ -58,7 +58,7 @@ def vocabulary(name: str, names: Names, stranger: str) -> Vocabulary:
     return Vocabulary(name, decide, lambda series: names.family.fullmatch(series.name) is not None, stranger)
 
 
-def _plan(names: Names, series: Series, family: str, kind: str, base: str) -> Decision:
+def _plan(names: RouterNames, series: Series, family: str, kind: str, base: str) -> Decision:
     worker = labels(series, names)
     if kind == "histogram" and base in names.histograms:
         return engine_pages_pages.bucket_of(names.histograms[base], series, family, worker)
@@ -74,7 +74,7 @@ def _plan(names: Names, series: Series, family: str, kind: str, base: str) -> De
     return None if base.endswith("_created") or names.useless.fullmatch(base) else Unmapped(base)
 
 
-def labels(series: Series, names: Names) -> Labels:
+def labels(series: Series, names: RouterNames) -> Labels:
     """The worker, where the series names one."""
     found = next((value for name in names.worker if (value := series.label(name))), "")
     return (("worker", address(found)),) if found else ()

@@ -29,7 +29,7 @@ NAME_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SideAnswer:
     """What one answer says. Events are told once."""
 
     samples: tuple[Sample, ...] = ()
@@ -49,7 +49,7 @@ class Question:
 
     paths: tuple[str, ...]
     seconds: float
-    read: Callable[[Any], Told]
+    read: Callable[[Any], SideAnswer]
     holds: bool = True
 
 
@@ -57,7 +57,7 @@ class Question:
 class _Memory:
     asked: float | None = None
     wait: float = 0.0
-    told: Told = field(default_factory=Told)
+    told: SideAnswer = field(default_factory=SideAnswer)
     path: str = ""
     failing: bool = False
 
@@ -115,10 +115,10 @@ async def _ask(
                     memory.told, memory.path = question.read(found), path
                     return Reading(samples=memory.told.samples, events=memory.told.events)
     except ScrapeError as error:
-        memory.told, memory.failing = Told(), True
+        memory.told, memory.failing = SideAnswer(), True
         return Reading(gaps=() if known else (f"{question.paths[0].lstrip('/')}: {error}",))
     # The engine behind the URL may have been replaced by one of another version: all names are tried again.
-    memory.told, memory.path, memory.wait = Told(), "", SELDOM_SECONDS
+    memory.told, memory.path, memory.wait = SideAnswer(), "", SELDOM_SECONDS
     return Reading()
 
 
@@ -146,7 +146,7 @@ def joined(page: Reading, side: Reading) -> Reading:
 # ---- answers that several engines give alike
 
 
-def weights(answer: Any) -> Told:
+def weights(answer: Any) -> SideAnswer:
     """The version of the weights served: a number as a metric, another name as an event, "default" as nothing.
 
     ``{"weight_version": str}``: vLLM's /weight_info (0.29 on), SGLang's /model_info. "default" until one was set.
@@ -154,33 +154,33 @@ def weights(answer: Any) -> Told:
     found = answer.get("weight_version") if isinstance(answer, dict) else None
     version = rest.number(found)
     if version is not None:
-        return Told((Sample("generator_policy_version", version),))
+        return SideAnswer((Sample("generator_policy_version", version),))
     name = rest.clean(found, NAME_CHARACTERS) if isinstance(found, str) else ""
     if name in ("", "default"):
-        return Told()
+        return SideAnswer()
     # The name is the key: every engine tells it, and once is enough.
     event = Event(
         "weights_published", f"served:{name}", detail=f"an engine serves weights {name}",
         version=weight_versions.number_of(name),
     )  # fmt: skip
-    return Told(events=(event,))
+    return SideAnswer(events=(event,))
 
 
-def sequence_limit(answer: Any) -> Told:
+def sequence_limit(answer: Any) -> SideAnswer:
     """The longest sequence in tokens: ``data[0].max_model_len`` of the OpenAI-compatible /v1/models."""
     data = answer.get("data") if isinstance(answer, dict) else None
     first = data[0] if isinstance(data, list) and data else None
     limit = rest.number(first.get("max_model_len")) if isinstance(first, dict) else None
-    return Told((Sample("generator_max_sequence_tokens", limit),) if limit is not None else ())
+    return SideAnswer((Sample("generator_max_sequence_tokens", limit),) if limit is not None else ())
 
 
-def version(system: str) -> Callable[[Any], Told]:
+def version(system: str) -> Callable[[Any], SideAnswer]:
     """``{"version": str}`` as an event: the same for a fleet of one version, two for a mixed one."""
 
-    def read(answer: Any) -> Told:
+    def read(answer: Any) -> SideAnswer:
         found = answer.get("version") if isinstance(answer, dict) else None
         name = rest.clean(found, NAME_CHARACTERS) if isinstance(found, str) else ""
         key = f"engine:{system}:{name}"
-        return Told(events=(Event("config_change", key, detail=f"an engine is {system} {name}"),) if name else ())
+        return SideAnswer(events=(Event("config_change", key, detail=f"an engine is {system} {name}"),) if name else ())
 
     return read

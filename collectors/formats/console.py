@@ -52,7 +52,7 @@ _TOKEN = re.compile(
 _WRAPPED = re.compile(r"(?:np|numpy|torch)\.\w+\(([-+\w.]*)\)|tensor\(([-+\w.]*)(?:, [^()]*)?\)")
 
 
-class Line(NamedTuple):
+class ConsoleLine(NamedTuple):
     """One message: its text (lines of a block joined by newlines), and epoch seconds where it says them."""
 
     text: str
@@ -60,7 +60,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ConsoleConfig:
     """The run's configuration, as printed."""
 
     values: Mapping[str, Any]
@@ -74,8 +74,8 @@ class Ended:
     failed: bool = False
 
 
-Said = Logged | Config | Ended | None
-Parse = Callable[[Line, dict[str, Any]], Said]
+Said = Logged | ConsoleConfig | Ended | None
+Parse = Callable[[ConsoleLine, dict[str, Any]], Said]
 """(message, JSON-able memory of the parser's own) -> what it says, None for nothing. Never raises."""
 
 
@@ -94,11 +94,11 @@ class _Block:
 class _Messages:
     """Messages with the indices of their first and last line; ``whole``: how many lines are done with."""
 
-    found: list[tuple[int, int, Line]] = field(default_factory=list)
+    found: list[tuple[int, int, ConsoleLine]] = field(default_factory=list)
     whole: int = 0
 
     def add(self, first: int, last: int, text: str) -> None:
-        self.found.append((first, last, Line(text, _date(text))))
+        self.found.append((first, last, ConsoleLine(text, _date(text))))
 
     def parted(self, index: int) -> bool:
         """Does no message reach over the beginning of this line?"""
@@ -184,7 +184,7 @@ def _places(begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=2 * PLACES)
-def _lines(path: Path, _modified: int, offset: int, size: int) -> list[Line]:
+def _lines(path: Path, _modified: int, offset: int, size: int) -> list[ConsoleLine]:
     """Messages between two line ends, kept per state of the file: every framework asks the same."""
     with path.open("rb") as file:
         file.seek(offset)
@@ -196,7 +196,7 @@ def _lines(path: Path, _modified: int, offset: int, size: int) -> list[Line]:
 def _say(logs: Logs, said: Said) -> None:
     if isinstance(said, Logged):
         logs.rows.append(said)
-    elif isinstance(said, Config):
+    elif isinstance(said, ConsoleConfig):
         logs.config.update(said.values)
     elif isinstance(said, Ended):
         logs.finished, logs.failed = said.why, said.failed

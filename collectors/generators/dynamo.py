@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from collectors.engine_pages import blocks, plain, prefix_cache
 from collectors.engine_pages import pages as engine_pages_pages
-from collectors.engine_pages.pages import Decision, Plan, Take, Unmapped, Vocabulary
+from collectors.engine_pages.pages import Decision, PagePlan, Take, Unmapped, Vocabulary
 from collectors.formats.exposition.parser import Series
 from collectors.generators import tensorrt_llm
 from collectors.generators.sglang import collector as sglang
@@ -59,7 +59,7 @@ def decide(series: Series, family: str, kind: str) -> Decision:
     engine = _ENGINE.fullmatch(family)
     if engine is not None:
         found = ENGINES[engine.group(1)](series, family, kind)
-        return _one_process(found) if isinstance(found, Plan) else found
+        return _one_process(found) if isinstance(found, PagePlan) else found
     if family == f"{_COMPONENT}gpu_cache_usage_percent":
         plan = engine_pages_pages.value_of(USAGE, series, ())
         return _one_process(plan) if plan is not None else None
@@ -67,7 +67,7 @@ def decide(series: Series, family: str, kind: str) -> Decision:
     return None
 
 
-def _one_process(plan: Plan) -> Plan:
+def _one_process(plan: PagePlan) -> PagePlan:
     """A worker's page is one engine's: older names yield to newer ones whatever their labels."""
     return replace(plan, scope=(), also=_one_process(plan.also) if plan.also is not None else None)
 

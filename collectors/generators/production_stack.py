@@ -43,7 +43,7 @@ USELESS = re.compile(
 _STRANGER = "a metrics page without a production-stack router's series (an engine's? collector vllm reads those)"
 _OWN = routers.vocabulary(
     "production_stack",
-    routers.Names(re.compile(r"vllm[:_](.+)"), VALUES, HISTOGRAMS, useless=USELESS, worker=("server",)),
+    routers.RouterNames(re.compile(r"vllm[:_](.+)"), VALUES, HISTOGRAMS, useless=USELESS, worker=("server",)),
     _STRANGER,
 )
 _MARK = re.compile(r"vllm[:_](?:current_qps|healthy_pods_total|num_incoming_requests_total)")

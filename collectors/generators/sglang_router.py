@@ -18,7 +18,7 @@ from collectors.model import Collector, Limits, Reading, State
 _PAGE = re.compile(rb"^(?:smg|sgl_router)_\w+[{ ]", re.MULTILINE)
 _OLD = re.compile(r"sgl_router_(.+)")
 
-_GATEWAY = routers.Names(
+_GATEWAY = routers.RouterNames(
     re.compile(r"smg_(.+)"),
     names.GATEWAY,
     names.GATEWAY_HISTOGRAMS,
@@ -26,7 +26,7 @@ _GATEWAY = routers.Names(
     names.GATEWAY_USELESS,
     ("worker", "worker_id"),
 )
-_ROUTER = routers.Names(_OLD, names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS)
+_ROUTER = routers.RouterNames(_OLD, names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS)
 
 _STRANGER = "a metrics page without smg_ or sgl_router_ series (the main port? --prometheus-port is 29000 by default)"
 _NEW_WORDS = routers.vocabulary("sglang_router", _GATEWAY, _STRANGER)

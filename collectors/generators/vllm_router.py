@@ -14,7 +14,7 @@ _PAGE = re.compile(rb"^vllm_router_\w+[{ ]", re.MULTILINE)
 
 WORDS = routers.vocabulary(
     "vllm_router",
-    routers.Names(
+    routers.RouterNames(
         re.compile(r"vllm_router_(.+)"), names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS
     ),
     "a metrics page without vllm_router_ series (the main port? --prometheus-port is 29000 by default)",

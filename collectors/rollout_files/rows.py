@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from collectors.formats import jsonl, slim
 from collectors.model import Rollout
-from collectors.rollout_files.step_files import Look, Part
+from collectors.rollout_files.step_files import FilePart, Look
 
 # A row of 200,000 tokens with log-probabilities and the whole conversation is some 6 MB; the long ones matter most.
 LINE_BYTES = 32 << 20
@@ -20,7 +20,7 @@ HEAD_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RowLine:
     """A row that was read. ``index``: its number in the file; ``raw``: its bytes, whole; ``at``: epoch seconds."""
 
     index: int
@@ -38,7 +38,7 @@ class Numbered:
     rollout: Rollout
 
 
-def lines(look: Look, make: Callable[[Line], Rollout | None], what: str, *, appended: bool = False) -> Part:
+def lines(look: Look, make: Callable[[RowLine], Rollout | None], what: str, *, appended: bool = False) -> FilePart:
     """The rollouts on the lines of a file, in whole groups as far as they fit.
 
     Args:
@@ -46,7 +46,7 @@ def lines(look: Look, make: Callable[[Line], Rollout | None], what: str, *, appe
         what: what a row is called, for the reason of one that is dropped.
         appended: the file grows: what has no line's end yet waits, and older rows are dated before the newest.
     """
-    part, found, bad, waiting = Part(), list[Numbered](), list[int](), False
+    part, found, bad, waiting = FilePart(), list[Numbered](), list[int](), False
     with look.file.path.open("rb") as file:
         span = _span(look, file, appended)
         for index, start, raw in _raw(file, look, span):
@@ -56,7 +56,7 @@ def lines(look: Look, make: Callable[[Line], Rollout | None], what: str, *, appe
                 break
             part.rows, part.taken = part.rows + 1, file.tell() - span.start
             row = jsonl.parse(slim.cut(raw)) if raw is not None else None
-            one = make(Line(index, row, raw or b"", span.at(file.tell()))) if row is not None else None
+            one = make(RowLine(index, row, raw or b"", span.at(file.tell()))) if row is not None else None
             if one is not None:
                 found.append(Numbered(index, start, one))
             elif raw is None or raw.strip():

@@ -42,7 +42,7 @@ class StepFile:
 
 
 @dataclass(slots=True)
-class Part:
+class FilePart:
     """What one look at one file brought.
 
     Attributes:
@@ -92,7 +92,7 @@ def listed(
 
 
 def follow(
-    files: Iterable[StepFile], cursor: Cursor, limits: Limits, now: float, read: Callable[[Look], Part], *,
+    files: Iterable[StepFile], cursor: Cursor, limits: Limits, now: float, read: Callable[[Look], FilePart], *,
     appended: bool = False,
 ) -> Reading:  # fmt: skip
     """What the files hold that was not read yet, oldest step first.
@@ -131,13 +131,13 @@ def follow(
     )
 
 
-def _part(read: Callable[[Look], Part], look: Look) -> Part:
+def _part(read: Callable[[Look], FilePart], look: Look) -> FilePart:
     try:
         return read(look)
     except ScrapeError as error:
-        return Part(dropped=1, why=str(error))
+        return FilePart(dropped=1, why=str(error))
     except OSError as error:
-        return Part(dropped=1, why=f"{look.file.path.name} cannot be read: {type(error).__name__}")
+        return FilePart(dropped=1, why=f"{look.file.path.name} cannot be read: {type(error).__name__}")
 
 
 def _fresh(files: Iterable[StepFile], book: "_Book", now: float) -> Iterator[tuple[StepFile, os.stat_result]]:
@@ -187,7 +187,7 @@ class _Book:
         grown = self._appended and status.st_size >= known["at"][0]
         return known["place"] if grown or known["at"] == _mark(status) else {}
 
-    def took(self, file: StepFile, status: os.stat_result, part: Part) -> None:
+    def took(self, file: StepFile, status: os.stat_result, part: FilePart) -> None:
         self._files[file.name] = {
             "step": file.step, "at": _mark(status), "done": part.done,
             "place": part.place if self._appended or not part.done else {},

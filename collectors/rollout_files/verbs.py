@@ -7,7 +7,7 @@ from pathlib import Path
 from collectors.formats import parquet
 from collectors.formats.shapes import whole
 from collectors.model import Cursor, Limits, Reading, ScrapeError
-from collectors.rollout_files.step_files import Look, Part, StepFile, follow
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, follow
 
 HEAD_BYTES = 512
 
@@ -15,7 +15,7 @@ Tail = Callable[[Path, Cursor, Limits, float], Reading]
 
 
 def tail_of(
-    find: Callable[[Path], list[StepFile]], read: Callable[[Look], Part], looked_for: str,
+    find: Callable[[Path], list[StepFile]], read: Callable[[Look], FilePart], looked_for: str,
     path: Path, cursor: Cursor, limits: Limits, now: float, *, appended: bool = False,
 ) -> Reading:  # fmt: skip
     """New rollouts in the files that ``find`` lists.
@@ -34,7 +34,7 @@ def tail_of(
 
 
 def verbs_of(
-    find: Callable[[Path], list[StepFile]], read: Callable[[Look], Part], looked_for: str, said: str, *,
+    find: Callable[[Path], list[StepFile]], read: Callable[[Look], FilePart], looked_for: str, said: str, *,
     appended: bool = False,
 ) -> tuple[Tail, Callable[[Path], str | None]]:  # fmt: skip
     """`tail` and `matches_path` of a format that is nothing but files of steps. ``said``: the reason, {} its file."""

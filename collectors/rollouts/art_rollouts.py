@@ -19,7 +19,7 @@ from collectors.formats import jsonl, parquet
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping
 from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout
-from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import first_of, tail_of, with_parquet
 from collectors.rollout_signals import gives, lacks
 
@@ -45,18 +45,18 @@ def find(path: Path) -> list[StepFile]:
     return [file for split in splits for file in listed(folder / split, _FILE, purposes[split], path)]
 
 
-def _read(look: Look, made_by_pipeline: bool) -> Part:
+def _read(look: Look, made_by_pipeline: bool) -> FilePart:
     file = look.file.path
     if (size := file.stat().st_size) > FILE_BYTES:
-        return Part(dropped=1, why=f"{file.name} is larger than {FILE_BYTES} bytes")
+        return FilePart(dropped=1, why=f"{file.name} is larger than {FILE_BYTES} bytes")
     with parquet.opened(file) as table:
         if not set(_COLUMNS) <= {*table.columns, *table.leaves()}:
-            return Part(dropped=1, why=f"{file.name} has not the columns of trajectories")
+            return FilePart(dropped=1, why=f"{file.name} has not the columns of trajectories")
         rows = list(table.read(_COLUMNS))
     begin = int(look.place.get("row", 0))
     end = min(len(rows), begin + look.rows)
     made = list(_rollouts(rows, look, made_by_pipeline))[begin:end]
-    return Part(made, end - begin, size, {"row": end}, end == len(rows))
+    return FilePart(made, end - begin, size, {"row": end}, end == len(rows))
 
 
 def _rollouts(rows: Sequence[Mapping[str, Any]], look: Look, made_by_pipeline: bool) -> Iterator[Rollout]:

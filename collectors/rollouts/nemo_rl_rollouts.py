@@ -16,8 +16,8 @@ from typing import Any
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.rows import Line, lines
-from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.rows import RowLine, lines
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.tokens import items, ones
 from collectors.rollout_files.verbs import verbs_of
 from collectors.rollout_signals import gives, lacks
@@ -39,7 +39,7 @@ def find(path: Path) -> list[StepFile]:
     return next((files for name in numbered if (files := listed(path / name, _FILE, root=path))), [])
 
 
-def _read(look: Look) -> Part:
+def _read(look: Look) -> FilePart:
     prompts = _Prompts(look.place.get("prompts") or [-1, ""])
     part = lines(look, lambda line: rollout(line, look.file, prompts), "training data of NeMo-RL")
     part.place["prompts"] = prompts.at(part.place["row"])
@@ -64,7 +64,7 @@ class _Prompts:
         return self._before.get(row, [self._number, self._hash])
 
 
-def rollout(line: Line, file: StepFile, prompts: _Prompts) -> Rollout | None:
+def rollout(line: RowLine, file: StepFile, prompts: _Prompts) -> Rollout | None:
     """A row as a rollout; None for what is no row of training data."""
     row, raw = line.row, line.raw
     if "rewards" not in row or "idx" not in row:

@@ -16,8 +16,8 @@ from typing import Any
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, objects, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.rows import Line, lines
-from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.rows import RowLine, lines
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.tokens import length
 from collectors.rollout_files.verbs import begins, verbs_of
 from collectors.rollout_signals import gives, lacks
@@ -43,11 +43,11 @@ def find(path: Path) -> list[StepFile]:
     return found[max(found, key=lambda name: (found[name][0].path.stat().st_mtime, name))] if found else []
 
 
-def _read(look: Look) -> Part:
+def _read(look: Look) -> FilePart:
     return lines(look, rollout, "rollout of open-instruct", appended=True)
 
 
-def rollout(line: Line) -> Rollout | None:
+def rollout(line: RowLine) -> Rollout | None:
     """A row as a rollout; None for what is no row of `RolloutRecord`."""
     row = line.row
     step, index, prompt = (whole(row.get(key)) for key in ("step", "sample_idx", "prompt_idx"))

@@ -19,7 +19,7 @@ from collectors.formats import jsonl, slim
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import verbs_of
 from collectors.rollout_signals import gives, lacks
 from collectors.transport import rest
@@ -39,15 +39,15 @@ def find(path: Path) -> list[StepFile]:
     return listed(path, _FILE)
 
 
-def _read(look: Look) -> Part:
+def _read(look: Look) -> FilePart:
     size = look.file.path.stat().st_size
     if size > FILE_BYTES:
-        return Part(dropped=1, why=f"{look.file.path.name} is larger than {FILE_BYTES} bytes")
+        return FilePart(dropped=1, why=f"{look.file.path.name} is larger than {FILE_BYTES} bytes")
     data = look.file.path.read_bytes()
     agentic = _TRAJECTORIES.search(data)
     columns = jsonl.parse(b'{"trajectory_data":' + agentic[1] + b"}" if agentic else slim.hashed(data))
     if columns is None or not all(isinstance(value, list) for value in columns.values()):
-        return Part(dropped=1, why=f"{look.file.path.name} is no object of columns")
+        return FilePart(dropped=1, why=f"{look.file.path.name} is no object of columns")
     del data
     made = list(_trajectories(columns["trajectory_data"], look)) if agentic else list(_responses(columns, look))
     begin = int(look.place.get("row", 0))
@@ -55,7 +55,7 @@ def _read(look: Look) -> Part:
     kept = [one for one in made[begin:end] if one is not None]
     lost = end - begin - len(kept)
     why = f"a trajectory of {look.file.path.name} is no JSON object" if lost else ""
-    return Part(kept, end - begin, size, {"row": end}, end == len(made), lost, why)
+    return FilePart(kept, end - begin, size, {"row": end}, end == len(made), lost, why)
 
 
 def _responses(columns: Mapping[str, list[Any]], look: Look) -> Iterator[Rollout]:

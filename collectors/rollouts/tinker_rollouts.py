@@ -19,8 +19,8 @@ from collectors.formats import jsonl
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import whole
 from collectors.model import Collector, Consumption, Purpose, Rollout, Turn
-from collectors.rollout_files.rows import Line, lines
-from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.rows import RowLine, lines
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import count, verbs_of
 from collectors.rollout_signals import gives, lacks
 from collectors.transport import rest
@@ -47,14 +47,14 @@ def _names(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.iterdir() if _SUMMARIES.fullmatch(one.name)) if folder.is_dir() else []
 
 
-def _read(look: Look) -> Part:
+def _read(look: Look) -> FilePart:
     part = lines(look, lambda line: rollout(line, look.file), "rollout summary")
     if look.file.purpose == "train" and _removes_constant(look.file.path.parents[1]):
         part.rollouts = _without_constant(part.rollouts)
     return part
 
 
-def rollout(line: Line, file: StepFile) -> Rollout | None:
+def rollout(line: RowLine, file: StepFile) -> Rollout | None:
     """A row as a rollout; None for what is no row of a summary."""
     row = line.row
     group, index = whole(row.get("group_idx")), whole(row.get("traj_idx"))

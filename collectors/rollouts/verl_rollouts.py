@@ -15,8 +15,8 @@ from pathlib import Path
 
 from collectors.formats.jsonl import number
 from collectors.model import Collector, Consumption, Purpose, Rollout
-from collectors.rollout_files.rows import Line, lines
-from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.rows import RowLine, lines
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import begins, verbs_of
 from collectors.rollout_signals import gives, lacks
 from collectors.transport import rest
@@ -48,14 +48,14 @@ def _dump(folder: Path, root: Path) -> list[StepFile]:
     return files if files and any(begins(file.path, _HEAD) for file in (files[0], files[-1])) else []
 
 
-def _read(look: Look) -> Part:
+def _read(look: Look) -> FilePart:
     prompts: dict[str, int] = dict(look.place.get("prompts", {}))
     part = lines(look, lambda line: rollout(line, look.file, prompts), "generation of verl")
     part.place["prompts"] = prompts
     return part
 
 
-def rollout(line: Line, file: StepFile, prompts: dict[str, int]) -> Rollout | None:
+def rollout(line: RowLine, file: StepFile, prompts: dict[str, int]) -> Rollout | None:
     """A row as a rollout; None for what is no row. ``prompts``: hash of a prompt -> its number in the file."""
     row = line.row
     if "input" not in row or "output" not in row or "score" not in row:

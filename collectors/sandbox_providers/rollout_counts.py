@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from collectors.model import Labels, Sample
-from collectors.sandbox_providers.trace_rows import Rollout
+from collectors.sandbox_providers.trace_rows import TracedRollout
 
 # Two samples of a series need different times, and the store keeps milliseconds.
 TICK = 0.001
@@ -25,7 +25,7 @@ Counts = dict[str, dict[str, Any]]
 """environment -> {seen, lost, errors: {type: n}, ts: time of the last sample}; JSON-able."""
 
 
-def count(counts: Counts, rollouts: Iterable[Rollout], now: float) -> Iterator[Sample]:
+def count(counts: Counts, rollouts: Iterable[TracedRollout], now: float) -> Iterator[Sample]:
     """Add rollouts to `counts` (changed in place) in the order they ended; the samples that say so."""
     for one in sorted(rollouts, key=lambda one: _time(one, now)):
         environment = _known(counts, one.environment)
@@ -33,7 +33,7 @@ def count(counts: Counts, rollouts: Iterable[Rollout], now: float) -> Iterator[S
         yield from _add(before, environment, one, _time(one, now))
 
 
-def _add(kept: dict[str, Any], environment: str, one: Rollout, ended: float) -> Iterator[Sample]:
+def _add(kept: dict[str, Any], environment: str, one: TracedRollout, ended: float) -> Iterator[Sample]:
     last = kept["ts"]
     types = [_known(kept["errors"], kind) for kind in one.errors]
     fresh = [kind for kind in types if kind not in kept["errors"]]
@@ -58,7 +58,7 @@ def _samples(kept: dict[str, Any], environment: str, types: Iterable[str], ts: f
         yield Sample("rollout_attempt_errors_total", float(kept["errors"][kind]), (*named, ("type", kind)), ts)
 
 
-def _time(one: Rollout, now: float) -> float:
+def _time(one: TracedRollout, now: float) -> float:
     ended = one.ended_at
     return ended if ended is not None and ended <= now + AHEAD_SECONDS else now
 

@@ -33,7 +33,7 @@ LIVE: frozenset[SandboxState] = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ListedRow:
     """One record, and what it takes of each quota resource (``cpu``: 4)."""
 
     sandbox: Sandbox
@@ -41,7 +41,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListingPage:
     """One answer: raw rows and where the next ones are (opaque; None: this was the last)."""
 
     rows: list[Any]
@@ -49,7 +49,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ListingSource:
     """How one provider lists.
 
     Attributes:
@@ -61,8 +61,8 @@ class Source:
     """
 
     live: tuple[Any, ...]
-    fetch: Callable[[Any, Any], Awaitable[Page]]
-    row: Callable[[Any], Row | None]
+    fetch: Callable[[Any, Any], Awaitable[ListingPage]]
+    row: Callable[[Any], ListedRow | None]
     ended: tuple[Any, ...] = ()
     look: Callable[[str], Awaitable[Any]] | None = None
 
@@ -76,7 +76,7 @@ class _Sweep:
     query: int = 0
     place: Any = None
     places: set[tuple[int, Any]] = field(default_factory=set)
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, ListedRow] = field(default_factory=dict)
     pages: int = 0
     ended_pages: int = 0
     ended: set[str] = field(default_factory=set)
@@ -87,11 +87,11 @@ class _Sweep:
 
 
 @dataclass(slots=True)
-class Memory:
+class SweepMemory:
     """What is kept between polls: the live by their last record, the newest ended, and the listing under way."""
 
     sweep: _Sweep | None = None
-    known: dict[str, Row] = field(default_factory=dict)
+    known: dict[str, ListedRow] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
 
 
@@ -104,22 +104,22 @@ class Swept:
         extent: ``listed`` when it is done, every row was read and no sandbox known to live is left out.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ListedRow, ...]
     done: bool
     extent: Extent
 
-    def live(self) -> list[Row]:
+    def live(self) -> list[ListedRow]:
         return [row for row in self.rows if row.sandbox.state in LIVE]
 
 
-async def sweep(source: Source, state: State, limits: Limits, begun: float) -> Swept:
+async def sweep(source: ListingSource, state: State, limits: Limits, begun: float) -> Swept:
     """Read pages until the end or until this poll's share of time is over. ``begun``: monotonic seconds.
 
     Raises:
         ScrapeError: as the source's calls; ``garbage`` for a listing that runs in circles and for a page of which
             no row can be read.
     """
-    memory: Memory = state.setdefault("sweep", Memory())
+    memory: SweepMemory = state.setdefault("sweep", SweepMemory())
     if memory.sweep is None or begun - memory.sweep.touched > IDLE_SECONDS:
         memory.sweep = _Sweep(begun, begun)
     now, met = memory.sweep, set[str]()
@@ -140,7 +140,7 @@ async def sweep(source: Source, state: State, limits: Limits, begun: float) -> S
     return Swept(tuple(now.rows.values()), True, ended(len(now.rows), now.unread, cut=now.cut, lost=len(lost)))
 
 
-async def _pages(source: Source, memory: Memory, now: _Sweep, met: set[str], until: float) -> bool:
+async def _pages(source: ListingSource, memory: SweepMemory, now: _Sweep, met: set[str], until: float) -> bool:
     queries, before = (*source.live, *source.ended), now.pages
     while now.query < len(queries):
         # One page at least, so that a slow account cannot keep its listing from ever being read.
@@ -162,7 +162,7 @@ async def _pages(source: Source, memory: Memory, now: _Sweep, met: set[str], unt
     return True
 
 
-def _take(source: Source, now: _Sweep, page: Page) -> set[str]:
+def _take(source: ListingSource, now: _Sweep, page: ListingPage) -> set[str]:
     """Map one page; a row that is read twice (the listing moved) counts as it was read last."""
     read = [row for raw in page.rows if (row := source.row(raw)) is not None]
     if page.rows and not read:
@@ -174,7 +174,7 @@ def _take(source: Source, now: _Sweep, page: Page) -> set[str]:
     return {row.sandbox.id for row in read}
 
 
-def _enough_ended(memory: Memory, now: _Sweep, ids: set[str]) -> bool:
+def _enough_ended(memory: SweepMemory, now: _Sweep, ids: set[str]) -> bool:
     """Back at what the last poll had read, or, while known ones are missing, at a page without news.
 
     At first one page: history before our time is not ours to count. Lists are sorted by creation and not by end, so
@@ -201,7 +201,7 @@ def _go_on(now: _Sweep, place: Any, ids: set[str]) -> None:
     now.place = place
 
 
-async def _look_for_lost(source: Source, memory: Memory, now: _Sweep, until: float) -> dict[str, Row]:
+async def _look_for_lost(source: ListingSource, memory: SweepMemory, now: _Sweep, until: float) -> dict[str, ListedRow]:
     """Ask for those known to live that were not listed; returns those still in doubt."""
     lost = {key: row for key, row in memory.known.items() if key not in now.rows}
     if source.look is None:
@@ -216,7 +216,7 @@ async def _look_for_lost(source: Source, memory: Memory, now: _Sweep, until: flo
     return lost
 
 
-async def _look(source: Source, look: Callable[[str], Awaitable[Any]], before: Row) -> Row | None:
+async def _look(source: ListingSource, look: Callable[[str], Awaitable[Any]], before: ListedRow) -> ListedRow | None:
     try:
         row = source.row(await look(before.sandbox.id))
     except Refusal as error:

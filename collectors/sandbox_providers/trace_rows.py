@@ -18,7 +18,7 @@ from collectors.transport import rest
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class TracedRollout:
     """One episode, as far as sandboxes go. Epoch seconds.
 
     Attributes:
@@ -39,14 +39,14 @@ class Rollout:
     sandboxes: tuple[Sandbox, ...] = field(default=())
 
 
-def rollout(episode: Mapping[str, Any]) -> Rollout:
+def rollout(episode: Mapping[str, Any]) -> TracedRollout:
     """An episode's record. Of several agents each has its sandbox; the episode is lost when one of them is."""
     traces = objects(episode.get("traces"))
     run = mapping(episode, "run")
     name = rest.text(run.get("name"), 200)
     boxed = any(verifiers.runtime_kind(trace) not in verifiers.NO_SANDBOX for trace in traces)
     lost = any(map(verifiers.lost, traces)) or (not traces and verifiers.last_error(episode) == "SandboxError")
-    return Rollout(
+    return TracedRollout(
         environment=verifiers.environment(episode),
         run=name,
         purpose=rest.text(mapping(run, "work").get("type"), 20),

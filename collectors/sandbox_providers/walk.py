@@ -26,7 +26,7 @@ STALE_PAGES = 2
 
 
 @dataclass(slots=True)
-class Page(Generic[Row]):
+class WalkPage(Generic[Row]):
     """One page's rows by id, what leads to the next page ("" after the last), how many rows could not be read."""
 
     rows: dict[str, Row]
@@ -73,7 +73,7 @@ class Budget:
         return asyncio.get_running_loop().time() > self._end
 
 
-async def walk(state: State, name: str, fetch: Callable[[str], Awaitable[Page[Row]]], budget: Budget) -> Walk[Row]:
+async def walk(state: State, name: str, fetch: Callable[[str], Awaitable[WalkPage[Row]]], budget: Budget) -> Walk[Row]:
     """Go on with the walk of this name. The caller calls `finish` once it has used a walk that is done.
 
     Raises:
@@ -107,7 +107,7 @@ def _held(state: State, key: str) -> Walk[Row]:
     return held
 
 
-def _take(held: Walk[Row], page: Page[Row]) -> str:
+def _take(held: Walk[Row], page: WalkPage[Row]) -> str:
     """Add a page to the walk; returns why it makes no sense, "" when it does."""
     if page.unread and not page.rows:
         return f"none of the {page.unread} rows of a page could be read"
@@ -125,7 +125,9 @@ def _take(held: Walk[Row], page: Page[Row]) -> str:
     return ""
 
 
-async def _page(state: State, key: str, fetch: Callable[[str], Awaitable[Page[Row]]], held: Walk[Row]) -> Page[Row]:
+async def _page(
+    state: State, key: str, fetch: Callable[[str], Awaitable[WalkPage[Row]]], held: Walk[Row]
+) -> WalkPage[Row]:
     try:
         return await fetch(held.token)
     except ScrapeError as error:

@@ -20,7 +20,7 @@ from collectors.model import Collector, FailureCause, Limits, Reading, Sample, S
 from collectors.sandbox_providers import account
 from collectors.sandbox_providers.causes import cause_of
 from collectors.sandbox_providers.listing import Tally, mapping, objects
-from collectors.sandbox_providers.sweep import Page, Row, Source, sweep
+from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.transport import rest
 
 PROVIDER = "daytona"
@@ -78,7 +78,7 @@ class _Rows:
     organization: str = ""
     tally: Tally = field(default_factory=Tally)
 
-    def row(self, raw: Any) -> Row | None:
+    def row(self, raw: Any) -> ListedRow | None:
         record = mapping(raw)
         key = rest.text(record.get("id"), 200)
         if not key:
@@ -89,7 +89,7 @@ class _Rows:
         state = self._state(word, record)
         created = rest.epoch(record.get("createdAt"))
         ready = self._ready(key, word, created, record)
-        return Row(
+        return ListedRow(
             Sandbox(
                 provider=PROVIDER,
                 id=key,
@@ -148,20 +148,20 @@ def _ended(state: SandboxState, record: Mapping[str, Any]) -> float | None:
     return told or rest.epoch(record.get("updatedAt"))
 
 
-def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> Source:
-    async def fetch(query: rest.Params, place: Any) -> Page:
+def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSource:
+    async def fetch(query: rest.Params, place: Any) -> ListingPage:
         params = {**query, "limit": PAGE_ROWS, **({"cursor": place} if place else {})}
         body = mapping((await rest.get_json(client, "/sandbox", params, limits)).json)
         found = body.get("items")
         if not isinstance(found, list):
             raise ScrapeError("garbage", "the answer is not a list of sandboxes")
-        return Page(found, rest.text(body.get("nextCursor"), 4096) or None)
+        return ListingPage(found, rest.text(body.get("nextCursor"), 4096) or None)
 
     async def look(key: str) -> Any:
         return (await rest.get_json(client, f"/sandbox/{quote(key, safe='')}", {}, limits)).json
 
     query = {"states": LISTED, "includeErroredDeleted": "true", "sort": "createdAt", "order": "desc"}
-    return Source((query,), fetch, rows.row, look=look)
+    return ListingSource((query,), fetch, rows.row, look=look)
 
 
 def _usage(told: Any, region: str) -> list[Sample]:

@@ -17,7 +17,7 @@ import httpx
 from collectors.model import Collector, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
 from collectors.sandbox_providers import account
 from collectors.sandbox_providers.listing import Tally, mapping
-from collectors.sandbox_providers.sweep import Page, Row, Source, sweep
+from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.transport import rest
 
 PROVIDER = "e2b"
@@ -33,7 +33,7 @@ class _Rows:
     running: float | None = None  # the answer's own count, before paging
     tally: Tally = field(default_factory=Tally)
 
-    def row(self, raw: Any) -> Row | None:
+    def row(self, raw: Any) -> ListedRow | None:
         record = mapping(raw)
         key = rest.text(record.get("sandboxID"), 200)
         if not key:
@@ -44,7 +44,7 @@ class _Rows:
         if state == "unknown":
             self.tally.unknown("state", word)
         started = rest.epoch(record.get("startedAt"))
-        return Row(
+        return ListedRow(
             Sandbox(
                 provider=PROVIDER,
                 id=key,
@@ -59,17 +59,17 @@ class _Rows:
         )
 
 
-def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> Source:
-    async def fetch(query: Mapping[str, str], place: Any) -> Page:
+def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSource:
+    async def fetch(query: Mapping[str, str], place: Any) -> ListingPage:
         params = {**query, "limit": PAGE_ROWS, **({"nextToken": place} if place else {})}
         answer = await rest.get_json(client, "/v2/sandboxes", params, limits)
         if not isinstance(answer.json, list):
             raise ScrapeError("garbage", "the answer is not a list of sandboxes")
         if rows.running is None:
             rows.running = rest.number(answer.headers.get("x-total-running"))
-        return Page(answer.json, answer.headers.get("x-next-token") or None)
+        return ListingPage(answer.json, answer.headers.get("x-next-token") or None)
 
-    return Source(({"state": "running,paused"},), fetch, rows.row)
+    return ListingSource(({"state": "running,paused"},), fetch, rows.row)
 
 
 async def _team(client: httpx.AsyncClient, team: str, now: float, limits: Limits, tally: Tally) -> list[Sample]:

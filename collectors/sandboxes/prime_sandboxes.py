@@ -21,7 +21,7 @@ from collectors.model import Collector, FailureCause, Limits, Reading, Sample, S
 from collectors.sandbox_providers import account as sandbox_providers_account
 from collectors.sandbox_providers.causes import cause_of
 from collectors.sandbox_providers.listing import Tally, mapping
-from collectors.sandbox_providers.sweep import Page, Row, Source, Swept, sweep
+from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, Swept, sweep
 from collectors.transport import rest
 
 PROVIDER = "prime"
@@ -64,11 +64,11 @@ class _Rows:
 
     run_label: str
     built: MutableMapping[str, None]
-    before: Mapping[str, tuple[Any, Row]] = field(default_factory=dict)
-    met: dict[str, tuple[Any, Row]] = field(default_factory=dict)
+    before: Mapping[str, tuple[Any, ListedRow]] = field(default_factory=dict)
+    met: dict[str, tuple[Any, ListedRow]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
-    def row(self, raw: Any) -> Row | None:
+    def row(self, raw: Any) -> ListedRow | None:
         record = mapping(raw)
         key = rest.text(record.get("id"), 200)
         if not key:
@@ -81,10 +81,10 @@ class _Rows:
         self.met[key] = raw, self._read(key, record)
         return self.met[key][1]
 
-    def _read(self, key: str, record: Mapping[str, Any]) -> Row:
+    def _read(self, key: str, record: Mapping[str, Any]) -> ListedRow:
         uses = {"cpu": rest.number(record.get("cpuCores")), "gpu": rest.number(record.get("gpuCount"))}
         uses["vm"] = 1.0 if record.get("vm") is True else 0.0
-        return Row(self._sandbox(key, record), {name: max(used, 0.0) for name, used in uses.items() if used})
+        return ListedRow(self._sandbox(key, record), {name: max(used, 0.0) for name, used in uses.items() if used})
 
     def _sandbox(self, key: str, record: Mapping[str, Any]) -> Sandbox:
         word = rest.text(record.get("status"), 40)
@@ -157,8 +157,10 @@ def _expires(started: float | None, minutes: Any) -> float | None:
     return rest.epoch(started + 60.0 * budget) if started is not None and budget is not None and budget > 0 else None
 
 
-def _source(client: httpx.AsyncClient, root: str, team: Mapping[str, str], rows: _Rows, limits: Limits) -> Source:
-    async def fetch(query: Mapping[str, str], place: Any) -> Page:
+def _source(
+    client: httpx.AsyncClient, root: str, team: Mapping[str, str], rows: _Rows, limits: Limits
+) -> ListingSource:
+    async def fetch(query: Mapping[str, str], place: Any) -> ListingPage:
         number, before, reads = place or (1, 0.0, 0)
         params = {**query, **team, "page": number, "per_page": PAGE_ROWS}
         body = (await rest.get_json(client, f"{root}/sandbox", params, limits)).json
@@ -170,10 +172,10 @@ def _source(client: httpx.AsyncClient, root: str, team: Mapping[str, str], rows:
     async def look(key: str) -> Any:
         return (await rest.get_json(client, f"{root}/sandbox/{quote(key, safe='')}", {}, limits)).json
 
-    return Source(LIVE_QUERIES, fetch, rows.row, ENDED_QUERIES, look)
+    return ListingSource(LIVE_QUERIES, fetch, rows.row, ENDED_QUERIES, look)
 
 
-def _page(body: Mapping[str, Any], found: list[Any], number: int, before: float, reads: int) -> Page:
+def _page(body: Mapping[str, Any], found: list[Any], number: int, before: float, reads: int) -> ListingPage:
     """The page and the next one's place.
 
     Pages are counted from the newest: when k sandboxes ended since the last page, k have moved up into pages already
@@ -185,10 +187,10 @@ def _page(body: Mapping[str, Any], found: list[Any], number: int, before: float,
     moved = max(before - total, 0.0)
     if number > 1 and moved:
         first_moved = (number - 1) * size - moved
-        return Page(found, (max(int(first_moved // size), 0) + 1, total, reads))
+        return ListingPage(found, (max(int(first_moved // size), 0) + 1, total, reads))
     if found and (more is True or (more is None and number * size < total)):
-        return Page(found, (number + 1, total, reads))
-    return Page(found)
+        return ListingPage(found, (number + 1, total, reads))
+    return ListingPage(found)
 
 
 def _usage(swept: Swept) -> dict[str, float]:

@@ -21,7 +21,7 @@ from collectors.model import Collector, ErrorKind, FailureCause, Limits, Reading
 from collectors.model import State as Memory
 from collectors.sandbox_providers.failures import cause as cause_of
 from collectors.sandbox_providers.listing import Tally, mapping, objects
-from collectors.sandbox_providers.walk import Budget, Page, Walk, finish, walk
+from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, walk
 from collectors.transport.rest import clean, epoch, get_json, text, whole
 
 PROVIDER = "rock"
@@ -79,7 +79,7 @@ async def _sandboxes(
 ) -> Walk[Sandbox]:
     label = options.get("run_label", "run")
 
-    async def fetch(token: str) -> Page[Sandbox]:
+    async def fetch(token: str) -> WalkPage[Sandbox]:
         result, page = await _page(client, options, state, limits, int(token or 1))
         items = result.get("items")
         if not isinstance(items, list):
@@ -88,7 +88,7 @@ async def _sandboxes(
         rows = {one.id: one for one in built if one is not None}
         more = result.get("has_more")
         more = more if isinstance(more, bool) else len(items) >= state["page_size"]
-        return Page(rows, str(page + 1) if more and items else "", sum(one is None for one in built))
+        return WalkPage(rows, str(page + 1) if more and items else "", sum(one is None for one in built))
 
     return await walk(state, "rock", fetch, Budget(limits))
 

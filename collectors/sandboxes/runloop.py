@@ -20,7 +20,7 @@ from collectors.model import Collector, FailureCause, Limits, Reading, Sample, S
 from collectors.sandbox_providers import account
 from collectors.sandbox_providers.causes import cause_of
 from collectors.sandbox_providers.listing import Tally, mapping, objects
-from collectors.sandbox_providers.sweep import Page, Row, Source, sweep
+from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.transport import rest
 
 PROVIDER = "runloop"
@@ -71,7 +71,7 @@ class _Rows:
     run_label: str
     tally: Tally = field(default_factory=Tally)
 
-    def row(self, raw: Any) -> Row | None:
+    def row(self, raw: Any) -> ListedRow | None:
         record = mapping(raw)
         key = rest.text(record.get("id"), 200)
         if not key:
@@ -85,7 +85,7 @@ class _Rows:
         requested = rest.epoch(record.get("create_time_ms"))
         started, ready = _first(changes, requested, "initializing", "running"), _first(changes, requested, "running")
         metadata = mapping(record, "metadata")
-        return Row(
+        return ListedRow(
             Sandbox(
                 provider=PROVIDER,
                 id=key,
@@ -136,8 +136,8 @@ def _expires(requested: float | None, launch: Mapping[str, Any]) -> float | None
     )
 
 
-def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> Source:
-    async def fetch(query: Mapping[str, str | int], place: Any) -> Page:
+def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSource:
+    async def fetch(query: Mapping[str, str | int], place: Any) -> ListingPage:
         params = {
             **query,
             "limit": PAGE_ROWS,
@@ -149,12 +149,12 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> Source:
         if not isinstance(found, list):
             raise ScrapeError("garbage", "the answer is not a list of devboxes")
         last = rest.text(mapping(found[-1]).get("id"), 200) if found else ""
-        return Page(found, last if body.get("has_more") is True and last else None)
+        return ListingPage(found, last if body.get("has_more") is True and last else None)
 
     async def look(key: str) -> Any:
         return (await rest.get_json(client, f"/v1/devboxes/{quote(key, safe='')}", {}, limits)).json
 
-    return Source(LIVE_QUERIES, fetch, rows.row, ({},), look)
+    return ListingSource(LIVE_QUERIES, fetch, rows.row, ({},), look)
 
 
 async def _suspended(client: httpx.AsyncClient, limits: Limits, tally: Tally) -> list[Sample]:

@@ -15,7 +15,7 @@ from typing import Any
 from collectors.formats import verifiers
 from collectors.model import Collector, Cursor, Limits, Reading, Sandbox, ScrapeError
 from collectors.sandbox_providers.rollout_counts import Counts, count
-from collectors.sandbox_providers.trace_rows import Rollout, rollout
+from collectors.sandbox_providers.trace_rows import TracedRollout, rollout
 from collectors.transport import bytetail
 
 
@@ -24,7 +24,7 @@ class _Gathered:
     """What one call gathers. ``memory`` is the cursor of the next."""
 
     memory: dict[str, Any]
-    rollouts: list[Rollout] = field(default_factory=list)
+    rollouts: list[TracedRollout] = field(default_factory=list)
     sandboxes: dict[tuple[str, str], Sandbox] = field(default_factory=dict)
     run: str = ""
     more: bool = False
@@ -130,7 +130,7 @@ def _read(file: Path, cursor: Cursor, limits: Limits, step: int, got: _Gathered)
     return read
 
 
-def _take(one: Rollout, again: bool, got: _Gathered) -> None:
+def _take(one: TracedRollout, again: bool, got: _Gathered) -> None:
     got.run = one.run or got.run
     got.sandboxes |= {(box.provider, box.id): box for box in one.sandboxes}
     if not again or (one.ended_at or 0.0) > got.memory["newest"]:

@@ -69,7 +69,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     )
 
 
-def say(line: console.Line, memory: dict[str, Any]) -> console.Said:
+def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
     """The printed dict of a logged step."""
     if STEP not in line.text:
         return None

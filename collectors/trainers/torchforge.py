@@ -59,7 +59,7 @@ IGNORED = re.compile(
 )
 
 
-def say(line: console.Line, memory: dict[str, Any]) -> console.Said:
+def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
     """Lines of a step's message: a row when the closing rule comes."""
     if (match := _BEGIN.fullmatch(line.text)) is not None:
         memory.update(step=int(match.group(1)), ts=line.ts, values={})

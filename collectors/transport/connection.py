@@ -2,7 +2,7 @@
 
 httpx takes 0.6 ms of CPU for an exchange (perf.md 2b), this 0.1: the request is laid out once, and the answer is read
 where it arrives. It knows what servers of metrics pages say (lengths, chunks, an answer that ends with its connection)
-and takes anything else for an error. Bounds are the caller's: bytes through `Sink`, time by cancelling.
+and takes anything else for an error. Bounds are the caller's: bytes through `BodySink`, time by cancelling.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ CHUNK_HEAD_BYTES = 4 << 10
 HAPPY_EYEBALLS_SECONDS = 0.25
 
 
-class Lost(OSError):
+class ConnectionLost(OSError):
     """The connection ended before its answer did, or what came is no HTTP."""
 
 
-class Stale(Lost):
+class ConnectionStale(ConnectionLost):
     """A kept connection ended without a byte of an answer: the server had closed it, and may be asked anew."""
 
 
-class Sink(Protocol):
+class BodySink(Protocol):
     """Takes an answer as it comes. What it raises ends the exchange, and with it the connection."""
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
@@ -39,7 +39,7 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True)
-class Place:
+class HostPort:
     """Where a connection leads."""
 
     host: str
@@ -48,18 +48,18 @@ class Place:
 
 
 @dataclass(slots=True)
-class Line:
+class HttpConnection:
     """The connection, made when it is first asked for. One exchange at a time."""
 
-    place: Place
+    place: HostPort
     _exchange: "_Exchange | None" = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def get(self, request: bytes, sink: Sink) -> None:
+    async def get(self, request: bytes, sink: BodySink) -> None:
         """Send a request as laid out; return when its answer is in the sink.
 
         Raises:
-            OSError: no connection (`Lost`: one that broke).
+            OSError: no connection (`ConnectionLost`: one that broke).
             Whatever the sink raised.
         """
         async with self._turn:
@@ -67,7 +67,7 @@ class Line:
             if kept is not None and kept.open and kept.loop is asyncio.get_running_loop():
                 try:
                     return await kept.run(request, sink)
-                except Stale:
+                except ConnectionStale:
                     pass  # servers close what was idle for 5 s, which is when we ask again
             self.close()
             self._exchange = await self._connected()
@@ -101,7 +101,7 @@ class _Exchange(asyncio.Protocol):
         self._next: Callable[[], bool] | None = None
         self._left, self._last = 0, False
 
-    async def run(self, request: bytes, sink: Sink) -> None:
+    async def run(self, request: bytes, sink: BodySink) -> None:
         """One exchange."""
         assert self._transport is not None
         self._sink, self._began, self._next = sink, False, self._head
@@ -141,9 +141,9 @@ class _Exchange(asyncio.Protocol):
         if exc is None and self._next == self._until_the_end:
             self._finish(None)
         elif self._kept and not self._began and not self._held:
-            self._finish(Stale("closed"))
+            self._finish(ConnectionStale("closed"))
         else:
-            self._finish(Lost("the connection ended before the answer did"))
+            self._finish(ConnectionLost("the connection ended before the answer did"))
 
     def _finish(self, error: Exception | None) -> None:
         self._next = None
@@ -161,13 +161,13 @@ class _Exchange(asyncio.Protocol):
         if found is None and len(self._held) <= HEAD_BYTES:
             return False
         if found is None:
-            raise Lost("no HTTP, for it has no end of its head")
+            raise ConnectionLost("no HTTP, for it has no end of its head")
         text = bytes(self._held[: found.start()])
         del self._held[: found.end()]
         version, status, headers = _parsed(text)
         if status < 200:
             if status == 101:
-                raise Lost("no HTTP, but another protocol")
+                raise ConnectionLost("no HTTP, but another protocol")
             return True  # 100, 103: the answer itself follows
         self._began = True
         self._last = _closes(version, headers)
@@ -179,11 +179,11 @@ class _Exchange(asyncio.Protocol):
         coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
         if coding is not None:
             if coding.lower() != b"chunked":
-                raise Lost("no HTTP, but a transfer coding nobody asked for")
+                raise ConnectionLost("no HTTP, but a transfer coding nobody asked for")
             self._next = self._chunk_head
         elif length is not None:
             if _NUMBER.fullmatch(length) is None:
-                raise Lost("no HTTP, for it has no length")
+                raise ConnectionLost("no HTTP, for it has no length")
             self._left, self._next = int(length), self._counted
             if self._left == 0:
                 self._complete()
@@ -213,7 +213,7 @@ class _Exchange(asyncio.Protocol):
             return False
         size = _CHUNK.match(line)
         if size is None:
-            raise Lost("no HTTP, for it has no chunk")
+            raise ConnectionLost("no HTTP, for it has no chunk")
         self._left = int(size[1], 16)
         self._next = self._chunk if self._left else self._trailer
         return True
@@ -226,7 +226,7 @@ class _Exchange(asyncio.Protocol):
         if line is None:
             return False
         if line:
-            raise Lost("no HTTP, but a chunk that is longer than it says")
+            raise ConnectionLost("no HTTP, but a chunk that is longer than it says")
         self._next = self._chunk_head
         return True
 
@@ -242,7 +242,7 @@ class _Exchange(asyncio.Protocol):
         if end < 0 and len(self._held) <= CHUNK_HEAD_BYTES:
             return None
         if not 0 <= end <= CHUNK_HEAD_BYTES:
-            raise Lost("no HTTP, for it has no end of a chunk's head")
+            raise ConnectionLost("no HTTP, for it has no end of a chunk's head")
         line = bytes(self._held[:end]).rstrip(b"\r")
         del self._held[: end + 1]
         return line
@@ -265,16 +265,16 @@ def _parsed(head: bytes) -> tuple[int, int, dict[bytes, bytes]]:
     first, *lines = head.replace(b"\r\n", b"\n").split(b"\n")
     status = _STATUS.fullmatch(first)
     if status is None:
-        raise Lost("no HTTP, for it has no status line")
+        raise ConnectionLost("no HTTP, for it has no status line")
     headers: dict[bytes, bytes] = {}
     for line in lines:
         header = _HEADER.fullmatch(line)
         if header is None:
-            raise Lost("no HTTP, for it has no header")
+            raise ConnectionLost("no HTTP, for it has no header")
         name, value = header[1].lower(), header[2]
         # Two lengths, or codings, mean that two sides may not agree on where the answer ends.
         if name in (b"content-length", b"transfer-encoding") and headers.get(name, value) != value:
-            raise Lost("no HTTP, for it has two lengths")
+            raise ConnectionLost("no HTTP, for it has two lengths")
         headers[name] = value
     return int(status[1]), int(status[2]), headers
 

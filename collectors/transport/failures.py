@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import httpx
 
-from collectors.transport.connection import Lost
+from collectors.transport.connection import ConnectionLost
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "connection refused: nothing listens at this host and port",
@@ -68,7 +68,7 @@ def _of_system(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError):
         plain = any(name in str(error) for name in _PLAIN)
         return "no TLS on this port: did you mean http:// instead of https://?" if plain else "the TLS handshake failed"
-    if not isinstance(error, OSError) or isinstance(error, Lost):
+    if not isinstance(error, OSError) or isinstance(error, ConnectionLost):
         return ""
     # Several addresses of one name fail with one error whose text holds every errno.
     numbers = [error.errno, *map(int, _ERRNO.findall(str(error)))]
@@ -79,7 +79,7 @@ def _of_system(error: BaseException) -> str:
 def _of_protocol(error: BaseException) -> str:
     if isinstance(error, httpx.TimeoutException | TimeoutError | asyncio.TimeoutError):
         return "no answer in time"
-    if isinstance(error, Lost | httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
+    if isinstance(error, ConnectionLost | httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
         broken = isinstance(error, httpx.ReadError | httpx.WriteError) or _ENDED.search(str(error))
         return _CLOSED if broken else "the answer is not HTTP: another kind of server listens on this port"
     if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol | UnicodeError):

@@ -16,7 +16,7 @@ import httpx
 
 from collectors.model import Limits, ScrapeError
 from collectors.transport import failures
-from collectors.transport.connection import Line, Place
+from collectors.transport.connection import HostPort, HttpConnection
 
 CONTENT_TYPE = "text/plain;version=0.0.4"
 
@@ -46,8 +46,8 @@ class PageClient(httpx.AsyncClient):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(verify=certificates(), follow_redirects=False, trust_env=False, **options)
-        self._lines: dict[tuple[str, str, int], Line] = {}
-        self._requests: dict[str, tuple[Line, bytes]] = {}
+        self._lines: dict[tuple[str, str, int], HttpConnection] = {}
+        self._requests: dict[str, tuple[HttpConnection, bytes]] = {}
 
     @property
     def plain(self) -> bool:
@@ -64,7 +64,7 @@ class PageClient(httpx.AsyncClient):
         await line.get(request, sink)
         return sink.whole()
 
-    def _laid_out(self, url: httpx.URL | str) -> tuple[Line, bytes]:
+    def _laid_out(self, url: httpx.URL | str) -> tuple[HttpConnection, bytes]:
         request = self.build_request("GET", url, headers=_HEADERS)
         found, headers = request.url, request.headers
         if found.userinfo:
@@ -75,7 +75,9 @@ class PageClient(httpx.AsyncClient):
         port = found.port or (443 if found.scheme == "https" else 80)
         place = (found.scheme, found.raw_host.decode("ascii"), port)
         if place not in self._lines:
-            self._lines[place] = Line(Place(place[1], port, certificates() if found.scheme == "https" else None))
+            self._lines[place] = HttpConnection(
+                HostPort(place[1], port, certificates() if found.scheme == "https" else None)
+            )
         if any(byte in value for _, value in headers.raw for byte in (b"\r", b"\n", b"\0")):
             raise httpx.LocalProtocolError("a header that would be two")
         head = b"".join(b"%s: %s\r\n" % pair for pair in headers.raw)

@@ -57,7 +57,7 @@ _SECRETS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JsonAnswer:
     """A 200 answer: its JSON, of whatever shape, and its headers (any case)."""
 
     json: Any
@@ -86,7 +86,7 @@ async def whole(limits: Limits) -> AsyncIterator[None]:
         raise _late(limits) from None
 
 
-async def get_json(client: httpx.AsyncClient, path: str, params: Params, limits: Limits) -> Answer:
+async def get_json(client: httpx.AsyncClient, path: str, params: Params, limits: Limits) -> JsonAnswer:
     """GET ``path`` under the client's base URL with ``params`` (a list repeats its key).
 
     Raises:
@@ -96,7 +96,7 @@ async def get_json(client: httpx.AsyncClient, path: str, params: Params, limits:
     return await _ask(client, "GET", path, limits, params=params)
 
 
-async def search_json(client: httpx.AsyncClient, path: str, query: Mapping[str, Any], limits: Limits) -> Answer:
+async def search_json(client: httpx.AsyncClient, path: str, query: Mapping[str, Any], limits: Limits) -> JsonAnswer:
     """POST ``query`` to a search that takes it in the body. Only for endpoints that change nothing.
 
     Raises:
@@ -105,7 +105,7 @@ async def search_json(client: httpx.AsyncClient, path: str, query: Mapping[str, 
     return await _ask(client, "POST", path, limits, json=query)
 
 
-async def form_json(client: httpx.AsyncClient, path: str, form: Mapping[str, str], limits: Limits) -> Answer:
+async def form_json(client: httpx.AsyncClient, path: str, form: Mapping[str, str], limits: Limits) -> JsonAnswer:
     """POST ``form`` to a query too long for a URL (PromQL). Only for endpoints that change nothing.
 
     Raises:
@@ -114,7 +114,7 @@ async def form_json(client: httpx.AsyncClient, path: str, form: Mapping[str, str
     return await _ask(client, "POST", path, limits, data=form)
 
 
-async def _ask(client: httpx.AsyncClient, method: str, path: str, limits: Limits, **request: Any) -> Answer:
+async def _ask(client: httpx.AsyncClient, method: str, path: str, limits: Limits, **request: Any) -> JsonAnswer:
     try:
         async with asyncio.timeout(limits.timeout_seconds):
             async with client.stream(method, path, headers=_HEADERS, follow_redirects=False, **request) as response:
@@ -122,7 +122,7 @@ async def _ask(client: httpx.AsyncClient, method: str, path: str, limits: Limits
                     raise await _refusal(client, response, limits)
                 body = await http.body(response, limits)
                 headers = response.headers
-        return Answer(await _parse(body), headers)
+        return JsonAnswer(await _parse(body), headers)
     except (TimeoutError, httpx.TimeoutException):
         raise _late(limits) from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:

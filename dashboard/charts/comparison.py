@@ -20,7 +20,7 @@ AHEAD = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class Comparison:
     """``series`` by slot, at the times at which they are drawn; ``label``: what they are, or why there are none."""
 
     label: str = ""
@@ -38,20 +38,20 @@ class _Source:
     place: Callable[[float], float | None]
 
 
-def behind(load: Load, panels: Sequence[Panel]) -> Behind:
+def compared(load: Load, panels: Sequence[Panel]) -> Comparison:
     """What the address asks for (``over``, ``align``)."""
     if not load.address.over:
-        return Behind()
+        return Comparison()
     source = _source(load)
     if source is None:
-        return Behind(f"nothing to compare with: {load.address.over}")
+        return Comparison(f"nothing to compare with: {load.address.over}")
     slots = _main(panels)
     names = {slot: found for slot, found in names_by_slot(source.signals, panels, ()).items() if slot in slots}
     wanted = sorted({name for found in names.values() for name in found})
     width = round(points(load.span) * (1 + AHEAD))
     got = load.scope.reader.series(source.run, wanted, source.start, source.end, width)
     found = deltas.by_slot(names, {one.name: one for one in got})
-    return Behind(source.label, {slot: _placed(one, source.place) for slot, one in found.items()})
+    return Comparison(source.label, {slot: _placed(one, source.place) for slot, one in found.items()})
 
 
 def _main(panels: Sequence[Panel]) -> set[str]:
@@ -116,14 +116,14 @@ def _placed(series: Series, place: Callable[[float], float | None]) -> Series:
     return replace(series, ts=ts, mean=mean, low=mean, high=mean)
 
 
-def drawn(panels: Sequence[Panel], found: Behind) -> list[str]:
+def drawn(panels: Sequence[Panel], found: Comparison) -> list[str]:
     """The slots behind which there is something."""
     series = found.series or {}
     slots = (slot for panel in panels for slot, _ in panel.slots())
     return [slot for slot in slots if slot in series and has_points(series[slot])]
 
 
-def traces(panel: Panel, found: Behind, tz: float) -> list[Figure]:
+def traces(panel: Panel, found: Comparison, tz: float) -> list[Figure]:
     """Thin, dashed and grey; the second line of a panel is dotted."""
     series = found.series or {}
     return [_trace(slot, series[slot], _DASHES[min(i, 1)], tz) for i, slot in enumerate(drawn([panel], found))]

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboard.charts.comparison import Behind, behind, drawn, traces
+from dashboard.charts.comparison import Comparison, compared, drawn, traces
 from dashboard.charts.figures import figure, has_points, limit_line
 from dashboard.charts.limits import Limit, limits, thresholds
-from dashboard.charts.panels import Card, Line, Panel, names_by_slot
+from dashboard.charts.panels import Card, Panel, PanelLine, names_by_slot
 from dashboard.shell.page import Json, Load, html, pill, t
 from dashboard.state import deltas
 from dashboard.state.url import points
@@ -21,7 +21,7 @@ def read(load: Load, panels: Sequence[Panel], cards: Sequence[Card]) -> Json:
     status = load.scope.status
     slots = names_by_slot(status.signals, panels, cards)
     series = _series(load, slots)
-    found, rules = behind(load, panels), _rules(load, panels)
+    found, rules = compared(load, panels), _rules(load, panels)
     near = {panel.key: [one for one in rules[panel.key] if _near(one, panel, series)] for panel in panels}
     sparks = {f"k.{one.key}": one.peaks for one in cards if f"k.{one.key}" in series}
     return {
@@ -33,8 +33,8 @@ def read(load: Load, panels: Sequence[Panel], cards: Sequence[Card]) -> Json:
     }
 
 
-def _asked(load: Load, panels: Sequence[Panel], found: Behind) -> Json:
-    """``behind``: [what lies behind the lines, which]; ``stepped``, over steps: slots with one point per step."""
+def _asked(load: Load, panels: Sequence[Panel], found: Comparison) -> Json:
+    """``compared``: [what lies behind the lines, which]; ``stepped``, over steps: slots with one point per step."""
     over: Json = {"behind": [found.label, drawn(panels, found)]} if found.label else {}
     if not load.address.by_step:
         return over
@@ -69,7 +69,11 @@ def _series(load: Load, slots: Mapping[str, Sequence[str]]) -> dict[str, Series]
 
 
 def _figures(
-    load: Load, panels: Sequence[Panel], series: Mapping[str, Series], found: Behind, rules: Mapping[str, list[Limit]]
+    load: Load,
+    panels: Sequence[Panel],
+    series: Mapping[str, Series],
+    found: Comparison,
+    rules: Mapping[str, list[Limit]],
 ) -> Json:
     tz, address = float(load.wanted.get("tz") or 0), load.address
     facts, infos = load.scope.facts, load.scope.reader.infos()
@@ -139,7 +143,7 @@ def _legend(panel: Panel) -> Any:
     return html.P([*items, *bands], className="legend")
 
 
-def _item(slot: str, line: Line) -> Any:
+def _item(slot: str, line: PanelLine) -> Any:
     swatch = html.I(className=f"swatch c-{line.colour}" + (" thin" if line.thin else ""))
     words = [swatch, t(html.Span, f"p.{slot}.l"), html.B(**{"data-t": f"p.{slot}.v", "data-slot": slot})]
     return html.Span(words, className="item", **{"data-s": f"p.{slot}.s", "data-signal": line.want.signal})

@@ -8,7 +8,7 @@ draws them, and says which when the cursor is near.
 from collections.abc import Iterable, Sequence
 
 from dashboard.charts.time_columns import Grid, grid
-from dashboard.state.cache import Kept
+from dashboard.state.cache import TimedCache
 from dashboard.state.status import View
 from dashboard.state.url import Span
 from server.query.rollouts.types import EventInfo
@@ -26,7 +26,7 @@ def restarts(events: Iterable[EventInfo], columns: Grid) -> View:
     return _columns("w.r", [(event.ts, [f"{event.kind}: {event.detail}".rstrip(": ")]) for event in told], columns)
 
 
-def fired(reader: Reader, run: str, now: Sequence[AlertInfo], span: Span, shared: Kept) -> View:
+def fired(reader: Reader, run: str, now: Sequence[AlertInfo], span: Span, shared: TimedCache) -> View:
     """When alerts of the run began to fire within the time shown: those of ``now``, and those that are over."""
     columns = grid(span)
 

@@ -7,7 +7,7 @@ one page get lost.
 from collections.abc import Mapping
 from typing import Any
 
-from dashboard.charts.panels import Line, Panel
+from dashboard.charts.panels import Panel, PanelLine
 from dashboard.shell import theme
 from dashboard.state.url import Span
 from dashboard.widgets.format import escape, milliseconds, short
@@ -52,7 +52,7 @@ def figure(panel: Panel, series: Mapping[str, Series], span: Span, tz: float, re
     return {"data": traces, "layout": layout(panel, span, tz, revision)}
 
 
-def _line(panel: Panel, slot: str, line: Line, series: Series, tz: float) -> list[Figure]:
+def _line(panel: Panel, slot: str, line: PanelLine, series: Series, tz: float) -> list[Figure]:
     xs = [milliseconds(ts, tz) for ts in series.ts]
     main = _trace(slot, xs, _values(series.mean), line)
     if panel.kind != "lines":
@@ -62,7 +62,9 @@ def _line(panel: Panel, slot: str, line: Line, series: Series, tz: float) -> lis
     return [*(_envelope(slot, xs, series, line) if spread else []), main]
 
 
-def _fill(slot: str, line: Line, series: Series, below: tuple[str, Line, Series] | None, tz: float) -> list[Figure]:
+def _fill(
+    slot: str, line: PanelLine, series: Series, below: tuple[str, PanelLine, Series] | None, tz: float
+) -> list[Figure]:
     """The area as a trace of its own, under the lines.
 
     Plotly fills across gaps. So an area down to zero is a held zero in a gap, and a band between two lines is closed
@@ -81,7 +83,7 @@ def _fill(slot: str, line: Line, series: Series, below: tuple[str, Line, Series]
     return [_trace(f"{slot}:fill", xs, [short(y or 0) for y in series.mean], line) | shade | held]
 
 
-def _trace(slot: str, xs: list[int], ys: Values, line: Line) -> Figure:
+def _trace(slot: str, xs: list[int], ys: Values, line: PanelLine) -> Figure:
     few = sum(y is not None for y in ys) < _FEW
     return {
         "type": "scatter",
@@ -106,7 +108,7 @@ def _trace(slot: str, xs: list[int], ys: Values, line: Line) -> Figure:
     }
 
 
-def _stacked(panel: Panel, line: Line) -> Figure:
+def _stacked(panel: Panel, line: PanelLine) -> Figure:
     colour = theme.TRACE[line.colour]
     share = {"groupnorm": "percent"} if panel.kind == "share" else {}
     # A step's value holds until the next step; with the held shape a gap is an empty hole, not a slope to zero.
@@ -118,7 +120,7 @@ def _stacked(panel: Panel, line: Line) -> Figure:
     }
 
 
-def _envelope(slot: str, xs: list[int], series: Series, line: Line) -> list[Figure]:
+def _envelope(slot: str, xs: list[int], series: Series, line: PanelLine) -> list[Figure]:
     edges: list[tuple[str, tuple[float | None, ...], Figure]]
     edges = [("lo", series.low, {}), ("hi", series.high, {"fill": "tonexty"})]
     shade = theme.fade(theme.TRACE[line.colour], 0.22)

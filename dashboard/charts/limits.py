@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from dashboard.charts.panels import Panel
-from dashboard.state.status import Facts
+from dashboard.state.status import StatusFacts
 from dashboard.widgets.format import text
 from server.query.types import RuleInfo, SignalInfo
 
@@ -20,7 +20,7 @@ _FACTS = {
 }
 
 
-def limits(panel: Panel, facts: Facts, infos: Mapping[str, SignalInfo]) -> list[Limit]:
+def limits(panel: Panel, facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> list[Limit]:
     """(level, value, words), the value in the unit of the panel's axis."""
     if panel.limits in _FACTS:
         name, unit, level, words = _FACTS[panel.limits]

@@ -13,7 +13,7 @@ from server.query.types import SignalNow
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PanelLine:
     """One line of a panel. ``fill``: ``zero`` to the axis, ``band`` to the line before it."""
 
     label: str
@@ -37,13 +37,13 @@ class Panel:
     title: str
     shown: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[PanelLine, ...]
     kind: Literal["lines", "stack", "share"] = "lines"
     limits: str = ""
     ceiling: float | None = None
     from_zero: bool = True
 
-    def slots(self) -> list[tuple[str, Line]]:
+    def slots(self) -> list[tuple[str, PanelLine]]:
         """``queue.0``, ``queue.1``: ids on the wire and in the page, 12 times shorter than series names."""
         return [(f"{self.key}.{i}", line) for i, line in enumerate(self.lines)]
 
@@ -76,15 +76,15 @@ _MEAN_STALENESS = want("staleness_versions", level="trajectory", stat="mean")
 _KV = want("kv_cache_usage_ratio")
 
 
-STALENESS: tuple[Line, ...] = (
-    Line("mean", _MEAN_STALENESS, "blue"),
-    Line("max", want("staleness_versions", level="trajectory", stat="max"), "blue", "band", thin=True),
+STALENESS: tuple[PanelLine, ...] = (
+    PanelLine("mean", _MEAN_STALENESS, "blue"),
+    PanelLine("max", want("staleness_versions", level="trajectory", stat="max"), "blue", "band", thin=True),
 )
-LENGTH: tuple[Line, ...] = (
-    Line("mean", want("response_tokens", stat="mean"), "orange"),
-    Line("p90", want("response_tokens", stat="p90|p95|max"), "orange", "band", thin=True, named_by="stat"),
+LENGTH: tuple[PanelLine, ...] = (
+    PanelLine("mean", want("response_tokens", stat="mean"), "orange"),
+    PanelLine("p90", want("response_tokens", stat="p90|p95|max"), "orange", "band", thin=True, named_by="stat"),
 )
-REWARD: tuple[Line, ...] = (Line("mean", want("reward", stat="mean"), "blue", envelope=True),)
+REWARD: tuple[PanelLine, ...] = (PanelLine("mean", want("reward", stat="mean"), "blue", envelope=True),)
 """Lines that the overview and an actor's page both draw."""
 
 
@@ -138,9 +138,9 @@ PANELS: tuple[Panel, ...] = (
         "% of step",
         "seconds",
         (
-            Line("wait", want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
-            Line("compute", want("trainer_phase_seconds", phase="compute"), "blue"),
-            Line("overhead", want("trainer_phase_seconds", phase="overhead"), "grey"),
+            PanelLine("wait", want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
+            PanelLine("compute", want("trainer_phase_seconds", phase="compute"), "blue"),
+            PanelLine("overhead", want("trainer_phase_seconds", phase="overhead"), "grey"),
         ),
         kind="share",
         ceiling=100,
@@ -151,8 +151,8 @@ PANELS: tuple[Panel, ...] = (
         "samples",
         "samples",
         (
-            Line("now", want("queue_samples_now"), "teal", thin=True, envelope=True),
-            Line("5 min mean", want("queue_samples"), "teal"),
+            PanelLine("now", want("queue_samples_now"), "teal", thin=True, envelope=True),
+            PanelLine("5 min mean", want("queue_samples"), "teal"),
         ),
         limits="batch",
     ),
@@ -170,9 +170,9 @@ PANELS: tuple[Panel, ...] = (
         "% of groups",
         "ratio",
         (
-            Line("all solved", _cause("all_solved"), "gold"),
-            Line("none solved", _cause("none_solved"), "plum"),
-            Line("cause unknown", _cause("equal_unknown"), "grey"),
+            PanelLine("all solved", _cause("all_solved"), "gold"),
+            PanelLine("none solved", _cause("none_solved"), "plum"),
+            PanelLine("cause unknown", _cause("equal_unknown"), "grey"),
         ),
         kind="stack",
         limits="zero_advantage_ratio",
@@ -190,9 +190,9 @@ PANELS: tuple[Panel, ...] = (
         "5 min mean",
         "requests",
         (
-            Line("running", want("generator_requests", state="running"), "orange", envelope=True),
-            Line("waiting", want("generator_requests", state="waiting"), "grey"),
-            Line("KV ceiling", want("kv_concurrency_limit"), "orange", thin=True, limit=True),
+            PanelLine("running", want("generator_requests", state="running"), "orange", envelope=True),
+            PanelLine("waiting", want("generator_requests", state="waiting"), "grey"),
+            PanelLine("KV ceiling", want("kv_concurrency_limit"), "orange", thin=True, limit=True),
         ),
     ),
     Panel(
@@ -201,8 +201,8 @@ PANELS: tuple[Panel, ...] = (
         "5 min mean",
         "ratio",
         (
-            Line("used", _KV, "orange", "zero", envelope=True),
-            Line("fullest engine", want("kv_cache_engine_usage_ratio", stat="max"), "orange", thin=True),
+            PanelLine("used", _KV, "orange", "zero", envelope=True),
+            PanelLine("fullest engine", want("kv_cache_engine_usage_ratio", stat="max"), "orange", thin=True),
         ),
         limits="kv_cache_usage_ratio",
         ceiling=1,
@@ -213,8 +213,8 @@ PANELS: tuple[Panel, ...] = (
         "over 5 min",
         "seconds",
         (
-            Line("p50", want("time_to_first_token_seconds", stat="p50|mean"), "orange", named_by="stat"),
-            Line("p95", want("time_to_first_token_seconds", stat="p95"), "orange", "band", thin=True),
+            PanelLine("p50", want("time_to_first_token_seconds", stat="p50|mean"), "orange", named_by="stat"),
+            PanelLine("p95", want("time_to_first_token_seconds", stat="p95"), "orange", "band", thin=True),
         ),
     ),
     Panel(
@@ -224,8 +224,8 @@ PANELS: tuple[Panel, ...] = (
         "seconds",
         (
             # The mean is exact; fast decode has no quantile, for it is below the engines' first edge.
-            Line("mean", want("inter_token_latency_seconds", stat="mean"), "orange"),
-            Line("p95", want("inter_token_latency_seconds", stat="p95"), "orange", "band", thin=True),
+            PanelLine("mean", want("inter_token_latency_seconds", stat="mean"), "orange"),
+            PanelLine("p95", want("inter_token_latency_seconds", stat="p95"), "orange", "band", thin=True),
         ),
     ),
     Panel(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import floor
 
 from dashboard.charts.time_columns import grid
-from dashboard.state.cache import Kept
+from dashboard.state.cache import TimedCache
 from dashboard.state.status import View
 from dashboard.state.url import Span
 from server.query.step_axis import StepAt
@@ -81,7 +81,7 @@ class Steps:
         return one.begin + (one.end - one.begin) * (step - one.low) / (one.step - one.low)
 
 
-def cells(reader: Reader, run: str, span: Span, shared: Kept) -> View:
+def cells(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
     """Keys ``st.*`` for the time shown, as read a few seconds ago at most."""
     columns = grid(span)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from dashboard.charts.event_markers import RESTARTS, restarts
 from dashboard.charts.time_columns import Grid, grid
-from dashboard.state.cache import Kept
+from dashboard.state.cache import TimedCache
 from dashboard.state.status import View
 from dashboard.state.url import Span
 from server.query.rollouts.types import EventInfo
@@ -26,7 +26,7 @@ _READ = 10_000
 _PER_COLUMN = 3
 
 
-def updates(reader: Reader, run: str, span: Span, shared: Kept) -> View:
+def updates(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
     """Keys ``w.*`` for the time shown, as read a few seconds ago at most."""
     columns = grid(span)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboard.charts.time_columns import grid
-from dashboard.state.cache import Kept
+from dashboard.state.cache import TimedCache
 from dashboard.state.status import View, joined
 from dashboard.state.url import Span
 from dashboard.widgets.format import number, tight
@@ -130,7 +130,7 @@ def next_steps(verdict: Told) -> list[str]:
     return [step for step in found if step]
 
 
-def ribbon(reader: Reader, run: str, span: Span, shared: Kept) -> View:
+def ribbon(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
     """Keys ``v.*`` for the time shown, as read a few seconds ago at most."""
     columns = grid(span)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from dash import html as _html
 
-from dashboard.state.cache import Kept
-from dashboard.state.status import Facts, View
+from dashboard.state.cache import TimedCache
+from dashboard.state.status import StatusFacts, View
 from dashboard.state.url import Address, Span
 from server.query.run_state import RunState
 from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
@@ -34,7 +34,7 @@ STATUS_SECONDS = 4.0
 _BLIND_SECONDS = 0.9
 
 
-class Rules:
+class RuleCache:
     """The rules as last read, per run, for all browsers together."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,8 +60,8 @@ class Scope:
     everything: bool = False
     # None: this process was not told; an empty list: there is none.
     receivers: Sequence[str] | None = None
-    kept: Rules = field(default_factory=Rules)
-    shared: Kept = field(default_factory=Kept)
+    kept: RuleCache = field(default_factory=RuleCache)
+    shared: TimedCache = field(default_factory=TimedCache)
     # For a page whose cells depend on it (`Page.timed`).
     span: Span | None = None
     # Up to where the points were read: texts that stand beside them are no older.
@@ -78,8 +78,8 @@ class Scope:
         return self.shared.get(("status", self.run, self.cursor), seconds, lambda: self.reader.status(self.run))
 
     @cached_property
-    def facts(self) -> Facts:
-        return Facts(self.status)
+    def facts(self) -> StatusFacts:
+        return StatusFacts(self.status)
 
     @cached_property
     def states(self) -> Mapping[str, RunState]:

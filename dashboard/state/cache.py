@@ -26,7 +26,7 @@ class _Entry:
     value: Any = None
 
 
-class Kept:
+class TimedCache:
     """Thread-safe and bounded: the answer asked for longest ago goes first, and none outlives its time for long.
 
     A run's status is 0.3 MB, and there is one for each tick.

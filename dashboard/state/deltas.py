@@ -14,7 +14,7 @@ from server.query.types import Delta, Series
 Json = dict[str, Any]
 
 
-class Views:
+class SentViews:
     """The last texts sent, by fingerprint: the browser says which it has, and gets what differs.
 
     Shared by all browsers. Bounded; a fingerprint that fell out (or is another replica's) gets everything.

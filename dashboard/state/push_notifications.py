@@ -26,7 +26,7 @@ _LATER, _NO_RUN = 1013, 4404
 log = logging.getLogger(__name__)
 
 
-class News:
+class PushNotifications:
     """The open tabs of all runs. Used on one event loop."""
 
     def __init__(self, reader: Reader, every: float = EVERY_SECONDS, most: int = MOST) -> None:

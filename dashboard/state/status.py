@@ -20,7 +20,7 @@ RECORDS = "records"
 LAST = "; the last value was "
 
 
-class Facts:
+class StatusFacts:
     """Read-only look at one `Status`; absent, unknown and not applicable all answer None, never zero."""
 
     def __init__(self, status: Status) -> None:

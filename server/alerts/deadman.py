@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from server.notify.model import Answer, Request
+from server.notify.model import DeliveryAnswer, Request
 from server.notify.outbound import send as send_request
 from server.secret import Secret
 
@@ -50,7 +50,7 @@ class DeadMan:
         url: Secret,
         interval: float,
         healthy: Callable[[], str | None],
-        send: Callable[[Request], Awaitable[Answer]] = send_request,
+        send: Callable[[Request], Awaitable[DeliveryAnswer]] = send_request,
         clock: Clock | None = None,
     ) -> None:
         self._request = Request(url, b"", method="GET")

@@ -16,7 +16,7 @@ from server import notify
 from server.alerts.group import from_json
 from server.clock import Clock
 from server.notify import outbound
-from server.notify.model import Answer, Notification, Receiver, ReceiverSettings, Request
+from server.notify.model import DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
 from server.store.alerts import AlertStore
 from server.store.types import DeliveryRow
 
@@ -42,7 +42,7 @@ PAUSE_SECONDS = 0.5
 STOP_SECONDS = 2.0
 PRUNE_SECONDS = 3600.0
 
-Send = Callable[[Request], Awaitable[Answer]]
+Send = Callable[[Request], Awaitable[DeliveryAnswer]]
 
 
 class Dispatcher:
@@ -172,29 +172,29 @@ class Dispatcher:
             else:
                 return
 
-    async def _attempt(self, row: DeliveryRow, settings: ReceiverSettings) -> Answer:
+    async def _attempt(self, row: DeliveryRow, settings: ReceiverSettings) -> DeliveryAnswer:
         receiver = notify.load().get(settings.kind)
         if receiver is None:
-            return Answer(False, text=f"unknown receiver kind {settings.kind!r}")
+            return DeliveryAnswer(False, text=f"unknown receiver kind {settings.kind!r}")
         try:
             notification = await asyncio.to_thread(from_json, row.payload)
             request = await asyncio.to_thread(self._render, receiver, notification, settings)
         except Exception as error:  # noqa: BLE001 - a receiver's bug must end its notification, not the delivery
             # Only its type: the message may quote the settings.
-            return Answer(False, text=f"the notification cannot be rendered: {type(error).__name__}")
+            return DeliveryAnswer(False, text=f"the notification cannot be rendered: {type(error).__name__}")
         sending = self._send(request) if request is not None else _on_thread(receiver, notification, settings)
         try:
             return await asyncio.wait_for(sending, SEND_SECONDS)
         except TimeoutError:
-            return Answer(False, retry=True, text=f"no answer within {SEND_SECONDS:g} s")
+            return DeliveryAnswer(False, retry=True, text=f"no answer within {SEND_SECONDS:g} s")
         except Exception as error:  # noqa: BLE001 - as above; what was sent or not is unknown, hence again
-            return Answer(False, retry=True, text=f"sending failed: {type(error).__name__}")
+            return DeliveryAnswer(False, retry=True, text=f"sending failed: {type(error).__name__}")
 
     def _render(self, receiver: Receiver, notification: Notification, settings: ReceiverSettings) -> Request | None:
         """The request; None for a receiver that sends by itself."""
         return None if receiver.render is None else receiver.render(notification, settings, self._clock.now())
 
-    def _outcome(self, row: DeliveryRow, answer: Answer) -> Callable[[], None]:
+    def _outcome(self, row: DeliveryRow, answer: DeliveryAnswer) -> Callable[[], None]:
         """The log entry, or when to try again."""
         now = self._ms()
         if answer.ok:
@@ -214,7 +214,7 @@ class Dispatcher:
 
     # ---- words, once per change
 
-    def _note_receiver(self, name: str, answer: Answer) -> None:
+    def _note_receiver(self, name: str, answer: DeliveryAnswer) -> None:
         if not answer.ok and name not in self._failing:
             self._failing.add(name)
             log.warning("receiver %s: a notification was not delivered: %s", name, answer.text)
@@ -233,17 +233,17 @@ class Dispatcher:
         return round(self._clock.now() * 1000)
 
 
-async def _on_thread(receiver: Receiver, notification: Notification, settings: ReceiverSettings) -> Answer:
+async def _on_thread(receiver: Receiver, notification: Notification, settings: ReceiverSettings) -> DeliveryAnswer:
     """`Receiver.deliver` on a thread of its own: the pool's are for the store, and a daemon never delays an exit."""
     assert receiver.deliver is not None
     deliver, loop = receiver.deliver, asyncio.get_running_loop()
-    done: asyncio.Future[Answer] = loop.create_future()
+    done: asyncio.Future[DeliveryAnswer] = loop.create_future()
 
     def work() -> None:
         try:
             answer = deliver(notification, settings)
         except Exception as error:  # noqa: BLE001 - a library's bug ends as a failed notification
-            answer = Answer(False, text=f"the receiver failed: {type(error).__name__}")
+            answer = DeliveryAnswer(False, text=f"the receiver failed: {type(error).__name__}")
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(answer))
 

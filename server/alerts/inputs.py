@@ -21,7 +21,7 @@ HISTORY_POINTS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class SignalState:
     """A signal series' newest answer. ``value`` None: a gap (``why``), or, with ``ended``, not there any more."""
 
     ts: float
@@ -31,7 +31,7 @@ class Now:
 
 
 @dataclass(slots=True)
-class Totals:
+class IncreaseTotals:
     """A counter's past, thinned: enough to say how much it grew within a window. Survives restarts as JSON."""
 
     points: list[tuple[float, float]] = field(default_factory=list)
@@ -67,13 +67,13 @@ class RunFrame:
     run: str
     lifecycle: str
     replayed: bool
-    signals: Mapping[str, Mapping[Labels, Now]]
+    signals: Mapping[str, Mapping[Labels, SignalState]]
     stale: Callable[[str, float], str]
     gauges: Mapping[str, Mapping[tuple[str, Labels], Gauge]]
     health: Mapping[str, TargetHealth]
     steps: StepBook
     shape: int
-    totals: Mapping[tuple[str, float, Labels], Totals] = field(default_factory=dict)
+    totals: Mapping[tuple[str, float, Labels], IncreaseTotals] = field(default_factory=dict)
     # A hundred rules may ask for one table: it is made once an instant.
     made: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
 
@@ -92,10 +92,10 @@ class RunFrame:
     def _targets(self) -> Table | None:
         return _table({(("kind", one.kind), ("target", one.name)): self._health(one) for one in self.health.values()})
 
-    def _health(self, one: TargetHealth) -> Now:
+    def _health(self, one: TargetHealth) -> SignalState:
         if one.known(self.now):
-            return Now(one.last_ts, float(one.up))
-        return Now(one.last_ts, None, "not asked lately: this server did not look")
+            return SignalState(one.last_ts, float(one.up))
+        return SignalState(one.last_ts, None, "not asked lately: this server did not look")
 
     def missing(self, condition: Condition, series: Labels) -> str:
         if condition.source != "metric":
@@ -112,15 +112,15 @@ class RunFrame:
         named = {labels: now for labels, now in rows.items() if labels} or rows
         return _table({labels: self._judged(condition, labels, now) for labels, now in named.items()})
 
-    def _judged(self, condition: Condition, labels: Labels, now: Now) -> Now:
+    def _judged(self, condition: Condition, labels: Labels, now: SignalState) -> SignalState:
         if now.value is None:
             return now
         if stale := self.stale(condition.name, now.ts):
-            return Now(now.ts, None, stale)
+            return SignalState(now.ts, None, stale)
         if condition.of == "value":
             return now
         past = self.totals.get((condition.name, condition.window, labels))
-        return Now(now.ts, past.increase(self.now, now.value, condition.window) if past else 0.0)
+        return SignalState(now.ts, past.increase(self.now, now.value, condition.window) if past else 0.0)
 
     def _metric(self, condition: Condition) -> Table | None:
         series = self.gauges.get(condition.name)
@@ -146,9 +146,9 @@ class RunFrame:
 
     def _step_metric(self, name: str) -> Table | None:
         """A metric that comes with steps: its newest value of every series."""
-        newest: dict[Labels, Now] = {}
+        newest: dict[Labels, SignalState] = {}
         for labels, step in self.steps.newest_of(name):
-            newest[labels] = Now(step.ts, step.values[(name, labels)])
+            newest[labels] = SignalState(step.ts, step.values[(name, labels)])
         return _table(newest)
 
     def _ended(self, gauge: Gauge) -> bool:
@@ -159,7 +159,7 @@ class RunFrame:
         return health.last_ok_ts is not None and health.last_ok_ts > gauge.last_ts + gauge.carry / 3
 
 
-def _table(rows: Mapping[Labels, Now]) -> Table | None:
+def _table(rows: Mapping[Labels, SignalState]) -> Table | None:
     if not rows:
         return None
     labels = list(rows)

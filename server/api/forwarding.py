@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 import collectors
 from collectors.model import Actor
-from server.api.push import RETRY, TARGETS, Turns, interval_of, plain_of, run_of, target_of
+from server.api.push import RETRY, TARGETS, UploadLimiter, interval_of, plain_of, run_of, target_of
 from server.clock import Clock
 from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME
 from server.push import readings
@@ -27,7 +27,7 @@ _MAY = ("interval", "behind", "sent")
 
 def add_readings(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], bool]) -> None:
     """`POST /api/v1/readings`. ``admitted``: may a push name this run?"""
-    door, turns = _Door(store, clock, admitted), Turns()
+    door, turns = _ForwardingRoutes(store, clock, admitted), UploadLimiter()
     documented = {
         "requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}},
         "parameters": [
@@ -42,7 +42,7 @@ def add_readings(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[s
         return await turns.taken(door.take, request)
 
 
-class _Door:
+class _ForwardingRoutes:
     """From a request to the inbox. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, admitted: Callable[[str], bool]) -> None:

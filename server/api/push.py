@@ -47,7 +47,7 @@ log = logging.getLogger("rollscope.pushes")
 
 def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, maps: Maps | None = None) -> None:
     """`POST /api/v1/write` and `POST /v1/metrics`. ``admitted``: may a push name this run? ``maps``: of `[[otlp]]`."""
-    door, taken = _Door(store, clock, admitted, maps or {}), Turns().taken
+    door, taken = _PushRoutes(store, clock, admitted, maps or {}), UploadLimiter().taken
     documented = {
         "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}},
         "parameters": [
@@ -78,7 +78,7 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, map
             return _otlp_refusal(busy, _kind_of(request))
 
 
-class Turns:
+class UploadLimiter:
     """Bodies are parsed on threads, a few at a time; of those that wait, no more than a bound are held."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Turns:
             self._waiting -= 1
 
 
-class _Door:
+class _PushRoutes:
     """Both formats, from a request to the inbox. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, admitted: Admitted, maps: Maps) -> None:
@@ -115,7 +115,7 @@ class _Door:
             plain = plain_of(body, request.headers.get("content-encoding", ""))
             # An end may be said without a number.
             read = (
-                exposition_text.Taken()
+                exposition_text.ParsedText()
                 if facts and not plain.strip()
                 else exposition_text.parse(plain, run, now, step, axis)
             )

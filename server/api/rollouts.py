@@ -9,7 +9,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from collectors.model import Purpose
-from server.api.push import RETRY, Turns, plain_of, run_of
+from server.api.push import RETRY, UploadLimiter, plain_of, run_of
 from server.clock import Clock
 from server.ingest.readings import PUSHED
 from server.ingest.rollouts.totals import KINDS
@@ -64,7 +64,7 @@ def add_rollouts(
 
 
 def _pushes(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], bool]) -> None:
-    turns = Turns()
+    turns = UploadLimiter()
 
     def take(kind: push_records.Kind, run: str, request: Request, body: bytes) -> Response:
         now = clock.now()
@@ -109,7 +109,7 @@ def _documented(needed: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": schema, "application/x-ndjson": {"schema": item}}}}
 
 
-def _keep(store: Store, run: str, kind: push_records.Kind, found: push_records.Pushed, now: float) -> None:
+def _keep(store: Store, run: str, kind: push_records.Kind, found: push_records.PushedRecords, now: float) -> None:
     weight = len(found.lines) * (push_records.WEIGHT if kind == "rollouts" else 1)
     packed = push_inbox.pack(kind, found.lines)
     if kind == "rollouts":

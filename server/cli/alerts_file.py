@@ -51,7 +51,7 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RuleTestCase:
     """One test. ``lifecycle``: (from when on, state), in order of time."""
 
     name: str
@@ -68,7 +68,7 @@ class CaseFile:
 
     rules: tuple[Rule, ...]
     evaluation_interval: float
-    tests: tuple[Case, ...]
+    tests: tuple[RuleTestCase, ...]
 
 
 def read(path: Path, load_rules: LoadRules) -> CaseFile:
@@ -141,7 +141,7 @@ def _toml(path: Path, where: str, problems: Problems) -> Mapping[str, Any]:
     return {**alerts, "rule": [*alerts.get("rule", []), *raw["rule"]]} if isinstance(raw.get("rule"), list) else alerts
 
 
-def _known_names(tests: tuple[Case, ...], rules: tuple[Rule, ...], problems: Problems) -> None:
+def _known_names(tests: tuple[RuleTestCase, ...], rules: tuple[Rule, ...], problems: Problems) -> None:
     """A series no rule reads, or an expectation of no rule, is a typing error, and would test nothing."""
     read_names = {condition.name for rule in rules for condition in rule.conditions}
     names = {rule.name for rule in rules}
@@ -190,10 +190,10 @@ class _Reader:
         found: list[Any] = self._problems.take(table, key, list, [], where)
         return found
 
-    def test(self, raw: Any, where: str) -> Case:
+    def test(self, raw: Any, where: str) -> RuleTestCase:
         keys = {"name", "run", "interval", "lifecycle", "input_series", "alert_rule_test"}
         table = self._table(raw, keys, where)
-        return Case(
+        return RuleTestCase(
             name=str(table.get("name", where)),
             run=str(table.get("run", "test")),
             interval=_seconds(table, "interval", self._evaluation_interval, self._problems, where),

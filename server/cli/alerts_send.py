@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from server.alerts.model import fingerprint
 from server.notify import load
-from server.notify.model import AlertItem, Answer, Notification, Receiver, ReceiverSettings
+from server.notify.model import AlertItem, DeliveryAnswer, Notification, Receiver, ReceiverSettings
 from server.notify.outbound import send
 
 NAME, RUN = "RollscopeTest", "rollscope-test"
@@ -56,7 +56,7 @@ def notification(settings: ReceiverSettings, external_url: str, now: float, stat
     )
 
 
-def _send(receiver: Receiver, found: Notification, settings: ReceiverSettings, now: float) -> Answer:
+def _send(receiver: Receiver, found: Notification, settings: ReceiverSettings, now: float) -> DeliveryAnswer:
     if receiver.render is None:
         assert receiver.deliver is not None
         return receiver.deliver(found, settings)

@@ -12,7 +12,7 @@ from server.alerts.model import Alert
 from server.alerts.rules import Evaluator
 from server.alerts.series_notation import Mark
 from server.alerts.text import EVIDENCE, duration
-from server.cli.alerts_file import Case, CaseFile, Expectation, InputSeries, LoadRules, read
+from server.cli.alerts_file import CaseFile, Expectation, InputSeries, LoadRules, RuleTestCase, read
 from server.cli.alerts_frames import ENDED, HistoryFrame, Track, by_name
 
 NO_DATA = float("nan")
@@ -32,7 +32,7 @@ def run(path: Path, load_rules: LoadRules) -> tuple[str, bool]:
     return f"Unit Testing:  {path}\n{said}", not failures
 
 
-def _failures(file: CaseFile, case: Case) -> Iterator[str]:
+def _failures(file: CaseFile, case: RuleTestCase) -> Iterator[str]:
     evaluator = Evaluator(file.rules, case.run)
     pending = sorted(case.expected, key=lambda one: one.at)
     tracks: dict[str, list[Track]] = {}
@@ -63,11 +63,11 @@ def _track(series: InputSeries, interval: float) -> Track:
     return track
 
 
-def _lifecycle(case: Case, now: float) -> str:
+def _lifecycle(case: RuleTestCase, now: float) -> str:
     return next((state for at, state in reversed(case.lifecycle) if at <= now), "starting")
 
 
-def _compare(case: Case, expected: Expectation, firing: list[Alert]) -> Iterator[str]:
+def _compare(case: RuleTestCase, expected: Expectation, firing: list[Alert]) -> Iterator[str]:
     """Expected and found alerts are paired off; whatever is left over on either side is a failure."""
     left = [alert for alert in firing if alert.rule == expected.alertname]
     found = list(left)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from server import signals
-from server.cli.probe import Seen
+from server.cli.probe import ProbeResult
 from server.derive.deriver import Deriver, Emission
 from server.ingest.rollouts.feed import versions
 from server.ingest.rollouts.fold import RolloutIngest
@@ -12,13 +12,13 @@ from server.signals.availability import inputs
 from server.signals.model import SYNC_MODES, TICK_WINDOW_SECONDS
 
 
-def believe(seen: Seen, stated: Mapping[str, str | float]) -> None:
+def believe(seen: ProbeResult, stated: Mapping[str, str | float]) -> None:
     """What the user states wins over what a trainer found, also where its collector cannot be told."""
     shown = {"mode", "mode_assumed"} if seen.target.actor == "trainer" and seen.up else set()
     seen.facts.update({name: value for name, value in stated.items() if name in seen.facts or name in shown})
 
 
-def records(deriver: Deriver, seen: Seen, now: float) -> None:
+def records(deriver: Deriver, seen: ProbeResult, now: float) -> None:
     """Rollouts and published versions that a source holds, as if they had been collected."""
     for ts, version in versions(seen.events, now):
         deriver.rollouts.publish(version, ts)

@@ -22,19 +22,19 @@ from server.alerts.model import Condition, Rule
 from server.cli import FAILED, OK
 from server.cli.as_of import believe, by_mode, records, ticks
 from server.cli.options import SOURCE, common, settings
-from server.cli.probe import Listed, Seen, listed, look, words
+from server.cli.probe import Listed, ProbeResult, listed, look, words
 from server.clock import WallClock
 from server.config.alerts import AlertSettings
 from server.config.errors import ConfigError
-from server.config.facts import believed
+from server.config.facts import trusted_facts
 from server.config.settings import RunSettings
 from server.derive.deriver import Deriver
-from server.derive.source_priority import Trust
+from server.derive.source_priority import SourcePriority
 from server.matchers import Matcher, all_match
 from server.query.alerts import missing
 from server.query.names import format_name
-from server.signals.availability import TRAINED, inputs, lacking, of_records
-from server.signals.model import Answer, NotApplicable, TargetHealth, Unknown, why
+from server.signals.availability import TRAINED, inputs, missing_metrics, of_records
+from server.signals.model import Answer, NotApplicable, TargetHealth, Unknown, unknown_reason
 from server.signals.window import StepKey
 from server.targets.discovery import build
 from server.targets.resolve import Attached, attach, run_name, source_of
@@ -44,7 +44,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CheckLine:
     """A signal: its value with unit, the raw keys behind it and its age (seconds), or why there is none."""
 
     name: str
@@ -65,8 +65,8 @@ class RunReport:
     looked_for: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lists: list[Listed] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    seen: list[ProbeResult] = field(default_factory=list)
+    lines: list[CheckLine] = field(default_factory=list)
     disputes: list[str] = field(default_factory=list)
     able: list[str] = field(default_factory=list)
     lacking: dict[str, str] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     named = {one.name for rule in rules for one in rule.conditions if one.source == "metric"}
     lists, found = listed(run, now)
     targets = [*run.targets, *found]
-    trust = Trust.of(targets, collectors.load())
+    trust = SourcePriority.of(targets, collectors.load())
     deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, trust=trust)
     report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=look(targets, now))
     for seen in report.seen:
@@ -160,16 +160,16 @@ def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     return report
 
 
-def _health(seen: Seen, now: float) -> TargetHealth:
+def _health(seen: ProbeResult, now: float) -> TargetHealth:
     target, heard = seen.target, now if seen.up else None
     return TargetHealth(target.name, target.collector, target.actor, seen.up, now, heard, target.interval_seconds)
 
 
-def _feed(deriver: Deriver, target: Target, seen: Seen, now: float) -> None:
-    deriver.facts.update(believed(seen.facts, deriver.facts))
+def _feed(deriver: Deriver, target: Target, seen: ProbeResult, now: float) -> None:
+    deriver.facts.update(trusted_facts(seen.facts, deriver.facts))
     deriver.mode = str(deriver.facts.get("mode", deriver.mode))
     steps: dict[tuple[str, int, int], tuple[float, dict[StepKey, float]]] = {}
-    lives = Lives()
+    lives = CheckIncarnations()
     for sample in seen.samples:
         ts = sample.ts if sample.ts is not None else now
         if sample.step is None or METRICS[sample.metric].reduction == "instant":
@@ -183,7 +183,7 @@ def _feed(deriver: Deriver, target: Target, seen: Seen, now: float) -> None:
     records(deriver, seen, now)
 
 
-class Lives:
+class CheckIncarnations:
     """The lives of one log: a step that goes back while time goes on begins a new one, as when it is stored."""
 
     def __init__(self) -> None:
@@ -206,28 +206,28 @@ class Lives:
 # ---- its signals
 
 
-def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[Seen], now: float) -> Iterator[Line]:
+def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[ProbeResult], now: float) -> Iterator[CheckLine]:
     item = next(one for one in signals.load() if one.name == name)
     if isinstance(answer, (list, tuple)):
         keys, age = by_mode(item, deriver) or _keys(item, seen), _age(item, deriver, now)
         for value in answer:
             if math.isnan(value.value):
-                yield Line(format_name(name, value.labels), "unknown", why=value.why)
+                yield CheckLine(format_name(name, value.labels), "unknown", why=value.why)
             else:
-                yield Line(format_name(name, value.labels), "value", value.value, item.unit, keys, age)
+                yield CheckLine(format_name(name, value.labels), "value", value.value, item.unit, keys, age)
     elif isinstance(answer, NotApplicable):
-        yield Line(name, "not_applicable", why=answer.why)
+        yield CheckLine(name, "not_applicable", why=answer.why)
     else:
-        yield Line(name, "unknown", why=_lacking(item, why(answer), deriver, seen))
+        yield CheckLine(name, "unknown", why=_lacking(item, unknown_reason(answer), deriver, seen))
 
 
-def _lacking(item: signals.Signal | signals.Counter, words: str, deriver: Deriver, seen: Sequence[Seen]) -> str:
+def _lacking(item: signals.Signal | signals.Counter, words: str, deriver: Deriver, seen: Sequence[ProbeResult]) -> str:
     told = {metric for one in seen for metric in one.metrics}
     kinds = (str(deriver.facts.get("framework", "")), *(one.target.collector for one in seen))
-    return lacking(item, words, told.__contains__, kinds) if isinstance(item, signals.Signal) else words
+    return missing_metrics(item, words, told.__contains__, kinds) if isinstance(item, signals.Signal) else words
 
 
-def _keys(item: signals.Signal | signals.Counter, seen: Sequence[Seen]) -> str:
+def _keys(item: signals.Signal | signals.Counter, seen: Sequence[ProbeResult]) -> str:
     """The raw keys behind a signal, by target."""
     found = []
     for one in seen:
@@ -265,7 +265,7 @@ def _firing(report: RunReport, deriver: Deriver, answers: Mapping[str, Answer], 
             report.able.append(rule.name)
 
 
-def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition, seen: Sequence[Seen]) -> str:
+def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition, seen: Sequence[ProbeResult]) -> str:
     """What is missing for a condition to be ever true; "" when nothing is."""
     if never := missing(condition, None, frozenset()):
         return never
@@ -325,14 +325,14 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _brought(seen: Seen) -> str:
+def _brought(seen: ProbeResult) -> str:
     """What a target told of: numbers, or single rollouts."""
     if seen.rollouts and not seen.metrics:
         return f"{len(seen.rollouts)} records of {len({one.rollout_id for one in seen.rollouts})} rollouts"
     return f"{seen.count} samples of {len(seen.metrics)} metrics"
 
 
-def _target_text(seen: Seen) -> Iterator[str]:
+def _target_text(seen: ProbeResult) -> Iterator[str]:
     head = f"  {seen.target.name} ({seen.target.collector})"
     if not seen.up:
         yield f"{head}: DOWN, {seen.error}"
@@ -352,7 +352,7 @@ def _target_text(seen: Seen) -> Iterator[str]:
         yield from (f"    {line}" for line in of_records(collectors.load()[seen.target.collector]))
 
 
-def _table(lines: Sequence[Line]) -> Iterator[str]:
+def _table(lines: Sequence[CheckLine]) -> Iterator[str]:
     cells = [(line.name, f"{line.value:.4g} {line.unit}".rstrip(), age(line.age), line.keys) for line in lines]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
     for name, value, old, keys in cells:

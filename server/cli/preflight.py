@@ -12,7 +12,7 @@ from server.cli import FAILED, OK
 from server.cli.options import common
 from server.clock import WallClock
 from server.config.errors import ConfigError
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.config.settings import load
 from server.preflight.model import Check, Status
 from server.preflight.report import run
@@ -48,9 +48,9 @@ def plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def plan(args: argparse.Namespace) -> Plan:
+def plan(args: argparse.Namespace) -> PreflightPlan:
     """What the command line says of the plan."""
-    return Plan(
+    return PreflightPlan(
         concurrency=args.concurrency,
         create_rate=args.create_rate,
         rollout_deadline=args.rollout_deadline,

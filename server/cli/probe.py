@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import collectors
 from collectors.model import Event, Limits, Reading, Rollout, Sample, Target
-from server.config.facts import believed
+from server.config.facts import trusted_facts
 from server.push.readings import Outcome
 from server.query.names import mode_words
 from server.scrape.target_reader import TargetReader
-from server.targets.discovery.roster import Roster
+from server.targets.discovery.roster import TargetDiscovery
 from server.targets.resolve import Attached, detect_listed
 
 # A history of months has more; its beginning says whose it is, and the newest step is what `watch` is for.
@@ -40,7 +40,7 @@ def print_slow(line: str) -> None:
 
 
 @dataclass(slots=True)
-class Seen:
+class ProbeResult:
     """What a target answered. ``error``: why it did not; "" when it is up."""
 
     target: Target
@@ -67,7 +67,7 @@ class Seen:
         return not self.error
 
     def take(self, reading: Reading, seconds: float) -> None:
-        self.facts.update(believed(reading.facts, {}))
+        self.facts.update(trusted_facts(reading.facts, {}))
         self.count += len(reading.samples)
         self.records += len(reading.rollouts)
         self.metrics |= {sample.metric for sample in reading.samples}
@@ -92,7 +92,7 @@ class Seen:
 
 def look(
     targets: Sequence[Target], now: float, limits: Limits | None = None, calls: int = MAX_CALLS, say: Say = print_slow
-) -> list[Seen]:
+) -> list[ProbeResult]:
     """Read each target from its beginning, all of it within ``calls`` reads. Nothing is stored.
 
     A page has a time limit, a file has none: what is read of it depends on its size alone, on a slow machine too.
@@ -103,10 +103,10 @@ def look(
     return asyncio.run(_all(targets, now, limits or Limits(), calls, say))
 
 
-async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int, say: Say) -> list[Seen]:
+async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int, say: Say) -> list[ProbeResult]:
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def one(target: Target) -> Seen:
+    async def one(target: Target) -> ProbeResult:
         async with room:
             return await _look(target, now, limits, calls, say)
 
@@ -119,8 +119,8 @@ async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int
     return [found[id(target)] for target in targets]
 
 
-async def _look(target: Target, now: float, limits: Limits, calls: int, say: Say) -> Seen:
-    seen = Seen(target)
+async def _look(target: Target, now: float, limits: Limits, calls: int, say: Say) -> ProbeResult:
+    seen = ProbeResult(target)
     limits = replace(limits, timeout_seconds=math.inf) if target.path else limits
     reader = TargetReader(target, collectors.load()[target.collector], limits=limits)
     for call in range(calls):
@@ -138,7 +138,7 @@ async def _look(target: Target, now: float, limits: Limits, calls: int, say: Say
     return seen
 
 
-async def _read(reader: TargetReader, now: float, seen: Seen, say: Say) -> Outcome:
+async def _read(reader: TargetReader, now: float, seen: ProbeResult, say: Say) -> Outcome:
     """One read. While a file is read a line says so: it may be long, and its file system may hang."""
     if not reader.target.path:
         return await reader.read(now)
@@ -148,7 +148,7 @@ async def _read(reader: TargetReader, now: float, seen: Seen, say: Say) -> Outco
     return task.result()
 
 
-def _is_blank(seen: Seen) -> bool:
+def _is_blank(seen: ProbeResult) -> bool:
     """A trainer's page without a number: between two reports, perhaps."""
     return seen.count == 0 and bool(seen.target.url) and seen.target.actor == "trainer"
 
@@ -184,7 +184,7 @@ def listed(run: Attached, now: float, limits: Limits | None = None) -> tuple[lis
 
 async def _listed(run: Attached, now: float, limits: Limits) -> tuple[list[Listed], list[Target]]:
     names = {target.name for target in run.targets}
-    roster = Roster(
+    roster = TargetDiscovery(
         run.name, run.discover, detect_listed, by_hand=run.targets, taken=names.__contains__, limits=limits
     )  # fmt: skip
     change = await roster.look(now, patient=True)
@@ -214,7 +214,7 @@ def introduce(run: Attached, now: float) -> Iterator[str]:
         yield f"{seen.target.name} ({seen.target.collector}): {told}"
 
 
-def words(seen: Seen) -> str:
+def words(seen: ProbeResult) -> str:
     """What it is, in one line: ``trl 1.16.0, mode async, run grpo-tiny, read from trackio async-grpo.db``."""
     told = seen.identity()
     checked = f"(checked against {collectors.load()[seen.target.collector].versions})"

@@ -14,7 +14,7 @@ from server.runtime.serve import Announce, AttachDashboard, bind, serve
 from server.targets import local_scan
 from server.targets.resolve import Attached
 
-LOOK = local_scan.Kept(Path())
+LOOK = local_scan.CachedScan(Path())
 
 
 def serving(parser: argparse.ArgumentParser) -> None:

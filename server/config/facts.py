@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 
-def believed(told: Mapping[str, str | float], known: Mapping[str, str | float]) -> dict[str, str | float]:
+def trusted_facts(told: Mapping[str, str | float], known: Mapping[str, str | float]) -> dict[str, str | float]:
     """The facts of one reading, beside those already ``known`` of the run.
 
     A mode comes with ``mode_assumed``, 1 or 0; an assumed one is left out where the run's is told (0) already.

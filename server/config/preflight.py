@@ -1,4 +1,4 @@
-"""``[run.NAME.preflight]`` -> `Plan`: what the run is going to ask for, and limits that no provider tells."""
+"""``[run.NAME.preflight]`` -> `PreflightPlan`: what the run is going to ask for, and limits that no provider tells."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ MIN_CREDIT_USD = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PreflightPlan:
     """What the run is going to ask for. None: not said; a check that needs it answers "unknown".
 
     Attributes:
@@ -55,7 +55,7 @@ class Plan:
     min_credit: float = MIN_CREDIT_USD
     engines_later: bool = False
 
-    def over(self, other: "Plan") -> "Plan":
+    def over(self, other: "PreflightPlan") -> "PreflightPlan":
         """This plan where it says something, else the other's: a command line over a file.
 
         Thresholds (`max_dangling`, `min_credit`, `engines_later`) are the other's.
@@ -73,13 +73,13 @@ KEYS = {
 UNLIMITED = "unlimited"
 
 
-def parse(table: Mapping[str, Any], problems: Problems, where: str) -> Plan:
+def parse(table: Mapping[str, Any], problems: Problems, where: str) -> PreflightPlan:
     """The plan a table describes; what is wrong goes to ``problems``, each with its key under ``where``."""
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [run.NAME.preflight]")
-        return Plan()
+        return PreflightPlan()
     problems.unknown(table, KEYS, where)
-    return Plan(
+    return PreflightPlan(
         concurrency=_count(table, "concurrency", problems, where, least=1),
         create_rate=_number(table, "create_rate", problems, where),
         rollout_deadline=_seconds(table, "rollout_deadline", problems, where),

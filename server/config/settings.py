@@ -23,7 +23,7 @@ from server.config import alerts as alerts_config
 from server.config import otlp as config_otlp
 from server.config.alerts import AlertSettings
 from server.config.errors import ConfigError, Problems
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.config.preflight import parse as parse_preflight
 from server.outbound_policy import is_loopback, refuse_target
 from server.secret import NO_SECRET, Secret
@@ -81,7 +81,7 @@ class RunSettings:
     targets: tuple[TargetSettings, ...] = ()
     facts: Mapping[str, str | float] = field(default_factory=dict)
     heartbeats: tuple[HeartbeatSettings, ...] = ()
-    preflight: Plan = field(default_factory=Plan)
+    preflight: PreflightPlan = field(default_factory=PreflightPlan)
     discover: tuple[discovery.DiscoverSettings, ...] = ()
 
 

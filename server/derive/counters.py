@@ -23,7 +23,7 @@ WATCHED_SECONDS = 60.0
 _SEEN = ("step", "signal")
 
 
-class Counting:
+class Counters:
     """The counters of one run. ``states``: their memory by name."""
 
     def __init__(self, counters: Iterable[Counter]) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 from collectors.model import Histogram, Labels
 from server.derive import restarts
-from server.derive.counters import Counting
-from server.derive.evaluator import Asker
-from server.derive.source_priority import Trust
+from server.derive.counters import Counters
+from server.derive.evaluator import SignalEvaluator
+from server.derive.source_priority import SourcePriority
 from server.ingest.sandboxes import SandboxArrival
 from server.ingest.updates import RolloutArrival
 from server.rollouts.window import RolloutBook
 from server.signals import Counter, Signal
-from server.signals.model import HEARTBEAT, Answer, TargetHealth, Unknown, Value, View, is_gap, why
+from server.signals.model import HEARTBEAT, Answer, TargetHealth, Unknown, Value, View, is_gap, unknown_reason
 from server.signals.observed_histograms import Histograms
 from server.signals.sandbox_window import SandboxBook
 from server.signals.window import TRAINER, Gauge, Step, StepBook, StepKey
@@ -44,15 +44,15 @@ class Deriver:
 
     def __init__(
         self, items: Iterable[Signal | Counter], carry: Callable[[str], float], watched: Iterable[str] = (),
-        trust: Trust | None = None,
+        trust: SourcePriority | None = None,
     ) -> None:  # fmt: skip
-        self._carry, self._trust, self._asker = carry, trust or Trust(), Asker()
+        self._carry, self._trust, self._asker = carry, trust or SourcePriority(), SignalEvaluator()
         items = tuple(items)
         signals = [item for item in items if isinstance(item, Signal) and not item.judged]
         self._ticks = [signal for signal in signals if signal.cadence == "tick"]
         self._steps = [signal for signal in signals if signal.cadence == "step"]
         self._recorded = [signal for signal in self._steps if signal.records]
-        self.counting = Counting(item for item in items if isinstance(item, Counter))
+        self.counting = Counters(item for item in items if isinstance(item, Counter))
         self.counted_metrics = self.counting.metrics
         read = frozenset(m for signal in self._ticks for m in signal.inputs)
         self.tick_metrics = read | self.counted_metrics | frozenset(watched) | {restarts.STARTED}
@@ -355,4 +355,4 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-__all__ = ["Deriver", "Emission", "Unknown", "is_gap", "why"]
+__all__ = ["Deriver", "Emission", "Unknown", "is_gap", "unknown_reason"]

@@ -10,7 +10,7 @@ SIGNAL = "drift_since_step"
 
 
 @dataclass(slots=True)
-class DriftMarks:
+class DriftEvents:
     """Which change points of a run were made events. After a restart all are made again, and the store knows them."""
 
     _newest: tuple[str, str, int] | None = None

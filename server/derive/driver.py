@@ -19,16 +19,16 @@ from server import signals
 from server.config.alerts import AlertSettings
 from server.derive import recovery, rollout_recovery
 from server.derive.deriver import Deriver
-from server.derive.drift_events import DriftMarks
-from server.derive.results import Answers
+from server.derive.drift_events import DriftEvents
+from server.derive.results import SignalResults
 from server.derive.run_alerts import RunAlerts
-from server.derive.source_priority import Trust
-from server.derive.verdict_tracker import HISTORY, Judge, RunVerdicts
+from server.derive.source_priority import SourcePriority
+from server.derive.verdict_tracker import HISTORY, Judge, VerdictTracker
 from server.derive.verdict_tracker import STATE as VERDICT
 from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health, reads_files
 from server.ingest.sandboxes import SandboxArrival
 from server.ingest.updates import RolloutArrival
-from server.ingest.validation import cannot_be
+from server.ingest.validation import implausible_reason
 from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, is_gap
 from server.signals.step_windows import row_limit
 from server.store import Store
@@ -69,7 +69,7 @@ class RunDriver:
     def __init__(
         self, store: Store, submit: Submit, run: str, carry: Callable[[str], float],
         stated: Mapping[str, str | float] | None = None, alerts: AlertSettings | None = None,
-        targets: Collection[str] | None = None, trust: Trust | None = None, judge: Judge | None = None,
+        targets: Collection[str] | None = None, trust: SourcePriority | None = None, judge: Judge | None = None,
     ) -> None:  # fmt: skip
         self._store, self._submit, self.run = store, submit, run
         self._stated = stated or {}
@@ -79,8 +79,8 @@ class RunDriver:
         row = store.ensure_run(run)
         self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), (row.watermark or 0) / 1000)
         self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics, trust)
-        self._answers, self._verdicts = Answers(store, run, self._items, self.deriver), RunVerdicts(run, judge)
-        self._marks = DriftMarks()
+        self._answers, self._verdicts = SignalResults(store, run, self._items, self.deriver), VerdictTracker(run, judge)
+        self._marks = DriftEvents()
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
         self.sandboxes: deque[SandboxArrival] = deque()
@@ -144,7 +144,7 @@ class RunDriver:
         recovery.histograms(self._store, self.run, self.deriver, since)
         # An engine may have been silent for longer than the window: its counters go on from what they last showed.
         for _, key, ts, value in self._store.last_samples(self.run, self.deriver.counted_metrics):
-            if ts < since and not cannot_be(key.metric, value):
+            if ts < since and not implausible_reason(key.metric, value):
                 self.deriver.sample(ts / 1000, key.target, key.metric, key.labels, value, counted=True)
         for sample in recovery.samples(self._store, self.run, self.deriver, since):
             if sample[0] <= watermark / 1000:

@@ -16,7 +16,7 @@ PREFIX = "fold:"
 
 
 @dataclass(slots=True)
-class Asker:
+class SignalEvaluator:
     """Signals of one run. What failed is said once in the log, and with every answer.
 
     Attributes:

@@ -10,7 +10,7 @@ from collectors.model import Histogram
 from server.derive.deriver import Deriver
 from server.derive.restarts import STARTED
 from server.ingest.readings import SampleArrival, StepArrival
-from server.ingest.validation import cannot_be
+from server.ingest.validation import implausible_reason
 from server.signals.observed_histograms import REMEMBERED_SECONDS, WINDOWED
 from server.signals.window import KEPT_STEPS
 from server.store import Store
@@ -23,7 +23,8 @@ def samples(store: Store, run: str, deriver: Deriver, since: int) -> list[Sample
         (ts / 1000, key.target, key.metric, key.labels, value)
         for _, key, points in store.window(run, sorted(deriver.tick_metrics), since)
         for ts, value in points
-        if key.target and not cannot_be(key.metric, value)  # without a target: a signal of ours of a metric's name
+        if key.target
+        and not implausible_reason(key.metric, value)  # without a target: a signal of ours of a metric's name
     ]
     # As on a page, the start of a process comes before what it counted.
     return sorted(found, key=lambda sample: (sample[0], sample[2] != STARTED))
@@ -78,5 +79,5 @@ def _words(rows: Iterable[StepRow]) -> Iterator[StepArrival]:
     """Stored steps as they arrived: each target's word by itself."""
     for row in rows:
         for target, told in row.told.items():
-            values = {key: value for key, value in told.items() if not cannot_be(key[0], value)}
+            values = {key: value for key, value in told.items() if not implausible_reason(key[0], value)}
             yield StepArrival(row.axis, row.incarnation, row.step, row.ts / 1000, target, values)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collectors.model import Labels
-from server.alerts.inputs import Now
+from server.alerts.inputs import SignalState
 from server.derive.deriver import Deriver, Emission
 from server.signals import Counter, Signal
-from server.signals.availability import lacking
-from server.signals.model import Answer, NotApplicable, Value, is_gap, why
+from server.signals.availability import missing_metrics
+from server.signals.model import Answer, NotApplicable, Value, is_gap, unknown_reason
 from server.signals.step_windows import row_limit
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
@@ -22,7 +22,7 @@ NO_LONGER = "no longer reported"
 
 @dataclass(slots=True)
 class _Series:
-    """One series of a signal and its newest answer. ``why``, ``source``: the words beside it."""
+    """One series of a signal and its newest answer. ``unknown_reason``, ``source``: the words beside it."""
 
     id: int
     state: PointState
@@ -31,16 +31,16 @@ class _Series:
     why: str
     source: str
 
-    def now(self) -> Now:
+    def now(self) -> SignalState:
         """As alert rules see it. A series that left, or that cannot be, is not one that nobody knows of."""
         ended = self.state is PointState.NOT_APPLICABLE or self.why == NO_LONGER
-        return Now(self.ts / 1000, self.value, self.why, ended)
+        return SignalState(self.ts / 1000, self.value, self.why, ended)
 
     def row(self) -> LatestRow:
         return LatestRow(self.id, self.ts, self.value, self.state, self.why, self.source)
 
 
-class Answers:
+class SignalResults:
     """The newest answers of one run's signals.
 
     Attributes:
@@ -52,7 +52,7 @@ class Answers:
         self.known: dict[str, dict[Labels, _Series]] = {}
         self._ids: dict[tuple[str, Labels], int] = {}
         # History answers thousands of times between two looks of an alert, or two commits: only the newest is told.
-        self._now: dict[str, dict[Labels, Now]] = {}
+        self._now: dict[str, dict[Labels, SignalState]] = {}
         self._unseen: dict[tuple[str, Labels], _Series] = {}
         self._unsaved: dict[tuple[str, Labels], _Series] = {}
         # Signals of which every series already stands at this gap.
@@ -79,7 +79,7 @@ class Answers:
             found = _Series(latest.series, latest.state, latest.ts, latest.value, latest.why, latest.source)
             self.known.setdefault(key.metric, {})[key.labels] = self._unseen[(key.metric, key.labels)] = found
 
-    def now(self) -> Mapping[str, Mapping[Labels, Now]]:
+    def now(self) -> Mapping[str, Mapping[Labels, SignalState]]:
         """The same answers as alert rules see them."""
         for (name, labels), series in self._unseen.items():
             self._now.setdefault(name, {})[labels] = series.now()
@@ -178,12 +178,16 @@ class Answers:
 
     def _why(self, name: str, answer: Answer) -> str:
         """The words of a gap; made again only when other metrics are told, or by others."""
-        words = why(answer)
+        words = unknown_reason(answer)
         if isinstance(answer, NotApplicable):
             return words
         if (name, words) not in self._lacking:
             item = self._items[name]
-            found = lacking(item, words, self._deriver.reports, self._context[1]) if isinstance(item, Signal) else words
+            found = (
+                missing_metrics(item, words, self._deriver.reports, self._context[1])
+                if isinstance(item, Signal)
+                else words
+            )
             self._lacking[(name, words)] = found
         return self._lacking[(name, words)]
 

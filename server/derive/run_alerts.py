@@ -12,7 +12,7 @@ from collectors.model import Labels
 from server import notify
 from server.alerts import links
 from server.alerts.group import plan
-from server.alerts.inputs import TARGET_UP, Now, RunFrame, Totals
+from server.alerts.inputs import TARGET_UP, IncreaseTotals, RunFrame, SignalState
 from server.alerts.model import RESOLVED_SECONDS, Alert
 from server.alerts.mute import mute
 from server.alerts.rules import Evaluator
@@ -28,7 +28,7 @@ log = logging.getLogger("rollscope.alerts")
 TOTALS = "alert_totals"
 TOTALS_VERSION = 1
 
-Signals = Mapping[str, Mapping[Labels, Now]]
+Signals = Mapping[str, Mapping[Labels, SignalState]]
 
 
 class RunAlerts:
@@ -51,7 +51,7 @@ class RunAlerts:
         self.metrics = frozenset(c.name for c in conditions if c.source == "metric" and c.name != TARGET_UP)
         self._growing = {(c.name, c.window) for c in conditions if c.source == "signal" and c.of == "increase"}
         self._errors: dict[str, str] = {}
-        self._totals: dict[tuple[str, float, Labels], Totals] = {}
+        self._totals: dict[tuple[str, float, Labels], IncreaseTotals] = {}
         self._refresh = {kind: one.refresh_seconds for kind, one in notify.load().items() if one.refresh_seconds}
 
     # ---- at every tick
@@ -72,16 +72,16 @@ class RunAlerts:
             for name, why in self._errors.items():
                 log.warning("run %s: rule %s is not evaluated: %s", self._run, name, why)
 
-    def _counters(self, now: float, values: Iterable[tuple[str, Value]]) -> dict[str, dict[Labels, Now]]:
+    def _counters(self, now: float, values: Iterable[tuple[str, Value]]) -> dict[str, dict[Labels, SignalState]]:
         """Newest totals of the counters that rules watch, and their past."""
-        found: dict[str, dict[Labels, Now]] = {}
+        found: dict[str, dict[Labels, SignalState]] = {}
         windows: dict[str, list[float]] = {}
         for name, window in self._growing:
             windows.setdefault(name, []).append(window)
         for name, value in values:
             for window in windows.get(name, ()):
-                self._totals.setdefault((name, window, value.labels), Totals()).add(now, value.value, window)
-                found.setdefault(name, {})[value.labels] = Now(now, value.value)
+                self._totals.setdefault((name, window, value.labels), IncreaseTotals()).add(now, value.value, window)
+                found.setdefault(name, {})[value.labels] = SignalState(now, value.value)
         return found
 
     # ---- at a live tick
@@ -130,7 +130,7 @@ class RunAlerts:
         if version == TOTALS_VERSION:
             for name, window, labels, points in json.loads(text):
                 key = (name, window, tuple((k, v) for k, v in labels))
-                self._totals[key] = Totals([(ts, total) for ts, total in points])
+                self._totals[key] = IncreaseTotals([(ts, total) for ts, total in points])
 
 
 def _ms(seconds: float | None) -> int | None:

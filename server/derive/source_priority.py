@@ -33,7 +33,7 @@ class _Dispute:
 
 
 @dataclass(slots=True)
-class _Place:
+class _SourceValue:
     """Where a target stands among its run's, and what its collector says of its numbers."""
 
     order: int
@@ -41,18 +41,18 @@ class _Place:
 
 
 @dataclass(slots=True)
-class Trust:
+class SourcePriority:
     """The ranks of a run's targets, and what they disagree about. Bounded by targets and `MAX_DISPUTES`."""
 
-    _places: dict[str, _Place] = field(default_factory=dict)
+    _places: dict[str, _SourceValue] = field(default_factory=dict)
     _disputes: dict[str, dict[tuple[str, StepKey], _Dispute]] = field(default_factory=dict)
     _newest: dict[str, tuple[int, int]] = field(default_factory=dict)
     _met: dict[str, Collector] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, targets: Iterable[Target], known: Mapping[str, Collector]) -> "Trust":
+    def of(cls, targets: Iterable[Target], known: Mapping[str, Collector]) -> "SourcePriority":
         """``targets``: in the order they were attached."""
-        return cls({one.name: _Place(order, known[one.collector]) for order, one in enumerate(targets)})
+        return cls({one.name: _SourceValue(order, known[one.collector]) for order, one in enumerate(targets)})
 
     def meet(self, target: str, collector: Collector) -> None:
         """A target that is forwarded, met while the run goes on: after those attached here, in the order of names."""
@@ -60,7 +60,9 @@ class Trust:
             return
         self._met[target] = collector
         attached = len(self._places.keys() - self._met.keys())
-        self._places |= {name: _Place(attached + at, self._met[name]) for at, name in enumerate(sorted(self._met))}
+        self._places |= {
+            name: _SourceValue(attached + at, self._met[name]) for at, name in enumerate(sorted(self._met))
+        }
 
     def rank(self, target: str, key: StepKey) -> tuple[int, int]:
         """The lower, the more it is believed. Targets nobody attached (pushed, removed) come last."""

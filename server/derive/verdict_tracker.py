@@ -12,11 +12,11 @@ from math import floor
 from typing import Any
 
 from server.derive.deriver import Deriver
-from server.derive.results import Answers
+from server.derive.results import SignalResults
 from server.signals.model import STEP_WINDOW, Unknown, Value
 from server.signals.step_windows import row_limit
 from server.store.types import Batch, VerdictRow
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory, remember
 from server.verdict.model import OUTCOMES, RULES_VERSION, Verdict
 
@@ -33,10 +33,10 @@ STATE_BYTES = 262_144
 # The verdict of a run that is over stands as of its end.
 OVER = ("finished", "crashed")
 
-Judge = Callable[[Memory | None, Seen], tuple[Memory, Verdict]]
+Judge = Callable[[Memory | None, VerdictInput], tuple[Memory, Verdict]]
 
 
-class RunVerdicts:
+class VerdictTracker:
     """The verdict of one run over time. Single-threaded, like the driver that owns it.
 
     Args:
@@ -57,7 +57,7 @@ class RunVerdicts:
 
     # ---- at every tick
 
-    def tick(self, now: float, deriver: Deriver, answers: Answers, batch: Batch, *, replayed: bool) -> None:
+    def tick(self, now: float, deriver: Deriver, answers: SignalResults, batch: Batch, *, replayed: bool) -> None:
         """Judge at `now`, what the signals answered is known; what changed goes into the batch."""
         before = self._as_of
         if before is not None and (now <= before or deriver.lifecycle in OVER):
@@ -72,7 +72,7 @@ class RunVerdicts:
         else:
             answers.stand(SIGNAL, now)
 
-    def _gap(self, ts: float, answers: Answers, batch: Batch, replayed: bool) -> None:
+    def _gap(self, ts: float, answers: SignalResults, batch: Batch, replayed: bool) -> None:
         """Nobody looked for longer than a step may take: what was said before did not stand all that time."""
         words = "nothing was collected of this run"
         self._note(ts, Verdict("unknown", "incomplete", since=ts, summary=words), batch, replayed)
@@ -93,7 +93,7 @@ class RunVerdicts:
 
     # ---- asking
 
-    def _ask(self, seen: Seen, replayed: bool) -> Verdict:
+    def _ask(self, seen: VerdictInput, replayed: bool) -> Verdict:
         try:
             memory, verdict = self._judge(self._memory, seen)
             if replayed and verdict.outcome in OUTCOMES:
@@ -143,8 +143,8 @@ class RunVerdicts:
         self._said = told["summary"], told["since"]
 
 
-def _seen(now: float, deriver: Deriver, answers: Answers) -> Seen:
-    return Seen(
+def _seen(now: float, deriver: Deriver, answers: SignalResults) -> VerdictInput:
+    return VerdictInput(
         now=now,
         mode=deriver.mode,
         lifecycle=deriver.lifecycle,

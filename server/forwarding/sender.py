@@ -54,7 +54,7 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Told:
+class FaultLog:
     """What goes wrong by target: a line when something new does, and one when all goes well again."""
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Forwarder:
     ) -> None:  # fmt: skip
         known = collectors.load()
         self._run, self._spool, self._client, self._now, self._facts = run, spool, client, now, facts
-        self._backoff, self._told, self._random = backoff, Told(), random.Random()
+        self._backoff, self._told, self._random = backoff, FaultLog(), random.Random()
         self.readers = [TargetReader(one, known[one.collector], spool.cursor(one), LIMITS) for one in targets]
         # What waits of targets that nobody names any more is sent all the same.
         self._wake = {name: asyncio.Event() for name in {*spool.targets(), *(one.name for one in targets)}}

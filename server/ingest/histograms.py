@@ -17,24 +17,24 @@ Row = tuple[int, int, Histogram]
 
 
 @dataclass(slots=True)
-class _Held:
+class _PendingHistogram:
     ts: int
     item: Histogram
     written: bool
 
 
-class Minutes:
+class HistogramThrottle:
     """The newest reading of every series. The first one of a series is handed over at once: it is the base line."""
 
     def __init__(self) -> None:
-        self._held: dict[str, dict[int, _Held]] = {}
+        self._held: dict[str, dict[int, _PendingHistogram]] = {}
 
     def take(self, target: str, series: int, ts: int, item: Histogram) -> list[Row]:
         """Hold a reading; what must be written now."""
         held = self._held.setdefault(target, {})
         before = held.get(series)
         if before is None:
-            held[series] = _Held(ts, item, True)
+            held[series] = _PendingHistogram(ts, item, True)
             return [(series, ts, item)]
         anew, rows = _began_anew(before.item, item), []
         if not before.written and (anew or ts // MINUTE_MS != before.ts // MINUTE_MS):

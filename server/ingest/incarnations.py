@@ -7,7 +7,7 @@ BEGINS = ("restart", "resume")
 """Kinds of pushed events that begin a life of the trainer."""
 
 
-class Lives:
+class Incarnations:
     """Incarnations of one run by the times at which they began (epoch seconds), in whatever order those are told.
 
     The life that began last is the newest; each restart after an instant takes one off. What was numbered before an

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 import collectors
 from collectors.catalog import METRICS
 from collectors.model import Histogram, Labels, Reading, Sample, Sandbox, ScrapeError, Target
-from server.config.facts import believed
-from server.ingest.histograms import Minutes
-from server.ingest.reported_restarts import ToldRestarts
+from server.config.facts import trusted_facts
+from server.ingest.histograms import HistogramThrottle
+from server.ingest.reported_restarts import ReportedRestarts
 from server.ingest.rollouts.feed import RolloutFeed
 from server.ingest.sandboxes import REMEMBERED_SECONDS, SandboxArrival, SandboxIngest
-from server.ingest.series_ids import Known
+from server.ingest.series_ids import SeriesIdCache
 from server.ingest.updates import Arrivals as Arrivals
 from server.ingest.updates import SampleArrival as SampleArrival
 from server.ingest.updates import StepArrival as StepArrival
-from server.ingest.validation import ahead, complaint, plausible, values_only
+from server.ingest.validation import ahead, complaint, values_only, without_implausible
 from server.signals.model import TargetHealth
 from server.signals.observed_histograms import WINDOWED
 from server.store import Store
@@ -41,7 +41,7 @@ QUIET_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Slot:
     """How far an axis was told: the trainer's life, the step and its time."""
 
     incarnation: int
@@ -60,13 +60,13 @@ class Ingest:
         self, store: Store, run: str, since: float | None = None, complaint: Callable[[str], str] = lambda _: ""
     ) -> None:
         self._store, self._complaint = store, complaint
-        self._known, self._minutes = Known(store, run), Minutes()
+        self._known, self._minutes = SeriesIdCache(store, run), HistogramThrottle()
         self.run = run
         self.incarnation = store.incarnation(run)
         newest = store.steps(run, last=1, incarnation=self.incarnation)
         # Where each axis stood when we began, and where each target has come to on it since.
-        self._base = {row.axis: _Place(self.incarnation, row.step, row.ts / 1000) for row in newest}
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._base = {row.axis: _Slot(self.incarnation, row.step, row.ts / 1000) for row in newest}
+        self._places: dict[tuple[str, str], _Slot] = {}
         self._tellers: dict[tuple[str, str, Labels], tuple[str, int]] = {}
         self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
         # Of targets that a list named; see `server.targets.discovery`.
@@ -79,7 +79,7 @@ class Ingest:
         self._pushed = _ms(since) if since is not None else row.watermark or 0
         self._seen: dict[tuple[str, str], SandboxRow] = {}
         self._rollouts = RolloutFeed(store, run, self.facts, self.incarnation)
-        self._told = ToldRestarts(store, run, self._rollouts.lives)
+        self._told = ReportedRestarts(store, run, self._rollouts.lives)
         last = self._rollouts.lives.last
         self._life_start = -math.inf if last is None else last
         known = store.sandboxes.recent(run, max(0, (row.watermark or 0) - round(REMEMBERED_SECONDS * 1000)))
@@ -87,10 +87,10 @@ class Ingest:
 
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """A successful scrape. `now` stamps what has no time of its own; `seconds` is how long it took."""
-        facts = believed(reading.facts, self.facts)
+        facts = trusted_facts(reading.facts, self.facts)
         self.facts.update(facts)
         batch, arrivals = Batch(run=self.run, facts=dict(facts)), Arrivals(facts=facts)
-        reading = plausible(reading, now)
+        reading = without_implausible(reading, now)
         self._samples(target, [s for s in reading.samples if s.step is None], now, batch, arrivals)
         self._steps(target, [s for s in reading.samples if s.step is not None], now, batch, arrivals)
         self._histograms(target, reading.histograms, now, batch, arrivals)
@@ -111,7 +111,7 @@ class Ingest:
         A restart begins a life of the trainer at its time, once, whenever it is told.
         """
         batch, arrivals = Batch(run=self.run), Arrivals()
-        reading = plausible(reading, now)
+        reading = without_implausible(reading, now)
         batch.events += [(_ms(event.ts if event.ts is not None else now), event) for event in reading.events]
         if begun := self._told.fresh(reading.events, now):
             for ts in begun:
@@ -333,7 +333,7 @@ class Ingest:
             life = self.incarnation
         else:
             life = before.incarnation if ts < self._life_start else self.incarnation
-        self._places[(target, axis)] = _Place(life, number, ts)
+        self._places[(target, axis)] = _Slot(life, number, ts)
         return life
 
     def _went_back(self, detail: str, ts: float, batch: Batch) -> None:

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 
 from collectors.model import Event
-from server.ingest.incarnations import BEGINS, Lives
+from server.ingest.incarnations import BEGINS, Incarnations
 from server.store import Store
 
 _OWN = "restart-"
 _ALWAYS = 1 << 62
 
 
-class ToldRestarts:
+class ReportedRestarts:
     """Which restarts are known, by the keys of their events. Not thread-safe: one run, one loop."""
 
-    def __init__(self, store: Store, run: str, lives: Lives) -> None:
+    def __init__(self, store: Store, run: str, lives: Incarnations) -> None:
         self._store, self._run, self._lives = store, run, lives
         told = store.events(run, 0, _ALWAYS, BEGINS)
         self._keys = {event.key for _, event in told}

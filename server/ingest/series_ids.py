@@ -12,7 +12,7 @@ KEPT = 20_000
 LENGTHS, LONGEST = 4, 2_000
 
 
-class Known:
+class SeriesIdCache:
     """By target, so that a look-up hashes no more than a metric and its labels. Not thread-safe."""
 
     def __init__(self, store: Store, run: str) -> None:

@@ -22,7 +22,7 @@ _counts_of = attrgetter(*_COUNTS)
 _times_of = attrgetter(*TIMES)
 
 
-def plausible(reading: Reading, now: float) -> Reading:
+def without_implausible(reading: Reading, now: float) -> Reading:
     """Without samples and events whose value, time or step nobody can mean: milliseconds as seconds, a corrupted digit.
 
     One such time would open a partition of its own, or be refused by the database with all its neighbours; one such
@@ -60,7 +60,7 @@ def _says_no_time(reading: Reading) -> bool:
     return not (told or reading.events or reading.rollouts or any([item.ts is not None for item in reading.histograms]))
 
 
-def cannot_be(metric: str, value: float) -> str:
+def implausible_reason(metric: str, value: float) -> str:
     """Why nobody can mean a value of the metric, in words; "" for one that may be."""
     row = METRICS.get(metric)
     return row.cannot_be(value) if row is not None else ""
@@ -68,13 +68,13 @@ def cannot_be(metric: str, value: float) -> str:
 
 def _meant(reading: Reading) -> Reading:
     """Without values that the catalogue's unit rules out."""
-    faults = [words for s in reading.samples if (words := cannot_be(s.metric, s.value))]
+    faults = [words for s in reading.samples if (words := implausible_reason(s.metric, s.value))]
     broken = [words for item in reading.histograms if (words := _beyond(item))]
     if not faults and not broken:
         return reading
     return replace(
         reading,
-        samples=tuple(s for s in reading.samples if not cannot_be(s.metric, s.value)),
+        samples=tuple(s for s in reading.samples if not implausible_reason(s.metric, s.value)),
         histograms=tuple(item for item in reading.histograms if not _beyond(item)),
         dropped=reading.dropped + len(faults) + len(broken),
         implausible=reading.implausible + len(faults) + len(broken),

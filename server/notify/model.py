@@ -114,7 +114,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeliveryAnswer:
     """What came of an attempt. ``text`` is fit for logs and pages: short and without secrets.
 
     Attributes:
@@ -145,7 +145,7 @@ class Receiver:
     kind: str
     reads: str
     render: Callable[[Notification, ReceiverSettings, float], Request] | None = None
-    deliver: Callable[[Notification, ReceiverSettings], Answer] | None = None
+    deliver: Callable[[Notification, ReceiverSettings], DeliveryAnswer] | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
     needs_url: bool = True
     refresh_seconds: float = 0.0

@@ -1,7 +1,7 @@
 """One bounded request to a receiver: the outbound policy, and an answer that is fit for logs and pages.
 
 Follows no redirect, verifies certificates, takes no proxy from the environment, connects only to an address it has
-checked, and ends within `Limits`. What comes back in words holds no part of the URL but its scheme and host, no
+checked, and ends within `SendLimits`. What comes back in words holds no part of the URL but its scheme and host, no
 header and no secret, however the receiver echoes them.
 """
 
@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 import httpx
 
 from collectors.transport import failures
-from server.notify.model import Answer, Request
+from server.notify.model import DeliveryAnswer, Request
 from server.outbound_policy import refuse_target
 from server.secret import Secret
 
@@ -46,7 +46,7 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SendLimits:
     """Bounds of one request. Together the two times stay within 15 s.
 
     Attributes:
@@ -61,7 +61,7 @@ class Limits:
     body_bytes: int = 64 << 10
 
 
-LIMITS = Limits()
+LIMITS = SendLimits()
 
 _SENDING: ContextVar[bool] = ContextVar("sending", default=False)
 
@@ -93,8 +93,12 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 async def send(
-    request: Request, *, client: httpx.AsyncClient | None = None, limits: Limits = LIMITS, resolve: Resolve = resolve
-) -> Answer:
+    request: Request,
+    *,
+    client: httpx.AsyncClient | None = None,
+    limits: SendLimits = LIMITS,
+    resolve: Resolve = resolve,
+) -> DeliveryAnswer:
     """One attempt. Never raises but for cancellation.
 
     2xx is ok; 5xx, 408, 429 and network errors are worth a retry; every other status is final.
@@ -110,14 +114,16 @@ async def send(
             async with new_client() as own:
                 return await _attempt(own, request, limits, resolve)
         except _Refused as error:
-            return Answer(False, text=str(error))
+            return DeliveryAnswer(False, text=str(error))
         except TimeoutError:
-            return Answer(False, retry=True, text=f"no answer within {limits.head_seconds:g} s")
+            return DeliveryAnswer(False, retry=True, text=f"no answer within {limits.head_seconds:g} s")
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError) as error:
             # Another attempt would be the same; the message may quote the header or URL that is wrong.
-            return Answer(False, text=f"the request cannot be sent: {type(error).__name__}")
+            return DeliveryAnswer(False, text=f"the request cannot be sent: {type(error).__name__}")
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            return Answer(False, retry=True, text=f"no answer{_excerpt(failures.sentence(error), request, whole=True)}")
+            return DeliveryAnswer(
+                False, retry=True, text=f"no answer{_excerpt(failures.sentence(error), request, whole=True)}"
+            )
 
 
 def new_client() -> httpx.AsyncClient:
@@ -140,7 +146,7 @@ def _quiet() -> Iterator[None]:
         _SENDING.reset(token)
 
 
-async def _attempt(client: httpx.AsyncClient, request: Request, limits: Limits, resolve: Resolve) -> Answer:
+async def _attempt(client: httpx.AsyncClient, request: Request, limits: SendLimits, resolve: Resolve) -> DeliveryAnswer:
     async with asyncio.timeout(limits.head_seconds):
         url = httpx.URL(request.url)
         addresses = await _checked(request.url, url, resolve)
@@ -175,7 +181,7 @@ def _forbidden(address: str) -> bool:
 
 
 async def _connect(
-    client: httpx.AsyncClient, request: Request, url: httpx.URL, addresses: list[str], limits: Limits
+    client: httpx.AsyncClient, request: Request, url: httpx.URL, addresses: list[str], limits: SendLimits
 ) -> httpx.Response:
     """The answer's head from the first address that takes the connection.
 
@@ -194,7 +200,9 @@ async def _connect(
     raise AssertionError("unreachable: the last address returns or raises")
 
 
-def _pinned(client: httpx.AsyncClient, request: Request, url: httpx.URL, address: str, limits: Limits) -> httpx.Request:
+def _pinned(
+    client: httpx.AsyncClient, request: Request, url: httpx.URL, address: str, limits: SendLimits
+) -> httpx.Request:
     name = url.raw_host.decode("ascii").strip("[]")
     headers = {
         "User-Agent": "rollscope",
@@ -214,7 +222,7 @@ def _pinned(client: httpx.AsyncClient, request: Request, url: httpx.URL, address
     )
 
 
-async def _body(response: httpx.Response, limits: Limits) -> tuple[str, bool]:
+async def _body(response: httpx.Response, limits: SendLimits) -> tuple[str, bool]:
     """What the body says, and whether it is all of it. A body that fails changes nothing: the status is there."""
     parts: list[bytes] = []
     size = 0
@@ -234,15 +242,15 @@ async def _body(response: httpx.Response, limits: Limits) -> tuple[str, bool]:
     return b"".join(parts).decode("utf-8", "replace") if plain else "", whole
 
 
-def _answer(response: httpx.Response, words: str) -> Answer:
+def _answer(response: httpx.Response, words: str) -> DeliveryAnswer:
     status = response.status_code
     if 200 <= status < 300:
-        return Answer(True, text=f"HTTP {status}{words}")
+        return DeliveryAnswer(True, text=f"HTTP {status}{words}")
     if 300 <= status < 400:
-        return Answer(False, text=f"HTTP {status}: redirects are not followed; configure where it leads")
+        return DeliveryAnswer(False, text=f"HTTP {status}: redirects are not followed; configure where it leads")
     if status >= 500 or status in (408, 429):
-        return Answer(False, retry=True, text=f"HTTP {status}{words}", after=_after(response.headers))
-    return Answer(False, text=f"HTTP {status}{words}")
+        return DeliveryAnswer(False, retry=True, text=f"HTTP {status}{words}", after=_after(response.headers))
+    return DeliveryAnswer(False, text=f"HTTP {status}{words}")
 
 
 def _after(headers: httpx.Headers) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from collectors.model import ErrorKind
 from server.preflight import quota, sandboxes
-from server.preflight.model import Check, Inputs, Seen, Status, number, span, worst
+from server.preflight.model import Check, Inputs, ReadTarget, Status, number, span, worst
 
 # Tokens, signatures and deadlines are off by what the clocks are; a minute breaks signed requests.
 SKEW_WARN_SECONDS, SKEW_FAIL_SECONDS = 5.0, 60.0
@@ -51,7 +51,7 @@ def credentials(inputs: Inputs) -> Check:
     )  # fmt: skip
 
 
-def _key(one: Seen) -> tuple[Status, str]:
+def _key(one: ReadTarget) -> tuple[Status, str]:
     suspended = one.gauge("sandbox_account_suspended")
     if suspended is not None and suspended > 0:
         return "fail", "the account is suspended"
@@ -73,7 +73,7 @@ def reachability(inputs: Inputs) -> Check:
     )  # fmt: skip
 
 
-def _answer(one: Seen) -> tuple[Status, str]:
+def _answer(one: ReadTarget) -> tuple[Status, str]:
     if one.error is None:
         unseen = one.unseen().removeprefix(f"{one.name}: ")
         answered = f"answered in {number(one.seconds)} s"
@@ -85,11 +85,11 @@ def _answer(one: Seen) -> tuple[Status, str]:
     return ("unknown" if one.error.kind in ("auth", "credit", "quota") else "fail"), str(one.error)
 
 
-def _sandbox_targets(inputs: Inputs) -> list[Seen]:
+def _sandbox_targets(inputs: Inputs) -> list[ReadTarget]:
     return [one for one in inputs.seen if one.target.actor == "sandbox"]
 
 
-def _of_targets(name: str, answers: Sequence[tuple[Seen, Status, str]], what: str, fix: str) -> Check:
+def _of_targets(name: str, answers: Sequence[tuple[ReadTarget, Status, str]], what: str, fix: str) -> Check:
     status = worst(answer for _, answer, _ in answers)
     good = sum(answer == "ok" for _, answer, _ in answers)
     return Check(
@@ -146,7 +146,7 @@ def run_directory(inputs: Inputs) -> Check:
     return _of_targets("run_directory", answers, "run directories can be read", fix)
 
 
-def _path(one: Seen) -> tuple[Status, str]:
+def _path(one: ReadTarget) -> tuple[Status, str]:
     assert one.path is not None
     if one.path.why:
         return "unknown", one.path.why

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from server.clock import Clock
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.config.settings import RunSettings
 from server.preflight import report
 from server.preflight.probe import OVER
@@ -124,7 +124,7 @@ class Preflights:
     def _read(self, run: str) -> Mapping[str, Any]:
         # The other runs are read too: what belongs to them does not dangle.
         runs = [(one, one.preflight) for one in self._runs.values()]
-        found: Mapping[str, Any] = report.run(runs, Plan(), self._clock, [run], self._living())["runs"][0]
+        found: Mapping[str, Any] = report.run(runs, PreflightPlan(), self._clock, [run], self._living())["runs"][0]
         return found
 
     def _left(self, kept: _Kept) -> float:

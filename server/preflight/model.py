@@ -6,7 +6,7 @@ from math import inf, isfinite
 from typing import Literal
 
 from collectors.model import Reading, Sandbox, ScrapeError, Target
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 
 Status = Literal["ok", "warn", "fail", "unknown", "not_applicable"]
 SEVERITY: tuple[Status, ...] = ("not_applicable", "ok", "unknown", "warn", "fail")
@@ -28,7 +28,7 @@ class PathSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReadTarget:
     """One target, read once: exactly one of `reading` and `error`.
 
     Attributes:
@@ -92,15 +92,15 @@ class Inputs:
     """
 
     run: str
-    plan: Plan
-    seen: tuple[Seen, ...]
+    plan: PreflightPlan
+    seen: tuple[ReadTarget, ...]
     facts: Mapping[str, str | float]
     now: float
     keys: frozenset[str] = frozenset()
     alive: frozenset[str] = frozenset()
     running: bool = False
 
-    def accounts(self) -> list[Seen]:
+    def accounts(self) -> list[ReadTarget]:
         """Sandbox targets that are an account: pages of histograms beside one tell no quota, and need not."""
         return [one for one in self.seen if one.target.actor == "sandbox" and not _only_histograms(one)]
 
@@ -110,14 +110,14 @@ class Inputs:
             yield from one.reading.sandboxes if one.reading else ()
 
     def unseen(self) -> tuple[str, ...]:
-        """`Seen.unseen` of every account where there is something to say."""
+        """`ReadTarget.unseen` of every account where there is something to say."""
         return tuple(words for one in self.accounts() if (words := one.unseen()))
 
     def needs_none(self) -> bool:
         return self.facts.get("has_sandbox") == 0
 
 
-def _only_histograms(seen: Seen) -> bool:
+def _only_histograms(seen: ReadTarget) -> bool:
     reading = seen.reading
     if reading is None or not reading.histograms:
         return False

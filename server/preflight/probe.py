@@ -26,9 +26,9 @@ from collectors.model import ErrorKind, Limits, Reading, ScrapeError, Target
 from collectors.transport import http
 from server.clock import Clock
 from server.config.errors import ConfigError
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.config.settings import RunSettings, TargetSettings
-from server.preflight.model import Inputs, PathSeen, Seen
+from server.preflight.model import Inputs, PathSeen, ReadTarget
 from server.scrape.target_reader import TargetReader
 from server.targets.resolve import attach
 
@@ -115,7 +115,7 @@ class _Reader(TargetReader):
         return said.strip()[:80] if isinstance(said, str) and said.isprintable() else ""
 
 
-def probe(runs: Sequence[tuple[RunSettings, Plan]], clock: Clock) -> list[Inputs]:
+def probe(runs: Sequence[tuple[RunSettings, PreflightPlan]], clock: Clock) -> list[Inputs]:
     """Everything the checks need, per run and in order. Must not be called from a running event loop.
 
     Args:
@@ -137,19 +137,19 @@ def _alive(one: Inputs, inputs: Iterable[Inputs]) -> frozenset[str]:
 # ---- targets
 
 
-def _resolve(run: RunSettings) -> list[Seen]:
+def _resolve(run: RunSettings) -> list[ReadTarget]:
     """Every target, one by one: what cannot be attached must not hide the others."""
-    found: list[Seen] = []
+    found: list[ReadTarget] = []
     for target in run.targets:
         try:
             attached = attach(replace(run, targets=(target,))).targets
-            found += [Seen(one) for one in attached]
+            found += [ReadTarget(one) for one in attached]
         except ConfigError as error:
             found.append(_unattached(run, target, error))
     return list(_named(found))
 
 
-def _unattached(run: RunSettings, settings: TargetSettings, problem: ConfigError) -> Seen:
+def _unattached(run: RunSettings, settings: TargetSettings, problem: ConfigError) -> ReadTarget:
     """A target nothing could read: an engine by its URL, a trainer by its path, unless its collector is named."""
     collector = collectors.load().get(settings.collector)
     actor = collector.actor if collector else ("generator" if settings.is_url else "trainer")
@@ -158,10 +158,10 @@ def _unattached(run: RunSettings, settings: TargetSettings, problem: ConfigError
     text = problem.problems[0].removesuffix(" (--wait waits for it)")
     place = text.partition(": ")[0] if settings.is_url else Path(path).name
     target = Target(settings.name or place, run.name, settings.collector or "unknown", actor, path=path)
-    return Seen(target, error=ScrapeError(kind, text.partition(": ")[2] or text))
+    return ReadTarget(target, error=ScrapeError(kind, text.partition(": ")[2] or text))
 
 
-def _named(found: Iterable[Seen]) -> Iterator[Seen]:
+def _named(found: Iterable[ReadTarget]) -> Iterator[ReadTarget]:
     """Names tell targets apart: they are all that is shown."""
     taken: set[str] = set()
     for one in found:
@@ -174,17 +174,17 @@ def _named(found: Iterable[Seen]) -> Iterator[Seen]:
 # ---- reading
 
 
-async def _read_all(targets: Sequence[Seen], clock: Clock) -> list[Seen]:
+async def _read_all(targets: Sequence[ReadTarget], clock: Clock) -> list[ReadTarget]:
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(seen: Seen) -> Seen:
+    async def one(seen: ReadTarget) -> ReadTarget:
         async with slots:
             return await _read(seen, clock)
 
     return list(await asyncio.gather(*(one(seen) for seen in targets)))
 
 
-async def _read(seen: Seen, clock: Clock) -> Seen:
+async def _read(seen: ReadTarget, clock: Clock) -> ReadTarget:
     if seen.target.path:
         path = await asyncio.to_thread(look, Path(seen.target.path).expanduser())
         seen = replace(seen, path=path)
@@ -254,7 +254,7 @@ def _newest(reading: Reading) -> float | None:
     return max((at for at in times if at is not None), default=None)
 
 
-def _inputs(run: RunSettings, plan: Plan, seen: Sequence[Seen], now: float) -> Inputs:
+def _inputs(run: RunSettings, plan: PreflightPlan, seen: Sequence[ReadTarget], now: float) -> Inputs:
     facts: dict[str, str | float] = {}
     for one in seen:
         facts.update(one.reading.facts if one.reading else {})
@@ -264,7 +264,7 @@ def _inputs(run: RunSettings, plan: Plan, seen: Sequence[Seen], now: float) -> I
     return Inputs(run.name, plan, tuple(seen), facts, now, keys, running=_goes_on(facts, seen, now))
 
 
-def _goes_on(facts: Mapping[str, str | float], seen: Iterable[Seen], now: float) -> bool:
+def _goes_on(facts: Mapping[str, str | float], seen: Iterable[ReadTarget], now: float) -> bool:
     """Is this run alive already? Its own word, else that its trainer wrote something lately."""
     if facts.get("lifecycle"):
         return facts["lifecycle"] not in OVER

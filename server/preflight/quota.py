@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from collectors.model import Histogram, Sandbox
 from server.config.preflight import SIZES
-from server.preflight.model import PENDING, Check, Inputs, Seen, Status, number, span, worst
+from server.preflight.model import PENDING, Check, Inputs, ReadTarget, Status, number, span, worst
 
 # Retries and stragglers need some room beside the plan.
 QUOTA_SPARE = 0.9
@@ -73,7 +73,7 @@ def room(inputs: Inputs, resource: str) -> Room:
     )
 
 
-def _used(seen: Seen, resource: str, now: float) -> tuple[float | None, bool]:
+def _used(seen: ReadTarget, resource: str, now: float) -> tuple[float | None, bool]:
     """(in use, is that all of it?)"""
     said = seen.gauge("sandbox_quota_used", resource)
     if resource == "concurrent":
@@ -92,7 +92,7 @@ def _used(seen: Seen, resource: str, now: float) -> tuple[float | None, bool]:
     return (counted, seen.complete()) if seen.reading is not None else (None, False)
 
 
-def _asked_lately(seen: Seen, now: float) -> float | None:
+def _asked_lately(seen: ReadTarget, now: float) -> float | None:
     """Creations per second over the last minute, from the sandboxes that live; None without a whole list of them."""
     if not seen.complete():
         return None

@@ -7,14 +7,14 @@ from typing import Any
 
 from server.clock import Clock
 from server.config.errors import ConfigError
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.config.settings import RunSettings
 from server.preflight.checks import judge, outcome
 from server.preflight.model import Inputs, worst
 from server.preflight.probe import probe
 
 
-def chosen(runs: Sequence[tuple[RunSettings, Plan]], names: Sequence[str]) -> list[str]:
+def chosen(runs: Sequence[tuple[RunSettings, PreflightPlan]], names: Sequence[str]) -> list[str]:
     """The names to report on: all of them unless some were named.
 
     Raises:
@@ -29,8 +29,8 @@ def chosen(runs: Sequence[tuple[RunSettings, Plan]], names: Sequence[str]) -> li
 
 
 def run(
-    runs: Sequence[tuple[RunSettings, Plan]],
-    over: Plan,
+    runs: Sequence[tuple[RunSettings, PreflightPlan]],
+    over: PreflightPlan,
     clock: Clock,
     names: Sequence[str] = (),
     living: Collection[str] = (),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from collectors.model import Sandbox
-from server.config.preflight import Plan
-from server.preflight.model import IDS_SHOWN, Check, Inputs, Seen, Status, number, span, worst
+from server.config.preflight import PreflightPlan
+from server.preflight.model import IDS_SHOWN, Check, Inputs, ReadTarget, Status, number, span, worst
 from server.preflight.quota import room
 
 # No provider sells an hour of even the smallest sandbox (a fraction of a core) for less: what does not pay for this
@@ -47,7 +47,7 @@ def _kubectl(options: Mapping[str, str], name: str) -> str:
     return f"kubectl delete {kind} {name}" + (f" --namespace {shlex.quote(place)}" if place else "")
 
 
-def removal(seen: Seen, one: Sandbox) -> str:
+def removal(seen: ReadTarget, one: Sandbox) -> str:
     """The command by which its provider removes a sandbox; "" where none is known.
 
     Ids and names are strangers' words that a user will paste into a shell: quoted, and refused where they would be
@@ -93,7 +93,7 @@ def _wanted(inputs: Inputs, one: Sandbox) -> bool:
     return one.run_key in inputs.alive or any(fnmatchcase(one.run_key, name) for name in inputs.plan.known_runs)
 
 
-def _stranger(seen: Seen, one: Sandbox) -> bool:
+def _stranger(seen: ReadTarget, one: Sandbox) -> bool:
     """A container of a shared host that nothing says is a sandbox: it may be the database."""
     options = dict(seen.target.options)
     return not one.run_key and one.provider in HOSTS and not (options.get("label") or options.get("label_selector"))
@@ -176,7 +176,7 @@ def credit(inputs: Inputs) -> Check:
     )  # fmt: skip
 
 
-def price(plan: Plan, accounts: Iterable[Seen]) -> float | None:
+def price(plan: PreflightPlan, accounts: Iterable[ReadTarget]) -> float | None:
     """USD per sandbox and hour: the plan's, else the highest that a record has, else the mean of what burns."""
     if plan.price is not None:
         return plan.price
@@ -189,7 +189,7 @@ def price(plan: Plan, accounts: Iterable[Seen]) -> float | None:
     return burn / alive if burn > 0 and alive else None
 
 
-def _enough(inputs: Inputs, accounts: list[Seen], have: float) -> tuple[Status, str, float | None]:
+def _enough(inputs: Inputs, accounts: list[ReadTarget], have: float) -> tuple[Status, str, float | None]:
     """(status, arithmetic, USD needed). What is assumed may fail a plan, but never pass one."""
     plan, alive = inputs.plan, sum(len(seen.held()) for seen in accounts)
     seconds, assumed = _length(plan)
@@ -213,18 +213,18 @@ def _enough(inputs: Inputs, accounts: list[Seen], have: float) -> tuple[Status, 
     return ("ok" if known else "unknown"), words, need
 
 
-def _length(plan: Plan) -> tuple[float, str]:
+def _length(plan: PreflightPlan) -> tuple[float, str]:
     return (plan.run_length, "") if plan.run_length is not None else (ASSUMED_SECONDS, " (assumed)")
 
 
-def _burns(accounts: Iterable[Seen], rate: float) -> float:
+def _burns(accounts: Iterable[ReadTarget], rate: float) -> float:
     """USD per hour that goes already: as told, else of those alive at ``rate``."""
     accounts = list(accounts)
     told = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts)
     return told or rate * sum(len(seen.held()) for seen in accounts)
 
 
-def _burns_out(inputs: Inputs, one: Seen) -> tuple[str, tuple[float, float]] | None:
+def _burns_out(inputs: Inputs, one: ReadTarget) -> tuple[str, tuple[float, float]] | None:
     """(arithmetic, (USD left, USD needed)) of an account that what lives in it empties before the run's end."""
     have, each = one.gauge("sandbox_credit_usd"), price(inputs.plan, [one])
     seconds, assumed = _length(inputs.plan)
@@ -241,7 +241,7 @@ def _burns_out(inputs: Inputs, one: Seen) -> tuple[str, tuple[float, float]] | N
     return words, (have, need)
 
 
-def _credit_fix(status: Status, have: float | None, each: float | None, plan: Plan) -> str:
+def _credit_fix(status: Status, have: float | None, each: float | None, plan: PreflightPlan) -> str:
     if status in ("warn", "fail"):
         return "add credit, remove dangling sandboxes, or plan fewer sandboxes or hours"
     if status == "ok":

@@ -18,7 +18,7 @@ UNKNOWN_KEPT = 200
 
 
 @dataclass(slots=True)
-class Taken:
+class ParsedText:
     """Outcome of one body. ``refused``: (line from 1, why) of the first `NAMED` ones; ``lost``: how many in all."""
 
     body: Body = field(default_factory=Body)
@@ -34,7 +34,7 @@ class _Reader:
     step: int | None
     axis: str
     now: float
-    taken: Taken = field(default_factory=Taken)
+    taken: ParsedText = field(default_factory=ParsedText)
     samples: list[Sample] = field(default_factory=list)
     unmapped: dict[str, int] = field(default_factory=dict)
     grouper: Grouper = field(default_factory=Grouper)
@@ -78,7 +78,7 @@ class _Reader:
         self.first.setdefault(key, (number, stamp))
         self.grouper.add(key, part, bound, value)
 
-    def done(self) -> Taken:
+    def done(self) -> ParsedText:
         found = []
         for key, (edges, counts, total) in self.grouper.done():
             number, stamp = self.first.pop(key)
@@ -91,7 +91,7 @@ class _Reader:
             self.refuse(number, self.grouper.flaws.get(key, f"{key[0]}: the histogram has no buckets"))
         return self._taken(Reading(samples=tuple(self.samples), histograms=tuple(found)))
 
-    def _taken(self, reading: Reading) -> Taken:
+    def _taken(self, reading: Reading) -> ParsedText:
         lost = self.taken.lost - sum(self.unmapped.values())
         self.taken.body = Body(
             Reading(
@@ -113,7 +113,7 @@ def _histogram_of(name: str) -> Metric | None:
     return metric if metric is not None and metric.kind == "histogram" else None
 
 
-def parse(body: bytes, run: str, now: float, step: int | None = None, axis: str = "trainer") -> Taken:
+def parse(body: bytes, run: str, now: float, step: int | None = None, axis: str = "trainer") -> ParsedText:
     """Read a body.
 
     Args:

@@ -21,7 +21,7 @@ HELD_SECONDS = 30.0
 
 
 @dataclass(slots=True)
-class _Held:
+class _PendingReadings:
     """Nothing is derived beyond `until` before the wall's clock shows `release`; both epoch seconds."""
 
     until: float
@@ -37,7 +37,7 @@ class Forwards:
     """
 
     kinds: dict[str, str] = field(default_factory=dict)
-    _held: dict[str, _Held] = field(default_factory=dict)
+    _held: dict[str, _PendingReadings] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: Store, run: str, since: float) -> "Forwards":
@@ -47,7 +47,7 @@ class Forwards:
             newest[one.target] = max(newest.get(one.target, 0.0), one.last_ts / 1000)
         rows = {row.name: row for _, row in store.targets(run)}
         found = cls({name: rows[name].collector for name in newest if name in rows})
-        found._held = {name: _Held(newest[name], since + HELD_SECONDS) for name in found.kinds}
+        found._held = {name: _PendingReadings(newest[name], since + HELD_SECONDS) for name in found.kinds}
         return found
 
     def report_seconds(self, target: str) -> float:
@@ -62,9 +62,9 @@ class Forwards:
         self._held.pop(target, None)
         if more:
             newest = arrivals.newest()
-            self._held[target] = _Held(newest if newest is not None else -math.inf, heard + HELD_SECONDS)
+            self._held[target] = _PendingReadings(newest if newest is not None else -math.inf, heard + HELD_SECONDS)
         elif found.behind:
-            self._held[target] = _Held(found.outcome.started, heard + HELD_SECONDS)
+            self._held[target] = _PendingReadings(found.outcome.started, heard + HELD_SECONDS)
 
     def horizon(self, now: float) -> float:
         """Event time up to which everything that is still on its way is known; infinity when nothing is."""

@@ -47,7 +47,7 @@ class Heartbeats:
         self._store.alerts.beat(run, name, round(now * 1000))
 
 
-class Watch:
+class HeartbeatWatch:
     """Judges the silence of one run's heartbeats, at every step of its loop.
 
     Args:

@@ -21,7 +21,7 @@ HELD = 20_000
 HELD_SECONDS = 60.0
 
 
-class Held:
+class ParsedPushCache:
     """Records by the packed bytes of their lines, each given away once. Thread-safe.
 
     Nothing is held before anybody asks: where another process collects nobody does. ``clock``: seconds.
@@ -50,7 +50,7 @@ class Held:
             return found
 
 
-held = Held()
+held = ParsedPushCache()
 """Of this process."""
 
 

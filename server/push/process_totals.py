@@ -27,7 +27,7 @@ TOO_MANY = f"more than {SERIES} series to add up"
 
 
 @dataclass(slots=True)
-class Totals:
+class ProcessTotals:
     """Running totals of one target.
 
     Attributes:
@@ -48,7 +48,7 @@ class Totals:
     why: str = ""
 
     @classmethod
-    def of(cls, cursor: Mapping[str, Any]) -> "Totals":
+    def of(cls, cursor: Mapping[str, Any]) -> "ProcessTotals":
         """From what `cursor` gave."""
         streams, starts = cursor.get("streams", {}), cursor.get("starts", {})
         return cls(cursor.get("since"), cursor.get("at", 0.0), streams, starts, cursor.get("sums", {}))

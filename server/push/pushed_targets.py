@@ -19,7 +19,7 @@ from server.push import readings
 from server.push import records as push_records
 from server.push.body import Body, unpack
 from server.push.forwarders import Forwards, patience, with_skew
-from server.push.process_totals import Totals
+from server.push.process_totals import ProcessTotals
 from server.store import Store
 from server.store.types import Batch, Push, Pusher, SeriesKey
 
@@ -168,7 +168,7 @@ class Pushes:
         return self._forwards.horizon(now)
 
     def _reading(self, ingest: Ingest, target: Target, body: Body, at: float) -> Reading:
-        totals = Totals.of(json.loads(self._cursors.get(target.name, "{}")))
+        totals = ProcessTotals.of(json.loads(self._cursors.get(target.name, "{}")))
         samples, histograms = totals.add(body.grown, at)
         given = body.reading
         found = (*ingest.settled(target.name, given.samples), *samples)
@@ -278,6 +278,6 @@ class Pushes:
         return now - max((one.last_ts / 1000 for one in self._pushers.values()), default=self._since)
 
 
-def _cursor(totals: Totals) -> Cursor:
+def _cursor(totals: ProcessTotals) -> Cursor:
     # Never None: what nobody maps is counted over all pushes, as for a source that is read on and on.
     return totals.cursor()

@@ -37,7 +37,7 @@ class Refusal(ValueError):
 
 
 @dataclass(slots=True)
-class Pushed:
+class PushedRecords:
     """What a body held: the good lines, and (line number from 1, why) of the others; ``lost`` counts those."""
 
     lines: list[bytes] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Pushed:
 # ---- bodies
 
 
-def parse(body: bytes, kind: Kind, now: float, *, document: bool = False) -> Pushed:
+def parse(body: bytes, kind: Kind, now: float, *, document: bool = False) -> PushedRecords:
     """A JSON object or a JSON list of them, over as many lines as it likes, or one object per line.
 
     Args:
@@ -63,7 +63,7 @@ def parse(body: bytes, kind: Kind, now: float, *, document: bool = False) -> Pus
     Raises:
         Refusal: the body as a whole cannot be read.
     """
-    found, make = Pushed(), MAKE[kind]
+    found, make = PushedRecords(), MAKE[kind]
     for number, line in _lines(body, document):
         try:
             item, raw = item_of(line)

@@ -28,20 +28,20 @@ LAST = 1e11
 
 
 @dataclass(slots=True)
-class Pushed:
+class PushedSandboxes:
     """What a body held: good records, and (line number from 1, why) of the others."""
 
     records: list[Sandbox] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
 
 
-def parse(body: bytes) -> Pushed:
+def parse(body: bytes) -> PushedSandboxes:
     """A JSON object, a JSON list of them, or one per line.
 
     Raises:
         ValueError: the body as a whole cannot be read, in words for who sent it.
     """
-    found = Pushed()
+    found = PushedSandboxes()
     for number, item in enumerate(_items(body), 1):
         try:
             found.records.append(record(item))

@@ -11,7 +11,7 @@ from server.query.types import UnknownRun
 from server.signals.engine_state import AMOUNTS, Key, engine_keys, labels_above
 from server.signals.window import TRAINER
 from server.store import Store
-from server.store.generators import Told
+from server.store.generators import EngineSeries
 from server.store.ranges import fit_width
 from server.store.types import Bucket, RunRow, StepRow
 
@@ -43,7 +43,7 @@ _STEP = frozenset(
     }
 )  # fmt: skip
 
-Page = dict[str, Told]
+Page = dict[str, EngineSeries]
 
 
 class EngineReader:
@@ -96,7 +96,7 @@ class EngineReader:
         return row
 
 
-def _pages(told: Iterable[Told]) -> tuple[dict[Key, Page], dict[Key, int]]:
+def _pages(told: Iterable[EngineSeries]) -> tuple[dict[Key, Page], dict[Key, int]]:
     """What each label set of each target tells, and the engines: which of them there are (see `_engines`)."""
     pages: dict[Key, Page] = defaultdict(dict)
     for one in told:
@@ -106,7 +106,7 @@ def _pages(told: Iterable[Told]) -> tuple[dict[Key, Page], dict[Key, int]]:
     return pages, {key: max((under[key[0], labels] for labels in labels_above(key[1])), default=1) for key in keys}
 
 
-def _series(key: Key, metric: str, pages: Mapping[Key, Page], owners: Mapping[Key, int]) -> Told | None:
+def _series(key: Key, metric: str, pages: Mapping[Key, Page], owners: Mapping[Key, int]) -> EngineSeries | None:
     """An engine's own; else its page's, where that is no sum of several engines."""
     target, labels = key
     alone = metric not in _SHARED or owners[key] <= 1
@@ -143,7 +143,7 @@ def _kv(values: Mapping[str, float]) -> float | None:
     return told if told is not None or used is None or not capacity else min(1.0, used / capacity)
 
 
-def _rate(counter: Told | None, per: float) -> float | None:
+def _rate(counter: EngineSeries | None, per: float) -> float | None:
     """Increase per ``per`` seconds over the minutes that are known."""
     minutes = counter.minutes if counter is not None else ()
     if len(minutes) < 2:

@@ -65,7 +65,7 @@ from server.query.types import (
     UnknownRun,
 )
 from server.query.verdicts import VerdictReader, VerdictSpan
-from server.query.what_if_types import Answer, Changes
+from server.query.what_if_types import Changes, WhatIfAnswer
 from server.signals.model import Counter
 from server.signals.window import TRAINER
 from server.store import Store
@@ -270,7 +270,7 @@ class StoreReader(EngineReader):
         found = self._store.step_times(name, TRAINER, round(start * 1000), round(end * 1000), most)
         return [StepAt(one.ts / 1000, one.step, one.incarnation) for one in found]
 
-    def what_if(self, run: str, changes: Changes) -> Answer:
+    def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:
         return what_if.ask(self.status(run), changes)
 
     def preflight(self, run: str) -> PreflightInfo:

@@ -30,7 +30,7 @@ from server.query.rollouts.types import (
 from server.query.run_state import LIVE, RunState
 from server.query.step_axis import StepAt
 from server.query.verdicts import VerdictSpan
-from server.query.what_if_types import Answer, Changes
+from server.query.what_if_types import Changes, WhatIfAnswer
 
 if TYPE_CHECKING:
     from server.query.summary import RunSummary
@@ -356,7 +356,7 @@ class Reader(EngineQueries, Protocol):
     def step_times(self, run: str, start: float, end: float, most: int = 1000) -> list[StepAt]:
         """The trainer's within [start, end] and the one before, oldest first; of more than ``most`` some."""
 
-    def what_if(self, run: str, changes: Changes) -> Answer:
+    def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:
         """What the changes would make of a run: an estimate (`server.verdict.what_if.answer`).
 
         Raises `OutOfRange` for GPUs or engines that the run has not.

@@ -6,14 +6,27 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from server.query.types import Status
-from server.query.what_if_types import Answer, OutOfRange, Range
+from server.query.what_if_types import OutOfRange, Range, WhatIfAnswer
 from server.signals.gpus import ROLES, Fleet, fleet
 from server.verdict.what_if.answer import what_if
-from server.verdict.what_if.types import DELTAS, FIGURES, NEEDS, Changes, Figure, Now, State, WhatIf
+from server.verdict.what_if.types import DELTAS, FIGURES, NEEDS, Changes, CurrentNumbers, Figure, RunSituation, WhatIf
 
 __all__ = [
-    "DELTAS", "FIGURES", "MOST", "NEEDS", "Answer", "Changes", "Figure", "Now", "OutOfRange", "Range", "State",
-    "WhatIf", "ask", "changes_of", "to_json",
+    "DELTAS",
+    "FIGURES",
+    "MOST",
+    "NEEDS",
+    "Changes",
+    "CurrentNumbers",
+    "Figure",
+    "OutOfRange",
+    "Range",
+    "RunSituation",
+    "WhatIf",
+    "WhatIfAnswer",
+    "ask",
+    "changes_of",
+    "to_json",
 ]  # fmt: skip
 
 # What may be asked for at all, (lowest, highest): beyond it a number is a mistake. A run's own limits are narrower.
@@ -40,7 +53,7 @@ _SCALED = {
 _FEW = 0.05
 
 
-def ask(status: Status, changes: Changes) -> Answer:
+def ask(status: Status, changes: Changes) -> WhatIfAnswer:
     """The estimate for a run.
 
     Raises:
@@ -55,7 +68,7 @@ def ask(status: Status, changes: Changes) -> Answer:
         _reaches(name, getattr(now, name), getattr(changes, name), words)
     if now.engines and now.generator_gpus and _left(now, now.engines, now.generator_gpus, changes) <= 0:
         raise OutOfRange("move_gpus and add_engines together leave the generator nothing")
-    return Answer(status.run, now, ranges(now), what_if(now, changes))
+    return WhatIfAnswer(status.run, now, ranges(now), what_if(now, changes))
 
 
 def _reaches(name: str, today: float | None, value: float | None, words: str) -> None:
@@ -70,7 +83,7 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def to_json(answer: Answer) -> dict[str, Any]:
+def to_json(answer: WhatIfAnswer) -> dict[str, Any]:
     """The body of `GET /api/v1/runs/{run}/what-if`."""
     found = answer.found
     return {
@@ -86,7 +99,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _state(state: State) -> dict[str, Any]:
+def _state(state: RunSituation) -> dict[str, Any]:
     return {"limiter": state.limiter, "figures": {name: asdict(one) for name, one in state.figures.items()}}
 
 
@@ -122,13 +135,15 @@ class _Look:
         return float(found) if isinstance(found, (int, float)) and 0 < found < math.inf else None
 
 
-def today(status: Status) -> Now:
+def today(status: Status) -> CurrentNumbers:
     """The run's numbers as its status has them."""
     look, outcome = _Look(status), (status.verdict or {}).get("outcome")
     gpus = fleet({name: value for name, value in status.facts.items() if _counts(value)}, status.mode)
     known: dict[str, Any] = _rates(look) | _generation(look) | _learning(look, status.facts)
     known |= _money(look, gpus) | {f"{role}_gpus": getattr(gpus, role).gpus for role in ROLES}
-    return Now(outcome=str(outcome or ""), apart=_apart(status.mode), one_pool=_one_pool(status.mode), **known)
+    return CurrentNumbers(
+        outcome=str(outcome or ""), apart=_apart(status.mode), one_pool=_one_pool(status.mode), **known
+    )
 
 
 def _counts(value: str | float) -> bool:
@@ -227,7 +242,7 @@ def _money(look: _Look, gpus: Fleet) -> dict[str, float | None]:
 # ---- how far
 
 
-def _limits(now: Now) -> list[tuple[str, float, float]]:
+def _limits(now: CurrentNumbers) -> list[tuple[str, float, float]]:
     """(change, lowest, highest) where the run itself bounds it: one GPU and one engine stay on either side."""
     found: list[tuple[str, float, float]] = []
     if now.trainer_gpus and now.generator_gpus:
@@ -237,18 +252,18 @@ def _limits(now: Now) -> list[tuple[str, float, float]]:
     return found
 
 
-def _left(now: Now, engines: float, gpus: float, changes: Changes) -> float:
+def _left(now: CurrentNumbers, engines: float, gpus: float, changes: Changes) -> float:
     """Share of the generator that both changes leave, as the model counts it."""
     return 1 + changes.add_engines / engines + (0.0 if now.one_pool else changes.move_gpus / gpus)
 
 
-def _has(name: str, now: Now) -> str:
+def _has(name: str, now: CurrentNumbers) -> str:
     if name == "add_engines":
         return f"{now.engines:g} engines"
     return f"{now.trainer_gpus:g} GPUs that train and {now.generator_gpus:g} that generate"
 
 
-def ranges(now: Now) -> Mapping[str, Range]:
+def ranges(now: CurrentNumbers) -> Mapping[str, Range]:
     """What a slider of each change spans, around today's value."""
     limits = {name: (low, high) for name, low, high in _limits(now)}
     low, high = limits.get("move_gpus", (0.0, 0.0))
@@ -269,13 +284,20 @@ def ranges(now: Now) -> Mapping[str, Range]:
     return {one.name: one for one in made}
 
 
-def _first(now: Now, *names: str) -> str:
+def _first(now: CurrentNumbers, *names: str) -> str:
     return next((NEEDS[name] for name in names if not getattr(now, name)), "")
 
 
 def _around(
-    now: Now, name: str, down: float, up: float, unit: str, step: float, least: float = 1.0, most: float = 0.0
-) -> Range:  # fmt: skip
+    now: CurrentNumbers,
+    name: str,
+    down: float,
+    up: float,
+    unit: str,
+    step: float,
+    least: float = 1.0,
+    most: float = 0.0,
+) -> Range:
     """From ``down`` to ``up`` times today's value, at least up to ``most``; shares end at their own most."""
     value: float | None = getattr(now, name)
     if value is None:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from server.verdict.what_if.types import Changes, Now, WhatIf
+from server.verdict.what_if.types import Changes, CurrentNumbers, WhatIf
 
-__all__ = ["Answer", "Changes", "OutOfRange", "Range"]
+__all__ = ["Changes", "OutOfRange", "Range", "WhatIfAnswer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhatIfAnswer:
     """A run's numbers, how far they may be changed, and what comes of the changes."""
 
     run: str
-    inputs: Now
+    inputs: CurrentNumbers
     ranges: Mapping[str, Range]
     found: WhatIf
 

@@ -12,7 +12,7 @@ Key = tuple[str, int]
 """(rollout or group id, life of the trainer)."""
 
 
-class Row(Protocol):
+class RolloutNote(Protocol):
     """A rollout as it is known now: `server.store.types.RolloutRow`, times in ms."""
 
     @property
@@ -120,7 +120,7 @@ _made = maker(Note)
 _ABORTED = frozenset(("aborted_oversample", *rollouts_state.FAILED))
 
 
-def note(row: Row, use: Use | None = None) -> Note:
+def note(row: RolloutNote, use: Use | None = None) -> Note:
     """A rollout at a consumption; None: since it ended."""
     record = row.record
     ended = record.finished_at if record.finished_at is not None else rollouts_state.ended_at(record)
@@ -138,7 +138,7 @@ def note(row: Row, use: Use | None = None) -> Note:
     return found
 
 
-def _turns_by_age(row: Row) -> dict[int, int]:
+def _turns_by_age(row: RolloutNote) -> dict[int, int]:
     """What is known of one turn alone, in no sandbox and without a word on tools, is nothing: its 0 is every such
     rollout's, while those of several turns have no age, and they would all look as if on the newest state."""
     turns, record = dict(ages_of(row.environment_ages)), row.record
@@ -151,7 +151,7 @@ def _age(record: Rollout, use: Use | None) -> float | None:
     return None if use is None or use.at is None or ended is None else max(0.0, use.at - ended)
 
 
-def _parts(row: Row, use: Use | None) -> tuple[int, int, int] | None:
+def _parts(row: RolloutNote, use: Use | None) -> tuple[int, int, int] | None:
     """What was not spent in flight and in the group was spent in the queue: longer when it is used again."""
     if use is None or use.staleness is None or row.in_flight is None or row.in_group is None:
         return None

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class Part:
+class WindowPart:
     """What is asked for of some rollouts.
 
     Attributes:
@@ -84,16 +84,16 @@ def _count(held: dict[int, int], more: dict[int, int]) -> None:
         held[value] = held.get(value, 0) + count
 
 
-def part_of(notes: Iterable[Note]) -> Part:
+def part_of(notes: Iterable[Note]) -> WindowPart:
     """Of a few rollouts."""
-    found = Part()
+    found = WindowPart()
     found.extend(notes)
     return found
 
 
-def merged(parts: list[Part]) -> Part:
+def merged(parts: list[WindowPart]) -> WindowPart:
     """Of several: their values are in order already, and stay so at little cost."""
-    found = Part(
+    found = WindowPart(
         joined(part.staleness for part in parts), joined(part.tokens for part in parts),
         joined(part.turns for part in parts), sum(part.latest for part in parts), any(part.bound for part in parts),
     )  # fmt: skip
@@ -114,7 +114,7 @@ class Slot:
     """Some rollouts, and what they come to: those that came since are added, and all again when one of them changed."""
 
     notes: dict[Key, Note] = field(default_factory=dict)
-    _parts: dict[bool, Part] = field(default_factory=dict)
+    _parts: dict[bool, WindowPart] = field(default_factory=dict)
     _kinds: dict[bool, Counter[Kind]] = field(default_factory=dict)
     _sums: dict[bool, dict[str, Sums]] = field(default_factory=dict)
     _fresh: list[Note] = field(default_factory=list)
@@ -134,7 +134,7 @@ class Slot:
             self._kinds[sampled] = Counter(map(_kind, self._told(sampled)))
         return self._kinds[sampled]
 
-    def part(self, sampled: bool) -> Part:
+    def part(self, sampled: bool) -> WindowPart:
         """Of those whose source tells of all (or, ``sampled``, of some only)."""
         self._catch_up()
         if sampled not in self._parts:
@@ -240,14 +240,14 @@ class TimedNotes(Timed[Note]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parts: dict[int, dict[bool, Part]] = {}
+        self._parts: dict[int, dict[bool, WindowPart]] = {}
         self._values: dict[int, dict[tuple[str, bool], list[float]]] = {}
 
     def _changed(self, minute: int) -> None:
         self._parts.pop(minute, None)
         self._values.pop(minute, None)
 
-    def made(self, start: float, end: float, sampled: bool) -> list[Part]:
+    def made(self, start: float, end: float, sampled: bool) -> list[WindowPart]:
         """Of those made to their end within (start, end], and told by a source of all (or of samples)."""
         return [
             self._minute(minute, sampled)
@@ -270,7 +270,7 @@ class TimedNotes(Timed[Note]):
         touched = self._touched(start, end)
         return sum(len(_made(self._inside(minute, start, end), sampled)) for minute in touched)
 
-    def _minute(self, minute: int, sampled: bool) -> Part:
+    def _minute(self, minute: int, sampled: bool) -> WindowPart:
         kept = self._parts.setdefault(minute, {})
         if sampled not in kept:
             kept[sampled] = part_of(_made(self._all(minute), sampled))

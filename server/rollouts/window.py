@@ -13,8 +13,8 @@ from functools import cached_property
 
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import ZERO_ADVANTAGE
-from server.rollouts.notes import GroupNote, GroupRow, Key, Row, group_note, note
-from server.rollouts.parts import Kind, Part, Slot, Timed, TimedNotes, merged
+from server.rollouts.notes import GroupNote, GroupRow, Key, RolloutNote, group_note, note
+from server.rollouts.parts import Kind, Slot, Timed, TimedNotes, WindowPart, merged
 from server.rollouts.staleness import uses
 from server.rollouts.versions import VersionClock
 
@@ -36,7 +36,7 @@ NO_RECORDS = "no rollout records: push them (POST /api/v1/runs/RUN/rollouts) or 
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class InFlight:
     """A rollout in flight. ``waits_since``: when its generation ended, epoch seconds; None: it has not."""
 
     state: str
@@ -86,7 +86,7 @@ class Window:
         return self._book.failures_told
 
     @cached_property
-    def used(self) -> Part:
+    def used(self) -> WindowPart:
         """Rollouts at their consumptions; each replay counts."""
         return merged([self._book.version(one).part(self.sampled) for one in self.versions])
 
@@ -106,7 +106,7 @@ class Window:
         return (one for place in self.versions for one in self._book.version(place).kinds(self.sampled).items())
 
     @cached_property
-    def ended(self) -> Part:
+    def ended(self) -> WindowPart:
         """Rollouts that were made to their end, whether they were consumed or not."""
         parts = [merged(self._book.ended.made(self.start, math.inf, sampled)) for sampled in (False, True)]
         return parts[0] if parts[0].count else parts[1]
@@ -117,7 +117,7 @@ class Window:
         return self._book.ended.values(name, self.start, math.inf, sampled)
 
     @cached_property
-    def made(self) -> Part:
+    def made(self) -> WindowPart:
         """What distributions are about: what was consumed; where no consumption is told, what ended."""
         return self.used if self.consumed else self.ended
 
@@ -184,7 +184,7 @@ class RolloutBook:
 
     def __init__(self) -> None:
         self.clock = VersionClock()
-        self.live: dict[Key, Live] = {}
+        self.live: dict[Key, InFlight] = {}
         self.ended = TimedNotes()
         self.left: Timed[str] = Timed()
         self.dispatched: Timed[None] = Timed()
@@ -204,7 +204,7 @@ class RolloutBook:
         self.clock.publish(version, ts)
         self._touch()
 
-    def put(self, row: Row, group: GroupRow | None = None) -> None:
+    def put(self, row: RolloutNote, group: GroupRow | None = None) -> None:
         """A rollout (and its group) as it is known now."""
         record = row.record
         if record.purpose not in (None, "train"):
@@ -236,18 +236,18 @@ class RolloutBook:
     def _touch(self) -> None:
         self.changed, self._window = True, None
 
-    def _put_live(self, key: Key, row: Row) -> None:
+    def _put_live(self, key: Key, row: RolloutNote) -> None:
         self.live.pop(key, None)
         if row.state in rollouts_state.OVER:
             return
         record = row.record
         since = rollouts_state.generated_at(record) if rollouts_state.finished(record) else None
-        self.live[key] = Live(row.state, row.moved_at / 1000, row.life, since, record.sandbox_ids, record.sampled)
+        self.live[key] = InFlight(row.state, row.moved_at / 1000, row.life, since, record.sandbox_ids, record.sampled)
         self.watched = self.watched or not (rollouts_state.finished(record) or record.sampled)
         if len(self.live) > LIVE_MOST:
             del self.live[next(iter(self.live))]
 
-    def _put_uses(self, key: Key, row: Row) -> None:
+    def _put_uses(self, key: Key, row: RolloutNote) -> None:
         for use in uses(row.record, row.life):
             self.consumption_told = True
             if use.version is None:
@@ -261,7 +261,7 @@ class RolloutBook:
             version.first, version.last = min(version.first, one.at), max(version.last, one.at)
             version.counted = version.counted or not one.sampled
 
-    def _put_group(self, row: Row, group: GroupRow) -> None:
+    def _put_group(self, row: RolloutNote, group: GroupRow) -> None:
         key = (group.group_id, group.life)
         if group.outcome == "open":
             self.groups.pop(key, None)
@@ -313,7 +313,7 @@ class RolloutBook:
         before = [one.last for place, one in self._versions.items() if place < versions[0]]
         return max(before, default=-math.inf), max(self._versions[place].last for place in versions)
 
-    def in_flight(self, now: float) -> Iterator[Live]:
+    def in_flight(self, now: float) -> Iterator[InFlight]:
         """What is in flight at ``now``: of the newest life, and not forgotten by whoever told of it.
 
         What waits in a queue that nobody is ever heard to take from is not known to wait.

@@ -1,8 +1,8 @@
 """Role `collect` in a process of its own, beside the web's: a thousand pages parsed are not felt by a browser.
 
 One command, one tree. The parent serves, holds the right to write (it is asked before every step) and starts the child
-again when that dies; the child does everything `serve.Collecting` does. Between them is one pipe: when the parent is
-gone, however it went, the pipe ends, and with it the child. What the child is told goes through the pipe as well, so
+again when that dies; the child does everything `serve.CollectorService` does. Between them is one pipe: when the parent
+is gone, however it went, the pipe ends, and with it the child. What the child is told goes through the pipe as well, so
 that no secret is on a command line.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 
 from server.clock import WallClock
 from server.config.settings import Settings
-from server.runtime.collector_service import DRAIN_SECONDS, Collecting, Health
+from server.runtime.collector_service import DRAIN_SECONDS, CollectorService, Health
 from server.runtime.leader import Leader
 from server.runtime.memory import few_arenas, giving_back, seldom_swept
 from server.store import Store, StoreError
@@ -76,7 +76,7 @@ class _Child:
             self.pipe.send((word, value))
 
 
-class Apart(AbstractContextManager[None]):
+class CollectorProcess(AbstractContextManager[None]):
     """Keeps the child alive. Leaving drains it."""
 
     stuck = False
@@ -216,7 +216,7 @@ class _Health(Health):
     """Tells the parent of every turn, which is what `/readyz` judges by."""
 
     def __init__(self, parent: _Parent) -> None:
-        super().__init__(_Turned(parent))
+        super().__init__(_ChangedLevels(parent))
         self._parent = parent
 
     def fail(self, why: str) -> None:
@@ -224,7 +224,7 @@ class _Health(Health):
         self._parent.say("failed", why)
 
 
-class _Turned(dict[str, float]):
+class _ChangedLevels(dict[str, float]):
     def __init__(self, parent: _Parent) -> None:
         super().__init__()
         self._parent = parent
@@ -254,7 +254,7 @@ def main(descriptor: int) -> None:
     log.setLevel(job.levels[1])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with closing(Store.open(job.settings.store)) as store:
-        collecting = Collecting(job.settings, store, job.runs, WallClock(), _Health(parent), None, parent)
+        collecting = CollectorService(job.settings, store, job.runs, WallClock(), _Health(parent), None, parent)
         with collecting, giving_back():
             parent.say("failed", "")
             parent.listen()

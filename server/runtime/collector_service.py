@@ -17,7 +17,7 @@ from server.alerts.deadman import DeadMan
 from server.alerts.dispatch import Dispatcher
 from server.clock import Clock
 from server.config.settings import Settings
-from server.scrape.pushed_runs import Adopter
+from server.scrape.pushed_runs import PushedRuns
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from server.targets.resolve import Attached
@@ -31,7 +31,7 @@ STUCK_SECONDS = 30.0
 DRAIN_SECONDS = 15.0
 
 
-class Leading(Protocol):
+class LeaseHolder(Protocol):
     """Who knows whether this process may write (`server.runtime.leader.Leader`)."""
 
     def leading(self) -> bool:
@@ -59,7 +59,7 @@ class Health:
         return f"not collected: {', '.join(stuck)}" if stuck else None
 
 
-class Collecting(AbstractContextManager[None]):
+class CollectorService(AbstractContextManager[None]):
     """Role `collect` on its own thread. Leaving drains: running scrapes end, the writer commits what it holds."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Collecting(AbstractContextManager[None]):
         clock: Clock,
         health: Health,
         before: Before | None,
-        leader: Leading,
+        leader: LeaseHolder,
     ) -> None:
         self._leader, self._alerts = leader, settings.alerts
         self._store, self._runs, self._clock, self._health, self._before = store, runs, clock, health, before
@@ -114,7 +114,7 @@ class Collecting(AbstractContextManager[None]):
             # On threads, one by one: reading a long run back must neither block the loop nor a signal to stop.
             self._loops.append(await asyncio.to_thread(self._made, run, dispatcher.wake))
         loops = tuple(self._loops)
-        adopter = Adopter(
+        adopter = PushedRuns(
             self._store, self._clock, lambda name: self._made(Attached(name, (), {}), dispatcher.wake, adopted=True),
             self._loops, self._forget,
         )  # fmt: skip

@@ -37,8 +37,8 @@ from server.outbound_policy import is_loopback
 from server.preflight.live import Preflights, living
 from server.push.heartbeats import Heartbeats
 from server.query import Reader, StoreReader
-from server.runtime.collector_process import Apart, wanted
-from server.runtime.collector_service import Before, Collecting, Health
+from server.runtime.collector_process import CollectorProcess, wanted
+from server.runtime.collector_service import Before, CollectorService, Health
 from server.runtime.leader import Leader
 from server.runtime.memory import few_arenas, giving_back, seldom_swept
 from server.scrape.pushed_runs import admits
@@ -108,7 +108,7 @@ def serve(
 ) -> int:  # fmt: skip
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     few_arenas()
-    collecting: Collecting | Apart | None = None
+    collecting: CollectorService | CollectorProcess | None = None
     try:
         with ExitStack() as stack:
             stack.enter_context(sock)
@@ -149,11 +149,11 @@ def serve(
 def _collecting(
     settings: Settings, store: Store, runs: Sequence[Attached], clock: Clock, health: Health, before: Before | None,
     leader: Leader,
-) -> Collecting | Apart:  # fmt: skip
+) -> CollectorService | CollectorProcess:  # fmt: skip
     """Beside the web or apart from it. A clock of its own, or what must come before, cannot be handed over."""
     if before is None and isinstance(clock, WallClock) and wanted(settings, runs):
-        return Apart(settings, runs, health, leader)
-    return Collecting(settings, store, runs, clock, health, before, leader)
+        return CollectorProcess(settings, runs, health, leader)
+    return CollectorService(settings, store, runs, clock, health, before, leader)
 
 
 def _end_cleanly(web: uvicorn.Server) -> None:

@@ -17,7 +17,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "0.0.0.0", "localhost"})
 
 
 @dataclass(slots=True)
-class Twice:
+class DuplicateEngineFilter:
     """What one run's targets have in common. ``_told``: what was said in the log, once."""
 
     _told: set[tuple[str, str]] = field(default_factory=set)

@@ -36,7 +36,7 @@ def _since(now: float) -> int:
     return round((now - OVER_SECONDS) * 1000)
 
 
-class Adopter:
+class PushedRuns:
     """Begins and ends the loops of pushed runs, on the event loop that collects.
 
     Args:

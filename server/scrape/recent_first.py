@@ -15,7 +15,7 @@ import collectors
 from collectors.model import Collector, Cursor, Limits, ScrapeError, Target
 from server import signals
 from server.derive.driver import RunDriver
-from server.derive.source_priority import Trust
+from server.derive.source_priority import SourcePriority
 from server.ingest.readings import Arrivals, Ingest
 from server.signals import Signal
 from server.store import Store, migrate
@@ -105,7 +105,7 @@ class PresentView:
         self._store, self._run, self._logs, self._targets = Store.open(url), run, list(logs), names
         self._ingest = Ingest(self._store, run)
         self._ingest.facts.update(facts)
-        trust = Trust.of([log.target for log in logs], collectors.load())
+        trust = SourcePriority.of([log.target for log in logs], collectors.load())
         self._driver = RunDriver(self._store, self._commit, run, carry, facts, targets=names, trust=trust)
         self._begun = False
         self._steps_only = {

@@ -23,15 +23,15 @@ from server.config.discovery import DiscoverSettings
 from server.config.settings import HeartbeatSettings
 from server.derive.driver import TICK_SECONDS, RunDriver, carry_of
 from server.derive.results import NO_LONGER
-from server.derive.source_priority import Trust
+from server.derive.source_priority import SourcePriority
 from server.ingest.readings import Arrivals, Ingest
-from server.push.heartbeats import Watch
+from server.push.heartbeats import HeartbeatWatch
 from server.push.pushed_targets import Pushes
 from server.push.readings import Outcome
-from server.scrape.duplicate_engines import Twice
+from server.scrape.duplicate_engines import DuplicateEngineFilter
 from server.scrape.history_progress import HistoryProgress
 from server.scrape.recent_first import PresentAnswers, PresentView, long_log
-from server.scrape.status_rows import Told, name_of
+from server.scrape.status_rows import StatusRows, name_of
 from server.scrape.target_reader import (
     BACKOFF_MAX_SECONDS,
     BEGUN_PER_TICK,
@@ -44,9 +44,9 @@ from server.signals.window import TRAINER
 from server.store import Store, Writer
 from server.store.types import Batch, LatestRow, PointState
 from server.store.writer import WriterClosed, is_transient, words_of
-from server.targets.discovery.roster import Roster
-from server.targets.file_thread import Aside
-from server.targets.pending import Awaited, Waiting
+from server.targets.discovery.roster import TargetDiscovery
+from server.targets.file_thread import FileReadThread
+from server.targets.pending import PendingSource, PendingSources
 from server.targets.resolve import attach, detect_listed
 
 
@@ -74,20 +74,20 @@ class RunLoop:
         self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
         facts: Mapping[str, str | float] | None = None, limits: Limits | None = None,
         alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (), adopted: bool = False,
-        discover: Sequence[DiscoverSettings] = (), awaited: Sequence[Awaited] = (),
+        discover: Sequence[DiscoverSettings] = (), awaited: Sequence[PendingSource] = (),
     ) -> None:  # fmt: skip
         known = collectors.load()
         self.run, self._store, self._writer, self._clock = run, store, writer, clock
         rows = [row for _, row in store.targets(run)] if discover or awaited else []
-        self._waiting = Waiting(
+        self._waiting = PendingSources(
             awaited, partial(attach, limits=limits, hint=""), rows, [target.name for target in targets]
         )
         targets = [*targets, *self._waiting.assumed]
         carried = {target.name: (target, collector_of(target).report_seconds) for target in targets}
         self._carry, self._facts = carry_of(carried), facts or {}
         begun = clock.now()
-        self._alerts, self._beats = alerts, Watch(store, run, heartbeats, begun)
-        self._trust, self._twice = Trust.of(targets, known), Twice()
+        self._alerts, self._beats = alerts, HeartbeatWatch(store, run, heartbeats, begun)
+        self._trust, self._twice = SourcePriority.of(targets, known), DuplicateEngineFilter()
         self.pushes = Pushes(store, run, carried, adopted, begun, self._met)
         # The driver looks into both while they grow: a pushed target is met with its first push.
         waited = {row.name for row in self._waiting.rows(begun)}
@@ -100,7 +100,7 @@ class RunLoop:
         self._stamped: tuple[float, str] = (-math.inf, "")
         # While a long log is read back: the present, from its end.
         self._view: PresentView | None = None
-        self._view_thread: Aside[PresentView | PresentAnswers | None] = Aside(f"recent {run}")
+        self._view_thread: FileReadThread[PresentView | PresentAnswers | None] = FileReadThread(f"recent {run}")
         self._shown_rows = dict[int, LatestRow]()
         self._looked, self._progress = False, HistoryProgress(run)
         self.driver = self._new_driver()
@@ -114,12 +114,12 @@ class RunLoop:
         self.readers = readers_of(targets, store.cursors(run), limits or Limits(), begun, TICK_SECONDS)
         self._pending, self._rolled = dict[str, asyncio.Task[Outcome]](), -math.inf
         self._limits = limits or Limits()
-        self._lists = Roster(
+        self._lists = TargetDiscovery(
             run, discover, detect_listed, by_hand=targets, rows=rows, taken=self._is_another, limits=self._limits
         )
         self._lists.keep_off(self._waiting.urls)
         self._names |= {name_of(one) for one in self._lists.sources}
-        self._said, self._gone = Told(self._lists, self._waiting), set[str]()
+        self._said, self._gone = StatusRows(self._lists, self._waiting), set[str]()
 
     def _met(self, name: str, kind: str) -> None:
         """A target that another machine reads: its word counts by the rules for its collector."""

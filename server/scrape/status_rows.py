@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from server.ingest.readings import Arrivals, Ingest, health
 from server.store.types import UNKNOWN, Batch, TargetRow
-from server.targets.discovery.roster import Roster, Source
-from server.targets.pending import Waiting
+from server.targets.discovery.roster import TargetDiscovery, TargetList
+from server.targets.pending import PendingSources
 
 # Said again before it looks as if nobody listened any more (`server.query.reader`: a minute).
 REPEATED_SECONDS = 30.0
@@ -14,17 +14,17 @@ DISCOVERY = "discovery"
 """Actor of a list's row."""
 
 
-def name_of(source: Source) -> str:
+def name_of(source: TargetList) -> str:
     """What the row of a list is called."""
     return f"discovery {source.name}"
 
 
 @dataclass(slots=True)
-class Told:
+class StatusRows:
     """What is said of a run's lists, and when it was said last."""
 
-    roster: Roster
-    waiting: Waiting
+    roster: TargetDiscovery
+    waiting: PendingSources
     _said: dict[str, TargetRow] = field(default_factory=dict)
     _at: float = float("-inf")
 
@@ -48,7 +48,7 @@ class Told:
     def _lists(self, now: float) -> list[TargetRow]:
         return [self._list(source, round(now * 1000)) for source in self.roster.sources]
 
-    def _list(self, source: Source, now: int) -> TargetRow:
+    def _list(self, source: TargetList, now: int) -> TargetRow:
         name, error = name_of(source), self.roster.error(source)
         before = self._said.get(name)
         read = source.heard and not source.listing.error

@@ -21,7 +21,7 @@ import collectors
 from collectors.model import Collector, Cursor, Limits, Position, Reading, ScrapeError, Target
 from collectors.transport.http import PageClient
 from server.push.readings import Outcome
-from server.targets.file_thread import Aside, StillReadingError
+from server.targets.file_thread import FileReadThread, StillReadingError
 
 log = logging.getLogger("rollscope.scrape")
 
@@ -66,7 +66,7 @@ class TargetReader:
     position: Position | None = None
     _state: dict[str, Any] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
-    _aside: Aside[Reading] | None = None
+    _aside: FileReadThread[Reading] | None = None
     _down_since: float = 0.0
     _random: random.Random = field(default_factory=random.Random)
 
@@ -105,7 +105,7 @@ class TargetReader:
         """A read that may hang, or be late: its rows are taken then, for the cursor has not moved."""
         assert self.collector.tail is not None
         if self._aside is None:
-            self._aside = Aside(f"tail {self.target.name}")
+            self._aside = FileReadThread(f"tail {self.target.name}")
         try:
             return await self._aside.read(partial(self._read_log, self.cursor, now))
         except StillReadingError as error:

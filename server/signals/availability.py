@@ -53,7 +53,7 @@ def inputs(item: signals.Signal | signals.Counter) -> Sequence[str]:
     return item.inputs if isinstance(item, signals.Signal) else (item.metric,)
 
 
-def lacking(item: signals.Signal, words: str, reports: Callable[[str], bool], kinds: Iterable[str]) -> str:
+def missing_metrics(item: signals.Signal, words: str, reports: Callable[[str], bool], kinds: Iterable[str]) -> str:
     """Why a signal has no value: by the framework that does not report it, with what turns it on.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collectors.model import Labels
-from server.signals.drift_detector import MOVED, NEEDED, Watch
+from server.signals.drift_detector import MOVED, NEEDED, DriftWatch
 from server.signals.drift_points import WATCHED, Tracks, Watched, followed
 from server.signals.model import Answer, Unknown, Value, View
 from server.signals.trend import trend
@@ -35,7 +35,7 @@ def ratio(watched: Watched, hint: str) -> Remember:
     return remember
 
 
-def of_all(value: Callable[[Watched, Watch], tuple[float, str]], hint: str, announce: bool = False) -> Remember:
+def of_all(value: Callable[[Watched, DriftWatch], tuple[float, str]], hint: str, announce: bool = False) -> Remember:
     """A signal with ``{of=...}`` of everything that is watched. ``announce``: its memory also has `announced`."""
 
     def remember(memory: Any, view: View) -> tuple[Any, Answer]:
@@ -63,7 +63,7 @@ def _unlabelled(values: list[Value]) -> Answer:
     return values
 
 
-def shown(found: Tracks) -> Iterator[tuple[Labels, Watch]]:
+def shown(found: Tracks) -> Iterator[tuple[Labels, DriftWatch]]:
     """By environment where records name any that is judged; else the run's own."""
     watches = {name: track.now() for name, track in found.items()}
     named = any(name and watch.factor is not None for name, watch in watches.items())
@@ -75,7 +75,7 @@ def shown(found: Tracks) -> Iterator[tuple[Labels, Watch]]:
 # ---- words
 
 
-def words(watched: Watched, watch: Watch) -> str:
+def words(watched: Watched, watch: DriftWatch) -> str:
     """What is to be said beside a factor, or instead of one."""
     base, factor = watch.base, watch.factor
     if base is None:
@@ -89,7 +89,7 @@ def words(watched: Watched, watch: Watch) -> str:
     return f"x{factor:.2g} since step {watch.since[0]}, {against}" + _cap(watch, factor, watched)
 
 
-def _cap(watch: Watch, factor: float, watched: Watched) -> str:
+def _cap(watch: DriftWatch, factor: float, watched: Watched) -> str:
     """A cap hides drift: rollouts that would be longer end at it."""
     now, before = watch.cut, watch.base.cut if watch.base is not None else None
     if now is None or before is None or now - before < CUT_MORE or not watched.recorded.endswith("tokens"):
@@ -99,7 +99,7 @@ def _cap(watch: Watch, factor: float, watched: Watched) -> str:
     return said + (": the cap hides how much longer they would be" if flat else "")
 
 
-def since(watched: Watched, watch: Watch) -> tuple[float, str]:
+def since(watched: Watched, watch: DriftWatch) -> tuple[float, str]:
     """(step at which it left its baseline, words)."""
     return (watch.since[0] if watch.since is not None else math.nan), words(watched, watch)
 
@@ -113,7 +113,7 @@ class Slope:
     high: float
 
 
-def slope(watch: Watch) -> Slope | None:
+def slope(watch: DriftWatch) -> Slope | None:
     """Over the last 30 points; None without a baseline."""
     found = trend([(step, value) for step, _, value, _ in watch.recent])
     if found is None or watch.base is None or watch.base.level <= 0:
@@ -122,7 +122,7 @@ def slope(watch: Watch) -> Slope | None:
     return Slope(found.slope / level, found.low / level, found.high / level)
 
 
-def slope_value(watched: Watched, watch: Watch) -> tuple[float, str]:
+def slope_value(watched: Watched, watch: DriftWatch) -> tuple[float, str]:
     """(slope, words)."""
     found = slope(watch)
     if found is None:
@@ -153,7 +153,7 @@ class Announced:
         return f"{self.of.replace('_', ' ')}{where} x{self.factor:.2g} from step {self.step} on"
 
 
-def _news(watched: Watched, labels: Labels, watch: Watch, told: list[list[Any]]) -> Iterator[list[Any]]:
+def _news(watched: Watched, labels: Labels, watch: DriftWatch, told: list[list[Any]]) -> Iterator[list[Any]]:
     """Changes that were not told yet."""
     name = dict(labels).get("environment", "")
     for one in watch.changes:

@@ -56,7 +56,7 @@ KEPT_CHANGES = 8
 NARROWEST = 0.02
 
 
-class Change(NamedTuple):
+class ChangePoint(NamedTuple):
     """A change point: where it began, 1 up or -1 down, and by which factor, as known when it was found."""
 
     step: int
@@ -211,7 +211,7 @@ def _alike(values: Sequence[float], level: float, spread: float) -> float:
 
 
 @dataclass(slots=True)
-class Watch:
+class DriftWatch:
     """What is remembered of one series.
 
     Attributes:
@@ -230,7 +230,7 @@ class Watch:
     level: float = 0.0
     since: Mark | None = None
     moving: Mark | None = None
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ChangePoint] = field(default_factory=list)
 
     # ---- adding
 
@@ -295,9 +295,9 @@ class Watch:
         return self.base is not None
 
     @staticmethod
-    def _tested(points: Sequence[Point], base: Baseline) -> "Watch | None":
+    def _tested(points: Sequence[Point], base: Baseline) -> "DriftWatch | None":
         """A watch of these points with that baseline, if it finds a change in them."""
-        trial = Watch(base=base, test=PageHinkley(n=base.size), level=base.level, final=True)
+        trial = DriftWatch(base=base, test=PageHinkley(n=base.size), level=base.level, final=True)
         for at, point in enumerate(points, 1):
             trial.last, trial.recent = point[0], [*trial.recent[1 - RECENT :], point]
             if at > MOVED_STEPS:
@@ -322,7 +322,7 @@ class Watch:
         if not _apart(here, self.level, direction):
             return
         factor = here / self.level if self.level > 0 else here / base.level
-        self.changes = [*self.changes[1 - KEPT_CHANGES :], Change(*began, direction, factor)]
+        self.changes = [*self.changes[1 - KEPT_CHANGES :], ChangePoint(*began, direction, factor)]
         self.moving, self.since = began, self.since or began
         self._finish()
 
@@ -382,10 +382,10 @@ class Watch:
         }  # fmt: skip
 
     @classmethod
-    def load(cls, saved: Mapping[str, Any]) -> "Watch":
+    def load(cls, saved: Mapping[str, Any]) -> "DriftWatch":
         """From `saved`. What JSON made lists of stays so: nobody changes a point."""
         base = Baseline(*saved["base"]) if saved["base"] else None
-        changes = [Change(*one) for one in saved["changes"]]
+        changes = [ChangePoint(*one) for one in saved["changes"]]
         test, first = PageHinkley.load(saved["test"]), [*saved["first"]]
         return cls(**{**saved, "base": base, "changes": changes, "test": test, "first": first})
 

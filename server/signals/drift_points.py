@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.signals.drift_detector import Point, Watch
+from server.signals.drift_detector import DriftWatch, Point
 from server.signals.model import View
 from server.signals.tick_windows import grown
 from server.signals.window import KEPT_STEPS, StepKey
@@ -60,7 +60,7 @@ WATCHED = (RESPONSE_LENGTH, TURNS, TOOL_CALLS, PREFILL_DECODE)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DriftPoints:
     """Points of one series that are known at an instant: ``basis`` is log, records or engines."""
 
     basis: str
@@ -78,12 +78,12 @@ class Track:
 
     basis: str
     life: int
-    watch: Watch
+    watch: DriftWatch
     pending: dict[int, Point] = field(default_factory=dict)
     # The watch with all pending points; None: to be made again. A step as a rule adds one point to it.
-    _ahead: Watch | None = None
+    _ahead: DriftWatch | None = None
 
-    def take(self, told: Told) -> None:
+    def take(self, told: DriftPoints) -> None:
         """Points that are new, or newer words on those that may still change."""
         if told.life < self.life:
             return
@@ -116,10 +116,10 @@ class Track:
             return self.pending[max(self.pending)]
         return self.watch.recent[-1] if self.watch.recent else None
 
-    def now(self) -> Watch:
+    def now(self) -> DriftWatch:
         """The watch with the newest points, too. Valid until the next `take`; not to be changed."""
         if self._ahead is None:
-            self._ahead = Watch.load(self.watch.saved())
+            self._ahead = DriftWatch.load(self.watch.saved())
             for step in sorted(self.pending):
                 self._ahead.add(self.pending[step])
         return self._ahead
@@ -131,7 +131,7 @@ class Track:
     @classmethod
     def load(cls, saved: Sequence[Any]) -> "Track":
         basis, life, watch, pending = saved
-        return cls(basis, life, Watch.load(watch), {point[0]: point for point in pending})
+        return cls(basis, life, DriftWatch.load(watch), {point[0]: point for point in pending})
 
 
 Tracks = dict[str, Track]
@@ -174,7 +174,7 @@ def _tracks(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> T
         if track is None and len(found) > MOST_ENVIRONMENTS:
             continue
         if track is None or _BASES.index(told.basis) > _BASES.index(track.basis):
-            track = found[name] = Track(told.basis, told.life, Watch())
+            track = found[name] = Track(told.basis, told.life, DriftWatch())
         if told.basis == track.basis:
             track.take(told)
     return found
@@ -197,7 +197,7 @@ def _saved(track: Track) -> list[Any]:
 # ---- where points come from
 
 
-def _told(view: View, watched: Watched, known: Tracks) -> dict[str, Told]:
+def _told(view: View, watched: Watched, known: Tracks) -> dict[str, DriftPoints]:
     told = _records(view, watched) if watched.recorded else {}
     own = known.get("")
     logged = _log(view, watched, own)
@@ -207,7 +207,7 @@ def _told(view: View, watched: Watched, known: Tracks) -> dict[str, Told]:
     return told | ({"": counted} if counted is not None else {})
 
 
-def _log(view: View, watched: Watched, known: Track | None) -> Told | None:
+def _log(view: View, watched: Watched, known: Track | None) -> DriftPoints | None:
     """Points of the log that the track does not hold yet; of another life or basis all of them."""
     keys = [(name, ()) for name in (watched.logged, watched.by) if name]
     rows = view.steps.rows(*keys, count=KEPT_STEPS, until=view.now)
@@ -228,10 +228,10 @@ def _log(view: View, watched: Watched, known: Track | None) -> Told | None:
         value, by = row.values[keys[0]], row.values[keys[1]] if watched.by else 1.0
         if by > 0:
             points.append((row.number, row.ts, value / by, cut.get(row.number)))
-    return Told("log", life, points[::-1])
+    return DriftPoints("log", life, points[::-1])
 
 
-def _records(view: View, watched: Watched) -> dict[str, Told]:
+def _records(view: View, watched: Watched) -> dict[str, DriftPoints]:
     """Means over the rollouts that a version consumed, by environment; all of them where none is named.
 
     The newest version may still grow: it counts when there is a later one.
@@ -247,10 +247,10 @@ def _records(view: View, watched: Watched) -> dict[str, Told]:
                 ts = view.rollouts.span([(life, version)], view.now)[1]
                 found.setdefault(name, []).append((version, ts, total / count, None))
     named = {name: points for name, points in found.items() if name}
-    return {name: Told("records", window.versions[-1][0], points) for name, points in (named or found).items()}
+    return {name: DriftPoints("records", window.versions[-1][0], points) for name, points in (named or found).items()}
 
 
-def _engines(view: View, known: Track | None) -> Told | None:
+def _engines(view: View, known: Track | None) -> DriftPoints | None:
     """Of the step that the view is the instant of, if the engines' last five minutes were in no point yet."""
     step = view.steps.newest_of_all()
     if step is None or step.ts != view.now:
@@ -261,4 +261,4 @@ def _engines(view: View, known: Track | None) -> Told | None:
     prompt, generated = (grown(view, metric) for metric in ENGINES)
     if prompt is None or not generated:
         return None
-    return Told("engines", step.incarnation, [(step.number, step.ts, prompt / generated, None)])
+    return DriftPoints("engines", step.incarnation, [(step.number, step.ts, prompt / generated, None)])

@@ -11,7 +11,7 @@ LOWEST_USAGE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveSequences:
     """One engine's mean over five minutes: sequences running, their tokens (None: not told), share of the cache."""
 
     engine: Engine
@@ -27,25 +27,25 @@ class Live:
         return filled and self.running > 0 and bool(self.tokens)
 
 
-def fleet(view: View) -> list[Live]:
+def fleet(view: View) -> list[LiveSequences]:
     """Engines that are awake and tell their running requests."""
-    found: list[Live] = view.once("live", _fleet)
+    found: list[LiveSequences] = view.once("live", _fleet)
     return found
 
 
-def _fleet(view: View) -> list[Live]:
+def _fleet(view: View) -> list[LiveSequences]:
     found = (_live(engine, view) for engine in awake(view))
     return [one for one in found if one is not None]
 
 
-def length(engines: Iterable[Live]) -> float | None:
+def length(engines: Iterable[LiveSequences]) -> float | None:
     """Mean tokens of a running sequence, prompt and answer so far: a ratio of sums."""
     told = [(one.tokens, one.running) for one in engines if one.tokens is not None]
     running = sum(count for _, count in told)
     return sum(tokens for tokens, _ in told) / running if running > 0 else None
 
 
-def _live(engine: Engine, view: View) -> Live | None:
+def _live(engine: Engine, view: View) -> LiveSequences | None:
     def mean(metric: str) -> float | None:
         return engine.mean(metric, view)
 
@@ -59,7 +59,7 @@ def _live(engine: Engine, view: View) -> Live | None:
     tokens = next((one for one in told if one), None if running else 0.0)
     if usage is None and tokens is not None and capacity:
         usage = tokens / capacity
-    return Live(engine, running, tokens, usage, capacity)
+    return LiveSequences(engine, running, tokens, usage, capacity)
 
 
 def _capacity(engine: Engine) -> float | None:

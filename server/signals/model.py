@@ -220,6 +220,6 @@ def is_gap(answer: Answer) -> bool:
     return not isinstance(answer, (list, tuple))
 
 
-def why(answer: Answer) -> str:
+def unknown_reason(answer: Answer) -> str:
     """The words of a gap."""
     return "" if isinstance(answer, (list, tuple)) else answer.why  # type: ignore[union-attr]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from server.signals.engine_state import engines
-from server.signals.live_sequences import LOWEST_USAGE, Live, fleet, length
+from server.signals.live_sequences import LOWEST_USAGE, LiveSequences, fleet, length
 from server.signals.model import Unknown, View
 
 HINT = "no engine reports running requests with the usage and the size of its KV cache: add its /metrics as a target"
@@ -45,13 +45,13 @@ def _ceiling(view: View) -> Ceiling | Unknown:
     return Ceiling(requests, sum(holds), mix)
 
 
-def _holds(one: Live, others: float) -> float:
+def _holds(one: LiveSequences, others: float) -> float:
     """An engine that is nearly empty is taken at the fleet's length: work moves to it, and looks the same."""
     own = length([one]) if one.judged else None
     return (one.capacity or 0.0) / (own or others)
 
 
-def _limited(one: Live, holds: float, stated: float | None) -> float:
+def _limited(one: LiveSequences, holds: float, stated: float | None) -> float:
     """``stated``: the engines' own limit by the run's configuration; what an engine says of itself comes first."""
     told = one.engine.series.get("generator_request_limit")
     limit = told.last if told is not None else stated

@@ -18,7 +18,7 @@ RECENT_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EngineSeries:
     """One series of one engine.
 
     Attributes:
@@ -63,15 +63,15 @@ class GeneratorStore:
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
-    def told(self, run: str, metrics: Sequence[str], at: int) -> list[Told]:
+    def told(self, run: str, metrics: Sequence[str], at: int) -> list[EngineSeries]:
         """Series of a run's targets of these metrics as of ``at`` (ms), by id; silent ones too."""
         with self._engines.reading() as connection:
             return _told(connection, run, metrics, at)
 
-    def series(self, run: str, metrics: Sequence[str]) -> list[Told]:
+    def series(self, run: str, metrics: Sequence[str]) -> list[EngineSeries]:
         """The same series without a word of what they say."""
         with self._engines.reading() as connection:
-            return [Told(*key) for key in _scope(connection, _values(run, metrics))]
+            return [EngineSeries(*key) for key in _scope(connection, _values(run, metrics))]
 
     def buckets(self, run: str, series: Sequence[int], start: int, end: int, width: int) -> dict[int, list[Bucket]]:
         """As `Store.buckets`, of several series of a run."""
@@ -81,7 +81,7 @@ class GeneratorStore:
             return {n: ranges.buckets(connection, n, start, end, width, rolled) for n in series}
 
 
-def _told(connection: Connection, run: str, metrics: Sequence[str], at: int) -> list[Told]:
+def _told(connection: Connection, run: str, metrics: Sequence[str], at: int) -> list[EngineSeries]:
     values = _values(run, metrics)
     newest, means = dict(_newest(connection, values, at)), _minutes(connection, values, run, at)
     return [
@@ -93,8 +93,8 @@ Key = tuple[int, str, str, Labels]
 Minutes = tuple[float | None, tuple[tuple[int, float], ...]]
 
 
-def _one(key: Key, newest: tuple[float | None, int | None], minutes: Minutes) -> Told:
-    return Told(*key, *newest, *minutes)
+def _one(key: Key, newest: tuple[float | None, int | None], minutes: Minutes) -> EngineSeries:
+    return EngineSeries(*key, *newest, *minutes)
 
 
 def _values(run: str, metrics: Sequence[str]) -> dict[str, object]:

@@ -22,7 +22,7 @@ class StillReadingError(Exception):
 
 
 @dataclass(slots=True)
-class Aside(Generic[T]):
+class FileReadThread(Generic[T]):
     """The one read of a source that may be under way. Not thread-safe: one event loop."""
 
     name: str

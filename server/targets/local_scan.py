@@ -60,7 +60,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScanResult:
     """What a look found, the likeliest first. ``more``: how many were left out; ``partial``: why it is not all."""
 
     candidates: tuple[Candidate, ...] = ()
@@ -75,14 +75,14 @@ class Found:
         return _command(*(one.source for one in [*engines, *runs])) if len(runs) == 1 and engines else ""
 
 
-def look(root: Path, ports: Sequence[int] = PORTS, clock: Callable[[], float] = time.monotonic) -> Found:
+def scan(root: Path, ports: Sequence[int] = PORTS, clock: Callable[[], float] = time.monotonic) -> ScanResult:
     """Everything that can be watched from ``root``. Never raises: a first start must not fail for what lies around."""
     engines = asyncio.run(_engines(ports))
     lists = [_candidate(str(RAY_LIST), "file_sd", "generator")] if RAY_LIST.is_file() else []
     search = _Search(clock() + SECONDS, clock)
     runs = sorted(search.below(root), key=_age)
     found = [*engines, *lists, *(_candidate(_named(path, root), name, "trainer") for path, name in runs)]
-    return Found(tuple(found[: len(engines) + len(lists) + SHOWN]), max(0, len(runs) - SHOWN), search.partial)
+    return ScanResult(tuple(found[: len(engines) + len(lists) + SHOWN]), max(0, len(runs) - SHOWN), search.partial)
 
 
 def _candidate(source: str, collector: str, actor: str) -> Candidate:
@@ -163,17 +163,17 @@ def _named(path: Path, root: Path) -> str:
     return "." if inside == Path() else f"./{inside}"
 
 
-class Kept:
+class CachedScan:
     """The last look, for all who ask within a few seconds: an empty page asks again and again."""
 
     def __init__(self, root: Path, ports: Sequence[int] = PORTS, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._ports, self._clock = root, ports, clock
-        self._lock, self._found, self._at = threading.Lock(), Found(), -math.inf
+        self._lock, self._found, self._at = threading.Lock(), ScanResult(), -math.inf
 
-    def __call__(self) -> Found:
+    def __call__(self) -> ScanResult:
         with self._lock:
             if self._clock() - self._at > KEPT_SECONDS:
-                self._found = look(self._root, self._ports, self._clock)
+                self._found = scan(self._root, self._ports, self._clock)
                 self._at = self._clock()
             return self._found
 
@@ -187,7 +187,7 @@ class Kept:
 # ---- words
 
 
-def lines(found: Found) -> list[str]:
+def lines(found: ScanResult) -> list[str]:
     """For a terminal: what was found, each with its command; what to do when nothing was."""
     if not found.candidates:
         return [NOTHING]

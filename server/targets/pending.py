@@ -20,7 +20,7 @@ from server.config.errors import ConfigError
 from server.config.settings import RunSettings, TargetSettings
 from server.store.types import TargetRow
 from server.targets.discovery import naming
-from server.targets.file_thread import Aside, StillReadingError
+from server.targets.file_thread import FileReadThread, StillReadingError
 
 if TYPE_CHECKING:
     from server.targets.resolve import Attached
@@ -40,7 +40,7 @@ TOGETHER_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class PendingSource:
     """A source that is not there yet.
 
     Attributes:
@@ -61,7 +61,7 @@ class Awaited:
 
 
 @dataclass(slots=True)
-class Come:
+class IdentifiedSource:
     """What became known: targets to read, lists to follow, and names that nothing is called by any more."""
 
     targets: list[Target] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Come:
 
 @dataclass(slots=True)
 class _Source:
-    awaited: Awaited
+    awaited: PendingSource
     name: str
     error: str
     assumed: Sequence[Target]
@@ -81,10 +81,10 @@ class _Source:
     due: float = float("-inf")
     failures: int = 0
     task: "asyncio.Task[Attached] | None" = None
-    aside: "Aside[Attached]" = field(default_factory=lambda: Aside("awaited"))
+    aside: "FileReadThread[Attached]" = field(default_factory=lambda: FileReadThread("awaited"))
 
 
-class Waiting:
+class PendingSources:
     """Those of one run, on one event loop.
 
     Args:
@@ -95,7 +95,7 @@ class Waiting:
     """
 
     def __init__(
-        self, awaited: Sequence[Awaited], attach: "Callable[[RunSettings], Attached]", rows: Iterable[TargetRow],
+        self, awaited: Sequence[PendingSource], attach: "Callable[[RunSettings], Attached]", rows: Iterable[TargetRow],
         taken: Collection[str],
     ) -> None:  # fmt: skip
         self._attach = attach
@@ -127,7 +127,7 @@ class Waiting:
         """Who is waited for here is not read for a list that names it, too."""
         return [one.awaited.source.source for one in self._sources if one.awaited.source.is_url]
 
-    def _remembered(self, one: Awaited, known: Mapping[str, TargetRow]) -> list[Target]:
+    def _remembered(self, one: PendingSource, known: Mapping[str, TargetRow]) -> list[Target]:
         """Targets that this source was, by the names it would give them."""
         if not one.source.is_url:
             return []
@@ -141,7 +141,7 @@ class Waiting:
         newest = max((known[target.name].last_ts for target in found), default=0)
         return [target for target in found if known[target.name].last_ts >= newest - TOGETHER_MS]
 
-    async def look(self, now: float, taken: Collection[str], *, patient: bool = False) -> Come:
+    async def look(self, now: float, taken: Collection[str], *, patient: bool = False) -> IdentifiedSource:
         """Ask who is due. ``taken``: names of the run's targets now. ``patient``: wait for every answer."""
         under_way = sum(one.task is not None for one in self._sources)
         due = [one for one in self._sources if one.task is None and not now < one.due <= now + 2 * BACKOFF_MOST_SECONDS]
@@ -150,7 +150,7 @@ class Waiting:
         tasks = [one.task for one in self._sources if one.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=None if patient else PATIENCE_SECONDS)
-        come = Come()
+        come = IdentifiedSource()
         for one in [one for one in self._sources if one.task is not None and one.task.done()]:
             if one.kinds:
                 self._further(one, now, set(taken), come)
@@ -158,7 +158,7 @@ class Waiting:
                 self._heard(one, now, set(taken), come)
         return come
 
-    def _further(self, one: _Source, now: float, taken: set[str], come: Come) -> None:
+    def _further(self, one: _Source, now: float, taken: set[str], come: IdentifiedSource) -> None:
         """Targets of collectors that had nothing to read in a run directory before."""
         assert one.task is not None
         task, one.task = one.task, None
@@ -174,7 +174,7 @@ class Waiting:
                 one.kinds.add(target.collector)
                 come.targets.append(replace(target, name=_free(target.name, taken)))
 
-    def _heard(self, one: _Source, now: float, taken: set[str], come: Come) -> None:
+    def _heard(self, one: _Source, now: float, taken: set[str], come: IdentifiedSource) -> None:
         assert one.task is not None
         task, one.task = one.task, None
         try:

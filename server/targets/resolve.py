@@ -26,7 +26,7 @@ from server.config.run_names import run_name as run_name
 from server.config.settings import HeartbeatSettings, RunSettings, TargetSettings
 from server.outbound_policy import refuse_target
 from server.targets.discovery import build, naming
-from server.targets.pending import Awaited
+from server.targets.pending import PendingSource
 
 # An agent of Ray shows a gauge once per report (10 s), so that a page may lack whatever tells whose it is.
 RAY_LOOKS, RAY_PAUSE_SECONDS = 3, 4.0
@@ -65,7 +65,7 @@ class Attached:
     named: bool = True
     heartbeats: tuple[HeartbeatSettings, ...] = ()
     discover: tuple[DiscoverSettings, ...] = ()
-    awaited: tuple[Awaited, ...] = ()
+    awaited: tuple[PendingSource, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -117,7 +117,7 @@ def attach(
     problems: list[str] = []
     unclear: list[str] = []
     resolved: list[tuple[TargetSettings, Target]] = []
-    awaited: list[Awaited] = []
+    awaited: list[PendingSource] = []
     notes: list[str] = []
     lists = list(settings.discover)
     for target in settings.targets:
@@ -133,7 +133,7 @@ def attach(
                 alone = replace(settings, targets=(target,), discover=(), heartbeats=())
                 same = next((one.source for one in awaited if _place(one.source) == _place(target)), None)
                 if same is None:
-                    awaited.append(Awaited(alone, words, _name_of(target)))
+                    awaited.append(PendingSource(alone, words, _name_of(target)))
                 else:
                     notes.append(_twice(same, target, "source"))
             else:
@@ -152,14 +152,16 @@ def attach(
     )  # fmt: skip
 
 
-def _further(run: RunSettings, source: TargetSettings, found: Sequence[Target | DiscoverSettings]) -> Awaited | None:
+def _further(
+    run: RunSettings, source: TargetSettings, found: Sequence[Target | DiscoverSettings]
+) -> PendingSource | None:
     """A directory that is a run already, to be looked at again: other collectors may find their logs in it later."""
     path = Path(source.source).expanduser()
     targets = tuple(one for one in found if isinstance(one, Target))
     if source.is_url or source.collector or not targets or not path.is_dir():
         return None
     alone = replace(run, targets=(source,), discover=(), heartbeats=())
-    return Awaited(alone, "", _name_of(source), targets)
+    return PendingSource(alone, "", _name_of(source), targets)
 
 
 def _once(resolved: Iterable[tuple[TargetSettings, Target]]) -> tuple[list[Target], list[str]]:

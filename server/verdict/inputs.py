@@ -9,7 +9,7 @@ from server.signals.model import SYNC_MODES, TargetHealth
 from server.signals.window import Step
 
 
-class Told(Protocol):
+class ReportedValue(Protocol):
     """A signal series' newest answer: ``value`` None is a gap, and ``why`` its words."""
 
     @property
@@ -21,7 +21,7 @@ class Told(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VerdictInput:
     """Everything a rule may look at.
 
     Attributes:
@@ -40,7 +40,7 @@ class Seen:
     mode: str = ""
     lifecycle: str = "running"
     facts: Mapping[str, str | float] = field(default_factory=dict)
-    signals: Mapping[str, Mapping[Labels, Told]] = field(default_factory=dict)
+    signals: Mapping[str, Mapping[Labels, ReportedValue]] = field(default_factory=dict)
     targets: Collection[TargetHealth] = ()
     stale: Callable[[str, float], str] = lambda name, ts: ""
     running_since: float | None = None

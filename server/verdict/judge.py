@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from server.verdict.facts import instants, queue
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Evidence, Verdict
 from server.verdict.rules.liveness import hangs, is_down
 from server.verdict.rules.situation import STARVING, Situation
-from server.verdict.rules.tuning import case_of, said_of, verdict_of
+from server.verdict.rules.tuning import situation, verdict_for, verdict_of
 from server.verdict.thresholds import (
     AT_CAP,
     CHANGED_SECONDS,
@@ -40,7 +40,7 @@ most engines hang, and none answers."""
 _AT_ONCE = ("over", "paused", "starting", "open_step")
 
 
-def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
+def remember(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict]:
     """(memory, verdict) of one instant. Instants come in order; the same instant again changes nothing."""
     kept: Memory = dict(memory or {})
     window = instants.add([(ts, counts) for ts, counts in kept.get("recent", [])], seen)
@@ -50,10 +50,10 @@ def remember(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
     kept["down"] = kept.get("down") or seen.now if is_down(seen) else None
     first_step = (first[0], first[1]) if first else None
     seen = replace(seen, instants=window, first=first_step, hung_since=kept["hung"], down_since=kept["down"])
-    case = case_of(seen, kept.get("outcome", ""))
+    case = situation(seen, kept.get("outcome", ""))
     if case.n.first is not None and case.n.first != seen.first:
         kept["first"] = list(case.n.first)
-    found, kept["samples"], state = _with_queue(said_of(case), kept.get("samples", []), seen)
+    found, kept["samples"], state = _with_queue(verdict_for(case), kept.get("samples", []), seen)
     found = replace(found, buffer=state)
     if _replaces(kept, found, case):
         same = found.key == (kept.get("outcome"), kept.get("cause"))
@@ -133,7 +133,7 @@ def _elsewhere(case: Situation, outcome: str, cause: str) -> bool:
     return bool(cause in ("prompts", "staleness_gate") and n.places is not None and n.places >= 1.0)
 
 
-def _with_queue(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Verdict, list[list[float]], str]:
+def _with_queue(found: Verdict, kept: list[list[float]], seen: VerdictInput) -> tuple[Verdict, list[list[float]], str]:
     """The verdict next to the state of the queue's window."""
     samples = [queue.Sample(*one) for one in kept]
     step = seen.get("trainer_step_seconds")
@@ -152,6 +152,6 @@ def _with_queue(found: Verdict, kept: list[list[float]], seen: Seen) -> tuple[Ve
     return found, rows, state
 
 
-def _batch(seen: Seen) -> float | None:
+def _batch(seen: VerdictInput) -> float | None:
     trained, step = seen.get("trainer_samples_per_second"), seen.get("trainer_step_seconds")
     return trained * step if trained and step else None

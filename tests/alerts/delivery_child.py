@@ -15,7 +15,7 @@ from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
 from server.clock import ScaledClock
 from server.notify import outbound
-from server.notify.model import AlertItem, Answer, Notification, ReceiverSettings, Request
+from server.notify.model import AlertItem, DeliveryAnswer, Notification, ReceiverSettings, Request
 from server.secret import Secret
 from server.store import Store, alerts
 from server.store.alerts import AlertStore
@@ -86,7 +86,7 @@ class Faulty:
         if self._store.next_due(["ops"]) is None:
             self._empty()
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> DeliveryAnswer:
         answer = await outbound.send(request)
         self._fault.reached("after-send-before-log")
         return answer

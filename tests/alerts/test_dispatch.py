@@ -14,7 +14,7 @@ from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
 from server.clock import ScaledClock
 from server.notify import outbound
-from server.notify.model import AlertItem, Answer, Notification, Receiver, ReceiverSettings, Request
+from server.notify.model import AlertItem, DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
 from server.secret import Secret
 from server.store import Store
 from server.store.types import Batch, DeliveryRow, OutboxRow
@@ -74,11 +74,11 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
-def answering(*answers: Answer) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+def answering(*answers: DeliveryAnswer) -> Callable[[Request], Coroutine[Any, Any, DeliveryAnswer]]:
     """A `send` that gives these answers, the last one for ever."""
     left = list(answers)
 
-    async def send(_request: Request) -> Answer:
+    async def send(_request: Request) -> DeliveryAnswer:
         return left.pop(0) if len(left) > 1 else left[0]
 
     return send
@@ -134,7 +134,9 @@ def test_which_answers_are_tried_again(store: Store, receiver: Hook, status: int
 
 
 def test_a_failed_one_lets_the_next_of_its_group_through(store: Store, receiver: Hook) -> None:
-    rig = Rig(store, ops(receiver.url), send=answering(Answer(False, text="404"), Answer(True, text="200")))
+    rig = Rig(
+        store, ops(receiver.url), send=answering(DeliveryAnswer(False, text="404"), DeliveryAnswer(True, text="200"))
+    )
     rig.put("g", 1)
     rig.put("g", 2)
     run(rig.settle())
@@ -142,7 +144,7 @@ def test_a_failed_one_lets_the_next_of_its_group_through(store: Store, receiver:
 
 
 def test_the_back_off_doubles_up_to_five_minutes(store: Store) -> None:
-    rig = Rig(store, ops(), send=answering(Answer(False, retry=True, text="503")))
+    rig = Rig(store, ops(), send=answering(DeliveryAnswer(False, retry=True, text="503")))
     rig.put("g", 1)
     waits = []
 
@@ -161,7 +163,7 @@ def test_the_back_off_doubles_up_to_five_minutes(store: Store) -> None:
 
 @pytest.mark.parametrize(("after", "least", "most"), [(120.0, 120, 120), (1e9, 3600, 3600), (1.0, 4, 6), (None, 4, 6)])
 def test_what_the_receiver_asks_for(store: Store, after: float | None, least: float, most: float) -> None:
-    rig = Rig(store, ops(), send=answering(Answer(False, retry=True, text="429", after=after)))
+    rig = Rig(store, ops(), send=answering(DeliveryAnswer(False, retry=True, text="429", after=after)))
     rig.put("g", 1)
     run(rig.settle())
     assert least <= rig.one().next_at / 1000 - T0 <= most
@@ -169,7 +171,7 @@ def test_what_the_receiver_asks_for(store: Store, after: float | None, least: fl
 
 @pytest.mark.parametrize(("age", "status"), [(DAY - 1, "pending"), (DAY, "failed")])
 def test_after_a_day_it_gives_up(store: Store, age: float, status: str) -> None:
-    rig = Rig(store, ops(), send=answering(Answer(False, retry=True, text="503")))
+    rig = Rig(store, ops(), send=answering(DeliveryAnswer(False, retry=True, text="503")))
     rig.put("g", 1)
     rig.clock.set(T0 + age)  # also after a day without a process there is one attempt
     run(rig.settle())
@@ -205,7 +207,7 @@ def test_what_cannot_be_rendered_fails_and_the_rest_goes_on(
 
 
 def test_a_send_that_raises_is_tried_again(store: Store) -> None:
-    async def send(_request: Request) -> Answer:
+    async def send(_request: Request) -> DeliveryAnswer:
         raise RuntimeError("https://secret")
 
     rig = Rig(store, ops(), send=send)
@@ -217,11 +219,11 @@ def test_a_send_that_raises_is_tried_again(store: Store) -> None:
 def test_a_library_that_sends_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
-    def deliver(note: Notification, settings: ReceiverSettings) -> Answer:
+    def deliver(note: Notification, settings: ReceiverSettings) -> DeliveryAnswer:
         threads.append(threading.current_thread().name)
         if note.group_key == "bad":
             raise RuntimeError
-        return Answer(True, text=f"{settings.name} took {note.group_key}")
+        return DeliveryAnswer(True, text=f"{settings.name} took {note.group_key}")
 
     kinds = {"library": Receiver("library", "", deliver=deliver)}
     monkeypatch.setattr(notify, "load", lambda: kinds)
@@ -282,10 +284,10 @@ def test_a_hanging_receiver_delays_nobody_and_gets_four_at_once(store: Store, re
 def test_at_a_stop_what_is_being_sent_may_end(store: Store) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
-    async def send(_request: Request) -> Answer:
+    async def send(_request: Request) -> DeliveryAnswer:
         begun.set()
         await go.wait()
-        return Answer(True, text="200")
+        return DeliveryAnswer(True, text="200")
 
     rig = Rig(store, ops(), send=send)
     rig.put("g", 1)
@@ -334,7 +336,7 @@ def test_a_store_that_is_away_costs_no_notification(
 
 
 def test_words_once_per_change(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig(store, ops(), send=answering(*[Answer(False, retry=True, text="503")] * 3, Answer(True)))
+    rig = Rig(store, ops(), send=answering(*[DeliveryAnswer(False, retry=True, text="503")] * 3, DeliveryAnswer(True)))
     rig.put("g", 1)
 
     async def scenario() -> None:

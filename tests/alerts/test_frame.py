@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Labels
-from server.alerts.inputs import Now, RunFrame, Totals, increase
+from server.alerts.inputs import IncreaseTotals, RunFrame, SignalState, increase
 from server.alerts.model import Condition
 from server.signals.window import Gauge, StepBook
 from tests.signals.support import NOW, book, gauge, health
@@ -37,9 +37,9 @@ def rows(found: Any) -> dict[Labels, Any]:
 
 def test_signals_are_values_gaps_or_gone() -> None:
     signals = {
-        "a": {STAT: Now(NOW, 3.0), (("stat", "max"),): Now(NOW, None, "no longer reported", True)},
-        "b": {(): Now(NOW, None, "log it")},
-        "c": {(): Now(NOW, None, "log it"), STAT: Now(NOW, 1.0)},
+        "a": {STAT: SignalState(NOW, 3.0), (("stat", "max"),): SignalState(NOW, None, "no longer reported", True)},
+        "b": {(): SignalState(NOW, None, "log it")},
+        "c": {(): SignalState(NOW, None, "log it"), STAT: SignalState(NOW, 1.0)},
     }
     found = frame(signals=signals)
     assert rows(found.table(on("a"))) == {STAT: 3.0}
@@ -49,7 +49,9 @@ def test_signals_are_values_gaps_or_gone() -> None:
 
 
 def test_an_answer_that_is_too_old_is_a_gap() -> None:
-    found = frame(signals={"a": {(): Now(NOW - 9, 3.0)}}, stale=lambda name, ts: f"{name} since {NOW - ts:.0f} s")
+    found = frame(
+        signals={"a": {(): SignalState(NOW - 9, 3.0)}}, stale=lambda name, ts: f"{name} since {NOW - ts:.0f} s"
+    )
     assert rows(found.table(on("a"))) == {(): "a since 9 s"}
 
 
@@ -128,7 +130,7 @@ def test_a_young_counter_is_a_gap_not_zero() -> None:
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=300), st.sampled_from([60.0, 300.0, 3600.0]))
 def test_a_counters_thinned_past_is_right_to_a_hundredth_of_its_window(grown: list[int], window: float) -> None:
     """Against the whole past: never more than what grew in the window and one thinned interval before it."""
-    totals, past, total = Totals(), [], 0.0
+    totals, past, total = IncreaseTotals(), [], 0.0
     for at, amount in enumerate(grown):
         total += amount
         past.append((at * 5.0, total))

@@ -12,7 +12,7 @@ from server.api.alerts import add_alerts
 from server.api.app import close_api, create_api
 from server.api.gate import Gate
 from server.config.settings import HeartbeatSettings, RunSettings
-from server.push.heartbeats import Heartbeats, Watch
+from server.push.heartbeats import Heartbeats, HeartbeatWatch
 from server.secret import Secret
 from server.store import Store
 from tests.derive.test_alerts import WAITING, running, settings, states, wait
@@ -136,7 +136,7 @@ def test_rules_and_notifications(run: Bench) -> None:
 # ---- heartbeats
 
 
-def look(run: Bench, watch: Watch, at: float) -> None:
+def look(run: Bench, watch: HeartbeatWatch, at: float) -> None:
     for batch, arrivals in watch.look(run.ingest, T0 + at):
         run.writer.submit(batch)
         run.driver.feed(arrivals)
@@ -153,7 +153,7 @@ def test_a_bare_get_is_a_sign_of_life_and_silence_is_a_target_down(store: Store)
     rules = settings("[[rule]]\nname='HeartbeatMissed'\nfor='10s'\n")
     with bench(store, rules) as run:
         running(run)
-        web, watch = Web(run, token="a-token-for-people"), Watch(store, "run", BEATS, T0)
+        web, watch = Web(run, token="a-token-for-people"), HeartbeatWatch(store, "run", BEATS, T0)
         look(run, watch, 0)
         assert trust(run) == (True, None, "not heard yet")
         run.clock.set(T0 + 5)
@@ -174,7 +174,7 @@ def test_a_bare_get_is_a_sign_of_life_and_silence_is_a_target_down(store: Store)
 
 def test_a_heartbeat_never_heard_is_down_once_it_is_due(store: Store) -> None:
     with bench(store) as run:
-        watch = Watch(store, "run", BEATS, T0)
+        watch = HeartbeatWatch(store, "run", BEATS, T0)
         look(run, watch, 60)
         assert trust(run)[0] is True
         look(run, watch, 65)

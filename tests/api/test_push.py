@@ -272,7 +272,7 @@ def test_the_loop_turns_while_a_body_is_parsed(web: Web, monkeypatch: pytest.Mon
     answered = threading.Event()
     plain = exposition_text.parse
 
-    def parse(*args: Any) -> exposition_text.Taken:
+    def parse(*args: Any) -> exposition_text.ParsedText:
         assert answered.wait(30)
         return plain(*args)
 

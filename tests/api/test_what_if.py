@@ -13,7 +13,7 @@ from server.api.what_if import add_what_if
 from server.query.types import SignalNow, Status
 from server.query.what_if import MOST, OutOfRange, ask, changes_of, today
 from server.store import Store
-from server.verdict.what_if.types import NEEDS, Changes, Now
+from server.verdict.what_if.types import NEEDS, Changes, CurrentNumbers
 from tests.api.test_app import Client
 from tests.driven_run import T0, TRAINER, Bench, bench
 
@@ -163,20 +163,20 @@ def exits(**shares: float) -> list[SignalNow]:
     ],
 )  # fmt: skip
 def test_today_from_signals(told: list[SignalNow], expected: dict[str, Any]) -> None:
-    assert today(status(*told)) == Now(**expected)
+    assert today(status(*told)) == CurrentNumbers(**expected)
 
 
 def test_today_from_facts() -> None:
     told = status(max_in_flight=64.0, oversampling=2.0, filters_zero_advantage=0.0, max_staleness_versions=-1.0)
-    assert today(told) == Now(concurrency=64.0, oversampling=2.0, filtered=False)
+    assert today(told) == CurrentNumbers(concurrency=64.0, oversampling=2.0, filtered=False)
     # H200s cost 1.59 where nothing else is stated, and of 8 GPUs in all 6 are the generator's when 2 train.
-    assert today(status(gpus=8.0, trainer_gpus=2.0, gpu_type="H200")) == Now(  # type: ignore[arg-type]
+    assert today(status(gpus=8.0, trainer_gpus=2.0, gpu_type="H200")) == CurrentNumbers(  # type: ignore[arg-type]
         trainer_gpus=2.0, generator_gpus=6.0, usd_per_gpu_hour=1.59
     )
     two = status(trainer_usd_per_gpu_hour=2.0, generator_usd_per_gpu_hour=1.0)
-    assert today(two) == Now(), "two prices are none for GPUs that move"
+    assert today(two) == CurrentNumbers(), "two prices are none for GPUs that move"
     judged = replace(told, verdict={"outcome": "sandbox_bound"}, mode="async_colocated", facts={})
-    assert today(judged) == Now(
+    assert today(judged) == CurrentNumbers(
         outcome="sandbox_bound", one_pool="trainer and generator share their GPUs: none can move"
     )
 
@@ -196,7 +196,7 @@ def test_an_address_typed_by_hand_still_means_something() -> None:
 
 
 def test_every_change_and_every_need_is_one_of_the_inputs() -> None:
-    fields = set(Now.__dataclass_fields__)
+    fields = set(CurrentNumbers.__dataclass_fields__)
     assert set(NEEDS) <= fields and set(MOST) - {"move_gpus", "add_engines"} <= fields
     assert set(MOST) == set(Changes.__dataclass_fields__)
 

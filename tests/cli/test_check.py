@@ -9,7 +9,7 @@ import pytest
 import collectors
 from collectors.model import Limits, Target
 from server.cli import probe
-from server.cli.check import Lives, age
+from server.cli.check import CheckIncarnations, age
 from server.main import main
 from server.scrape import target_reader
 from server.signals.availability import items
@@ -107,7 +107,7 @@ def test_a_resumed_run_is_told_by_its_newest_life(capsys: pytest.CaptureFixture[
 
 def test_the_lives_of_a_log() -> None:
     """As they are stored: another axis joins the life, and a late row of an older step begins none."""
-    lives = Lives()
+    lives = CheckIncarnations()
     rows = [("a", 5, 10.0), ("b", 7, 11.0), ("a", 4, 9.0), ("a", 3, 20.0), ("b", 2, 21.0), ("a", 4, 22.0)]
     assert [lives.of(*row) for row in rows] == [0, 0, 0, 1, 1, 1]
 

@@ -173,7 +173,7 @@ def test_no_text_breaks_a_parser_or_its_memory(parts: list[tuple[str, str]]) -> 
     for say in SAYING:
         memory: dict[str, object] = {}
         for head, text in parts:
-            assert say(console.Line(head + text), memory) is None or json.dumps(memory)
+            assert say(console.ConsoleLine(head + text), memory) is None or json.dumps(memory)
         json.dumps(memory)
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from collectors.engine_pages import pages as engine_pages_pages
 from collectors.engine_pages.compiled import compiled
-from collectors.engine_pages.pages import Plan, Vocabulary
+from collectors.engine_pages.pages import PagePlan, Vocabulary
 from collectors.formats.exposition import layout as exposition_layout
 from collectors.formats.exposition.page import Page
 from collectors.formats.exposition.parser import Series
@@ -15,9 +15,9 @@ LABELS = ((), (("engine", "0"),), (("engine", "1"),))
 METRICS = ("generator_tokens_total", "kv_cache_usage_ratio", "unknown_metric")
 
 
-def plan_of(also: st.SearchStrategy[Plan | None]) -> st.SearchStrategy[Plan]:
+def plan_of(also: st.SearchStrategy[PagePlan | None]) -> st.SearchStrategy[PagePlan]:
     return st.builds(
-        Plan,
+        PagePlan,
         metric=st.sampled_from(METRICS),
         labels=st.sampled_from(LABELS),
         rank=st.integers(0, 2),
@@ -34,9 +34,9 @@ values = st.floats(0, 1e12) | st.integers(0, 5).map(float)
 odd = st.sampled_from([-1.0, float("nan"), float("inf"), float("-inf")])
 
 
-def slow(page: Page, made: list[Plan], numbers: list[float]) -> list[Sample]:
+def slow(page: Page, made: list[PagePlan], numbers: list[float]) -> list[Sample]:
     """Value by value, as a page without a layout is read."""
-    held: dict[engine_pages_pages.Key, tuple[Plan, float]] = {}
+    held: dict[engine_pages_pages.Key, tuple[PagePlan, float]] = {}
     for plan, value in zip(made, numbers, strict=True):
         if 0.0 <= value < float("inf") or engine_pages_pages._makes_sense(page, plan, value):
             engine_pages_pages._offer(held, plan, value)
@@ -44,7 +44,7 @@ def slow(page: Page, made: list[Plan], numbers: list[float]) -> list[Sample]:
 
 
 @given(st.lists(st.tuples(plans, values), max_size=12))
-def test_samples_worked_out_beforehand_are_those_of_values_one_by_one(rows: list[tuple[Plan, float]]) -> None:
+def test_samples_worked_out_beforehand_are_those_of_values_one_by_one(rows: list[tuple[PagePlan, float]]) -> None:
     series = [Series(f"s{at}", ()) for at in range(len(rows))]
     made, numbers = [plan for plan, _ in rows], [value for _, value in rows]
     program = compiled(series, dict(zip(series, made, strict=True)), {}, True)
@@ -53,7 +53,7 @@ def test_samples_worked_out_beforehand_are_those_of_values_one_by_one(rows: list
 
 @given(st.lists(st.tuples(plans, values), min_size=1, max_size=6), st.data())
 def test_a_value_that_may_make_no_sense_is_looked_at_one_by_one(
-    rows: list[tuple[Plan, float]], data: st.DataObject
+    rows: list[tuple[PagePlan, float]], data: st.DataObject
 ) -> None:
     series = [Series(f"s{at}", ()) for at in range(len(rows))]
     made, numbers = [plan for plan, _ in rows], [value for _, value in rows]
@@ -81,8 +81,8 @@ def test_folded_values_are_added_in_their_order_under_the_newest_name() -> None:
 
 
 PLANS = {
-    "old": Plan("kv_cache_usage_ratio", (), rank=1),
-    "new": Plan("kv_cache_usage_ratio", (), fold="sum"),
-    "other": Plan("kv_cache_usage_ratio", (), fold="sum"),
-    "worst": Plan("generator_tokens_total", (), fold="max"),
+    "old": PagePlan("kv_cache_usage_ratio", (), rank=1),
+    "new": PagePlan("kv_cache_usage_ratio", (), fold="sum"),
+    "other": PagePlan("kv_cache_usage_ratio", (), fold="sum"),
+    "worst": PagePlan("generator_tokens_total", (), fold="max"),
 }

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.formats import console
-from collectors.formats.console import Config, Ended, Line, Said, figure, literal
+from collectors.formats.console import ConsoleConfig, ConsoleLine, Ended, Said, figure, literal
 from collectors.formats.rows import Logged, Logs
 from collectors.model import Limits
 
 STAMP = time.mktime((2026, 11, 21, 7, 59, 50, 0, 0, -1))
 
 
-def everything(line: Line, memory: dict[str, Any]) -> Said:
+def everything(line: ConsoleLine, memory: dict[str, Any]) -> Said:
     """Every message as a row, numbered over all calls."""
     memory["count"] = memory.get("count", 0) + 1
     return Logged({"text": line.text}, memory["count"], line.ts)
@@ -156,7 +156,7 @@ def test_the_parsers_memory_lives_with_the_file(tmp_path: Path) -> None:
 
 
 def test_configuration_and_end(tmp_path: Path) -> None:
-    said = {"c": Config({"a": 1}), "e": Ended("over", failed=True), "n": None}
+    said = {"c": ConsoleConfig({"a": 1}), "e": Ended("over", failed=True), "n": None}
     sink = console.sink(lambda line, memory: said[line.text])
     logs = sink.read(written(tmp_path, "c\nn\ne\n"), {}, Limits())
     assert (logs.rows, logs.config, logs.finished, logs.failed) == ([], {"a": 1}, "over", True)

@@ -232,11 +232,11 @@ def test_answers_of_another_shape_say_nothing(answer: object) -> None:
         vllm._is_paused,
         sglang._configured,
     ):
-        assert read(answer) == side_requests.Told()
+        assert read(answer) == side_requests.SideAnswer()
 
 
 def test_a_paused_that_is_no_flag_says_nothing() -> None:
-    assert vllm._is_paused({"is_paused": "false"}) == side_requests.Told()
+    assert vllm._is_paused({"is_paused": "false"}) == side_requests.SideAnswer()
 
 
 def test_an_sglang_engine() -> None:

@@ -312,7 +312,7 @@ def test_the_short_way_through_a_plain_event_is_the_long_one(step: int, tag: str
     payload = event(1795000000.25, step % 2**64, value)
     assert (
         tensorboard_events.event(payload)
-        == tensorboard_events.Event(1795000000.25, step, {tag: figure})
+        == tensorboard_events.TensorboardEvent(1795000000.25, step, {tag: figure})
         == tensorboard_events.general(payload)
     )
     at, bytes_ = change

@@ -37,7 +37,7 @@ from server.query.types import (
     UnknownRun,
 )
 from server.query.verdicts import VerdictSpan
-from server.query.what_if_types import Answer, Changes
+from server.query.what_if_types import Changes, WhatIfAnswer
 from tests.dashboard.memory_engines import MemoryEngines
 from tests.dashboard.memory_rollouts import MemoryRollouts
 
@@ -192,7 +192,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         waits = box.ready_at is None and box.state not in ("terminated", "failed") and box.requested_at is not None
         return replace(box, pending_seconds=self.clock - (box.requested_at or 0) if waits else None)
 
-    def what_if(self, run: str, changes: Changes) -> Answer:
+    def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:
         return what_if.ask(self.status(run), changes)
 
     def preflight(self, run: str) -> PreflightInfo:

@@ -25,10 +25,10 @@ from tests.dashboard.memory_reader import MemoryReader
 # How long something may take says how busy the machine is: only a test that fails waits for so long.
 PATIENCE = 60.0
 _compress = static._compress
-_PACKED: dict[tuple[bytes, ...], static.Kept] = {}
+_PACKED: dict[tuple[bytes, ...], static.CompressedFile] = {}
 
 
-def _packed(messages: list[Any]) -> static.Kept:
+def _packed(messages: list[Any]) -> static.CompressedFile:
     """What the app makes of a file, made once: each test has an app of its own, and plotly.js takes each half a second.
 
     The key is all that the app answered, so that a file that differs is another one.

@@ -10,8 +10,8 @@ from dashboard import callbacks, ticks
 from dashboard.pages import PAGES, by_key, by_path
 from dashboard.pages.alerts import data as alerts_data
 from dashboard.pages.cells import cells as of_page
-from dashboard.shell.page import Rules, Scope
-from dashboard.state.deltas import Views
+from dashboard.shell.page import RuleCache, Scope
+from dashboard.state.deltas import SentViews
 from server.query.types import RuleInfo
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
@@ -152,7 +152,7 @@ def test_rules_say_whether_they_can_fire(reader: MemoryReader) -> None:
 def test_rules_are_read_now_and_then(reader: MemoryReader) -> None:
     """To know which can fire costs a look at every series of the run: not on each tick of each browser."""
     now = [100.0]
-    kept = Rules(lambda: now[0])
+    kept = RuleCache(lambda: now[0])
     assert cells(reader, kept=kept)["r.0"][5] == "watching"
     reader.rule_rows = [replace(reader.rule_rows[0], why="no source: nothing counted yet")]
     now[0] += 30
@@ -229,7 +229,7 @@ def pull(have: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
-    views = Views()
+    views = SentViews()
 
     def look(run: str, everything: bool) -> Scope:
         return Scope(reader, run, everything)
@@ -248,7 +248,7 @@ def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
 
 
 def test_one_that_ends_does_not_send_its_neighbours(reader: MemoryReader) -> None:
-    views = Views()
+    views = SentViews()
     have = views.remember(cells(reader))
     reader.set_alerts(*(a for a in reader.alert_rows if a is not fake_alerts.STARVED))
     changed = views.changes(have, cells(reader))
@@ -275,7 +275,7 @@ def test_elements_are_sent_at_the_first_visit(
     def look(run: str, everything: bool) -> Scope:
         return Scope(reader, run, everything)
 
-    boot, _, _, *places = callbacks.build(look, Views(), {"path": path, "search": "?all=1", "have": have, "n": 1})
+    boot, _, _, *places = callbacks.build(look, SentViews(), {"path": path, "search": "?all=1", "have": have, "n": 1})
     assert [page.key for page, place in zip(PAGES, places, strict=True) if isinstance(place, list)] == sent
     # A page without charts reads no cursor and no series; one with charts shows one run only.
     assert ("cursor" in boot, boot["all"]) == (path == "", path == "alerts")
@@ -285,5 +285,5 @@ def test_an_address_without_a_page(reader: MemoryReader) -> None:
     def look(run: str, everything: bool) -> Scope:
         return Scope(reader, run, everything)
 
-    boot = callbacks.build(look, Views(), {"path": "nowhere", "search": "", "n": 1})[0]
+    boot = callbacks.build(look, SentViews(), {"path": "nowhere", "search": "", "n": 1})[0]
     assert boot["error"] == "There is no page at this address."

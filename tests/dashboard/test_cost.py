@@ -1,7 +1,7 @@
 """The cost card: what a million tokens and an hour cost, the idle causes and their sum, and what to set."""
 
 from dashboard.pages.overview.cost import CAUSES, cost
-from dashboard.state.status import Facts, View
+from dashboard.state.status import StatusFacts, View
 from server.query.types import SignalNow, Status
 from server.signals import idle_shares
 from tests.dashboard.fake import NOW, signal
@@ -10,7 +10,7 @@ FACTS: dict[str, str | float] = {"target_usd_per_million_tokens": 8.0}
 
 
 def cells(*signals: SignalNow, **facts: str | float) -> View:
-    return cost(Facts(Status("run", "slime", "async", "running", NOW, None, signals, (), (), {**FACTS, **facts})))
+    return cost(StatusFacts(Status("run", "slime", "async", "running", NOW, None, signals, (), (), {**FACTS, **facts})))
 
 
 def idle(cause: str, usd: float | None, why: str = "") -> SignalNow:

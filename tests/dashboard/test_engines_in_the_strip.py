@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dashboard.pages.overview.flow import flow
-from dashboard.state.status import Facts
+from dashboard.state.status import StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
 
 NOW = 1_790_000_000.0
@@ -17,7 +17,7 @@ def one(signal: str, value: float, **labels: str) -> SignalNow:
 def tail(*signals: SignalNow, life: str = "running") -> tuple[object, object]:
     """(state, subtitle) of a fleet whose caches are 60% full."""
     mean = one("kv_cache_usage_ratio", 0.6)
-    cells = flow(Facts(Status("run", "vllm", "async", life, NOW, None, (mean, *signals), (), FLEET, {})))
+    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, None, (mean, *signals), (), FLEET, {})))
     return cells["f.generator.s"], cells["f.generator.sub"]
 
 
@@ -48,7 +48,7 @@ def test_records_that_cannot_be_read_are_no_engine_that_is_down() -> None:
     records = replace(FLEET[0], target="dump", kind="verl_rollouts", up=False, error="no such folder", records=True)
     unknown = replace(one("kv_cache_usage_ratio", 0.0), value=None, state="unknown", why="log `kv`")
     for fleet, kinds in ((FLEET, "vllm"), ((), "")):
-        facts = Facts(Status("run", "vllm", "async", "running", NOW, None, (unknown,), (), (*fleet, records), {}))
+        facts = StatusFacts(Status("run", "vllm", "async", "running", NOW, None, (unknown,), (), (*fleet, records), {}))
         assert (facts.kinds("generator"), facts.down("generator")) == (kinds, ("", ""))
         assert (facts.kinds("records"), facts.down("records")) == ("verl_rollouts", ("critical", "1 of 1 down"))
         assert facts.signals[0].why == "log `kv`"
@@ -59,7 +59,7 @@ def generator(*engines: tuple[str, str, str], life: str = "running", more: float
     states = [state for state, _, _ in engines]
     signals = [one("generator_engine_state", 1.0, state=s, target=t, engine=rank) for s, t, rank in engines]
     signals += [one("generator_engines", states.count(s) + more, state=s) for s in sorted(set(states))]
-    cells = flow(Facts(Status("run", "vllm", "async", life, NOW, None, tuple(signals), (), FLEET, {})))
+    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, None, tuple(signals), (), FLEET, {})))
     return cells["f.generator.s"], cells["f.generator.sub"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dashboard.charts.figures import figure, layout, limit_line
-from dashboard.charts.panels import PANELS, Line, Panel
+from dashboard.charts.panels import PANELS, Panel, PanelLine
 from dashboard.shell import theme
 from dashboard.state.signal_lookup import Want
 from dashboard.state.url import Span
@@ -76,7 +76,7 @@ def test_empty_series_draw_nothing() -> None:
 
 
 def test_labels_cannot_be_markup() -> None:
-    line = Line("<a href='https://evil'>x</a> & y", Want("s"), "blue")
+    line = PanelLine("<a href='https://evil'>x</a> & y", Want("s"), "blue")
     panel = Panel("p", "t", "u", "", (line,))
     drawn = figure(panel, {"p.0": series("s", 1.0)}, SPAN, 0, "r")
     assert drawn["data"][0]["name"] == "&lt;a href='https://evil'&gt;x&lt;/a&gt; &amp; y"

@@ -3,7 +3,7 @@
 import pytest
 
 from dashboard.pages.overview.flow import flow
-from dashboard.state.status import LAST, Facts
+from dashboard.state.status import LAST, StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
 
 NOW = 1_790_000_000.0
@@ -18,7 +18,7 @@ def trainer(
     state = "ok" if value is not None else "unknown"
     step = SignalNow("trainer_step_seconds", "trainer_step_seconds", {}, value, "seconds", state, 0, "log", why, NOW)  # type: ignore[arg-type]
     facts = {"framework": "slime", "mode_assumed": assumed}
-    cells = flow(Facts(Status("run", "slime", mode, life, NOW, None, (WAIT, step), (), (LOG,), facts)))
+    cells = flow(StatusFacts(Status("run", "slime", mode, life, NOW, None, (WAIT, step), (), (LOG,), facts)))
     return cells["f.trainer.s"], cells["f.trainer.sub"]
 
 

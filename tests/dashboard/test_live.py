@@ -14,7 +14,7 @@ from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
 from dashboard.pages.targets.trust import MOST, trust
 from dashboard.shell.page import Scope
-from dashboard.state.deltas import Views
+from dashboard.state.deltas import SentViews
 from dashboard.state.signal_lookup import Want
 from dashboard.state.status import LAST
 from server.query import signals as server_now
@@ -39,7 +39,7 @@ def looking(reader: MemoryReader) -> callbacks.Looking:
     return lambda run, everything: Scope(reader, run, everything)
 
 
-def tick(reader: MemoryReader, views: Views, pull: dict[str, Any]) -> dict[str, Any]:
+def tick(reader: MemoryReader, views: SentViews, pull: dict[str, Any]) -> dict[str, Any]:
     return ticks.tick(looking(reader), views, pull)
 
 
@@ -53,7 +53,7 @@ def cells(reader: MemoryReader, run: str = fake.RICH) -> dict[str, Any]:
 
 
 def test_tick_sends_only_what_is_new(reader: MemoryReader) -> None:
-    views = Views()
+    views = SentViews()
     first = tick(reader, views, pull(reader))
     assert first["view"]["k.wait.v"] == "74" and "points" not in first
     reader.append(fake.RICH, fake.TICKS[0][0], [(fake.NOW + 5, 17.0), (fake.NOW + 10, None)])
@@ -66,7 +66,7 @@ def test_tick_sends_only_what_is_new(reader: MemoryReader) -> None:
 
 
 def test_tick_is_small(reader: MemoryReader) -> None:
-    views = Views()
+    views = SentViews()
     first = tick(reader, views, pull(reader))
     reader.clock += 5
     for now, curve in fake.TICKS[:4]:
@@ -76,13 +76,13 @@ def test_tick_is_small(reader: MemoryReader) -> None:
 
 
 def test_tick_resets(reader: MemoryReader) -> None:
-    assert tick(reader, Views(), pull(reader, cursor="7:1")) == {"page": 1, "reset": True}
-    assert tick(reader, Views(), pull(reader, run="nobody")) == {"page": 1, "reset": True}
-    assert tick(reader, Views(), pull(reader, key="gone")) == {"page": 1, "reset": True}
+    assert tick(reader, SentViews(), pull(reader, cursor="7:1")) == {"page": 1, "reset": True}
+    assert tick(reader, SentViews(), pull(reader, run="nobody")) == {"page": 1, "reset": True}
+    assert tick(reader, SentViews(), pull(reader, key="gone")) == {"page": 1, "reset": True}
 
 
 def test_views_forget_the_oldest_and_then_send_all() -> None:
-    views = Views(size=1)
+    views = SentViews(size=1)
     old = views.remember({"a": "1", "b": "2"})
     assert views.changes(old, {"a": "1", "c": "3"}) == {"c": "3", "b": None}
     views.remember({"a": "9"})
@@ -418,7 +418,7 @@ def test_a_thousand_targets_fold(reader: MemoryReader) -> None:
 
 
 def test_page_of_an_empty_store_tells_what_to_do() -> None:
-    boot = callbacks.build(looking(MemoryReader(fake.NOW)), Views(), {"search": "", "tz": 0, "n": 3})[0]
+    boot = callbacks.build(looking(MemoryReader(fake.NOW)), SentViews(), {"search": "", "tz": 0, "n": 3})[0]
     assert boot["page"] == 3 and "rollscope watch" in boot["error"]
 
 
@@ -434,6 +434,6 @@ def test_page_reads_the_cursor_before_the_series(reader: MemoryReader, monkeypat
 
     for name in ("cursor", "series"):
         monkeypatch.setattr(reader, name, watched(name, getattr(reader, name)))
-    boot = callbacks.build(looking(reader), Views(), {"search": f"?run={fake.RICH}", "tz": 0})[0]
+    boot = callbacks.build(looking(reader), SentViews(), {"search": f"?run={fake.RICH}", "tz": 0})[0]
     assert order[0] == "cursor" and boot["cursor"] == reader.cursor(fake.RICH)
     assert {slot.split(".")[0] for slot in boot["drawn"]} == {panel.key for panel in PANELS}

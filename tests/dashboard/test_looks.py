@@ -4,9 +4,9 @@ import threading
 from typing import Any
 
 from dashboard.charts.panels import want
-from dashboard.shell.page import Rules, Scope
-from dashboard.state.cache import Kept
-from dashboard.state.deltas import Views
+from dashboard.shell.page import RuleCache, Scope
+from dashboard.state.cache import TimedCache
+from dashboard.state.deltas import SentViews
 from dashboard.state.signal_lookup import Signals
 from dashboard.ticks import tick
 from tests.dashboard import fake
@@ -23,13 +23,13 @@ class Counting(MemoryReader):
         return super().status(run)
 
 
-def looked(reader: MemoryReader, shared: Kept, cursor: str, **more: Any) -> dict[str, Any]:
+def looked(reader: MemoryReader, shared: TimedCache, cursor: str, **more: Any) -> dict[str, Any]:
     def look(run: str, everything: bool) -> Scope:
-        return Scope(reader, run, everything, None, Rules(), shared)
+        return Scope(reader, run, everything, None, RuleCache(), shared)
 
     span = [reader.now() - 3600, reader.now(), True]
     pull = {"page": 1, "key": "overview", "run": fake.RICH, "cursor": cursor, "have": "", "span": span, **more}
-    return tick(look, Views(), pull)
+    return tick(look, SentViews(), pull)
 
 
 def counting() -> Counting:
@@ -40,7 +40,7 @@ def counting() -> Counting:
 
 
 def test_browsers_at_the_same_points_share_one_look() -> None:
-    reader, shared = counting(), Kept(lambda: 0.0)
+    reader, shared = counting(), TimedCache(lambda: 0.0)
     first = looked(reader, shared, reader.cursor(fake.RICH))
     assert looked(reader, shared, reader.cursor(fake.RICH))["view"] == first["view"]
     assert reader.reads == 1
@@ -49,7 +49,7 @@ def test_browsers_at_the_same_points_share_one_look() -> None:
 def test_who_changed_something_sees_it_at_once() -> None:
     reader = counting()
     now = [0.0]
-    shared = Kept(lambda: now[0])
+    shared = TimedCache(lambda: now[0])
     looked(reader, shared, reader.cursor(fake.RICH))
     now[0] = 0.1
     looked(reader, shared, reader.cursor(fake.RICH), fresh=True)
@@ -59,7 +59,7 @@ def test_who_changed_something_sees_it_at_once() -> None:
 def test_what_has_outlived_its_time_is_forgotten_but_never_what_is_asked_for() -> None:
     """A run's status is 0.3 MB, and each tick has one of its own."""
     now = [0.0]
-    kept = Kept(lambda: now[0])
+    kept = TimedCache(lambda: now[0])
     for number in range(5):
         kept.get(number, 1.0, lambda: "old")
     now[0] = 10.0
@@ -70,7 +70,7 @@ def test_what_has_outlived_its_time_is_forgotten_but_never_what_is_asked_for() -
 
 def test_an_answer_of_an_older_state_is_read_again_but_not_all_the_time() -> None:
     now, reads = [100.0], [0]
-    kept = Kept(lambda: now[0])
+    kept = TimedCache(lambda: now[0])
 
     def read() -> int:
         now[0] += 0.2
@@ -93,7 +93,7 @@ def test_an_answer_of_an_older_state_is_read_again_but_not_all_the_time() -> Non
 
 def test_what_is_being_read_is_not_forgotten() -> None:
     now = [0.0]
-    kept, begun, go, found = Kept(lambda: now[0]), threading.Event(), threading.Event(), []
+    kept, begun, go, found = TimedCache(lambda: now[0]), threading.Event(), threading.Event(), []
 
     def slow() -> str:
         begun.set()

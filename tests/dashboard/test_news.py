@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI, WebSocketDisconnect
 from starlette.testclient import TestClient, WebSocketTestSession
 
-from dashboard.state.push_notifications import AGAIN, News
+from dashboard.state.push_notifications import AGAIN, PushNotifications
 from server.api.gate import Gate
 from server.query.types import UnknownRun
 from tests.dashboard import fake
@@ -57,12 +57,12 @@ def reader() -> Counting:
 
 
 @pytest.fixture
-def news(reader: Counting) -> News:
-    return News(reader, every=0.001, most=3)
+def news(reader: Counting) -> PushNotifications:
+    return PushNotifications(reader, every=0.001, most=3)
 
 
 @pytest.fixture
-def client(news: News) -> Iterator[TestClient]:
+def client(news: PushNotifications) -> Iterator[TestClient]:
     api = FastAPI()
     api.add_api_websocket_route("/news", news.serve)
     with TestClient(api) as made:
@@ -123,11 +123,11 @@ def test_what_comes_while_a_tab_is_let_in_is_news(reader: Counting) -> None:
             await accepted.wait()
             raise WebSocketDisconnect
 
-    asyncio.run(asyncio.wait_for(News(reader, every=0.001).serve(Slow()), 30))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(PushNotifications(reader, every=0.001).serve(Slow()), 30))  # type: ignore[arg-type]
     assert told == ["news"]
 
 
-def test_who_is_not_let_in(client: TestClient, news: News) -> None:
+def test_who_is_not_let_in(client: TestClient, news: PushNotifications) -> None:
     assert code(client, "/news?run=nobody") == code(client, "/news") == 4404
     with client.websocket_connect(HERE), client.websocket_connect(HERE), client.websocket_connect(HERE):
         assert code(client, HERE) == 1013
@@ -136,7 +136,7 @@ def test_who_is_not_let_in(client: TestClient, news: News) -> None:
         pass
 
 
-def test_nothing_is_looked_at_for_nobody(client: TestClient, news: News, reader: Counting) -> None:
+def test_nothing_is_looked_at_for_nobody(client: TestClient, news: PushNotifications, reader: Counting) -> None:
     with client.websocket_connect(HERE) as tab:
         tab.send_text("what a tab says is not heard")
         more_looks(reader)
@@ -148,7 +148,9 @@ def test_nothing_is_looked_at_for_nobody(client: TestClient, news: News, reader:
         assert tab.receive_text() == "news"
 
 
-def test_a_database_that_fails_at_the_door_lets_nobody_in(client: TestClient, reader: Counting, news: News) -> None:
+def test_a_database_that_fails_at_the_door_lets_nobody_in(
+    client: TestClient, reader: Counting, news: PushNotifications
+) -> None:
     reader.broken = True
     assert code(client, HERE) == 1013
     assert not news._tabs
@@ -224,7 +226,7 @@ def test_without_an_answer_to_the_mark_runs_are_looked_at(client: TestClient, re
         assert tab.receive_text() == "news"
 
 
-def test_the_gate_stands_before_the_socket(news: News) -> None:
+def test_the_gate_stands_before_the_socket(news: PushNotifications) -> None:
     api = FastAPI()
     api.add_api_websocket_route("/news", news.serve)
     bearer = {"authorization": "Bearer 0123456789abcdef"}

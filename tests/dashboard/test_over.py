@@ -11,8 +11,8 @@ from dashboard.charts.limits import thresholds
 from dashboard.charts.panels import PANELS
 from dashboard.charts.time_columns import grid
 from dashboard.shell.page import Scope
-from dashboard.state.cache import Kept
-from dashboard.state.deltas import Views
+from dashboard.state.cache import TimedCache
+from dashboard.state.deltas import SentViews
 from dashboard.state.url import Span
 from server.query.rollouts.types import EventInfo
 from server.query.step_axis import StepAt
@@ -37,7 +37,7 @@ def reader() -> MemoryReader:
 
 def boot(reader: MemoryReader, search: str) -> dict[str, Any]:
     wanted = {"search": f"?run={fake.RICH}&{search}", "path": "", "have": ["overview"], "n": 1}
-    found = callbacks.build(lambda run, every: Scope(reader, run, every), Views(), wanted)[0]
+    found = callbacks.build(lambda run, every: Scope(reader, run, every), SentViews(), wanted)[0]
     assert isinstance(found, dict)
     return found
 
@@ -152,5 +152,5 @@ def test_alerts_are_marked_when_they_began_to_fire() -> None:
     made.set_alerts(
         *now, alert("LengthDrift", 700.5, "warning", over=900.0), alert("TargetDown", 100.0, "critical", 200.0)
     )
-    found = fired(made, fake.RICH, now, Span(600, 1200, True), Kept())
+    found = fired(made, fake.RICH, now, Span(600, 1200, True), TimedCache())
     assert found == {"w.a.11": [[40.5, "LengthDrift", "warning"]], "w.a.19": [[50.0, "TrainerStarved", "critical"]]}

@@ -13,9 +13,9 @@ from dashboard.charts.time_columns import grid
 from dashboard.pages.rollouts import data as rollouts_data
 from dashboard.pages.rollouts import records as rollouts_records
 from dashboard.pages.rollouts.data import recipe
-from dashboard.pages.rollouts.filters import CENSUS, Asked, parse
+from dashboard.pages.rollouts.filters import CENSUS, RolloutQuery, parse
 from dashboard.shell.page import Scope
-from dashboard.state.deltas import Views
+from dashboard.state.deltas import SentViews
 from server.query.rollouts.types import FunnelBar, RolloutFilter
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
@@ -36,7 +36,7 @@ def test_address_is_read_whole() -> None:
              "environment": "swe <b>", "purpose": "eval", "mixed": "0", "find": "r-1",
              "group": "g/1", "sort": "reward", "order": "asc", "outcome": "mixed,open",
              "rollout": "a&b", "life": "2"}  # fmt: skip
-    assert parse("?" + urlencode(query)) == Asked(
+    assert parse("?" + urlencode(query)) == RolloutQuery(
         RolloutFilter(("stale", "infra_error"), "swe <b>", "eval", "g/1", "r-1", False),
         "reward", False, ("mixed", "open"), "a&b", 2,
     )  # fmt: skip
@@ -47,13 +47,13 @@ def test_address_is_read_whole() -> None:
               "life=99999999999", "%ff%00=1&&&="],
 )  # fmt: skip
 def test_address_typed_by_hand_opens_the_page(typed: str) -> None:
-    assert parse(typed) == Asked()
+    assert parse(typed) == RolloutQuery()
 
 
 def test_in_flight_is_every_state_before_the_end() -> None:
     asked = parse("state=in_flight")
     assert asked.wanted.states == CENSUS and asked.in_flight_only
-    assert not parse("state=queued,trained").in_flight_only and not Asked().in_flight_only
+    assert not parse("state=queued,trained").in_flight_only and not RolloutQuery().in_flight_only
 
 
 # ---- cells
@@ -210,7 +210,7 @@ def test_zero_advantage_by_environment_worst_first(reader: MemoryReader) -> None
 # ---- ticks
 
 
-def tick(reader: MemoryReader, views: Views, **more: Any) -> dict[str, Any]:
+def tick(reader: MemoryReader, views: SentViews, **more: Any) -> dict[str, Any]:
     cursor = reader.cursor(made.ASYNC)
     pull = {"page": 1, "key": "rollouts", "run": made.ASYNC, "cursor": cursor, "have": "", "n": 1,
             "span": [HOUR.start, HOUR.end, True]}  # fmt: skip
@@ -220,7 +220,7 @@ def tick(reader: MemoryReader, views: Views, **more: Any) -> dict[str, Any]:
 
 def test_tick_sends_what_changed(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts_records, "KEEP_SECONDS", 0)
-    views = Views()
+    views = SentViews()
     first = tick(reader, views, ask="state=trained")
     assert first["view"]["ro.mode"] == "ok"
     idle = tick(reader, views, ask="state=trained", have=first["have"])

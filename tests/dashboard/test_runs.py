@@ -10,10 +10,10 @@ from dashboard.pages import ORDER, PAGES
 from dashboard.pages.help import data as help_page
 from dashboard.pages.runs import data as runs_data
 from dashboard.pages.targets import data as targets_data
-from dashboard.shell.page import Rules, Scope
+from dashboard.shell.page import RuleCache, Scope
 from dashboard.shell.shortcuts import SHORTCUTS
 from dashboard.state import deltas
-from dashboard.state.cache import Kept
+from dashboard.state.cache import TimedCache
 from dashboard.ticks import tick
 from server.query.coverage import Coverage
 from server.query.run_state import RunState
@@ -122,7 +122,7 @@ def _rows(reader: MemoryReader) -> list[dict[str, Any]]:
 
 
 def test_two_hundred_runs_are_one_read_for_all_browsers() -> None:
-    reader, shared = fleet.reader(200), Kept()
+    reader, shared = fleet.reader(200), TimedCache()
     for _ in range(5):
         found = runs_data.cells(Scope(reader, fleet.STAR, True, shared=shared))
     assert reader.calls == ["fleet"]
@@ -133,7 +133,7 @@ def test_two_hundred_runs_are_one_read_for_all_browsers() -> None:
 
 
 def test_only_what_moved_is_sent_again() -> None:
-    reader, views = fleet.reader(20), deltas.Views()
+    reader, views = fleet.reader(20), deltas.SentViews()
     first = views.remember(runs_data.cells(scope(reader)))
     reader.append(fleet.STAR, fleet.number(0, "reward", "reward", stat="mean"), [(NOW + 5, 0.5)])
     changed = views.changes(first, runs_data.cells(scope(reader)))
@@ -141,10 +141,10 @@ def test_only_what_moved_is_sent_again() -> None:
 
 
 def test_without_a_run_these_pages_open_all_the_same() -> None:
-    reader, views = MemoryReader(NOW, fleet.INFOS), deltas.Views()
+    reader, views = MemoryReader(NOW, fleet.INFOS), deltas.SentViews()
 
     def look(run: str, everything: bool) -> Scope:
-        return Scope(reader, run, everything, None, Rules(), Kept())
+        return Scope(reader, run, everything, None, RuleCache(), TimedCache())
 
     for path in ("runs", "targets", "help"):
         boot = build(look, views, {"path": path, "search": "", "n": 1})[0]
@@ -158,11 +158,11 @@ def test_a_tick_of_the_list_reads_no_single_run() -> None:
     reader = fleet.reader(3)
 
     def look(run: str, everything: bool) -> Scope:
-        return Scope(reader, run, everything, None, Rules(), Kept())
+        return Scope(reader, run, everything, None, RuleCache(), TimedCache())
 
-    boot = build(look, deltas.Views(), {"path": "runs", "search": f"?run={fleet.STAR}", "n": 1})[0]
+    boot = build(look, deltas.SentViews(), {"path": "runs", "search": f"?run={fleet.STAR}", "n": 1})[0]
     assert (boot["all"], boot["run"]) == (True, fleet.STAR)
-    tick(look, deltas.Views(), {"page": 1, "key": "runs", "run": fleet.STAR, "all": True, "have": ""})
+    tick(look, deltas.SentViews(), {"page": 1, "key": "runs", "run": fleet.STAR, "all": True, "have": ""})
     assert reader.calls == ["fleet", "fleet"]
 
 

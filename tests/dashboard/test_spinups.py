@@ -12,8 +12,8 @@ from dashboard.pages.cells import cells as of_page
 from dashboard.pages.sandboxes import spinups
 from dashboard.shell.page import Scope
 from dashboard.state import url as state_url
-from dashboard.state.cache import Kept
-from dashboard.state.deltas import Views
+from dashboard.state.cache import TimedCache
+from dashboard.state.deltas import SentViews
 from dashboard.state.url import Span
 from server.query.types import UnknownRun
 from server.signals.spinup_histogram import EDGES
@@ -84,15 +84,15 @@ def test_columns_stand_still_while_time_goes_on(reader: MemoryReader) -> None:
 )
 def test_a_time_that_is_none_is_left_out(reader: MemoryReader, hostile: object) -> None:
     assert state_url.shown(hostile) is None
-    found = ticks.tick(look(reader), Views(), pull(reader, span=hostile))
+    found = ticks.tick(look(reader), SentViews(), pull(reader, span=hostile))
     assert found["view"]["sb.mode"] == "ok" and not [key for key in found["view"] if key.startswith("h.")]
 
 
 # The wire.
 
 
-def look(reader: MemoryReader, shared: Kept | None = None) -> callbacks.Looking:
-    kept = shared or Kept()
+def look(reader: MemoryReader, shared: TimedCache | None = None) -> callbacks.Looking:
+    kept = shared or TimedCache()
     return lambda run, everything: Scope(reader, run, everything, shared=kept)
 
 
@@ -103,7 +103,7 @@ def pull(reader: MemoryReader, have: str = "", **changes: Any) -> dict[str, Any]
 
 
 def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
-    views, seen = Views(), look(reader)
+    views, seen = SentViews(), look(reader)
     first = ticks.tick(seen, views, pull(reader))
     reader.clock += 2
     # A column later the first one has left, and the newest is not met yet.
@@ -113,8 +113,8 @@ def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
 
 
 def test_a_new_spin_up_is_its_column_and_its_numbers(reader: MemoryReader) -> None:
-    views, now = Views(), [0.0]
-    seen = look(reader, Kept(lambda: now[0]))
+    views, now = SentViews(), [0.0]
+    seen = look(reader, TimedCache(lambda: now[0]))
     first = ticks.tick(seen, views, pull(reader))
     reader.put_boxes(wall.WALL, wall.ready(8005, 50, 45))
     # Kept: nothing is read again before its time.
@@ -132,14 +132,14 @@ def test_a_new_spin_up_is_its_column_and_its_numbers(reader: MemoryReader) -> No
 def test_new_points_come_by_slot(reader: MemoryReader) -> None:
     cursor = reader.cursor(wall.WALL)
     reader.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="starting"), [(wall.NOW + 5, 120.0)])
-    found = ticks.tick(look(reader), Views(), pull(reader, cursor=cursor))
+    found = ticks.tick(look(reader), SentViews(), pull(reader, cursor=cursor))
     at = [(wall.NOW + 5) * 1000]
     assert found["points"] == {"boxes.1": [at, [120.0]], "k.sb_starting": [at, [120.0]]}
 
 
 def test_first_load_brings_chart_lines_and_columns(reader: MemoryReader) -> None:
     wanted = {"path": "sandboxes", "search": f"?run={wall.WALL}", "have": [], "n": 1}
-    boot = callbacks.build(look(reader), Views(), wanted)[0]
+    boot = callbacks.build(look(reader), SentViews(), wanted)[0]
     assert (boot["timed"], boot["drawn"]) == (True, [*(f"boxes.{n}" for n in range(4)), "infra.1", "infra.2"])
     assert set(boot["sparks"]) == {"k.sb_running", "k.sb_starting", "k.sb_oldest", "k.sb_p95", "k.sb_dangling"}
     # The highest of its bucket, not the mean: a straggler's age at its end.
@@ -152,7 +152,7 @@ def test_the_end_of_a_straggler_does_not_hide_its_age() -> None:
     oldest = wall.signal_of("sandbox_oldest_pending_seconds", "seconds")
     made.append(wall.WALL, oldest, [(wall.NOW - 100, 3000.0), (wall.NOW - 95, 10.0)])
     wanted = {"path": "sandboxes", "search": f"?run={wall.WALL}&start={HOUR.start}&end={HOUR.end}", "have": [], "n": 1}
-    boot = callbacks.build(look(made), Views(), wanted)[0]
+    boot = callbacks.build(look(made), SentViews(), wanted)[0]
     # Both within one bucket, of which the mean would say 1,505.
     assert boot["sparks"]["k.sb_oldest"] == [[(wall.NOW - 100) * 1000], [3000.0]]
 
@@ -171,7 +171,7 @@ def test_overview_has_the_third_actor(reader: MemoryReader) -> None:
 
 def test_kept_reads_once_and_again_after_its_time() -> None:
     now, reads = [0.0], []
-    kept = Kept(lambda: now[0], size=2)
+    kept = TimedCache(lambda: now[0], size=2)
 
     def read() -> int:
         reads.append(now[0])
@@ -190,7 +190,7 @@ def test_kept_reads_once_and_again_after_its_time() -> None:
 
 
 def test_kept_does_not_keep_a_failure() -> None:
-    kept = Kept()
+    kept = TimedCache()
 
     def fails() -> int:
         raise UnknownRun("x")
@@ -201,7 +201,7 @@ def test_kept_does_not_keep_a_failure() -> None:
 
 
 def test_of_many_at_once_one_reads() -> None:
-    kept, reads, go = Kept(), [], threading.Event()
+    kept, reads, go = TimedCache(), [], threading.Event()
 
     def slow() -> int:
         reads.append(1)

@@ -6,7 +6,7 @@ from dashboard.charts.step_axis import Knot, Steps, cells, knots
 from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
 from dashboard.shell.page import Scope
-from dashboard.state.cache import Kept
+from dashboard.state.cache import TimedCache
 from dashboard.state.url import Span
 from server.query.step_axis import StepAt
 from tests.dashboard import fake
@@ -52,7 +52,7 @@ def reader() -> MemoryReader:
 def test_cells_stand_in_columns_and_say_what_does_not_go_on() -> None:
     made = reader()
     made.records(fake.RICH).steps = TOLD
-    found = cells(made, fake.RICH, Span(60, 300, True), Kept())
+    found = cells(made, fake.RICH, Span(60, 300, True), TimedCache())
     # Columns of a minute: 60 to 120 s, 120 to 180 s, ...; begun 10 s before at step 1; 50 s before at step 3.
     assert found == {
         "st.width": 60.0, "st.2": [[0.0, 2, 10.0, 1], [10.0, 3]], "st.3": [[20.0, 4, 50.0, 3], [40.0, 5]],

@@ -9,7 +9,7 @@ from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
 from dashboard.pages.trainer import steps
 from dashboard.shell.page import Scope
-from dashboard.state.cache import Kept
+from dashboard.state.cache import TimedCache
 from dashboard.state.url import Span
 from server.query.engine_types import StepInfo
 from server.query.rollouts.types import EventInfo
@@ -171,7 +171,7 @@ def test_steps_are_read_when_one_came(reader: MemoryReader) -> None:
     page = by_key("trainer")
     assert page is not None
     now = [0.0]
-    shared = Kept(lambda: now[0])
+    shared = TimedCache(lambda: now[0])
     for _ in range(3):
         of_page(page, Scope(reader, actors.RUN, span=HOUR, shared=shared))
     assert reader.calls.count(f"steps {actors.RUN}") == 1

@@ -9,8 +9,8 @@ from dashboard.pages.cells import cells
 from dashboard.pages.overview.data import view
 from dashboard.shell.page import Scope
 from dashboard.shell.theme import DARK, LIGHT
-from dashboard.state.cache import Kept
-from dashboard.state.status import Facts
+from dashboard.state.cache import TimedCache
+from dashboard.state.status import StatusFacts
 from dashboard.state.url import Span
 from server.verdict.model import OUTCOMES
 from tests.dashboard import fake
@@ -25,7 +25,7 @@ def reader() -> MemoryReader:
 
 
 def overview(reader: MemoryReader) -> dict[str, Any]:
-    return dict(view(Facts(reader.status(RICH)), reader.infos()))
+    return dict(view(StatusFacts(reader.status(RICH)), reader.infos()))
 
 
 def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -> None:
@@ -166,6 +166,6 @@ def test_a_ribbon_is_bounded_and_says_so() -> None:
 def test_every_page_with_charts_has_the_changes(reader: MemoryReader) -> None:
     overview_page, alerts = by_path(""), by_path("alerts")
     assert overview_page is not None and alerts is not None
-    scope = Scope(reader, RICH, shared=Kept(), span=Span(NOW - 900, NOW, True))
+    scope = Scope(reader, RICH, shared=TimedCache(), span=Span(NOW - 900, NOW, True))
     assert [row[3] for row in cells(overview_page, scope)["v.rows"]] == ["Sandbox-bound", "Generator-bound"]  # type: ignore[union-attr, index]
-    assert "v.rows" not in cells(alerts, Scope(reader, RICH, shared=Kept()))
+    assert "v.rows" not in cells(alerts, Scope(reader, RICH, shared=TimedCache()))

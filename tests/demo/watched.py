@@ -25,7 +25,7 @@ from server.query import StoreReader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from server.targets.resolve import attach
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory, remember
 from server.verdict.model import Verdict
 
@@ -50,12 +50,12 @@ class Watched:
         return self.verdicts[-1][1]
 
 
-def seen_by(driver: RunDriver) -> Seen:
+def seen_by(driver: RunDriver) -> VerdictInput:
     """What the rules see at the driver's newest tick."""
     assert driver.watermark is not None
     now, deriver, answers = driver.watermark, driver.deriver, driver._answers
     told = {name: dict(by_labels) for name, by_labels in answers.now().items()}
-    return Seen(
+    return VerdictInput(
         now, deriver.mode, deriver.lifecycle, deriver.facts, told, tuple(deriver.health.values()),
         lambda name, ts: answers.stale(now, name, ts), deriver.running_since, deriver.book.last(10),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from collectors.model import Labels
 from server.derive.deriver import Deriver, Emission
 from server.derive.results import NO_LONGER
 from server.signals import Signal
-from server.signals.model import NotApplicable, is_gap, why
+from server.signals.model import NotApplicable, is_gap, unknown_reason
 from server.signals.window import TRAINER, Step, StepBook, StepKey
 from server.store.types import PointState
 
@@ -128,6 +128,6 @@ def words_of(deriver: Deriver) -> Callable[[str, Emission], tuple[str, str]]:
 
     def words(name: str, emission: Emission) -> tuple[str, str]:
         targets = {target for metric in items[name].inputs for target in deriver.sources.get(metric, ())}
-        return why(emission[2]), ", ".join(sorted(targets))
+        return unknown_reason(emission[2]), ", ".join(sorted(targets))
 
     return words

@@ -1,18 +1,18 @@
 """Counters of ours: each thing once, whoever tells of it."""
 
 from server import signals
-from server.derive.counters import Counting
+from server.derive.counters import Counters
 from server.signals import Counter
 
 KEY = ("otlp", (("cause", "image"), ("region", "eu")))
 
 
-def failures(counting: Counting) -> dict[tuple[tuple[str, str], ...], float]:
+def failures(counting: Counters) -> dict[tuple[tuple[str, str], ...], float]:
     return {value.labels: value.value for name, value in counting.values() if name == "sandbox_failures_total"}
 
 
-def counting() -> Counting:
-    return Counting(item for item in signals.load() if isinstance(item, Counter))
+def counting() -> Counters:
+    return Counters(item for item in signals.load() if isinstance(item, Counter))
 
 
 def test_failures_that_a_source_only_counts() -> None:

@@ -5,7 +5,7 @@ import pytest
 from collectors.model import Reading, Sample, Target
 from server.config.settings import HeartbeatSettings
 from server.derive.driver import RunDriver, carry_of
-from server.push.heartbeats import Watch
+from server.push.heartbeats import HeartbeatWatch
 from server.secret import Secret
 from server.store import Store
 from tests.derive.test_alerts import HOOK, WAITING, running, settings, states, told, wait
@@ -60,9 +60,9 @@ def test_our_downtime_is_not_the_trainers_silence(store: Store) -> None:
     beats = (HeartbeatSettings("beat", Secret("t" * 32), 1800.0),)
     with bench(store) as run:
         store.alerts.beat("run", "beat", round((T0 + 1) * 1000))
-        ((batch, arrivals),) = Watch(store, "run", beats, T0 + 2400).look(run.ingest, T0 + 2400)
+        ((batch, arrivals),) = HeartbeatWatch(store, "run", beats, T0 + 2400).look(run.ingest, T0 + 2400)
         assert arrivals.health[0].up and batch.targets[0].error == ""
-        ((_, arrivals),) = Watch(store, "run", beats, T0 + 2400).look(run.ingest, T0 + 4205)
+        ((_, arrivals),) = HeartbeatWatch(store, "run", beats, T0 + 2400).look(run.ingest, T0 + 4205)
         assert not arrivals.health[0].up
 
 
@@ -70,7 +70,7 @@ def test_a_run_that_only_beats_is_judged(store: Store) -> None:
     """Engines, and a trainer of which nothing can be read but its heartbeat."""
     beats = (HeartbeatSettings("beat", Secret("t" * 32), 1800.0),)
     with bench(store, settings(WAITING)) as run:
-        watch = Watch(store, "run", beats, T0)
+        watch = HeartbeatWatch(store, "run", beats, T0)
         store.alerts.beat("run", "beat", round(T0 * 1000))
         for at in range(0, 30, 5):
             for batch, arrivals in watch.look(run.ingest, T0 + at):

@@ -14,7 +14,7 @@ from server import signals
 from server.clock import ScaledClock
 from server.derive import driver
 from server.derive.deriver import Deriver
-from server.derive.results import Answers
+from server.derive.results import SignalResults
 from server.scrape.run_loop import RunLoop
 from server.signals import Signal
 from server.signals import window as signals_window
@@ -79,7 +79,7 @@ def test_incremental_answers_are_the_naive_ones(store: Store, steps: list, mode:
     fast, naive = Deriver(items, lambda _: 15.0), NaiveDeriver(items, lambda _: 15.0)
     naive.book = NaiveBook(KEPT)
     fast.mode = naive.mode = mode
-    answers, batch = Answers(store, "run", {item.name: item for item in items}, fast), Batch(run="run")
+    answers, batch = SignalResults(store, "run", {item.name: item for item in items}, fast), Batch(run="run")
     expected = NaiveAnswers(words_of(naive))
     numbers, ts, life = {axis: 5 for axis in AXES}, NOW, 0
     for at, forward, seconds, reborn, mask, value, target in steps:

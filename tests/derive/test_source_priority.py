@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import collectors
 from collectors.model import Collector, Reading, Sample, Target
-from server.derive.source_priority import MAX_DISPUTES, Trust, differ
+from server.derive.source_priority import MAX_DISPUTES, SourcePriority, differ
 from server.signals.window import Gauge, Step, StepBook, StepKey
 from server.store import Store
 from tests.driven_run import T0, Bench, bench
@@ -33,11 +33,13 @@ def known() -> dict[str, Collector]:
     }
 
 
-def trust(*targets: Target) -> Trust:
-    return Trust.of(targets or (TB, CONSOLE, EPISODES), known())
+def trust(*targets: Target) -> SourcePriority:
+    return SourcePriority.of(targets or (TB, CONSOLE, EPISODES), known())
 
 
-def tell(book: StepBook, by: Trust, target: str, number: int, values: Mapping[str, float], life: int = 0) -> None:
+def tell(
+    book: StepBook, by: SourcePriority, target: str, number: int, values: Mapping[str, float], life: int = 0
+) -> None:
     """As the deriver does it."""
     keyed: dict[StepKey, float] = {(metric, ()): value for metric, value in values.items()}
     step = Step("trainer", life, number, T0 + number, keyed, dict.fromkeys(keyed, target))

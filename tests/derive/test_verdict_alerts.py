@@ -9,7 +9,7 @@ from server.cli import alerts_test
 from server.config.alerts import load_rules
 from server.derive.verdict_tracker import Judge
 from server.store import Store
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory
 from server.verdict.model import Verdict
 from tests.derive.test_alerts import HOOK, settings, told
@@ -19,7 +19,7 @@ from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 def says(*outcomes: tuple[float, str]) -> Judge:
     """The outcome from a time on."""
 
-    def judge(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
+    def judge(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict]:
         return {}, Verdict([one for at, one in outcomes if seen.now >= T0 + at][-1])  # type: ignore[arg-type]
 
     return judge

@@ -18,7 +18,7 @@ from server.derive.verdict_tracker import Judge
 from server.query import shape
 from server.store import Store
 from server.store.types import Batch, VerdictRow
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory
 from server.verdict.model import OUTCOMES, RULES_VERSION, Verdict
 from tests.api.test_app import client
@@ -27,7 +27,7 @@ from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 Row = tuple[float, str, str]
 
 
-def by_wait(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
+def by_wait(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict]:
     """Above 30 % wait generation is slow; it counts how often it was asked."""
     kept = {"asked": (memory or {"asked": 0})["asked"] + 1}
     wait = seen.get("trainer_wait_ratio")
@@ -41,7 +41,7 @@ def by_wait(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
 def by_time(outcomes: dict[float, str]) -> Judge:
     """The outcome told for a time, and from then on."""
 
-    def judge(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
+    def judge(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict]:
         outcome = [one for at, one in outcomes.items() if T0 + at <= seen.now][-1]
         return {}, Verdict(outcome, summary=f"it is {outcome}")  # type: ignore[arg-type]
 
@@ -219,7 +219,7 @@ def test_a_verdict_does_not_stand_while_nobody_looked(store: Store) -> None:
 
 
 def test_a_rule_that_fails_ends_no_run(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    def fails(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
+    def fails(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict]:
         if T0 + 10 <= seen.now < T0 + 30:
             raise ZeroDivisionError("by nothing")
         return by_time({0: "balanced"})(None, seen)[0] | {"kept": seen.now - T0}, Verdict("balanced")
@@ -271,9 +271,9 @@ def test_other_rules_begin_anew_with_a_row_of_their_own(store: Store) -> None:
 
 
 def test_the_rules_see_what_the_reader_shows(store: Store) -> None:
-    found: list[Seen] = []
+    found: list[VerdictInput] = []
 
-    def look(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
+    def look(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict]:
         found.append(seen)
         return {}, Verdict("balanced")
 

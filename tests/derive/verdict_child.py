@@ -4,7 +4,7 @@ Prints n when everything up to tick n is committed.
 """
 
 from server.store import Store
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory
 from server.verdict.model import Verdict
 from tests.driven_run import ENGINE, T0, Bench, bench, page
@@ -12,7 +12,7 @@ from tests.driven_run import ENGINE, T0, Bench, bench, page
 SPELL = 3
 
 
-def judge(memory: Memory | None, seen: Seen) -> tuple[Memory, Verdict]:
+def judge(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict]:
     """Another outcome every third tick of 5 s; how often it was asked."""
     spell = int((seen.now - T0) / 5) // SPELL
     asked = (memory or {"asked": 0})["asked"] + 1

@@ -3,7 +3,7 @@
 import random
 
 from collectors.model import Histogram
-from server.ingest.histograms import Minutes
+from server.ingest.histograms import HistogramThrottle
 from server.store import Store
 from server.store.types import Batch, SeriesKey
 
@@ -18,7 +18,7 @@ def reading(*counts: float, edges: tuple[float, ...] = (1.0,)) -> Histogram:
 
 def written(readings: list[tuple[int, Histogram]]) -> list[tuple[int, tuple[float, ...]]]:
     """(seconds, counts) of what is handed over, and of the rest."""
-    minutes = Minutes()
+    minutes = HistogramThrottle()
     rows = [row for at, item in readings for row in minutes.take("engine", 1, T0 + at * 1000, item)]
     return [((ts - T0) // 1000, item.counts) for _, ts, item in [*rows, *minutes.rest("engine")]]
 
@@ -37,14 +37,14 @@ def test_both_sides_of_a_restart_are_written() -> None:
 
 
 def test_nothing_is_handed_over_twice() -> None:
-    minutes = Minutes()
+    minutes = HistogramThrottle()
     assert len(list(minutes.take("engine", 1, T0, reading(1, 1)))) == 1
     assert minutes.rest("engine") == [] and minutes.targets == []
 
 
 def test_the_store_holds_the_same_as_of_every_reading(store: Store) -> None:
     """Restarts, idle stretches and gaps, by chance."""
-    chance, minutes = random.Random(5), Minutes()
+    chance, minutes = random.Random(5), HistogramThrottle()
     held = {}
     for run in ("each", "minutes"):
         store.ensure_run(run)

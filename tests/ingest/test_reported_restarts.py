@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from collectors.model import Consumption, Event, Reading, Rollout, Target
-from server.ingest.incarnations import Lives
+from server.ingest.incarnations import Incarnations
 from server.ingest.readings import PUSHED
 from server.push.inbox import pack
 from server.store import Store
@@ -46,12 +46,12 @@ def _rows(store: Store) -> list[RolloutRow]:
 
 def test_a_life_is_as_many_restarts_back() -> None:
     for order in permutations((100.0, 200.0, 300.0)):
-        lives = Lives(0)
+        lives = Incarnations(0)
         assert [lives.begin(ts) for ts in order] == [1, 2, 3]
         assert [lives.at(ts) for ts in (50, 100, 250, 300, None)] == [0, 1, 2, 3, 3]
         assert (lives.last, lives.next(100), lives.next(300)) == (300, 200, None)
     # Older restarts than are known: numbers go on from the newest.
-    assert [Lives(5, [200.0, 100.0]).at(ts) for ts in (50, 150, 250)] == [3, 4, 5]
+    assert [Incarnations(5, [200.0, 100.0]).at(ts) for ts in (50, 150, 250)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.model import Consumption, Rollout, Span, Target, Turn
-from server.ingest.incarnations import Lives
-from server.ingest.rollouts.fold import QUEUED_SECONDS, UNTOLD_SECONDS, RolloutIngest, Taken
+from server.ingest.incarnations import Incarnations
+from server.ingest.rollouts.fold import QUEUED_SECONDS, UNTOLD_SECONDS, FoldedRecords, RolloutIngest
 from server.ingest.rollouts.totals import CLOSED, ENVIRONMENTS, LEFT, OTHER, root_bin
 from server.rollouts import state as rollouts_state
 from server.store.types import RolloutGroupRow, RolloutRow
@@ -33,7 +33,7 @@ class Table:
         self.sums: dict[tuple[Any, ...], list[float]] = {}
         self.bins: Counter[tuple[int, int, str, int]] = Counter()
 
-    def take(self, *records: Rollout, now: float = T + 1000) -> Taken:
+    def take(self, *records: Rollout, now: float = T + 1000) -> FoldedRecords:
         ingest = self.ingest
         ids = set(ingest.unknown(records))
         ingest.recall(row for (name, _), row in self.rows.items() if name in ids)
@@ -45,7 +45,7 @@ class Table:
         self._put(taken)
         return taken
 
-    def _put(self, taken: Taken) -> None:
+    def _put(self, taken: FoldedRecords) -> None:
         self.rows.update({(row.record.rollout_id, row.life): row for row in taken.rows})
         self.groups.update({(group.group_id, group.life): group for group in taken.groups})
         for one in taken.sums:
@@ -252,7 +252,7 @@ def test_only_its_use_told_in_another_life_joins_the_newest_and_is_of_unknown_st
 
 
 def test_the_life_follows_from_the_time_where_nobody_tells_it() -> None:
-    lives = Lives(1, [T + 100])
+    lives = Incarnations(1, [T + 100])
     ingest = RolloutIngest(lives=lives)
     taken = ingest.take(TARGET, [Rollout("old", dispatched_at=T), Rollout("new", dispatched_at=T + 200)], T + 300)
     assert {row.record.rollout_id: row.life for row in taken.rows} == {"old": 0, "new": 1}

@@ -8,7 +8,7 @@ import pytest
 from collectors.model import Histogram, Reading, Rollout, Sample, Target, Turn
 from server import signals
 from server.derive.deriver import Deriver
-from server.ingest.validation import plausible
+from server.ingest.validation import without_implausible
 from server.signals.model import Signal, Unknown, Value, View
 from server.store import Store
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page
@@ -44,7 +44,7 @@ def test_a_huge_value_is_refused_and_the_run_goes_on(store: Store) -> None:
 def test_a_store_that_holds_a_huge_value_is_taken_up_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written before it was refused: samples of the window, a step, a counter's total."""
     with monkeypatch.context() as before:
-        before.setattr("server.ingest.readings.plausible", lambda reading, now: reading)
+        before.setattr("server.ingest.readings.without_implausible", lambda reading, now: reading)
         with bench(store) as run:
             show(run, 10.0, 0, 10)
             for target in (ENGINE, OTHER):
@@ -106,13 +106,13 @@ BROKEN = (
 @pytest.mark.parametrize(("metric", "value"), SOUND)
 def test_a_value_that_may_be_is_kept(metric: str, value: float) -> None:
     reading = Reading(samples=(Sample(metric, value),))
-    assert plausible(reading, T0) is reading
+    assert without_implausible(reading, T0) is reading
 
 
 @pytest.mark.parametrize(("metric", "value", "why"), BROKEN)
 def test_a_value_that_cannot_be_is_left_out_by_name(metric: str, value: float, why: str) -> None:
     good = Sample("generator_requests_waiting", 3.0)
-    found = plausible(Reading(samples=(good, Sample(metric, value)), dropped=2), T0)
+    found = without_implausible(Reading(samples=(good, Sample(metric, value)), dropped=2), T0)
     assert (found.samples, found.dropped, found.why_dropped) == ((good,), 3, why)
 
 
@@ -140,7 +140,7 @@ def test_a_histogram_beyond_all_counts_is_left_out() -> None:
     good = Histogram("time_to_first_token_seconds", (1.0,), (3.0, 4.0), 5.0)
     many, long = (0.0, 1e300), 1e308
     huge = (Histogram("e2e_request_seconds", (1.0,), many, 5.0), Histogram("e2e_request_seconds", (), (1.0,), long))
-    found = plausible(Reading(histograms=(good, *huge)), T0)
+    found = without_implausible(Reading(histograms=(good, *huge)), T0)
     assert found.histograms == (good,) and found.dropped == 2
     assert found.why_dropped == "e2e_request_seconds: 1e+300 observed"
 
@@ -159,7 +159,7 @@ def test_a_histogram_beyond_all_counts_is_left_out() -> None:
 )
 def test_a_rollout_that_counts_beyond_all_is_left_out_by_name(more: dict[str, Any], name: str, most: int) -> None:
     good = Rollout("good", response_tokens=10**9, tool_calls=10**7)
-    found = plausible(Reading(rollouts=(good, Rollout("bad", **more))), T0)
+    found = without_implausible(Reading(rollouts=(good, Rollout("bad", **more))), T0)
     assert (found.rollouts, found.dropped) == ((good,), 1)
     assert found.why_dropped == f"{name} must be a whole number up to {most}"
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from server.notify.model import Answer, ReceiverSettings
+from server.notify.model import DeliveryAnswer, ReceiverSettings
 from server.notify.receivers import apprise
 from server.secret import Secret
 from tests.notify.support import T0, Reply, alert, note, serving
@@ -16,7 +16,7 @@ def settings(url: str) -> ReceiverSettings:
     return ReceiverSettings("ops", "apprise", Secret(url))
 
 
-def answered(reply: Reply) -> Answer:
+def answered(reply: Reply) -> DeliveryAnswer:
     with serving(reply) as server:
         return apprise.deliver(note(), settings(f"json://127.0.0.1:{server.port}/hooks/tok"))
 
@@ -26,7 +26,7 @@ def test_a_notification_arrives() -> None:
     with serving() as server:
         found = apprise.deliver(note(ended, alert(), truncated=2), settings(f"json://127.0.0.1:{server.port}/hooks"))
         got = json.loads(server.next().body)
-    assert found == Answer(True, text="delivered by apprise")
+    assert found == DeliveryAnswer(True, text="delivered by apprise")
     assert (got["title"], got["type"]) == ("[FIRING:1, RESOLVED:1] TrainerStarved in run a", "warning")
     first, second, *rest = got["message"].split("\n\n")
     assert first.splitlines()[:2] == [
@@ -85,7 +85,7 @@ def test_what_stands_in_the_place_of_the_host_is_not_shown() -> None:
 def test_check(url: str, problem: str | None) -> None:
     assert apprise.check(settings(url)) == problem
     if problem is not None:
-        assert apprise.deliver(note(), settings(url)) == Answer(False, text=problem)
+        assert apprise.deliver(note(), settings(url)) == DeliveryAnswer(False, text=problem)
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,5 +94,5 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "apprise" else real(name))
     text = "needs the library apprise: install rollscope[notify]"
     assert apprise.check(settings("json://127.0.0.1/")) == text
-    assert apprise.deliver(note(), settings("json://127.0.0.1/")) == Answer(False, text=text)
+    assert apprise.deliver(note(), settings("json://127.0.0.1/")) == DeliveryAnswer(False, text=text)
     assert apprise.RECEIVER.check is apprise.check

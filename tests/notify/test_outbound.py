@@ -12,27 +12,27 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.notify.model import Answer, Request
-from server.notify.outbound import LIMITS, Limits, send
+from server.notify.model import DeliveryAnswer, Request
+from server.notify.outbound import LIMITS, SendLimits, send
 from server.secret import Secret
 from tests.notify.support import Reply, serving
 
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
-def post(url: str, **options: object) -> Answer:
+def post(url: str, **options: object) -> DeliveryAnswer:
     return asyncio.run(send(Request(Secret(url), b'{"a":1}'), **options))  # type: ignore[arg-type]
 
 
-def answered(reply: Reply) -> Answer:
+def answered(reply: Reply) -> DeliveryAnswer:
     with serving(reply) as server:
         return post(f"http://127.0.0.1:{server.port}/hook")
 
 
-def raw(handler: Handler, limits: Limits) -> Answer:
+def raw(handler: Handler, limits: SendLimits) -> DeliveryAnswer:
     """What `send` makes of a server that writes whatever it likes."""
 
-    async def run() -> Answer:
+    async def run() -> DeliveryAnswer:
         async def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             try:
@@ -68,13 +68,13 @@ def raw(handler: Handler, limits: Limits) -> Answer:
     ],
 )
 def test_what_a_status_means(status: int, ok: bool, retry: bool) -> None:
-    assert answered(Reply(status, b"words")) == Answer(ok, retry, f"HTTP {status}: words")
+    assert answered(Reply(status, b"words")) == DeliveryAnswer(ok, retry, f"HTTP {status}: words")
 
 
 def test_the_request_arrives_as_it_was_made() -> None:
     with serving() as server:
         request = Request(Secret(f"http://u:p%40w@127.0.0.1:{server.port}/h?k=v"), b'{"a":1}', {"X-A": "b"})
-        assert asyncio.run(send(request)) == Answer(True, text="HTTP 200: ok")
+        assert asyncio.run(send(request)) == DeliveryAnswer(True, text="HTTP 200: ok")
         got = server.next()
     assert (got.method, got.path, got.body) == ("POST", "/h?k=v", b'{"a":1}')
     assert got.headers["x-a"] == "b" and got.headers["host"] == f"127.0.0.1:{server.port}"
@@ -86,7 +86,7 @@ def test_the_request_arrives_as_it_was_made() -> None:
 def test_redirects_are_a_final_failure_that_says_so(status: int) -> None:
     with serving() as other, serving(Reply(status, b"", {"Location": f"http://127.0.0.1:{other.port}/"})) as server:
         text = f"HTTP {status}: redirects are not followed; configure where it leads"
-        assert post(f"http://127.0.0.1:{server.port}/hook") == Answer(False, text=text)
+        assert post(f"http://127.0.0.1:{server.port}/hook") == DeliveryAnswer(False, text=text)
         assert other.got.empty()
 
 
@@ -130,7 +130,7 @@ def test_a_silent_server_ends_at_the_limit() -> None:
     async def silent(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
-    assert raw(silent, Limits(head_seconds=0.2)) == Answer(False, retry=True, text="no answer within 0.2 s")
+    assert raw(silent, SendLimits(head_seconds=0.2)) == DeliveryAnswer(False, retry=True, text="no answer within 0.2 s")
 
 
 def test_a_dripping_head_ends_at_the_limit() -> None:
@@ -141,7 +141,7 @@ def test_a_dripping_head_ends_at_the_limit() -> None:
             await writer.drain()
             await asyncio.sleep(0.02)
 
-    assert raw(drip, Limits(head_seconds=0.3)) == Answer(False, retry=True, text="no answer within 0.3 s")
+    assert raw(drip, SendLimits(head_seconds=0.3)) == DeliveryAnswer(False, retry=True, text="no answer within 0.3 s")
 
 
 def test_the_status_counts_when_the_body_does_not_come() -> None:
@@ -150,7 +150,7 @@ def test_the_status_counts_when_the_body_does_not_come() -> None:
         await writer.drain()
         await writer.wait_closed()
 
-    assert raw(half, Limits(body_seconds=0.2)) == Answer(True, text="HTTP 200")
+    assert raw(half, SendLimits(body_seconds=0.2)) == DeliveryAnswer(True, text="HTTP 200")
 
 
 def test_an_endless_body_is_read_up_to_the_cap() -> None:
@@ -164,7 +164,7 @@ def test_an_endless_body_is_read_up_to_the_cap() -> None:
             sent += 65536
             await writer.drain()
 
-    assert raw(endless, Limits()).text == "HTTP 400: " + "x" * 120
+    assert raw(endless, SendLimits()).text == "HTTP 400: " + "x" * 120
     assert sent < 16 << 20  # socket buffers, not the body for ever
 
 
@@ -224,7 +224,7 @@ def test_names_that_lead_to_refused_addresses(address: str) -> None:
         found = post(f"http://receiver.example:{server.port}/", resolve=resolve)
         assert server.got.empty()
     text = "refused: the name leads to a link-local, multicast or cloud metadata address"
-    assert found == Answer(False, text=text)
+    assert found == DeliveryAnswer(False, text=text)
 
 
 def test_the_checked_address_is_the_one_that_is_asked() -> None:
@@ -280,7 +280,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def https(certificate: Path, name: str, *, trusted: bool) -> tuple[Answer, list[str | None]]:
+def https(certificate: Path, name: str, *, trusted: bool) -> tuple[DeliveryAnswer, list[str | None]]:
     """What comes of a POST to https://NAME/ at a server with that certificate, and the names it was asked for."""
     names: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -296,7 +296,7 @@ def https(certificate: Path, name: str, *, trusted: bool) -> tuple[Answer, list[
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
-    async def run() -> Answer:
+    async def run() -> DeliveryAnswer:
         ours = ssl.create_default_context(cafile=str(certificate) if trusted else None)
         server = await asyncio.start_server(on_connect, "127.0.0.1", 0, ssl=context)
         async with server, httpx.AsyncClient(verify=ours, trust_env=False) as client:
@@ -307,7 +307,10 @@ def https(certificate: Path, name: str, *, trusted: bool) -> tuple[Answer, list[
 
 
 def test_a_certificate_is_checked_against_the_name_not_the_address(certificate: Path) -> None:
-    assert https(certificate, "receiver.example", trusted=True) == (Answer(True, text="HTTP 204"), ["receiver.example"])
+    assert https(certificate, "receiver.example", trusted=True) == (
+        DeliveryAnswer(True, text="HTTP 204"),
+        ["receiver.example"],
+    )
 
 
 @pytest.mark.parametrize(("name", "trusted"), [("other.example", True), ("receiver.example", False)])

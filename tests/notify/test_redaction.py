@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.notify.model import Answer, Request
+from server.notify.model import DeliveryAnswer, Request
 from server.notify.outbound import FRAGMENT, redacted, send
 from server.secret import Secret
 from tests.notify.support import Got, Reply, echo, serving
@@ -31,7 +31,7 @@ def test_a_secret_cut_off_by_a_broken_answer_is_not_shown() -> None:
         writer.write(b"HTTP/1.1 400 No\r\nContent-Length: 1000\r\n\r\nno such token: sekret")
         await writer.drain()
 
-    async def run() -> Answer:
+    async def run() -> DeliveryAnswer:
         async def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             await torn(writer)

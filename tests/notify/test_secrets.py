@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from server.notify import load
-from server.notify.model import Answer, Receiver, ReceiverSettings, Request
+from server.notify.model import DeliveryAnswer, Receiver, ReceiverSettings, Request
 from server.notify.outbound import FRAGMENT, send
 from server.secret import Secret
 from tests.notify.support import Behaviour, Reply, Server, alert, echo, note, serving
@@ -49,7 +49,7 @@ def settings_of(receiver: Receiver, port: int) -> ReceiverSettings:
     return ReceiverSettings("ops", receiver.kind, Secret(url), options)
 
 
-def attempt(receiver: Receiver, settings: ReceiverSettings) -> tuple[Answer, str]:
+def attempt(receiver: Receiver, settings: ReceiverSettings) -> tuple[DeliveryAnswer, str]:
     """As the dispatcher does it: the answer and the repr of what there is to print."""
     found = note(alert())
     if receiver.render is None:

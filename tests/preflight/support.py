@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from collectors.model import ErrorKind, Reading, Sample, Sandbox, SandboxState, ScrapeError, Target
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.preflight.checks import judge
-from server.preflight.model import Check, Inputs, PathSeen, Seen
+from server.preflight.model import Check, Inputs, PathSeen, ReadTarget
 
 NOW = 1_800_000_000.0
 KEY = "pit_0123456789abcdef"
@@ -44,7 +44,7 @@ def account(
     collector: str = "prime_sandboxes",
     options: tuple[tuple[str, str], ...] = (),
     **more: Any,
-) -> Seen:
+) -> ReadTarget:
     """An account that answered."""
     quota = {"sandbox_quota_limit": limits or {}, "sandbox_quota_used": used or {}}
     samples = [
@@ -55,33 +55,35 @@ def account(
     samples += [Sample(metric, value) for metric, value in (gauges or {}).items()]
     target = Target(name, "math", collector, "sandbox", url="http://provider", options=options)
     reading = Reading(tuple(samples), sandboxes=records, listed=("prime",) if listed else ())
-    return Seen(target, reading, seconds=0.12, **more)
+    return ReadTarget(target, reading, seconds=0.12, **more)
 
 
-def refused(kind: ErrorKind, text: str = "HTTP 401", retry_after: float | None = None, name: str = "prime") -> Seen:
+def refused(
+    kind: ErrorKind, text: str = "HTTP 401", retry_after: float | None = None, name: str = "prime"
+) -> ReadTarget:
     """An account that could not be read."""
     target = Target(name, "math", "prime_sandboxes", "sandbox", url="http://provider")
-    return Seen(target, error=ScrapeError(kind, text, retry_after))
+    return ReadTarget(target, error=ScrapeError(kind, text, retry_after))
 
 
-def engine(name: str, version: str = "0.11.0", error: ScrapeError | None = None, **more: Any) -> Seen:
+def engine(name: str, version: str = "0.11.0", error: ScrapeError | None = None, **more: Any) -> ReadTarget:
     target = Target(name, "math", "vllm", "generator", url="http://engine")
-    return Seen(target, None if error else Reading(), error, version=version, **more)
+    return ReadTarget(target, None if error else Reading(), error, version=version, **more)
 
 
-def directory(exists: bool = True, readable: bool = True, error: ErrorKind | None = None, **more: Any) -> Seen:
+def directory(exists: bool = True, readable: bool = True, error: ErrorKind | None = None, **more: Any) -> ReadTarget:
     why = ScrapeError(error, "cannot") if error else None
     target = Target("outputs", "math", "prime_rl", "trainer", path="/outputs")
     path = PathSeen(exists, readable, more.pop("written", None), more.pop("why", ""))
-    return Seen(target, None if error else Reading(), why, path=path, **more)
+    return ReadTarget(target, None if error else Reading(), why, path=path, **more)
 
 
-def inputs(*seen: Seen, plan: Plan | None = None, **more: Any) -> Inputs:
+def inputs(*seen: ReadTarget, plan: PreflightPlan | None = None, **more: Any) -> Inputs:
     told = {"facts": {}, "keys": frozenset({"math"}), **more}
-    return Inputs("math", plan or Plan(), seen, now=NOW, **told)
+    return Inputs("math", plan or PreflightPlan(), seen, now=NOW, **told)
 
 
-def check(name: str, *seen: Seen, plan: Plan | None = None, **more: Any) -> Check:
+def check(name: str, *seen: ReadTarget, plan: PreflightPlan | None = None, **more: Any) -> Check:
     """One check's answer."""
     return next(one for one in judge(inputs(*seen, plan=plan, **more)) if one.name == name)
 

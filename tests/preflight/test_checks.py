@@ -3,9 +3,9 @@
 import pytest
 
 from collectors.model import ErrorKind, Reading, ScrapeError, Target
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.preflight.checks import judge, outcome
-from server.preflight.model import Check, Inputs, Seen, Status, number, span
+from server.preflight.model import Check, Inputs, ReadTarget, Status, number, span
 from tests.preflight.support import NOW, account, check, directory, engine, inputs, refused
 
 SANDBOX_CHECKS = {
@@ -71,13 +71,13 @@ def test_engines(versions: tuple[str, ...], status: Status, why: str) -> None:
 
 
 def test_engines_that_the_run_starts_may_be_down_but_not_differ() -> None:
-    plan, gone = Plan(engines_later=True), ScrapeError("unreachable", "no answer")
+    plan, gone = PreflightPlan(engines_later=True), ScrapeError("unreachable", "no answer")
     assert check("engines", engine("a", "", gone), plan=plan).status == "unknown"
     assert check("engines", engine("a", "1"), engine("b", "2"), engine("c", "", gone), plan=plan).status == "fail"
 
 
 def test_a_file_of_rollouts_is_no_engine() -> None:
-    records = Seen(Target("runs", "math", "verifiers_rollouts", "generator", path="/outputs"), Reading(), None)
+    records = ReadTarget(Target("runs", "math", "verifiers_rollouts", "generator", path="/outputs"), Reading(), None)
     assert check("engines", records).value is None
     found = check("engines", engine("a", "1"), records)
     assert (found.status, found.value, found.limit) == ("ok", 1.0, 1.0)
@@ -97,7 +97,7 @@ def test_a_file_of_rollouts_is_no_engine() -> None:
         (directory(why="the file system does not answer", error="timeout"), "unknown", "NFS hangs"),
     ],
 )
-def test_run_directory(seen: Seen, status: Status, why: str) -> None:
+def test_run_directory(seen: ReadTarget, status: Status, why: str) -> None:
     assert check("run_directory", seen).status == status, why
 
 
@@ -144,14 +144,16 @@ def test_nothing_readable_is_unknown_and_never_ok() -> None:
 
 @pytest.mark.parametrize("kind", ["auth", "timeout", "status", "garbage", "unreachable"])
 def test_an_account_that_cannot_be_read_makes_nothing_ok(kind: ErrorKind) -> None:
-    plan = Plan(96, 2.0, 1800.0, 86400.0, ("python",), {"concurrent": 1e4, "starting": 1e4, "creates_per_second": 1e3})
+    plan = PreflightPlan(
+        96, 2.0, 1800.0, 86400.0, ("python",), {"concurrent": 1e4, "starting": 1e4, "creates_per_second": 1e3}
+    )
     assert not [one.name for one in judge(inputs(refused(kind), plan=plan)) if one.status == "ok"]
 
 
 def test_a_math_run_needs_no_sandbox() -> None:
     found = judge(inputs(facts={"has_sandbox": 0}))
     assert {one.name for one in found if one.status == "not_applicable"} == SANDBOX_CHECKS
-    configured = judge(inputs(refused("auth"), facts={"has_sandbox": 0.0}, plan=Plan(concurrency=96)))
+    configured = judge(inputs(refused("auth"), facts={"has_sandbox": 0.0}, plan=PreflightPlan(concurrency=96)))
     assert {one.name for one in configured if one.status == "not_applicable"} == SANDBOX_CHECKS
     assert configured[0].summary == "this run needs no sandbox, though 1 sandbox targets are configured"
     assert check("quota", refused("auth"), facts={"has_sandbox": 1}).status == "unknown"
@@ -174,5 +176,5 @@ def test_numbers_read_as_people_write_them() -> None:
 
 def test_the_inputs_are_all_there_is() -> None:
     """Same inputs, same answers: the checks read no clock and no file."""
-    given: Inputs = inputs(account(), engine("a"), directory(), plan=Plan(96))
+    given: Inputs = inputs(account(), engine("a"), directory(), plan=PreflightPlan(96))
     assert judge(given) == judge(given)

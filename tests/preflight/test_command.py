@@ -13,14 +13,16 @@ import collectors
 from server.cli import preflight
 from server.clock import ScaledClock
 from server.config.errors import ConfigError
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.config.settings import RunSettings, TargetSettings
 from server.main import main
 from server.secret import Secret
 from tests.preflight.support import KEY, NOW, World, prime_row, serving
 
 CLOCK = ScaledClock(NOW)
-PLAN = Plan(concurrency=96, create_rate=2.0, rollout_deadline=1800.0, run_length=86400.0, images=("python:3.12",))
+PLAN = PreflightPlan(
+    concurrency=96, create_rate=2.0, rollout_deadline=1800.0, run_length=86400.0, images=("python:3.12",)
+)
 
 needs_prime = pytest.mark.skipif(
     "prime_sandboxes" not in collectors.load(), reason="collectors/sandboxes/prime_sandboxes.py is not here yet"
@@ -42,8 +44,8 @@ def prime(url: str, key: str = KEY) -> TargetSettings:
     return TargetSettings(url, "prime", "prime_sandboxes", key=Secret(key))
 
 
-def report(*targets: TargetSettings, plan: Plan = PLAN, **facts: str | float) -> dict[str, Any]:
-    return preflight.run([(RunSettings("math", targets, facts), Plan())], plan, CLOCK)
+def report(*targets: TargetSettings, plan: PreflightPlan = PLAN, **facts: str | float) -> dict[str, Any]:
+    return preflight.run([(RunSettings("math", targets, facts), PreflightPlan())], plan, CLOCK)
 
 
 def checks(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -75,7 +77,7 @@ def test_leftovers_and_an_empty_wallet_fail_and_are_named(url: str, world: World
 def test_the_same_without_any_plan(url: str, world: World) -> None:
     world.sandboxes = [prime_row(number) for number in range(30)]
     world.balance = 2.0
-    found = report(prime(url), plan=Plan())
+    found = report(prime(url), plan=PreflightPlan())
     assert {one["name"] for one in checks(found).values() if one["status"] == "fail"} == {"dangling", "credit"}
     words = preflight.text(found)
     assert "30 sandboxes live for no run that does" in words
@@ -89,7 +91,7 @@ def test_a_healthy_account_passes(url: str, world: World, tmp_path: Path) -> Non
     world.sandboxes = [
         prime_row(number, "TERMINATED", ("math",), terminatedAt="2027-01-15T07:00:00+00:00") for number in range(20)
     ]
-    plan = Plan(price=0.1, limits={"starting": 128.0}).over(PLAN)
+    plan = PreflightPlan(price=0.1, limits={"starting": 128.0}).over(PLAN)
     found = report(prime(url), TargetSettings(f"{url}/metrics", "e0", "vllm"), plan=plan)
     assert not preflight.failed(found)
     by_name = checks(found)
@@ -174,7 +176,7 @@ def test_a_thousand_sandboxes_come_by_pages(url: str, world: World) -> None:
 
 
 def test_nothing_configured_is_unknown_and_never_ok() -> None:
-    found = preflight.run([], Plan(), CLOCK)
+    found = preflight.run([], PreflightPlan(), CLOCK)
     assert found["outcome"] == "unknown" and not preflight.failed(found)
     assert {one["status"] for one in found["runs"][0]["checks"]} == {"unknown"}
 
@@ -206,7 +208,7 @@ def test_a_math_run_without_sandboxes() -> None:
 
 
 def test_the_report_is_json_without_infinities() -> None:
-    found = report(plan=Plan(sandbox_ttl=float("inf"), rollout_deadline=60.0))
+    found = report(plan=PreflightPlan(sandbox_ttl=float("inf"), rollout_deadline=60.0))
     assert json.loads(preflight.dump(found))["runs"][0]["plan"]["sandbox_ttl"] == "unlimited"
     assert set(found["runs"][0]["checks"][0]) == {
         "name", "status", "summary", "fix", "value", "limit", "unit", "details", "ids", "commands",
@@ -231,11 +233,11 @@ def test_what_fails_comes_first() -> None:
 
 
 def test_a_run_is_chosen_by_name_and_the_others_are_still_read() -> None:
-    runs = [(RunSettings("math"), Plan()), (RunSettings("code"), Plan())]
-    assert [one["run"] for one in preflight.run(runs, Plan(), CLOCK)["runs"]] == ["math", "code"]
-    assert [one["run"] for one in preflight.run(runs, Plan(), CLOCK, ["code"])["runs"]] == ["code"]
+    runs = [(RunSettings("math"), PreflightPlan()), (RunSettings("code"), PreflightPlan())]
+    assert [one["run"] for one in preflight.run(runs, PreflightPlan(), CLOCK)["runs"]] == ["math", "code"]
+    assert [one["run"] for one in preflight.run(runs, PreflightPlan(), CLOCK, ["code"])["runs"]] == ["code"]
     with pytest.raises(ConfigError) as error:
-        preflight.run(runs, Plan(), CLOCK, ["chess"])
+        preflight.run(runs, PreflightPlan(), CLOCK, ["chess"])
     assert error.value.problems == ["preflight: no run is named 'chess'; known: math, code"]
 
 
@@ -251,9 +253,9 @@ def parser() -> argparse.ArgumentParser:
 def test_arguments() -> None:
     words = "math --concurrency 960 --create-rate 4.5 --rollout-deadline 30m --run-length 24h --image a b --image c"
     args = parser().parse_args([*words.split(), "--json"])
-    assert preflight.plan(args) == Plan(960, 4.5, 1800.0, 86400.0, ("a", "b", "c"))
+    assert preflight.plan(args) == PreflightPlan(960, 4.5, 1800.0, 86400.0, ("a", "b", "c"))
     assert (args.runs, args.json) == (["math"], True)
-    assert preflight.plan(parser().parse_args([])) == Plan()
+    assert preflight.plan(parser().parse_args([])) == PreflightPlan()
     assert preflight.plan(parser().parse_args(["--run-length", "90.5"])).run_length == 90.5
 
 

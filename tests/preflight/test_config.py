@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.config.errors import Problems
-from server.config.preflight import KEYS, RESOURCES, Plan, parse
+from server.config.preflight import KEYS, RESOURCES, PreflightPlan, parse
 from server.preflight.checks import judge
 from tests.preflight.support import inputs
 
@@ -32,7 +32,7 @@ engines_later = true
 """
 
 
-def parsed(text: str) -> tuple[Plan, list[str]]:
+def parsed(text: str) -> tuple[PreflightPlan, list[str]]:
     problems = Problems()
     return parse(tomllib.loads(text), problems, WHERE), problems.found
 
@@ -41,7 +41,7 @@ def test_every_key() -> None:
     plan, problems = parsed(FULL)
     assert problems == []
     assert set(tomllib.loads(FULL)) == KEYS
-    assert plan == Plan(
+    assert plan == PreflightPlan(
         960, 4.0, 1800.0, 86400.0, ("python:3.12",),
         {"concurrent": 1000.0, "starting": 128.0, "creates_per_second": 5.0},
         0.12, 5400.0, 45.0, {"cpu": 2.0, "memory_gb": 4.5}, ("alice-*",), 0, 0.0, True,
@@ -64,7 +64,7 @@ def test_the_page_s_example_is_a_configuration() -> None:
 
 
 def test_nothing_said_is_nothing_planned() -> None:
-    assert parsed("") == (Plan(), [])
+    assert parsed("") == (PreflightPlan(), [])
 
 
 def test_a_sandbox_may_live_for_ever() -> None:
@@ -108,12 +108,12 @@ def test_all_problems_at_once() -> None:
 def test_it_must_be_a_table() -> None:
     problems = Problems()
     wrong: Any = 5
-    assert parse(wrong, problems, WHERE) == Plan()
+    assert parse(wrong, problems, WHERE) == PreflightPlan()
     assert problems.found == [f"{WHERE}: must be a table: [run.NAME.preflight]"]
 
 
 def test_the_command_line_goes_over_the_file() -> None:
     plan, _ = parsed(FULL)
-    both = Plan(concurrency=96, images=("new",)).over(plan)
+    both = PreflightPlan(concurrency=96, images=("new",)).over(plan)
     assert (both.concurrency, both.images) == (96, ("new",))
     assert (both.create_rate, both.price, both.max_dangling) == (4.0, 0.12, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from server.api.preflight import add_preflight
 from server.clock import Clock
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.config.settings import RunSettings, TargetSettings
 from server.preflight.live import Preflights, living
 from server.query import Reader, StoreReader
@@ -76,7 +76,9 @@ def run(store: Store):  # type: ignore[no-untyped-def]
 
 def test_begun_read_and_kept(run: Bench) -> None:
     slow, ticks = Slow(), Ticks()
-    ask = web(run, Preflights([RunSettings("run", preflight=Plan(concurrency=960))], run.clock, set, slow, ticks))
+    ask = web(
+        run, Preflights([RunSettings("run", preflight=PreflightPlan(concurrency=960))], run.clock, set, slow, ticks)
+    )
     never = ask("GET", PATH).json()
     assert (never["run"], never["state"], never["outcome"], never["checks"]) == ("run", "never", "", [])
     assert never["plan"]["concurrency"] == 960 and never["plan"]["create_rate"] is None
@@ -152,7 +154,7 @@ def test_a_real_provider_is_read_and_what_is_left_behind_named(run: Bench) -> No
     world = World([*(prime_row(n, labels=("gone",)) for n in range(3)), *others])
     with serving(world, NOW) as url:
         target = TargetSettings(url, "prime", "prime_sandboxes", bearer=Secret(KEY))
-        runs = [RunSettings("run", (target,), preflight=Plan(concurrency=960)), RunSettings("other")]
+        runs = [RunSettings("run", (target,), preflight=PreflightPlan(concurrency=960)), RunSettings("other")]
         ask = web(run, Preflights(runs, run.clock, lambda: living(run.reader)))
         run.clock.set(NOW)
         assert ask("POST", PATH).status_code == 202

@@ -12,10 +12,10 @@ import pytest
 
 from collectors.model import Reading, Sample, ScrapeError
 from server.clock import ScaledClock
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.config.settings import RunSettings, TargetSettings
 from server.preflight import probe as probing
-from server.preflight.model import Inputs, Seen
+from server.preflight.model import Inputs, ReadTarget
 from server.preflight.probe import Dates, look, parse_date, probe
 from tests.preflight.support import NOW, World, serving
 
@@ -34,7 +34,7 @@ def url(world: World) -> Iterator[str]:
 
 
 def read(*targets: TargetSettings, name: str = "math", **facts: str | float) -> Inputs:
-    return probe([(RunSettings(name, targets, facts), Plan())], CLOCK)[0]
+    return probe([(RunSettings(name, targets, facts), PreflightPlan())], CLOCK)[0]
 
 
 def vllm(url: str, name: str = "e0") -> TargetSettings:
@@ -175,9 +175,9 @@ def test_a_directory_written_lately_is_a_run_that_goes_on(tmp_path: Path) -> Non
 
 def test_keys_and_living_neighbours() -> None:
     runs = [
-        (RunSettings("math", facts={"run_name": "math-v2"}), Plan()),
-        (RunSettings("code", facts={"run_name": "code-v1"}), Plan()),
-        (RunSettings("old", facts={"lifecycle": "finished"}), Plan()),
+        (RunSettings("math", facts={"run_name": "math-v2"}), PreflightPlan()),
+        (RunSettings("code", facts={"run_name": "code-v1"}), PreflightPlan()),
+        (RunSettings("old", facts={"lifecycle": "finished"}), PreflightPlan()),
     ]
     math, code, _ = probe(runs, CLOCK)
     assert (math.keys, math.alive) == ({"math", "math-v2"}, {"code", "code-v1"})
@@ -196,4 +196,4 @@ def test_the_time_of_estimated_rows_is_no_evidence() -> None:
 
 
 def test_a_seen_target_has_a_name() -> None:
-    assert all(isinstance(one, Seen) and one.name for one in read(vllm("http://127.0.0.1:1/metrics")).seen)
+    assert all(isinstance(one, ReadTarget) and one.name for one in read(vllm("http://127.0.0.1:1/metrics")).seen)

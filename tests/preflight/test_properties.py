@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.model import ErrorKind
-from server.config.preflight import Plan
+from server.config.preflight import PreflightPlan
 from server.preflight.checks import judge
-from server.preflight.model import Inputs, Seen
+from server.preflight.model import Inputs, ReadTarget
 from tests.preflight.support import NOW, account, directory, engine, inputs, refused, sandbox
 
 maybe = st.none() | st.floats(0, 5000)
@@ -40,7 +40,7 @@ accounts = st.builds(
     quotas, quotas, gauges, records, st.booleans(),
 )  # fmt: skip
 plans = st.builds(
-    Plan,
+    PreflightPlan,
     concurrency=st.none() | st.integers(1, 5000),
     create_rate=st.none() | st.floats(0.01, 500),
     rollout_deadline=st.none() | st.floats(1, 10_000),
@@ -58,7 +58,7 @@ def statuses(given_inputs: Inputs) -> dict[str, str]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(accounts, min_size=1, max_size=2), plans, st.integers(1, 5000), st.integers(1, 5000))
-def test_more_concurrency_never_helps(seen: list[Seen], plan: Plan, some: int, more: int) -> None:
+def test_more_concurrency_never_helps(seen: list[ReadTarget], plan: PreflightPlan, some: int, more: int) -> None:
     before = statuses(inputs(*seen, plan=replace(plan, concurrency=some)))
     after = statuses(inputs(*seen, plan=replace(plan, concurrency=some + more)))
     assert not [name for name in before if before[name] == "fail" and after[name] != "fail"]
@@ -67,7 +67,7 @@ def test_more_concurrency_never_helps(seen: list[Seen], plan: Plan, some: int, m
 
 @settings(max_examples=150, deadline=None)
 @given(accounts, plans, st.floats(0.01, 100), st.floats(0.01, 100))
-def test_a_faster_creation_never_helps(seen: Seen, plan: Plan, some: float, more: float) -> None:
+def test_a_faster_creation_never_helps(seen: ReadTarget, plan: PreflightPlan, some: float, more: float) -> None:
     before = statuses(inputs(seen, plan=replace(plan, create_rate=some)))
     after = statuses(inputs(seen, plan=replace(plan, create_rate=some + more)))
     assert not [name for name in before if before[name] == "fail" and after[name] != "fail"]
@@ -76,7 +76,9 @@ def test_a_faster_creation_never_helps(seen: Seen, plan: Plan, some: float, more
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(accounts, max_size=2), plans, st.sampled_from(["auth", "timeout", "unreachable", "garbage"]))
-def test_an_account_that_cannot_be_read_is_never_passed_over(seen: list[Seen], plan: Plan, kind: ErrorKind) -> None:
+def test_an_account_that_cannot_be_read_is_never_passed_over(
+    seen: list[ReadTarget], plan: PreflightPlan, kind: ErrorKind
+) -> None:
     found = statuses(inputs(*seen, refused(kind, name="silent"), plan=plan))
     of_images = {"images", "sandbox_ttl"}  # one account that knows is enough
     assert not [name for name, status in found.items() if status == "ok" and name not in of_images]
@@ -84,7 +86,7 @@ def test_an_account_that_cannot_be_read_is_never_passed_over(seen: list[Seen], p
 
 # ---- a plan and an account with which everything is known, and then without one thing
 
-GOOD_PLAN = Plan(
+GOOD_PLAN = PreflightPlan(
     concurrency=96,
     create_rate=2.0,
     rollout_deadline=1800.0,
@@ -103,11 +105,11 @@ LIMITS = {"concurrent": 1000.0, "starting": 128.0, "creates_per_second": 10.0}
 GOOD: dict[str, Any] = {"limits": LIMITS, "gauges": {"sandbox_credit_usd": 500.0}, "records": DONE}
 
 
-def good(**changed: Any) -> Seen:
+def good(**changed: Any) -> ReadTarget:
     return account(**{**GOOD, **changed}, skew=0.0)
 
 
-def others() -> tuple[Seen, ...]:
+def others() -> tuple[ReadTarget, ...]:
     return engine("e", skew=0.0), directory()
 
 
@@ -125,14 +127,14 @@ def test_without_any_one_input_some_check_is_unknown_and_the_rest_stay() -> None
         "price": {"credit"},
     }
     for name, hit in needs.items():
-        default = next(one.default for one in fields(Plan) if one.name == name)
+        default = next(one.default for one in fields(PreflightPlan) if one.name == name)
         found = statuses(inputs(good(), *others(), plan=replace(GOOD_PLAN, **{name: default})))
         assert {one for one, status in found.items() if status == "unknown"} == hit, name
         assert {status for one, status in found.items() if one not in hit} == {"ok"}, name
 
 
 def test_without_any_one_thing_read_some_check_is_unknown() -> None:
-    def lost(seen: Seen, *rest: Seen) -> set[str]:
+    def lost(seen: ReadTarget, *rest: ReadTarget) -> set[str]:
         found = statuses(inputs(seen, *rest, plan=GOOD_PLAN))
         assert set(found.values()) <= {"ok", "unknown"}
         return {name for name, status in found.items() if status == "unknown"}

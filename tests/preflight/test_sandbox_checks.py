@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from server.config.preflight import Plan
-from server.preflight.model import Seen, Status
+from server.config.preflight import PreflightPlan
+from server.preflight.model import ReadTarget, Status
 from server.preflight.sandboxes import canonical, removal
 from tests.preflight.support import NOW, account, check, many, refused, sandbox
 
@@ -19,17 +19,17 @@ DAY = 24 * 3600.0
 @pytest.mark.parametrize(
     ("count", "plan", "status"),
     [
-        (0, Plan(), "ok"),
-        (1, Plan(), "warn"),
-        (10, Plan(), "warn"),
-        (11, Plan(), "fail"),
-        (11, Plan(max_dangling=50), "warn"),
-        (1, Plan(max_dangling=0), "fail"),
-        (5, Plan(concurrency=95), "warn"),
-        (5, Plan(concurrency=96), "fail"),  # 95 are free: they are in the way
+        (0, PreflightPlan(), "ok"),
+        (1, PreflightPlan(), "warn"),
+        (10, PreflightPlan(), "warn"),
+        (11, PreflightPlan(), "fail"),
+        (11, PreflightPlan(max_dangling=50), "warn"),
+        (1, PreflightPlan(max_dangling=0), "fail"),
+        (5, PreflightPlan(concurrency=95), "warn"),
+        (5, PreflightPlan(concurrency=96), "fail"),  # 95 are free: they are in the way
     ],
 )
-def test_dangling(count: int, plan: Plan, status: Status) -> None:
+def test_dangling(count: int, plan: PreflightPlan, status: Status) -> None:
     seen = account({"concurrent": 100.0}, records=many(count, run_key="old", requested_at=NOW - 7200))
     found = check("dangling", seen, plan=plan)
     assert (found.status, found.value, len(found.ids)) == (status, float(count), count)
@@ -55,7 +55,7 @@ def test_whose_run_lives_does_not_dangle() -> None:
     )
     seen = account(records=records)
     alive = frozenset({"code"})
-    plan = Plan(known_runs=("alice-*",))
+    plan = PreflightPlan(known_runs=("alice-*",))
     assert check("dangling", seen, plan=plan, alive=alive, running=True).status == "ok"
     # Before a launch what carries this run's name is left from an earlier life.
     assert check("dangling", seen, plan=plan, alive=alive).ids == ("own",)
@@ -130,24 +130,24 @@ def test_an_id_cannot_end_the_command() -> None:
 @pytest.mark.parametrize(
     ("have", "plan", "status", "need", "why"),
     [
-        (300.0, Plan(concurrency=96, run_length=DAY, price=0.1), "ok", 230.4, "96 x 0.1 x 24"),
-        (288.1, Plan(concurrency=96, run_length=DAY, price=0.1), "ok", 230.4, "1.25 x 230.4 = 288"),
-        (287.0, Plan(concurrency=96, run_length=DAY, price=0.1), "warn", 230.4, "less than a quarter over"),
-        (230.0, Plan(concurrency=96, run_length=DAY, price=0.1), "fail", 230.4, "runs dry before the end"),
-        (2.0, Plan(concurrency=96, run_length=DAY), "fail", 23.04, "0.01 USD/h is below any price"),
-        (300.0, Plan(concurrency=96, run_length=DAY), "unknown", 23.04, "no price is known"),
-        (300.0, Plan(concurrency=96, price=0.1), "unknown", 230.4, "24 h are assumed"),
-        (200.0, Plan(concurrency=96, price=0.1), "fail", 230.4, "... which is enough to fail"),
-        (300.0, Plan(run_length=DAY, price=0.1), "unknown", 0.0, "no concurrency"),
-        (9.0, Plan(), "fail", 10.0, "no price, no plan: ten is the least"),
-        (9.0, Plan(min_credit=5.0), "unknown", 0.0, "configured"),
-        (2.0, Plan(concurrency=1, run_length=3600.0, price=0.1), "ok", 0.1, "a known price decides alone"),
-        (0.0, Plan(), "fail", None, "nothing left"),
-        (-3.0, Plan(), "fail", None, "in debt"),
-        (None, Plan(concurrency=96, run_length=DAY, price=0.1), "unknown", None, "not told"),
+        (300.0, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "ok", 230.4, "96 x 0.1 x 24"),
+        (288.1, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "ok", 230.4, "1.25 x 230.4 = 288"),
+        (287.0, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "warn", 230.4, "less than a quarter over"),
+        (230.0, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "fail", 230.4, "runs dry before the end"),
+        (2.0, PreflightPlan(concurrency=96, run_length=DAY), "fail", 23.04, "0.01 USD/h is below any price"),
+        (300.0, PreflightPlan(concurrency=96, run_length=DAY), "unknown", 23.04, "no price is known"),
+        (300.0, PreflightPlan(concurrency=96, price=0.1), "unknown", 230.4, "24 h are assumed"),
+        (200.0, PreflightPlan(concurrency=96, price=0.1), "fail", 230.4, "... which is enough to fail"),
+        (300.0, PreflightPlan(run_length=DAY, price=0.1), "unknown", 0.0, "no concurrency"),
+        (9.0, PreflightPlan(), "fail", 10.0, "no price, no plan: ten is the least"),
+        (9.0, PreflightPlan(min_credit=5.0), "unknown", 0.0, "configured"),
+        (2.0, PreflightPlan(concurrency=1, run_length=3600.0, price=0.1), "ok", 0.1, "a known price decides alone"),
+        (0.0, PreflightPlan(), "fail", None, "nothing left"),
+        (-3.0, PreflightPlan(), "fail", None, "in debt"),
+        (None, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "unknown", None, "not told"),
     ],
 )
-def test_credit(have: float | None, plan: Plan, status: Status, need: float | None, why: str) -> None:
+def test_credit(have: float | None, plan: PreflightPlan, status: Status, need: float | None, why: str) -> None:
     gauges = {"sandbox_credit_usd": have} if have is not None else {}
     found = check("credit", account(gauges=gauges), plan=plan)
     assert (found.status, found.value) == (status, have), why
@@ -157,7 +157,7 @@ def test_credit(have: float | None, plan: Plan, status: Status, need: float | No
 
 def test_what_burns_already_is_on_the_bill() -> None:
     """30 alive burn 3 USD/h and the plan 9.6 USD/h: 302.4 USD a day."""
-    plan = Plan(concurrency=96, run_length=DAY, price=0.1)
+    plan = PreflightPlan(concurrency=96, run_length=DAY, price=0.1)
     gauges = {"sandbox_credit_usd": 1000.0, "sandbox_cost_usd_per_hour": 3.0}
     told = check("credit", account(gauges=gauges, records=many(30)), plan=plan)
     counted = check("credit", account(gauges={"sandbox_credit_usd": 1000.0}, records=many(30)), plan=plan)
@@ -165,7 +165,7 @@ def test_what_burns_already_is_on_the_bill() -> None:
 
 
 def test_a_price_comes_from_the_records_else_from_what_burns() -> None:
-    plan = Plan(concurrency=10, run_length=3600.0)
+    plan = PreflightPlan(concurrency=10, run_length=3600.0)
     records = (sandbox("a", cost_usd_per_hour=0.1), sandbox("b", cost_usd_per_hour=0.5))
     gauges = {"sandbox_credit_usd": 100.0, "sandbox_cost_usd_per_hour": 0.6}
     assert check("credit", account(gauges=gauges, records=records), plan=plan).limit == pytest.approx(5.6)
@@ -178,7 +178,7 @@ def test_refused_for_money_is_no_credit() -> None:
 
 
 def test_one_silent_account_leaves_the_credit_open() -> None:
-    plan = Plan(concurrency=96, run_length=DAY, price=0.1)
+    plan = PreflightPlan(concurrency=96, run_length=DAY, price=0.1)
     rich, poor = account(gauges={"sandbox_credit_usd": 1000.0}), account(gauges={"sandbox_credit_usd": 20.0})
     silent = account(name="second", collector="e2b")
     assert check("credit", rich, silent, plan=plan).status == "unknown"
@@ -203,7 +203,7 @@ def test_sandboxes_nobody_could_read_are_no_matter_of_money() -> None:
     doubts = {"dropped": 2, "why_dropped": "a sandbox without an id", "partial": "listing incomplete: 3 so far"}
     seen = replace(seen, reading=replace(seen.reading, **doubts))  # type: ignore[arg-type]
     words = "2 rows dropped: a sandbox without an id; listing incomplete: 3 so far"
-    plan = Plan(concurrency=10)
+    plan = PreflightPlan(concurrency=10)
     assert check("credit", seen, plan=plan).details == ()
     assert f"prime: {words}" in check("dangling", seen, plan=plan).details
     assert f"prime: {words}" in check("quota", seen, plan=plan).details
@@ -223,9 +223,9 @@ def test_what_lives_in_an_account_is_paid_by_it_alone() -> None:
         assert (found.status, found.value, found.limit) == ("fail", 2.0, pytest.approx(7.2))
         assert found.summary.startswith("prime: 2 USD left; 0.3 USD/h of 30 alive x 24 h (assumed) = 7.2 USD")
     told = account(gauges={"sandbox_credit_usd": 7.0, "sandbox_cost_usd_per_hour": 3.0}, records=many(30))
-    plan = Plan(run_length=2 * 3600.0)
+    plan = PreflightPlan(run_length=2 * 3600.0)
     assert check("credit", told, account(name="second", collector="e2b"), plan=plan).status == "unknown"
-    plan = Plan(run_length=3 * 3600.0)
+    plan = PreflightPlan(run_length=3 * 3600.0)
     assert check("credit", told, account(name="second", collector="e2b"), plan=plan).limit == pytest.approx(9.0)
 
 
@@ -246,7 +246,7 @@ def test_what_lives_in_an_account_is_paid_by_it_alone() -> None:
     ],
 )
 def test_sandbox_ttl(ttl: float | None, deadline: float | None, status: Status) -> None:
-    found = check("sandbox_ttl", account(), plan=Plan(sandbox_ttl=ttl, rollout_deadline=deadline))
+    found = check("sandbox_ttl", account(), plan=PreflightPlan(sandbox_ttl=ttl, rollout_deadline=deadline))
     assert found.status == status
     assert found.value == (ttl if ttl != math.inf else None)
 
@@ -255,7 +255,7 @@ def test_the_shortest_life_counts_and_this_runs_own_before_others() -> None:
     def lives(key: str, seconds: float, run: str) -> object:
         return sandbox(key, run_key=run, ready_at=NOW, expires_at=NOW + seconds)
 
-    plan = Plan(rollout_deadline=1800.0)
+    plan = PreflightPlan(rollout_deadline=1800.0)
     others = (lives("a", 300.0, "code"), lives("b", 7200.0, "code"))
     own = (lives("c", 3600.0, "math"),)
     found = check("sandbox_ttl", account(records=others), plan=plan)  # type: ignore[arg-type]
@@ -298,7 +298,7 @@ def started(key: str = "i", at: float = NOW - 100, **more: object) -> object:
     ],
 )
 def test_images(records: tuple, status: Status, why: str) -> None:  # type: ignore[type-arg]
-    found = check("images", account(records=records), plan=Plan(images=("docker.io/library/python:3.12",)))
+    found = check("images", account(records=records), plan=PreflightPlan(images=("docker.io/library/python:3.12",)))
     assert found.status == status, why
     assert found.value == float(status == "ok")
 
@@ -309,7 +309,7 @@ def test_images_that_nobody_named_are_unknown() -> None:
 
 def test_one_bad_image_of_three_decides() -> None:
     records = (started(), sandbox("f", "failed", cause="image", image="nope", detail="ErrImagePull"))
-    found = check("images", account(records=records), plan=Plan(images=("python:3.12", "nope", "new")))  # type: ignore[arg-type]
+    found = check("images", account(records=records), plan=PreflightPlan(images=("python:3.12", "nope", "new")))  # type: ignore[arg-type]
     assert (found.status, found.value, found.limit) == ("fail", 1.0, 3.0)
     assert found.details == (
         "python:3.12: 1 started from it",
@@ -335,7 +335,7 @@ def test_canonical(short: str, full: str) -> None:
 
 
 def test_nothing_seen_is_nothing_known() -> None:
-    silent: Seen = refused("unreachable", "no answer: ConnectError")
-    plan = Plan(96, 2.0, 1800.0, DAY, ("python",), {"concurrent": 1000.0, "starting": 1000.0}, 0.1)
+    silent: ReadTarget = refused("unreachable", "no answer: ConnectError")
+    plan = PreflightPlan(96, 2.0, 1800.0, DAY, ("python",), {"concurrent": 1000.0, "starting": 1000.0}, 0.1)
     for name in ("credit", "dangling", "images"):
         assert check(name, silent, plan=plan).status == "unknown"

@@ -8,12 +8,12 @@ from collectors.catalog import METRICS
 from collectors.formats.exposition import parser
 from collectors.model import Histogram, Limits, Sample, ScrapeError
 from server.push.body import Body, Grown, pack, unpack
-from server.push.exposition_text import LIMITS, NAMED, Taken, parse
+from server.push.exposition_text import LIMITS, NAMED, ParsedText, parse
 
 T0 = 1_800_000_000.0
 
 
-def read(text: str, step: int | None = None) -> Taken:
+def read(text: str, step: int | None = None) -> ParsedText:
     return parse(text.encode(), "run", T0, step)
 
 

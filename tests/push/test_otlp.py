@@ -11,13 +11,13 @@ from collectors.model import Histogram, Sample
 from collectors.otlp_names import QUOTAS, RULES
 from server.config import otlp as config_otlp
 from server.push.otlp import request as otlp_request
-from server.push.process_totals import Totals
+from server.push.process_totals import ProcessTotals
 from tests.push.otlp_requests import NOW, attributes, body, gauge, histogram, recorded, request, total
 
 
 @pytest.mark.parametrize("kind", ["cumulative", "delta"])
 def test_what_the_real_sdk_sends_of_daytona_and_of_a_trainer(kind: str) -> None:
-    totals = Totals()
+    totals = ProcessTotals()
     first = body(recorded(f"{kind}_0"))
     assert [(s.metric, s.value, s.step) for s in first.reading.samples] == [
         ("queue_samples", 7.0, None),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collectors.model import Histogram
 from server.push.otlp import request as otlp_request
-from server.push.process_totals import Totals
+from server.push.process_totals import ProcessTotals
 from tests.push.otlp_requests import DATA, NOW, body, gauge, histogram, request, total
 
 
@@ -110,7 +110,7 @@ def test_exponential_histograms_keep_their_counts_under_fixed_edges() -> None:
 
 
 def test_exponential_histograms_add_up_while_their_scale_changes() -> None:
-    totals = Totals()
+    totals = ProcessTotals()
     first, second = exponential(6, 0, [1, 1]), exponential(3, -2, [0, 1, 1, 2])
     second["exponentialHistogram"]["dataPoints"][0]["timeUnixNano"] = str(int((NOW + 10) * 1e9))
     totals.add(body(request(first), "run").grown, NOW)
@@ -124,14 +124,14 @@ def started(value: int, start: float, at: float) -> Any:
 
 
 def test_a_process_that_began_again_is_known_by_its_start_alone() -> None:
-    totals = Totals()
+    totals = ProcessTotals()
     values = [
         [s.value for s in totals.add(body(started(value, NOW + start, NOW + at), "run").grown, NOW + at)[0]]
         for value, start, at in [(100, 0, 1), (130, 0, 10), (150, 15, 20), (160, 15, 30)]
     ]
     # 150 is more than 130 and yet all of it is new: 130 + 150, then 10 more.
     assert values == [[0.0, 100.0], [130.0], [280.0], [290.0]]
-    assert Totals.of(json.loads(json.dumps(totals.cursor()))).starts == totals.starts
+    assert ProcessTotals.of(json.loads(json.dumps(totals.cursor()))).starts == totals.starts
 
 
 def test_two_libraries_of_one_process_may_use_one_name() -> None:
@@ -140,7 +140,9 @@ def test_two_libraries_of_one_process_may_use_one_name() -> None:
         return {"scope": {"name": name}, "metrics": [total("generator_tokens_total", point)]}
 
     both = {"resourceMetrics": [{"scopeMetrics": [scope("a", 3), scope("b", 4)]}]}
-    samples, _ = Totals().add(body(otlp_request.decode(json.dumps(both).encode(), otlp_request.JSON), "run").grown, NOW)
+    samples, _ = ProcessTotals().add(
+        body(otlp_request.decode(json.dumps(both).encode(), otlp_request.JSON), "run").grown, NOW
+    )
     assert [sample.value for sample in samples] == [0.0, 7.0]
 
 
@@ -175,4 +177,4 @@ def test_a_damaged_request_is_read_or_refused(at: int, damage: bytes) -> None:
     except ValueError:
         return
     for part in otlp_request.read(message, "run", NOW).parts.values():
-        Totals().add(part.body().grown, NOW)
+        ProcessTotals().add(part.body().grown, NOW)

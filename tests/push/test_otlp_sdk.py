@@ -13,7 +13,7 @@ from server.api.push import plain_of
 from server.push.body import Body
 from server.push.otlp import histograms as otlp_histograms
 from server.push.otlp import request as otlp_request
-from server.push.process_totals import Totals
+from server.push.process_totals import ProcessTotals
 from tests.support_sdks import python_with
 
 NOW = 4_000_000_000.0
@@ -96,7 +96,7 @@ def test_both_temporalities_and_both_histograms_of_the_real_sdk_say_the_same(tmp
     for target, edges in (("cumulative", 15), ("delta", len(otlp_histograms.EDGES[2]))):
         bodies = taken[target]
         assert len(bodies) == 3  # two flushes and the one of the exit
-        totals, samples, histograms = Totals(), [], []
+        totals, samples, histograms = ProcessTotals(), [], []
         for at, body in enumerate(bodies):
             more = totals.add(body.grown, NOW + at)
             samples, histograms = samples + more[0], histograms + more[1]

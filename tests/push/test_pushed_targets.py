@@ -17,7 +17,7 @@ from server.push.pushed_targets import KIND, MAX_RUNS, Pushes
 from server.push.sandboxes import parse as sandboxes_of
 from server.query import StoreReader
 from server.query.types import Status
-from server.scrape.pushed_runs import Adopter, admits, followed
+from server.scrape.pushed_runs import PushedRuns, admits, followed
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from server.store import inbox as store_inbox
@@ -309,12 +309,12 @@ class Standing(ScaledClock):
         return 1e6
 
 
-def adopting(store: Store, scene: Callable[[Adopter, list[RunLoop], ScaledClock], Any]) -> None:
+def adopting(store: Store, scene: Callable[[PushedRuns, list[RunLoop], ScaledClock], Any]) -> None:
     writer, clock, loops = Writer(store), Standing(T0), []  # type: ignore[var-annotated]
     make: Callable[[str], RunLoop] = lambda name: RunLoop(name, [], store, writer, clock, adopted=True)  # noqa: E731
 
     async def run() -> None:
-        adopter = Adopter(store, clock, make, loops, lambda name: gone.append(name))
+        adopter = PushedRuns(store, clock, make, loops, lambda name: gone.append(name))
         await scene(adopter, loops, clock)
         stop = asyncio.Event()
         stop.set()
@@ -327,7 +327,7 @@ def adopting(store: Store, scene: Callable[[Adopter, list[RunLoop], ScaledClock]
 
 
 def test_runs_are_adopted_when_they_are_pushed_and_left_when_they_are_over(store: Store) -> None:
-    async def scene(adopter: Adopter, loops: list[RunLoop], clock: ScaledClock) -> None:
+    async def scene(adopter: PushedRuns, loops: list[RunLoop], clock: ScaledClock) -> None:
         await adopter.look()
         assert loops == []
         push(store, 0, Sample("queue_samples", 1.0))

@@ -15,7 +15,7 @@ SECRET = "sekret-token"
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
-def fetch(handler: Handler, limits: Limits | None = None, **params: str | list[str]) -> rest.Answer | ScrapeError:
+def fetch(handler: Handler, limits: Limits | None = None, **params: str | list[str]) -> rest.JsonAnswer | ScrapeError:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0].decode())
         try:
@@ -25,7 +25,7 @@ def fetch(handler: Handler, limits: Limits | None = None, **params: str | list[s
         finally:
             writer.close()
 
-    async def run() -> rest.Answer | ScrapeError:
+    async def run() -> rest.JsonAnswer | ScrapeError:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         base = f"http://user:{SECRET}@127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
         async with server, httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {SECRET}"}) as client:
@@ -52,7 +52,7 @@ def reply(status: str, body: object, *headers: str) -> Handler:
     return handler
 
 
-def error_of(result: rest.Answer | ScrapeError) -> ScrapeError:
+def error_of(result: rest.JsonAnswer | ScrapeError) -> ScrapeError:
     assert isinstance(result, ScrapeError)
     assert SECRET not in str(result) and "127.0.0.1" not in str(result) and "things" not in str(result)
     assert result.__cause__ is None  # a chained httpx error would print the URL in a traceback
@@ -61,7 +61,7 @@ def error_of(result: rest.Answer | ScrapeError) -> ScrapeError:
 
 def test_an_answer_has_its_json_and_headers() -> None:
     answer = fetch(reply("200 OK", [{"a": 1}], "X-Next-Token: abc"), state="running", label=["a", "b"])
-    assert isinstance(answer, rest.Answer)
+    assert isinstance(answer, rest.JsonAnswer)
     assert answer.json == [{"a": 1}]
     assert answer.headers["x-next-token"] == "abc"
     assert seen == ["GET /base/things?state=running&label=a&label=b HTTP/1.1"]
@@ -70,7 +70,7 @@ def test_an_answer_has_its_json_and_headers() -> None:
 def test_a_big_answer_is_parsed_off_the_loop_all_the_same() -> None:
     rows = [{"id": f"{n:0100d}"} for n in range(10_000)]
     answer = fetch(reply("200 OK", gzip.compress(json.dumps(rows).encode()), "Content-Encoding: gzip"))
-    assert isinstance(answer, rest.Answer) and answer.json == rows
+    assert isinstance(answer, rest.JsonAnswer) and answer.json == rows
 
 
 @pytest.mark.parametrize(

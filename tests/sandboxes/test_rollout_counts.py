@@ -6,13 +6,13 @@ import pytest
 
 from collectors.model import Sample
 from collectors.sandbox_providers.rollout_counts import NAMES_MAX, count
-from collectors.sandbox_providers.trace_rows import Rollout
+from collectors.sandbox_providers.trace_rows import TracedRollout
 
 NOW = 1_795_300_500.0
 
 
-def ended(at: float | None, lost: bool = False, env: str = "swe", errors: tuple[str, ...] = ()) -> Rollout:
-    return Rollout(env, "", "train", at, True, lost, errors)
+def ended(at: float | None, lost: bool = False, env: str = "swe", errors: tuple[str, ...] = ()) -> TracedRollout:
+    return TracedRollout(env, "", "train", at, True, lost, errors)
 
 
 def series(samples: list[Sample], metric: str) -> list[tuple[float, float]]:

@@ -16,7 +16,7 @@ from collectors.detect import detect_path
 from collectors.model import Limits, Reading, ScrapeError
 from collectors.sandboxes.sandbox_log import collector as sandbox_log
 from collectors.sandboxes.sandbox_log.dates import date
-from collectors.sandboxes.sandbox_log.sdk_lines import Said, said
+from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, said
 from tests.collectors._reading import TESTDATA
 
 DATA = TESTDATA / "sandbox_log" / "driven"
@@ -99,19 +99,19 @@ def test_swerex_on_modal_is_one_sandbox(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        ("modal: sandbox sb-1234 up (image=ubuntu:22.04)", Said("up", "modal", "sb-1234", image="ubuntu:22.04")),
-        ("e2b: sandbox i1abcd up (image=x, template=y)", Said("up", "e2b", "i1abcd", image="x")),
-        ("modal: failed to terminate sandbox sb-1234: gone", Said("kept", "modal", "sb-1234", why="gone")),
-        ("e2b.exceptions.RateLimitException: 429: slow", Said("failed", why="RateLimitException: 429: slow")),
+        ("modal: sandbox sb-1234 up (image=ubuntu:22.04)", SandboxLine("up", "modal", "sb-1234", image="ubuntu:22.04")),
+        ("e2b: sandbox i1abcd up (image=x, template=y)", SandboxLine("up", "e2b", "i1abcd", image="x")),
+        ("modal: failed to terminate sandbox sb-1234: gone", SandboxLine("kept", "modal", "sb-1234", why="gone")),
+        ("e2b.exceptions.RateLimitException: 429: slow", SandboxLine("failed", why="RateLimitException: 429: slow")),
         (
             "DaytonaForbiddenError: Total CPU limit exceeded",
-            Said("failed", why="DaytonaForbiddenError: Total CPU limit exceeded"),
+            SandboxLine("failed", why="DaytonaForbiddenError: Total CPU limit exceeded"),
         ),
         (
             "SandboxError: docker run failed: no space left",
-            Said("failed", "docker", why="docker run failed: no space left"),
+            SandboxLine("failed", "docker", why="docker run failed: no space left"),
         ),
-        ("for SandboxCreateV2 (a1b2c3d4). Retrying...", Said("throttled", "modal")),
+        ("for SandboxCreateV2 (a1b2c3d4). Retrying...", SandboxLine("throttled", "modal")),
         # What only looks like it.
         ("waiting for Modal (a1b2c3d4). Retrying...", None),
         ("ValueError: Sandbox was created in 3 seconds", None),
@@ -120,7 +120,7 @@ def test_swerex_on_modal_is_one_sandbox(tmp_path: Path) -> None:
         ("HTTP Request: POST https://x/sandbox 200", None),
     ],
 )
-def test_lines(line: str, wanted: Said | None) -> None:
+def test_lines(line: str, wanted: SandboxLine | None) -> None:
     assert said(line) == wanted
 
 

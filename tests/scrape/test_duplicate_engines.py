@@ -10,7 +10,7 @@ from collectors.generators.sglang import collector as sglang
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, State, Target
 from server.clock import ScaledClock
 from server.query import StoreReader
-from server.scrape.duplicate_engines import Twice
+from server.scrape.duplicate_engines import DuplicateEngineFilter
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from tests.scrape.test_run_loop import T0, drive
@@ -66,12 +66,12 @@ def _of(*replicas: str) -> Reading:
 )
 def test_an_engine_is_known_by_its_address(url: str, replica: str, doubled: bool) -> None:
     other = Target("e", "run", "sglang", "generator", url=url)
-    found = Twice().without(ROUTER, _of(replica, "elsewhere:1"), [ROUTER, other])
+    found = DuplicateEngineFilter().without(ROUTER, _of(replica, "elsewhere:1"), [ROUTER, other])
     assert found == (_of("elsewhere:1") if doubled else _of(replica, "elsewhere:1"))
 
 
 def test_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    twice = Twice()
+    twice = DuplicateEngineFilter()
     with caplog.at_level(logging.INFO, logger="rollscope.collect"):
         for _ in range(2):
             twice.without(ROUTER, _of("10.0.0.1:30000"), [ROUTER, *ENGINES])
@@ -80,4 +80,4 @@ def test_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_an_engines_own_page_is_left_as_it_is() -> None:
     page = _of("10.0.0.2:30000")
-    assert Twice().without(ENGINES[0], page, ENGINES) is page
+    assert DuplicateEngineFilter().without(ENGINES[0], page, ENGINES) is page

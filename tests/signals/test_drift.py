@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.signals.drift_detector import NEEDED, Watch, baseline, robust_spread
+from server.signals.drift_detector import NEEDED, DriftWatch, baseline, robust_spread
 from server.signals.page_hinkley import PageHinkley
 from server.signals.trend import trend
 
@@ -24,9 +24,9 @@ def flat(count: int, level: float = 20.0) -> list[float]:
 NEAR = 3
 
 
-def watched(values: Iterable[float], watch: Watch | None = None, cut: float | None = None) -> Watch:
+def watched(values: Iterable[float], watch: DriftWatch | None = None, cut: float | None = None) -> DriftWatch:
     """A point a minute; they go on behind what the watch has."""
-    watch = watch or Watch()
+    watch = watch or DriftWatch()
     for value in values:
         watch.add((watch.last + 1, 60.0 * (watch.last + 1), value, cut))
     return watch
@@ -235,7 +235,7 @@ def test_what_never_varies_is_watched_too() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    watch = Watch()
+    watch = DriftWatch()
     sizes = []
     for _ in range(30):
         watched([*flat(40), *flat(40, 40.0)], watch)
@@ -273,13 +273,13 @@ values = st.lists(st.floats(0.5, 60.0, allow_nan=False), min_size=30, max_size=6
 @given(values, st.integers(0, 250), st.floats(0.3, 3.0))
 def test_a_restart_at_any_point_changes_no_number(more: list[float], died: int, factor: float) -> None:
     series = [*flat(63), *flat(80, 20 * factor), *more]
-    whole, other = Watch(), Watch()
+    whole, other = DriftWatch(), DriftWatch()
     for at, value in enumerate(series):
         point = (at, 60.0 * at, value, None)
         whole.add(point)
         other.add(point)
         if at == died:
-            other = Watch.load(json.loads(json.dumps(other.saved())))
+            other = DriftWatch.load(json.loads(json.dumps(other.saved())))
     assert json.dumps(whole.saved()) == json.dumps(other.saved())
 
 

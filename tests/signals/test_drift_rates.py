@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from river.drift import PageHinkley as River
 
-from server.signals.drift_detector import NEEDED, THRESHOLD, TOLERATED, Change, Watch
+from server.signals.drift_detector import NEEDED, THRESHOLD, TOLERATED, ChangePoint, DriftWatch
 from server.signals.page_hinkley import PageHinkley
 
 SEEDS = 300
@@ -26,9 +26,9 @@ def noisy(levels: Sequence[float], variation: float, seed: int, alike: float = 0
     return [level * (1 + variation * one) for level, one in zip(levels, noise(seed, len(levels), alike), strict=True)]
 
 
-def first_change(values: Iterable[float]) -> tuple[int, Change] | None:
+def first_change(values: Iterable[float]) -> tuple[int, ChangePoint] | None:
     """(step at which it was found, the change)."""
-    watch = Watch()
+    watch = DriftWatch()
     for step, value in enumerate(values):
         watch.add((step, 60.0 * step, value, None))
         if watch.changes:

@@ -8,10 +8,10 @@ import collectors
 from collectors.model import Collector, Reading, Sample, Target
 from server import signals
 from server.cli.status import text
-from server.config.facts import believed
+from server.config.facts import trusted_facts
 from server.query import shape
 from server.signals import Signal, availability
-from server.signals.availability import lacking
+from server.signals.availability import missing_metrics
 from server.store import Store
 from tests.driven_run import T0, bench
 from tests.recorded import report, runs
@@ -50,7 +50,7 @@ def test_the_hint_is_the_watched_frameworks_own(kinds: tuple[str, ...]) -> None:
 
     for framework in ("slime", "verl"):
         how = known[framework].hints["queue_samples"]
-        assert lacking(item, item.hint, reports, (framework, *kinds)) == f"not reported by {framework}: {how}"
+        assert missing_metrics(item, item.hint, reports, (framework, *kinds)) == f"not reported by {framework}: {how}"
 
 
 @pytest.mark.parametrize("framework", availability.frameworks(), ids=lambda one: one.name)
@@ -61,7 +61,7 @@ def test_no_advice_is_another_frameworks(framework: Collector) -> None:
     foreign = {"time/step", "perf/mfu", "frac_reward_zero_std", "completions/clipped_ratio", "off_policy/mean"}
     for item in SIGNALS.values():
         for given in ("learning_rate", "trainer_step_seconds"):
-            words = lacking(item, item.hint, given.__eq__, (framework.name,))
+            words = missing_metrics(item, item.hint, given.__eq__, (framework.name,))
             if words == item.hint:
                 continue  # nothing of it comes from trainers
             assert words.startswith(f"not reported by {framework.name}"), item.name
@@ -82,25 +82,28 @@ def test_a_rules_line_says_what_its_signals_says() -> None:
 
 def test_without_a_framework_examples_stay() -> None:
     item = SIGNALS["entropy"]
-    assert "TRL `entropy`" in lacking(item, item.hint, "loss_mean".__eq__, ("custom",))
+    assert "TRL `entropy`" in missing_metrics(item, item.hint, "loss_mean".__eq__, ("custom",))
 
 
 def test_what_turns_one_input_on_is_no_advice_where_another_is_missing() -> None:
     """Configured logs give TRL's batch, and nothing counts what a synchronous trainer throws away."""
     item = SIGNALS["discarded_rollout_ratio"]
-    words = lacking(item, item.hint, "loss_mean".__eq__, ("trl",))
+    words = missing_metrics(item, item.hint, "loss_mean".__eq__, ("trl",))
     assert words == "not reported by trl: the asynchronous trainer only: a synchronous one counts nothing it drops"
-    assert "JSON lines" not in lacking(item, item.hint, "loss_mean".__eq__, ("verl",))
+    assert "JSON lines" not in missing_metrics(item, item.hint, "loss_mean".__eq__, ("verl",))
     rate = SIGNALS["trainer_samples_per_second"]
-    assert "what was read" in lacking(rate, rate.hint, "loss_mean".__eq__, ("verl",))
+    assert "what was read" in missing_metrics(rate, rate.hint, "loss_mean".__eq__, ("verl",))
 
 
 def test_what_another_target_tells_is_not_lacking() -> None:
     """A queue in groups comes from the page; that the batch is not known is said in the signal's own words."""
     item = SIGNALS["turns"]
-    assert lacking(item, item.hint, {"turns_mean", "turns_max"}.__contains__, ("slime",)) == item.hint
-    assert lacking(item, "2 of the 3 steps needed", {"loss_mean"}.__contains__, ("slime",)) == "2 of the 3 steps needed"
-    assert lacking(item, item.hint, {"loss_mean"}.__contains__, ("vllm",)) == item.hint
+    assert missing_metrics(item, item.hint, {"turns_mean", "turns_max"}.__contains__, ("slime",)) == item.hint
+    assert (
+        missing_metrics(item, "2 of the 3 steps needed", {"loss_mean"}.__contains__, ("slime",))
+        == "2 of the 3 steps needed"
+    )
+    assert missing_metrics(item, item.hint, {"loss_mean"}.__contains__, ("vllm",)) == item.hint
 
 
 def test_an_assumed_mode_is_shown_as_that_until_it_is_told(store: Store) -> None:
@@ -120,6 +123,6 @@ def test_an_assumed_mode_is_shown_as_that_until_it_is_told(store: Store) -> None
 
 
 def test_what_a_reading_says_beside_what_is_known() -> None:
-    assert believed({"group_size": 8.0}, {}) == {"group_size": 8.0}
-    assert believed(ASSUMED, {"mode": "async", "mode_assumed": 1.0}) == ASSUMED
-    assert believed(ASSUMED, {"mode": "one_step", "mode_assumed": 0.0}) == {"framework": "slime"}
+    assert trusted_facts({"group_size": 8.0}, {}) == {"group_size": 8.0}
+    assert trusted_facts(ASSUMED, {"mode": "async", "mode_assumed": 1.0}) == ASSUMED
+    assert trusted_facts(ASSUMED, {"mode": "one_step", "mode_assumed": 0.0}) == {"framework": "slime"}

@@ -357,7 +357,7 @@ def test_any_key_is_a_place_or_refused(said: Any) -> None:
     import base64  # noqa: PLC0415
     import json  # noqa: PLC0415
 
-    from server.store.rollouts.pages import Place, pack, unpack  # noqa: PLC0415
+    from server.store.rollouts.pages import PagePosition, pack, unpack  # noqa: PLC0415
 
     order = Order("rollouts", "ix", "class", "seconds", True)
     text = base64.urlsafe_b64encode(json.dumps(["seconds", True, False, said]).encode()).decode()
@@ -365,4 +365,4 @@ def test_any_key_is_a_place_or_refused(said: Any) -> None:
         place = unpack(order, text)
     except BadKey:
         return
-    assert isinstance(place, Place) and unpack(order, pack(order, place)) == place
+    assert isinstance(place, PagePosition) and unpack(order, pack(order, place)) == place

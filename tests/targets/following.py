@@ -13,7 +13,7 @@ from server.config.discovery import DiscoverSettings
 from server.query import StoreReader, TargetTrust
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
-from server.targets.pending import Awaited
+from server.targets.pending import PendingSource
 
 T0 = 1_800_000_000.0
 # Who answers at all is given time for it; who does not is soon given up.
@@ -25,7 +25,7 @@ class Watched:
 
     def __init__(
         self, store: Store, discover: Sequence[DiscoverSettings], targets: Sequence[Target], start: float,
-        limits: Limits, alerts: AlertSettings | None, awaited: Sequence[Awaited], runner: asyncio.Runner,
+        limits: Limits, alerts: AlertSettings | None, awaited: Sequence[PendingSource], runner: asyncio.Runner,
     ) -> None:  # fmt: skip
         self.now, self._runner = start, runner
         self.clock, self.writer = ScaledClock(start), Writer(store)
@@ -77,7 +77,7 @@ class Watched:
 @contextmanager
 def following(
     store: Store, *discover: DiscoverSettings, targets: Sequence[Target] = (), start: float = T0,
-    limits: Limits = LIMITS, alerts: AlertSettings | None = None, awaited: Sequence[Awaited] = (),
+    limits: Limits = LIMITS, alerts: AlertSettings | None = None, awaited: Sequence[PendingSource] = (),
 ) -> Iterator[Watched]:  # fmt: skip
     with asyncio.Runner() as runner:
         watched = Watched(store, discover, targets, start, limits, alerts, awaited, runner)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits
-from server.targets.discovery.http_polling import Asked
+from server.targets.discovery.http_polling import HttpList
 from server.targets.discovery.http_sd import HttpSd
 from server.targets.discovery.model import Found, Listing
 from server.targets.discovery.router_workers import RouterWorkers, parse
@@ -26,7 +26,7 @@ def answers() -> Iterator[Answers]:
         yield found
 
 
-def ask(provider: Asked, *times: float) -> list[Listing]:
+def ask(provider: HttpList, *times: float) -> list[Listing]:
     async def all_of_them() -> list[Listing]:
         try:
             return [await provider.targets(NOW + at) for at in times]

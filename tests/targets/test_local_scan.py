@@ -8,7 +8,7 @@ import pytest
 from server.cli import BAD_USAGE
 from server.main import main
 from server.targets import local_scan
-from server.targets.local_scan import Candidate, Found, look
+from server.targets.local_scan import Candidate, ScanResult, scan
 from tests.e2e.test_forward import free_port
 from tests.recorded import TESTDATA, runs
 from tests.targets.engine import engine
@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_an_engine_and_runs_are_named_with_their_commands(place: Path) -> None:
     with engine() as vllm:
-        found = look(place, (vllm.port, free_port()))
+        found = scan(place, (vllm.port, free_port()))
     url = f"http://127.0.0.1:{vllm.port}"
     assert found.candidates[0] == Candidate(url, "vllm", "generator", f"rollscope watch {url}")
     assert set(found.candidates[1:]) == {
@@ -43,19 +43,19 @@ def test_an_engine_and_runs_are_named_with_their_commands(place: Path) -> None:
 
 def test_one_run_and_its_engine_are_one_command(place: Path) -> None:
     with engine() as vllm:
-        found = look(place / "outputs" / "verl", (vllm.port,))
+        found = scan(place / "outputs" / "verl", (vllm.port,))
     assert found.together == f"rollscope watch http://127.0.0.1:{vllm.port} ."
     assert local_scan.lines(found)[-2:] == ["together:", f"  {found.together}"]
 
 
 @pytest.mark.parametrize("path", runs(), ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_a_part_of_a_run_is_not_a_run(path: Path) -> None:
-    assert [one.source for one in look(path, ()).candidates] == ["."]
+    assert [one.source for one in scan(path, ()).candidates] == ["."]
 
 
 def test_a_ray_list_is_named(tmp_path: Path) -> None:
     (tmp_path / "ray.json").write_text("[]")
-    (found,) = look(tmp_path, ()).candidates
+    (found,) = scan(tmp_path, ()).candidates
     assert found.command == f"rollscope watch {tmp_path}/ray.json"
 
 
@@ -65,7 +65,7 @@ def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path) -> None:
     for n in range(8):
         shutil.copytree(TESTDATA / "verl" / "sync_jsonl", tmp_path / f"run-{n}")
         os.utime(tmp_path / f"run-{n}", (1000 + n, 1000 + n))
-    found = look(tmp_path, ())
+    found = scan(tmp_path, ())
     assert [one.source for one in found.candidates] == [f"./run-{n}" for n in (7, 6, 5, 4, 3, 2)]
     assert found.more == 2
 
@@ -73,14 +73,14 @@ def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path) -> None:
 def test_time_is_bounded(place: Path) -> None:
     """The clock says two seconds a look: the third folder is not looked at, and that is said."""
     clock = iter(range(0, 1000, 2))
-    found = look(place, (), lambda: float(next(clock)))
+    found = scan(place, (), lambda: float(next(clock)))
     assert found.partial == "only the first 200 folders were looked at, for 4 s at most"
-    assert local_scan.lines(Found(partial="x")) == [local_scan.NOTHING]
+    assert local_scan.lines(ScanResult(partial="x")) == [local_scan.NOTHING]
 
 
 def test_asked_again_within_seconds_it_does_not_look_again(place: Path) -> None:
     now = [0.0]
-    kept = local_scan.Kept(place, (), lambda: now[0])
+    kept = local_scan.CachedScan(place, (), lambda: now[0])
     first = kept()
     shutil.rmtree(place / "outputs" / "verl")
     assert kept() is first
@@ -91,6 +91,6 @@ def test_asked_again_within_seconds_it_does_not_look_again(place: Path) -> None:
 def test_watch_without_a_source_says_what_there_is(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("server.cli.watch.LOOK", local_scan.Kept(place / "outputs" / "verl", ()))
+    monkeypatch.setattr("server.cli.watch.LOOK", local_scan.CachedScan(place / "outputs" / "verl", ()))
     assert main(["watch"]) == BAD_USAGE
     assert capsys.readouterr().out == "found on this machine:\n  rollscope watch .   # verl, trainer\n"

@@ -4,7 +4,7 @@ import pytest
 
 from server.config.discovery import DiscoverSettings
 from server.targets.discovery.model import Found
-from server.targets.discovery.naming import Names, digest, usual_name
+from server.targets.discovery.naming import TargetNames, digest, usual_name
 
 BY = DiscoverSettings("file_sd", ("a.json",), "engines")
 
@@ -51,7 +51,7 @@ def test_job_and_instance_are_the_name(found: Found, labels: tuple[str, ...], na
 
 
 def test_a_name_is_given_once_and_kept() -> None:
-    names = Names({"b" * 12: "old"}, taken={"mine"}.__contains__)
+    names = TargetNames({"b" * 12: "old"}, taken={"mine"}.__contains__)
     assert names.name("a" * 12, "x", {}) == "x"
     # Another page of that name, while the first is there; and when it is not, the second keeps what it got.
     assert names.name("c" * 12, "x", {"x": "a" * 12}) == "x-cccccc"

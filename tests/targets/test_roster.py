@@ -11,7 +11,7 @@ from server.targets.discovery import roster
 from server.targets.discovery.file_sd import FileSd
 from server.targets.discovery.model import Listing
 from server.targets.discovery.page_detection import AT_ONCE, Detector
-from server.targets.discovery.roster import Roster
+from server.targets.discovery.roster import TargetDiscovery
 from tests.targets.following import by_file, write
 
 
@@ -27,7 +27,7 @@ def test_an_instance_that_moved_is_read_at_its_new_place_before_that_said_what_i
         return "vllm"
 
     async def moved() -> list[list[tuple[str, str, str]]]:
-        found = Roster("run", [by_file(listed)], ask)
+        found = TargetDiscovery("run", [by_file(listed)], ask)
         write(listed, "old:1", job="rollout", instance="node-7")
         looks = [await found.look(0, patient=True)]
         write(listed, "newer:1", job="rollout", instance="node-7")
@@ -60,7 +60,9 @@ def test_a_reader_with_a_bug_stops_neither_its_targets_nor_its_neighbours(
         raise RuntimeError("a bug")
 
     async def names() -> list[str]:
-        found = Roster("run", [by_file(one, "one", collector="vllm"), by_file(two, "two", collector="vllm")], _nobody)
+        found = TargetDiscovery(
+            "run", [by_file(one, "one", collector="vllm"), by_file(two, "two", collector="vllm")], _nobody
+        )
         await found.look(0, patient=True)
         monkeypatch.setattr(FileSd, "targets", broken)
         write(one)

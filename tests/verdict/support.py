@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collectors.model import Labels
 from server.signals.model import TargetHealth
 from server.signals.window import Step
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 
 NOW = 1_000_000.0
 
@@ -85,7 +85,7 @@ def steps(*waits: float, seconds: float = 30.0) -> list[Step]:
 def seen(
     *told: Mapping[str, float | None], mode: str = "async", lifecycle: str = "running", now: float = NOW,
     last: Sequence[Step] = (), targets: Sequence[TargetHealth] = (), old: float = 2.0, **facts: float,
-) -> Seen:  # fmt: skip
+) -> VerdictInput:  # fmt: skip
     """The last word on each series counts; None takes it away, and ``name*`` with None all that begin with it.
 
     ``old``: seconds since all of it was told.
@@ -101,7 +101,7 @@ def seen(
     for series, value in numbers.items():
         name, labels = key(series)
         signals.setdefault(name, {})[labels] = Answer(now - old, value)
-    return Seen(now, mode, lifecycle, dict(facts), signals, targets, steps=last)
+    return VerdictInput(now, mode, lifecycle, dict(facts), signals, targets, steps=last)
 
 
 def _matches(pattern: str, series: str) -> bool:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from server.verdict.what_if.answer import what_if
 from server.verdict.what_if.laws import mean_cut_at, zero_share_at
-from server.verdict.what_if.types import FIGURES, Changes, Figure, Now, WhatIf
+from server.verdict.what_if.types import FIGURES, Changes, CurrentNumbers, Figure, WhatIf
 
 # The published run, in round numbers around it.
-RUN = Now(capacity=2.75, trained=1.95, trainer_gpus=64, generator_gpus=192)
+RUN = CurrentNumbers(capacity=2.75, trained=1.95, trainer_gpus=64, generator_gpus=192)
 FULL = replace(
     RUN, step_seconds=200.0, engines=24, group_size=8, oversampling=2.5, zero_advantage=0.4, filtered=True,
     solve_ratio=0.5, max_staleness=4, staleness=1.5, concurrency=1000, kv_ceiling=1200, response_tokens=500.0,
@@ -20,11 +20,11 @@ FULL = replace(
 )  # fmt: skip
 
 
-def then(now: Now, name: str, **changes: float) -> Figure:
+def then(now: CurrentNumbers, name: str, **changes: float) -> Figure:
     return what_if(now, Changes(**changes)).then.figures[name]  # type: ignore[arg-type]
 
 
-def value(now: Now, name: str, **changes: float) -> float:
+def value(now: CurrentNumbers, name: str, **changes: float) -> float:
     found = then(now, name, **changes).value
     assert found is not None
     return found
@@ -276,7 +276,7 @@ def some(low: float, high: float) -> st.SearchStrategy[float | None]:
 
 
 RUNS = st.builds(
-    Now, outcome=st.sampled_from(["", "generator_bound", "sandbox_bound"]),
+    CurrentNumbers, outcome=st.sampled_from(["", "generator_bound", "sandbox_bound"]),
     capacity=st.floats(0.1, 100), compute_capacity=some(100, 200), trained=st.floats(0.1, 100),
     wait=st.none() | st.floats(0, 0.95), step_seconds=some(1, 1e4), trainer_gpus=st.integers(2, 512),
     generator_gpus=st.integers(2, 512), engines=st.none() | st.integers(1, 64),
@@ -303,7 +303,7 @@ def made_of(found: WhatIf) -> float:
 
 @settings(max_examples=50, deadline=None)
 @given(RUNS, st.integers(-500, 500), st.integers(1, 100))
-def test_more_gpus_that_generate_never_make_the_trainer_wait_longer(now: Now, moved: int, more: int) -> None:
+def test_more_gpus_that_generate_never_make_the_trainer_wait_longer(now: CurrentNumbers, moved: int, more: int) -> None:
     assert now.trainer_gpus and now.generator_gpus
     low, high = 1 - int(now.generator_gpus), int(now.trainer_gpus) - 1
     first = min(max(moved, low), high)
@@ -314,7 +314,7 @@ def test_more_gpus_that_generate_never_make_the_trainer_wait_longer(now: Now, mo
 
 @settings(max_examples=50, deadline=None)
 @given(RUNS, st.floats(1, 8), st.floats(1, 8))
-def test_less_oversampling_never_makes_less(now: Now, one: float, other: float) -> None:
+def test_less_oversampling_never_makes_less(now: CurrentNumbers, one: float, other: float) -> None:
     now = replace(now, oversampling=now.oversampling or 2.0)
     less, more = sorted((one, other))
     found = [made_of(what_if(now, Changes(oversampling=share))) for share in (less, more)]
@@ -323,7 +323,7 @@ def test_less_oversampling_never_makes_less(now: Now, one: float, other: float) 
 
 @settings(max_examples=50, deadline=None)
 @given(RUNS, st.integers(1, 64), st.integers(1, 64))
-def test_a_higher_staleness_bound_never_makes_less(now: Now, one: int, other: int) -> None:
+def test_a_higher_staleness_bound_never_makes_less(now: CurrentNumbers, one: int, other: int) -> None:
     found = [made_of(what_if(now, Changes(max_staleness=bound))) for bound in sorted((one, other))]
     assert found[1] >= found[0] * (1 - 1e-9)
 
@@ -355,7 +355,7 @@ CHANGES = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(RUNS, CHANGES)
-def test_every_answer_is_a_number_or_says_why_not(now: Now, changes: Changes) -> None:
+def test_every_answer_is_a_number_or_says_why_not(now: CurrentNumbers, changes: Changes) -> None:
     found = what_if(now, changes)
     for state in (found.now, found.then):
         assert state.figures.keys() == FIGURES.keys()

@@ -81,7 +81,7 @@ _NOT_IN_NUMBERS = "_ " + "".join(map(bytes.decode, grammar.ODD))
 
 
 @dataclass(slots=True)
-class Memory(Generic[S]):
+class LayoutMemory(Generic[S]):
     """What a target remembers of its layouts."""
 
     own: Layout[S] | None = None
@@ -94,7 +94,7 @@ _guard = Lock()
 
 
 def known(
-    memory: Memory[S], labels: int, lines: Sequence[str], characters: int
+    memory: LayoutMemory[S], labels: int, lines: Sequence[str], characters: int
 ) -> tuple[Layout[S], list[float]] | None:
     """The layout of a page met before, by this target or another, and its numbers. ``labels``: how many may be.
 
@@ -113,7 +113,12 @@ def known(
 
 
 def learn(
-    memory: Memory[S], labels: int, lines: Sequence[str], keys: Mapping[str, S], series: list[S], types: dict[str, str]
+    memory: LayoutMemory[S],
+    labels: int,
+    lines: Sequence[str],
+    keys: Mapping[str, S],
+    series: list[S],
+    types: dict[str, str],
 ) -> None:
     """Remember a page, if all of its ``series`` are of plain lines, by ``keys``."""
     memory.vain += 1

@@ -105,7 +105,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Page:
             no exposition text. Never with text of the body.
     """
     lines = _lines(body, limits)
-    memory: exposition_layout.Memory[Series] = state.setdefault("layout", exposition_layout.Memory())
+    memory: exposition_layout.LayoutMemory[Series] = state.setdefault("layout", exposition_layout.LayoutMemory())
     # Line feeds are not of the lines.
     characters = len(body) - len(lines) + 1 if body.isascii() else -1
     if (known := exposition_layout.known(memory, limits.labels, lines, characters)) is not None:

@@ -1,4 +1,4 @@
-"""TensorBoard's `Event` message: the scalars it holds, and a configuration logged as text or as hparams.
+"""TensorBoard's `TensorboardEvent` message: the scalars it holds, and a configuration logged as text or as hparams.
 
 Numbers of fields are those of tensorboard/compat/proto/{event,summary,tensor}.proto and of
 tensorboard/plugins/hparams/plugin_data.proto (tensorboard 2.21.0).
@@ -27,7 +27,7 @@ _PLAIN = re.compile(
 
 
 @dataclass(slots=True)
-class Event:
+class TensorboardEvent:
     """One event: its time (epoch seconds, None where it has none), its step, and what it holds for us."""
 
     ts: float | None = None
@@ -36,8 +36,8 @@ class Event:
     config: dict[str, Any] = field(default_factory=dict)
 
 
-def event(payload: bytes) -> Event:
-    """An `Event`: wall_time = 1, step = 2, summary = 5.
+def event(payload: bytes) -> TensorboardEvent:
+    """An `TensorboardEvent`: wall_time = 1, step = 2, summary = 5.
 
     Raises:
         ValueError: no protobuf message.
@@ -48,13 +48,13 @@ def event(payload: bytes) -> Event:
 
 def _plain(
     ts: bytes, step: bytes | None, summary: bytes, value: bytes, size: bytes, tag: bytes, figure: bytes
-) -> Event | None:
+) -> TensorboardEvent | None:
     """The parts of a plain event, or None when the lengths say that it only looks like one. Half of the time saved."""
     length = len(tag)
     if size[0] != length or value[0] != length + 7 or summary[0] != length + 9:
         return None
     number = protobuf.signed(protobuf.varint(step, 0)[0]) if step is not None else 0
-    return Event(_time(ts), number, {protobuf.text(tag): protobuf.single(figure)})
+    return TensorboardEvent(_time(ts), number, {protobuf.text(tag): protobuf.single(figure)})
 
 
 def _time(data: bytes) -> float | None:
@@ -62,9 +62,9 @@ def _time(data: bytes) -> float | None:
     return ts if math.isfinite(ts) and ts > 0 else None
 
 
-def general(payload: bytes) -> Event:
+def general(payload: bytes) -> TensorboardEvent:
     """Any event, field by field; raises as `event`."""
-    found = Event()
+    found = TensorboardEvent()
     for number, kind, value, data in protobuf.fields(payload):
         if number == 5 and kind == protobuf.BYTES:
             _summary(data, found)
@@ -75,13 +75,13 @@ def general(payload: bytes) -> Event:
     return found
 
 
-def _summary(data: bytes, found: Event) -> None:
+def _summary(data: bytes, found: TensorboardEvent) -> None:
     for number, kind, _, value in protobuf.fields(data):
         if number == 1 and kind == protobuf.BYTES:
             _value(value, found)
 
 
-def _value(data: bytes, found: Event) -> None:
+def _value(data: bytes, found: TensorboardEvent) -> None:
     """A Summary.Value: tag = 1, simple_value = 2, tensor = 8, metadata = 9."""
     tag, tensor, metadata = "", b"", b""
     figure: float | None = None
@@ -100,7 +100,7 @@ def _value(data: bytes, found: Event) -> None:
         found.scalars[tag] = figure
 
 
-def _other(tag: str, tensor: bytes, metadata: bytes, found: Event, figure: float | None) -> float | None:
+def _other(tag: str, tensor: bytes, metadata: bytes, found: TensorboardEvent, figure: float | None) -> float | None:
     """What a value is whose metadata or tensor says so; SummaryMetadata.plugin_data = 1: name = 1, content = 2."""
     plugin = _parts(_parts(metadata).get(1, b""))
     name = plugin.get(1, b"")

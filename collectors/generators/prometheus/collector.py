@@ -45,7 +45,7 @@ _PARTS = ("_bucket", "_sum")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class QueryRow:
     """One element of an instant vector."""
 
     labels: Mapping[str, str]
@@ -173,7 +173,7 @@ def configured(options: Mapping[str, str]) -> Collector:
 # ---- asking
 
 
-async def _query(asked: _Asked, query: str) -> list[Row]:
+async def _query(asked: _Asked, query: str) -> list[QueryRow]:
     """One instant query, at the time of the first."""
     left = max(0.1, asked.deadline - time.monotonic())
     form = {"query": query, "timeout": f"{left:.3f}"} | ({} if asked.at is None else {"time": f"{asked.at:.3f}"})
@@ -207,11 +207,11 @@ def _vector(answer: Any) -> Sequence[Any]:
     return result
 
 
-def _row(one: Any) -> Row | None:
+def _row(one: Any) -> QueryRow | None:
     labels, value = (one.get("metric"), one.get("value")) if isinstance(one, dict) else (None, None)
     if not isinstance(labels, dict) or not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], str):
         return None
-    return Row(labels, value[1]) if all(isinstance(text, str) for text in labels.values()) else None
+    return QueryRow(labels, value[1]) if all(isinstance(text, str) for text in labels.values()) else None
 
 
 def _texts(found: Any) -> Iterator[str]:
@@ -234,7 +234,7 @@ async def _up(asked: _Asked) -> Mapping[Scrape, bool]:
     return {_of(row.labels, queries.TARGET): rest.number(row.value) != 0 for row in rows}
 
 
-async def _optional(asked: _Asked, what: str, query: str) -> list[Row]:
+async def _optional(asked: _Asked, what: str, query: str) -> list[QueryRow]:
     """What may fail without taking the rest with it."""
     try:
         return await _query(asked, query)
@@ -243,7 +243,7 @@ async def _optional(asked: _Asked, what: str, query: str) -> list[Row]:
         return []
 
 
-async def _rows(asked: _Asked) -> list[Row]:
+async def _rows(asked: _Asked) -> list[QueryRow]:
     rows = await _query(asked, queries.values(asked.inside))
     rows += await _optional(asked, "servers", queries.servers(asked.inside))
     return rows + await _optional(asked, "histograms", queries.histograms(asked.inside))
@@ -304,7 +304,7 @@ def _name(place: Place) -> str:
 
 def _read(
     asked: _Asked,
-    rows: Sequence[Row],
+    rows: Sequence[QueryRow],
     news: Mapping[Place, tuple[Scrape, float]],
     engines: Mapping[Place, _Engine],
     now: float,
@@ -331,7 +331,7 @@ def _read(
     )
 
 
-def _pages(rows: Iterable[Row], places: Mapping[Scrape, Place]) -> dict[tuple[Place, str], list[str]]:
+def _pages(rows: Iterable[QueryRow], places: Mapping[Scrape, Place]) -> dict[tuple[Place, str], list[str]]:
     """Rows as exposition text, by engine and kind of engine."""
     pages: dict[tuple[Place, str], list[str]] = defaultdict(list)
     families: set[tuple[tuple[Place, str], str]] = set()
@@ -351,7 +351,7 @@ def _pages(rows: Iterable[Row], places: Mapping[Scrape, Place]) -> dict[tuple[Pl
     return {page: lines for page, lines in pages.items() if any(map(_ENGINE.match, lines))}
 
 
-def _line(name: str, row: Row) -> str:
+def _line(name: str, row: QueryRow) -> str:
     dropped = {"__name__", *queries.TARGET, *(queries.PAIR[:-1] if name.startswith("ray_") else queries.PAIR)}
     inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in row.labels.items() if label not in dropped)
     return f"{name}{{{inside}}} {row.value}\n"

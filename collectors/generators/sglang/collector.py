@@ -16,8 +16,8 @@ import httpx
 
 from collectors.engine_pages import pages as engine_pages_pages
 from collectors.engine_pages import paused, prefix_cache, side_requests
-from collectors.engine_pages.pages import Decision, Plan, Unmapped, Vocabulary
-from collectors.engine_pages.side_requests import Question, Told
+from collectors.engine_pages.pages import Decision, PagePlan, Unmapped, Vocabulary
+from collectors.engine_pages.side_requests import Question, SideAnswer
 from collectors.formats.exposition.parser import Series
 from collectors.generators.sglang import names
 from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
@@ -68,7 +68,7 @@ def _histogram(series: Series, family: str, base: str) -> Decision:
     return replace(plan, copy=_copy(series)) if plan is not None else None
 
 
-def _told_once(plan: Plan, series: Series) -> Plan:
+def _told_once(plan: PagePlan, series: Series) -> PagePlan:
     """Of the ranks of one model one is taken. The tokenizer's names, without a dp_rank, yield to the schedulers'."""
     also = _told_once(plan.also, series) if plan.also is not None else None
     return replace(plan, copy=_copy(series), scope=engine_pages_pages.replica_of(series), also=also)
@@ -86,7 +86,7 @@ def _cache_config(series: Series) -> Decision:
     )
     if pages is None or size is None:
         return None
-    plan = Plan("kv_cache_capacity_tokens", labels(series), rank=1, scale=pages * size)
+    plan = PagePlan("kv_cache_capacity_tokens", labels(series), rank=1, scale=pages * size)
     return _told_once(plan, series)
 
 
@@ -97,9 +97,9 @@ def _call(series: Series, base: str) -> Decision:
         return None
     own = (("call", call), *engine_pages_pages.replica_of(series))
     if base == "http_responses" and series.label("status_code") == "200":
-        return Plan("generator_control_requests_total", own, fold="sum")
+        return PagePlan("generator_control_requests_total", own, fold="sum")
     if base == "http_requests_active":
-        return Plan("generator_control_requests_active", own, fold="sum")
+        return PagePlan("generator_control_requests_active", own, fold="sum")
     return None
 
 
@@ -127,7 +127,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     return paused.judged(prefix_cache.counted_once(engine_pages_pages.read(body, state, limits, WORDS)), state)
 
 
-def _configured(answer: Any) -> Told:
+def _configured(answer: Any) -> SideAnswer:
     """The cap on running requests of every data-parallel rank, and the version: only `/v1/loads` has them."""
     loads = answer.get("loads") if isinstance(answer, dict) else None
     rows = [row for row in loads if isinstance(row, dict)] if isinstance(loads, list) else []
@@ -138,7 +138,7 @@ def _configured(answer: Any) -> Told:
         for row, limit in found
         if limit is not None
     ]
-    return Told(tuple(samples), side_requests.version("SGLang")(answer).events)
+    return SideAnswer(tuple(samples), side_requests.version("SGLang")(answer).events)
 
 
 # Not /get_weight_version: gone in 0.5.23. The old name of /model_info logs a warning in newer engines, so it is last.

@@ -20,8 +20,8 @@ import httpx
 
 from collectors.engine_pages import pages as engine_pages_pages
 from collectors.engine_pages import paused, side_requests
-from collectors.engine_pages.pages import Decision, Plan, Said, Unmapped, Vocabulary
-from collectors.engine_pages.side_requests import Question, Told
+from collectors.engine_pages.pages import Decision, LabelFact, PagePlan, Unmapped, Vocabulary
+from collectors.engine_pages.side_requests import Question, SideAnswer
 from collectors.formats.exposition.parser import Series
 from collectors.generators.vllm import names
 from collectors.model import Collector, Labels, Limits, Reading, Sample, State
@@ -56,11 +56,11 @@ def decide(series: Series, family: str, kind: str) -> Decision:
 
 def _value(series: Series, base: str) -> Decision:
     if base == "cache_config_info":
-        return Said(tuple(_cache_config(series)))
+        return LabelFact(tuple(_cache_config(series)))
     if base == "engine_sleep_state":
         # Levels 1 and 2 both mean "not awake"; either one at 1 is certain.
         awake = series.label("sleep_state") == "awake"
-        return None if awake else Plan("generator_asleep", labels(series), fold="max")
+        return None if awake else PagePlan("generator_asleep", labels(series), fold="max")
     if base in names.VALUES:
         # Ray's older exporter writes every counter twice, the second time as a gauge without "_total".
         doubled = base in names.COUNTERS and not series.name.endswith("_total")
@@ -68,21 +68,21 @@ def _value(series: Series, base: str) -> Decision:
     return Unmapped(base)
 
 
-def _of_the_server(series: Series) -> Plan | None:
+def _of_the_server(series: Series) -> PagePlan | None:
     """Families of the HTTP server around the engine: a weight update as prime-rl drives it shows only there.
 
     Our own questions (`SIDE`) are counted there too, as GET; only what was posted changed anything.
     """
     if series.name == "process_start_time_seconds":
-        return Plan("generator_start_time_seconds", engine_pages_pages.replica_of(series))
+        return PagePlan("generator_start_time_seconds", engine_pages_pages.replica_of(series))
     call = names.CALLS.get(series.label("handler"))
     if call is None or series.label("method") not in ("POST", ""):
         return None
     own = (("call", call), *engine_pages_pages.replica_of(series))
     if series.name == "http_requests_total" and series.label("status") == "2xx":
-        return Plan("generator_control_requests_total", own, fold="sum")
+        return PagePlan("generator_control_requests_total", own, fold="sum")
     if series.name == "http_request_duration_seconds_sum":
-        return Plan("generator_control_seconds_total", own, fold="sum")
+        return PagePlan("generator_control_seconds_total", own, fold="sum")
     return None
 
 
@@ -137,17 +137,17 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     return paused.judged(engine_pages_pages.read(body, state, limits, WORDS), state)
 
 
-def _is_paused(answer: Any) -> Told:
+def _is_paused(answer: Any) -> SideAnswer:
     found = answer.get("is_paused") if isinstance(answer, dict) else None
-    return Told((Sample(paused.METRIC, float(found)),) if isinstance(found, bool) else ())
+    return SideAnswer((Sample(paused.METRIC, float(found)),) if isinstance(found, bool) else ())
 
 
-def _request_limit(answer: Any) -> Told:
+def _request_limit(answer: Any) -> SideAnswer:
     """Most sequences that each engine runs at once: ``vllm_config.scheduler_config.max_num_seqs``."""
     for key in ("vllm_config", "scheduler_config", "max_num_seqs"):
         answer = answer.get(key) if isinstance(answer, dict) else None
     limit = rest.number(answer)
-    return Told((Sample("generator_request_limit", limit),) if limit else ())
+    return SideAnswer((Sample("generator_request_limit", limit),) if limit else ())
 
 
 # Three only with VLLM_SERVER_DEV_MODE=1; /v1/models with the key that the target has, if any. /server_info looks

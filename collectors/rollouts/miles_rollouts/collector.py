@@ -19,8 +19,8 @@ from collectors.formats import jsonl
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
-from collectors.rollout_files.rows import Line, lines
-from collectors.rollout_files.step_files import Look, Part, StepFile, follow, listed
+from collectors.rollout_files.rows import RowLine, lines
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, follow, listed
 from collectors.rollout_files.verbs import begins
 from collectors.rollout_signals import gives, lacks
 from collectors.rollouts.miles_rollouts.events import ABORTED, TRUNCATED, Attempts
@@ -149,11 +149,11 @@ def _take(read: bytetail.Lines, file: Path, places: dict[str, Any], attempts: At
             found.why = found.why or f"the line at byte {offset} of {file.name} is no event of a trajectory"
 
 
-def _read(look: Look, run: _Run) -> Part:
+def _read(look: Look, run: _Run) -> FilePart:
     return lines(look, lambda line: rollout(line, look.file, run), "conversation of miles")
 
 
-def rollout(line: Line, file: StepFile, run: _Run) -> Rollout | None:
+def rollout(line: RowLine, file: StepFile, run: _Run) -> Rollout | None:
     """A row as a rollout: what it says is added to what the events told of the same sample."""
     row = line.row
     sample, group, status = whole(row.get("sample_index")), whole(row.get("group_index")), row.get("status")

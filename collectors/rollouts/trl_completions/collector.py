@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collectors.formats import parquet
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
-from collectors.rollout_files.step_files import Look, Part, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import tail_of, with_parquet
 from collectors.rollout_signals import gives, lacks
 from collectors.rollouts.trl_completions import groups as trl_completions_groups
@@ -35,10 +35,10 @@ def find(path: Path) -> list[StepFile]:
     return listed(path / FOLDER, _FILE, root=path) or listed(path, _FILE)
 
 
-def _read(look: Look, steps: list[int]) -> Part:
+def _read(look: Look, steps: list[int]) -> FilePart:
     file = look.file
     if file.path.stat().st_size > FILE_BYTES:
-        return Part(dropped=1, why=f"{file.path.name} is larger than {FILE_BYTES} bytes")
+        return FilePart(dropped=1, why=f"{file.path.name} is larger than {FILE_BYTES} bytes")
     with parquet.opened(file.path) as table:
         batch = trl_completions_groups.read(table)
     begin = int(look.place.get("row", 0))
@@ -47,7 +47,7 @@ def _read(look: Look, steps: list[int]) -> Part:
     # The step before it was logged too: this is all that was trained between the two.
     sampled = file.step - max((step for step in steps if step < file.step), default=0) > 1
     rollouts = [_rollout(batch, index, first, look, sampled) for index in range(begin, end)]
-    part = Part(rollouts, len(rollouts), file.path.stat().st_size, {"row": end}, end == len(batch.rows))
+    part = FilePart(rollouts, len(rollouts), file.path.stat().st_size, {"row": end}, end == len(batch.rows))
     return part
 
 
@@ -64,7 +64,9 @@ def _first(look: Look, seal: str) -> int:
     return int(memory["step"])
 
 
-def _rollout(batch: trl_completions_groups.Batch, index: int, first: int, look: Look, sampled: bool) -> Rollout:
+def _rollout(
+    batch: trl_completions_groups.CompletionBatch, index: int, first: int, look: Look, sampled: bool
+) -> Rollout:
     row, version = batch.rows[index], max(0, first - 1)
     made = None if sampled else version
     return Rollout(

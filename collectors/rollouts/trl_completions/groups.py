@@ -21,7 +21,7 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CompletionRow:
     """One completion: its reward is the sum of the reward functions' columns that are not NaN."""
 
     reward: float | None
@@ -31,15 +31,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CompletionBatch:
     """A file's rows. ``group_size``: rows per group; ``print``: a hash that only the same rows have."""
 
-    rows: Sequence[Row]
+    rows: Sequence[CompletionRow]
     group_size: int
     print: str
 
 
-def read(table: Table) -> Batch:
+def read(table: Table) -> CompletionBatch:
     """The whole file, without its texts: prompts are hashed in memory, completions are not decoded.
 
     Raises:
@@ -58,7 +58,7 @@ def read(table: Table) -> Batch:
     rows = [_row(one, rewarded) for one in found]
     texts = [table.size(leaf) for leaf in table.leaves() if leaf.startswith(COMPLETION)]
     seal = repr((texts, prompts, [(one.reward, one.advantage) for one in rows])).encode()
-    return Batch(rows, size, hashlib.blake2b(seal, digest_size=8).hexdigest())
+    return CompletionBatch(rows, size, hashlib.blake2b(seal, digest_size=8).hexdigest())
 
 
 def group_size(prompts: Sequence[bytes]) -> int:
@@ -92,9 +92,9 @@ def _sum(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
     return math.fsum(told) if told else None
 
 
-def _row(one: Mapping[str, Any], rewarded: Sequence[str]) -> Row:
+def _row(one: Mapping[str, Any], rewarded: Sequence[str]) -> CompletionRow:
     roles = one[COMPLETION]
-    return Row(
+    return CompletionRow(
         _sum(one, rewarded),
         number(one.get(ADVANTAGE)),
         sum(role == "assistant" for role in roles) if roles is not None else None,

@@ -19,7 +19,7 @@ import httpx
 from collectors.model import Collector, Limits, Reading, ScrapeError, State
 from collectors.sandbox_providers.listing import Tally, mapping
 from collectors.sandbox_providers.own_client import CONNECTIONS, opened
-from collectors.sandbox_providers.walk import Budget, Page, Walk, finish, walk
+from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, walk
 from collectors.sandboxes.docker.rows import PROVIDER, Inspected, inspect, key, row
 from collectors.transport.rest import Params, Refusal, get_json, text, whole
 
@@ -66,7 +66,7 @@ async def _containers(
 ) -> Walk[Item]:
     labels = [word.strip() for word in options.get("label", "").split(",") if word.strip()]
 
-    async def fetch(before: str) -> Page[Item]:
+    async def fetch(before: str) -> WalkPage[Item]:
         filters = {"label": labels} | ({"before": [before]} if before else {})
         params: Params = {"all": "true", "limit": PAGE_ROWS, "filters": json.dumps(filters)}
         answer = await get_json(engine, "/containers/json", params, limits)
@@ -78,7 +78,7 @@ async def _containers(
         for _ in range(unread):
             tally.drop("a container without an id")
         full = len(answer.json) >= PAGE_ROWS
-        return Page(rows, next(reversed(rows), "") if full else "", unread)
+        return WalkPage(rows, next(reversed(rows), "") if full else "", unread)
 
     try:
         return await walk(state, "containers", fetch, budget)

@@ -14,7 +14,7 @@ from typing import Any
 from collectors.formats import verifiers
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError
 from collectors.sandbox_providers.rollout_counts import count
-from collectors.sandbox_providers.trace_rows import Rollout
+from collectors.sandbox_providers.trace_rows import TracedRollout
 from collectors.sandboxes.harbor_trials.rows import is_trial, trial
 
 FILE = "result.json"
@@ -60,7 +60,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     )
 
 
-def _read(taken: list[tuple[float, str, Path]], seen: dict[str, float], now: float) -> tuple[list[Rollout], int]:
+def _read(taken: list[tuple[float, str, Path]], seen: dict[str, float], now: float) -> tuple[list[TracedRollout], int]:
     """(trials, files that are broken); what was read is noted in `seen`, so one just being written comes again."""
     trials, dropped = [], 0
     for at, name, file in taken:

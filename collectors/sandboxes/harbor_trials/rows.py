@@ -10,7 +10,7 @@ from typing import Any
 from collectors.model import Sandbox
 from collectors.sandbox_providers.failures import cause
 from collectors.sandbox_providers.listing import mapping
-from collectors.sandbox_providers.trace_rows import Rollout
+from collectors.sandbox_providers.trace_rows import TracedRollout
 from collectors.transport import rest
 
 # What harbor itself calls `sandbox_failed` (models/trial/error_policy.py).
@@ -32,14 +32,14 @@ def is_trial(row: Mapping[str, Any]) -> bool:
     return isinstance(row.get("trial_name"), str) and "task_checksum" in row and "environment_setup" in row
 
 
-def trial(row: Mapping[str, Any]) -> Rollout | None:
+def trial(row: Mapping[str, Any]) -> TracedRollout | None:
     """The trial's record; None when it was cancelled: that is no one's failure, and no rollout."""
     failed = rest.text(mapping(row, "exception_info").get("exception_type"), 60)
     if failed == CANCELLED:
         return None
     begun, ready = _time(row, "environment_setup", "started_at"), _ready(row)
     lost = failed in SANDBOX_FAILED or (bool(failed) and begun is not None and ready is None)
-    return Rollout(
+    return TracedRollout(
         environment=rest.text(row.get("source"), 100) or "harbor",
         run="",
         purpose="",

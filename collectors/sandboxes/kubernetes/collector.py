@@ -20,10 +20,10 @@ import httpx
 from collectors.model import Collector, Limits, Reading, Sample, Sandbox, ScrapeError, State
 from collectors.sandbox_providers.listing import Extent, Tally, mapping
 from collectors.sandbox_providers.own_client import opened
-from collectors.sandbox_providers.walk import Budget, Page, Walk, finish, walk
+from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, walk
 from collectors.sandboxes.kubernetes.pods import PROVIDER, Pod, pod
 from collectors.sandboxes.kubernetes.sandbox_resources import merged, resource
-from collectors.transport.rest import Answer, Refusal, get_json, number, text, whole
+from collectors.transport.rest import JsonAnswer, Refusal, get_json, number, text, whole
 
 Row = TypeVar("Row")
 
@@ -133,13 +133,13 @@ async def _list(
 ) -> Walk[Row]:
     selector = options.get("label_selector", "")
 
-    async def fetch(token: str) -> Page[Row]:
+    async def fetch(token: str) -> WalkPage[Row]:
         params = {"limit": PAGE_ROWS} | ({"labelSelector": selector} if selector else {})
         answer = await get_json(kube, path, params | ({"continue": token} if token else {}), limits)
         items = [(text(mapping(item, "metadata").get("uid"), 100), build(mapping(item))) for item in _items(answer)]
         rows = {uid: row for uid, row in items if row is not None}
         more = text(mapping(answer.json, "metadata").get("continue"), 10_000)
-        return Page(rows, more, sum(row is None for _, row in items))
+        return WalkPage(rows, more, sum(row is None for _, row in items))
 
     name = path.rpartition("/")[2]
     try:
@@ -151,7 +151,7 @@ async def _list(
         return await walk(state, name, fetch, budget)
 
 
-def _items(answer: Answer) -> list[Any]:
+def _items(answer: JsonAnswer) -> list[Any]:
     """What a list holds; an answer without ``items`` is no empty list."""
     items = mapping(answer.json).get("items")
     if not isinstance(items, list):

@@ -22,7 +22,7 @@ import httpx
 from collectors.model import Collector, ErrorKind, Limits, Reading, ScrapeError, State
 from collectors.sandbox_providers.failures import cause as cause_of
 from collectors.sandbox_providers.listing import Tally
-from collectors.sandbox_providers.sweep import Page, Row, Source, sweep
+from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.sandboxes.modal.rows import PROVIDER, row
 from collectors.transport.rest import clean, text, whole
 
@@ -57,21 +57,21 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         app = await _app(api, stub, options, state)
         request = partial(api.SandboxListRequest, app_id=app, environment_name=options.get("environment", ""))
 
-        async def fetch(finished: bool, before: float | None) -> Page:
+        async def fetch(finished: bool, before: float | None) -> ListingPage:
             asked = request(include_finished=finished, before_timestamp=before or 0.0)
             answer = await stub.SandboxListV2(asked, retry=None, metadata=metadata)
-            return Page(list(answer.sandboxes), _next(answer.sandboxes, before))
+            return ListingPage(list(answer.sandboxes), _next(answer.sandboxes, before))
 
-        source = Source(
+        source = ListingSource(
             live=(False,), ended=(True,), fetch=fetch, row=partial(_row, options.get("run_label", "run"), tally)
         )
         swept = await sweep(source, state, limits, begun)
     return tally.reading(PROVIDER, (one.sandbox for one in swept.rows), swept.extent)
 
 
-def _row(run_label: str, tally: Tally, info: Any) -> Row | None:
+def _row(run_label: str, tally: Tally, info: Any) -> ListedRow | None:
     found = row(info, run_label, tally)
-    return Row(found) if found is not None else None
+    return ListedRow(found) if found is not None else None
 
 
 def _next(page: Any, before: float | None) -> float | None:

@@ -18,7 +18,7 @@ from collectors.formats import textlog
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, Sandbox, ScrapeError
 from collectors.sandbox_providers.failures import cause
 from collectors.sandboxes.sandbox_log.dates import date
-from collectors.sandboxes.sandbox_log.sdk_lines import Said, said
+from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, said
 from collectors.transport import rest
 
 SUFFIXES = (".log", ".out", ".err")
@@ -120,7 +120,7 @@ def _read(file: Path, name: str, before: Cursor, limits: Limits, now: float, got
     return replace(limits, tail_rows=limits.tail_rows - len(read.lines), tail_bytes=limits.tail_bytes - taken)
 
 
-def _take(event: Said, ts: float, name: str, got: _Gathered) -> None:
+def _take(event: SandboxLine, ts: float, name: str, got: _Gathered) -> None:
     key = f"{event.provider} {event.id}"
     if event.kind == "up":
         if event.stage == "created":
@@ -142,7 +142,7 @@ def _take(event: Said, ts: float, name: str, got: _Gathered) -> None:
         _failed(event, ts, got)
 
 
-def _up(event: Said, key: str, ts: float, requested: float | None, cached: bool | None, got: _Gathered) -> None:
+def _up(event: SandboxLine, key: str, ts: float, requested: float | None, cached: bool | None, got: _Gathered) -> None:
     begun, built = got.memory["begun"].pop(key, (None, None))
     requested = begun if begun is not None else requested
     got.memory["open"][key] = ts
@@ -154,7 +154,7 @@ def _up(event: Said, key: str, ts: float, requested: float | None, cached: bool 
     )  # fmt: skip
 
 
-def _over(event: Said, key: str, ts: float, got: _Gathered) -> None:
+def _over(event: SandboxLine, key: str, ts: float, got: _Gathered) -> None:
     made = got.boxes.get(key) or Sandbox(event.provider, event.id, "running")
     if event.kind == "kept":
         got.boxes[key] = replace(made, detail=rest.clean(f"not ended: {event.why}"))
@@ -163,7 +163,7 @@ def _over(event: Said, key: str, ts: float, got: _Gathered) -> None:
     got.boxes[key] = replace(made, state="terminated", ended_at=ts)
 
 
-def _stage(event: Said, key: str, ts: float, got: _Gathered) -> None:
+def _stage(event: SandboxLine, key: str, ts: float, got: _Gathered) -> None:
     """ROCK tells each stage when it is over: the start began with the earliest of them."""
     began = ts - (event.seconds or 0.0)
     first, cached = got.memory["begun"].get(key, (began, None))
@@ -177,7 +177,7 @@ def _stage(event: Said, key: str, ts: float, got: _Gathered) -> None:
         _up(replace(event, seconds=None), key, ts, began, None, got)
 
 
-def _runtime(event: Said, ts: float, name: str, got: _Gathered) -> None:
+def _runtime(event: SandboxLine, ts: float, name: str, got: _Gathered) -> None:
     """SWE-ReX's server inside came up, without a name: in its Modal deployment the sandbox was told before."""
     if name in got.memory["nested"]:
         return
@@ -190,7 +190,7 @@ def _runtime(event: Said, ts: float, name: str, got: _Gathered) -> None:
     )  # fmt: skip
 
 
-def _failed(event: Said, ts: float, got: _Gathered) -> None:
+def _failed(event: SandboxLine, ts: float, got: _Gathered) -> None:
     # A chain of exceptions prints each: the framework's, which knows its provider, quotes the SDK's before it.
     quoted = got.memory["last"].partition(": ")[2][:150]
     got.memory["last"] = "" if event.provider else event.why[:200]

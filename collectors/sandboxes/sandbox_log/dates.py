@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from collectors.formats import jsonl
-from collectors.trainers.prime_rl.log import Clock, anchor_backwards
+from collectors.trainers.prime_rl.log import LogClock, anchor_backwards
 from collectors.transport import rest
 
 # Ray puts the worker before each line: (RolloutWorker pid=123, ip=10.0.0.1), with [repeated 3x across cluster] after.
@@ -30,7 +30,7 @@ def date(lines: Iterable[str], written: float, before: float | None) -> Iterator
         before: the time of the line before the first; None at the beginning of a file.
     """
     lines = list(_unfolded(_WORKER.sub("", line) for line in lines))
-    clock = Clock(before) if before is not None else Clock(anchor_backwards(lines, written), anchored=True)
+    clock = LogClock(before) if before is not None else LogClock(anchor_backwards(lines, written), anchored=True)
     for line in lines:
         row = jsonl.parse(line) if line.startswith("{") else None
         if row is not None:

@@ -14,7 +14,7 @@ Kind = Literal["up", "building", "gone", "kept", "runtime", "stage", "throttled"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SandboxLine:
     """One event.
 
     Attributes:
@@ -69,7 +69,7 @@ _PATTERNS = tuple((kind, provider, re.compile(pattern)) for kind, provider, patt
 _HINT = re.compile(r"[Ss]andbox|Retrying|startup_timing|Runtime |Error: |Exception: ")
 
 
-def said(line: str) -> Said | None:
+def said(line: str) -> SandboxLine | None:
     """The event a line tells; `line` without colours, time and prefix of a worker."""
     if not _HINT.search(line):
         return None
@@ -78,5 +78,5 @@ def said(line: str) -> Said | None:
         if found:
             named = {name: text for name, text in found.groupdict().items() if text is not None}
             seconds = float(named.pop("seconds")) if "seconds" in named else None
-            return Said(kind, seconds=seconds, **{"provider": provider, **named})
+            return SandboxLine(kind, seconds=seconds, **{"provider": provider, **named})
     return None

@@ -26,7 +26,7 @@ _DATED = re.compile(r"\b(\d{8}-\d\d:\d\d:\d\d)\.(\d{3})\b")
 CELLS = 5_000
 
 
-def say(line: console.Line, memory: dict[str, Any]) -> console.Said:
+def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
     """Lines of a step's table (`tabulate`, fancy_grid, four pairs a row): a row when the table ends."""
     text = line.text.strip()
     if (match := _DONE.fullmatch(text)) is not None:

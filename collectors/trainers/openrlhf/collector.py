@@ -65,7 +65,7 @@ IGNORED = re.compile(
 _NO_METRIC = re.compile(r"global_step|generated_samples.*|_.*")
 
 
-def _say(line: console.Line, memory: dict[str, Any]) -> console.Said:
+def _say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
     """The status dict of a step; an emoji before it in the synchronous trainer, Ray's prefix before either."""
     match = _STEP.search(line.text, 0, 200)
     values = console.literal(line.text[match.end() - 1 :]) if match is not None else None

@@ -223,14 +223,14 @@ def _read_log(path: Path, name: str, limits: Limits, config: prime_rl_config.Con
         run.memory["clock"] = clock.now
 
 
-def _clock(path: Path, read: textlog.Text, config: prime_rl_config.Config, run: _Gathered) -> prime_rl_log.Clock:
+def _clock(path: Path, read: textlog.Text, config: prime_rl_config.Config, run: _Gathered) -> prime_rl_log.LogClock:
     known = run.memory.get("clock")
     if known is not None and (not read.restarted or config.modified <= known):
         # Another log (a resume) without newer configs: all that is sure is that it comes after the one before.
-        return prime_rl_log.Clock(float(known))
+        return prime_rl_log.LogClock(float(known))
     # configs/ is written once at the start; without it the log's own age is all there is, reckoned backwards.
     start = config.modified or prime_rl_log.anchor_backwards(read.lines, path.stat().st_mtime)
-    return prime_rl_log.Clock(start, anchored=True)
+    return prime_rl_log.LogClock(start, anchored=True)
 
 
 def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> None:

@@ -5,7 +5,7 @@ One line every 10 s (orchestrator.py:801, 559b44772):
 `queue_samples` = 57 + 12. On a real run that is close, not exact: the buffered ones include arrivals of groups that are
 not complete yet, and a batch that was shipped and is held is in neither number (train_sink.py:113-118).
 Three clothings: loguru `HH:mm:ss LEVEL message` (prime-rl's), loguru's default with a date, NDJSON. A time without
-date is local and gets its date from `Clock`.
+date is local and gets its date from `LogClock`.
 """
 
 import re
@@ -29,7 +29,7 @@ _FINISHED = re.compile(r"\b(?:RL trainer|RL training|Orchestrator) finished\b", 
 
 
 @dataclass(slots=True)
-class Clock:
+class LogClock:
     """Gives dates to times of day.
 
     Attributes:
@@ -65,7 +65,7 @@ def anchor_backwards(lines: list[str], modified: float) -> float:
         current = _seconds(match)
         days += current < previous - HALF_DAY
         previous = current
-    clock = Clock(modified, anchored=True)
+    clock = LogClock(modified, anchored=True)
     last = clock.date(*map(int, times[-1].groups()))
     return last - (days * 86400 + previous - first)
 
@@ -80,7 +80,7 @@ def is_undated(line: str) -> bool:
     return _CLOCK.match(line) is not None
 
 
-def split(line: str, clock: Clock) -> tuple[float, str]:
+def split(line: str, clock: LogClock) -> tuple[float, str]:
     """(epoch seconds, message). A line without any time continues the one before it."""
     if line.startswith("{") and (row := jsonl.parse(line)) is not None:
         clock.now = _stamp(row.get("timestamp", row.get("time")), clock.now)

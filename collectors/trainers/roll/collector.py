@@ -19,7 +19,7 @@ from collectors.training_logs.tail import collector_of
 _TAG = "metrics_tag: "
 
 
-def say(line: console.Line, memory: dict[str, Any]) -> console.Said:
+def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
     """A line of `StdoutTracker`: JSON with the step and its metrics (utils/tracking.py:195)."""
     _, found, text = line.text.partition(_TAG)
     if not found:

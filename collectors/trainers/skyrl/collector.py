@@ -23,7 +23,7 @@ from collectors.training_logs.tail import collector_of
 _STEP = re.compile(r"(?:.* - )?Step (\d{1,15}): *$")
 
 
-def say(line: console.Line, memory: dict[str, Any]) -> console.Said:
+def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
     """Of a console message: a step's dict, whose numbers were printed as texts of four decimals."""
     if (match := _STEP.fullmatch(line.text)) is not None:
         memory["step"], memory["ts"] = int(match.group(1)), line.ts

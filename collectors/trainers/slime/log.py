@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from collectors.formats.console import Config, Line, Said, literal
+from collectors.formats.console import ConsoleConfig, ConsoleLine, Said, literal
 from collectors.formats.rows import Logged
 from collectors.model import Sample
 from collectors.trainers.slime.config import from_command
@@ -26,7 +26,7 @@ _TIMER = re.compile(r" - Timer (train_wait|train|update_weights|save_model) (sta
 PHASES = {"train_wait": "wait", "train": "compute", "update_weights": "weight_sync", "save_model": "checkpoint"}
 
 
-def parse(line: Line, memory: dict[str, Any]) -> Said:
+def parse(line: ConsoleLine, memory: dict[str, Any]) -> Said:
     """A logged dict, a gauge of the moment, or the arguments."""
     text = line.text
     if (logged := _LOGGED.search(text)) is not None:
@@ -41,7 +41,7 @@ def parse(line: Line, memory: dict[str, Any]) -> Said:
     if (timer := _TIMER.search(text)) is not None:
         return Logged({timer[1]: int(timer[2] == "start")}, None, line.ts, TIMER)
     config = from_command(text)
-    return Config(config) if config else None
+    return ConsoleConfig(config) if config else None
 
 
 def live(row: Logged, values: Mapping[str, float], context: Context) -> None:

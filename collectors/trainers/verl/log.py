@@ -5,7 +5,7 @@ trainer/ppo/v1/replay_buffer.py:412, main_ppo.py:144). No line of it has a time.
 import re
 from typing import Any
 
-from collectors.formats.console import Config, Ended, Line, Said, figure, literal
+from collectors.formats.console import ConsoleConfig, ConsoleLine, Ended, Said, figure, literal
 from collectors.formats.rows import Logged
 
 MONITOR, BUFFER = "monitor", "buffer"
@@ -19,7 +19,7 @@ _CONFIG = re.compile(r"\s*\{'actor_rollout_ref': \{")
 _FINAL = "Final validation metrics:"
 
 
-def parse(line: Line, memory: dict[str, Any]) -> Said:
+def parse(line: ConsoleLine, memory: dict[str, Any]) -> Said:
     """A logged step, statistics of the moment, the configuration, or the last words."""
     text = line.text
     if (step := _STEP.search(text)) is not None:
@@ -32,7 +32,7 @@ def parse(line: Line, memory: dict[str, Any]) -> Said:
         return Logged(dict(zip(names, map(int, counts.groups()), strict=True)), None, line.ts, BUFFER)
     if _CONFIG.match(text):
         config = literal(text)
-        return Config(config) if config else None
+        return ConsoleConfig(config) if config else None
     return Ended(f"the log says: {_FINAL.rstrip(':')}") if text.lstrip("\"'").startswith(_FINAL) else None
 
 

@@ -1,12 +1,12 @@
 """The Generator page as cells: are the engines the limit, how much room is left, and which of them is sick?"""
 
-from dashboard.charts.panels import Card, Line, Panel, want
+from dashboard.charts.panels import Card, Panel, PanelLine, want
 from dashboard.pages.generator import engines
 from dashboard.pages.generator.engines import Engine
 from dashboard.pages.overview.data import card_cells, panel_cells
 from dashboard.pages.verdict import because, named
 from dashboard.shell.page import Scope
-from dashboard.state.status import Facts, View, first_clause, joined
+from dashboard.state.status import StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import STATE_WORDS, number, text, tight
 from server.query.types import SignalNow
 
@@ -59,8 +59,8 @@ SPARKS = CARDS[1:]
 def _latency(key: str, title: str, signal: str) -> Panel:
     low, high = want(signal, stat="p50|mean"), want(signal, stat="p95")
     lines = (
-        Line("p50", low, "orange", named_by="stat"),
-        Line("p95", high, "orange", "band", thin=True),
+        PanelLine("p50", low, "orange", named_by="stat"),
+        PanelLine("p95", high, "orange", "band", thin=True),
     )
     return Panel(key, title, "over 5 min", "seconds", lines)
 
@@ -72,9 +72,9 @@ PANELS: tuple[Panel, ...] = (
         "5 min mean",
         "requests",
         (
-            Line("running", want("generator_requests", state="running"), "orange", "zero", envelope=True),
-            Line("waiting", want("generator_requests", state="waiting"), "grey"),
-            Line("KV ceiling", want(_CEILING), "plum", limit=True),
+            PanelLine("running", want("generator_requests", state="running"), "orange", "zero", envelope=True),
+            PanelLine("waiting", want("generator_requests", state="waiting"), "grey"),
+            PanelLine("KV ceiling", want(_CEILING), "plum", limit=True),
         ),
         limits="in_flight",
     ),
@@ -84,9 +84,9 @@ PANELS: tuple[Panel, ...] = (
         "5 min mean",
         "ratio",
         (
-            Line("mean", want("kv_cache_usage_ratio"), "orange", envelope=True),
-            Line("fullest engine", want("kv_cache_engine_usage_ratio", stat="max"), "orange", thin=True),
-            Line("emptiest", want("kv_cache_engine_usage_ratio", stat="min"), "grey", thin=True),
+            PanelLine("mean", want("kv_cache_usage_ratio"), "orange", envelope=True),
+            PanelLine("fullest engine", want("kv_cache_engine_usage_ratio", stat="max"), "orange", thin=True),
+            PanelLine("emptiest", want("kv_cache_engine_usage_ratio", stat="min"), "grey", thin=True),
         ),
         limits="kv_cache_usage_ratio",
         ceiling=1,
@@ -97,8 +97,8 @@ PANELS: tuple[Panel, ...] = (
         "tokens/s",
         "tokens/s",
         (
-            Line("generated", want("generator_tokens_per_second"), "orange", "zero"),
-            Line("prompts", want("generator_prompt_tokens_per_second"), "grey"),
+            PanelLine("generated", want("generator_tokens_per_second"), "orange", "zero"),
+            PanelLine("prompts", want("generator_prompt_tokens_per_second"), "grey"),
         ),
     ),
     Panel(
@@ -107,9 +107,9 @@ PANELS: tuple[Panel, ...] = (
         "tokens/s, 5 min",
         "tokens/s",
         (
-            Line("mean", want(_ENGINE_TOKENS, stat="mean"), "orange"),
-            Line("fastest", want(_ENGINE_TOKENS, stat="max"), "orange", thin=True),
-            Line("slowest", want(_ENGINE_TOKENS, stat="min"), "grey", thin=True),
+            PanelLine("mean", want(_ENGINE_TOKENS, stat="mean"), "orange"),
+            PanelLine("fastest", want(_ENGINE_TOKENS, stat="max"), "orange", thin=True),
+            PanelLine("slowest", want(_ENGINE_TOKENS, stat="min"), "grey", thin=True),
         ),
     ),
     Panel(
@@ -117,7 +117,7 @@ PANELS: tuple[Panel, ...] = (
         "Preempted",
         "% of requests",
         "ratio",
-        (Line("preempted", want("generator_preemption_ratio"), "gold", "zero"),),
+        (PanelLine("preempted", want("generator_preemption_ratio"), "gold", "zero"),),
         limits="generator_preemption_ratio",
     ),
     _latency("gttft", "Time to first token", _TTFT),
@@ -128,8 +128,8 @@ PANELS: tuple[Panel, ...] = (
         "seconds",
         # As on the overview: the mean is exact, and fast decode has no quantile.
         (
-            Line("mean", want(_ITL, stat="mean"), "orange"),
-            Line("p95", want(_ITL, stat="p95"), "orange", "band", thin=True),
+            PanelLine("mean", want(_ITL, stat="mean"), "orange"),
+            PanelLine("p95", want(_ITL, stat="p95"), "orange", "band", thin=True),
         ),
     ),
     _latency("gqueue", "Engine queue time", _QUEUE),
@@ -139,7 +139,7 @@ PANELS: tuple[Panel, ...] = (
         "Prefix cache hits",
         "% of prompt tokens",
         "ratio",
-        (Line("hits", want("prefix_cache_hit_ratio"), "teal", "zero"),),
+        (PanelLine("hits", want("prefix_cache_hit_ratio"), "teal", "zero"),),
         ceiling=1,
     ),
     Panel(
@@ -148,9 +148,9 @@ PANELS: tuple[Panel, ...] = (
         "% of requests ended",
         "ratio",
         (
-            Line("aborted", want("generator_finish_ratio", reason="abort"), "orange"),
-            Line("at the length limit", want("generator_finish_ratio", reason="length"), "grey"),
-            Line("error", want("generator_finish_ratio", reason="error"), "plum"),
+            PanelLine("aborted", want("generator_finish_ratio", reason="abort"), "orange"),
+            PanelLine("at the length limit", want("generator_finish_ratio", reason="length"), "grey"),
+            PanelLine("error", want("generator_finish_ratio", reason="error"), "plum"),
         ),
     ),
     Panel(
@@ -159,8 +159,8 @@ PANELS: tuple[Panel, ...] = (
         "of an engine in 5 min",
         "updates",
         (
-            Line("most", want("generator_weight_updates", stat="max"), "blue"),
-            Line("fewest", want("generator_weight_updates", stat="min"), "grey", thin=True),
+            PanelLine("most", want("generator_weight_updates", stat="max"), "blue"),
+            PanelLine("fewest", want("generator_weight_updates", stat="min"), "grey", thin=True),
         ),
     ),
     Panel(
@@ -169,8 +169,8 @@ PANELS: tuple[Panel, ...] = (
         "% of step",
         "ratio",
         (
-            Line("gate", want("generation_held_ratio", by="gate"), "teal"),
-            Line("full queue", want("generation_held_ratio", by="backpressure"), "grey"),
+            PanelLine("gate", want("generation_held_ratio", by="gate"), "teal"),
+            PanelLine("full queue", want("generation_held_ratio", by="backpressure"), "grey"),
         ),
     ),
 )
@@ -193,13 +193,13 @@ def cells(scope: Scope) -> View:
 # ---- head
 
 
-def _head(facts: Facts, fleet: list[Engine]) -> View:
+def _head(facts: StatusFacts, fleet: list[Engine]) -> View:
     """Keys ``gn.*``: the answer in one line, and what it rests on."""
     head, num, tail, state = _answer(facts, fleet)
     return {"gn.head": head, "gn.num": num, "gn.tail": tail, "gn.s": state, "gn.text": _measured(facts, fleet)}
 
 
-def _answer(facts: Facts, fleet: list[Engine]) -> tuple[str, str, str, str]:
+def _answer(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, str]:
     dead = [one for one in fleet if one.state in ("down", "hung")]
     if dead and not facts.over:
         verb = "does" if len(dead) == 1 else "do"
@@ -215,7 +215,7 @@ def _answer(facts: Facts, fleet: list[Engine]) -> tuple[str, str, str, str]:
     return _unjudged(facts, fleet)
 
 
-def _unjudged(facts: Facts, fleet: list[Engine]) -> tuple[str, str, str, str]:
+def _unjudged(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, str]:
     """No verdict: what is measured, and no more."""
     kv, running = facts.find("kv_cache_usage_ratio"), facts.value("generator_requests_now", state="running")
     if kv is not None and kv.value is not None and kv.state in ("watch", "critical"):
@@ -235,7 +235,7 @@ def _names(found: list[Engine]) -> str:
     return ", ".join(one.name for one in found[:2]) + more
 
 
-def _measured(facts: Facts, fleet: list[Engine]) -> str:
+def _measured(facts: StatusFacts, fleet: list[Engine]) -> str:
     verdict = facts.status.verdict or {}
     outcome = str(verdict.get("outcome", "unknown"))
     other = outcome not in ("unknown", "generator_bound")
@@ -263,7 +263,7 @@ def _why(found: SignalNow | None) -> str:
     return found.why if found is not None else ""
 
 
-def _up(facts: Facts, fleet: list[Engine]) -> View:
+def _up(facts: StatusFacts, fleet: list[Engine]) -> View:
     """How many of how many, judged by those that are not."""
     counts = _counts(facts, fleet)
     total = sum(counts.values())
@@ -283,7 +283,7 @@ def _up(facts: Facts, fleet: list[Engine]) -> View:
 _STATES = ("up", "down", "hung", "silent", "paused", "asleep")
 
 
-def _counts(facts: Facts, fleet: list[Engine]) -> dict[str, float]:
+def _counts(facts: StatusFacts, fleet: list[Engine]) -> dict[str, float]:
     """As the tick counts them; without a tick as they are seen."""
     told = {state: facts.value("generator_engines", state=state) for state in _STATES}
     if any(value is not None for value in told.values()):
@@ -291,7 +291,7 @@ def _counts(facts: Facts, fleet: list[Engine]) -> dict[str, float]:
     return {state: float(sum(one.state == state for one in fleet)) for state in _STATES}
 
 
-def _states(facts: Facts, fleet: list[Engine]) -> View:
+def _states(facts: StatusFacts, fleet: list[Engine]) -> View:
     """Keys ``gs.N``: [how many, state, its health] of the states that any engine is in; whose weights they serve."""
     counts = {} if facts.over else _counts(facts, fleet)
     found = [[f"{count:,.0f}", word, engines.HEALTH.get(word, "ok")] for word, count in counts.items() if count]
@@ -300,7 +300,7 @@ def _states(facts: Facts, fleet: list[Engine]) -> View:
     return cells | {"gs.kinds": kinds, "gs.weights": _weights(facts)}
 
 
-def _weights(facts: Facts) -> str:
+def _weights(facts: StatusFacts) -> str:
     behind = facts.value("generator_staleness_versions", stat="max")
     version, stall = facts.value("policy_version"), facts.say("generator_weight_stall_seconds", stat="max")
     least, most = (facts.value("generator_weight_updates", stat=stat) for stat in ("min", "max"))
@@ -318,7 +318,7 @@ def _weights(facts: Facts) -> str:
 # ---- room in the caches
 
 
-def _room(facts: Facts) -> View:
+def _room(facts: StatusFacts) -> View:
     """Keys ``gk.N``: [words, number, width in percent, state] on one scale; ``gk.next``, ``gk.why``: the forecast."""
     ceiling = facts.find(_CEILING)
     limit = ceiling.value if ceiling is not None else None
@@ -339,7 +339,7 @@ def _room(facts: Facts) -> View:
     return cells | _ahead(facts) | {"gk.none": silent[:1].upper() + silent[1:]}
 
 
-def _wanted(facts: Facts) -> float | None:
+def _wanted(facts: StatusFacts) -> float | None:
     told = [facts.value("generator_requests_now", state=state) for state in ("running", "waiting")]
     return sum(value for value in told if value is not None) if None not in told else None
 
@@ -348,7 +348,7 @@ def _beyond(value: float | None, limit: float | None) -> bool:
     return value is not None and limit is not None and value >= limit
 
 
-def _ahead(facts: Facts) -> View:
+def _ahead(facts: StatusFacts) -> View:
     """The forecast with its interval: the ends are those of the 95% interval of the slope."""
     low, mid, high = (facts.find(_FORECAST, bound=bound) for bound in ("low", "mid", "high"))
     if mid is None or mid.value is None:

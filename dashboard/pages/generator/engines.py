@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.shell.page import Scope
-from dashboard.state.status import Facts, View, engine_name
+from dashboard.state.status import StatusFacts, View, engine_name
 from dashboard.widgets.format import number, short, text
 from server.query.engine_types import MOST_ENGINES, EngineInfo, EngineMetric
 
@@ -89,7 +89,7 @@ def _place(one: Engine) -> tuple[int, bool, list[tuple[int, str]]]:
     return _RANK.index(one.state), not one.odd, parts
 
 
-def judged(found: Sequence[EngineInfo], facts: Facts, live: bool) -> Iterator[Engine]:
+def judged(found: Sequence[EngineInfo], facts: StatusFacts, live: bool) -> Iterator[Engine]:
     """With their states: what the tick says of an engine by name, else what is seen of it."""
     named = {_identity(one.labels): one.labels for one in facts.named("generator_engine_state")} if live else {}
     hung = {one.labels["target"] for one in facts.named("generator_frozen") if one.value} if live else set()
@@ -117,7 +117,7 @@ def _identity(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value) for name, value in labels.items() if name != "state"))
 
 
-def _unmet(found: Sequence[Engine], facts: Facts) -> Iterator[Engine]:
+def _unmet(found: Sequence[Engine], facts: StatusFacts) -> Iterator[Engine]:
     """Targets of the generator that are down and of which no engine is known."""
     known = {one.info.target for one in found}
     for target in facts.targets:

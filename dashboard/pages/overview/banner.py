@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dashboard.pages import verdict
 from dashboard.state.run_state import WORDS, progress
-from dashboard.state.status import Facts, View, joined
+from dashboard.state.status import StatusFacts, View, joined
 from dashboard.widgets.format import parts, text, tight
 from server.query.summary import RunSummary
 
@@ -20,7 +20,7 @@ _LIFE = {
 LEAST_SHARE = 0.05
 
 
-def banner(facts: Facts) -> View:
+def banner(facts: StatusFacts) -> View:
     """Keys ``b.*``: chip, headline, text, what stands behind the verdict, the step split and what is measured.
 
     A verdict is shown as one only while it describes the present. Otherwise the banner says which state the run is
@@ -45,7 +45,7 @@ _NO_CLOCK: View = {"b.clock": None, "b.at": None, "b.at.w": "", "b.last": "", "b
 """Cells of a banner that is not about the present."""
 
 
-def _absent(facts: Facts) -> View:
+def _absent(facts: StatusFacts) -> View:
     """Of a run that catches up, or that no collector follows: no verdict, no cost, nothing to try."""
     state, last = facts.status.state, _verdict(facts).get("last") or {}
     cells: View = {**_NO_CLOCK, "b.chip": WORDS[state.name], "b.chip.s": state.name, "b.cause": "", "b.since": None}
@@ -68,7 +68,7 @@ def _absent(facts: Facts) -> View:
     return cells
 
 
-def _over(facts: Facts) -> View:
+def _over(facts: StatusFacts) -> View:
     """A finished run in the past tense: how long, how much, and what held it back for how much of its time."""
     found, state = facts.status.summary, facts.status.state
     lifecycle = facts.status.lifecycle.capitalize()
@@ -110,16 +110,16 @@ def _limits(found: RunSummary) -> str:
     return " ".join(words)
 
 
-def _verdict(facts: Facts) -> verdict.Told:
+def _verdict(facts: StatusFacts) -> verdict.Told:
     return facts.status.verdict or {}
 
 
-def _named(facts: Facts) -> bool:
+def _named(facts: StatusFacts) -> bool:
     """Does a verdict say more than that it is not known?"""
     return str(_verdict(facts).get("outcome", "unknown")) != "unknown"
 
 
-def _chip(facts: Facts) -> View:
+def _chip(facts: StatusFacts) -> View:
     found, state = _verdict(facts), facts.status.state
     outcome, cause = str(found.get("outcome", "")), found.get("cause")
     # That a run with a verdict runs goes without saying.
@@ -138,18 +138,18 @@ def _chip(facts: Facts) -> View:
     return cells
 
 
-def _life(facts: Facts) -> str:
+def _life(facts: StatusFacts) -> str:
     """An engine that serves without a trainer we know of is not loading, whatever the run's lifecycle says."""
     life = facts.status.lifecycle
     return "" if life == "starting" and _trainerless(facts) else _LIFE.get(life, life)
 
 
-def _trainerless(facts: Facts) -> bool:
+def _trainerless(facts: StatusFacts) -> bool:
     actors = {target.actor for target in facts.targets}
     return bool(actors) and "trainer" not in actors
 
 
-def _headline(facts: Facts) -> View:
+def _headline(facts: StatusFacts) -> View:
     wait = facts.value("trainer_wait_ratio")
     if _named(facts):
         before, figure, after = verdict.headline(str(_verdict(facts).get("summary", "")))
@@ -160,7 +160,7 @@ def _headline(facts: Facts) -> View:
     return {"b.head": before, "b.num": figure, "b.tail": after}
 
 
-def _without_wait(facts: Facts) -> tuple[str, str, str]:
+def _without_wait(facts: StatusFacts) -> tuple[str, str, str]:
     """Synchronous runs do not wait, they generate; the share of the step is the number that matters."""
     generation = facts.value("trainer_phase_seconds", phase="generation")
     shares = split(facts)
@@ -177,7 +177,7 @@ def _without_wait(facts: Facts) -> tuple[str, str, str]:
     return "Not enough measured to say more yet", "", ""
 
 
-def split(facts: Facts) -> dict[str, float]:
+def split(facts: StatusFacts) -> dict[str, float]:
     """Shares of the step by phase; empty until at least two phases are known."""
     waiting = facts.value("trainer_phase_seconds", phase="wait|generation")
     seconds = {"wait": waiting} | {
@@ -188,7 +188,7 @@ def split(facts: Facts) -> dict[str, float]:
     return {phase: value / total for phase, value in known.items()} if len(known) > 1 and total > 0 else {}
 
 
-def _split(facts: Facts) -> View:
+def _split(facts: StatusFacts) -> View:
     shares = split(facts)
     generates = facts.value("trainer_phase_seconds", phase="generation") is not None
     cells: View = {"b.split.s": "known" if shares else "unknown"}
@@ -207,7 +207,7 @@ def _label(name: str, share: float | None) -> str:
     return f"{name} {text(share, 'ratio')}" if share is not None else ""
 
 
-def _text(facts: Facts) -> str:
+def _text(facts: StatusFacts) -> str:
     """Below the headline: its second half; without a verdict why there is none, and what is measured."""
     summary = str(_verdict(facts).get("summary", ""))
     if _named(facts):
@@ -215,7 +215,7 @@ def _text(facts: Facts) -> str:
     return joined(summary[:1].upper() + summary[1:], _measured(facts))
 
 
-def _measured(facts: Facts) -> str:
+def _measured(facts: StatusFacts) -> str:
     """Known states side by side, without a cause: naming one is the verdict's business."""
     if not facts.signals:
         return "No signal has been computed for this run yet."
@@ -226,7 +226,7 @@ def _measured(facts: Facts) -> str:
     return joined(f"Engines: {down}" if down else "", measured) or _why(facts)
 
 
-def _of_queue(facts: Facts) -> list[str]:
+def _of_queue(facts: StatusFacts) -> list[str]:
     """Means all three, as the bands judge them: an instant beside a mean reads as a contradiction."""
     batches, kv = facts.value("queue_batches"), facts.value("kv_cache_usage_ratio")
     waiting = facts.value("generator_requests", state="waiting")
@@ -237,7 +237,7 @@ def _of_queue(facts: Facts) -> list[str]:
     ]
 
 
-def _of_synchronous(facts: Facts) -> list[str]:
+def _of_synchronous(facts: StatusFacts) -> list[str]:
     """Without a wait and a queue, what wastes a step is what it is spent on."""
     truncated, zero = facts.value("truncation_ratio"), facts.value("zero_advantage_ratio")
     kv = facts.value("kv_cache_usage_ratio")
@@ -248,7 +248,7 @@ def _of_synchronous(facts: Facts) -> list[str]:
     ]
 
 
-def _why(facts: Facts) -> str:
+def _why(facts: StatusFacts) -> str:
     if _trainerless(facts):
         return "Add the trainer's run directory to see who waits for whom."
     if facts.silence("trainer_step_seconds"):
@@ -257,7 +257,7 @@ def _why(facts: Facts) -> str:
     return found.why if found else ""
 
 
-def _note(facts: Facts) -> str:
+def _note(facts: StatusFacts) -> str:
     overhead = split(facts).get("overhead")
     done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
     rate = text(done, "samples/s") if done is not None else ""
@@ -267,7 +267,7 @@ def _note(facts: Facts) -> str:
     return joined(rate, f"overhead {text(overhead, 'ratio')}" if overhead is not None else "")
 
 
-def _cost(facts: Facts) -> View:
+def _cost(facts: StatusFacts) -> View:
     """Keys ``b.usd``, ``b.share``: what idle GPUs cost; where nothing is priced, that it is not known."""
     dollars, bill = _verdict(facts).get("usd_per_hour"), facts.find("cost_usd_per_hour")
     if not isinstance(dollars, (int, float)):
@@ -278,6 +278,6 @@ def _cost(facts: Facts) -> View:
     return {"b.usd": f"{least}${dollars:,.2f}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
 
 
-def next_steps(facts: Facts) -> list[str]:
+def next_steps(facts: StatusFacts) -> list[str]:
     """What the verdict says to try; empty until there is one, and unless it describes the present."""
     return verdict.next_steps(_verdict(facts)) if facts.present else []

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from dashboard.state.status import Facts, View, first_clause, joined
+from dashboard.state.status import StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import STATE_WORDS, number, parts, text
 
 CAUSES: Mapping[str, str] = {
@@ -22,7 +22,7 @@ CAUSES: Mapping[str, str] = {
 _MILLION, _HOUR, _IDLE = "cost_usd_per_million_tokens", "cost_usd_per_hour", "idle_usd_per_hour"
 
 
-def cost(facts: Facts) -> View:
+def cost(facts: StatusFacts) -> View:
     """The card's texts; where nothing is priced, what to set."""
     idle = {cause: facts.value(_IDLE, cause=cause) for cause in CAUSES}
     known = {cause: usd for cause, usd in idle.items() if usd is not None}
@@ -36,13 +36,13 @@ def cost(facts: Facts) -> View:
     } | _million(facts) | _idle(facts, known)  # fmt: skip
 
 
-def _why(facts: Facts) -> str:
+def _why(facts: StatusFacts) -> str:
     silent = facts.find(_HOUR)
     words = silent.why if silent is not None else ""
     return words or "set [run.NAME.cost]: how many GPUs, and their type or price"
 
 
-def _million(facts: Facts) -> View:
+def _million(facts: StatusFacts) -> View:
     found, ratio = facts.find(_MILLION, of="trained"), facts.find("cost_target_ratio")
     value = found.value if found is not None else None
     judged = ratio is not None and ratio.value is not None
@@ -59,7 +59,7 @@ def _million(facts: Facts) -> View:
     }
 
 
-def _idle(facts: Facts, known: Mapping[str, float]) -> View:
+def _idle(facts: StatusFacts, known: Mapping[str, float]) -> View:
     """The causes that cost anything, as parts of their sum; below it what of the rest is not known."""
     total, bill = sum(known.values()), facts.value(_HOUR)
     cells: View = {"m.idle": number(total) if known else "–"}
@@ -78,7 +78,7 @@ def _idle(facts: Facts, known: Mapping[str, float]) -> View:
     return cells | {"m.also": _also(facts, known)}
 
 
-def _also(facts: Facts, known: Mapping[str, float]) -> str:
+def _also(facts: StatusFacts, known: Mapping[str, float]) -> str:
     """What is beside the sum: GPUs that work half full, the dollars so far, and the causes nobody can tell."""
     told = (facts.value("idle_usd_total", cause=cause) for cause in CAUSES)
     sums = [usd for usd in told if usd is not None]

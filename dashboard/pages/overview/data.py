@@ -9,20 +9,20 @@ import re
 from collections.abc import Mapping
 
 from dashboard.charts.limits import limits
-from dashboard.charts.panels import CARDS, PANELS, Card, Line, Panel
+from dashboard.charts.panels import CARDS, PANELS, Card, Panel, PanelLine
 from dashboard.pages.overview.banner import banner
 from dashboard.pages.overview.cost import cost
 from dashboard.pages.overview.flow import flow
 from dashboard.pages.targets.trust import trust
 from dashboard.state.signal_lookup import Want
-from dashboard.state.status import Facts, View, first_clause, joined, worst
+from dashboard.state.status import StatusFacts, View, first_clause, joined, worst
 from dashboard.widgets.format import STATE_WORDS, number, parts, text
 from server.query.types import SignalInfo, SignalNow
 
 Infos = Mapping[str, SignalInfo]
 
 
-def view(facts: Facts, infos: Infos) -> View:
+def view(facts: StatusFacts, infos: Infos) -> View:
     """The overview's text for a status."""
     cells: View = {}
     for card in CARDS:
@@ -36,7 +36,7 @@ def view(facts: Facts, infos: Infos) -> View:
     return cells | banner(facts) | cost(facts) | trust(facts.status)
 
 
-def card_cells(facts: Facts, card: Card, infos: Infos) -> View:
+def card_cells(facts: StatusFacts, card: Card, infos: Infos) -> View:
     """The texts of a card, keys ``k.KEY.*``."""
     found = card.find(facts.signals)
     judged = card.judge.explain(facts.signals) if card.judge else None
@@ -73,7 +73,7 @@ def _banded(found: SignalNow | None, infos: Infos) -> bool:
     return info is not None and (info.watch is not None or info.critical is not None)
 
 
-def _note(facts: Facts, card: Card, found: SignalNow | None, infos: Infos) -> str:
+def _note(facts: StatusFacts, card: Card, found: SignalNow | None, infos: Infos) -> str:
     """Why there is no value; else what stands beside it, else the band that judges it."""
     if found is None:
         return absent(card.wants[0].signal, infos)
@@ -89,7 +89,7 @@ def absent(signal: str, infos: Infos) -> str:
     return info.why if info and info.why else "nothing has been computed for this run yet"
 
 
-def _beside(facts: Facts, word: str, want: Want) -> str:
+def _beside(facts: StatusFacts, word: str, want: Want) -> str:
     found = want.find(facts.signals)
     if found is None or found.value is None:
         return ""
@@ -109,7 +109,7 @@ def _bands(info: SignalInfo | None) -> str:
     return joined(watch, f"critical {sign} {text(info.critical, info.unit)}")
 
 
-def panel_cells(facts: Facts, panel: Panel, infos: Infos) -> View:
+def panel_cells(facts: StatusFacts, panel: Panel, infos: Infos) -> View:
     """The texts of a chart, keys ``p.KEY.*``."""
     cells: View = {}
     found = [_line(cells, facts, slot, line) for slot, line in panel.slots()]
@@ -131,7 +131,7 @@ def _silent_state(first: SignalNow | None, silent: SignalNow | None) -> str:
     return first.state if first else silent.state if silent else "unknown"
 
 
-def _line(cells: View, facts: Facts, slot: str, line: Line) -> SignalNow | None:
+def _line(cells: View, facts: StatusFacts, slot: str, line: PanelLine) -> SignalNow | None:
     found = line.want.explain(facts.signals)
     known = found is not None and found.value is not None
     cells[f"p.{slot}.v"] = _bare(found) if found is not None and known else ""

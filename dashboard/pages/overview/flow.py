@@ -1,7 +1,7 @@
 """The strip of actors: generator to queue to trainer, weights back, sandboxes beside."""
 
 from dashboard.pages.overview.banner import next_steps, split
-from dashboard.state.status import Facts, View, engine_name, first_clause, joined, worst
+from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
 from dashboard.widgets.format import STATE_WORDS, parts, text
 from server.query.names import mode_words
 from server.query.types import SignalNow
@@ -12,7 +12,7 @@ STANDING = ("hung", "silent", "paused", "asleep")
 TAIL = 0.05
 
 
-def flow(facts: Facts) -> View:
+def flow(facts: StatusFacts) -> View:
     """Keys ``f.*``: per actor a subtitle, a state, a bar and up to three numbers; labels on the arrows."""
     cells = _generator(facts) | _queue(facts) | _trainer(facts) | _sandboxes(facts) | _arrows(facts)
     return cells | {f"f.next.{i}": step for i, step in enumerate(next_steps(facts))}
@@ -31,7 +31,7 @@ def _actor(key: str, sub: str, state: str, bar: float | None, numbers: list[tupl
     return cells
 
 
-def _numbers(facts: Facts, *wanted: tuple[str, str, dict[str, str]]) -> list[tuple[str, str]]:
+def _numbers(facts: StatusFacts, *wanted: tuple[str, str, dict[str, str]]) -> list[tuple[str, str]]:
     """(figure, words) of the signals that have a value."""
     found = ((facts.value(signal, **labels), signal, words, labels) for signal, words, labels in wanted)
     return [
@@ -41,12 +41,12 @@ def _numbers(facts: Facts, *wanted: tuple[str, str, dict[str, str]]) -> list[tup
     ]
 
 
-def _unit(facts: Facts, signal: str, labels: dict[str, str]) -> str:
+def _unit(facts: StatusFacts, signal: str, labels: dict[str, str]) -> str:
     found = facts.find(signal, **labels)
     return found.unit if found else ""
 
 
-def _generator(facts: Facts) -> View:
+def _generator(facts: StatusFacts) -> View:
     numbers = _numbers(
         facts,
         ("generator_tokens_per_second", "tok/s", {}),
@@ -69,7 +69,7 @@ def _generator(facts: Facts) -> View:
     return _actor("generator", joined(sub, "" if down else silence), worst(states), kv, numbers)
 
 
-def _standing(facts: Facts) -> dict[str, str]:
+def _standing(facts: StatusFacts) -> dict[str, str]:
     """Engines that answer and do not work, by state: ``1 hung (vllm-3)``."""
     names: dict[str, list[str]] = {}
     for one in facts.named("generator_engine_state"):
@@ -86,7 +86,7 @@ def _engine(one: SignalNow) -> str:
     return engine_name(one.labels["target"], one.labels)
 
 
-def _tail(facts: Facts) -> list[str]:
+def _tail(facts: StatusFacts) -> list[str]:
     """Engines that the fleet's mean hides, by name: the fullest cache of several, and the idlest engine."""
     found = []
     full = max(facts.named("kv_cache_engine_usage_ratio"), key=lambda one: one.value or 0.0, default=None)
@@ -103,7 +103,7 @@ def _tail(facts: Facts) -> list[str]:
     return found
 
 
-def _queue(facts: Facts) -> View:
+def _queue(facts: StatusFacts) -> View:
     batches = facts.value("queue_batches")
     numbers = _numbers(facts, ("queue_samples_now", "{u}", {}), ("queue_batches", "{u}, 5 min mean", {}))
     state = worst((facts.state("queue_batches"), facts.state("queue_samples")))
@@ -113,7 +113,7 @@ def _queue(facts: Facts) -> View:
     return _actor("queue", sub, state, batches, numbers)
 
 
-def _trainer(facts: Facts) -> View:
+def _trainer(facts: StatusFacts) -> View:
     numbers = _numbers(
         facts,
         ("trainer_step_seconds", "{u} step", {}),
@@ -131,7 +131,7 @@ def _trainer(facts: Facts) -> View:
     return _actor("trainer", sub, worst(states), split(facts).get("compute"), numbers)
 
 
-def _mode(facts: Facts) -> str:
+def _mode(facts: StatusFacts) -> str:
     """A mode that nobody told, as that; one that is told shows in what applies."""
     if not facts.kinds("trainer"):
         return ""
@@ -139,7 +139,7 @@ def _mode(facts: Facts) -> str:
     return f"mode {words}" if words.endswith(("(assumed)", "unknown")) else ""
 
 
-def _no_step(facts: Facts) -> str:
+def _no_step(facts: StatusFacts) -> str:
     """Why a trainer that is watched shows no step: since when, or that there was none yet."""
     silent = facts.silence("trainer_step_seconds")
     found = facts.find("trainer_step_seconds")
@@ -148,7 +148,7 @@ def _no_step(facts: Facts) -> str:
     return "no step yet" if facts.status.lifecycle == "starting" else first_clause(found.why)
 
 
-def _sandboxes(facts: Facts) -> View:
+def _sandboxes(facts: StatusFacts) -> View:
     """Which of "needs none" and "not seen" it is; else what runs, what starts, and how long the oldest waits."""
     kinds, mine = facts.kinds("sandbox"), [s for s in facts.signals if s.signal.startswith("sandbox")]
     # Counters and credit are answered for runs that need none, too: the live ones decide.
@@ -166,7 +166,7 @@ def _sandboxes(facts: Facts) -> View:
     return _actor("sandbox", joined(kinds, down, silence) or "no sandbox source", state, None, numbers)
 
 
-def _arrows(facts: Facts) -> View:
+def _arrows(facts: StatusFacts) -> View:
     flight, done = facts.value("rollouts_in_flight"), facts.value("trainer_samples_per_second")
     sync = facts.say("weight_sync_seconds")
     return {
@@ -178,7 +178,7 @@ def _arrows(facts: Facts) -> View:
     }
 
 
-def _in_flight(facts: Facts, flight: float | None) -> str:
+def _in_flight(facts: StatusFacts, flight: float | None) -> str:
     if flight is not None:
         return "in flight at its end" if facts.over else "in flight"
     if facts.synchronous:
@@ -186,7 +186,7 @@ def _in_flight(facts: Facts, flight: float | None) -> str:
     return facts.silence("rollouts_in_flight") or "in flight: not reported"
 
 
-def _used(facts: Facts, done: float | None) -> str:
+def _used(facts: StatusFacts, done: float | None) -> str:
     able = facts.value("capacity_samples_per_second")
     if done is not None and able:
         return f"{text(done / able, 'ratio')} of capacity"

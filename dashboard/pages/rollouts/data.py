@@ -8,11 +8,11 @@ from dashboard.charts.time_columns import Grid
 from dashboard.pages.overview.data import absent, card_cells
 from dashboard.pages.rollouts.detail import detail
 from dashboard.pages.rollouts.filters import CENSUS, EXITS, WAITS, parse
-from dashboard.pages.rollouts.records import Records
+from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.pages.rollouts.tables import tables
 from dashboard.pages.sandboxes.data import HERE
 from dashboard.shell.page import Scope
-from dashboard.state.status import RECORDS, Facts, View, first_clause, joined
+from dashboard.state.status import RECORDS, StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import number, text
 from server.query.rollouts.types import Cells, GroupInfo
 from server.query.types import SignalInfo, SignalNow
@@ -63,7 +63,7 @@ WORDS: Mapping[str, str] = {
 
 def cells(scope: Scope) -> View:
     """All texts of the page. Its ``ro.mode`` is ``none`` (nobody tells of a rollout) or ``ok``."""
-    facts, infos, records = scope.facts, scope.reader.infos(), Records(scope, parse(scope.search))
+    facts, infos, records = scope.facts, scope.reader.infos(), RolloutRecords(scope, parse(scope.search))
     known = records.any()
     found: View = {"ro.mode": "ok" if known else "none"}
     for card in CARDS:
@@ -88,7 +88,7 @@ def _whole(card: View, key: str) -> View:
 # ---- head
 
 
-def _head(facts: Facts, infos: Mapping[str, SignalInfo], records: Records, known: bool) -> View:
+def _head(facts: StatusFacts, infos: Mapping[str, SignalInfo], records: RolloutRecords, known: bool) -> View:
     census = records.census() if known else ()
     counted = facts.value("rollouts_in_flight")
     live = sum(row.rollouts for row in census if row.state not in WAITS) if counted is None else round(counted)
@@ -99,12 +99,12 @@ def _head(facts: Facts, infos: Mapping[str, SignalInfo], records: Records, known
     return found | _split(facts) | {"ro.live": told if not facts.over else "", "ro.s": _judged(facts)}
 
 
-def _judged(facts: Facts) -> str:
+def _judged(facts: StatusFacts) -> str:
     found = _MEAN.explain(facts.signals)
     return found.state if found else "unknown"
 
 
-def _said(facts: Facts, infos: Mapping[str, SignalInfo], known: bool) -> View:
+def _said(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) -> View:
     mean = _MEAN.explain(facts.signals)
     if not known and (mean is None or mean.value is None):
         return _line(
@@ -124,7 +124,7 @@ def _line(head: str, num: str, tail: str, words: str) -> View:
     return {"ro.head": head, "ro.num": num, "ro.tail": tail, "ro.text": words}
 
 
-def _beside(facts: Facts) -> str:
+def _beside(facts: StatusFacts) -> str:
     stats = [(name, facts.value(_STALE, level="trajectory", stat=name)) for name in ("p95", "max")]
     bound, estimated = facts.number("max_staleness_versions"), facts.value("staleness_estimated_versions")
     return joined(
@@ -134,11 +134,11 @@ def _beside(facts: Facts) -> str:
     )
 
 
-def _part(facts: Facts, part: str) -> float | None:
+def _part(facts: StatusFacts, part: str) -> float | None:
     return facts.value("staleness_part_versions", part=part)
 
 
-def _split(facts: Facts) -> View:
+def _split(facts: StatusFacts) -> View:
     """Widths and words of the bar of three parts; ``ro.split.s`` is "unknown" where one is missing."""
     parts = {name: _part(facts, name) for name in _PARTS}
     known = {name: value for name, value in parts.items() if value is not None}
@@ -157,7 +157,7 @@ def _split(facts: Facts) -> View:
 # ---- cards
 
 
-def _bound(facts: Facts) -> View:
+def _bound(facts: StatusFacts) -> View:
     """What nobody told to have changed its environment counts as if it had: then the number is an upper bound."""
     found = facts.find(_STALE, level="environment_state", stat="mean")
     if found is None or found.value is None or not found.why.startswith("upper bound"):
@@ -167,7 +167,7 @@ def _bound(facts: Facts) -> View:
     return {"k.ro_env.n": joined("upper bound", *told)}
 
 
-def _zero(facts: Facts) -> View:
+def _zero(facts: StatusFacts) -> View:
     """By cause, the most frequent first."""
     if facts.value("zero_advantage_ratio", basis=_BASIS) is None:
         return {}
@@ -176,13 +176,13 @@ def _zero(facts: Facts) -> View:
     return {"k.ro_zero.n": joined(*(f"{text(value, 'ratio')} {word}" for value, word in told))} if told else {}
 
 
-def _mixed(facts: Facts) -> View:
+def _mixed(facts: StatusFacts) -> View:
     turns = facts.say("old_state_turn_ratio")
     known = facts.value("mixed_version_ratio") is not None and turns
     return {"k.ro_mixed.n": f"{turns} of turns on state of an older policy"} if known else {}
 
 
-def _tail(facts: Facts) -> View:
+def _tail(facts: StatusFacts) -> View:
     """A quotient, not a share of 100%."""
     index, times = (facts.value("tail_index_ratio", of=of) for of in ("response_tokens", "seconds"))
     if index is None:
@@ -194,7 +194,7 @@ def _tail(facts: Facts) -> View:
 # ---- funnel and census
 
 
-def _funnel(records: Records, columns: Grid) -> View:
+def _funnel(records: RolloutRecords, columns: Grid) -> View:
     """Keys ``ro.f.N``: [exit, rollouts, tokens, GPU-seconds, dollars, derived, of how many, bound], None: not known.
 
     Of how many rollouts the tokens are told, where not of all: the amounts are theirs, and a ``bound`` of the whole.
@@ -254,7 +254,7 @@ def _cut(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def _census(records: Records, now: float) -> View:
+def _census(records: RolloutRecords, now: float) -> View:
     """Keys ``ro.c.N``: [state, how many (None: no source reports it), width in percent, since when the oldest]."""
     known = {row.state: row for row in records.census()}
     order = [*CENSUS, *sorted(known.keys() - set(CENSUS))]
@@ -274,7 +274,7 @@ def _census(records: Records, now: float) -> View:
 _ENVIRONMENTS = 8
 
 
-def _environments(facts: Facts) -> View:
+def _environments(facts: StatusFacts) -> View:
     """Keys ``ro.z.N``: [environment and difficulty, share in words, width in percent], the worst first."""
     told = [s for s in facts.signals if s.signal == "zero_advantage_environment_ratio" and s.value is not None]
     rows = sorted(((s.value or 0.0, _named(s)) for s in told), key=lambda row: (-row[0], row[1]))[:_ENVIRONMENTS]
@@ -294,7 +294,7 @@ def _named(signal: SignalNow) -> str:
 # ---- drawings
 
 
-def _drawn(records: Records, columns: Grid, facts: Facts) -> View:
+def _drawn(records: RolloutRecords, columns: Grid, facts: StatusFacts) -> View:
     """Both heat maps and the solve rates; ``hc.width``: of their columns, seconds."""
     stale, length = records.cells("staleness", columns), records.cells("response_tokens", columns)
     bound = facts.number("max_staleness_versions")
@@ -304,7 +304,7 @@ def _drawn(records: Records, columns: Grid, facts: Facts) -> View:
     return found | _solved(records.cells("solve_ratio", columns), _group_size(facts, records.groups()[0]))
 
 
-def _no_staleness(facts: Facts) -> str:
+def _no_staleness(facts: StatusFacts) -> str:
     if facts.synchronous:
         return "Synchronous: staleness is 0 by definition."
     why = first_clause(facts.silence(_STALE, level="trajectory", stat="mean"))
@@ -361,7 +361,7 @@ def _places(size: int | None) -> list[int]:
     return [min(TENTHS - 1, k * TENTHS // size) for k in range(size + 1)]
 
 
-def _group_size(facts: Facts, groups: Sequence[GroupInfo]) -> int | None:
+def _group_size(facts: StatusFacts, groups: Sequence[GroupInfo]) -> int | None:
     """Members of a group, as configured, else as the groups shown have it; None where they differ."""
     stated = facts.number("group_size")
     if stated is not None:

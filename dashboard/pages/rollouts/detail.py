@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboard.pages.rollouts.records import Records
+from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.pages.rollouts.tables import rollout, short
 from dashboard.pages.rollouts.turns import ages
 from dashboard.state.status import View
@@ -23,7 +23,7 @@ _TIMES = (
 )
 
 
-def detail(records: Records, now: float) -> View:
+def detail(records: RolloutRecords, now: float) -> View:
     """Nothing while none is open. ``rd.none`` names one that nobody knows."""
     asked = records.asked
     if not asked.rollout:
@@ -88,7 +88,7 @@ def _sibling(row: RolloutInfo) -> list[Any]:
             row.response_tokens]  # fmt: skip
 
 
-def _updates(records: Records, found: RolloutDetail, now: float) -> dict[str, Any]:
+def _updates(records: RolloutRecords, found: RolloutDetail, now: float) -> dict[str, Any]:
     """New weights while it lived: which turns were played by which is seen at a glance."""
     moments = [at for _, start, end, _, _ in found.spans for at in (start, end if end is not None else now)]
     moments += [at for at in found.row.times.values() if at is not None]

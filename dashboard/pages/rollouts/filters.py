@@ -41,7 +41,7 @@ _LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RolloutQuery:
     """A parsed address.
 
     Attributes:
@@ -64,11 +64,11 @@ class Asked:
         return bool(self.wanted.states) and set(self.wanted.states) <= set(CENSUS)
 
 
-def parse(search: str) -> Asked:
+def parse(search: str) -> RolloutQuery:
     """Reads what it understands and ignores the rest: an address typed by hand must still open the page."""
     told = {key: values[-1][:_LONGEST] for key, values in parse_qs(search.lstrip("?")).items()}
     sort = told.get("sort", "")
-    return Asked(
+    return RolloutQuery(
         _filter(told),
         cast(Sort, sort) if sort in get_args(Sort) else "seconds",
         told.get("order") != "asc",

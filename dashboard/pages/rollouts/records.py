@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dashboard.charts.time_columns import Grid, grid
-from dashboard.pages.rollouts.filters import Asked
+from dashboard.pages.rollouts.filters import RolloutQuery
 from dashboard.shell.page import Scope
 from server.query.rollouts.types import (
     Cells,
@@ -27,11 +27,11 @@ _NAMES_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class RolloutRecords:
     """The records of one run for what a browser asks; every answer is kept for some seconds."""
 
     scope: Scope
-    asked: Asked
+    asked: RolloutQuery
 
     def any(self) -> bool:
         """Has anybody told of a rollout?"""

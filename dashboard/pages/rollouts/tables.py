@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from dashboard.pages.rollouts.filters import CENSUS
-from dashboard.pages.rollouts.records import Records
+from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.state.status import View, joined
 from server.query.rollouts.types import GroupInfo, RolloutInfo
 
@@ -15,7 +15,7 @@ _BEGINS = ("started_at", "dispatched_at")
 MANY = "not all: of the many whose ids begin so only those that come last by id; the CSV has all"
 
 
-def tables(records: Records) -> View:
+def tables(records: RolloutRecords) -> View:
     """Both, and the page more that is asked for."""
     page, (groups, next_groups) = records.page(), records.groups()
     found = _table("rt", page.rows, page.after, rollout) | _table("rg", groups, next_groups, group)
@@ -30,7 +30,7 @@ def tables(records: Records) -> View:
     return found | {"rt.n": joined(_scope(records), few), "rt.timed": int(records.timed().start is not None)}
 
 
-def _scope(records: Records) -> str:
+def _scope(records: RolloutRecords) -> str:
     """Of which time the rows are."""
     asked = records.asked
     if asked.wanted.find or asked.wanted.group:

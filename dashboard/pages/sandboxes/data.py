@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from dashboard.charts.panels import Card, Line, Panel, want
+from dashboard.charts.panels import Card, Panel, PanelLine, want
 from dashboard.pages.overview.data import absent, card_cells, panel_cells
 from dashboard.pages.preflight.data import toml_key
-from dashboard.pages.sandboxes.records import Records, records
+from dashboard.pages.sandboxes.records import SandboxRecords, records
 from dashboard.pages.sandboxes.spinups import heat
 from dashboard.pages.sandboxes.tables import STATE_WORDS, by_cause, tables
 from dashboard.shell.page import Scope
-from dashboard.state.status import LAST, Facts, View, first_clause, joined, worst
+from dashboard.state.status import LAST, StatusFacts, View, first_clause, joined, worst
 from dashboard.widgets.format import parts, text
 from server.query.types import SignalInfo
 
@@ -60,7 +60,7 @@ PANELS: tuple[Panel, ...] = (
         "States over time",
         "live sandboxes",
         "sandboxes",
-        tuple(Line(STATE_WORDS[state], want("sandboxes", state=state), colour) for state, colour in _DRAWN),
+        tuple(PanelLine(STATE_WORDS[state], want("sandboxes", state=state), colour) for state, colour in _DRAWN),
         kind="stack",
     ),
     Panel(
@@ -69,9 +69,9 @@ PANELS: tuple[Panel, ...] = (
         "%",
         "ratio",
         (
-            Line("rollouts lost to their sandbox", want(_LOST), "purple"),
-            Line("sandboxes failed", want(_BROKEN), "grey"),
-            Line("groups without gradient", _ZERO, "gold"),
+            PanelLine("rollouts lost to their sandbox", want(_LOST), "purple"),
+            PanelLine("sandboxes failed", want(_BROKEN), "grey"),
+            PanelLine("groups without gradient", _ZERO, "gold"),
         ),
     ),
 )
@@ -106,7 +106,7 @@ def cells(scope: Scope) -> View:
     return found | _of_the_silent(facts, found)
 
 
-def mode(facts: Facts, known: Records) -> str:
+def mode(facts: StatusFacts, known: SandboxRecords) -> str:
     """What there is to say at all."""
     if facts.number("has_sandbox") == 0 or facts.state("sandboxes") == "not_applicable":
         return "na"
@@ -117,7 +117,7 @@ def mode(facts: Facts, known: Records) -> str:
 # ---- head
 
 
-def _head(facts: Facts, known: Records, shown: str) -> View:
+def _head(facts: StatusFacts, known: SandboxRecords, shown: str) -> View:
     why = facts.find("sandboxes")
     words = why.why if why is not None else ""
     if shown == "na":
@@ -140,7 +140,7 @@ def _head(facts: Facts, known: Records, shown: str) -> View:
     return _said(said, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
 
 
-def unheard(facts: Facts) -> tuple[str, str]:
+def unheard(facts: StatusFacts) -> tuple[str, str]:
     """(words, error) when there are sandbox targets and none has ever answered; ("", "") otherwise."""
     rows = [target for target in facts.status.trust if target.actor == "sandbox"]
     if not rows or any(target.age_seconds is not None for target in rows):
@@ -151,7 +151,7 @@ def unheard(facts: Facts) -> tuple[str, str]:
     return f"{who} {verb} answered" + ("" if facts.over else " yet"), error
 
 
-def _of_the_silent(facts: Facts, found: View) -> View:
+def _of_the_silent(facts: StatusFacts, found: View) -> View:
     """One reason for all that is empty, where nobody has answered: what a signal misses is then beside the point."""
     words, error = unheard(facts)
     if not words:
@@ -163,7 +163,7 @@ def _of_the_silent(facts: Facts, found: View) -> View:
     return cards | panels | ({"sb.q.none": words + "."} if found.get("sb.q.none") else {})
 
 
-def _once(facts: Facts, known: Records) -> bool:
+def _once(facts: StatusFacts, known: SandboxRecords) -> bool:
     """Was anything ever known of its sandboxes?"""
     mine = (signal for signal in facts.signals if signal.signal.startswith("sandbox"))
     return known.any or any(signal.value is not None or LAST in signal.why for signal in mine)
@@ -174,7 +174,7 @@ def _said(said: tuple[str, str, str, str], state: str) -> View:
     return {"sb.head": head, "sb.num": num, "sb.tail": tail, "sb.text": words, "sb.s": state}
 
 
-def _behind(facts: Facts) -> str:
+def _behind(facts: StatusFacts) -> str:
     """Why a good p95 beside it is no comfort."""
     p95 = facts.say(_SPIN, **_P95)
     told = (
@@ -185,23 +185,23 @@ def _behind(facts: Facts) -> str:
     return " ".join(word for word in (told, joined(_live(facts), _unreachable(facts))) if word)
 
 
-def _live(facts: Facts) -> str:
+def _live(facts: StatusFacts) -> str:
     live = [facts.value("sandboxes", state=state) for state in STATE_WORDS]
     known = [value for value in live if value is not None]
     return f"{sum(known):,.0f} live" if known else ""
 
 
-def _spin(facts: Facts) -> str:
+def _spin(facts: StatusFacts) -> str:
     p95, oldest = facts.say(_SPIN, **_P95), facts.say(_OLDEST)
     return joined(f"oldest pending {oldest}" if oldest else "", f"spin-up p95 {p95}" if p95 else "")
 
 
-def _unreachable(facts: Facts) -> str:
+def _unreachable(facts: StatusFacts) -> str:
     lost = facts.value("sandboxes_unreachable")
     return f"{lost:,.0f} run and do not answer" if lost else ""
 
 
-def _sources(facts: Facts) -> View:
+def _sources(facts: StatusFacts) -> View:
     """Keys ``sb.src.0`` ..: [target, kind, up, when, error], the broken first."""
     rows = [target for target in facts.status.trust if target.actor == "sandbox"]
     rows.sort(key=lambda target: (target.up, not target.error, target.target))
@@ -274,7 +274,7 @@ def _value(key: str, value: float | None, unit: str, note: str, pill: str = "") 
     return {f"k.{key}.v": figure, f"k.{key}.u": word, f"k.{key}.n": note} | silent
 
 
-def _starting(facts: Facts) -> View:
+def _starting(facts: StatusFacts) -> View:
     """What else waits: a wall may stand before the image or in the queue."""
     waits = {state: facts.value("sandboxes", state=state) for state in ("building_image", "queued")}
     words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in waits.items() if value]
@@ -285,7 +285,7 @@ def _starting(facts: Facts) -> View:
     return {"k.sb_starting.n": note} if known else {}
 
 
-def _p95(facts: Facts, known: Records) -> View:
+def _p95(facts: StatusFacts, known: SandboxRecords) -> View:
     """Whose clock stands with the number, wherever a spin-up is shown."""
     clock = clocks(known)
     found: View = {"sb.clock": f"timed by {clock}" if clock else "", "sb.oldest": facts.say(_OLDEST)}
@@ -301,12 +301,12 @@ def _p95(facts: Facts, known: Records) -> View:
     return found | {"k.sb_p95.n": joined(*beside, f"by {clock}" if clock else ""), "sb.split": joined(*split)}
 
 
-def clocks(known: Records) -> str:
+def clocks(known: SandboxRecords) -> str:
     """Whose clock timed spin-ups, in words (`latency_source`)."""
     return " and ".join(_CLOCKS.get(name, name) for name in known.sources)
 
 
-def _failed(facts: Facts, known: Records) -> View:
+def _failed(facts: StatusFacts, known: SandboxRecords) -> View:
     """The sum over causes; nobody judges it, so it has no word of health. Without a record there is no zero."""
     requested = known.funnel.get("requested") or 0
     total = sum(value for _, value in by_cause(facts)) or float(known.funnel.get("failed") or 0)
@@ -320,7 +320,7 @@ def _failed(facts: Facts, known: Records) -> View:
     return _value("sb_failed", total, "", share) | {"k.sb_failed.v": f"{total:,.0f}"}
 
 
-def _credit(facts: Facts) -> View:
+def _credit(facts: StatusFacts) -> View:
     left, rate = facts.value("sandbox_credit_usd"), facts.value("sandbox_cost_usd_per_hour")
     words = joined(
         f"{left:,.2f} USD left" if left is not None else "", f"{rate:,.2f} USD/h" if rate is not None else ""
@@ -328,7 +328,7 @@ def _credit(facts: Facts) -> View:
     return {"k.sb_credit.n": words} if words and facts.value("sandbox_credit_hours") is not None else {}
 
 
-def _infra(facts: Facts, infos: Mapping[str, SignalInfo]) -> View:
+def _infra(facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> View:
     """Which of the two failure lines there is, and why it matters here."""
     if facts.value(_LOST) is not None:
         words = "A rollout whose sandbox broke is no honest zero: where both rise together, look here before the tasks."
@@ -343,7 +343,7 @@ def _infra(facts: Facts, infos: Mapping[str, SignalInfo]) -> View:
     return {"sb.infra": words}
 
 
-def _rest(facts: Facts) -> View:
+def _rest(facts: StatusFacts) -> View:
     """Live ones that the chart leaves out, because they are few: never silently."""
     counts = {state: facts.value("sandboxes", state=state) for state in _NOT_DRAWN}
     words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in counts.items() if value]

@@ -16,7 +16,7 @@ _SPUN = ("running", "paused", "stopping", "terminated")
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class SandboxRecords:
     """Of one run.
 
     Attributes:
@@ -39,18 +39,18 @@ class Records:
         return bool(self.funnel.get("requested") or self.dangling)
 
 
-def records(scope: Scope) -> Records:
+def records(scope: Scope) -> SandboxRecords:
     """As read at most `KEEP_SECONDS` ago."""
     return scope.shared.get(
         ("sandboxes", scope.run), KEEP_SECONDS, lambda: _read(scope.reader, scope.run), scope.cursor
     )
 
 
-def _read(reader: Reader, run: str) -> Records:
+def _read(reader: Reader, run: str) -> SandboxRecords:
     pages = list(_pages(reader, run))
     pending = [row for page in pages for row in page if row.own]
     failed = [row for row in reader.sandboxes(run, ("failed",), limit=_FAILED) if row.own]
-    return Records(
+    return SandboxRecords(
         funnel=reader.sandbox_funnel(run),
         pending=tuple(sorted(pending, key=_asked)),
         cut=len(pages) == MOST_PAGES and len(pages[-1]) == _PAGE,

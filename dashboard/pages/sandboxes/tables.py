@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dashboard.pages.sandboxes.records import Records
-from dashboard.state.status import Facts, View, first_clause, joined
+from dashboard.pages.sandboxes.records import SandboxRecords
+from dashboard.state.status import StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import DASH, number, text
 from server.query.types import SandboxInfo, SignalInfo
 
@@ -38,13 +38,13 @@ ROWS = 10
 _FAILED = 5
 
 
-def tables(facts: Facts, known: Records, infos: Infos) -> View:
+def tables(facts: StatusFacts, known: SandboxRecords, infos: Infos) -> View:
     """All of them."""
     found = _funnel(known) | _causes(facts, known) | _quota(facts, infos) | _failures(known)
     return found | _pending(known) | _dangling(facts, known)
 
 
-def by_cause(facts: Facts) -> list[tuple[str, float]]:
+def by_cause(facts: StatusFacts) -> list[tuple[str, float]]:
     """(cause, how many failed), the most frequent first."""
     counted = [(s.labels.get("cause", ""), s.value) for s in facts.signals if s.signal == "sandbox_failures_total"]
     known = [(cause, value) for cause, value in counted if value]
@@ -54,7 +54,7 @@ def by_cause(facts: Facts) -> list[tuple[str, float]]:
 # ---- funnel, causes, quotas
 
 
-def _funnel(known: Records) -> View:
+def _funnel(known: SandboxRecords) -> View:
     """``sb.funnel``: [[stage, how many or None, share of the requested]]; None: no provider tells it.
 
     A first command's share is of those whose source tells it.
@@ -96,7 +96,7 @@ def _told_commands(count: int | None, basis: int, requested: int) -> str:
     return f"First exec: {count:,} of the {basis:,} whose source tells it." if basis < requested else ""
 
 
-def _causes(facts: Facts, known: Records) -> View:
+def _causes(facts: StatusFacts, known: SandboxRecords) -> View:
     """Keys ``sb.f.0`` ..: [cause, how many, width in percent, newest text, when]."""
     rows = by_cause(facts)
     most = max((value for _, value in rows), default=1.0)
@@ -124,7 +124,7 @@ def _when(*times: float | None) -> int | None:
     return next((round(at) for at in times if at is not None), None)
 
 
-def _quota(facts: Facts, infos: Infos) -> View:
+def _quota(facts: StatusFacts, infos: Infos) -> View:
     """Keys ``sb.q.0`` ..: [resource, used and limit in words, width in percent, state], the fullest first."""
     why, info = facts.find("sandbox_quota_used_ratio"), infos.get("sandbox_quota_used_ratio")
     rows = _quotas(facts)
@@ -143,7 +143,7 @@ def _quota(facts: Facts, infos: Infos) -> View:
     return found | {"sb.q.none": "" if rows else silent, "sb.q.limits": limits if rows else ""}
 
 
-def _quotas(facts: Facts) -> list[tuple[str, str, float | None, float | None]]:
+def _quotas(facts: StatusFacts) -> list[tuple[str, str, float | None, float | None]]:
     """(account, resource, used, limit); the fullest first, then those of which one number is not known."""
     numbers: dict[tuple[str, str], dict[str, float]] = {}
     for signal in facts.signals:
@@ -176,7 +176,7 @@ def _resource(name: str) -> str:
 # ---- tables
 
 
-def _failures(known: Records) -> View:
+def _failures(known: SandboxRecords) -> View:
     """Keys ``sb.x.0`` ..: [id, name, state, cause, the provider's words, when it was over, provider], newest first.
 
     The search in `assets/75-find.js` draws answers of the API in the same shape.
@@ -189,7 +189,7 @@ def _failures(known: Records) -> View:
     return found | {"sb.x.none": none}
 
 
-def _pending(known: Records) -> View:
+def _pending(known: SandboxRecords) -> View:
     """Keys ``sb.p.0`` ..: [id, name, image, built?, since when, state, the provider's word, provider]."""
     found: View = {f"sb.p.{i}": _waits(row) for i, row in enumerate(known.pending[:ROWS])}
     more = len(known.pending) - ROWS
@@ -206,7 +206,7 @@ def _waits(row: SandboxInfo) -> list[Any]:
     return [row.id, row.name, row.image or DASH, built, _when(row.requested_at), state, said, row.provider]
 
 
-def _dangling(facts: Facts, known: Records) -> View:
+def _dangling(facts: StatusFacts, known: SandboxRecords) -> View:
     """Keys ``sb.d.0`` ..: [id, run key, since when, provider, state, name]."""
     rows = known.dangling
     found: View = {

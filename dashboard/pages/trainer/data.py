@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from dashboard.charts.panels import LENGTH, REWARD, STALENESS, Card, Line, Panel, want
+from dashboard.charts.panels import LENGTH, REWARD, STALENESS, Card, Panel, PanelLine, want
 from dashboard.pages.overview.data import card_cells, panel_cells
 from dashboard.pages.trainer import steps
 from dashboard.pages.verdict import because, named
 from dashboard.shell.page import Scope
-from dashboard.state.status import Facts, View, joined, worst
+from dashboard.state.status import StatusFacts, View, joined, worst
 from dashboard.widgets.format import STATE_WORDS, text
 from server.query.engine_types import StepInfo
 
@@ -51,12 +51,12 @@ PANELS: tuple[Panel, ...] = (
         "seconds, mean of 10 steps",
         "seconds",
         (
-            Line("wait", want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
-            Line("compute", want("trainer_phase_seconds", phase="compute"), "blue"),
-            Line("weight sync", want(_OVERHEAD, phase="weight_sync"), "plum"),
-            Line("checkpoint", want(_OVERHEAD, phase="checkpoint"), "gold"),
-            Line("evaluation", want(_OVERHEAD, phase="eval"), "teal"),
-            Line("other", want(_OVERHEAD, phase="other"), "grey"),
+            PanelLine("wait", want("trainer_phase_seconds", phase="wait|generation"), "orange", named_by="phase"),
+            PanelLine("compute", want("trainer_phase_seconds", phase="compute"), "blue"),
+            PanelLine("weight sync", want(_OVERHEAD, phase="weight_sync"), "plum"),
+            PanelLine("checkpoint", want(_OVERHEAD, phase="checkpoint"), "gold"),
+            PanelLine("evaluation", want(_OVERHEAD, phase="eval"), "teal"),
+            PanelLine("other", want(_OVERHEAD, phase="other"), "grey"),
         ),
         kind="stack",
     ),
@@ -66,9 +66,9 @@ PANELS: tuple[Panel, ...] = (
         "samples/s",
         "samples/s",
         (
-            Line("trained", want("trainer_samples_per_second"), "blue", "zero"),
-            Line("could take", want("capacity_samples_per_second"), "grey"),
-            Line("produced", want("production_samples_per_second"), "orange", thin=True),
+            PanelLine("trained", want("trainer_samples_per_second"), "blue", "zero"),
+            PanelLine("could take", want("capacity_samples_per_second"), "grey"),
+            PanelLine("produced", want("production_samples_per_second"), "orange", thin=True),
         ),
     ),
     Panel(
@@ -76,7 +76,7 @@ PANELS: tuple[Panel, ...] = (
         "Step time",
         "mean of 10 steps",
         "seconds",
-        (Line("step", want("trainer_step_seconds"), "blue", "zero", envelope=True),),
+        (PanelLine("step", want("trainer_step_seconds"), "blue", "zero", envelope=True),),
     ),
     Panel(
         "tmfu",
@@ -84,8 +84,8 @@ PANELS: tuple[Panel, ...] = (
         "% of peak",
         "ratio",
         (
-            Line("whole step", want("trainer_mfu_ratio", basis="wall"), "blue"),
-            Line("while it computes", want("trainer_mfu_ratio", basis="busy"), "grey"),
+            PanelLine("whole step", want("trainer_mfu_ratio", basis="wall"), "blue"),
+            PanelLine("while it computes", want("trainer_mfu_ratio", basis="busy"), "grey"),
         ),
     ),
     Panel(
@@ -94,8 +94,8 @@ PANELS: tuple[Panel, ...] = (
         "seconds",
         "seconds",
         (
-            Line("a step", want("weight_sync_seconds"), "plum", "zero"),
-            Line("engines held", want("generator_weight_stall_seconds", stat="max"), "grey", thin=True),
+            PanelLine("a step", want("weight_sync_seconds"), "plum", "zero"),
+            PanelLine("engines held", want("generator_weight_stall_seconds", stat="max"), "grey", thin=True),
         ),
     ),
     Panel(
@@ -107,13 +107,19 @@ PANELS: tuple[Panel, ...] = (
         limits="bound",
     ),
     Panel(
-        "tnorm", "Gradient norm", "before clipping", "", (Line("norm", want("gradient_norm"), "blue", envelope=True),)
+        "tnorm",
+        "Gradient norm",
+        "before clipping",
+        "",
+        (PanelLine("norm", want("gradient_norm"), "blue", envelope=True),),
     ),
-    Panel("tclip", "Clipped tokens", "% of tokens", "ratio", (Line("clipped", want("clip_ratio"), "plum", "zero"),)),
-    Panel("tkl", "KL to the generator", "nats", "nats", (Line("mismatch", want("mismatch_kl"), "orange"),)),
+    Panel(
+        "tclip", "Clipped tokens", "% of tokens", "ratio", (PanelLine("clipped", want("clip_ratio"), "plum", "zero"),)
+    ),
+    Panel("tkl", "KL to the generator", "nats", "nats", (PanelLine("mismatch", want("mismatch_kl"), "orange"),)),
     Panel("treward", "Reward", "mean per step", "reward", REWARD, from_zero=False),
-    Panel("tentropy", "Entropy", "nats per token", "nats", (Line("entropy", want("entropy"), "blue"),)),
-    Panel("tlr", "Learning rate", "of the newest step", "", (Line("rate", want("learning_rate"), "grey"),)),
+    Panel("tentropy", "Entropy", "nats per token", "nats", (PanelLine("entropy", want("entropy"), "blue"),)),
+    Panel("tlr", "Learning rate", "of the newest step", "", (PanelLine("rate", want("learning_rate"), "grey"),)),
     Panel(
         "tlength",
         "Response length",
@@ -126,7 +132,7 @@ PANELS: tuple[Panel, ...] = (
         "Truncated",
         "% of responses",
         "ratio",
-        (Line("truncated", want("truncation_ratio"), "orange", "zero"),),
+        (PanelLine("truncated", want("truncation_ratio"), "orange", "zero"),),
         limits="truncation_ratio",
     ),
 )
@@ -145,14 +151,14 @@ def cells(scope: Scope) -> View:
     return view | steps.learning(found) | steps.life(scope, found)
 
 
-def _head(facts: Facts, found: Sequence[StepInfo]) -> View:
+def _head(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
     """Keys ``tn.*``: the answer in one line; in a synchronous run what there is instead of a wait."""
     head, num, tail, state = _answer(facts, found)
     return {"tn.head": head, "tn.num": num, "tn.tail": tail, "tn.s": state, "tn.text": _beside(facts, found),
             "tn.sync": _of_mode(facts)}  # fmt: skip
 
 
-def _answer(facts: Facts, found: Sequence[StepInfo]) -> tuple[str, str, str, str]:
+def _answer(facts: StatusFacts, found: Sequence[StepInfo]) -> tuple[str, str, str, str]:
     wait, step = facts.find("trainer_wait_ratio"), facts.value("trainer_step_seconds")
     generation = facts.value("trainer_phase_seconds", phase="generation")
     broken = facts.value("gradient_nonfinite_steps")
@@ -172,7 +178,7 @@ def _answer(facts: Facts, found: Sequence[StepInfo]) -> tuple[str, str, str, str
     return ("No step yet" if facts.kinds("trainer") else "No trainer is watched"), "", "", "unknown"
 
 
-def _beside(facts: Facts, found: Sequence[StepInfo]) -> str:
+def _beside(facts: StatusFacts, found: Sequence[StepInfo]) -> str:
     verdict = facts.status.verdict or {}
     outcome, cause = str(verdict.get("outcome", "unknown")), verdict.get("cause")
     limits = {"trainer_bound", "overhead_bound"}
@@ -195,7 +201,7 @@ def _low(words: str) -> str:
     return words[:1].lower() + words[1:]
 
 
-def _of_mode(facts: Facts) -> str:
+def _of_mode(facts: StatusFacts) -> str:
     """Why there is no wait, where the mode has none."""
     wait = facts.find("trainer_wait_ratio")
     if wait is None or wait.state != "not_applicable":
@@ -207,7 +213,7 @@ _SLICES = (("wait", "Wait"), ("compute", "Train"), ("weight_sync", "Sync"), ("ch
            ("eval", "Evaluate"), ("other", "Other"))  # fmt: skip
 
 
-def _split(facts: Facts) -> View:
+def _split(facts: StatusFacts) -> View:
     """Keys ``tn.w.PHASE`` and ``tn.l.PHASE``: shares of the mean step."""
     seconds = {"wait": facts.value("trainer_phase_seconds", phase="wait|generation"),
                "compute": facts.value("trainer_phase_seconds", phase="compute")}  # fmt: skip
@@ -225,7 +231,7 @@ def _split(facts: Facts) -> View:
     return cells | {"tn.step": f"Last 10 steps, mean {step}" if step else "Step time unknown"}
 
 
-def _mfu(facts: Facts) -> View:
+def _mfu(facts: StatusFacts) -> View:
     """By which basis: the two must never be mixed."""
     found = facts.find("trainer_mfu_ratio", basis="wall|busy")
     if found is None or found.value is None:
@@ -236,7 +242,7 @@ def _mfu(facts: Facts) -> View:
     return {"k.tr_mfu.n": said}
 
 
-def _step(facts: Facts, found: Sequence[StepInfo]) -> View:
+def _step(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
     """The newest step beside the mean of ten."""
     last = steps.took(found[-1]) if found else None
     if last is None or facts.value("trainer_step_seconds") is None:

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 from dashboard.shell.page import Scope
 from dashboard.state.status import View
 from dashboard.widgets.format import DASH, number, text
-from server.query.what_if import Answer, Changes, Figure, OutOfRange, Range, State, WhatIf, changes_of
+from server.query.what_if import Changes, Figure, OutOfRange, Range, RunSituation, WhatIf, WhatIfAnswer, changes_of
 
 ASKS = (
     "move_gpus", "add_engines", "concurrency", "oversampling", "group_size", "max_response_tokens", "max_staleness",
@@ -37,7 +37,7 @@ EXPLAINED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WhatIfRow:
     """A figure as shown. ``better``: which way is good (1 up, -1 down, 0 neither)."""
 
     key: str
@@ -46,21 +46,21 @@ class Row:
 
 
 ROWS = (
-    Row("wait_ratio", "Trainer waits", -1),
-    Row("trained_samples_per_second", "Trained", 1),
-    Row("useful_samples_per_second", "With a gradient", 1),
-    Row("staleness_versions", "Staleness", -1),
-    Row("step_seconds", "Step", -1),
-    Row("usd_per_million_tokens", "Per million trained tokens", -1),
-    Row("idle_usd_per_hour", "Idle GPUs", -1),
+    WhatIfRow("wait_ratio", "Trainer waits", -1),
+    WhatIfRow("trained_samples_per_second", "Trained", 1),
+    WhatIfRow("useful_samples_per_second", "With a gradient", 1),
+    WhatIfRow("staleness_versions", "Staleness", -1),
+    WhatIfRow("step_seconds", "Step", -1),
+    WhatIfRow("usd_per_million_tokens", "Per million trained tokens", -1),
+    WhatIfRow("idle_usd_per_hour", "Idle GPUs", -1),
 )
 # Shown where a change moves them.
 ASIDE = (
-    Row("trainer_gpus", "GPUs that train", 0),
-    Row("generator_gpus", "GPUs that generate", 0),
-    Row("zero_advantage_ratio", "Zero-advantage groups", 0),
-    Row("response_tokens", "Response length", 0),
-    Row("kv_concurrency_limit", "KV ceiling", 0),
+    WhatIfRow("trainer_gpus", "GPUs that train", 0),
+    WhatIfRow("generator_gpus", "GPUs that generate", 0),
+    WhatIfRow("zero_advantage_ratio", "Zero-advantage groups", 0),
+    WhatIfRow("response_tokens", "Response length", 0),
+    WhatIfRow("kv_concurrency_limit", "KV ceiling", 0),
 )
 # Half of a thousandth is no change that an estimate can tell; three times as much reads better than +200%.
 LITTLE, TIMES = 0.0005, 3.0
@@ -91,7 +91,7 @@ def cells(scope: Scope) -> View:
     )
 
 
-def _head(answer: Answer, refused: str) -> View:
+def _head(answer: WhatIfAnswer, refused: str) -> View:
     found = answer.found
     now, then = found.now.figures["wait_ratio"], found.then.figures["wait_ratio"]
     mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
@@ -117,7 +117,7 @@ def _sentence(found: WhatIf, mode: str, now: Figure, then: Figure) -> tuple[str,
     return "The trainer would wait ", _say(then), f" of its step, not {text(now.value, 'ratio')}"
 
 
-def _about(answer: Answer, mode: str, now: Figure) -> str:
+def _about(answer: WhatIfAnswer, mode: str, now: Figure) -> str:
     if mode == "apart":
         return answer.inputs.apart[:1].upper() + answer.inputs.apart[1:] + "."
     if mode == "none":
@@ -125,7 +125,7 @@ def _about(answer: Answer, mode: str, now: Figure) -> str:
     return LABEL if mode == "then" else ASK
 
 
-def _limit(state: State) -> str:
+def _limit(state: RunSituation) -> str:
     return {"trainer": "the trainer", "generator": "the generator's side"}.get(state.limiter or "", "not known")
 
 
@@ -137,7 +137,7 @@ def _say(figure: Figure) -> str:
     return f"{figure.bound} {words}" if figure.bound and figure.value is not None else words
 
 
-def _sliders(answer: Answer) -> View:
+def _sliders(answer: WhatIfAnswer) -> View:
     return {f"wi.sl.{name}": _slider(answer.ranges[name], answer.found) for name in ASKS}
 
 
@@ -167,7 +167,7 @@ def _rows(found: WhatIf) -> list[list[object]]:
     return [_row(row, found) for row in (*ROWS, *asides)]
 
 
-def _row(row: Row, found: WhatIf) -> list[object]:
+def _row(row: WhatIfRow, found: WhatIf) -> list[object]:
     """[key, title, today, then, change in words, better / worse / same, why it is not known]."""
     now, then = found.now.figures[row.key], found.then.figures[row.key]
     changed, state = _change(row, now, then) if found.changes else ("", "same")
@@ -182,7 +182,7 @@ def _unsaid(found: WhatIf) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _change(row: Row, now: Figure, then: Figure) -> tuple[str, str]:
+def _change(row: WhatIfRow, now: Figure, then: Figure) -> tuple[str, str]:
     if now.value is None or then.value is None:
         return "", "same"
     more = then.value - now.value

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from collectors.model import Event, Reading, Rollout, Target
-from server.ingest.incarnations import Lives
-from server.ingest.rollouts.fold import RolloutIngest, Taken
+from server.ingest.incarnations import Incarnations
+from server.ingest.rollouts.fold import FoldedRecords, RolloutIngest
 from server.ingest.updates import Arrivals
 from server.rollouts.versions import KEPT_VERSIONS, VersionClock
 from server.store.types import Batch
@@ -31,7 +31,7 @@ class RolloutFeed:
 
     def __init__(self, store: "Store", run: str, facts: Mapping[str, str | float], incarnation: int) -> None:
         self._store, self._run = store.rollouts, run
-        self.lives = Lives(incarnation, (ts / 1000 for ts in store.lives(run)))
+        self.lives = Incarnations(incarnation, (ts / 1000 for ts in store.lives(run)))
         self._clock = published(store, run)
         rows = self._store.live(run)
         self._ingest = RolloutIngest(rows, self.lives, self._clock, facts, self._store.environments(run))
@@ -84,7 +84,7 @@ class RolloutFeed:
             self._ingest.revisit(self._store.within(self._run, 0, ALWAYS, REVISITED))
 
 
-def _into(taken: Taken, batch: Batch, arrivals: Arrivals) -> None:
+def _into(taken: FoldedRecords, batch: Batch, arrivals: Arrivals) -> None:
     batch.rollouts += taken.rows
     batch.rollout_groups += taken.groups
     batch.rollout_sums += taken.sums

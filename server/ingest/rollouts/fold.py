@@ -11,14 +11,21 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from operator import attrgetter
 
 from collectors.model import Rollout, Target
-from server.ingest.incarnations import Lives
+from server.ingest.incarnations import Incarnations
 from server.ingest.rollouts.counted import closes
 from server.ingest.rollouts.environments import ages as ages_by_now
 from server.ingest.rollouts.environments import places, without_old_turns
 from server.ingest.rollouts.groups import GroupKey, Groups
-from server.ingest.rollouts.incarnations import across, any_in, known_life, life_by_now, new_lives, of_life
+from server.ingest.rollouts.incarnations import (
+    any_in,
+    current_incarnation,
+    in_incarnation,
+    incarnation_of_known,
+    new_incarnations,
+    with_incarnation,
+)
 from server.ingest.rollouts.retention import Slowest, kept
-from server.ingest.rollouts.totals import Totals
+from server.ingest.rollouts.totals import RolloutTotals
 from server.ingest.updates import RolloutArrival
 from server.rollouts import state as rollouts_state
 from server.rollouts.environments import Environments, sandboxes, start, when
@@ -51,7 +58,7 @@ _said_of = attrgetter(*(one.name for one in fields(RolloutRow) if one.name not i
 
 
 @dataclass(slots=True)
-class Taken:
+class FoldedRecords:
     """What one call brings: rows for the batch, and what became of them for the driver."""
 
     rows: list[RolloutRow] = field(default_factory=list)
@@ -72,10 +79,10 @@ class RolloutIngest:
     """
 
     def __init__(
-        self, rows: Iterable[RolloutRow] = (), lives: Lives | None = None, clock: VersionClock | None = None,
+        self, rows: Iterable[RolloutRow] = (), lives: Incarnations | None = None, clock: VersionClock | None = None,
         facts: Mapping[str, str | float] | None = None, environments: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        self.lives, self.clock = lives or Lives(0), clock or VersionClock()
+        self.lives, self.clock = lives or Incarnations(0), clock or VersionClock()
         self._known: OrderedDict[str, dict[int, RolloutRow]] = OrderedDict()
         self._groups, self._environments = Groups(facts if facts is not None else {}), Environments()
         self._named, self._slowest = set(environments), Slowest()
@@ -107,7 +114,7 @@ class RolloutIngest:
             if (
                 known is None and record.incarnation is None and self.lives.last is not None
             ):  # its siblings may have an older number of its life
-                lives = (life, *new_lives(self.lives, record)[1])
+                lives = (life, *new_incarnations(self.lives, record)[1])
             for one in lives if group else ():
                 if (group, one) not in self._groups:
                     found[group, one] = None
@@ -159,13 +166,13 @@ class RolloutIngest:
 
     # ---- taking
 
-    def take(self, target: Target, records: Iterable[Rollout], now: float) -> Taken:
+    def take(self, target: Target, records: Iterable[Rollout], now: float) -> FoldedRecords:
         """What the records change; ``now``: when they were met (epoch seconds), for what tells no time."""
         work: dict[Key, Rollout] = {}
         for record in records:
             if record.rollout_id:
                 self._fold(cleaned(record), work)
-        taken, totals = Taken(), Totals(self._named)
+        taken, totals = FoldedRecords(), RolloutTotals(self._named)
         groups = self._group(work)
         for key, record in self._with_siblings(self._in_time(work, now), groups):
             self._settle(target, key, record, now, taken, totals)
@@ -179,17 +186,17 @@ class RolloutIngest:
 
     def crosses(self, row: RolloutRow) -> bool:
         """Was it used across a restart that its row knows nothing of?"""
-        return across(self.lives, row.record, row.life) is not row.record
+        return with_incarnation(self.lives, row.record, row.life) is not row.record
 
-    def divide(self, target: Target, rows: Iterable[RolloutRow], now: float) -> Taken:
+    def divide(self, target: Target, rows: Iterable[RolloutRow], now: float) -> FoldedRecords:
         """What changes of rollouts, whose groups are in memory, that were used across a restart which is told late."""
-        taken, totals = Taken(), Totals(self._named)
+        taken, totals = FoldedRecords(), RolloutTotals(self._named)
         for met in rows:
             key = (met.record.rollout_id, met.life)
             if met.life not in self._known.get(key[0], {}):
                 self._remember(met)
             row = self._known[key[0]][key[1]]
-            record = across(self.lives, row.record, row.life)
+            record = with_incarnation(self.lives, row.record, row.life)
             if record is not row.record:
                 self._settle(replace(target, name=row.target), key, record, now, taken, totals)
         self._tell_groups({}, taken)
@@ -204,9 +211,9 @@ class RolloutIngest:
         if record.incarnation is None and self.lives.last is None:  # then nothing tells one life from another
             return max(rows, default=self.lives.newest)
         known = {life: (work or {}).get((name, life), row.record) for life, row in rows.items()}
-        if (life := known_life(self.lives, known, record)) is not None:
+        if (life := incarnation_of_known(self.lives, known, record)) is not None:
             return life
-        at, numbers = new_lives(self.lives, record)
+        at, numbers = new_incarnations(self.lives, record)
         for life in numbers if record.group_id else ():
             group = self._groups.get((record.group_id[:200], life))
             if group is not None and any_in(self.lives, at, group.times()) and life not in known:
@@ -219,7 +226,7 @@ class RolloutIngest:
         key = (said.rollout_id, life)
         row = self._known.get(said.rollout_id, {}).get(life)
         known = work.get(key) or (row.record if row is not None else None)
-        said = of_life(self.lives, said, life, known)
+        said = in_incarnation(self.lives, said, life, known)
         if known is None:
             found = said
             # So that what comes next in this batch finds it.
@@ -228,7 +235,7 @@ class RolloutIngest:
             if row is not None and row.judged_turns is not None and not known.turns:
                 said = without_old_turns(self._environments, said, known, life)
             found = merged(known, said)
-        work[key] = across(self.lives, found, life)
+        work[key] = with_incarnation(self.lives, found, life)
 
     def _group(self, work: Mapping[Key, Rollout]) -> dict[GroupKey, tuple[bool, int | None, float | None]]:
         """Groups of what was told, with what their members' rows followed from before."""
@@ -245,7 +252,7 @@ class RolloutIngest:
         met = round(now * 1000) if row is None or not row.target else row.first_seen
         return when(record, key[1], start(record, met / 1000))
 
-    def _judge_again(self, target: Target, now: float, taken: Taken, totals: Totals) -> None:
+    def _judge_again(self, target: Target, now: float, taken: FoldedRecords, totals: RolloutTotals) -> None:
         """Rollouts of which others' changes are told only now."""
         for _ in range(JUDGED_AGAIN):
             if (key := self._environments.changed()) is None:
@@ -269,7 +276,14 @@ class RolloutIngest:
                     yield (name, key[1]), row.record
 
     def _settle(
-        self, target: Target, key: Key, record: Rollout, now: float, taken: Taken, totals: Totals, state: str = ""
+        self,
+        target: Target,
+        key: Key,
+        record: Rollout,
+        now: float,
+        taken: FoldedRecords,
+        totals: RolloutTotals,
+        state: str = "",
     ) -> None:
         before: RolloutRow | None = self._known.get(key[0], {}).get(key[1])
         before = before if before is not None and before.target else None
@@ -287,7 +301,9 @@ class RolloutIngest:
         met = now if before is None else max(now, before.seen_at / 1000)
         taken.arrivals.append(_arrival_made(min(ts, met), row, before, None, False))
 
-    def _settle_groups(self, groups: Iterable[GroupKey], now: float, taken: Taken, totals: Totals) -> None:
+    def _settle_groups(
+        self, groups: Iterable[GroupKey], now: float, taken: FoldedRecords, totals: RolloutTotals
+    ) -> None:
         closed: dict[GroupKey, bool] = {}
         for key in groups:
             group, row = self._groups.get(key), self._groups.row(key, round(now * 1000))
@@ -301,7 +317,7 @@ class RolloutIngest:
         for key in [key for key, closes_ in closed.items() if closes_]:
             self._tell_closed(key, now, taken)
 
-    def _tell_closed(self, key: GroupKey, now: float, taken: Taken) -> None:
+    def _tell_closed(self, key: GroupKey, now: float, taken: FoldedRecords) -> None:
         """A group was closed by what became known of the run: none of its members tells anything new."""
         group = self._groups.get(key)
         known = (self._known.get(name, {}).get(key[1]) for name in (group.members if group is not None else ()))
@@ -309,7 +325,7 @@ class RolloutIngest:
         if row is not None and group is not None:
             taken.arrivals.append(RolloutArrival(now, row, row, group.row, True))
 
-    def _tell_groups(self, closed: dict[GroupKey, bool], taken: Taken) -> None:
+    def _tell_groups(self, closed: dict[GroupKey, bool], taken: FoldedRecords) -> None:
         """Each arrival carries its group as it is now; one of them says that the group was closed."""
         for at, arrival in enumerate(taken.arrivals):
             key = (arrival.row.record.group_id, arrival.row.life)
@@ -350,7 +366,7 @@ class RolloutIngest:
 
     # ---- what nobody speaks of any more
 
-    def _sweep(self, target: Target, now: float, taken: Taken, totals: Totals) -> None:
+    def _sweep(self, target: Target, now: float, taken: FoldedRecords, totals: RolloutTotals) -> None:
         """Rollouts that are in flight by what was told of them, and cannot be: of an older life, or long forgotten."""
         self._swept = self._newest
         rows = [self._known[name][life] for name, life in self._live]
@@ -361,7 +377,7 @@ class RolloutIngest:
             self._settle(by, key, row.record, now, taken, totals, rollouts_state.ENDED)
 
     def _lost(self, row: RolloutRow) -> bool:
-        if life_by_now(self.lives, row) < self._life:
+        if current_incarnation(self.lives, row) < self._life:
             return True
         waited = self._newest - row.moved_at / 1000
         if row.state in _WAITING:

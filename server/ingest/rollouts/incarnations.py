@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from collectors.model import Consumption, Rollout
-from server.ingest.incarnations import Lives
+from server.ingest.incarnations import Incarnations
 from server.rollouts.merge import begun_at, distinct, told_first, told_last
 from server.store.types import RolloutRow
 
@@ -13,7 +13,7 @@ LATE = 3
 _GENERATED = ("version_dispatched", "version_start", "version_finish", "dispatched_at", "started_at", "finished_at")
 
 
-def known_life(lives: Lives, known: Mapping[int, Rollout], said: Rollout) -> int | None:
+def incarnation_of_known(lives: Incarnations, known: Mapping[int, Rollout], said: Rollout) -> int | None:
     """The life whose rollout a record speaks of, of those ``known`` by its id; None: of none of them.
 
     One life makes an id once: what began in another is another rollout. A record that tells no beginning joins the
@@ -26,7 +26,7 @@ def known_life(lives: Lives, known: Mapping[int, Rollout], said: Rollout) -> int
     return max((life for life, one in known.items() if begun is None or _same(lives, one, said)), default=None)
 
 
-def new_lives(lives: Lives, said: Rollout) -> tuple[float | None, range]:
+def new_incarnations(lives: Incarnations, said: Rollout) -> tuple[float | None, range]:
     """For a rollout that is not known: an instant of its life, and the numbers that life may have, the right one first.
 
     Those behind it were given before a restart was told of.
@@ -37,7 +37,7 @@ def new_lives(lives: Lives, said: Rollout) -> tuple[float | None, range]:
     return at, range(life, max(lives.oldest, life - LATE, 0) - 1, -1)
 
 
-def life_by_now(lives: Lives, row: RolloutRow) -> int:
+def current_incarnation(lives: Incarnations, row: RolloutRow) -> int:
     """The number its life has by the restarts that are known by now: a late one moved those after it."""
     if row.record.incarnation is not None:
         return row.life
@@ -46,7 +46,7 @@ def life_by_now(lives: Lives, row: RolloutRow) -> int:
     return row.life if at is None else max(row.life, lives.at(at))
 
 
-def _same(lives: Lives, known: Rollout, said: Rollout) -> bool:
+def _same(lives: Incarnations, known: Rollout, said: Rollout) -> bool:
     """May both tell of one rollout? By its beginnings; where only one of them tells one, by what the other tells."""
     for one, other in ((known.dispatched_at, said.dispatched_at), (known.started_at, said.started_at)):
         if one is not None and other is not None:
@@ -54,7 +54,7 @@ def _same(lives: Lives, known: Rollout, said: Rollout) -> bool:
     return not (_before(lives, known, said) or _before(lives, said, known))
 
 
-def _before(lives: Lives, one: Rollout, other: Rollout) -> bool:
+def _before(lives: Incarnations, one: Rollout, other: Rollout) -> bool:
     """Does all that one tells lie in a life before the other began? What waits for a slot may start in a later one."""
     began, last = other.dispatched_at, told_last(one)
     if began is None:
@@ -69,7 +69,7 @@ def _generated(record: Rollout) -> bool:
     return told or bool(record.token_versions or record.turns)
 
 
-def across(lives: Lives, record: Rollout, life: int) -> Rollout:
+def with_incarnation(lives: Incarnations, record: Rollout, life: int) -> Rollout:
     """With the lives of its uses where nobody tells them, as the restarts that are known by now say."""
     if lives.last is None or not record.consumptions or record.incarnation is not None:
         return record
@@ -83,7 +83,7 @@ def across(lives: Lives, record: Rollout, life: int) -> Rollout:
     return record if tuple(uses) == record.consumptions else replace(record, consumptions=distinct(uses))
 
 
-def of_life(lives: Lives, said: Rollout, life: int, known: Rollout | None) -> Rollout:
+def in_incarnation(lives: Incarnations, said: Rollout, life: int, known: Rollout | None) -> Rollout:
     """Its consumptions are of the life it tells, else of the one the run was in."""
     if not said.consumptions:
         return said if said.incarnation in (None, life) else replace(said, incarnation=None)
@@ -109,6 +109,6 @@ def _untold(said: Rollout, known: Rollout | None) -> bool:
     return own and all([use.incarnation is None for use in said.consumptions])
 
 
-def any_in(lives: Lives, at: float | None, times: Iterable[float]) -> bool:
+def any_in(lives: Incarnations, at: float | None, times: Iterable[float]) -> bool:
     """Is one of these instants of the same life?"""
     return any(lives.at(one) == lives.at(at) for one in times)

@@ -51,7 +51,7 @@ def ended_at(row: RolloutRow) -> int:
     return row.moved_at if at is None else round(at * 1000)
 
 
-class Totals:
+class RolloutTotals:
     """Increments of one batch. ``environments``: names of this run that have cells of their own; grows to a hundred."""
 
     def __init__(self, environments: set[str]) -> None:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlsplit
 
-from server.notify.model import Answer, Notification, Receiver, ReceiverSettings
+from server.notify.model import DeliveryAnswer, Notification, Receiver, ReceiverSettings
 from server.notify.outbound import EXCERPT, plain, redacted
 from server.notify.text import SHOWN, details, headline, left_out, ordered, severity, title
 from server.outbound_policy import refuse_target
@@ -62,15 +62,15 @@ def check(settings: ReceiverSettings) -> str | None:
     return None if _service(settings) is not None else UNKNOWN
 
 
-def deliver(notification: Notification, settings: ReceiverSettings) -> Answer:
+def deliver(notification: Notification, settings: ReceiverSettings) -> DeliveryAnswer:
     """One attempt; blocks for at most 15 s. Never raises."""
     try:
         if (problem := check(settings)) is not None:
-            return Answer(False, text=problem)
+            return DeliveryAnswer(False, text=problem)
         delivered, words = _notify(notification, settings, time.time())
     except Exception as error:  # noqa: BLE001  over 100 plugins of others; the message may hold the URL, the class does not
-        return Answer(False, retry=True, text=f"apprise failed: {type(error).__name__}")
-    return Answer(True, text="delivered by apprise") if delivered else _failure(words, settings)
+        return DeliveryAnswer(False, retry=True, text=f"apprise failed: {type(error).__name__}")
+    return DeliveryAnswer(True, text="delivered by apprise") if delivered else _failure(words, settings)
 
 
 def _library() -> Any:
@@ -114,13 +114,13 @@ def _kind(notification: Notification) -> str:
     return "success" if notification.status == "resolved" else _KINDS.get(severity(notification), "info")
 
 
-def _failure(words: str, settings: ReceiverSettings) -> Answer:
+def _failure(words: str, settings: ReceiverSettings) -> DeliveryAnswer:
     codes = [int(code) for code in _STATUS.findall(words)]
     final = any(300 <= code < 500 and code not in (408, 429) for code in codes)
     # Any part of such a URL may be a token, the place of the host included.
     pieces = [piece for piece in re.split(r"[/?&=@:]+", settings.url) if len(piece) > 3]
     safe = plain(redacted(words, [*settings.secrets(), *pieces]))
-    return Answer(False, retry=not final, text=f"apprise: {safe or 'not delivered'}"[:EXCERPT])
+    return DeliveryAnswer(False, retry=not final, text=f"apprise: {safe or 'not delivered'}"[:EXCERPT])
 
 
 RECEIVER = Receiver(

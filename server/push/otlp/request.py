@@ -45,7 +45,7 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Part:
+class RequestPart:
     """What was found for one target."""
 
     samples: dict[tuple[str, Labels, int | None, str], Sample] = field(default_factory=dict)
@@ -88,7 +88,7 @@ def _used(found: Mapping[str, float]) -> float | None:
 class Read:
     """Outcome of a request. ``refused``: points not taken; ``words``: why, each reason once."""
 
-    parts: dict[Key, Part] = field(default_factory=lambda: defaultdict(Part))
+    parts: dict[Key, RequestPart] = field(default_factory=lambda: defaultdict(RequestPart))
     refused: int = 0
     words: list[str] = field(default_factory=list)
     runless: int = 0
@@ -187,7 +187,7 @@ class _Resource:
     """What one process sends in a request, on its way into a part. Sums of gauges begin anew with each."""
 
     found: Read
-    part: Part
+    part: RequestPart
     run: str
     attributes: dict[str, str]
     now: float

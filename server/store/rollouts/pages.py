@@ -24,8 +24,8 @@ from server.store.rollouts.walk import (
     Lookup,
     Met,
     Order,
-    Part,
-    Wanted,
+    RowFilter,
+    WalkPart,
     alike,
     by_value,
     classes_of,
@@ -54,30 +54,30 @@ class BadKey(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PagePosition:
     """After which row a page begins. ``empty``: it is among those without a value; ``key`` None: before all there."""
 
     empty: bool = False
     key: tuple[Any, ...] | None = None
 
 
-def pack(order: Order, place: Place) -> str:
+def pack(order: Order, place: PagePosition) -> str:
     """A place as text for who asks for the next page."""
     said = [order.column, order.descending, place.empty, place.key]
     return base64.urlsafe_b64encode(json.dumps(said, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
-def unpack(order: Order, text: str) -> Place:
+def unpack(order: Order, text: str) -> PagePosition:
     """The reverse of `pack`; "" is the beginning.
 
     Raises:
         BadKey: not made by `pack`, or for another order.
     """
     if not text:
-        return Place()
+        return PagePosition()
     try:
         column, descending, empty, key = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", True))
-        found = Place(empty, None if key is None else tuple(key))
+        found = PagePosition(empty, None if key is None else tuple(key))
         if (column, descending) == (order.column, order.descending) and _is_key(order, found):
             return found
     except (ValueError, TypeError, RecursionError):
@@ -85,7 +85,7 @@ def unpack(order: Order, text: str) -> Place:
     raise BadKey("after is not what the page before gave for this order")
 
 
-def _is_key(order: Order, place: Place) -> bool:
+def _is_key(order: Order, place: PagePosition) -> bool:
     if not isinstance(place.empty, bool) or (place.empty and not order.column):
         return False
     if place.key is None:
@@ -102,19 +102,19 @@ def _is_number(value: object) -> bool:
 
 
 def page(
-    connection: Connection, order: Order, wanted: Wanted, place: Place, limit: int
-) -> tuple[list[int], Place | None, bool]:
+    connection: Connection, order: Order, wanted: RowFilter, place: PagePosition, limit: int
+) -> tuple[list[int], PagePosition | None, bool]:
     """Ids of the next rows, where the page after them begins (None: nowhere), and whether this order leads to all."""
     way, complete = _way(connection, order, wanted, limit) if wanted.classes else (lambda *_: iter(()), True)
     rows = list(islice(_walk(order, way, place, limit + 1), limit + 1))
     ids = [key[-1] for _, key in rows[:limit]]
-    return ids, Place(*rows[limit - 1]) if len(rows) > limit else None, complete
+    return ids, PagePosition(*rows[limit - 1]) if len(rows) > limit else None, complete
 
 
-def _walk(order: Order, way: Heads, place: Place, most: int) -> Iterator[tuple[bool, Key]]:
+def _walk(order: Order, way: Heads, place: PagePosition, most: int) -> Iterator[tuple[bool, Key]]:
     """(has no value, key) of the rows after a place."""
     if not place.empty:
-        valued = Part(f"{order.column} IS NOT NULL" if order.column else "", (), order.columns)
+        valued = WalkPart(f"{order.column} IS NOT NULL" if order.column else "", (), order.columns)
         yield from ((False, key) for key in way(valued, place.key, most))
     if order.column:
         passed = place.key if place.empty else None
@@ -124,7 +124,7 @@ def _walk(order: Order, way: Heads, place: Place, most: int) -> Iterator[tuple[b
 # ---- which way
 
 
-def _way(connection: Connection, order: Order, wanted: Wanted, limit: int) -> tuple[Heads, bool]:
+def _way(connection: Connection, order: Order, wanted: RowFilter, limit: int) -> tuple[Heads, bool]:
     """How to go, and whether that meets all of them."""
     if wanted.lookups:
         return _looked_up(connection, order, wanted, limit)
@@ -137,7 +137,7 @@ def _way(connection: Connection, order: Order, wanted: Wanted, limit: int) -> tu
     return partial(by_value if order.ties else heads, connection, order, wanted), True
 
 
-def _looked_up(connection: Connection, order: Order, wanted: Wanted, limit: int) -> tuple[Heads, bool]:
+def _looked_up(connection: Connection, order: Order, wanted: RowFilter, limit: int) -> tuple[Heads, bool]:
     """Sorted while they are few or lie together; else on the way, where that meets them.
 
     Of ids that lie together far from where the order begins, neither is quick: those that are sorted are the last.
@@ -156,7 +156,7 @@ def _looked_up(connection: Connection, order: Order, wanted: Wanted, limit: int)
     return partial(heads, connection, order, wanted.also(*wanted.met), known=known), True
 
 
-def _sample(connection: Connection, order: Order, wanted: Wanted, lookup: Lookup) -> list[int]:
+def _sample(connection: Connection, order: Order, wanted: RowFilter, lookup: Lookup) -> list[int]:
     sql = f"SELECT id FROM {source(connection, order, lookup.index)} WHERE run = ? AND {lookup.sql}"
     # PostgreSQL has no INDEXED BY, and takes many rows for close at hand wherever they are in the table.
     sql += f" ORDER BY {lookup.name} LIMIT {_SAMPLE}" if lookup.name else f" LIMIT {_SAMPLE}"
@@ -168,7 +168,7 @@ def _together(ids: Sequence[int]) -> bool:
 
 
 def _counts(
-    connection: Connection, order: Order, wanted: Wanted, lookups: Sequence[Lookup], most: int
+    connection: Connection, order: Order, wanted: RowFilter, lookups: Sequence[Lookup], most: int
 ) -> tuple[int, ...]:
     # What the indexes alone answer, in one question.
     parts: list[str] = []
@@ -183,15 +183,15 @@ def _counts(
     return fetched(connection, f"SELECT {', '.join(parts)}", told)[0]
 
 
-def _often(connection: Connection, order: Order, wanted: Wanted) -> Met | None:
+def _often(connection: Connection, order: Order, wanted: RowFilter) -> Met | None:
     """What its beginning holds, if the order begins with them. Asked on every page: all of them go the same way."""
-    walk = _walk(order, partial(heads, connection, order, wanted), Place(), _GLANCE)
+    walk = _walk(order, partial(heads, connection, order, wanted), PagePosition(), _GLANCE)
     ids = [key[-1] for _, key in islice(walk, _GLANCE)]
     met = held(connection, order, wanted, ids)
     return met if 10 * met.fit >= len(ids) else None
 
 
-def _last(connection: Connection, order: Order, wanted: Wanted, lookup: Lookup, most: int) -> Lookup:
+def _last(connection: Connection, order: Order, wanted: RowFilter, lookup: Lookup, most: int) -> Lookup:
     """The rows that come last by name, where there are more."""
     table, name = source(connection, order, lookup.index), lookup.name
     sql = f"SELECT {name} FROM {table} WHERE run = ? AND {lookup.sql} ORDER BY {name} DESC LIMIT 1 OFFSET {most - 1}"
@@ -203,9 +203,14 @@ def _last(connection: Connection, order: Order, wanted: Wanted, lookup: Lookup, 
 
 
 def _sorted(
-    connection: Connection, order: Order, wanted: Wanted, lookups: Sequence[Lookup], part: Part, passed: Key | None,
+    connection: Connection,
+    order: Order,
+    wanted: RowFilter,
+    lookups: Sequence[Lookup],
+    part: WalkPart,
+    passed: Key | None,
     most: int,
-) -> Iterator[Key]:  # fmt: skip
+) -> Iterator[Key]:
     sql_part, values = conditions(order, wanted, part, passed)
     classes, numbers = classes_of(connection, order, wanted)
     found: set[Key] = set()

@@ -22,7 +22,7 @@ from server.store.rollouts.tables import (
     rollout_sums,
     rollouts,
 )
-from server.store.rollouts.walk import Lookup, Order, Wanted
+from server.store.rollouts.walk import Lookup, Order, RowFilter
 from server.store.rollouts.write import AMOUNTS, OTHER, ClassKey
 from server.store.tables import runs
 from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum
@@ -55,7 +55,7 @@ class Find:
     start: int | None = None
     end: int | None = None
 
-    def wanted(self, run: int, known: Mapping[ClassKey, int], order: Order) -> Wanted:
+    def wanted(self, run: int, known: Mapping[ClassKey, int], order: Order) -> RowFilter:
         """The same for a page."""
         names = {key[0] for key in known}
         environment = clean(self.environment)
@@ -65,12 +65,12 @@ class Find:
             if (not self.states or key[2] in self.states) and (not place or key[0] == place)
             and self.purpose in ("", key[1] or DEFAULT) and (self.mixed is None or key[3] == self.mixed)
         ]  # fmt: skip
-        wanted = Wanted(run, sorted(classes), self.start, self.end)
+        wanted = RowFilter(run, sorted(classes), self.start, self.end)
         if place != environment:
             wanted = wanted.also("environment = ?", (environment,))
         return self._looked_up(wanted, order)
 
-    def _looked_up(self, wanted: Wanted, order: Order) -> Wanted:
+    def _looked_up(self, wanted: RowFilter, order: Order) -> RowFilter:
         if self.group:
             group = ("group_id = ?", (clean(self.group),))
             wanted = replace(wanted, lookups=(Lookup("ix_rollouts_group", *group),), met=group)
@@ -211,7 +211,7 @@ class RolloutStore:
         place = unpack(order, after)
         classes = [one for one in OUTCOMES if not outcomes or one in outcomes]
         with self._engines.reading() as connection:
-            wanted = Wanted(_number(connection, run), classes)
+            wanted = RowFilter(_number(connection, run), classes)
             if environment:
                 wanted = replace(wanted, sql="environment = ?", values=(clean(environment),))
             ids, rest, _ = page(connection, order, wanted, place, limit)

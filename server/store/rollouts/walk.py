@@ -51,7 +51,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowFilter:
     """What a page may hold.
 
     Attributes:
@@ -73,7 +73,7 @@ class Wanted:
     window: str = ""
     beside: bool = False
 
-    def also(self, sql: str, values: Sequence[Any]) -> "Wanted":
+    def also(self, sql: str, values: Sequence[Any]) -> "RowFilter":
         """The same with one more condition, which rows tell and the order's index does not."""
         whole = f"{self.sql} AND {sql}" if self.sql else sql
         return replace(self, sql=whole, values=(*self.values, *values), beside=True)
@@ -83,12 +83,12 @@ Key = tuple[Any, ...]
 """(value, moved_at, id) of a row; (moved_at, id) where the order is that of the moves, or the value is absent."""
 
 
-Heads = Callable[["Part", Key | None, int], Iterator[Key]]
+Heads = Callable[["WalkPart", Key | None, int], Iterator[Key]]
 """Keys of a part of the rows in order, after one of them, at least so many if there are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WalkPart:
     """Rows that one walk goes through: with a value, without, or with that very one."""
 
     sql: str
@@ -96,12 +96,12 @@ class Part:
     columns: tuple[str, ...]
 
 
-def alike(order: Order, sql: str, *values: Any) -> Part:
+def alike(order: Order, sql: str, *values: Any) -> WalkPart:
     """Rows whose values do not differ: by when they moved."""
-    return Part(f"{order.column} {sql}", values, order.columns[1:])
+    return WalkPart(f"{order.column} {sql}", values, order.columns[1:])
 
 
-def classes_of(connection: Connection, order: Order, wanted: Wanted) -> tuple[str, tuple[Any, ...]]:
+def classes_of(connection: Connection, order: Order, wanted: RowFilter) -> tuple[str, tuple[Any, ...]]:
     if connection.dialect.name == "postgresql":
         return f"{order.klass} = ANY(CAST(? AS {_type(wanted)}[])) AND ", (array(wanted.classes),)
     return f"{order.klass} IN ({', '.join('?' * len(wanted.classes))}) AND ", tuple(wanted.classes)
@@ -114,7 +114,7 @@ def source(connection: Connection, order: Order, index: str) -> str:
     return f"{order.table} INDEXED BY {index}" if index else f"{order.table} NOT INDEXED"
 
 
-def sorting(order: Order, part: Part) -> str:
+def sorting(order: Order, part: WalkPart) -> str:
     return ", ".join(f"{name} DESC" if order.descending else name for name in part.columns)
 
 
@@ -122,7 +122,7 @@ def sorting(order: Order, part: Part) -> str:
 
 
 def by_value(
-    connection: Connection, order: Order, wanted: Wanted, part: Part, passed: Key | None, most: int
+    connection: Connection, order: Order, wanted: RowFilter, part: WalkPart, passed: Key | None, most: int
 ) -> Iterator[Key]:
     """Along the order, leaping within each value to where the window begins, while that pays."""
     if len(part.columns) < len(order.columns):
@@ -141,7 +141,7 @@ def by_value(
         yield from heads(connection, order, wanted, part, (last, end, end), most)
 
 
-def _next(connection: Connection, order: Order, wanted: Wanted, value: Any) -> Any:
+def _next(connection: Connection, order: Order, wanted: RowFilter, value: Any) -> Any:
     """The value after this one (None: the first) that any row wanted has, whenever it moved; None: there is none."""
     beyond = f"{'<' if order.descending else '>'} ?" if value is not None else "IS NOT NULL"
     values = () if value is None else (value,)
@@ -160,7 +160,7 @@ def _next(connection: Connection, order: Order, wanted: Wanted, value: Any) -> A
 
 
 def heads(
-    connection: Connection, order: Order, wanted: Wanted, part: Part, passed: Key | None, most: int,
+    connection: Connection, order: Order, wanted: RowFilter, part: WalkPart, passed: Key | None, most: int,
     known: "Met | None" = None,
 ) -> Iterator[Key]:  # fmt: skip
     """Keys in order: the classes' own orders merged. ``known``: what another walk of them met, for a server."""
@@ -179,11 +179,13 @@ def heads(
     return heapq.merge(*cursors, reverse=order.descending)
 
 
-def _plain(wanted: Wanted) -> Wanted:
+def _plain(wanted: RowFilter) -> RowFilter:
     return replace(wanted, sql="", values=(), beside=False)
 
 
-def _looked_at(connection: Connection, order: Order, wanted: Wanted, keys: Iterator[Key], most: int) -> Iterator[Key]:
+def _looked_at(
+    connection: Connection, order: Order, wanted: RowFilter, keys: Iterator[Key], most: int
+) -> Iterator[Key]:
     """Those whose rows fit, some at a time: else every class would be searched for what the page takes from few."""
     size = most
     while some := list(islice(keys, size)):
@@ -192,7 +194,7 @@ def _looked_at(connection: Connection, order: Order, wanted: Wanted, keys: Itera
         size = min(2 * size, _LOOK)
 
 
-def fitting(connection: Connection, order: Order, wanted: Wanted, ids: list[int]) -> set[int]:
+def fitting(connection: Connection, order: Order, wanted: RowFilter, ids: list[int]) -> set[int]:
     """Those of these rows that fit the conditions which the order's index does not tell."""
     among, told = listed(connection, ids)
     sql = f"SELECT id FROM {source(connection, order, '')} WHERE id {among.format('?')} AND {wanted.sql}"
@@ -219,7 +221,7 @@ class Met:
     keys: int = 0
     fit: int = 0
 
-    def shares(self, wanted: Wanted, look: int) -> list[int]:
+    def shares(self, wanted: RowFilter, look: int) -> list[int]:
         """How much of each class the next ``look`` keys may hold: alike at first, then by what was met, and more."""
         if not self.keys:
             least = max(_SOME, min(look // 6, 2 * _SOME))
@@ -233,7 +235,7 @@ class Met:
         return max(1, min(likely, most, _LOOK))
 
 
-def held(connection: Connection, order: Order, wanted: Wanted, ids: list[int]) -> Met:
+def held(connection: Connection, order: Order, wanted: RowFilter, ids: list[int]) -> Met:
     """What is met of these rows: ``wanted.met`` is what fits."""
     among, told = listed(connection, ids)
     sql, values = wanted.met
@@ -243,9 +245,15 @@ def held(connection: Connection, order: Order, wanted: Wanted, ids: list[int]) -
 
 
 def _merged(
-    connection: Connection, order: Order, wanted: Wanted, part: Part, passed: Key | None, most: int, beside: bool,
+    connection: Connection,
+    order: Order,
+    wanted: RowFilter,
+    part: WalkPart,
+    passed: Key | None,
+    most: int,
+    beside: bool,
     known: Met,
-) -> Iterator[Key]:  # fmt: skip
+) -> Iterator[Key]:
     """The same of a server: some of each class at a time, as far as no class may have more in between.
 
     ``beside``: it looks at the rows of what was merged, and not in each class for as many as fit.
@@ -280,7 +288,7 @@ def _merged(
 
 
 def _merging(
-    order: Order, wanted: Wanted, part: Part, passed: Key | None, most: tuple[int, int], beside: bool
+    order: Order, wanted: RowFilter, part: WalkPart, passed: Key | None, most: tuple[int, int], beside: bool
 ) -> tuple[str, tuple[Any, ...]]:
     """The statement of a round, after whose classes and limits its values come; ``most``: rows, and of one class."""
     # The number is for the planner, which does not see the classes' own: few rows are best read in order.
@@ -302,11 +310,11 @@ def _merging(
     return whole, (*values, *wanted.values)
 
 
-def _type(wanted: Wanted) -> str:
+def _type(wanted: RowFilter) -> str:
     return "bigint" if isinstance(wanted.classes[0], int) else "text"
 
 
-def conditions(order: Order, wanted: Wanted, part: Part, passed: Key | None) -> tuple[str, tuple[Any, ...]]:
+def conditions(order: Order, wanted: RowFilter, part: WalkPart, passed: Key | None) -> tuple[str, tuple[Any, ...]]:
     found: list[tuple[str, tuple[Any, ...]]] = [("run = ?", (wanted.run,))]
     found += [(part.sql, part.values)] if part.sql else []
     if passed is not None:

@@ -10,7 +10,7 @@ from server.config.discovery import KINDS, REFRESH_SECONDS, DiscoverSettings
 from server.config.settings import TargetSettings
 from server.targets.discovery.file_sd import FileSd
 from server.targets.discovery.file_sd import parse as parse_list
-from server.targets.discovery.http_polling import LIMITS, Asked
+from server.targets.discovery.http_polling import LIMITS, HttpList
 from server.targets.discovery.http_sd import HttpSd
 from server.targets.discovery.model import BYTES, DiscoveryError, Provider
 from server.targets.discovery.parsing import from_json, from_yaml
@@ -27,7 +27,7 @@ def provider(settings: DiscoverSettings, limits: Limits | None = None) -> Provid
     """A reader of its own for a list."""
     first = settings.sources[0]
     if settings.kind in ("http_sd", "router"):
-        kind: type[Asked] = HttpSd if settings.kind == "http_sd" else RouterWorkers
+        kind: type[HttpList] = HttpSd if settings.kind == "http_sd" else RouterWorkers
         asked = kind(first, settings.refresh_seconds, limits or LIMITS)
         asked.headers = {"authorization": f"Bearer {settings.list_bearer}"} if settings.list_bearer else {}
         return asked
@@ -39,7 +39,7 @@ def provider(settings: DiscoverSettings, limits: Limits | None = None) -> Provid
 
 async def close(one: Provider) -> None:
     """End its connections, where it has any."""
-    if isinstance(one, Asked):
+    if isinstance(one, HttpList):
         await one.close()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.targets.discovery.files import Watched
+from server.targets.discovery.files import WatchedFile
 from server.targets.discovery.model import Base, DiscoveryError, Found, Listing, Parsed, groups
 from server.targets.discovery.parsing import from_json, from_yaml
 
@@ -26,11 +26,11 @@ class FileSd:
 
     patterns: Sequence[str]
     base: Base = field(default_factory=Base)
-    _files: Watched[Parsed] = field(init=False)
+    _files: WatchedFile[Parsed] = field(init=False)
     _last: tuple[Found, ...] = ()
 
     def __post_init__(self) -> None:
-        self._files = Watched(self.patterns, lambda data, path: parse(data, path, self.base))
+        self._files = WatchedFile(self.patterns, lambda data, path: parse(data, path, self.base))
 
     async def targets(self, now: float) -> Listing:
         """See `Provider`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from server.targets.discovery.model import BYTES, DiscoveryError
-from server.targets.file_thread import Aside, StillReadingError
+from server.targets.file_thread import FileReadThread, StillReadingError
 
 # Whoever writes a file anew may take it away first; a scheduler that moved it needs minutes.
 KEEP_SECONDS = 300.0
@@ -25,7 +25,7 @@ _NOTHING: Signature = (0, 0, 0)
 
 
 @dataclass(slots=True)
-class Held(Generic[T]):
+class FileState(Generic[T]):
     """One file as it was read last. ``gone``: since when it is missing (epoch s)."""
 
     value: T | None = None
@@ -37,7 +37,7 @@ class Held(Generic[T]):
 
 
 @dataclass(slots=True)
-class Watched(Generic[T]):
+class WatchedFile(Generic[T]):
     """Files by path or pattern, each parsed when it changes.
 
     Args:
@@ -47,8 +47,8 @@ class Watched(Generic[T]):
 
     patterns: Sequence[str]
     parse: Callable[[bytes, Path], T]
-    files: dict[str, Held[T]] = field(default_factory=dict)
-    _aside: Aside[bool] = field(default_factory=lambda: Aside("discovery"))
+    files: dict[str, FileState[T]] = field(default_factory=dict)
+    _aside: FileReadThread[bool] = field(default_factory=lambda: FileReadThread("discovery"))
 
     async def look(self, now: float) -> bool:
         """Did any file change? One read at a time: a file system that hangs keeps a thread, not the event loop.
@@ -63,9 +63,9 @@ class Watched(Generic[T]):
 
     def read(self, now: float) -> bool:
         """As `look`, here and now."""
-        changed, kept = False, dict[str, Held[T]]()
+        changed, kept = False, dict[str, FileState[T]]()
         for name in dict.fromkeys([*self._matches(), *self.files]):
-            held = self.files.get(name) or Held()
+            held = self.files.get(name) or FileState()
             before = held.value
             self._one(name, held, now)
             changed = changed or held.value != before
@@ -81,7 +81,7 @@ class Watched(Generic[T]):
             found += sorted(glob.glob(pattern))[:FILES] if "*" in Path(pattern).name else [pattern]
         return found
 
-    def _one(self, name: str, held: Held[T], now: float) -> None:
+    def _one(self, name: str, held: FileState[T], now: float) -> None:
         try:
             stat = Path(name).stat()
             signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -101,7 +101,7 @@ class Watched(Generic[T]):
             held.error = f"{name}: is being written"
         held.settling = signature
 
-    def _parsed(self, name: str, held: Held[T], data: bytes, signature: Signature) -> None:
+    def _parsed(self, name: str, held: FileState[T], data: bytes, signature: Signature) -> None:
         try:
             held.value = self.parse(data, Path(name))
         except DiscoveryError as error:
@@ -110,7 +110,7 @@ class Watched(Generic[T]):
         else:
             held.error, held.signature = "", signature
 
-    def _missing(self, name: str, held: Held[T], error: OSError, now: float) -> None:
+    def _missing(self, name: str, held: FileState[T], error: OSError, now: float) -> None:
         held.gone = now if held.gone is None else held.gone
         held.signature = _NOTHING
         why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({type(error).__name__})"

@@ -55,7 +55,7 @@ def client(limits: Limits = LIMITS) -> httpx.AsyncClient:
 
 
 @dataclass(slots=True)
-class Asked:
+class HttpList:
     """A source that is asked every `interval_seconds`; see `Provider`. Subclasses say how.
 
     ``headers``: sent with every question (a bearer token, where the list wants one).

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from server.targets.discovery.http_polling import Asked, document
+from server.targets.discovery.http_polling import HttpList, document
 from server.targets.discovery.model import Base, DiscoveryError, Parsed, groups
 
 
 @dataclass(slots=True)
-class HttpSd(Asked):
+class HttpSd(HttpList):
     """A list at a URL: HTTP 200, `application/json`, `[]` when there is no target."""
 
     base: Base = field(default_factory=Base)

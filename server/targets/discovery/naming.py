@@ -79,7 +79,7 @@ def clean(text: str) -> str:
 
 
 @dataclass(slots=True)
-class Names:
+class TargetNames:
     """Names by addresses: one that was given stays. Not thread-safe.
 
     Args:

@@ -23,7 +23,7 @@ Ask = Callable[[str, Headers, Limits], Awaitable[str]]
 
 
 @dataclass(slots=True)
-class Unknown:
+class UndetectedPage:
     """A page of which it is not known what it is.
 
     Attributes:
@@ -46,12 +46,12 @@ class Detector:
 
     ask: Ask
     limits: Limits = field(default_factory=Limits)
-    unknown: dict[str, Unknown] = field(default_factory=dict)
+    unknown: dict[str, UndetectedPage] = field(default_factory=dict)
     _tasks: dict[str, asyncio.Task[str]] = field(default_factory=dict)
 
     def want(self, key: str, url: str, headers: Headers, now: float) -> None:
         """Find out what it is; nothing new where that is under way."""
-        self.unknown.setdefault(key, Unknown(url, headers, now))
+        self.unknown.setdefault(key, UndetectedPage(url, headers, now))
 
     def forget(self, key: str) -> None:
         """It is listed no more."""
@@ -97,12 +97,12 @@ class Detector:
             self.forget(key)
 
 
-async def _asked(ask: Ask, one: Unknown, limits: Limits) -> str:
+async def _asked(ask: Ask, one: UndetectedPage, limits: Limits) -> str:
     async with asyncio.timeout(limits.timeout_seconds + 1.0):
         return await ask(one.url, one.headers, limits)
 
 
-def _failed(one: Unknown, error: BaseException, now: float) -> None:
+def _failed(one: UndetectedPage, error: BaseException, now: float) -> None:
     one.kind = error.kind if isinstance(error, ScrapeError) else "timeout"
     one.error = str(error) if isinstance(error, ScrapeError) else failures.sentence(error)
     one.stranger = one.kind == "garbage"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.model import Labels
-from server.targets.discovery.files import Watched
+from server.targets.discovery.files import WatchedFile
 from server.targets.discovery.model import DiscoveryError, Found, Listing, Parsed, servers
 from server.targets.discovery.parsing import from_json
 
@@ -54,11 +54,11 @@ class PrimeRl:
     """Engines of the run in a directory. ``run_dir``: prime-rl's output directory."""
 
     run_dir: str
-    _files: Watched[Parsed] = field(init=False)
+    _files: WatchedFile[Parsed] = field(init=False)
     _last: tuple[Found, ...] = ()
 
     def __post_init__(self) -> None:
-        self._files = Watched([str(Path(self.run_dir) / name) for name in FILES], parse)
+        self._files = WatchedFile([str(Path(self.run_dir) / name) for name in FILES], parse)
 
     async def targets(self, now: float) -> Listing:
         """See `Provider`. One of the two files is enough; of both the first that lists engines counts."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from server.targets.discovery.file_sd import FileSd
-from server.targets.discovery.files import Watched
+from server.targets.discovery.files import WatchedFile
 from server.targets.discovery.model import Base, DiscoveryError, Found, Listing, Parsed, groups
 from server.targets.discovery.parsing import from_yaml
 
@@ -20,14 +20,14 @@ Key = tuple[Base, tuple[str, ...]]
 
 
 @dataclass(slots=True)
-class Plan:
+class ScrapeJobs:
     """What one file says: targets it names itself, and files of targets by what their job says of them."""
 
     static: Parsed = field(default_factory=Parsed)
     files: list[Key] = field(default_factory=list)
 
 
-def parse(data: bytes, path: Path) -> Plan:
+def parse(data: bytes, path: Path) -> ScrapeJobs:
     """Jobs of a file. Relative paths in it are relative to it.
 
     Raises:
@@ -40,13 +40,13 @@ def parse(data: bytes, path: Path) -> Plan:
         raise DiscoveryError("has no scrape_configs")
     if len(jobs) > JOBS:
         raise DiscoveryError(f"more than {JOBS} scrape_configs")
-    plan = Plan()
+    plan = ScrapeJobs()
     for number, job in enumerate(jobs):
         _job(job, f"scrape_configs[{number}]", path.parent, plan)
     return plan
 
 
-def _job(job: Any, where: str, folder: Path, plan: Plan) -> None:
+def _job(job: Any, where: str, folder: Path, plan: ScrapeJobs) -> None:
     if not isinstance(job, dict):
         raise DiscoveryError(f"{where} must be a table")
     base = Base(
@@ -79,12 +79,12 @@ class PrometheusYml:
     """Targets of a `prometheus.yml`, and of the files its jobs name."""
 
     path: str
-    _file: Watched[Plan] = field(init=False)
+    _file: WatchedFile[ScrapeJobs] = field(init=False)
     _nested: dict[Key, FileSd] = field(default_factory=dict)
     _last: tuple[Found, ...] = ()
 
     def __post_init__(self) -> None:
-        self._file = Watched([self.path], parse)
+        self._file = WatchedFile([self.path], parse)
 
     async def targets(self, now: float) -> Listing:
         """See `Provider`."""
@@ -93,7 +93,7 @@ class PrometheusYml:
         except DiscoveryError as error:
             return Listing(self._last, error=str(error))
         held = self._file.files[self.path]
-        plan = held.value if held.value is not None else Plan()
+        plan = held.value if held.value is not None else ScrapeJobs()
         self._nested = {key: self._nested.get(key) or FileSd(key[1], key[0]) for key in plan.files}
         found, errors = list(plan.static.found), [held.error]
         left_out = [f"{self.path}: {one}" for one in plan.static.problems]

@@ -30,7 +30,7 @@ SHOWN = 3
 
 
 @dataclass(slots=True)
-class Source:
+class TargetList:
     """One list, and what it said last."""
 
     settings: DiscoverSettings
@@ -50,10 +50,10 @@ class Source:
 
 
 @dataclass(slots=True)
-class Held:
+class ListedTarget:
     """A target that is listed. ``target``: None while nobody knows what its page is."""
 
-    source: Source
+    source: TargetList
     found: Found
     name: str
     target: Target | None = None
@@ -67,14 +67,14 @@ class Held:
 
 
 @dataclass(slots=True)
-class Change:
+class TargetChanges:
     """What is to be read from now on (also anew, where its address or kind is another), and what is gone, by name."""
 
     come: dict[str, Target] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
 
 
-class Roster:
+class TargetDiscovery:
     """Lists of one run, on one event loop.
 
     Args:
@@ -88,15 +88,15 @@ class Roster:
         self, run: str, settings: Sequence[DiscoverSettings], ask: Ask, *, by_hand: Iterable[Target] = (),
         rows: Iterable[TargetRow] = (), taken: Callable[[str], bool] = lambda name: False, limits: Limits | None = None,
     ) -> None:  # fmt: skip
-        self._run, self.sources = run, [Source(one, provider(one)) for one in settings]
+        self._run, self.sources = run, [TargetList(one, provider(one)) for one in settings]
         self._by_hand = {naming.digest(one.url) for one in by_hand if one.url}
         found = [row for row in rows if row.origin is not None]
-        self._names = naming.Names({row.origin.key: row.name for row in found if row.origin is not None}, taken)
+        self._names = naming.TargetNames({row.origin.key: row.name for row in found if row.origin is not None}, taken)
         self._kinds = {row.name: row.collector for row in found if row.collector in collectors.load()}
         # Named before our last end, by a list that is to be heard first: who is not in it then is gone.
         self._before = {row.name: row.origin.source for row in found if row.origin is not None and not row.gone}
         self._detector = Detector(ask, limits or Limits())
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, ListedTarget] = {}
         # Name -> where each was found, of those that are listed now.
         self.origins: dict[str, Origin] = {}
 
@@ -107,15 +107,15 @@ class Roster:
     def follow(self, settings: Sequence[DiscoverSettings]) -> None:
         """Further lists, found while the run goes on."""
         named = renamed([*(source.settings for source in self.sources), *settings])
-        self.sources += [Source(one, provider(one)) for one in named[len(self.sources) :]]
+        self.sources += [TargetList(one, provider(one)) for one in named[len(self.sources) :]]
 
     # ---- one look
 
-    async def look(self, now: float, *, patient: bool = False) -> Change:
+    async def look(self, now: float, *, patient: bool = False) -> TargetChanges:
         """Ask what is due, and say what changed. ``patient``: wait for every answer."""
         patience = None if patient else PATIENCE_SECONDS
         changed = await self._ask(now, patience)
-        change = await self._reconciled(now) if changed else Change()
+        change = await self._reconciled(now) if changed else TargetChanges()
         if self._detector.unknown:
             found = await self._detector.look(now, patience)
             for key, collector in found.items():
@@ -134,7 +134,7 @@ class Roster:
             await asyncio.wait(tasks, timeout=patience)
         return any([await self._heard(source, now) for source in self.sources if source.task and source.task.done()])
 
-    async def _heard(self, source: Source, now: float) -> bool:
+    async def _heard(self, source: TargetList, now: float) -> bool:
         """Take a list's answer; is it another than before?"""
         assert source.task is not None
         task, before, source.task = source.task, source.listing, None
@@ -156,7 +156,7 @@ class Roster:
             log.warning("discovery %s: left out: %s", source.name, left_out)
         return await self._filtered(source)
 
-    async def _filtered(self, source: Source) -> bool:
+    async def _filtered(self, source: TargetList) -> bool:
         first = not source.heard and not (source.listing.error and not source.listing.found)
         source.heard = source.heard or first
         if not source.listing.changed and not first:
@@ -166,8 +166,8 @@ class Roster:
 
     # ---- what changed
 
-    async def _reconciled(self, now: float) -> Change:
-        change, wanted, moved = Change(), self._wanted(), dict[str, Held]()
+    async def _reconciled(self, now: float) -> TargetChanges:
+        change, wanted, moved = TargetChanges(), self._wanted(), dict[str, ListedTarget]()
         for key in [key for key in self.held if key not in wanted]:
             left = self.held.pop(key)
             moved[left.name] = left
@@ -179,7 +179,7 @@ class Roster:
             held = self.held.get(key)
             if held is None:
                 name = self._names.name(key, usual, used)
-                held, used[name] = Held(source, found, name), key
+                held, used[name] = ListedTarget(source, found, name), key
                 self.held[key] = held
                 self._begin(key, held, now, change)
                 self._follow(held, moved.get(name), change)
@@ -190,8 +190,8 @@ class Roster:
         change.gone = [name for name in (*moved, *self._left()) if name not in self.origins]
         return change
 
-    def _wanted(self) -> dict[str, tuple[Source, Found, str]]:
-        wanted: dict[str, tuple[Source, Found, str]] = {}
+    def _wanted(self) -> dict[str, tuple[TargetList, Found, str]]:
+        wanted: dict[str, tuple[TargetList, Found, str]] = {}
         for source in self.sources:
             source.beyond = 0
             for key, (found, usual) in source.found.items():
@@ -211,13 +211,13 @@ class Roster:
             del self._before[name]
         return left
 
-    def _begin(self, key: str, held: Held, now: float, change: Change) -> None:
+    def _begin(self, key: str, held: ListedTarget, now: float, change: TargetChanges) -> None:
         if held.source.settings.collector:
             self._settle(held, held.source.settings.collector, change)
         else:
             self._detector.want(key, held.found.url, self._headers(held.source), now)
 
-    def _follow(self, held: Held, before: Held | None, change: Change) -> None:
+    def _follow(self, held: ListedTarget, before: ListedTarget | None, change: TargetChanges) -> None:
         """The same instance at another address: it is read there at once, as what it was."""
         if held.target is None and before is not None and before.target is not None:
             held.assumed = True
@@ -225,13 +225,13 @@ class Roster:
 
     # ---- what it is
 
-    def _known(self, key: str, collector: str, change: Change) -> None:
+    def _known(self, key: str, collector: str, change: TargetChanges) -> None:
         held = self.held[key]
         held.assumed = False
         if held.target is None or held.target.collector != collector:
             self._settle(held, collector, change)
 
-    def _settle(self, held: Held, collector: str, change: Change) -> None:
+    def _settle(self, held: ListedTarget, collector: str, change: TargetChanges) -> None:
         if not collector:
             return
         target = _target(self._run, held, collector, self._headers(held.source))
@@ -240,7 +240,7 @@ class Roster:
             self._kinds[held.name] = collector
             change.come[target.name] = target
 
-    def _assume(self, change: Change) -> None:
+    def _assume(self, change: TargetChanges) -> None:
         """Who does not answer is what it was, or what all others of its list and job are: it is missed, not unknown."""
         kinds: dict[tuple[str, str], set[str]] = {}
         for held in self.held.values():
@@ -255,13 +255,13 @@ class Roster:
             held.assumed = bool(kind)
             self._settle(held, kind, change)
 
-    def _headers(self, source: Source) -> tuple[tuple[str, str], ...]:
+    def _headers(self, source: TargetList) -> tuple[tuple[str, str], ...]:
         bearer = (("authorization", f"Bearer {source.settings.bearer}"),) if source.settings.bearer else ()
         return (*bearer, *source.settings.headers)
 
     # ---- what to show
 
-    def unknown(self) -> list[tuple[Held, str, str]]:
+    def unknown(self) -> list[tuple[ListedTarget, str, str]]:
         """Listed, not answering, and nobody knows what: (it, kind of error, error)."""
         return [
             (self.held[key], one.kind, one.error)
@@ -269,7 +269,7 @@ class Roster:
             if one.error and not one.stranger and self.held[key].target is None
         ]
 
-    def strangers(self, source: Source) -> list[str]:
+    def strangers(self, source: TargetList) -> list[str]:
         """Names of a list's pages that are of no known system."""
         return [
             self.held[key].name
@@ -277,12 +277,12 @@ class Roster:
             if one.stranger and self.held[key].source is source and self.held[key].target is None
         ]
 
-    def error(self, source: Source) -> str:
+    def error(self, source: TargetList) -> str:
         """What is wrong with a list, in a line."""
         beyond = f"{source.beyond} targets beyond the {TARGETS} of a run are not read" if source.beyond else ""
         return "; ".join(filter(None, (source.listing.error, beyond)))
 
-    def note(self, source: Source) -> str:
+    def note(self, source: TargetList) -> str:
         """What else is to be said of a list."""
         names = self.strangers(source)
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -290,7 +290,7 @@ class Roster:
         strangers = f"of no known system, not read: {', '.join(names[:SHOWN])}{more}" if names else ""
         return "; ".join(filter(None, (left_out, strangers)))
 
-    def count(self, source: Source) -> int:
+    def count(self, source: TargetList) -> int:
         """How many of the run's targets are this list's."""
         return sum(held.source is source for held in self.held.values())
 
@@ -311,7 +311,7 @@ def _sifted(listed: Iterable[Found], settings: DiscoverSettings) -> dict[str, tu
     return found
 
 
-def _target(run: str, held: Held, collector: str, headers: tuple[tuple[str, str], ...]) -> Target:
+def _target(run: str, held: ListedTarget, collector: str, headers: tuple[tuple[str, str], ...]) -> Target:
     found, settings = held.found, held.source.settings
     parts = urlsplit(found.url)
     # What an engine tells beside its page is asked at its root.

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from collectors.model import Labels
-from server.targets.discovery.http_polling import Asked, document
+from server.targets.discovery.http_polling import HttpList, document
 from server.targets.discovery.model import DiscoveryError, Parsed, servers
 
 # /get_loads would tell more, but it is an admin's.
@@ -18,7 +18,7 @@ PATHS = ("/workers", "/list_workers")
 
 
 @dataclass(slots=True)
-class RouterWorkers(Asked):
+class RouterWorkers(HttpList):
     """``url``: the router's own."""
 
     interval_seconds: float = 15.0

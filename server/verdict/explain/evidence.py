@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from server.verdict.explain.messages import opened, wait
 from server.verdict.facts.throughput import Numbers
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Evidence, Limiter
 from server.verdict.thresholds import DISAGREE, HALF_LIMIT, MOST_EVIDENCE
 
@@ -140,7 +140,7 @@ NO_LONGER = "no longer reported"
 _OF_LIFE = ("stalled", "starting", "paused")
 
 
-def idle_lacks(seen: Seen) -> str:
+def idle_lacks(seen: VerdictInput) -> str:
     """Why the idle USD per hour that are known are not all; "" where they are."""
     if idle(seen) is None:
         return ""
@@ -149,7 +149,7 @@ def idle_lacks(seen: Seen) -> str:
     return "; ".join(dict.fromkeys(words))
 
 
-def idle(seen: Seen) -> float | None:
+def idle(seen: VerdictInput) -> float | None:
     """Idle USD per hour of all causes that are known; None where none of a running run's is: unknown is not 0."""
     causes = {row.get("cause", ""): value for row, value in seen.rows("idle_usd_per_hour")}
     known = any(value > 0 or cause not in _OF_LIFE for cause, value in causes.items())
@@ -167,7 +167,7 @@ def missing(n: Numbers) -> tuple[str, ...]:
     return tuple(f"{signal}: {part or n.seen.why(signal) or how}" for signal, how, part in gone)
 
 
-def _in_part(seen: Seen, name: str) -> str:
+def _in_part(seen: VerdictInput, name: str) -> str:
     """A clock that runs ahead hides what is logged, and so does a limit: to log it would mend nothing."""
     actor = "generator" if name == "engines" else "trainer"
     found = [one for one in seen.targets if one.up and not one.complete and not one.gone and one.actor == actor]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from server.signals.window import Step
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Contradiction
 from server.verdict.thresholds import EARLIER, NEAR_LINE, NORMAL_95, SAMPLED, WINDOW_STEPS
 
@@ -49,7 +49,7 @@ class Gradient:
         return self.high if self.is_sample else max(self.share / NEAR_LINE, self.high)
 
 
-def gradient(seen: Seen, per_step: float | None) -> Gradient:
+def gradient(seen: VerdictInput, per_step: float | None) -> Gradient:
     """``per_step``: samples trained per step."""
     most = _most(seen, seen.steps)
     share, groups = _of(seen, "zero_advantage_ratio"), _of(seen, "zero_advantage_groups")
@@ -85,12 +85,12 @@ def interval(share: float, count: float) -> tuple[float, float]:
     return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
 
 
-def _of(seen: Seen, signal: str) -> float | None:
+def _of(seen: VerdictInput, signal: str) -> float | None:
     found = seen.get(signal, basis="completed")
     return found if found is not None else seen.get(signal)
 
 
-def _most(seen: Seen, steps: Sequence[Step]) -> float | None:
+def _most(seen: VerdictInput, steps: Sequence[Step]) -> float | None:
     """The largest share that the mean standard deviation within groups allows.
 
     Rewards from 0 to R deviate by R / 2 at most, in a group half of which has each. R is the task's largest reward,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from server.verdict.facts import instants
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Contradiction
 from server.verdict.thresholds import (
     BUSY_SCORER,
@@ -80,7 +80,7 @@ class _Sources:
         self.contradictions.append(Contradiction(name, text, values))
 
 
-def in_flight(seen: Seen, requests: float | None, scorer_busy: float | None) -> InFlight:
+def in_flight(seen: VerdictInput, requests: float | None, scorer_busy: float | None) -> InFlight:
     """Every rollout in flight in one place. ``requests``: running and waiting in all engines."""
     logged = {phase: seen.get("rollout_phase_seconds", phase=name) for phase, name in _OF_LOG.items()}
     sources = _Sources(
@@ -215,7 +215,7 @@ def _of_log(sources: _Sources) -> dict[str, float]:
     return {"generating": min(1.0, inside)} if inside is not None else {}
 
 
-def _at_the_scorer(seen: Seen, rollouts: dict[str, float], busy: float | None) -> dict[str, float]:
+def _at_the_scorer(seen: VerdictInput, rollouts: dict[str, float], busy: float | None) -> dict[str, float]:
     """One scorer that is idle b of the time has few groups before it; other unscored rollouts wait for siblings.
 
     On average b + b^2 / (2 (1 - b)) groups that come by chance and take the same time each (Pollaczek-Khinchine).
@@ -247,7 +247,7 @@ def _shares(known: Counts, whole: float | None) -> dict[str, float]:
 # ---- the providers' limit on what starts at once
 
 
-def _is_limit_open(seen: Seen, boxes: Counts) -> bool:
+def _is_limit_open(seen: VerdictInput, boxes: Counts) -> bool:
     """Do sandboxes wait, and is their window too short for a plateau?"""
     times = [ts for ts, counts in seen.instants if instants.STARTING in counts]
     first = max(instants.first_sandboxes(seen.instants), min(times, default=seen.now))

@@ -6,7 +6,7 @@ Means of signals have windows of their own; who is where is a ratio of two of th
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.thresholds import (
     INSTANTS,
     LEAST_BUSY,
@@ -31,7 +31,7 @@ BUBBLE = "bubble"
 Instant = tuple[float, Mapping[str, float]]
 
 
-def instant(seen: Seen) -> dict[str, float]:
+def instant(seen: VerdictInput) -> dict[str, float]:
     """What is there now, by series."""
     requests = {REQUESTS + row.get("state", ""): value for row, value in seen.rows("generator_requests_now")}
     cap = seen.get("in_flight_ratio")
@@ -40,7 +40,7 @@ def instant(seen: Seen) -> dict[str, float]:
     return requests | {ROLLOUTS + row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
 
 
-def add(kept: Sequence[Instant], seen: Seen) -> list[Instant]:
+def add(kept: Sequence[Instant], seen: VerdictInput) -> list[Instant]:
     """The instants of the window with the newest, when it is time for one."""
     step = seen.get("trainer_step_seconds") or 0.0
     steps = SYNC_STEPS if seen.synchronous else WINDOW_STEPS
@@ -101,32 +101,32 @@ def _bubble(running: Sequence[float]) -> dict[str, float]:
     return {BUBBLE: 1.0 - sum(busy) / len(busy) / max(busy)} if len(busy) >= LEAST_BUSY else {}
 
 
-def bubble(seen: Seen) -> float | None:
+def bubble(seen: VerdictInput) -> float | None:
     """Emptiness of the engines while they generate: the signal's, which sees five minutes; else of the whole step."""
     longer = (seen.get("trainer_step_seconds") or 0.0) > MOST_SECONDS
     found = seen.recent.get(BUBBLE) if longer and seen.synchronous else None
     return found if found is not None else seen.get("tail_bubble_ratio")
 
 
-def requests(seen: Seen, state: str) -> float | None:
+def requests(seen: VerdictInput, state: str) -> float | None:
     """Requests in a state: of the last minutes, else the signal's own mean."""
     found = seen.recent.get(REQUESTS + state)
     return found if found is not None else seen.total("generator_requests", state=state)
 
 
-def cap(seen: Seen) -> float | None:
+def cap(seen: VerdictInput) -> float | None:
     """Rollouts under way over their cap: of the last minutes, else of now."""
     found = seen.recent.get(CAP)
     return found if found is not None else seen.get("in_flight_ratio")
 
 
-def sandboxes(seen: Seen) -> dict[str, float]:
+def sandboxes(seen: VerdictInput) -> dict[str, float]:
     """The run's sandboxes by state: of the last minutes, else of now."""
     found = dict(_named(seen.recent.items(), SANDBOXES))
     return found or {row.get("state", ""): value for row, value in seen.rows("sandboxes")}
 
 
-def census(seen: Seen) -> dict[str, float]:
+def census(seen: VerdictInput) -> dict[str, float]:
     """Rollouts by state: of the last minutes, else of now."""
     found = dict(_named(seen.recent.items(), ROLLOUTS))
     return found or {row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}

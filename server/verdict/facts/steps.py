@@ -11,7 +11,7 @@ from statistics import median
 from server.signals.window import Step
 from server.verdict.facts import regime
 from server.verdict.facts.regime import STEP, WAIT
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.thresholds import (
     BEYOND,
     EARLIER,
@@ -73,7 +73,7 @@ class Present:
     stale: float | None = None
 
 
-def present(seen: Seen) -> Present:
+def present(seen: VerdictInput) -> Present:
     """Of the steps of the present regime, else what the signals say of the last ten."""
     told = _of_signals(seen)
     rows = [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
@@ -102,7 +102,7 @@ def present(seen: Seen) -> Present:
     return _supplied(found, told) if whole else found
 
 
-def _counted(seen: Seen, rows: Sequence[Step], before: Sequence[Step]) -> dict[str, float]:
+def _counted(seen: VerdictInput, rows: Sequence[Step], before: Sequence[Step]) -> dict[str, float]:
     """Arrivals, drops and queue of these steps alone, where every step reports its queue and samples.
 
     ``before``: the steps before them. What arrived is what was trained, what was dropped, and the queue's growth since
@@ -145,7 +145,7 @@ def _is_burst(rows: Sequence[Step], newest: int) -> bool:
     return sum(row.values[STEP] for row in rows[-newest:]) < max(row.values[STEP] for row in rows[:-newest])
 
 
-def _with_open(seen: Seen, told: Present, rows: Sequence[Step], newest: int) -> Present | None:
+def _with_open(seen: VerdictInput, told: Present, rows: Sequence[Step], newest: int) -> Present | None:
     """Of the open step and those before it that are like it; None where ``newest`` steps tell as much without it."""
     opened = open_step(seen, told, rows)
     waits = regime.waits([*rows, opened.step]) if opened is not None else []
@@ -168,7 +168,7 @@ def _kept(rows: Sequence[Step]) -> tuple[int, int] | None:
     return (rows[1].incarnation, rows[1].number) if len(rows) > EARLIER else None
 
 
-def _same_work(seen: Seen, told: Present, rows: list[Step]) -> list[Step]:
+def _same_work(seen: VerdictInput, told: Present, rows: list[Step]) -> list[Step]:
     """Those since the trainer's own work is what it is; the first of them waited for it before it grew."""
     newest = regime.of_work(rows, _outlasts(seen, told, rows))
     if not 0 < newest < len(rows) or _is_burst(rows, newest):
@@ -181,7 +181,7 @@ def _same_work(seen: Seen, told: Present, rows: list[Step]) -> list[Step]:
     return [replace(first, values=values), *rows[len(rows) - newest + 1 :]]
 
 
-def _outlasts(seen: Seen, told: Present, rows: Sequence[Step]) -> bool:
+def _outlasts(seen: VerdictInput, told: Present, rows: Sequence[Step]) -> bool:
     """Has the open step its batch, and worked longer than all before the newest?"""
     queue, batch = seen.get("queue_samples_now"), _batch(seen, told)
     if queue is None or not batch or queue < batch or any(WAIT not in row.values for row in rows) or len(rows) < 2:
@@ -205,7 +205,7 @@ def _potential(one: Present, trained: float | None) -> float:
     return max(one.arrivals or 0.0, trained or 0.0) / max(0.05, 1.0 - (one.held or 0.0))
 
 
-def _batch(seen: Seen, told: Present) -> float | None:
+def _batch(seen: VerdictInput, told: Present) -> float | None:
     return seen.fact("batch_samples") or (told.trained * told.step if told.trained and told.step else None)
 
 
@@ -217,7 +217,7 @@ class Open:
     alone: bool
 
 
-def open_step(seen: Seen, told: Present, rows: Sequence[Step]) -> Open | None:
+def open_step(seen: VerdictInput, told: Present, rows: Sequence[Step]) -> Open | None:
     """What can be known of it: a step's row comes at its end, and a step that waits has a late one.
 
     With a batch in the queue the trainer waits no more. Without one it has waited whatever its work does not take: and
@@ -279,7 +279,7 @@ class Late:
         return self.late and batches is not None and batches >= 1.0
 
 
-def open_since(seen: Seen) -> Late | None:
+def open_since(seen: VerdictInput) -> Late | None:
     """How long it has been open, by the signal that knows when steps were met, whatever the trainer's clock says."""
     stall, rows = seen.get("trainer_stall_ratio"), [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
     step = seen.get("trainer_step_seconds")
@@ -302,7 +302,7 @@ def _row_to_row(rows: Sequence[Step]) -> Iterator[float]:
         yield max(row.values[STEP] * max(1, row.number - before.number), row.ts - before.ts)
 
 
-def _batches_live(seen: Seen, rows: Sequence[Step], since: float) -> float | None:
+def _batches_live(seen: VerdictInput, rows: Sequence[Step], since: float) -> float | None:
     """Batches in the queue, where it is reported between the steps' rows and for at most ``since`` seconds."""
     queue, age, batch = seen.get("queue_samples_now"), seen.age("queue_samples_now"), _batch(seen, _of_signals(seen))
     if queue is None or age is None or not batch or age > max(0.0, since):
@@ -310,7 +310,7 @@ def _batches_live(seen: Seen, rows: Sequence[Step], since: float) -> float | Non
     return None if rows and rows[-1].values.get(QUEUE) == queue else queue / batch
 
 
-def _batches_then(seen: Seen, rows: Sequence[Step]) -> float | None:
+def _batches_then(seen: VerdictInput, rows: Sequence[Step]) -> float | None:
     """Batches in the queue when the newest step ended."""
     queue = rows[-1].values.get(QUEUE) if rows else None
     queue = seen.get("queue_samples_now") if queue is None else queue
@@ -330,7 +330,7 @@ def _gated(told: Present, rows: Sequence[Step]) -> float | None:
     return sum(both) / sum(row.values[STEP] for row in rows)
 
 
-def _of_signals(seen: Seen) -> Present:
+def _of_signals(seen: VerdictInput) -> Present:
     return Present(
         wait=seen.get("trainer_wait_ratio"),
         capacity=seen.get("capacity_samples_per_second"),
@@ -343,7 +343,7 @@ def _of_signals(seen: Seen) -> Present:
     )
 
 
-def _shares(seen: Seen, rows: Sequence[Step]) -> list[list[float]]:
+def _shares(seen: VerdictInput, rows: Sequence[Step]) -> list[list[float]]:
     """Of each step: waited, spent on weights, and the scorer busy; only what the steps report.
 
     Not held: a queue that runs full and empty again is held in spells, and is no other run in them.
@@ -355,7 +355,7 @@ def _shares(seen: Seen, rows: Sequence[Step]) -> list[list[float]]:
     return [*waits, *shares, *([scoring] if scoring else [])]
 
 
-def _scoring(seen: Seen, rows: Sequence[Step]) -> list[float]:
+def _scoring(seen: VerdictInput, rows: Sequence[Step]) -> list[float]:
     """Share of each step that one scorer is busy; a step without a scored group is as the one before it."""
     size = seen.fact("group_size")
     found: list[float] = []
@@ -378,7 +378,7 @@ def _groups(row: Step, size: float | None) -> float | None:
     return groups + dropped if groups is not None else None
 
 
-def _of_rows(seen: Seen, told: Present, rows: Sequence[Step], ended: Sequence[Step]) -> Present:
+def _of_rows(seen: VerdictInput, told: Present, rows: Sequence[Step], ended: Sequence[Step]) -> Present:
     """``ended``: those of them that tell more than their time and wait."""
     total = sum(row.values[STEP] for row in rows)
     step = total / len(rows)
@@ -409,7 +409,7 @@ def _of_rows(seen: Seen, told: Present, rows: Sequence[Step], ended: Sequence[St
     )
 
 
-def _busy(seen: Seen, rows: Sequence[Step]) -> float | None:
+def _busy(seen: VerdictInput, rows: Sequence[Step]) -> float | None:
     """Share of the time of these steps that one scorer is busy."""
     shares = [] if seen.synchronous else _scoring(seen, rows)
     total = sum(row.values[STEP] for row in rows)

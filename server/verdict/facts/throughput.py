@@ -11,7 +11,7 @@ from server.verdict.facts import instants
 from server.verdict.facts.gradient import Gradient, gradient
 from server.verdict.facts.in_flight import PHASES, InFlight, in_flight, plateau
 from server.verdict.facts.steps import Late, Present, open_since, present
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Contradiction
 from server.verdict.thresholds import (
     BUSY_SCORER,
@@ -52,10 +52,10 @@ class Numbers:
         stopped: the run stood still in one of the last three steps.
         opened: the trainer's open step beside those before it.
         changed: a clear change is among the last ten steps, and what is told of them is of those after it;
-            first: of them, that is wholly of the present, as `Seen.first`.
+            first: of them, that is wholly of the present, as `VerdictInput.first`.
     """
 
-    seen: Seen
+    seen: VerdictInput
     wait: float | None
     steps: int
     capacity: float | None
@@ -246,7 +246,7 @@ def _over(one: float | None, other: float | None) -> float | None:
     return one / other if one is not None and other else None
 
 
-def numbers(seen: Seen) -> Numbers:
+def numbers(seen: VerdictInput) -> Numbers:
     """All of it, from one instant's signals."""
     own = present(seen)
     if seen.instants:
@@ -312,7 +312,7 @@ def numbers(seen: Seen) -> Numbers:
     )
 
 
-def _arrivals(own: Present, produced: float | None, seen: Seen) -> float | None:
+def _arrivals(own: Present, produced: float | None, seen: VerdictInput) -> float | None:
     """At the queue; a synchronous run has none, and what it makes arrives nowhere."""
     if seen.synchronous:
         return None
@@ -322,12 +322,12 @@ def _arrivals(own: Present, produced: float | None, seen: Seen) -> float | None:
 DRIFTS = ("response_length_drift_ratio", "turns_drift_ratio", "tool_calls_drift_ratio")
 
 
-def _with_stale(produced: float | None, seen: Seen) -> float | None:
+def _with_stale(produced: float | None, seen: VerdictInput) -> float | None:
     stale = _stale(seen)
     return produced / (1.0 - stale) if produced is not None and stale is not None and stale < 0.95 else produced
 
 
-def _stale(seen: Seen) -> float | None:
+def _stale(seen: VerdictInput) -> float | None:
     """Share of rollouts that reached the queue and grew too old in it."""
     if seen.synchronous:
         return None
@@ -342,7 +342,7 @@ def _stale(seen: Seen) -> float | None:
     return seen.get("discarded_rollout_ratio") if arrivals is not None and trained is not None else None
 
 
-def _scorer(seen: Seen, of_steps: float | None, zero: Gradient) -> float | None:
+def _scorer(seen: VerdictInput, of_steps: float | None, zero: Gradient) -> float | None:
     """How busy the scorer is; groups that are thrown away for want of a gradient were scored, too."""
     busy = of_steps if of_steps is not None else seen.get("scoring_busy_ratio")
     if busy is None or zero.share is None or seen.synchronous or not _filtered(seen):
@@ -350,7 +350,7 @@ def _scorer(seen: Seen, of_steps: float | None, zero: Gradient) -> float | None:
     return busy / max(0.05, 1.0 - zero.certain)
 
 
-def _filtered(seen: Seen) -> bool:
+def _filtered(seen: VerdictInput) -> bool:
     """Are groups without gradient kept from the trainer? Records tell it by their exits, or by the admitted share."""
     if (seen.get("rollout_exit_ratio", exit="zero_advantage") or 0.0) > 0.05:
         return True

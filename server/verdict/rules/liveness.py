@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from server.signals.model import HEARTBEAT
 from server.verdict.facts import instants
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Outcome
 from server.verdict.rules.situation import Situation
 from server.verdict.thresholds import (
@@ -48,17 +48,17 @@ def frozen_engines(case: Situation) -> Said:
     return ("stalled", "frozen_engine", 1.0) if not pauses else None
 
 
-def hangs(seen: Seen) -> bool:
+def hangs(seen: VerdictInput) -> bool:
     """Do half of the engines and more run requests without a token?"""
     return _share(_engines(seen), "hung") >= MOST_ENGINES
 
 
-def is_down(seen: Seen) -> bool:
+def is_down(seen: VerdictInput) -> bool:
     """Does no engine answer?"""
     return _share(_engines(seen), "down") >= 1.0
 
 
-def _engines(seen: Seen) -> dict[str, float]:
+def _engines(seen: VerdictInput) -> dict[str, float]:
     return {row["state"]: value for row, value in seen.rows("generator_engines") if "state" in row}
 
 

@@ -5,7 +5,7 @@ from math import inf
 
 from server.verdict.explain.limiters import twice_the_engines
 from server.verdict.facts.throughput import Numbers
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Limiter, Outcome
 from server.verdict.thresholds import COMES, STAYS, SURPLUS, WAITS
 
@@ -23,7 +23,7 @@ class Situation:
     stands: str = ""
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> VerdictInput:
         return self.n.seen
 
     @property

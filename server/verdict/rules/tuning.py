@@ -8,7 +8,7 @@ from math import log, sqrt
 from server.verdict.explain import evidence, messages
 from server.verdict.explain.limiters import limiters, slow_by
 from server.verdict.facts.throughput import numbers
-from server.verdict.inputs import Seen
+from server.verdict.inputs import VerdictInput
 from server.verdict.model import Outcome, Verdict
 from server.verdict.rules.confidence import ahead, all_under_way, barely_full, blind, calm, clear, may_pause
 from server.verdict.rules.liveness import (
@@ -278,18 +278,18 @@ RULES: tuple[tuple[str, Rule], ...] = (
 """In the order they are asked."""
 
 
-def case_of(seen: Seen, stands: str = "") -> Situation:
+def situation(seen: VerdictInput, stands: str = "") -> Situation:
     """One instant, worked out. ``stands``: the outcome that stands."""
     n = numbers(seen)
     return Situation(n, limiters(n), stands)
 
 
-def judge(seen: Seen, stands: str = "") -> Verdict:
+def judge(seen: VerdictInput, stands: str = "") -> Verdict:
     """What the rules say of one instant. ``stands``: the outcome that stands."""
-    return said_of(case_of(seen, stands))
+    return verdict_for(situation(seen, stands))
 
 
-def said_of(case: Situation) -> Verdict:
+def verdict_for(case: Situation) -> Verdict:
     """What the rules say of it."""
     for name, rule in RULES:
         said = rule(case)

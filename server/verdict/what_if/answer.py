@@ -1,4 +1,4 @@
-"""What if: an estimate from the throughput model that the verdict reasons with. Pure arithmetic over `Now`.
+"""What if: an estimate from the throughput model that the verdict reasons with. Pure arithmetic over `CurrentNumbers`.
 
 Two sides meet at the queue. The trainer could take C samples/s, the generator's side could make P; trained is the
 lesser of the two, and the trainer waits max(0, 1 - P / C) of its step. A change moves C or P by a law that is said in
@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from server.verdict.what_if.changes import changed
 from server.verdict.what_if.model import NOISE, Model, Notes, flipped
-from server.verdict.what_if.types import FIGURES, NEEDS, Bound, Changes, Figure, Now, State, WhatIf
+from server.verdict.what_if.types import FIGURES, NEEDS, Bound, Changes, CurrentNumbers, Figure, RunSituation, WhatIf
 
 
-def what_if(now: Now, changes: Changes) -> WhatIf:
+def what_if(now: CurrentNumbers, changes: Changes) -> WhatIf:
     """Today beside what the changes make of it. Without a change both are the same object."""
     notes, made = Notes(), changes.made(now)
     today = _today(now, notes)
@@ -25,7 +25,7 @@ def what_if(now: Now, changes: Changes) -> WhatIf:
     return WhatIf(before, _state(today, later, notes), dict(made), tuple(notes.assumptions), notes.missing)
 
 
-def _today(now: Now, notes: Notes) -> Model:
+def _today(now: CurrentNumbers, notes: Notes) -> Model:
     """From two of trained, wait and capacity; the first two are what other pages show."""
     trained, wait, capacity = now.trained, now.wait, now.capacity
     if now.apart:
@@ -47,7 +47,7 @@ def _today(now: Now, notes: Notes) -> Model:
 # ---- figures
 
 
-def _state(today: Model, model: Model, notes: Notes) -> State:
+def _state(today: Model, model: Model, notes: Notes) -> RunSituation:
     makers: dict[str, Callable[[Model, Model], Figure]] = {
         "wait_ratio": _wait,
         "trained_samples_per_second": _trained,
@@ -63,7 +63,7 @@ def _state(today: Model, model: Model, notes: Notes) -> State:
     figures |= {name: _input(today.now, model, name, of) for name, of in _INPUTS.items()}
     if today.now.apart:
         figures = {name: Figure(None, FIGURES[name], "", today.now.apart) for name in figures}
-    return State(model.limiter, figures)
+    return RunSituation(model.limiter, figures)
 
 
 _INPUTS = {
@@ -75,7 +75,7 @@ _INPUTS = {
 }
 
 
-def _input(today: Now, model: Model, name: str, of: str) -> Figure:
+def _input(today: CurrentNumbers, model: Model, name: str, of: str) -> Figure:
     """A number of the run itself; where only the changes make it unknown, what they lack is missing."""
     value: float | None = getattr(model.now, of)
     if value is not None:
@@ -166,7 +166,7 @@ def _of_today(today: Model) -> float | None:
     return gpus * now.usd_per_gpu_hour / 3600 / (today.trained * now.response_tokens) * 1e6
 
 
-def _gpus(now: Now) -> float | None:
+def _gpus(now: CurrentNumbers) -> float | None:
     """All of them, counted once where both sides share them."""
     trainer, generator = now.trainer_gpus, now.generator_gpus
     if now.one_pool:

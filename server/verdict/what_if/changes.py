@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from server.verdict.what_if.laws import mean_cut_at, zero_share_at
 from server.verdict.what_if.model import Model, Notes, joined
-from server.verdict.what_if.types import Bound, Changes, Now
+from server.verdict.what_if.types import Bound, Changes, CurrentNumbers
 
 # From here on a mean is at its bound: some samples are always fresher.
 AT_BOUND = 0.8
@@ -86,7 +86,7 @@ def _ratio(one: Factor, other: Factor) -> float | None:
 # ---- GPUs
 
 
-def _gpus(now: Now, changes: Changes, notes: Notes) -> tuple[Now, Factor, Factor]:
+def _gpus(now: CurrentNumbers, changes: Changes, notes: Notes) -> tuple[CurrentNumbers, Factor, Factor]:
     """(now with the new GPUs, the trainer's factor, the engines')."""
     trainer, generator = now.trainer_gpus, now.generator_gpus
     moved, added = changes.move_gpus, changes.add_engines
@@ -125,7 +125,7 @@ def _capacity(today: Model, gpus: Factor, lengths: Factor, notes: Notes) -> tupl
 # ---- the engines
 
 
-def _raw(now: Now, later: Now, gpus: Factor, lengths: Factor, notes: Notes) -> Factor:
+def _raw(now: CurrentNumbers, later: CurrentNumbers, gpus: Factor, lengths: Factor, notes: Notes) -> Factor:
     """By how much more rollouts the engines bring to their end."""
     if gpus.value is None or not lengths.value:
         return Factor(None, "", (*gpus.lacks, *lengths.lacks))
@@ -143,14 +143,14 @@ def _raw(now: Now, later: Now, gpus: Factor, lengths: Factor, notes: Notes) -> F
     return found
 
 
-def _room(now: Now) -> float | None:
+def _room(now: CurrentNumbers) -> float | None:
     """The KV ceiling in rollouts (a rollout in a tool is in no engine), by how many are in flight."""
     if now.kv_ceiling is None or not now.concurrency:
         return None
     return now.kv_ceiling / min(1.0, now.generating or 1.0) / now.concurrency
 
 
-def _filled(now: Now, later: Now, gpus: Factor) -> Factor:
+def _filled(now: CurrentNumbers, later: CurrentNumbers, gpus: Factor) -> Factor:
     """Engines that have more slots than there are requests decode them faster, but not by as much as they are more."""
     room = _room(replace(later, concurrency=now.concurrency))
     if gpus.value is None or gpus.value == 1 or room is None or room <= 1:
@@ -158,7 +158,7 @@ def _filled(now: Now, later: Now, gpus: Factor) -> Factor:
     return Factor(1.0, "at most", floor=1 / gpus.value) if gpus.value > 1 else Factor(1.0, "at least")
 
 
-def _in_flight(now: Now, later: Now, notes: Notes) -> Factor:
+def _in_flight(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
     """Little's law: rollouts per second = in flight / duration, up to the KV ceiling."""
     if later.concurrency == now.concurrency:
         return Factor()
@@ -177,7 +177,7 @@ def _in_flight(now: Now, later: Now, notes: Notes) -> Factor:
     return Factor(value, "" if value == 1 else "at most" if more else "at least", floor=1.0 if more else None)
 
 
-def _lengths(now: Now, later: Now, notes: Notes) -> Factor:
+def _lengths(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
     """Tokens per response beside today's, under another cap."""
     if later.max_response_tokens == now.max_response_tokens:
         return Factor()
@@ -197,7 +197,7 @@ def _lengths(now: Now, later: Now, notes: Notes) -> Factor:
 # ---- what of it reaches the trainer
 
 
-def _groups(now: Now, later: Now, changes: Changes, notes: Notes) -> Now:
+def _groups(now: CurrentNumbers, later: CurrentNumbers, changes: Changes, notes: Notes) -> CurrentNumbers:
     """Larger groups are less often all equal; what is said of the share itself goes before."""
     if later.group_size == now.group_size or changes.zero_advantage is not None:
         return later
@@ -214,12 +214,12 @@ def _groups(now: Now, later: Now, changes: Changes, notes: Notes) -> Now:
     return replace(later, zero_advantage=zero_share_at(round(now.group_size), round(later.group_size), solved, share))
 
 
-def _kept(now: Now, later: Now, notes: Notes) -> Factor:
+def _kept(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
     """By how much more of what the engines finish is trained on."""
     return _surplus(now, later, notes) * _fruitful(now, later, notes) * _fresh(now, later, notes)
 
 
-def _surplus(now: Now, later: Now, notes: Notes) -> Factor:
+def _surplus(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
     if later.oversampling == now.oversampling:
         return Factor()
     if not now.oversampling or not later.oversampling:
@@ -232,7 +232,7 @@ def _surplus(now: Now, later: Now, notes: Notes) -> Factor:
     return Factor(value, "at most", floor=1.0) if value > 1 else Factor(value, "at least")
 
 
-def _fruitful(now: Now, later: Now, notes: Notes) -> Factor:
+def _fruitful(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
     """Groups without a gradient that are dropped before training make room for others when there are fewer."""
     before, after = now.zero_advantage, later.zero_advantage
     if after == before:
@@ -250,7 +250,7 @@ def _fruitful(now: Now, later: Now, notes: Notes) -> Factor:
     return Factor((1 - after) / (1 - before))
 
 
-def _fresh(now: Now, later: Now, notes: Notes) -> Factor:
+def _fresh(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
     """A higher bound saves at most what is dropped as stale today."""
     if not now.max_staleness or not later.max_staleness or later.max_staleness <= now.max_staleness:
         return Factor()
@@ -298,14 +298,14 @@ def _drains(today: Model, model: Model, raw: Factor) -> Model:
     return replace(model, staleness=natural if limit is None else min(natural, limit), staleness_bound="at most")
 
 
-def _limit(now: Now, later: Now) -> float | None:
+def _limit(now: CurrentNumbers, later: CurrentNumbers) -> float | None:
     """The bound in force; where it did not hold today and is not changed, what was found."""
     if later.max_staleness is None or later.max_staleness != now.max_staleness:
         return later.max_staleness
     return max(later.max_staleness, now.staleness or 0.0)
 
 
-def _stays(model: Model, now: Now, notes: Notes) -> Model:
+def _stays(model: Model, now: CurrentNumbers, notes: Notes) -> Model:
     """The trainer is the limit before and after: the queue is as full as its bound lets it be."""
     stale, bound, wanted = now.staleness or 0.0, now.max_staleness, model.now.max_staleness
     if not bound or not wanted or wanted == bound:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from server.verdict.what_if.types import NEEDS, Bound, Now, Side
+from server.verdict.what_if.types import NEEDS, Bound, CurrentNumbers, Side
 
 # Below it a wait is the noise of batches, not a generator that is too slow: then the trainer is the limit, and the
 # generator's side, which is held, could make more than it does.
@@ -48,7 +48,7 @@ class Model:
         engines_as_now: no engine came or went.
     """
 
-    now: Now
+    now: CurrentNumbers
     capacity: float | None
     made: float | None
     bound: Bound = ""

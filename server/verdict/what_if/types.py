@@ -11,7 +11,7 @@ Bound = Literal["", "at least", "at most", "about"]
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class CurrentNumbers:
     """A run's numbers at one instant; None: not known. Samples are the trainer's, ratios 0..1, money USD.
 
     Attributes:
@@ -76,7 +76,7 @@ class Changes:
     max_staleness: int | None = None
     zero_advantage: float | None = None
 
-    def made(self, now: Now) -> Mapping[str, float]:
+    def made(self, now: CurrentNumbers) -> Mapping[str, float]:
         """Those that differ from today, by name."""
         told = {one.name: getattr(self, one.name) for one in fields(self)}
         moved = {name: told[name] for name in ("move_gpus", "add_engines") if told[name]}
@@ -102,7 +102,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RunSituation:
     """A run as the model sees it: today's, or what the changes make of it. ``limiter`` None: unknown."""
 
     limiter: Side | None
@@ -119,8 +119,8 @@ class WhatIf:
         missing: input -> what it is needed for and how to tell it.
     """
 
-    now: State
-    then: State
+    now: RunSituation
+    then: RunSituation
     changes: Mapping[str, float]
     assumptions: tuple[str, ...]
     missing: Mapping[str, str]
