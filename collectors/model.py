@@ -319,6 +319,8 @@ class Collector:
             the signals that follow from them (`collectors.rollout_signals`).
         hints: metric -> what to set in the framework so that it is reported; of records, signal -> what they lack.
         records: its numbers are counted from records of single rollouts: they are believed before any metric.
+        merges_servers: one target reports series of several servers, each with its address in a label.
+        version_path: where the server answers with its version, as ``{"version": ...}``; "" where it does not.
         position: a path and a cursor of `tail` -> how far it has read; None where it does not read by bytes.
         recent: (path, limits, now, bytes) -> a cursor of `tail` that many bytes before the end of a log, with the facts
             of its first lines; None where `tail` cannot begin there.
@@ -344,6 +346,8 @@ class Collector:
     gives: Mapping[tuple[str, Labels], Basis] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
     records: bool = False
+    merges_servers: bool = False
+    version_path: str = ""
     position: Callable[[Path, Cursor], "Position | None"] | None = None
     recent: Callable[[Path, Limits, float, int], Cursor | None] | None = None
 

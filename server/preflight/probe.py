@@ -42,8 +42,6 @@ AT_ONCE = 16
 # Chunks of a trainer's history: what says how a run ended is at its end.
 CHUNKS_MAX = 50
 VERSION_LIMITS = Limits(body_bytes=64 << 10, timeout_seconds=4.0)
-# Engines whose server tells its version, and where: vLLM's OpenAI server does (`GET /version`).
-VERSION_PATHS: Mapping[str, str] = {"vllm": "/version"}
 PATH_SECONDS = 5.0
 ENTRIES_MAX = 2_000
 # A trainer that wrote this lately goes on.
@@ -196,8 +194,9 @@ async def _read(seen: ReadTarget, clock: Clock) -> ReadTarget:
         outcome = await reader.read(clock.now())
         reading = outcome.reading and await _to_the_end(reader, outcome.reading, clock)
         version = ""
-        if reading is not None and seen.target.collector in VERSION_PATHS and not seen.target.path:
-            version = await reader.version(VERSION_PATHS[seen.target.collector])
+        version_path = collectors.load()[seen.target.collector].version_path
+        if reading is not None and version_path and not seen.target.path:
+            version = await reader.version(version_path)
     finally:
         await reader.close()
     return replace(

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
+import collectors
 from collectors.model import Labels, Reading, Target
 
 log = logging.getLogger("rollscope.collect")
@@ -47,7 +48,9 @@ class DuplicateEngineFilter:
 def _is_merged(target: Target) -> bool:
     """Does it tell of several servers, each by its address?"""
     path = urlsplit(target.url).path.rstrip("/")
-    return target.collector == "prometheus" or (path.endswith("metrics") and not path.endswith("/metrics"))
+    collector = collectors.load().get(target.collector)
+    merged = collector is not None and collector.merges_servers
+    return merged or (path.endswith("metrics") and not path.endswith("/metrics"))
 
 
 def _replica(labels: Labels) -> str:

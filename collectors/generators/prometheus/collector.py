@@ -394,4 +394,5 @@ COLLECTOR = Collector(
     report_seconds=SCRAPE_SECONDS,
     options=OPTIONS,
     configured=configured,
+    merges_servers=True,
 )

@@ -186,4 +186,5 @@ COLLECTOR = Collector(
     parse=parse,
     poll=poll,
     matches_page=matches_page,
+    version_path="/version",
 )
