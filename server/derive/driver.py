@@ -40,8 +40,8 @@ TICK_SECONDS = 5.0
 CARRIED_REPORTS = 3
 # Ticks further apart in history: a chart of three days shows no more, and 10,000 steps of 34 s are 3,400 ticks instead
 # of 68,000. (older than, into the run by at least, seconds between ticks); the first that fits. A short run is judged
-# as finely as it was live, whenever it is read.
-GRIDS = ((86_400.0, 21_600.0, 300.0), (86_400.0, 0.0, 60.0), (1_800.0, 1_800.0, 60.0))
+# as finely as it was live, whenever it is read, and so is an hour that a forwarder sends late.
+GRIDS = ((86_400.0, 21_600.0, 300.0), (86_400.0, 0.0, 60.0), (5_400.0, 1_800.0, 60.0))
 # No checkpoint, eval or queue takes a day, nor ten times what a stall is.
 ABANDONED_SECONDS, ABANDONED_FACTOR = 86_400.0, 10.0
 # Points per transaction while history is worked off: large enough to be fast, small enough to be seen soon.

@@ -308,7 +308,7 @@ def test_pause_holds_and_fills_up(open_page: Open, reader: MemoryReader) -> None
 def test_finished_run_is_left_alone(open_page: Open, reader: MemoryReader) -> None:
     page = open_page(f"?run={fake.DONE}")
     assert page.locator(".chip").inner_text() == "Finished"
-    assert "3 h ago" in page.locator(".banner .meta").first.inner_text()
+    assert "ended 3 h ago" in page.locator("header").first.inner_text()
     ticks = page.evaluate("RS.ticks()")
     until(page, "ticks => RS.ticks() > ticks + 1", ticks)
     assert f"since {fake.DONE}" not in reader.calls

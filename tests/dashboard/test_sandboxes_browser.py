@@ -287,7 +287,7 @@ def test_without_a_provider_it_says_how_to_add_one(open_page: Open, reader: Memo
     assert page.evaluate("document.querySelector(':target').id") == "recipe"
     code = page.locator("#recipe pre").inner_text()
     # Under the name by which the browser came here.
-    assert "\ndef tell(box, **more):" in code and f'URL = "{serving.url}api/v1/runs/no-provider/sandboxes"' in code
+    assert "\ndef report(box, **more):" in code and f'URL = "{serving.url}api/v1/runs/no-provider/sandboxes"' in code
     # The first provider turns the page into what it is for, without a reload by hand.
     reader.put_boxes(wall.BARE, wall.ready(1, 60, 12))
     for state, value in (("running", 1.0), ("starting", 0.0)):

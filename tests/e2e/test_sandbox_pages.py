@@ -84,7 +84,7 @@ def test_the_funnel_the_quota_and_the_search(page: Page, program: Program) -> No
     assert page.locator(".funnel svg").get_attribute("aria-label") == (
         "requested 200, started 200, ready 200, first exec not told, ended 0, failed 0"
     )
-    until(page, "document.querySelector('[data-rows=box-quota]').textContent.includes('212 of 1,000 · 21 %')")
+    until(page, "document.querySelector('[data-rows=box-quota]').textContent.includes('212 of 1,000 · 21%')")
     assert "no source times commands in sandboxes" in page.locator("#card-sb_exec").inner_text()
     page.get_by_label("Find a sandbox by id, name or trace").fill("TRACE-77")
     until(page, "document.querySelector('#box-said').textContent.startsWith('1 sandbox with')")
