@@ -138,7 +138,7 @@ def drawn(count: int, seed: int) -> list[Bug]:
         for path in sorted((ROOT / top).rglob("*.py")):
             name = str(path.relative_to(ROOT))
             if tests_of(name) and not name.startswith(LEFT_OUT):
-                files.setdefault("/".join(name.split("/")[:2]), []).append(path)
+                files.setdefault("/".join(name.split("/")[:-1][:2]), []).append(path)
     chosen: list[Bug] = []
     packages = sorted(files)
     while len(chosen) < count:
