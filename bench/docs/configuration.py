@@ -43,6 +43,13 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("url", "string", "sqlite:///~/.local/state/rollscope/rollscope.db",
             "`sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`"),
         Key("url_file", "path", "", "file with that URL, if it contains a password"),
+        Key("raw", "duration", "15d", "how long samples of targets are kept; `forever` keeps them permanently"),
+        Key("signals", "duration", "90d", "the same for signals at full resolution and histograms"),
+        Key("rollups", "duration", "forever", "the same for rollups (1 min, 10 min, 1 h), which charts of long or old "
+            "ranges read"),
+        Key("records", "duration", "90d", "the same for rollouts, groups and sandboxes; their sums stay"),
+        Key("max_size", "string", "no limit", "size limit of the database, such as `50GB`; beyond it the oldest "
+            "samples are deleted first"),
     ),
     "[run.NAME]": (
         Key("facts", "table", "{}", "facts that you state; they override those that collectors find"),

@@ -29,6 +29,7 @@ from server.query.types import Reader
 from server.runtime.serve import Health, _app
 from server.signals import availability
 from server.store import Store, migrate
+from server.store.retention import StoreSize
 
 ACTORS: Mapping[str, str] = {
     "trainer": "Trainer",
@@ -48,6 +49,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "signal_age_seconds": ("run", "signal"),
     "signal_state": ("run", "signal", "state"),
     "alerts": ("run", "alertname", "severity", "alertstate"),
+    "store_bytes": (),
+    "store_free_bytes": (),
+    "store_oldest_sample_timestamp_seconds": (),
     "build_info": ("version",),
 }
 SPINUP = "sandbox_spinup_seconds"
@@ -134,6 +138,9 @@ class _NoRuns:
 
     def infos(self) -> Mapping[str, Any]:
         return {}
+
+    def store_size(self) -> StoreSize:
+        return StoreSize(0, 0, 0)
 
 
 def _families() -> dict[str, tuple[str, str]]:

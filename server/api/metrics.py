@@ -48,9 +48,25 @@ class _Runs:
         yield _per_run("signal_state", "1 for the signal's state.", statuses, ("signal", "state"), _signal_states)
         names = ("alertname", "severity", "alertstate")
         yield _per_run("alerts", "Alerts of the run, by rule and state.", statuses, names, _alerts)
+        yield from self._store()
         build = GaugeMetricFamily(PREFIX + "build_info", "Rollscope's version.", labels=("version",))
         build.add_metric((self._version,), 1.0)
         yield build
+
+    def _store(self) -> Iterator[Metric]:
+        size = self._reader.store_size()
+        rows: list[tuple[str, str, float | None]] = [
+            ("store_bytes", "Bytes that the database takes, without what is free in it.", size.bytes),
+            ("store_free_bytes", "Bytes that are free in the database file and will be used again.", size.free_bytes),
+            (
+                "store_oldest_sample_timestamp_seconds",
+                "Time of the oldest raw sample that retention has left; absent without samples.",
+                None if size.oldest_raw is None else size.oldest_raw / 1000,
+            ),
+        ]
+        for name, text, value in rows:
+            if value is not None:
+                yield GaugeMetricFamily(PREFIX + name, text, value=value)
 
     def _signals(self, statuses: Iterable[Status]) -> Iterator[Metric]:
         rows: dict[str, list[tuple[str, SignalNow]]] = defaultdict(list)

@@ -21,10 +21,12 @@ from collectors.training_logs.maps import check as check_maps
 from server.config import alert_rules, cost, discovery
 from server.config import alerts as alerts_config
 from server.config import otlp as config_otlp
+from server.config import retention as retention_config
 from server.config.alerts import AlertSettings
 from server.config.errors import ConfigError, Problems
 from server.config.preflight import PreflightPlan
 from server.config.preflight import parse as parse_preflight
+from server.config.retention import RetentionSettings
 from server.outbound_policy import is_loopback, refuse_target
 from server.secret import NO_SECRET, Secret
 
@@ -94,6 +96,7 @@ class Settings:
     token: Secret | None = None
     allowed_hosts: tuple[str, ...] = ()
     store: Secret = NO_SECRET  # its URL may hold a password
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     role: str = "all"
     collect: str = "auto"
     push: bool = True
@@ -144,7 +147,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     server = problems.take(raw, "server", dict, {}, "config")
     problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role", "collect", "push"}, "server")
     store = problems.take(raw, "store", dict, {}, "config")
-    problems.unknown(store, {"url", "url_file"}, "store")
+    problems.unknown(store, {"url", "url_file", "max_size", *retention_config.KEYS}, "store")
     runs = problems.take(raw, "run", dict, {}, "config")
     settings = Settings(
         host=problems.take(server, "host", str, env.get("ROLLSCOPE_HOST", "127.0.0.1"), "server"),
@@ -152,6 +155,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         token=_secret(problems, server, "token_file", env, "ROLLSCOPE_TOKEN", "server"),
         allowed_hosts=_names(problems, server, env),
         store=_store(problems, store, env),
+        retention=retention_config.parse(problems, store),
         role=_word(problems, server, "role", env.get("ROLLSCOPE_ROLE", "all"), ("all", "collect", "web")),
         collect=_word(problems, server, "collect", "auto", ("inside", "apart", "auto")),
         push=problems.take(server, "push", bool, True, "server"),

@@ -70,6 +70,7 @@ from server.signals.model import Counter
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.fleet import TargetHealth
+from server.store.retention import StoreSize
 from server.store.rollouts.pages import BadKey
 from server.store.types import UNKNOWN, LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow
 
@@ -286,6 +287,9 @@ class StoreReader(EngineReader):
 
     def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
         return self._alerts.history(self._name(run), limit)
+
+    def store_size(self) -> StoreSize:
+        return self._store.retention.size()
 
     def silences(self, expired: bool = False) -> list[SilenceInfo]:
         return self._alerts.silences(expired)

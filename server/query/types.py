@@ -31,6 +31,7 @@ from server.query.run_state import LIVE, RunState
 from server.query.step_axis import StepAt
 from server.query.verdicts import VerdictSpan
 from server.query.what_if_types import Changes, WhatIfAnswer
+from server.store.retention import StoreSize
 
 if TYPE_CHECKING:
     from server.query.summary import RunSummary
@@ -262,6 +263,9 @@ class Reader(EngineQueries, Protocol):
 
     def runs(self) -> list[RunInfo]:
         """All runs, the most recently active first."""
+
+    def store_size(self) -> StoreSize:
+        """What the database takes on disk, and when its oldest raw sample was taken."""
 
     def states(self) -> Mapping[str, RunState]:
         """The state of each run, by name; of more than 500 those that moved last."""

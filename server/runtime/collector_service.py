@@ -17,6 +17,7 @@ from server.alerts.deadman import DeadMan
 from server.alerts.dispatch import Dispatcher
 from server.clock import Clock
 from server.config.settings import Settings
+from server.runtime.retention import RetentionTask
 from server.scrape.pushed_runs import PushedRuns
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
@@ -72,7 +73,7 @@ class CollectorService(AbstractContextManager[None]):
         before: Before | None,
         leader: LeaseHolder,
     ) -> None:
-        self._leader, self._alerts = leader, settings.alerts
+        self._leader, self._alerts, self._retention = leader, settings.alerts, settings.retention
         self._store, self._runs, self._clock, self._health, self._before = store, runs, clock, health, before
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -131,7 +132,8 @@ class CollectorService(AbstractContextManager[None]):
                 await asyncio.wait({filling})
                 return
             filling.result()
-        beside = [dispatcher.run(self._stop)]
+        retention = RetentionTask(self._store, self._retention, self._leader.leading)
+        beside = [dispatcher.run(self._stop), retention.run(self._stop)]
         if self._alerts.deadman.url:
             dead_man = DeadMan(self._alerts.deadman.url, self._alerts.deadman.interval, self._health.problem)
             beside.append(dead_man.run(self._stop))

@@ -230,4 +230,12 @@ def _pragmas(write: bool) -> tuple[str, ...]:
         return (*both, "cache_size=-16384")
     # NORMAL loses no committed data when the process dies, only when the machine does (and then no consistency).
     # A bigger WAL before a checkpoint: the hot slot's pages are written back once, not once per second.
-    return (*both, "journal_mode=WAL", "synchronous=NORMAL", "cache_size=-32768", "wal_autocheckpoint=8000")
+    # Before the first table is made: what retention deletes is given back to the file system in small steps.
+    return (
+        *both,
+        "auto_vacuum=INCREMENTAL",
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "cache_size=-32768",
+        "wal_autocheckpoint=8000",
+    )

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, TextClause, bindparam, text
 from collectors.model import Labels
 from server.store import ranges, read
 from server.store.engine import Engines
+from server.store.retention import expired_before
 from server.store.rollup import MINUTE_MS, floor
 from server.store.series import unpack_labels
 from server.store.tables import SLOT_MS
@@ -78,7 +79,8 @@ class GeneratorStore:
         with self._engines.reading() as connection:
             found = read.one_run(connection, run)
             rolled = read.rolled(connection, found.id) if found is not None else None
-            return {n: ranges.buckets(connection, n, start, end, width, rolled) for n in series}
+            expired = expired_before(connection, found.id) if found is not None else 0
+            return {n: ranges.buckets(connection, n, start, end, width, rolled, expired) for n in series}
 
 
 def _told(connection: Connection, run: str, metrics: Sequence[str], at: int) -> list[EngineSeries]:

@@ -35,3 +35,8 @@ def _create(connection: Connection, day: int) -> None:
     connection.execute(text(f"CREATE TABLE {name} (LIKE samples INCLUDING ALL)"))
     bounds = f"FROM ({day * DAY_MS}) TO ({(day + 1) * DAY_MS})"
     connection.execute(text(f"ALTER TABLE samples ATTACH PARTITION {name} FOR VALUES {bounds}"))
+
+
+def drop(connection: Connection, day: int) -> None:
+    """Drop the partition of a day (days since the epoch), if it exists. Readers of `samples` wait for the commit."""
+    connection.execute(text(f'DROP TABLE IF EXISTS "{PREFIX}{day}"'))

@@ -26,10 +26,18 @@ def _tier(width: int) -> int | None:
     return next((tier for tier in reversed(TIERS) if width >= FINEST * tier), None)
 
 
-def _segments(start: int, end: int, width: int, rolled: int | None) -> Iterator[tuple[int | None, int, int]]:
-    """(tier or None for raw rows, from, to): the coarse tiers as far as they are closed, then ever finer ones."""
+def _segments(
+    start: int, end: int, width: int, rolled: int | None, expired: int
+) -> Iterator[tuple[int | None, int, int]]:
+    """(tier or None for raw rows, from, to): the coarse tiers as far as they are closed, then ever finer ones.
+
+    Raw rows before ``expired`` are deleted: there the finest tier is the finest there is, however narrow the buckets.
+    """
     coarsest = _tier(width)
     at = start
+    if coarsest is None and at < (gone := min(end, expired)):
+        yield TIERS[0], at, gone
+        at = gone
     for tier in reversed(TIERS):
         if coarsest is None or tier > coarsest or rolled is None:
             continue
@@ -41,7 +49,9 @@ def _segments(start: int, end: int, width: int, rolled: int | None) -> Iterator[
         yield None, at, end
 
 
-def buckets(connection: Connection, series: int, start: int, end: int, width: int, rolled: int | None) -> list[Bucket]:
+def buckets(
+    connection: Connection, series: int, start: int, end: int, width: int, rolled: int | None, expired: int
+) -> list[Bucket]:
     """Whole buckets of `fit_width(width)` that touch [start, end), oldest first; those without rows are left out.
 
     ``n == 0`` marks a bucket that holds gap points only: there the line breaks.
@@ -49,7 +59,7 @@ def buckets(connection: Connection, series: int, start: int, end: int, width: in
     # Buckets sit on multiples of their width, so that they keep their place while the window moves.
     width = fit_width(width)
     found: dict[int, Bucket] = {}
-    for tier, begin, stop in _segments(floor(start, width), -(-end // width) * width, width, rolled):
+    for tier, begin, stop in _segments(floor(start, width), -(-end // width) * width, width, rolled, expired):
         for bucket in _segment(connection, series, tier, begin, stop, width):
             known = found.get(bucket.ts)
             found[bucket.ts] = bucket if known is None else _join(known, bucket)

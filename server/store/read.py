@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, select
+from sqlalchemy import BindParameter, Connection, bindparam, case, func, select
 
 from collectors.model import Event, Labels
 from server.store.series import unpack_labels
@@ -13,6 +13,7 @@ from server.store.tables import (
     counters,
     cursors,
     events,
+    expiry,
     incarnations,
     latest,
     points,
@@ -94,10 +95,17 @@ def rolled(connection: Connection, run: int) -> int | None:
     return connection.execute(select(runs.c.rolled).where(runs.c.id == run)).scalar()
 
 
-def rolled_of_series(connection: Connection, number: int) -> int | None:
-    """:func:`rolled` of the run that a series belongs to."""
-    query = select(runs.c.rolled).join(series, series.c.run == runs.c.id).where(series.c.id == number)
-    return connection.execute(query).scalar()
+def rolled_of_series(connection: Connection, number: int) -> tuple[int | None, int]:
+    """:func:`rolled` of a series' run, and the time before which rows of the series are deleted (0: none are)."""
+    kind = case((series.c.target == "", "signals"), else_="raw")
+    query = (
+        select(runs.c.rolled, func.coalesce(expiry.c.before, 0))
+        .join(series, series.c.run == runs.c.id)
+        .outerjoin(expiry, (expiry.c.run == runs.c.id) & (expiry.c.kind == kind))
+        .where(series.c.id == number)
+    )
+    row = connection.execute(query).one_or_none()
+    return (None, 0) if row is None else (row[0], row[1])
 
 
 def run_cursor(connection: Connection, name: str) -> tuple[int, int] | None:

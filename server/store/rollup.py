@@ -34,8 +34,27 @@ _SAVE = (
     "total = excluded.total, last = excluded.last, last_ts = excluded.last_ts"
 )
 
+# Of a bucket whose raw rows are deleted: late rows are added to it. Values are NULL in a bucket of gap points only.
+_ADD = """ON CONFLICT (tier, series, bucket) DO UPDATE SET
+  n = rollups.n + excluded.n, total = rollups.total + excluded.total,
+  low = CASE WHEN rollups.low IS NULL OR excluded.low < rollups.low THEN excluded.low ELSE rollups.low END,
+  high = CASE WHEN rollups.high IS NULL OR excluded.high > rollups.high THEN excluded.high ELSE rollups.high END,
+  last = CASE WHEN rollups.last_ts IS NULL OR excluded.last_ts >= rollups.last_ts
+         THEN excluded.last ELSE rollups.last END,
+  last_ts = CASE WHEN rollups.last_ts IS NULL OR excluded.last_ts >= rollups.last_ts
+            THEN excluded.last_ts ELSE rollups.last_ts END"""
+
 _EVERY_SERIES = "SELECT id AS series FROM series WHERE run = :run"
-_DIRTY_SERIES = "SELECT series FROM dirty WHERE run = :run AND slot = :slot"
+# Series of the slot whose raw rows are deleted (`server.store.retention`: `expiry` names the time, and the series that
+# are done in the unit of time after it).
+_EXPIRED = """EXISTS (
+  SELECT 1 FROM series s JOIN expiry e
+    ON e.run = d.run AND e.kind = CASE WHEN s.target = '' THEN 'signals' ELSE 'raw' END
+   WHERE s.id = d.series AND (:start < e.before
+      OR (s.id <= e.series AND :start < e.before + CASE WHEN s.target = '' THEN 3600000 ELSE :raw_unit END)))"""
+_DIRTY_SERIES = f"SELECT d.series FROM dirty d WHERE d.run = :run AND d.slot = :slot AND NOT {_EXPIRED}"
+_EXPIRED_SERIES = f"SELECT d.series FROM dirty d WHERE d.run = :run AND d.slot = :slot AND {_EXPIRED}"
+_CHANGED_SERIES = "SELECT series FROM dirty WHERE run = :run AND slot = :slot"
 
 
 def last_value(dialect: str) -> str:
@@ -47,7 +66,7 @@ def last_value(dialect: str) -> str:
     )
 
 
-def _raw_sql(dialect: str, scope: str) -> str:
+def _raw_sql(dialect: str, scope: str, conflict: str = _SAVE) -> str:
     # CROSS JOIN fixes SQLite's order: seek per slot and series. A scan of the slot reads ten minutes to close one.
     slots, join, slot = "", "", ""
     if dialect == "sqlite":
@@ -66,7 +85,7 @@ raw AS (
 g AS (SELECT series, ts - ts % {MINUTE_MS} AS bucket, {_AGGREGATES} FROM raw GROUP BY 1, 2)
 INSERT INTO rollups (tier, series, bucket, n, low, high, total, last, last_ts)
 SELECT {MINUTE_MS}, g.series, g.bucket, g.n, g.low, g.high, g.total, {last_value(dialect)}, g.last_ts FROM g WHERE true
-{_SAVE}"""
+{conflict}"""
 
 
 def _coarser_sql(tier: int, finer: int, scope: str) -> str:
@@ -123,11 +142,12 @@ def recompute_next(connection: Connection, run: int) -> bool:
         return False
     start, end = slot * SLOT_MS, min((slot + 1) * SLOT_MS, rolled)
     _raw(connection, _DIRTY_SERIES, run, start, end)
+    _add_expired(connection, run, start, end)
     for finer, tier in pairwise(TIERS):
         # The coarser bucket around the slot, unless it is still open: then closing it will see the late rows.
         first = floor(start, tier)
         last = min(floor(end - 1, tier) + tier, floor(rolled, tier))
-        _one_tier(connection, (tier, finer), _DIRTY_SERIES, {"run": run, "slot": slot, "start": first, "end": last})
+        _one_tier(connection, (tier, finer), _CHANGED_SERIES, {"run": run, "slot": slot, "start": first, "end": last})
     connection.execute(delete(dirty).where(dirty.c.run == run, dirty.c.slot == slot))
     return True
 
@@ -151,10 +171,27 @@ def _lock(connection: Connection, run: int) -> int | None:
 
 def _raw(connection: Connection, scope: str, run: int, start: int, end: int) -> None:
     """1-minute buckets of [start, end)."""
-    values = {
+    connection.execute(text(_raw_sql(connection.dialect.name, scope)), _values(connection, run, start, end))
+
+
+def _values(connection: Connection, run: int, start: int, end: int) -> dict[str, int]:
+    return {
         "run": run, "slot": start // SLOT_MS, "last_slot": (end - 1) // SLOT_MS, "start": start, "end": end,
+        "raw_unit": SLOT_MS if connection.dialect.name == "sqlite" else DAY_MS,
     }  # fmt: skip
-    connection.execute(text(_raw_sql(connection.dialect.name, scope)), values)
+
+
+def _add_expired(connection: Connection, run: int, start: int, end: int) -> None:
+    """Add late rows to buckets whose raw rows are deleted, then delete these rows too: they must not count twice."""
+    dialect, values = connection.dialect.name, _values(connection, run, start, end)
+    expired = [number for (number,) in connection.execute(text(_EXPIRED_SERIES), values)]
+    if not expired:
+        return
+    connection.execute(text(_raw_sql(dialect, _EXPIRED_SERIES, _ADD)), values)
+    slot = "slot = :slot AND " if dialect == "sqlite" else ""
+    for table, condition in (("samples", slot), ("points", "")):
+        sql = f"DELETE FROM {table} WHERE {condition}series IN ({_EXPIRED_SERIES}) AND ts >= :start AND ts < :end"
+        connection.execute(text(sql), values)
 
 
 def _one_tier(connection: Connection, tiers: tuple[int, int], scope: str, values: dict[str, int]) -> None:
@@ -164,11 +201,12 @@ def _one_tier(connection: Connection, tiers: tuple[int, int], scope: str, values
 
 def _next_data(connection: Connection, run: int, start: int) -> int | None:
     """A time at or after ``start`` before which the run has no rows: lets a hole of a year cost one query."""
-    candidates = [ts for ts in (_next_slot(connection, start), _next_point(connection, run, start)) if ts is not None]
+    candidates = [ts for ts in (next_slot(connection, start), _next_point(connection, run, start)) if ts is not None]
     return max(min(candidates), start) if candidates else None
 
 
-def _next_slot(connection: Connection, start: int) -> int | None:
+def next_slot(connection: Connection, start: int) -> int | None:
+    """A time (ms) before which, from ``start`` on, there are no samples of any run; None without later samples."""
     # Of any run: asking per series would cost a seek for each, to skip what is nearly always not there.
     if connection.dialect.name == "sqlite":
         sql = text("SELECT min(slot) FROM samples WHERE slot >= :slot")

@@ -17,6 +17,7 @@ from server.store.engine import Engines, StoreError, explained, open_engines
 from server.store.fleet import FleetStore
 from server.store.generators import GeneratorStore
 from server.store.inbox import PushStore
+from server.store.retention import RetentionStore
 from server.store.rollouts.read import RolloutStore
 from server.store.sandboxes import SandboxStore
 from server.store.schema.revision import check
@@ -39,6 +40,7 @@ class Store:
         verdicts: the newest of a run, and its history.
         fleet: all runs at once.
         generators: what single engines say.
+        retention: deletes what is older than its retention, and the size of the store.
     """
 
     def __init__(self, url: str, engines: Engines) -> None:
@@ -52,6 +54,7 @@ class Store:
         self.fleet = FleetStore(engines)
         self.rollouts = RolloutStore(engines)
         self.pushes = PushStore(engines)
+        self.retention = RetentionStore(engines)
         self._guard = threading.Lock()
         self._ids: dict[str, dict[SeriesKey, int]] = defaultdict(dict)
         # Writes of this process take turns: the layouts of an open transaction must not be used by another.
@@ -302,8 +305,8 @@ class Store:
         """
 
         def query(c: Connection) -> list[Bucket]:
-            rolled = read.rolled_of_series(c, series_id) if width_ms >= rollup.TIERS[0] else None
-            return ranges.buckets(c, series_id, start, end, width_ms, rolled)
+            rolled, expired = read.rolled_of_series(c, series_id)
+            return ranges.buckets(c, series_id, start, end, width_ms, rolled, expired)
 
         return self._read(query)
 

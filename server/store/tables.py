@@ -70,6 +70,8 @@ runs = Table(
     Column("collected_at", BigInteger),
     # JSON of `server.catch_up`; "" while the driver is at the present.
     Column("catch_up", Text, nullable=False, server_default=""),
+    # When the run was attached: retention counts from then, however old its history is. NULL: not stamped yet.
+    Column("attached_at", BigInteger),
     UniqueConstraint("name", name="uq_runs_name"),
 )
 
@@ -247,6 +249,19 @@ dirty = Table(
     Column("series", BigInteger, nullable=False),
     PrimaryKeyConstraint("run", "slot", "series", name="pk_dirty"),
     sqlite_with_rowid=False,
+)
+
+expiry = Table(
+    "expiry",
+    common,
+    _run(),
+    # raw, signals or rollups: see server.store.retention.
+    Column("kind", Text, nullable=False),
+    # Rows of the run before this time are deleted,
+    Column("before", BigInteger, nullable=False),
+    # and in the unit of time that follows those of series up to this id.
+    Column("series", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run", "kind", name="pk_expiry"),
 )
 
 hist_layouts = Table(

@@ -1,0 +1,51 @@
+"""Deletes expired rows next to collection: small steps with pauses, so that no tick is late and no page slower."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from server.config.retention import RetentionSettings
+from server.store import Store
+from server.store.retention import Retention
+
+log = logging.getLogger("rollscope")
+
+PERIOD_SECONDS = 60.0
+# Share of the time that steps may take while much is due: the writer needs the rest of the write lock.
+BUSY_SHARE = 0.2
+PAUSE_SECONDS = 0.02
+
+
+def limits(settings: RetentionSettings) -> Retention:
+    """Settings (seconds) as the store's limits (ms)."""
+    ms = {
+        name: None if (seconds := getattr(settings, name)) is None else round(seconds * 1000)
+        for name in ("raw", "signals", "rollups", "records")
+    }
+    return Retention(**ms, max_bytes=settings.max_bytes)
+
+
+class RetentionTask:
+    """Runs next to the run loops of one process; ``leading`` (called on a thread): may this process write?"""
+
+    def __init__(self, store: Store, settings: RetentionSettings, leading: Callable[[], bool]) -> None:
+        self._store, self._limits, self._leading = store, limits(settings), leading
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop`` is set. An error is logged and the work is tried again in the next period."""
+        while not stop.is_set():
+            pause = PERIOD_SECONDS
+            try:
+                started = time.monotonic()
+                if await asyncio.to_thread(self._step):
+                    pause = max(PAUSE_SECONDS, (time.monotonic() - started) * (1 / BUSY_SHARE - 1))
+            except Exception as error:  # noqa: BLE001 - the task's outermost loop: retention must not end collection
+                log.warning("retention: %s: %s; next attempt in %.0f s", type(error).__name__, error, PERIOD_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause)
+
+    def _step(self) -> bool:
+        # Wall clock: retention is about when rows were collected, in the demo's scaled time too.
+        return self._leading() and self._store.retention.step(self._limits, round(time.time() * 1000))

@@ -1,0 +1,365 @@
+"""Deletes what is older than its retention, in short transactions between the writer's own.
+
+A run's rows are deleted from their oldest on, one unit of time after the other. `expiry` holds for each run and kind
+how far that is done: a restart goes on there, charts read rollups before it, and late rows are added to rollups whose
+raw rows are gone (`server.store.rollup`).
+
+Nothing is deleted by its age alone: a run is kept for the whole retention from the moment it was attached, however old
+its history is.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
+
+from server.store import partitions, read, rollup
+from server.store.bulk import upsert
+from server.store.engine import Engines, StoreError
+from server.store.in_list import among
+from server.store.rollouts.tables import (
+    rollout_classes,
+    rollout_consumptions,
+    rollout_details,
+    rollout_groups,
+    rollouts,
+)
+from server.store.tables import DAY_MS, SLOT_MS, dirty, expiry, runs, sandboxes, series
+
+HOUR_MS = 3_600_000
+
+RECORDS_AT_ONCE = 2_000
+"""Rollouts or sandboxes in one transaction."""
+
+PAGES_AT_ONCE = 1_000
+"""Free pages that SQLite gives back to the file system in one transaction: 4 MB, about 5 ms."""
+
+NEWEST_KEPT_MS = 3_600_000
+"""The size limit never deletes raw rows of the last hour: verdict, charts and open rollup buckets read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long each kind of row is kept, in ms; None: permanently. ``max_bytes``: limit of the whole database.
+
+    ``raw``: samples of targets. ``signals``: points at full resolution and histograms. ``rollups``: 1 min, 10 min and
+    1 h. ``records``: rollouts, groups and sandboxes.
+    """
+
+    raw: int | None = 15 * DAY_MS
+    signals: int | None = 90 * DAY_MS
+    rollups: int | None = None
+    records: int | None = 90 * DAY_MS
+    max_bytes: int | None = None
+
+
+class Kind(NamedTuple):
+    """Rows that expire together.
+
+    ``unit``: ms of event time in one step; ``at_once``: series in one step; ``sql``: what deletes them, all by dialect.
+    """
+
+    name: str
+    unit: Mapping[str, int]
+    at_once: Mapping[str, int]
+    sql: Mapping[str, tuple[str, ...]]
+
+
+_SCOPE = "series IN (SELECT value FROM json_each(:ids))"
+_SCOPE_PG = "series = ANY(CAST(:ids AS bigint[]))"
+
+
+def _by_series(*conditions: str) -> dict[str, tuple[str, ...]]:
+    return {
+        "sqlite": tuple(f"DELETE FROM {condition} AND {_SCOPE}" for condition in conditions),
+        "postgresql": tuple(f"DELETE FROM {condition} AND {_SCOPE_PG}" for condition in conditions),
+    }
+
+
+# PostgreSQL keeps samples in partitions of a day, which are dropped as a whole where that is possible.
+RAW = Kind(
+    "raw",
+    {"sqlite": SLOT_MS, "postgresql": DAY_MS},
+    {"sqlite": 100, "postgresql": 5},
+    _by_series("samples WHERE ts >= :start AND ts < :end")
+    | {"sqlite": (f"DELETE FROM samples WHERE slot = :start / {SLOT_MS} AND {_SCOPE}",)},
+)
+_HOUR, _DAY, _MANY = (dict.fromkeys(("sqlite", "postgresql"), value) for value in (HOUR_MS, DAY_MS, 100))
+SIGNALS = Kind(
+    "signals",
+    _HOUR,
+    dict.fromkeys(("sqlite", "postgresql"), 10),
+    _by_series("points WHERE ts >= :start AND ts < :end", "hist WHERE minute >= :start AND minute < :end"),
+)
+ROLLUPS = Kind(
+    "rollups",
+    _DAY,
+    _MANY,
+    _by_series(*(f"rollups WHERE tier = {tier} AND bucket >= :start AND bucket < :end" for tier in rollup.TIERS)),
+)
+KINDS = (RAW, SIGNALS, ROLLUPS)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """``bytes``: of the whole database, without what is free in it. ``oldest_raw``: ms, None without raw rows."""
+
+    bytes: int
+    free_bytes: int
+    oldest_raw: int | None
+
+
+class RetentionStore:
+    """Reached as `Store.retention`. Times are epoch ms; ``now`` is the wall clock. Safe to share between threads."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def step(self, limits: Retention, now: int) -> bool:
+        """Delete the next piece that is due, in one short transaction. False: nothing is due.
+
+        Call it again after a pause while it returns True: the writer gets its turn in between.
+
+        Raises:
+            StoreError: the store was opened read-only.
+        """
+        engine = self._write_engine()
+        with self._engines.reading() as connection:
+            new = connection.execute(select(exists().where(runs.c.attached_at.is_(None)))).scalar()
+        if new:
+            with engine.begin() as connection:
+                _stamp_new_runs(connection, now)
+        for kind, keep in ((RAW, limits.raw), (SIGNALS, limits.signals), (ROLLUPS, limits.rollups)):
+            if keep is not None and self._expire_oldest(engine, kind, now - keep, attached_before=now - keep):
+                return True
+        if limits.records is not None and self._expire_records(engine, now - limits.records):
+            return True
+        if limits.max_bytes is not None and self.size().bytes > limits.max_bytes and self._shrink(engine, now):
+            return True
+        return self._give_back(engine)
+
+    def size(self) -> StoreSize:
+        """What the database takes, and when its oldest raw sample was taken (to the unit of deletion)."""
+        with self._engines.reading() as connection:
+            return _size(connection)
+
+    def _write_engine(self) -> Engine:
+        if self._engines.write is None:
+            raise StoreError("the store was opened read-only")
+        return self._engines.write
+
+    # ---- rows of series
+
+    def _expire_oldest(self, engine: Engine, kind: Kind, cutoff: int, attached_before: int) -> bool:
+        """One piece of the first run that has rows of the kind before ``cutoff``. False: no run has."""
+        upto = rollup.floor(cutoff, kind.unit[self._engines.dialect])
+        with self._engines.reading() as connection:
+            run = _next_run(connection, kind, upto, attached_before)
+        if run is None:
+            return False
+        if kind is not ROLLUPS:
+            _close(engine, run, upto)
+        with engine.begin() as connection:
+            _expire_piece(connection, kind, run, upto, attached_before)
+        return True
+
+    def _shrink(self, engine: Engine, now: int) -> bool:
+        """One piece of the oldest raw rows, whatever their age. False: only the newest hour is left."""
+        return self._expire_oldest(engine, RAW, now - NEWEST_KEPT_MS, attached_before=now)
+
+    # ---- records
+
+    def _expire_records(self, engine: Engine, cutoff: int) -> bool:
+        with engine.begin() as connection:
+            old = [
+                run
+                for (run,) in connection.execute(
+                    select(runs.c.id).where(runs.c.attached_at < cutoff, runs.c.first_ts < cutoff).order_by(runs.c.id)
+                )
+            ]
+            return any(_expire_rollouts(connection, run, cutoff) for run in old) or any(
+                _expire_sandboxes(connection, run, cutoff) for run in old
+            )
+
+    # ---- space
+
+    def _give_back(self, engine: Engine) -> bool:
+        """SQLite: return free pages to the file system. PostgreSQL: dropped partitions are gone, vacuum reuses rows."""
+        if self._engines.dialect != "sqlite":
+            return False
+        with engine.connect() as connection:
+            driver = connection.connection.cursor()
+            try:
+                (mode,) = driver.execute("PRAGMA auto_vacuum").fetchone()
+                (free,) = driver.execute("PRAGMA freelist_count").fetchone()
+                # Some are kept: the writer needs them within seconds.
+                if mode != 2 or free <= 2 * PAGES_AT_ONCE:
+                    return False
+                driver.execute(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})").fetchall()
+            finally:
+                driver.close()
+        return True
+
+
+def expired_before(connection: Connection, run: int, kind: Kind = RAW) -> int:
+    """Event time before which a run's rows of a kind are deleted; 0: none are."""
+    query = select(expiry.c.before).where(expiry.c.run == run, expiry.c.kind == kind.name)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _next_run(connection: Connection, kind: Kind, upto: int, attached_before: int) -> int | None:
+    """The run with the oldest rows of a kind before ``upto``."""
+    begin = func.coalesce(expiry.c.before, runs.c.first_ts)
+    query = (
+        select(runs.c.id)
+        .outerjoin(expiry, (expiry.c.run == runs.c.id) & (expiry.c.kind == kind.name))
+        .where(runs.c.first_ts.is_not(None), runs.c.attached_at <= attached_before, begin < upto)
+        .order_by(begin, runs.c.id)
+        .limit(1)
+    )
+    found = connection.execute(query).scalar()
+    return None if found is None else int(found)
+
+
+def _close(engine: Engine, run: int, upto: int) -> None:
+    """Roll up all that will be deleted. A run that ended is closed to its end: no later watermark does it."""
+    _repeat(engine, lambda c: _rolled(c, run) < upto and rollup.close_next(c, run, upto, 0))
+    _repeat(engine, lambda c: _has_dirty(c, run, upto) and rollup.recompute_next(c, run))
+
+
+def _repeat(engine: Engine, step: Callable[[Connection], bool]) -> None:
+    more = True
+    while more:
+        with engine.begin() as connection:
+            more = step(connection)
+
+
+def _rolled(connection: Connection, run: int) -> int:
+    return read.rolled(connection, run) or 0
+
+
+def _has_dirty(connection: Connection, run: int, upto: int) -> bool:
+    query = select(func.count()).select_from(dirty).where(dirty.c.run == run, dirty.c.slot < upto // SLOT_MS)
+    return bool(connection.execute(query).scalar())
+
+
+def _expire_piece(connection: Connection, kind: Kind, run: int, upto: int, attached_before: int) -> None:
+    """Delete the next piece of a run: some of its series in one unit of time."""
+    dialect = connection.dialect.name
+    unit, at_once = kind.unit[dialect], kind.at_once[dialect]
+    first, rolled = connection.execute(
+        select(runs.c.first_ts, runs.c.rolled).where(runs.c.id == run).with_for_update()
+    ).one()
+    c = expiry.c
+    state = connection.execute(select(c.before, c.series).where(c.run == run, c.kind == kind.name)).one_or_none()
+    before, done = state if state is not None else (rollup.floor(first, unit), 0)
+    if kind is not ROLLUPS and rolled is None:
+        before = upto  # the run has no rows of series at all
+    elif done == 0:
+        before = max(before, min(upto, _next_unit(connection, kind, before, unit)))
+    # Rows that came after `_close` are rolled up by the next step, before they are deleted.
+    late = kind is not ROLLUPS and before < upto and _has_dirty(connection, run, before + unit)
+    if before < upto and not late:
+        if kind is RAW and dialect == "postgresql" and _drop_day(connection, before, attached_before):
+            return
+        ids = _series(connection, run, done, at_once)
+        if ids:
+            _delete(connection, kind, ids, before, unit)
+        before, done = (before, ids[-1]) if len(ids) == at_once else (before + unit, 0)
+    _save(connection, kind, run, before, done)
+
+
+def _save(connection: Connection, kind: Kind, run: int, before: int, done: int) -> None:
+    columns = ("run", "kind", "before", "series")
+    upsert(connection, expiry, columns, [(run, kind.name, before, done)], ("before", "series"))
+
+
+def _series(connection: Connection, run: int, after: int, most: int) -> list[int]:
+    query = select(series.c.id).where(series.c.run == run, series.c.id > after).order_by(series.c.id).limit(most)
+    return [int(number) for number in connection.execute(query).scalars()]
+
+
+def _delete(connection: Connection, kind: Kind, ids: list[int], start: int, unit: int) -> None:
+    dialect = connection.dialect.name
+    values = {"ids": str(ids) if dialect == "sqlite" else ids, "start": start, "end": start + unit}
+    for sql in kind.sql[dialect]:
+        connection.execute(text(sql), values)
+
+
+def _next_unit(connection: Connection, kind: Kind, before: int, unit: int) -> int:
+    """The first unit from ``before`` on that may hold rows of any run: a hole of a year costs one query."""
+    if kind is not RAW:
+        return before
+    found = rollup.next_slot(connection, before)
+    return 1 << 62 if found is None else rollup.floor(found, unit)
+
+
+def _drop_day(connection: Connection, day: int, attached_before: int) -> bool:
+    """PostgreSQL: drop the partition of a day that begins at ``day`` (ms). False: some run still needs its rows."""
+    begin = func.coalesce(expiry.c.before, runs.c.first_ts)
+    query = (
+        select(runs.c.id, runs.c.attached_at, runs.c.rolled)
+        .outerjoin(expiry, (expiry.c.run == runs.c.id) & (expiry.c.kind == RAW.name))
+        .where(runs.c.first_ts < day + DAY_MS, begin < day + DAY_MS)
+        .order_by(runs.c.name)
+        .with_for_update(of=runs)
+    )
+    concerned = connection.execute(query).all()
+    for row in concerned:
+        open_rows = row.rolled is not None and (
+            row.rolled < day + DAY_MS or _has_dirty(connection, row.id, day + DAY_MS)
+        )
+        if row.attached_at is None or row.attached_at > attached_before or open_rows:
+            return False
+    for row in concerned:
+        _save(connection, RAW, row.id, day + DAY_MS, 0)
+    partitions.drop(connection, day // DAY_MS)
+    return True
+
+
+def _expire_rollouts(connection: Connection, run: int, cutoff: int) -> bool:
+    c, of_run = rollouts.c, select(rollout_classes.c.id).where(rollout_classes.c.run == run)
+    # By class, because the index on `moved_at` begins with it.
+    old = select(c.id, c.rollout_id, c.life).where(c.run == run, c["class"].in_(of_run), c.moved_at < cutoff)
+    rows = connection.execute(old.limit(RECORDS_AT_ONCE)).all()
+    for life in {row.life for row in rows}:
+        ids = [row.rollout_id for row in rows if row.life == life]
+        for table in (rollout_consumptions, rollout_details):
+            t = table.c
+            connection.execute(delete(table).where(t.run == run, t.life == life, among(t.rollout_id, ids)))
+    connection.execute(delete(rollouts).where(among(c.id, [row.id for row in rows])))
+    g = rollout_groups.c
+    groups = list(
+        connection.execute(select(g.id).where(g.run == run, g.moved_at < cutoff).limit(RECORDS_AT_ONCE)).scalars()
+    )
+    connection.execute(delete(rollout_groups).where(among(g.id, groups)))
+    return bool(rows or groups)
+
+
+def _expire_sandboxes(connection: Connection, run: int, cutoff: int) -> bool:
+    c = sandboxes.c
+    old = select(c.provider, c.id).where(c.run == run, c.ended_at < cutoff).limit(RECORDS_AT_ONCE)
+    rows = connection.execute(old).all()
+    connection.execute(
+        delete(sandboxes).where(c.run == run, c.ended_at < cutoff, among(c.id, [row.id for row in rows]))
+    )
+    return bool(rows)
+
+
+def _size(connection: Connection) -> StoreSize:
+    if connection.dialect.name == "postgresql":
+        size = connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
+        days = partitions.existing(connection)
+        return StoreSize(int(size), 0, min(days) * DAY_MS if days else None)
+    pages, free, width = (
+        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    slot = connection.execute(text("SELECT min(slot) FROM samples")).scalar()
+    return StoreSize((pages - free) * width, free * width, None if slot is None else int(slot) * SLOT_MS)
+
+
+def _stamp_new_runs(connection: Connection, now: int) -> None:
+    """Runs of which no attach time is recorded were attached just now, at the latest."""
+    connection.execute(update(runs).where(runs.c.attached_at.is_(None)).values(attached_at=now))
