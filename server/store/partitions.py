@@ -24,9 +24,14 @@ def existing(connection: Connection) -> set[int]:
 def ensure(engine: Engine, days: set[int]) -> None:
     """Make what is missing, in a short transaction of its own."""
     with engine.begin() as connection:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        for day in sorted(days - existing(connection)):
-            _create(connection, day)
+        ensure_in(connection, days)
+
+
+def ensure_in(connection: Connection, days: set[int]) -> None:
+    """Make what is missing, in the caller's transaction."""
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    for day in sorted(days - existing(connection)):
+        _create(connection, day)
 
 
 def _create(connection: Connection, day: int) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, case, func, select
 from collectors.model import Event, Labels
 from server.store.series import unpack_labels
 from server.store.tables import (
+    DELETED,
     counters,
     cursors,
     events,
@@ -75,7 +76,11 @@ _STATES = {int(state): state for state in PointState}
 
 def all_runs(connection: Connection) -> list[RunRow]:
     """Every run, the one with the newest data first."""
-    rows = connection.execute(select(*_RUN).order_by(func.coalesce(runs.c.last_ts, 0).desc(), runs.c.id.desc()))
+    rows = connection.execute(
+        select(*_RUN)
+        .where(runs.c.lifecycle != DELETED)
+        .order_by(func.coalesce(runs.c.last_ts, 0).desc(), runs.c.id.desc())
+    )
     return [_run(row) for row in rows]
 
 

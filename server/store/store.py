@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from collectors.model import Event
-from server.store import histograms, partitions, ranges, read, rollup, series, step_times, write
+from server.store import histograms, partitions, ranges, read, removal, rollup, series, step_times, write
 from server.store.alerts import AlertStore
 from server.store.engine import Engines, StoreError, explained, open_engines
 from server.store.fleet import FleetStore
@@ -57,6 +57,7 @@ class Store:
         self.retention = RetentionStore(engines)
         self._guard = threading.Lock()
         self._ids: dict[str, dict[SeriesKey, int]] = defaultdict(dict)
+        self._run_ids: dict[str, int] = {}
         # Writes of this process take turns: the layouts of an open transaction must not be used by another.
         self._writing = threading.Lock()
         self._layouts: dict[histograms.Edges, int] = {}
@@ -78,6 +79,16 @@ class Store:
             raise
         return cls(url, engines)
 
+    def remove(self, run: str, now: int) -> bool:
+        """Delete a run and all its rows (``now``: wall clock, epoch ms). False: there is no such run.
+
+        Raises:
+            RunInUse: a collector works on the run.
+        """
+        with self._guard:
+            self._ids.pop(run, None)
+        return removal.remove(self._engines, run, now)
+
     def close(self) -> None:
         """Close every connection. A WAL that nobody else uses is folded into the database."""
         self._engines.dispose()
@@ -90,6 +101,11 @@ class Store:
             write.ensure_run(connection, name)
             row = read.one_run(connection, name)
         assert row is not None
+        with self._guard:
+            # Another process may have deleted the run, and this one made it again: ids of the old one are void.
+            if self._run_ids.setdefault(name, row.id) != row.id:
+                self._ids.pop(name, None)
+                self._run_ids[name] = row.id
         return row
 
     def intern(self, run: str, keys: Sequence[SeriesKey], units: Mapping[str, str] | None = None) -> list[int]:

@@ -30,6 +30,9 @@ SLOT_MS = 600_000
 
 DAY_MS = 86_400_000
 
+DELETED = "deleted"
+"""Lifecycle of what is left of a deleted run that had the highest id: SQLite would give that id to another run."""
+
 # SQLite gives out row ids only for a column declared exactly INTEGER.
 Id = BigInteger().with_variant(Integer, "sqlite")
 

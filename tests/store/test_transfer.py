@@ -1,0 +1,97 @@
+"""Back-up, restore and move: the copy holds what the source holds, on either database."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from server.store import Store, StoreError
+from server.store.transfer import backup, copy, restore
+from server.store.types import Batch
+from tests.store.helpers import HOUR, SCRAPED, SIGNAL, T0, one, put
+from tests.store.test_removal import fill, rows
+
+
+@pytest.fixture
+def target_url(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A migrated store of the other kind of database."""
+    if store.dialect == "postgresql":
+        return f"sqlite:///{tmp_path}/target.db"
+    opened: Store = request.getfixturevalue("postgres_store")
+    return opened.url
+
+
+@pytest.mark.postgres
+def test_move_to_the_other_database(store: Store, target_url: str) -> None:
+    """Every table has the same rows, the same checksum and the same answers; new ids follow the old ones."""
+    scraped, signal = fill(store, "run")
+    fill(store, "other")
+    copied = copy(store.url, target_url)
+    assert {c.table: c.rows for c in copied} == rows(store)
+    moved = Store.open(target_url)
+    try:
+        assert rows(moved) == rows(store)
+        assert moved.buckets(signal, T0, T0 + HOUR, 60_000) == store.buckets(signal, T0, T0 + HOUR, 60_000)
+        assert list(moved.window("run", None, 0)) == list(store.window("run", None, 0))
+        assert one(moved, "third") > max(number for number, _ in store.series("other"))
+        assert one(moved, "run", SCRAPED) == scraped
+    finally:
+        moved.close()
+
+
+def test_backup_and_restore(store: Store, tmp_path: Path) -> None:
+    """A back-up is a SQLite store; its rows come back into an empty store, and never into one with runs."""
+    fill(store, "run")
+    copied = backup(store.url, tmp_path / "backup.db")
+    assert {c.table: c.rows for c in copied} == rows(store)
+    restored = f"sqlite:///{tmp_path}/restored.db"
+    assert {c.table: c.rows for c in restore(tmp_path / "backup.db", restored)} == rows(store)
+    opened = Store.open(restored)
+    assert list(opened.window("run", None, 0)) == list(store.window("run", None, 0))
+    opened.close()
+    with pytest.raises(StoreError, match="the target store holds runs already"):
+        restore(tmp_path / "backup.db", restored)
+    with pytest.raises(StoreError, match="exists: choose another name"):
+        backup(store.url, tmp_path / "backup.db")
+
+
+def test_backup_of_one_moment(store: Store, tmp_path: Path) -> None:
+    """While a thread commits pairs of rows, each back-up holds whole pairs only."""
+    a, b = store.intern("run", [SCRAPED, SIGNAL])
+    stop = threading.Event()
+    written = threading.Event()
+
+    def write() -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+            store.write(Batch("run", samples=[(a, T0 + n, 1.0), (b, T0 + n, 1.0)]))
+            written.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        written.wait()
+        for n in range(3):
+            counts = {c.table: c.rows for c in backup(store.url, tmp_path / f"{n}.db")}
+            assert counts["samples"] > 0
+            assert counts["samples"] % 2 == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="source and target are the same store"):
+        copy(store.url, store.url)
+    with pytest.raises(StoreError, match="there is no file"):
+        restore(tmp_path / "none.db", f"sqlite:///{tmp_path}/x.db")
+    with pytest.raises(StoreError, match="there is no store at"):
+        backup(f"sqlite:///{tmp_path}/none.db", tmp_path / "b.db")
+    (tmp_path / "text.db").write_text("not a database, but long enough to have a header of its own " * 20)
+    with pytest.raises(StoreError, match="not a database"):
+        backup(f"sqlite:///{tmp_path}/text.db", tmp_path / "b.db")
+    assert not list(tmp_path.glob("*.partial*"))
+    assert make_url(store.url)
+    put(store, one(store), [(T0, 1.0)])
