@@ -1,22 +1,25 @@
-"""The command line and composition root. Nobody imports it; only it knows both the server and the dashboard.
+"""Entry point and composition root: the only module that knows both the server and the dashboard.
 
-What a command needs is loaded when it is chosen: all of it together takes seconds.
+A command's module is imported when the command is chosen, because all of them together take seconds to import.
 """
 
-import argparse
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+import click
+from click.shell_completion import shell_complete
+
 import collectors
 import dashboard
 import migrations
 import server
 from server.cli import BAD_USAGE, FAILED, OK
+from server.cli.completion import VARIABLE
+from server.cli.program import NAME, LazyGroup, Program
 from server.config.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from server.api.gate import App
     from server.query import Reader
 
-# Of each module of `server.cli`: what it does, and an example.
+# Module of `server.cli` -> what the command does, and an example.
 COMMANDS = {
     "demo": ("simulate a cluster and serve it live", "rollscope demo --scenario generator-bound"),
     "up": ("serve the runs of the configuration, and accept pushes", "rollscope up -c rollscope.toml"),
@@ -48,16 +51,19 @@ COMMANDS = {
     "migrate": (
         "migrate a database to this version's schema", "rollscope migrate --store postgresql://user@host/rollscope",
     ),
+    "init": ("write a commented configuration file to start from", "rollscope init"),
+    "completion": ("print the completion script of a shell", 'eval "$(rollscope completion bash)"'),
+    "help": ("print the help of the program or of a command", "rollscope help watch"),
 }  # fmt: skip
 
 
 def guard_names() -> str | None:
-    """Our import names are common words: say so when another package sits on one of them."""
+    """Returns an error if another package has one of our import names, which are common words."""
     for package in (collectors, dashboard, migrations, server):
         if getattr(package, "__dist__", "") != "rollscope":
             return (
                 f"another package named {package.__name__!r} is installed in this environment; "
-                "Rollscope is an application, install it apart: uv tool install rollscope"
+                "install Rollscope in an environment of its own: uv tool install rollscope"
             )
     return None
 
@@ -77,47 +83,54 @@ def compose(
     reader: "Reader",
     version: str,
 ) -> "tuple[App, Callable[[], str]]":
-    """The dashboard on the API's own application: one process, one port. ``receivers``: who is told of alerts."""
+    """Attach the dashboard to the API's application: one process, one port.
+
+    Args:
+        receivers: names of the alert receivers.
+
+    Returns:
+        the application, and its Content-Security-Policy.
+    """
     app = importlib.import_module("dashboard.app")
     dash = app.attach(api, reader, version=version, receivers=receivers, candidates=candidates, push=push)
     return api, lambda: app.csp(dash)
 
 
-def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """``chosen``: the only command that gets its arguments; None: all of them do."""
-    parser = argparse.ArgumentParser(
-        prog="rollscope",
-        description="Find out whether the trainer, the generator or the sandboxes are slowing your RL run, live and "
-        "with evidence.",
-        epilog="example: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
+def program() -> LazyGroup:
+    """The command line; see `main`."""
+    group = LazyGroup(
+        COMMANDS,
+        help="Find out whether the trainer, the generator or the sandboxes are slowing your RL run, live and with "
+        "evidence.",
+        epilog="\b\nExample: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
-    program = version()
-    parser.add_argument("--version", action="version", version=f"rollscope {program}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (text, example) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text, epilog=f"example: {example}")
-        if chosen in (None, name):
-            module = importlib.import_module(f"server.cli.{name}")
-            module.arguments(command)
-            command.set_defaults(execute=module.execute, compose=compose, version=program)
-    return parser
+    return click.version_option(version(), message=f"{NAME} %(version)s")(group)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Exit codes: 0 fine, 1 a check failed, 2 bad usage or configuration."""
+    """Entry point. Exit codes: 0 success, 1 a check failed, 2 bad usage or configuration."""
     problem = guard_names()
     if problem:
         print(problem, file=sys.stderr)
         return FAILED
-    words = sys.argv[1:] if argv is None else argv
-    # Options before the command take no value: the first word that is none is the command.
-    args = _parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
-    level = logging.INFO if getattr(args, "verbose", False) else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("rollscope").setLevel(logging.INFO)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    group = program()
+    if instruction := os.environ.get(VARIABLE):
+        return shell_complete(group, {}, NAME, VARIABLE, instruction)
     try:
-        code: int = args.execute(args)
+        with group.make_context(NAME, arguments, obj=Program(version(), compose)) as context:
+            code: int = group.invoke(context)
+    except click.exceptions.Exit as done:  # --help, --version
+        return done.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return BAD_USAGE
+    except click.UsageError as error:
+        print(f"rollscope: {error.format_message()}", file=sys.stderr)
+        path = error.ctx.command_path if error.ctx is not None else NAME
+        print(f"for its arguments and options: {path} --help", file=sys.stderr)
+        return BAD_USAGE
     except ConfigError as error:
         for line in error.problems:
             print(f"rollscope: {line}", file=sys.stderr)

@@ -9,7 +9,7 @@ import yaml
 import collectors
 from collectors.sandboxes.modal.collector import TESTED
 from server.config.settings import build
-from server.main import _parser
+from server.main import program
 from tests.support_sdks import ENVIRONMENTS
 
 ROOT = Path(__file__).parent.parent
@@ -97,11 +97,20 @@ def compose() -> dict[str, dict[str, object]]:
     return services
 
 
+def parsed(words: list[str]) -> str | None:
+    """The command of a command line; raises for an unknown command or option."""
+    group = program()
+    context = group.make_context("rollscope", words)
+    name, command, rest = group.resolve_command(context, words)
+    assert command is not None
+    command.make_context(name, rest, parent=context)
+    return name
+
+
 def test_compose_commands_are_the_programs_own() -> None:
     for name, service in compose().items():
         if service.get("build"):
-            args = _parser().parse_args(service["command"])  # exits on an unknown command or option
-            assert args.command == {"rollscope": "up", "demo": "demo"}[name]
+            assert parsed(service["command"]) == {"rollscope": "up", "demo": "demo"}[name]
 
 
 def test_compose_variables_are_read_by_the_program() -> None:
@@ -127,5 +136,5 @@ def test_dockerfile_copies_what_exists_and_the_image_ignores_the_rest() -> None:
         assert package in sources
     command = re.search(r"^CMD (\[.*\])$", text, re.M)
     assert command is not None
-    assert _parser().parse_args(yaml.safe_load(command[1])).command == "up"
+    assert parsed(yaml.safe_load(command[1])) == "up"
     assert "EXPOSE 8050" in text and build({}, {"HOME": "/x"}).port == 8050

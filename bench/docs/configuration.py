@@ -218,6 +218,8 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
 }  # fmt: skip
 
 VARIABLES: Mapping[str, str] = {
+    "ROLLSCOPE_CONFIG": "the configuration file, if no `-c FILE` is given; empty: no file",
+    "ROLLSCOPE_LOG_FORMAT": "`text` or `json`, as `--log-format`",
     "ROLLSCOPE_TOKEN": "the access token",
     "ROLLSCOPE_STORE": "URL of the store",
     "ROLLSCOPE_HOST": "as `[server] host`",

@@ -1,6 +1,5 @@
 """The generated reference pages, each a function from the program's own registries to Markdown."""
 
-import argparse
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+import click
 from fastapi import FastAPI
 
 import collectors
@@ -24,7 +24,7 @@ from server.api.metrics import PREFIX, render
 from server.clock import WallClock
 from server.config import alerts as alerts_config
 from server.config.settings import Settings
-from server.main import _parser
+from server.main import program
 from server.query.types import Reader
 from server.runtime.serve import Health, _app
 from server.signals import availability
@@ -226,36 +226,58 @@ prints the same for one run, with the key behind each value. A test checks every
 
 def command_page() -> str:
     introduction = """
-`rollscope COMMAND --help` prints the same. Exit codes: 0 success; 1 a check failed; 2 bad usage or configuration. Most
-commands accept `-c FILE`, `--store URL` and `-v`.
+`rollscope COMMAND --help` prints the same, and `rollscope` alone lists the commands. Exit codes: 0 success; 1 a check
+failed; 2 bad usage or configuration.
+
+Without `-c FILE`, the configuration is the file that `ROLLSCOPE_CONFIG` names, or else the first of `./rollscope.toml`,
+`~/.config/rollscope/rollscope.toml` (`$XDG_CONFIG_HOME` is respected) and `/etc/rollscope/rollscope.toml` that exists.
+`demo` uses a configuration only if `-c` names it, and `check SOURCE` then checks the named sources only.
+
+Colour appears on a terminal only; `NO_COLOR=1` turns it off. The log goes to standard error; `--log-format json` writes
+one JSON object a line. To complete commands and options with the Tab key, add this line to `~/.bashrc`, or with `zsh`
+instead of `bash` to `~/.zshrc`:
+
+```sh
+eval "$(rollscope completion bash)"
+```
+
+For fish: `rollscope completion fish > ~/.config/fish/completions/rollscope.fish`.
 """
-    return page("Command line", introduction, *_commands(_parser()))
+    group = program()
+    context = group.make_context("rollscope", ["help"])
+    return page("Command line", introduction, *_commands(context))
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                below = list(_commands(command))
-                if not below:
-                    yield _command(command)
-                yield from below
+def _commands(context: click.Context) -> Iterator[str]:
+    group = context.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        below = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            yield from _commands(below)
+        else:
+            yield _command(below)
 
 
-def _command(parser: argparse.ArgumentParser) -> str:
+def _command(context: click.Context) -> str:
+    command = context.command
     rows = []
-    for action in parser._actions:
-        if isinstance(action, argparse._HelpAction):
-            continue
-        names = ", ".join(action.option_strings) or str(action.metavar or action.dest).upper()
-        takes = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
-        default = "" if action.default in (None, False, argparse.SUPPRESS, []) else code(str(action.default))
-        meanings = (f"one of {codes(map(str, action.choices))}" if action.choices else "", action.help or "")
-        rows.append((code(names + takes), default, "; ".join(meaning for meaning in meanings if meaning)))
-    description = (parser.description or "").strip()
-    sentence = description[:1].upper() + description[1:] + "."
-    example = (parser.epilog or "").partition("example: ")[2]
-    return section(parser.prog, sentence, table(("argument", "default", "meaning"), rows), f"```sh\n{example}\n```")
+    for parameter in command.params:
+        option = isinstance(parameter, click.Option)
+        names = ", ".join(parameter.opts) if option else parameter.make_metavar(context).strip("[].")
+        takes = f" {parameter.metavar or parameter.make_metavar(context)}" if option and not parameter.is_flag else ""
+        default = parameter.get_default(context)
+        shown = "" if default in (None, False, 0, ()) else code(str(default))
+        choices = getattr(parameter.type, "choices", ())
+        listed = f"one of {codes(map(str, choices))}" if choices else ""
+        meaning = parameter.help if parameter.help and not (choices and "one of" in parameter.help) else ""
+        text = "; ".join(part for part in (listed, meaning) if part)
+        rows.append((code(names + takes), shown, text))
+    example = (command.epilog or "").partition("Example: ")[2]
+    table_ = table(("argument", "default", "meaning"), rows)
+    return section(context.command_path, command.help or "", table_, f"```sh\n{example}\n```")
 
 
 @cache

@@ -1,64 +1,66 @@
-"""`rollscope alerts test` and `rollscope alerts send-test`: tries rules and receivers."""
+"""`rollscope alerts test` and `rollscope alerts send-test`: tests rules and receivers."""
 
-import argparse
 import os
 from contextlib import closing
 from pathlib import Path
 
+import click
+
 from server import store
 from server.cli import FAILED, OK, alerts_replay, alerts_send, alerts_test
-from server.cli.options import common
+from server.cli.options import Options, common
+from server.cli.program import Command, Group
 from server.clock import WallClock
 from server.config import alerts as alerts_config
 from server.config.errors import ConfigError
 from server.config.settings import load, read, store_of
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    text = "run unit tests of rules, or replay a stored run"
-    testing = verbs.add_parser(
-        "test", help=text, description=text, epilog="example: rollscope alerts test --replay my-run"
-    )
-    common(testing)
-    testing.add_argument("file", nargs="?", type=Path, metavar="FILE", help="tests in promtool's layout (YAML)")
-    testing.add_argument("--replay", metavar="RUN", default=None, help="evaluate the rules over a stored run")
-    testing.add_argument("--json", action="store_true", help="print the replay's result as JSON")
-    text, example = "send one marked notification to a receiver", "rollscope alerts send-test oncall -c rollscope.toml"
-    sending = verbs.add_parser("send-test", help=text, description=text, epilog=f"example: {example}")
-    common(sending)
-    sending.add_argument("receiver", metavar="RECEIVER")
+@click.group(cls=Group)
+def command() -> None:
+    pass
 
 
-def execute(args: argparse.Namespace) -> int:
-    return _test(args) if args.verb == "test" else _send(args)
-
-
-def _test(args: argparse.Namespace) -> int:
-    if (args.file is None) == (args.replay is None):
+@command.command(cls=Command)
+@common
+@click.argument(
+    "file", required=False, type=click.Path(path_type=Path), metavar="[FILE]", help="tests in promtool's layout (YAML)"
+)
+@click.option("--replay", metavar="RUN", default=None, help="evaluate the rules over a stored run")
+@click.option("--json", "as_json", is_flag=True, help="print the replay's result as JSON")
+def test(options: Options, file: Path | None, replay: str | None, as_json: bool) -> int:
+    if (file is None) == (replay is None):
         raise ConfigError(["alerts test: name a FILE or --replay RUN"])
-    if args.file is not None:
-        report, fine = alerts_test.run(args.file, alerts_config.load_rules)
+    if file is not None:
+        report, passed = alerts_test.run(file, alerts_config.load_rules)
         print(report)
-        return OK if fine else FAILED
-    raw = read(args.config)
+        return OK if passed else FAILED
+    assert replay is not None
+    raw = read(options.config)
     rules = alerts_config.rules_of(raw)
     try:
-        with closing(store.Store.open(args.store or store_of(raw, os.environ), read_only=True)) as opened:
-            found = alerts_replay.run(opened, args.replay, rules)
+        with closing(store.Store.open(options.store or store_of(raw, os.environ), read_only=True)) as opened:
+            result = alerts_replay.run(opened, replay, rules)
     except store.StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
-    print(alerts_replay.dump(found) if args.json else alerts_replay.text(found, rules))
+    print(alerts_replay.dump(result) if as_json else alerts_replay.text(result, rules))
     return OK
 
 
-def _send(args: argparse.Namespace) -> int:
-    settings = load(args.config, os.environ)
-    found = {receiver.name: receiver for receiver in settings.alerts.receivers}
-    if args.receiver not in found:
-        known = ", ".join(found) or "none; add [[alerts.receiver]] to the configuration (-c FILE)"
-        raise ConfigError([f"no receiver is named {args.receiver!r}; known: {known}"])
+@command.command("send-test", cls=Command)
+@common
+@click.argument("receiver", metavar="RECEIVER", help="name of a receiver of the configuration")
+def send_test(options: Options, receiver: str) -> int:
+    settings = load(options.config, os.environ)
+    receivers = {item.name: item for item in settings.alerts.receivers}
+    if receiver not in receivers:
+        names = ", ".join(receivers) or "none; add [[alerts.receiver]] to the configuration (-c FILE)"
+        raise ConfigError([f"no receiver is named {receiver!r}; known: {names}"])
     url = settings.alerts.external_url or f"http://{settings.host}:{settings.port}"
-    report, fine = alerts_send.run(found[args.receiver], url, WallClock().now())
+    report, accepted = alerts_send.run(receivers[receiver], url, WallClock().now())
     print(report)
-    return OK if fine else FAILED
+    return OK if accepted else FAILED
+
+
+test.describe("run unit tests of rules, or replay a stored run", "rollscope alerts test --replay my-run")
+send_test.describe("send one marked notification to a receiver", "rollscope alerts send-test oncall -c rollscope.toml")

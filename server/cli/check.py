@@ -4,12 +4,13 @@ For each target it says what it is taken for and from which log; for each signal
 and its age, or why there is none and what would turn it on.
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import click
 
 import collectors
 from collectors.catalog import METRICS
@@ -19,10 +20,11 @@ from collectors.model import ScrapeError, Target
 from server import signals
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Condition, Rule
-from server.cli import FAILED, OK
+from server.cli import FAILED, OK, colour
 from server.cli.as_of import believe, by_mode, records, ticks
-from server.cli.options import SOURCE, common, settings
+from server.cli.options import SOURCE, Options, common, settings
 from server.cli.probe import Listed, ProbeResult, listed, look, words
+from server.cli.program import Command
 from server.clock import WallClock
 from server.config.alerts import AlertSettings
 from server.config.errors import ConfigError
@@ -407,18 +409,20 @@ def _run_json(run: RunReport) -> dict[str, object]:
     }  # fmt: skip
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    common(parser)
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=SOURCE)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def execute(args: argparse.Namespace) -> int:
-    chosen = settings(args)
-    runs = list(chosen.runs)
-    if args.sources:
-        sources = tuple(map(source_of, args.sources))
-        runs.append(RunSettings(run_name(one.source for one in sources), sources))
-    found = probe(runs, chosen.alerts)
-    print(dump(found) if args.json else text(found))
-    return OK if found.fine else FAILED
+@click.command(cls=Command)
+@common
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", help=SOURCE)
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
+def command(options: Options, sources: tuple[str, ...], as_json: bool) -> int:
+    chosen = settings(options)
+    # A configuration at a default path is not checked when the command line names sources.
+    runs = [] if sources and options.found else list(chosen.runs)
+    if sources:
+        targets = tuple(map(source_of, sources))
+        runs.append(RunSettings(run_name(target.source for target in targets), targets))
+    report = probe(runs, chosen.alerts)
+    if as_json:
+        print(dump(report))
+    else:
+        colour.show(text(report))
+    return OK if report.fine else FAILED

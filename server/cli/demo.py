@@ -1,9 +1,8 @@
-"""`rollscope demo`: an imaginary cluster, live.
+"""`rollscope demo`: simulates a cluster and serves it live.
 
-The cluster speaks native formats over real sockets and files; nothing here tells the collectors what is true.
+The simulation writes native formats to real sockets and files, so that the collectors see only what a cluster shows.
 """
 
-import argparse
 import asyncio
 import json
 import logging
@@ -21,9 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
+
 import collectors
-from server.cli.options import settings
-from server.cli.serving import announcer, composed, serving
+from server.cli.options import Options, serving, settings
+from server.cli.program import Choice, Command
+from server.cli.serving import announcer, dashboard
 from server.clock import ScaledClock, WallClock
 from server.config.errors import ConfigError
 from server.config.settings import RunSettings, TargetSettings
@@ -40,23 +42,23 @@ log = logging.getLogger("rollscope.demo")
 
 # Long enough for every window, rollup and chart range of the first screen to be full.
 HISTORY_SECONDS = 3600.0
-# Of the last part of it each rollout is told: of all of it that would take longer than everything else together.
+# Rollout records cover the last part only: records of the whole hour would take longer than all the rest together.
 RECORDS_SECONDS = 900.0
 PREFIX = "rollscope-demo-"
-# What a user would state in [run.NAME.cost]: how many GPUs there are the run's own files tell. GB300s are sold by
-# contract, so the price of theirs is as imaginary as they are.
+# What a user would state in [run.NAME.cost]; the run's files report the number of GPUs. GB300s have no list price
+# because they are sold by contract, so this price is invented.
 GPUS: dict[str, str | float] = {"gpu_type": "H200"}
 OTHER_GPUS: dict[str, dict[str, str | float]] = {
     "gb300-sandbox-wall": {"gpu_type": "GB300", "usd_per_gpu_hour": 9.0},
 }
 SANDBOX_COLLECTOR = "prime_sandboxes"
 MODAL_COLLECTOR = "modal"
-# A listing of 1,000 sandboxes is ten pages: asked for as often as one would ask a provider that counts requests.
+# A listing of 1,000 sandboxes has ten pages, and providers limit the request rate.
 SANDBOX_SECONDS = 60.0
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """The simulation's process. It dies with us: its standard input closes."""
+    """The simulation's process. It ends when this process ends, because its standard input closes."""
 
     _gpus = GPUS
 
@@ -67,13 +69,13 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._args = [
             sys.executable, "-P", "-m", "server.demo", "--scenario", scenario, "--seed", str(seed),
             "--dir", str(directory), "--start", repr(start), "--records-from", repr(records_from),
-            *(word for one in inject for word in ("--inject", one)),
+            *(argument for fault in inject for argument in ("--inject", fault)),
         ]  # fmt: skip
         self._gpus = OTHER_GPUS.get(scenario, GPUS)
         self.ready: dict[str, Any] = {}
 
     def __enter__(self) -> "Cluster":
-        # In a process group of its own: a signal to ours (`timeout`, a job's end) ends us, and we end it.
+        # In a process group of its own: a signal to our group (`timeout`, the end of a job) must reach it through us.
         self._process = subprocess.Popen(
             self._args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, process_group=0
         )
@@ -84,7 +86,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        with suppress(BrokenPipeError):  # it may be gone already
+        with suppress(BrokenPipeError):  # the process may have ended already
             self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
@@ -109,23 +111,23 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._process.stdin.flush()
 
     def advance(self, t: float) -> None:
-        """Simulate to event time `t`; returns when pages and files show it."""
+        """Simulate up to event time `t`; returns when pages and files show it."""
         self._send({"advance_to": t})
         self._answer()
 
     def push_to(self, url: str, token: str = "") -> None:
-        """Where an instrumented orchestrator posts its rollouts, in a scenario that has one."""
+        """Set the server to which an instrumented orchestrator posts rollouts, if the scenario has one."""
         if self.ready.get("pushes"):
             self._send({"push_to": url, "token": token})
             self._answer()
 
     def follow(self, sim: float, speed: float) -> None:
-        """From now on it follows the clock by itself."""
+        """From now on the simulation follows the clock by itself."""
         self._send({"follow": {"wall": time.time(), "sim": sim, "speed": speed}})
         self._answer()
 
     def settings(self) -> RunSettings:
-        """The cluster as a user would name it: engines' URLs, the run's directory, the provider's API."""
+        """The cluster as a user would configure it: the engines' URLs, the run directory, the provider's API."""
         if "targets" in self.ready:
             named = tuple(map(_named, self.ready["targets"]))
             return RunSettings(self.ready["run"], named, {**self._gpus, **self.ready.get("facts", {})})
@@ -135,12 +137,12 @@ class Cluster(AbstractContextManager["Cluster"]):
         ]
         trainer = TargetSettings(self.ready["run_dir"], name="trainer", collector="prime_rl")
         records = TargetSettings(self.ready["run_dir"], name="rollouts", collector="verifiers_rollouts")
-        # No file of the run says what a task's largest reward is: its user does.
+        # No file of the run holds the largest reward of a task, so the user states it.
         facts = {"max_reward": 1.0, **self._gpus}
         return RunSettings(self.ready["run"], (*engines, trainer, records, *self._sandboxes()), facts)
 
     def _sandboxes(self) -> Iterator[TargetSettings]:
-        """The providers' accounts, where the scenario has them and there are collectors that read them."""
+        """The accounts of sandbox providers, if the scenario has them and a collector can read them."""
         api = self.ready.get("sandbox_api")
         if api is not None and SANDBOX_COLLECTOR in collectors.load():
             yield TargetSettings(
@@ -154,34 +156,19 @@ class Cluster(AbstractContextManager["Cluster"]):
             )  # fmt: skip
 
 
-def _named(told: Mapping[str, Any]) -> TargetSettings:
-    """A target as the ready line of a stack names it."""
+def _named(target: Mapping[str, Any]) -> TargetSettings:
+    """A target of a stack's ready line."""
     return TargetSettings(
-        told["source"], name=told["name"], collector=told["collector"],
-        interval_seconds=told.get("seconds", TICK_SECONDS),
-    )  # fmt: skip
-
-
-def demo_arguments(parser: argparse.ArgumentParser) -> None:
-    """What only the demo's command line has."""
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="generator-bound")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the simulation; the same seed gives the same run")
-    parser.add_argument(
-        "--speed", type=float, default=1.0,
-        help="speed of the demo's clock after the first hour; above 1 it runs ahead of real time",
-    )  # fmt: skip
-    parser.add_argument(
-        "--dir", type=Path, default=None, help="keep the run directory, the truth files and the store here"
-    )
-    parser.add_argument(
-        "--inject", action="append", default=[], metavar="KIND@TIME",
-        help=f"a fault at 90, 10m or 1.5h after the start (an hour ago); may be repeated: {', '.join(KINDS)}",
+        target["source"], name=target["name"], collector=target["collector"],
+        interval_seconds=target.get("seconds", TICK_SECONDS),
     )  # fmt: skip
 
 
 def check_faults(scenario: str, inject: Sequence[str]) -> None:
-    """Raises:
-    ConfigError: names every fault that is none, or that the scenario cannot have.
+    """Check the faults of the command line.
+
+    Raises:
+        ConfigError: with every fault that does not exist or that the scenario cannot have.
     """
     problems = []
     for text in inject:
@@ -194,15 +181,15 @@ def check_faults(scenario: str, inject: Sequence[str]) -> None:
 
 
 def first_time(now: float) -> float:
-    """One hour ago, on the grid."""
+    """One hour ago, on the tick grid."""
     return math.floor((now - HISTORY_SECONDS) / TICK_SECONDS) * TICK_SECONDS
 
 
 async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[RunLoop], speed: float) -> None:
-    """The first hour through the same scrape path, then the clock runs.
+    """Replay the first hour through the normal scrape path, then let the clock run.
 
-    Once the last loop has read the cluster as it is at `t`, nobody looks at it before the next instant: it simulates
-    up to that beside what is derived of this one.
+    Once the last loop has read the cluster at `t`, the simulation goes on to the next tick while the readings of `t`
+    are derived.
     """
     began, t = time.monotonic(), clock.now()
     ahead: deque[asyncio.Future[None]] = deque()
@@ -225,78 +212,112 @@ async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[Run
         loop.on_read, loop.present = _nothing, _itself
     cluster.follow(t, speed)
     clock.run(speed)
-    log.info("the first hour is there, after %.1f s", time.monotonic() - began)
+    log.info("the first hour is complete after %.0f s", time.monotonic() - began)
 
 
 def _nothing() -> None:
-    """The clock runs: the cluster follows it by itself."""
+    """Does nothing: the clock runs, and the cluster follows it by itself."""
 
 
 def _wall(t: float) -> float:
-    """What the first hour heads for, from every instant of it."""
+    """The present while the first hour is replayed: the wall clock."""
     return time.time()
 
 
 def _itself(t: float) -> float:
-    """Once the clock runs, every instant is the present."""
+    """The present once the clock runs: the tick itself."""
     return t
 
 
-def workplace() -> tempfile.TemporaryDirectory[str]:
-    """Where run directory, truth and store of a demo live; gone afterwards.
+def temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """A directory for run, truth files and store of a demo; removed at the end.
 
-    What a demo left that was killed is removed by the next one: its name holds the process it belonged to.
+    Directories that killed demos left are removed here: their names hold the process id.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
-        owner = left.name.removeprefix(PREFIX).split("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(left, ignore_errors=True)
+    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        process = old.name.removeprefix(PREFIX).split("-")[0]
+        if process.isdigit() and not Path(f"/proc/{process}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(old, ignore_errors=True)
     return tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)
 
 
-MAX_SPEED = 100.0  # a simulated hour costs 1 s of CPU and as much again to read: faster than this nothing keeps up
+# A simulated hour costs 1 s of CPU and another to read; a faster clock leaves the collectors behind.
+MAX_SPEED = 100.0
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    serving(parser)
-    demo_arguments(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
-    if not 0 < args.speed <= MAX_SPEED:
+@click.command(cls=Command)
+@serving
+@click.option(
+    "--scenario",
+    type=Choice(sorted(SCENARIOS)),
+    default="generator-bound",
+    show_default=True,
+    metavar="SCENARIO",
+    help=f"one of {', '.join(sorted(SCENARIOS))}",
+)
+@click.option("--seed", type=int, default=0, help="seed of the simulation; the same seed gives the same run")
+@click.option(
+    "--speed",
+    type=float,
+    default=1.0,
+    help="speed of the demo's clock after the first hour; above 1 it runs ahead of real time",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="keep the run directory, the truth files and the store here",
+)
+@click.option(
+    "--inject",
+    multiple=True,
+    metavar="KIND@TIME",
+    help=f"a fault at 90, 10m or 1.5h after the start (an hour ago); may be repeated: {', '.join(KINDS)}",
+)
+def command(
+    options: Options, scenario: str, seed: int, speed: float, directory: Path | None, inject: tuple[str, ...]
+) -> int:
+    if not 0 < speed <= MAX_SPEED:
         raise ConfigError([f"--speed: must be above 0 and at most {MAX_SPEED:g}"])
-    check_faults(args.scenario, args.inject)
-    if args.dir is not None:
-        args.dir.mkdir(parents=True, exist_ok=True)
-        if (args.dir / "run").exists():
-            raise ConfigError([f"--dir: {args.dir} holds a demo already; name another, or remove it"])
-        return _demo_in(args, args.dir)
-    with workplace() as directory:
-        return _demo_in(args, Path(directory))
+    check_faults(scenario, inject)
+    if options.found:
+        # A demo must not page the receivers, or use the store, of a configuration that was only found.
+        options = replace(options, config=None, found=False)
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        if (directory / "run").exists():
+            raise ConfigError([f"--dir: {directory} already holds a demo; name another directory or remove it"])
+        return _demo_in(options, directory, scenario, seed, speed, inject)
+    with temporary_directory() as temporary:
+        return _demo_in(options, Path(temporary), scenario, seed, speed, inject)
 
 
-def _demo_in(args: argparse.Namespace, directory: Path) -> int:
-    chosen = settings(args)
-    if args.store is None:
+def _demo_in(
+    options: Options, directory: Path, scenario: str, seed: int, speed: float, inject: Sequence[str]
+) -> int:  # fmt: skip
+    chosen = settings(options)
+    if options.store is None:
         chosen = replace(chosen, store=Secret(f"sqlite:///{directory / 'rollscope.db'}"))
     sock = bind(chosen.host, chosen.port)
     clock = ScaledClock(first_time(WallClock().now()))
     begin = clock.now()
-    since = begin + HISTORY_SECONDS - RECORDS_SECONDS
-    with Cluster(args.scenario, args.seed, directory, begin, since, args.inject) as cluster:
+    records_from = begin + HISTORY_SECONDS - RECORDS_SECONDS
+    with Cluster(scenario, seed, directory, begin, records_from, inject) as cluster:
         chosen = replace(chosen, runs=(cluster.settings(),))
-        # A socket that listens answers as soon as the application is up.
+        # The socket listens already; requests are answered once the application runs.
         cluster.push_to(addresses(chosen.host, sock.getsockname()[1])[0], chosen.token or "")
 
         async def before(loops: Sequence[RunLoop]) -> None:
-            await fast_forward(cluster, clock, loops, args.speed)
+            await fast_forward(cluster, clock, loops, speed)
 
         def announce(url: str, elsewhere: str) -> None:
-            print(f"demo {args.scenario}, seed {args.seed}; truth in {cluster.ready['truth']}", flush=True)
-            print("its first hour fills in in less than a minute; open the page and watch it grow", flush=True)
-            announcer(args)(url, elsewhere)
+            print(f"demo {scenario}, seed {seed}; truth in {cluster.ready['truth']}", flush=True)
+            print("the first hour is simulated now, which takes about a minute; the page fills meanwhile", flush=True)
+            announcer(options)(url, elsewhere)
 
         return serve(
-            chosen, [attach(cluster.settings())], clock, composed(args, chosen),
-            version=args.version, sock=sock, before=before, announce=announce,
+            chosen, [attach(cluster.settings())], clock, dashboard(options, chosen),
+            version=options.program.version, sock=sock, before=before, announce=announce,
         )  # fmt: skip

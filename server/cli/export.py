@@ -4,13 +4,13 @@ The rules fire when ours would, but for two things Prometheus has no word for: a
 scrape failed is false there, and a window nobody saw counts toward `for`.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any
 
+import click
 import yaml
 
 from server import signals
@@ -18,7 +18,8 @@ from server.alerts import text
 from server.alerts.model import Condition, Rule
 from server.api.metrics import PREFIX
 from server.cli import OK
-from server.cli.options import common
+from server.cli.options import Options, common
+from server.cli.program import Choice, Command
 from server.config import alerts as alerts_config
 from server.config.settings import read
 from server.matchers import Matcher
@@ -236,14 +237,12 @@ def _plain(colour: str, level: float) -> dict[str, Any]:
     return {"defaults": {"thresholds": {"mode": "absolute", "steps": steps}}, "overrides": []}
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    common(parser)
-    parser.add_argument("what", choices=("rules", "grafana"))
-
-
-def execute(args: argparse.Namespace) -> int:
-    if args.what == "grafana":
+@click.command(cls=Command)
+@common
+@click.argument("what", type=Choice(("rules", "grafana")), metavar="WHAT", help="one of rules, grafana")
+def command(options: Options, what: str) -> int:
+    if what == "grafana":
         print(grafana())
     else:
-        print(rules(alerts_config.rules_of(read(args.config))), end="")
+        print(rules(alerts_config.rules_of(read(options.config))), end="")
     return OK

@@ -1,24 +1,24 @@
-"""`rollscope migrate`: brings a database to this version's schema."""
+"""`rollscope migrate`: migrates a database to this version's schema."""
 
-import argparse
 import os
 
+import click
+
 from server.cli import OK
-from server.cli.options import common
+from server.cli.options import Options, common
+from server.cli.program import Command
 from server.config.errors import ConfigError
 from server.config.settings import default_store, load
 from server.store import StoreError, migrate
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    common(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
-    url = args.store or load(args.config, os.environ).store or default_store(os.environ)
+@click.command(cls=Command)
+@common
+def command(options: Options) -> int:
+    url = options.store or load(options.config, os.environ).store or default_store(os.environ)
     try:
         migrate(url)
     except StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
-    print("the store is at this version's schema")
+    print("the store has this version's schema")
     return OK

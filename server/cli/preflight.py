@@ -1,23 +1,23 @@
-"""`rollscope preflight`: will the run fit what it is about to ask for?"""
+"""`rollscope preflight`: checks whether a planned run fits its quotas, credit and engines."""
 
-import argparse
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
+
 from server.alerts.text import parse_duration
-from server.cli import FAILED, OK
-from server.cli.options import common
+from server.cli import FAILED, OK, colour
+from server.cli.options import Options, common
+from server.cli.program import Command
 from server.clock import WallClock
 from server.config.errors import ConfigError
 from server.config.preflight import PreflightPlan
 from server.config.settings import load
 from server.preflight.model import Check, Status
 from server.preflight.report import run
-
-__all__ = ["dump", "failed", "plan", "plan_arguments", "run", "text", "unchecked"]
 
 _WORDS: Mapping[Status, str] = {
     "not_applicable": "n/a",
@@ -28,48 +28,24 @@ _WORDS: Mapping[Status, str] = {
 }
 _HEADS: Mapping[Status, str] = {
     "fail": "it will not fit",
-    "warn": "look again before the launch",
-    "unknown": "nothing speaks against it, but not everything is known",
+    "warn": "read the warnings before the launch",
+    "unknown": "no check failed, but some had no data",
     "ok": "it fits",
     "not_applicable": "there is nothing to check",
 }
 
 
-def plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line's own words; they go over the file's ``[run.NAME.preflight]``."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of the configuration (default: all)")
-    parser.add_argument("--concurrency", type=_count, metavar="N", help="sandboxes alive at once at the peak")
-    parser.add_argument("--create-rate", type=_rate, metavar="R", help="sandboxes created per second at the peak")
-    parser.add_argument("--rollout-deadline", type=_seconds, metavar="TIME", help="longest rollout, such as 30m")
-    parser.add_argument("--run-length", type=_seconds, metavar="TIME", help="length of the run, such as 24h")
-    parser.add_argument(
-        "--image", nargs="+", action="extend", default=[], metavar="NAME", help="images that sandboxes start from"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def plan(args: argparse.Namespace) -> PreflightPlan:
-    """What the command line says of the plan."""
-    return PreflightPlan(
-        concurrency=args.concurrency,
-        create_rate=args.create_rate,
-        rollout_deadline=args.rollout_deadline,
-        run_length=args.run_length,
-        images=tuple(args.image),
-    )
-
-
 def failed(report: Mapping[str, Any]) -> bool:
-    """Only a failed check stops a launch; what is unknown does not."""
+    """Only a failed check stops a launch; unknown ones do not."""
     return bool(report["outcome"] == "fail")
 
 
 def unchecked(report: Mapping[str, Any]) -> list[str]:
-    """Why nothing was checked, a line for each run of which no check had anything to go by; [] when all had."""
+    """One error for each run of which no check had data; [] if there is none."""
     decided = ("ok", "warn", "fail")
-    empty = [one["run"] for one in report["runs"] if all(c["status"] not in decided for c in one["checks"])]
+    empty = [run["run"] for run in report["runs"] if all(check["status"] not in decided for check in run["checks"])]
     hint = "name the run and its targets in a configuration (-c FILE)"
-    return [f"preflight: nothing was checked of run {_plain(name)}: {hint}" for name in empty]
+    return [f"preflight: nothing of run {_plain(name)} could be checked: {hint}" for name in empty]
 
 
 def dump(report: Mapping[str, Any]) -> str:
@@ -77,16 +53,16 @@ def dump(report: Mapping[str, Any]) -> str:
 
 
 def text(report: Mapping[str, Any]) -> str:
-    """The report for a terminal: what fails comes first."""
-    return "\n".join(line for one in report["runs"] for line in _run(one))
+    """The report for a terminal, failed checks first."""
+    return "\n".join(line for run in report["runs"] for line in _run(run))
 
 
 def _run(report: Mapping[str, Any]) -> list[str]:
     checks = [Check(**check) for check in report["checks"]]
     order: Sequence[Status] = ("fail", "warn", "unknown", "ok", "not_applicable")
-    told = [f"{sum(one.status == status for one in checks)} {_WORDS[status]}" for status in order]
-    head = f"run {_plain(report['run'])}: {_HEADS[report['outcome']]} ({', '.join(told)})"
-    lines = (line for status in order for one in checks if one.status == status for line in _check(one))
+    counts = [f"{sum(check.status == status for check in checks)} {_WORDS[status]}" for status in order]
+    head = f"run {_plain(report['run'])}: {_HEADS[report['outcome']]} ({', '.join(counts)})"
+    lines = (line for status in order for check in checks if check.status == status for line in _check(check))
     return [head, *lines]
 
 
@@ -97,16 +73,16 @@ def _check(check: Check) -> list[str]:
     lines += [f"{'':<10}- {_plain(detail)}" for detail in check.details]
     lines += [f"{'':<10}fix: {_plain(check.fix)}"] if check.fix else []
     lines += [f"{'':<12}{command}" for command in check.commands]
-    # A command names its sandbox.
-    bare = [_plain(key) for key in check.ids] if len(check.commands) < len(check.ids) else []
-    lines += [f"{'':<12}{' '.join(bare)}"] if bare else []
+    # Each command holds the id of its sandbox, so ids are listed only if some have no command.
+    ids = [_plain(key) for key in check.ids] if len(check.commands) < len(check.ids) else []
+    lines += [f"{'':<12}{' '.join(ids)}"] if ids else []
     if check.ids and check.value is not None and check.value > len(check.ids):
         lines.append(f"{'':<12}... and {check.value - len(check.ids):.0f} more")
     return lines
 
 
 def _plain(text: str) -> str:
-    """Names come from strangers: nothing of them may steer a terminal."""
+    """Replaces control characters: names come from outside and must not control the terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
@@ -116,7 +92,7 @@ def _plain(text: str) -> str:
 def _count(word: str) -> int:
     value = int(word) if word.isascii() and word.isdigit() and len(word) < 10 else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number of sandboxes from 1 on")
+        raise click.BadParameter(f"{word!r} is not a number of sandboxes from 1 on")
     return value
 
 
@@ -126,7 +102,7 @@ def _rate(word: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number above 0")
+        raise click.BadParameter(f"{word!r} is not a number above 0")
     return value
 
 
@@ -134,24 +110,55 @@ def _seconds(word: str) -> float:
     try:
         seconds = parse_duration(float(word) if word.replace(".", "", 1).isdigit() else word)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise click.BadParameter(str(error)) from None
     if seconds == 0:
-        raise argparse.ArgumentTypeError("must be above 0")
+        raise click.BadParameter("must be above 0")
     return seconds
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    common(parser)
-    plan_arguments(parser)
+class PreflightCommand(Command):
+    """Takes several values after one --image: ``--image a b`` is ``--image a --image b``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        expanded: list[str] = []
+        images = -1  # values since the last --image; -1: another option came last
+        for argument in args:
+            if argument.startswith("-"):
+                images = 0 if argument == "--image" else -1
+            elif images >= 0:
+                expanded += ["--image"] if images > 0 else []
+                images += 1
+            expanded.append(argument)
+        return super().parse_args(ctx, expanded)
 
 
-def execute(args: argparse.Namespace) -> int:
-    runs = [(run, run.preflight) for run in load(args.config, os.environ).runs]
-    report = run(runs, plan(args), WallClock(), args.runs)
-    print(dump(report) if args.json else text(report))
+@click.command(cls=PreflightCommand)
+@common
+@click.argument("runs", nargs=-1, metavar="[RUN]...", help="runs of the configuration (default: all)")
+@click.option("--concurrency", type=_count, metavar="N", help="sandboxes alive at once at the peak")
+@click.option("--create-rate", type=_rate, metavar="R", help="sandboxes created per second at the peak")
+@click.option("--rollout-deadline", type=_seconds, metavar="TIME", help="longest rollout, such as 30m")
+@click.option("--run-length", type=_seconds, metavar="TIME", help="length of the run, such as 24h")
+@click.option("--image", "images", multiple=True, metavar="NAME", help="images that sandboxes start from")
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
+def command(
+    options: Options, runs: tuple[str, ...], concurrency: int | None, create_rate: float | None,
+    rollout_deadline: float | None, run_length: float | None, images: tuple[str, ...], as_json: bool,
+) -> int:  # fmt: skip
+    # The plan of the command line overrides [run.NAME.preflight].
+    plan = PreflightPlan(
+        concurrency=concurrency, create_rate=create_rate, rollout_deadline=rollout_deadline, run_length=run_length,
+        images=images,
+    )  # fmt: skip
+    configured = [(run, run.preflight) for run in load(options.config, os.environ).runs]
+    report = run(configured, plan, WallClock(), runs)
+    if as_json:
+        print(dump(report))
+    else:
+        colour.show(text(report))
     if failed(report):
         return FAILED
     if problems := unchecked(report):
-        # A gate in front of a job must not let it pass when nothing was checked.
+        # A gate before a job must not pass when nothing was checked.
         raise ConfigError(problems)
     return OK

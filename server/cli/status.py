@@ -1,9 +1,8 @@
-"""`rollscope status`: a run's state now.
+"""`rollscope status`: prints the current state of a run.
 
-The store is only loaded where it is read: `server.store` and `server.query` hand out what they name on use.
+The store is imported only if it is read: `server.store` and `server.query` import their parts on first use.
 """
 
-import argparse
 import json
 import os
 from collections.abc import Mapping
@@ -12,13 +11,15 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
+import click
 import httpx
 
 from collectors.transport import failures
 from server import query
 from server import store as stores
-from server.cli import OK, verdict_text
-from server.cli.options import common
+from server.cli import OK, colour, verdict_text
+from server.cli.options import Options, common
+from server.cli.program import Command
 from server.clock import WallClock
 from server.config.errors import ConfigError
 from server.config.run_names import shown_url
@@ -27,43 +28,47 @@ from server.query import shape
 from server.query.names import mode_words
 from server.signals.model import SYNC_MODES
 
+# For each request to the server.
 WAIT_SECONDS = 5.0
+# Lines of each list in the short form; `--all` prints the rest.
+SHORT_LIST = 5
+# Names in the error for an unknown run.
+SHOWN_RUNS = 10
 
 
 def fetch(run: str | None, url: str | None, store: str, token: str | None, *, named: bool) -> dict[str, Any]:
-    """The status object of a run (the most recent one when none is named).
+    """Fetch the status object of a run, by default of the most recent one.
 
     Args:
-        url: the server to ask; None reads the store.
-        named: the user named that server: its silence is an error, not a reason to read the store.
+        url: the server to query; None reads the store.
+        named: the user named that server, so a failure is an error and the store is not read instead.
 
     Raises:
-        ConfigError: no such run, or neither server nor store to ask.
+        ConfigError: no such run, or neither a server nor a store.
     """
-    answer = _ask(url, run, token or "", required=named) if url is not None else None
-    return answer if answer is not None else _read(run, store)
+    status = _from_server(url, run, token or "", required=named) if url is not None else None
+    return status if status is not None else _from_store(run, store)
 
 
-def _ask(url: str, run: str | None, token: str, *, required: bool) -> dict[str, Any] | None:
+def _from_server(url: str, run: str | None, token: str, *, required: bool) -> dict[str, Any] | None:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=WAIT_SECONDS, trust_env=False) as client:
             runs = _runs(client.get("/api/v1/runs"))
-            name = run or _first(runs)
-            found: dict[str, Any] = _json(client.get(f"/api/v1/runs/{quote(name, safe='')}/status"))
-            return found
+            name = _chosen(run, [str(item["name"]) for item in runs])
+            status: dict[str, Any] = _json(client.get(f"/api/v1/runs/{quote(name, safe='')}/status"))
+            return status
     except _NotRollscope as error:
-        if required:
-            raise ConfigError([f"--url {shown_url(url)}: {error}"]) from None
-        return None
+        cause = str(error)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        if required:
-            raise ConfigError([f"--url {shown_url(url)}: {failures.sentence(error)}"]) from None
-        return None
+        cause = failures.sentence(error)
+    if required:
+        raise ConfigError([f"--url {shown_url(url)}: {cause}"])
+    return None
 
 
 class _NotRollscope(Exception):
-    """Another kind of server answers. The message is safe to show."""
+    """A server of another kind responds. The message is safe to show."""
 
 
 def _json(response: httpx.Response) -> Any:
@@ -71,7 +76,7 @@ def _json(response: httpx.Response) -> Any:
     if code == 401:
         given = "authorization" in response.request.headers
         why = "is not this server's token" if given else "is not set, and this server needs its token"
-        raise ConfigError([f"status: HTTP 401: ROLLSCOPE_TOKEN {why}"])
+        raise ConfigError([f"status: access denied (HTTP 401): ROLLSCOPE_TOKEN {why}"])
     try:
         found = response.json()
     except ValueError:
@@ -89,13 +94,17 @@ def _runs(response: httpx.Response) -> list[dict[str, Any]]:
     return found
 
 
-def _first(runs: list[dict[str, Any]]) -> str:
-    if not runs:
-        raise ConfigError(["status: no run yet; start one with: rollscope watch URL|DIRECTORY..."])
-    return str(runs[0]["name"])
+def _chosen(run: str | None, names: list[str]) -> str:
+    """The run to show. Names are sorted, the most recent run first."""
+    if not names:
+        raise ConfigError(["status: there is no run yet; start one with: rollscope watch URL|DIRECTORY..."])
+    if run is not None and run not in names:
+        more = f" and {len(names) - SHOWN_RUNS} more" if len(names) > SHOWN_RUNS else ""
+        raise ConfigError([f"status: no run is named {run!r}; runs: {', '.join(names[:SHOWN_RUNS])}{more}"])
+    return run or names[0]
 
 
-def _read(run: str | None, url: str) -> dict[str, Any]:
+def _from_store(run: str | None, url: str) -> dict[str, Any]:
     path = url.removeprefix("sqlite:///")
     if path != url and not os.path.exists(path):
         raise ConfigError(
@@ -104,27 +113,63 @@ def _read(run: str | None, url: str) -> dict[str, Any]:
     try:
         with closing(stores.Store.open(url, read_only=True)) as store:
             reader = query.StoreReader(store, WallClock())
-            name = run or _first([{"name": found.name} for found in reader.runs()])
+            name = _chosen(run, [info.name for info in reader.runs()])
             return shape.status(reader.status(name))
-    except query.UnknownRun:
-        raise ConfigError([f"status: no run named {run!r}"]) from None
     except stores.StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
 
 
+def short(status: Mapping[str, Any]) -> str:
+    """The lines that matter: verdict, evidence, flagged signals, targets that are down, alerts."""
+    flagged = [
+        (name, signal) for name, signal in _listed_signals(status) if signal["state"] in ("critical", "watch")
+    ]  # fmt: skip
+    flagged.sort(key=lambda item: item[1]["state"] != "critical")
+    down = [target for target in status["trust"] if not target["up"]]
+    lines = [*_head(status), *verdict_text.brief(status["verdict"], status.get("now", 0.0), status["lifecycle"])]
+    lines += _cut("flagged signals:", [_row(name, signal) for name, signal in flagged])
+    lines += _cut("targets down:", [_target(target) for target in down])
+    lines += _cut("alerts:", [_alert(alert) for alert in status["alerts"]])
+    return "\n".join([*lines, _rest(status, len(flagged), len(down))])
+
+
+def _cut(title: str, rows: list[str]) -> list[str]:
+    if not rows:
+        return []
+    more = [f"  and {len(rows) - SHORT_LIST} more"] if len(rows) > SHORT_LIST else []
+    return [title, *rows[:SHORT_LIST], *more]
+
+
+def _rest(status: Mapping[str, Any], flagged: int, down: int) -> str:
+    """What `short` leaves out."""
+    values = [signal["value"] is not None for _, signal in _listed_signals(status)]
+    other, missing, up = sum(values) - flagged, values.count(False), len(status["trust"]) - down
+    return f"{other} other signals, {missing} without a value, {up} targets up: rollscope status --all"
+
+
 def text(status: Mapping[str, Any]) -> str:
-    """The status for a terminal: what is known first, then what is not and why."""
-    framework, mode = status["framework"] or "no trainer yet", mode_words(status["mode"], status["facts"])
-    mode = "mode unknown" if mode == "unknown" else mode
-    head = f"{status['run']}: {framework}, {mode}, {status['lifecycle']}"
-    # The verdict stands above in words: as ten zeros and a one it says no more.
-    signals = [(name, one) for name, one in status["signals"].items() if not name.startswith("bottleneck")]
+    """The complete status for a terminal: signals with a value first, then those without and the reason."""
+    signals = _listed_signals(status)
     rows = [_row(name, signal) + _by_mode(name, status) for name, signal in signals if signal["value"] is not None]
     gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
-    trust = [_target(target) for target in status["trust"]]
+    targets = [_target(target) for target in status["trust"]]
+    alerts = ["alerts:", *map(_alert, status["alerts"])] if status.get("alerts") else []
     verdict = verdict_text.lines(status["verdict"], status.get("now", 0.0), status["lifecycle"])
+    return "\n".join(
+        [*_head(status), *verdict, "signals:", *rows, "no value:", *gaps, "targets:", *targets, *alerts]
+    )  # fmt: skip
+
+
+def _head(status: Mapping[str, Any]) -> list[str]:
+    framework, mode = status["framework"] or "no trainer yet", mode_words(status["mode"], status["facts"])
+    mode = "mode unknown" if mode == "unknown" else mode
     state = [f"state: {_state(found, status)}"] if (found := status.get("state")) else []
-    return "\n".join([head, *state, *verdict, "signals:", *rows, "no value:", *gaps, "targets:", *trust])
+    return [f"{status['run']}: {framework}, {mode}, {status['lifecycle']}", *state]
+
+
+def _listed_signals(status: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Signals without the verdict's own, which repeat it as numbers."""
+    return [(name, signal) for name, signal in status["signals"].items() if not name.startswith("bottleneck")]
 
 
 def _state(state: Mapping[str, Any], status: Mapping[str, Any]) -> str:
@@ -160,7 +205,7 @@ def _row(name: str, signal: Mapping[str, Any]) -> str:
 
 
 def _by_mode(name: str, status: Mapping[str, Any]) -> str:
-    """0 in a synchronous run follows from the mode alone: of an assumed one it is no fact."""
+    """Marks a staleness of 0 that follows from an assumed mode."""
     follows = name.startswith("staleness_versions") and status["mode"] in SYNC_MODES
     return " (mode assumed)" if follows and status["facts"].get("mode_assumed") else ""
 
@@ -173,6 +218,13 @@ def _target(target: Mapping[str, Any]) -> str:
     return f"  {'up  ' if target['up'] else 'DOWN'} {target['target']} ({target['kind']}) {target['error']}".rstrip()
 
 
+def _alert(alert: Mapping[str, Any]) -> str:
+    """``  firing for 12 min: TrainerStarved (warning): The trainer waits ...``."""
+    muted = f", muted: {alert['muted']}" if alert.get("muted") else ""
+    age = verdict_text.span(alert["age_seconds"])
+    return f"  {alert['state']} for {age}: {alert['name']} ({alert['severity']}{muted}): {alert['summary']}"
+
+
 def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
@@ -181,19 +233,24 @@ def dump(status: Mapping[str, Any]) -> str:
     return json.dumps(status, indent=2)
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    common(parser)
-    parser.add_argument("run", nargs="?", default=None, metavar="RUN")
-    parser.add_argument("--json", action="store_true", help="print the API's complete status object")
-    parser.add_argument(
-        "--url", default=None, help="a running server (default: the one on this machine, or else the store)"
-    )
-
-
-def execute(args: argparse.Namespace) -> int:
-    settings = load(args.config, os.environ)
-    # Who names a store wants that one, not whatever server happens to listen here.
-    server = None if args.store else args.url or f"http://127.0.0.1:{settings.port}"
-    found = fetch(args.run, server, args.store or settings.store, settings.token, named=args.url is not None)
-    print(dump(found) if args.json else text(found))
+@click.command(cls=Command)
+@common
+@click.argument("run", required=False, metavar="[RUN]", help="name of a run (default: the most recent)")
+@click.option("--all", "complete", is_flag=True, help="print every signal and target")
+@click.option("--json", "as_json", is_flag=True, help="print the API's complete status object")
+@click.option(
+    "--url",
+    default=None,
+    metavar="URL",
+    help="a running server (default: the one on this machine, or else the store)",
+)
+def command(options: Options, run: str | None, complete: bool, as_json: bool, url: str | None) -> int:
+    settings = load(options.config, os.environ)
+    # With --store the store is read, whether or not a server runs on this machine.
+    server = None if options.store else url or f"http://127.0.0.1:{settings.port}"
+    status = fetch(run, server, options.store or settings.store, settings.token, named=url is not None)
+    if as_json:
+        print(dump(status))
+    else:
+        colour.show(text(status) if complete else short(status))
     return OK

@@ -1,9 +1,9 @@
-"""A verdict for a terminal: what an engineer on call needs first, then why, then what to do. No judgement here."""
+"""A verdict for a terminal: what is slow and for how long, then the evidence, then the advice."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# What the arithmetic is called, and how it is written; all of it is in the JSON.
+# Label and key of each number; the JSON has all of them.
 _RATES = (
     ("trained", "trained_samples_per_second"),
     ("could take", "capacity_samples_per_second"),
@@ -11,13 +11,16 @@ _RATES = (
 )
 _WAITS = (("reported", "reported_wait_ratio"), ("predicted from what arrives", "predicted_wait_ratio"))
 _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
-_EVIDENCE, _SHARES = 8, 4
+# Lines of each list.
+_EVIDENCE = 8
+_SHARES = 4
+_BRIEF_EVIDENCE = 4
 
 
 def named(outcome: str, cause: str | None) -> str:
     """``generator-bound (KV capacity)``."""
-    words = outcome.replace("_bound", "-bound").replace("_", " ")
-    return words + (f" ({cause.replace('_', ' ').replace('kv ', 'KV ')})" if cause else "")
+    text = outcome.replace("_bound", "-bound").replace("_", " ")
+    return text + (f" ({cause.replace('_', ' ').replace('kv ', 'KV ')})" if cause else "")
 
 
 def lines(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") -> Iterator[str]:
@@ -25,33 +28,47 @@ def lines(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") ->
     yield f"verdict: {_head(verdict, now, lifecycle)}"
     yield f"  {verdict['summary']}"
     yield from _listed("arithmetic", list(_arithmetic(verdict)))
-    yield from _listed("evidence", [one["text"] for one in verdict.get("evidence", ())][:_EVIDENCE])
-    contradictions = [one["text"] for one in verdict.get("contradictions", ())]
+    yield from _listed("evidence", [item["text"] for item in verdict.get("evidence", ())][:_EVIDENCE])
+    contradictions = [item["text"] for item in verdict.get("contradictions", ())]
     yield from _listed("in doubt", [*verdict.get("disagreements", ()), *contradictions])
     if beyond := verdict.get("next"):
         yield f"  next limiter: {_limiter(beyond)}"
     if advice := verdict.get("advice"):
         yield f"  change first: {advice}"
-    if (dollars := verdict.get("usd_per_hour")) is not None:
-        lacks = verdict.get("usd_lacks")
-        least, rest = ("at least ", f" (in part: {lacks})") if lacks else ("", "")
-        yield f"  idle now: {least}{dollars:,.2f} USD an hour{rest}"
+    yield from _idle(verdict)
     yield from _listed("to be sure, log", list(verdict.get("missing", ())))
 
 
+def brief(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") -> Iterator[str]:
+    """The verdict, its main evidence and the advice, for the short status."""
+    yield f"verdict: {_head(verdict, now, lifecycle)}"
+    yield f"  {verdict['summary']}"
+    yield from (f"    - {item['text']}" for item in verdict.get("evidence", ())[:_BRIEF_EVIDENCE])
+    if advice := verdict.get("advice"):
+        yield f"  change first: {advice}"
+    yield from _idle(verdict)
+
+
+def _idle(verdict: Mapping[str, Any]) -> Iterator[str]:
+    if (dollars := verdict.get("usd_per_hour")) is not None:
+        missing = verdict.get("usd_lacks")
+        at_least, reason = ("at least ", f" (incomplete: {missing})") if missing else ("", "")
+        yield f"  idle now: {at_least}{dollars:,.2f} USD an hour{reason}"
+
+
 def _head(verdict: Mapping[str, Any], now: float, lifecycle: str) -> str:
-    words = [named(str(verdict.get("outcome", "unknown")), verdict.get("cause"))]
+    parts = [named(str(verdict.get("outcome", "unknown")), verdict.get("cause"))]
     over, as_of = lifecycle in ("finished", "crashed"), verdict.get("as_of")
     if over and as_of is not None:
-        words.append(f"as of its end {span(now - as_of)} ago")
+        parts.append(f"as of its end {span(now - as_of)} ago")
     since = verdict.get("since")
     if since is not None:
-        words.append(f"for {span((as_of if over and as_of is not None else now) - since)}")
+        parts.append(f"for {span((as_of if over and as_of is not None else now) - since)}")
     confidence = verdict.get("confidence") or 0.0
     if confidence > 0:
         word = next(word for least, word in _CONFIDENCE if confidence >= least)
-        words.append(f"{word} confidence ({confidence:.2f})")
-    return ", ".join(words)
+        parts.append(f"{word} confidence ({confidence:.2f})")
+    return ", ".join(parts)
 
 
 def _arithmetic(verdict: Mapping[str, Any]) -> Iterator[str]:
@@ -63,17 +80,18 @@ def _arithmetic(verdict: Mapping[str, Any]) -> Iterator[str]:
         yield f"samples/s: {', '.join(rates)}{gap}"
     waits = [f"{word} {numbers[key]:.0%}" for word, key in _WAITS if numbers.get(key) is not None]
     if waits:
-        # A wait that only the framework tells is a claim.
+        # Only one source: the framework's own number is not confirmed by a prediction.
         yield f"wait: {', '.join(waits)}" + ("" if len(waits) > 1 else " (not cross-checked)")
     shares = [(name, share) for name, share in verdict.get("shares", {}).items() if share >= 0.005][:_SHARES]
     if shares:
-        told = (f"{named(*name.split('/', 1))} {share:.0%}" for name, share in shares)
-        yield f"share of the gap: {', '.join(told)}"
+        texts = (f"{named(*name.split('/', 1))} {share:.0%}" for name, share in shares)
+        yield f"share of the gap: {', '.join(texts)}"
 
 
-def _limiter(one: Mapping[str, Any]) -> str:
-    gain = f", worth {one['gain']:.2g}x" if one.get("gain", 1.0) > 1.0 else ""
-    return f"{named(one['outcome'], one['cause'])}{gain}" + (f": {one['text']}" if one.get("text") else "")
+def _limiter(limiter: Mapping[str, Any]) -> str:
+    gain = f", worth {limiter['gain']:.2g}x" if limiter.get("gain", 1.0) > 1.0 else ""
+    text = f": {limiter['text']}" if limiter.get("text") else ""
+    return f"{named(limiter['outcome'], limiter['cause'])}{gain}{text}"
 
 
 def _listed(title: str, rows: list[str]) -> Iterator[str]:
@@ -83,7 +101,7 @@ def _listed(title: str, rows: list[str]) -> Iterator[str]:
 
 
 def span(seconds: float) -> str:
-    """As on the page: ``45 s``, ``12 min``, ``3 h 20 min``, ``4 d``."""
+    """A duration as the dashboard shows it: ``45 s``, ``12 min``, ``3 h 20 min``, ``4 d``."""
     whole = max(0, round(seconds))
     if whole < 90:
         return f"{whole} s"

@@ -1,6 +1,5 @@
-"""`rollscope watch SOURCE...`: attaches to a run and serves it, or forwards it."""
+"""`rollscope watch SOURCE...`: attaches to a run and serves it, or forwards it to another server."""
 
-import argparse
 import asyncio
 import hashlib
 import os
@@ -14,13 +13,15 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import click
 import httpx
 
 from collectors.model import Target
 from server.cli import BAD_USAGE
-from server.cli.options import SOURCE, settings
+from server.cli.options import SOURCE, Options, serving, settings
 from server.cli.probe import introduce
-from server.cli.serving import LOOK, serve_runs, serving
+from server.cli.program import Command
+from server.cli.serving import SCAN, serve_runs
 from server.clock import WallClock
 from server.config.errors import ConfigError, Problems
 from server.config.settings import RunSettings, load, state_dir
@@ -31,71 +32,61 @@ from server.secret import Secret
 from server.targets import local_scan
 from server.targets.resolve import Ambiguous, Attached, attach, run_name, source_of
 
+# Parallel requests to the server that receives forwarded readings.
 CONNECTIONS = 8
-EXAMPLE = "rollscope watch ./outputs/my-run --push http://login1:8050 --spool /tmp/rollscope"
 
 
-def forward_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `watch` takes to forward instead of serving."""
-    group = parser.add_argument_group("forwarding", f"without a store and a dashboard; example: {EXAMPLE}")
-    group.add_argument("--push", metavar="URL", default=None, help="forward readings to the server at URL")
-    where = "local directory for readings that are not yet sent (default: below ~/.local/state/rollscope)"
-    group.add_argument("--spool", metavar="DIR", type=Path, default=None, help=where)
-    group.add_argument("--token-file", metavar="FILE", default=None, help="the server's token (or ROLLSCOPE_TOKEN)")
-
-
-def check(args: argparse.Namespace) -> None:
-    """Refuse what does not go together.
+def check_forwarding(options: Options, push: str | None, spool: Path | None, token_file: str | None) -> None:
+    """Refuse options that exclude each other.
 
     Raises:
         ConfigError: with every problem.
     """
-    serving = [name for name in ("store", "host", "port", "role") if getattr(args, name) is not None]
-    forwarding = [name for name in ("spool", "token_file") if getattr(args, name) is not None]
-    if args.push is None:
-        problems = [f"--{name.replace('_', '-')}: only with --push URL" for name in forwarding]
+    serving_options = [name for name in ("store", "host", "port", "role") if getattr(options, name) is not None]
+    forwarding = [name for name, value in (("spool", spool), ("token-file", token_file)) if value is not None]
+    if push is None:
+        problems = [f"--{name}: only with --push URL" for name in forwarding]
     else:
-        problems = [f"--{name}: the server at --push has it; nothing is served here" for name in serving]
-        if refusal := refuse_target(args.push):
+        problems = [f"--{name}: the server at --push has it; nothing is served here" for name in serving_options]
+        if refusal := refuse_target(push):
             problems.append(f"--push: {refusal}")
-        elif urlsplit(args.push).query or urlsplit(args.push).username:
+        elif urlsplit(push).query or urlsplit(push).username:
             problems.append("--push: must be a plain URL; the token comes from ROLLSCOPE_TOKEN or --token-file")
     if problems:
         raise ConfigError(problems)
 
 
-def forward(args: argparse.Namespace, attached: Attached, say: Callable[[str], None]) -> int:
+def forward(url: str, spool_folder: Path | None, token: Secret | None, attached: Attached) -> int:
     """Forward until SIGTERM or SIGINT. Returns the exit code.
 
     Raises:
-        ConfigError: no token where a file was named, or no place for the spool.
+        ConfigError: the spool cannot be opened.
     """
-    token = _token(args)
-    folder = args.spool or state_dir(os.environ) / "spool"
-    spool = Spool(folder / spool_name(args.push, attached.name))
+    folder = spool_folder or state_dir(os.environ) / "spool"
+    spool = Spool(folder / spool_name(url, attached.name))
     try:
-        waiting = f", {spool.rows} readings from before wait" if spool.rows else ""
-        say(f"Forwarding {attached.name} to {args.push}; spool {spool.path}{waiting}")
-        asyncio.run(_forward(args.push, token, attached, spool))
+        waiting = f"; {spool.rows} earlier readings are not yet sent" if spool.rows else ""
+        print(f"Forwarding {attached.name} to {url}; spool {spool.path}{waiting}", flush=True)
+        asyncio.run(_forward(url, token, attached, spool))
     finally:
         spool.close()
     return 0
 
 
 def spool_name(url: str, run: str) -> str:
-    """A file for each run and server: what one has taken says nothing of another."""
-    told = hashlib.sha256(f"{url.rstrip('/')}\n{run}".encode()).hexdigest()[:12]
-    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', run)[:80]}-{told}.db"
+    """One file for each run and server, because each server acknowledges readings independently."""
+    digest = hashlib.sha256(f"{url.rstrip('/')}\n{run}".encode()).hexdigest()[:12]
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', run)[:80]}-{digest}.db"
 
 
-def _token(args: argparse.Namespace) -> Secret | None:
-    if args.token_file is None:
-        return load(args.config, os.environ).token
+def _token(options: Options, token_file: str | None) -> Secret | None:
+    if token_file is None:
+        return load(options.config, os.environ).token
     problems = Problems()
-    found = problems.secret_file(args.token_file, "--token-file")
+    token = problems.secret_file(token_file, "--token-file")
     if problems.found:
         raise ConfigError(problems.found)
-    return found
+    return token
 
 
 async def _forward(url: str, token: Secret | None, attached: Attached, spool: Spool) -> None:
@@ -112,59 +103,79 @@ async def _forward(url: str, token: Secret | None, attached: Attached, spool: Sp
 
 
 def _facts(host: str, target: Target) -> dict[str, str | float]:
-    """Where it was read: a path alone would be looked for on the server."""
+    """The source's path with the host it was read on, because the server cannot see that path."""
     return {"source_path": f"{host}:{Path(target.path).resolve()}"} if target.path else {}
 
 
+# Between two attempts to attach to sources that do not exist yet.
 WAIT_SECONDS = 5.0
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    serving(parser)
-    parser.add_argument(
-        "sources", nargs="*", metavar="SOURCE", help=f"{SOURCE}; without one: list what can be watched here"
-    )
-    parser.add_argument("--run", default=None, help="the run's name (default: the directory's)")
-    parser.add_argument("--wait", action="store_true", help="start at once; attach sources when they appear")
-    forward_arguments(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
-    if not args.sources:
-        return print("\n".join(local_scan.lines(LOOK()))) or BAD_USAGE
-    check(args)
-    chosen = settings(args)
-    sources = tuple(map(source_of, args.sources))
-    run = RunSettings(args.run or run_name(one.source for one in sources), sources)
-    # A server waits with its page up; what is forwarded to another one has to be there.
-    attached = _wait_for(run) if args.wait and args.push is not None else attach(run, wait=args.wait)
-    if args.push is not None and attached.discover:
-        raise ConfigError(["--push forwards sources that are named: let the server's configuration name the list"])
-    # A name nobody chose must not join two runs: `./a/out` and `./b/out` are told apart by what was read before.
-    paths = [target.path for target in attached.targets if target.path]
-    place = next(iter((*paths, *(one.source.source for one in attached.awaited if not one.source.is_url))), None)
-    facts = {"source_path": str(Path(place).expanduser().resolve())} if place else {}
-    chosen = replace(chosen, runs=(run,))
+@click.command(cls=Command)
+@serving
+@click.argument(
+    "sources", nargs=-1, metavar="[SOURCE]...", help=f"{SOURCE}; without one: list what can be watched here"
+)
+@click.option("--run", default=None, metavar="RUN", help="the run's name (default: the directory's)")
+@click.option("--wait", is_flag=True, help="start at once; attach sources when they appear")
+@click.option(
+    "--push",
+    default=None,
+    metavar="URL",
+    help="forward readings to the server at URL instead of serving: no store and no dashboard on this machine",
+)
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="local directory for readings that are not yet sent (default: below ~/.local/state/rollscope)",
+)
+@click.option("--token-file", default=None, metavar="FILE", help="the server's token (or ROLLSCOPE_TOKEN)")
+def command(
+    options: Options, sources: tuple[str, ...], run: str | None, wait: bool, push: str | None, spool: Path | None,
+    token_file: str | None,
+) -> int:  # fmt: skip
+    if not sources:
+        print("\n".join(local_scan.lines(SCAN())))
+        return BAD_USAGE
+    check_forwarding(options, push, spool, token_file)
+    chosen = settings(options)
+    targets = tuple(map(source_of, sources))
+    named = RunSettings(run or run_name(target.source for target in targets), targets)
+    # A server starts with pending sources. Forwarding needs sources that exist.
+    attached = _wait_for(named) if wait and push is not None else attach(named, wait=wait)
+    if push is not None and attached.discover:
+        raise ConfigError(["--push forwards named sources only: put the list into the server's configuration"])
     for line in introduce(attached, WallClock().now()):
         print(line, flush=True)
-    for one in attached.awaited:
-        if not one.found:
-            print(f"waiting: {one.error}", flush=True)
-    if args.push is not None:
-        return forward(args, attached, partial(print, flush=True))
-    return serve_runs(args, chosen, [replace(attached, named=args.run is not None or not facts, facts=facts)])
+    for pending in attached.awaited:
+        if not pending.found:
+            print(f"waiting: {pending.error}", flush=True)
+    if push is not None:
+        return forward(push, spool, _token(options, token_file), attached)
+    facts = _source_path(attached)
+    attached = replace(attached, named=run is not None or not facts, facts=facts)
+    return serve_runs(options, replace(chosen, runs=(named,)), [attached])
+
+
+def _source_path(attached: Attached) -> dict[str, str | float]:
+    """The path of the first file source: a derived name such as `out` must not join the runs ./a/out and ./b/out."""
+    paths = [target.path for target in attached.targets if target.path]
+    paths += [pending.source.source for pending in attached.awaited if not pending.source.is_url]
+    return {"source_path": str(Path(paths[0]).expanduser().resolve())} if paths else {}
 
 
 def _wait_for(run: RunSettings) -> Attached:
-    """Attach once everything is there: an engine that still loads, a run that has not begun."""
-    told: list[str] = []
+    """Attach once every source exists, such as an engine that still loads its model."""
+    printed: list[str] = []
     while True:
         try:
             return attach(run)
         except Ambiguous:
             raise
         except ConfigError as error:
-            if error.problems != told:
-                told = error.problems
-                print("waiting: " + "; ".join(told), flush=True)
+            if error.problems != printed:
+                printed = error.problems
+                print("waiting: " + "; ".join(printed), flush=True)
         time.sleep(WAIT_SECONDS)

@@ -1,10 +1,18 @@
 """Errors of a configuration, all at once: what is wrong, at which key, and what would be right."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from server.secret import NO_SECRET, Secret
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``did you mean port?``, or every valid name if none is similar."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
 
 
 class ConfigError(Exception):
@@ -16,7 +24,7 @@ class ConfigError(Exception):
 
 
 class Problems:
-    """Collects errors while a value is checked, so that one run of the program shows them all."""
+    """Collects errors while values are checked, so that one run of the program shows all of them."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -26,7 +34,7 @@ class Problems:
 
     def take(self, table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], default: Any, where: str) -> Any:
         value = table.get(key, default)
-        # bool is an int to Python; to a user `port = true` is a mistake.
+        # Python's bool is an int, but `port = true` is a mistake.
         if value is default or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)):
             return value
         expected = getattr(kind, "__name__", "number")
@@ -35,10 +43,10 @@ class Problems:
 
     def unknown(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
         for key in table.keys() - known:
-            self.add(f"{where}.{key}", f"unknown key; known: {', '.join(sorted(known))}")
+            self.add(f"{where}.{key}", f"unknown key; {suggestion(key, known)}")
 
     def secret_file(self, path: str, key: str) -> Secret:
-        """What a secret's file holds, without the line's end; "" and a problem when there is nothing to read."""
+        """Read a secret's file without its line end; "" and a problem if it is unreadable or empty."""
         try:
             text = Path(path).read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError):

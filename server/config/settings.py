@@ -23,7 +23,7 @@ from server.config import alerts as alerts_config
 from server.config import otlp as config_otlp
 from server.config import retention as retention_config
 from server.config.alerts import AlertSettings
-from server.config.errors import ConfigError, Problems
+from server.config.errors import ConfigError, Problems, suggestion
 from server.config.preflight import PreflightPlan
 from server.config.preflight import parse as parse_preflight
 from server.config.retention import RetentionSettings
@@ -271,7 +271,7 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
     facts = problems.take(table, "facts", dict, {}, where)
     for key, value in facts.items():
         if key not in FACTS:
-            problems.add(f"{where}.facts.{key}", f"unknown fact; known: {', '.join(sorted(FACTS))}")
+            problems.add(f"{where}.facts.{key}", f"unknown fact; {suggestion(key, FACTS)}")
         elif (problem := _fact_problem(key, value)) is not None:
             problems.add(f"{where}.facts.{key}", problem)
     facts = facts | cost.parse(problems, table, where)
@@ -318,7 +318,7 @@ def _target(problems: Problems, where: str, table: Any, env: Mapping[str, str]) 
     problems.unknown(table, TARGET_KEYS, where)
     name = problems.take(table, "collector", str, "", where)
     if name and name not in collectors.load():
-        problems.add(f"{where}.collector", f"unknown; known: {', '.join(sorted(collectors.load()))}")
+        problems.add(f"{where}.collector", f"unknown collector; {suggestion(name, collectors.load())}")
     collector = collectors.load().get(name)
     source = _source(problems, table, collector, where)
     return TargetSettings(
@@ -380,7 +380,7 @@ def _options(
     known = {"run_key", *(collector.options if collector else ())} - {"map"}
     for key, value in found.items():
         if key not in known:
-            problems.add(f"{where}.options.{key}", f"unknown; this collector knows {', '.join(sorted(known))}")
+            problems.add(f"{where}.options.{key}", f"unknown option of this collector; {suggestion(key, known)}")
         elif not isinstance(value, str):
             problems.add(f"{where}.options.{key}", "must be a string")
         elif collector is custom.COLLECTOR and key == "format" and value not in custom.FORMATS:

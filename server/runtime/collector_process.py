@@ -24,6 +24,7 @@ from typing import Any
 
 from server.clock import WallClock
 from server.config.settings import Settings
+from server.runtime import logs
 from server.runtime.collector_service import DRAIN_SECONDS, CollectorService, Health
 from server.runtime.leader import Leader
 from server.runtime.memory import few_arenas, giving_back, seldom_swept
@@ -45,11 +46,12 @@ _START = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the child is told. Levels are those of the parent's loggers."""
+    """What the child process receives. Log levels and style are those of the parent."""
 
     settings: Settings
     runs: tuple[Attached, ...]
-    levels: tuple[int, int]
+    levels: logs.Levels
+    log_style: str
 
 
 def wanted(settings: Settings, runs: Sequence[Attached]) -> bool:
@@ -83,7 +85,7 @@ class CollectorProcess(AbstractContextManager[None]):
 
     def __init__(self, settings: Settings, runs: Sequence[Attached], health: Health, leader: Leader) -> None:
         root = logging.getLogger()
-        self._job = Job(settings, tuple(runs), (root.level, log.level))
+        self._job = Job(settings, tuple(runs), (root.level, log.level), logs.style())
         self._health, self._leader = health, leader
         self._ending = threading.Event()
         self._guard = threading.Lock()
@@ -250,9 +252,7 @@ def main(descriptor: int) -> None:
         job: Job = parent.pipe.recv()
     except (EOFError, OSError):
         return
-    logging.basicConfig(level=job.levels[0], format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    log.setLevel(job.levels[1])
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure(job.levels, job.log_style)
     with closing(Store.open(job.settings.store)) as store:
         collecting = CollectorService(job.settings, store, job.runs, WallClock(), _Health(parent), None, parent)
         with collecting, giving_back():

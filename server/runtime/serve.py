@@ -121,6 +121,7 @@ def serve(
             app = _app(settings, store, clock, attach_dashboard, version, health)
             config = uvicorn.Config(
                 app,
+                log_config=None,  # uvicorn's loggers use our handler and format
                 log_level="warning",
                 access_log=False,
                 lifespan="on",

@@ -1,18 +1,20 @@
 """What a command loads: its own part only. Numbers of seconds are not tested; what costs them is."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from server.main import COMMANDS, _parser, main
+from server.main import COMMANDS, main, program
 
 LOADED = """
 import sys
-from server.main import _parser
+import click
+from server.main import program
 heavy = ["server.config.settings", "sqlalchemy", "alembic", "fastapi", "dash", "uvicorn"]
 for command in sys.argv[1:]:
-    _parser(command)
+    program().get_command(click.Context(program()), command)
     print(command, *[name for name in heavy if name in sys.modules])
 """
 
@@ -33,18 +35,73 @@ def test_a_command_loads_what_it_needs_and_no_more() -> None:
     ]
 
 
-WORDS = {"alerts": ["send-test", "oncall"], "export": ["rules"]}
+def test_help_loads_no_command() -> None:
+    code = "import sys; from server.main import main; main(['--help']); print([n for n in sys.modules if n in %r])"
+    names = [f"server.cli.{name}" for name in COMMANDS if name != "completion"]
+    done = subprocess.run([sys.executable, "-c", code % names], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_only_the_chosen_command_can_be_executed(name: str) -> None:
-    words = [name, *WORDS.get(name, [])]
-    assert callable(_parser(name).parse_args(words).execute) and callable(_parser().parse_args(words).execute)
-    assert not hasattr(_parser("").parse_args([name]), "execute")
+def test_help_of_each_command_is_the_same_both_ways(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["help", name]) == 0
+    assert capsys.readouterr().out == printed and printed.startswith(f"Usage: rollscope {name} ")
 
 
-@pytest.mark.parametrize("words", [[], ["nothing"], ["--nothing"], ["--", "nothing"], ["status", "--nothing"]])
-def test_what_is_no_command_is_bad_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    assert left.value.code == 2 and "usage: rollscope" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["wach"], "No such command 'wach'. Did you mean 'watch'?"),
+        (["up", "--prot", "1"], "Did you mean one of: '--host', '--port', '--role'?"),
+        (["demo", "--scenario", "genrator-bound"], "Did you mean 'generator-bound'?"),
+        (["up", "--port", "abc"], "'--port': 'abc' is not a valid integer."),
+        (["status", "--nothing"], "No such option '--nothing'."),
+        (["--", "nothing"], "No such command 'nothing'."),
+        (["help", "alerts", "tset"], "No such command 'tset'. Did you mean 'test'?"),
+        (["help", "up", "test"], "rollscope up has no command 'test'."),
+        (["completion", "csh"], "'csh' is not one of 'bash', 'zsh', 'fish'."),
+    ],
+)
+def test_bad_usage_is_explained(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    found = capsys.readouterr()
+    assert message in found.err and found.err.startswith("rollscope: ") and " --help\n" in found.err
+    assert found.out == ""
+
+
+def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "simulate a cluster and serve it live" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("rollscope wa", ["watch"]),
+        ("rollscope alerts se", ["send-test"]),
+        ("rollscope up --no-b", ["--no-browser"]),
+        ("rollscope up --role w", ["web"]),
+    ],
+)
+def test_completion(words: str, expected: list[str]) -> None:
+    """As the scripts of bash, zsh and fish call the program."""
+    env = {**os.environ, "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
+           "_ROLLSCOPE_COMPLETE": "bash_complete"}  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "server.main"], env=env, capture_output=True, text=True, check=True)
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert f"_ROLLSCOPE_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_help_is_plain_without_a_terminal_and_with_no_color() -> None:
+    group = program()
+    context = group.make_context("rollscope", ["help"])
+    assert "\x1b[1mUsage: " in context.get_help()
+    done = subprocess.run([sys.executable, "-m", "server.main", "--help"], capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stdout and "Usage: rollscope" in done.stdout

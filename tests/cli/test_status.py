@@ -46,14 +46,20 @@ FOREIGN = "a server answers that is not Rollscope"
             401,
             "text/plain",
             b"token missing",
-            "status: HTTP 401: ROLLSCOPE_TOKEN is not set, and this",
+            "status: access denied (HTTP 401): ROLLSCOPE_TOKEN is not set, and this",
         ),
-        ("wrong-token", 401, "text/plain", b"no", "status: HTTP 401: ROLLSCOPE_TOKEN is not this server's token"),
+        (
+            "wrong-token",
+            401,
+            "text/plain",
+            b"no",
+            "status: access denied (HTTP 401): ROLLSCOPE_TOKEN is not this server's token",
+        ),
         ("", 200, "text/html", b"<html>hi</html>", f"--url URL: {FOREIGN} (HTTP 200, text/html)"),
         ("", 404, "application/json", b'{"detail": "Not Found"}', f"--url URL: {FOREIGN} (it has no list of runs"),
         ("", 200, "application/json", b'{"hello": 1}', f"--url URL: {FOREIGN} (it has no list of runs"),
         ("", 500, "application/json", b'{"detail": "the store is away"}', "status: the store is away"),
-        ("", 200, "application/json", b"[]", "status: no run yet"),
+        ("", 200, "application/json", b"[]", "status: there is no run yet"),
     ],
 )
 def test_another_answer_than_a_status(

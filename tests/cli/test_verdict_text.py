@@ -54,6 +54,57 @@ def test_status_says_it_as_an_engineer_would(store: Store) -> None:
         assert json.loads(command.dump(found))["verdict"]["next"]["cause"] == "spin_up"
 
 
+SHORT = """\
+verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
+  The trainer waits 74 % of each step for rollouts
+    - p99 of a rollout is 3.4 x its p50
+    - KV cache 97 % full
+  change first: Cut the tail
+  idle now: 12.50 USD an hour
+flagged signals:
+  kv_cache_usage_ratio{stat="max"}                                 0.97 ratio      CRITICAL
+  preemptions_per_second                                              2 1/s        WATCH
+targets down:
+  DOWN engine-3 (vllm) connection refused
+alerts:
+  firing for 2 min: TargetDown (critical): engine-3 does not answer
+1 other signals, 1 without a value, 1 targets up: rollscope status --all"""
+
+
+def signal(value: float | None, unit: str, state: str) -> dict[str, object]:
+    return {"value": value, "unit": unit, "state": state, "why": "no source" if value is None else ""}
+
+
+def test_the_short_status_holds_what_needs_attention() -> None:
+    alert = {"name": "TargetDown", "state": "firing", "severity": "critical", "age_seconds": 120.0, "muted": "",
+             "summary": "engine-3 does not answer"}  # fmt: skip
+    status = {
+        "run": "math", "framework": "verl", "mode": "async", "lifecycle": "running", "facts": {}, "now": T0,
+        "verdict": FULL.to_json(), "alerts": [alert],
+        "signals": {
+            "preemptions_per_second": signal(2.0, "1/s", "watch"),
+            "kv_cache_usage_ratio{stat=\"max\"}": signal(0.97, "ratio", "critical"),
+            "trainer_step_seconds": signal(30.0, "seconds", "ok"),
+            "trainer_mfu_ratio": signal(None, "ratio", "unknown"),
+            "bottleneck{verdict=\"generator_bound\"}": signal(1.0, "", "ok"),
+        },
+        "trust": [
+            {"target": "engine-3", "kind": "vllm", "up": False, "error": "connection refused"},
+            {"target": "trainer", "kind": "verl", "up": True, "error": ""},
+        ],
+    }  # fmt: skip
+    assert command.short(status) == f"math: verl, async, running\n{SHORT}"
+    many = {**status, "alerts": [alert] * 7, "trust": []}
+    assert command.short(many).count("TargetDown") == 5 and "  and 2 more\n" in command.short(many)
+
+
+def test_an_unknown_run_is_answered_with_the_runs_there_are(store: Store) -> None:
+    with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
+        engine(run, 0, 0)
+        with pytest.raises(ConfigError, match="no run is named 'rnu'; runs: run$"):
+            command._chosen("rnu", [info.name for info in run.reader.runs()])
+
+
 def test_while_nobody_collects_it_is_unknown_since_then(store: Store) -> None:
     with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
         engine(run, 0, 0)
@@ -69,7 +120,7 @@ def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None
         engine(run, 0, 0)
         said = command.text(shape.status(run.reader.status("run")))
     assert (
-        "  idle now: at least 12.50 USD an hour (in part: how many GPUs is not known: set [run.NAME.cost] "
+        "  idle now: at least 12.50 USD an hour (incomplete: how many GPUs is not known: set [run.NAME.cost] "
         "generator_gpus)\n" in said
     )
 

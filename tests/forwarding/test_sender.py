@@ -20,7 +20,7 @@ from server.config.errors import ConfigError
 from server.forwarding import sender
 from server.forwarding.sender import Forwarder
 from server.forwarding.spool import Spool
-from server.main import _parser
+from server.main import main
 from server.push import readings
 
 NFS = "36 35 98:0 / / rw,noatime - nfs4 server:/home rw\n"
@@ -349,10 +349,12 @@ def test_pauses_grow_to_a_quarter_of_a_minute_and_differ(spool: Spool) -> None:
         (["--push", "http://me:word@h/"], "--push: must be a plain URL"),
     ],
 )
-def test_what_does_not_go_together_is_refused(args: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as found:
-        command.check(_parser().parse_args(["watch", ".", *args]))
-    assert "word" not in str(found.value)
+def test_options_that_exclude_each_other_are_refused(
+    args: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", ".", *args]) == 2
+    found = capsys.readouterr().err
+    assert f"rollscope: {said}" in found and "word" not in found
 
 
 def test_a_spool_is_one_runs_and_one_servers() -> None:

@@ -1,6 +1,5 @@
 """`rollscope preflight` from the command line's words to its report, with Prime's own collector where it is there."""
 
-import argparse
 import json
 import os
 from collections.abc import Iterator
@@ -194,7 +193,7 @@ def test_a_preflight_that_checked_nothing_is_no_pass(
     told = capsys.readouterr()
     assert json.loads(told.out)["outcome"] == "unknown"
     hint = "name the run and its targets in a configuration (-c FILE)"
-    assert told.err == f"rollscope: preflight: nothing was checked of run {run}: {hint}\n"
+    assert told.err == f"rollscope: preflight: nothing of run {run} could be checked: {hint}\n"
 
 
 def test_a_math_run_without_sandboxes() -> None:
@@ -244,19 +243,26 @@ def test_a_run_is_chosen_by_name_and_the_others_are_still_read() -> None:
 # ---- arguments
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser()
-    preflight.plan_arguments(made)
-    return made
+def plan_of(monkeypatch: pytest.MonkeyPatch, words: str) -> tuple[PreflightPlan, tuple[str, ...]]:
+    """The plan and the run names that the command makes of a command line."""
+    given: list[tuple[PreflightPlan, tuple[str, ...]]] = []
+
+    def record(runs: object, plan: PreflightPlan, clock: object, names: tuple[str, ...]) -> dict[str, object]:
+        given.append((plan, names))
+        return {"outcome": "fail", "runs": []}
+
+    monkeypatch.setattr(preflight, "run", record)
+    assert main(["preflight", *words.split()]) == 1
+    return given[0]
 
 
-def test_arguments() -> None:
+def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "math --concurrency 960 --create-rate 4.5 --rollout-deadline 30m --run-length 24h --image a b --image c"
-    args = parser().parse_args([*words.split(), "--json"])
-    assert preflight.plan(args) == PreflightPlan(960, 4.5, 1800.0, 86400.0, ("a", "b", "c"))
-    assert (args.runs, args.json) == (["math"], True)
-    assert preflight.plan(parser().parse_args([])) == PreflightPlan()
-    assert preflight.plan(parser().parse_args(["--run-length", "90.5"])).run_length == 90.5
+    expected = PreflightPlan(960, 4.5, 1800.0, 86400.0, ("a", "b", "c"))
+    assert plan_of(monkeypatch, f"{words} --json") == (expected, ("math",))
+    assert plan_of(monkeypatch, "") == (PreflightPlan(), ())
+    assert plan_of(monkeypatch, "--run-length 90.5")[0].run_length == 90.5
+    assert plan_of(monkeypatch, "--image a --json code") == (PreflightPlan(images=("a",)), ("code",))
 
 
 @pytest.mark.parametrize(
@@ -267,9 +273,7 @@ def test_arguments() -> None:
     ],
 )  # fmt: skip
 def test_bad_usage_exits_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        parser().parse_args(words.split())
-    assert error.value.code == 2
+    assert main(["preflight", *words.split()]) == 2
     assert words.split()[0] in capsys.readouterr().err
 
 

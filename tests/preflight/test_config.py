@@ -74,7 +74,7 @@ def test_a_sandbox_may_live_for_ever() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("concurency = 5", "concurency: unknown key; known: concurrency, "),
+        ("concurency = 5", "concurency: unknown key; did you mean concurrency?"),
         ("concurrency = 0", "concurrency: must be at least 1"),
         ("concurrency = 1.5", "concurrency: must be a int, is float"),
         ("create_rate = -1", "create_rate: must be above 0"),

@@ -76,7 +76,7 @@ def test_every_kind_and_key_is_taken() -> None:
         ('http_sd = ""', ".http_sd: is empty: a URL"),
         ('http_sd = "http://169.254.169.254/"', ".http_sd: is a link-local"),
         ('router = "router:30000"', ".router: must be an http:// or https:// URL"),
-        ('run_dir = "r"\nintervall = 5', ".intervall: unknown key; known: bearer_env, "),
+        ('run_dir = "r"\nintervall = 5', ".intervall: unknown key; did you mean interval?"),
         ('run_dir = "r"\ninterval = 1', ".interval: must be between 5 and 3600 seconds"),
         ('run_dir = "r"\nrefresh = 0', ".refresh: must be between 1 and 3600 seconds"),
         ('run_dir = "r"\ncollector = "prime_rl_"', ".collector: reads no page; those that do: "),

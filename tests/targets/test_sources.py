@@ -144,4 +144,4 @@ def test_check_names_who_does_not_answer_and_was_never_known(
 def test_a_list_is_not_forwarded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.json").write_text(LIST)
     assert main(["watch", str(tmp_path / "a.json"), "--push", "http://127.0.0.1:1"]) == 2
-    assert "let the server's configuration name the list" in capsys.readouterr().err
+    assert "put the list into the server's configuration" in capsys.readouterr().err
