@@ -6,6 +6,7 @@ COPY requirements/runtime.txt requirements/runtime.txt
 RUN pip install --no-cache-dir --require-hashes -r requirements/runtime.txt
 
 COPY pyproject.toml README.md LICENSE ./
+COPY rollscope rollscope
 COPY collectors collectors
 COPY server server
 COPY dashboard dashboard

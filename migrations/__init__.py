@@ -1,3 +1,1 @@
 """The schema's history. Ships in the wheel; read by `server.store.schema.migrate`, which finds it as a package."""
-
-__dist__ = "rollscope"

@@ -1,3 +1,1 @@
 """Layer 2: store, derive, serve."""
-
-__dist__ = "rollscope"

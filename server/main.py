@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import shell_complete
 
-import collectors
-import dashboard
-import migrations
-import server
-from server.cli import BAD_USAGE, FAILED, OK
+from server.cli import BAD_USAGE, OK
 from server.cli.completion import VARIABLE
 from server.cli.program import NAME, LazyGroup, Program
 from server.config.errors import ConfigError
@@ -55,17 +51,6 @@ COMMANDS = {
     "completion": ("print the completion script of a shell", 'eval "$(rollscope completion bash)"'),
     "help": ("print the help of the program or of a command", "rollscope help watch"),
 }  # fmt: skip
-
-
-def guard_names() -> str | None:
-    """Returns an error if another package has one of our import names, which are common words."""
-    for package in (collectors, dashboard, migrations, server):
-        if getattr(package, "__dist__", "") != "rollscope":
-            return (
-                f"another package named {package.__name__!r} is installed in this environment; "
-                "install Rollscope in an environment of its own: uv tool install rollscope"
-            )
-    return None
 
 
 def version() -> str:
@@ -110,10 +95,6 @@ def program() -> LazyGroup:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Exit codes: 0 success, 1 a check failed, 2 bad usage or configuration."""
-    problem = guard_names()
-    if problem:
-        print(problem, file=sys.stderr)
-        return FAILED
     arguments = list(sys.argv[1:] if argv is None else argv)
     group = program()
     if instruction := os.environ.get(VARIABLE):

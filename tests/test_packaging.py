@@ -1,6 +1,8 @@
 """Locks, compose file and Dockerfile agree with the program."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -132,9 +134,27 @@ def test_dockerfile_copies_what_exists_and_the_image_ignores_the_rest() -> None:
     sources = [word for line in re.findall(r"^COPY (.*)$", text, re.M) for word in line.split()[:-1]]
     for source in sources:
         assert (ROOT / source).exists() and f"!{source}" in kept, source
-    for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
-        assert package in sources
+    assert set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]) <= set(sources)
     command = re.search(r"^CMD (\[.*\])$", text, re.M)
     assert command is not None
     assert parsed(yaml.safe_load(command[1])) == "up"
     assert "EXPOSE 8050" in text and build({}, {"HOME": "/x"}).port == 8050
+
+
+def test_foreign_packages_do_not_disturb_a_checkout(tmp_path: Path) -> None:
+    """PYTHONPATH names other packages before ours. The wheel is tested in tests/e2e/test_wheel.py."""
+    for name in ("collectors", "dashboard", "migrations", "server"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('another {name}')")
+    (tmp_path / "rollscope").symlink_to(ROOT / "rollscope")  # without the packages next to it
+    command = [sys.executable, "-m", "rollscope", "--version"]
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("rollscope ")
+
+
+def test_the_console_script_is_the_installed_package() -> None:
+    assert PROJECT["project"]["scripts"] == {"rollscope": "rollscope:main"}
+    versions = [text[-4:] for text in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", text)]
+    assert versions == ["3.11", "3.12", "3.13"], "the versions that docs/get-started/install.md names"
+    install = (ROOT / "docs/get-started/install.md").read_text("utf-8")
+    assert "(tested with 3.11, 3.12 and 3.13)" in install

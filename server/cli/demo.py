@@ -57,6 +57,13 @@ MODAL_COLLECTOR = "modal"
 SANDBOX_SECONDS = 60.0
 
 
+def _environment() -> dict[str, str]:
+    """Puts this program's packages first: PYTHONPATH may name a folder with another `server/`."""
+    root = str(Path(__file__).resolve().parents[2])
+    rest = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{rest}" if rest else root}
+
+
 class Cluster(AbstractContextManager["Cluster"]):
     """The simulation's process. It ends when this process ends, because its standard input closes."""
 
@@ -77,8 +84,9 @@ class Cluster(AbstractContextManager["Cluster"]):
     def __enter__(self) -> "Cluster":
         # In a process group of its own: a signal to our group (`timeout`, the end of a job) must reach it through us.
         self._process = subprocess.Popen(
-            self._args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, process_group=0
-        )
+            self._args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, process_group=0,
+            env=_environment(),
+        )  # fmt: skip
         self.ready = self._answer()
         if "missing" in self.ready:
             log.info("%s", self.ready["missing"])
