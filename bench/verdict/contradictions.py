@@ -167,12 +167,21 @@ def _numbers_wait_differs(answer: Answer) -> bool:
     return reported is not None and abs(reported - _wait(answer)) > WAIT_DIFFERENCE
 
 
-def _slow_trainer_that_waits(answer: Answer) -> bool:
-    """By the wait of the judged steps where the evidence states both: after a change the signal is still of before."""
+def _judged_wait(answer: Answer) -> float:
+    """The wait of the judged steps where the evidence states both: after a change the signal covers older steps."""
     judged = answer.number("wait_ratio")
-    if judged is None or not any(BOTH_WAITS.search(str(item["text"])) for item in answer.verdict["evidence"]):
-        judged = _wait(answer)
-    return answer.outcome == "trainer_bound" and judged >= WAIT_OF_STARVED
+    both = any(BOTH_WAITS.search(str(item["text"])) for item in answer.verdict["evidence"])
+    return judged if judged is not None and both else _wait(answer)
+
+
+def _slow_trainer_that_waits(answer: Answer) -> bool:
+    """An open step that lasts too long is not part of the signal, which covers ended steps."""
+    is_slow = answer.outcome == "trainer_bound" and answer.cause != "open_step"
+    return is_slow and _judged_wait(answer) >= WAIT_OF_STARVED
+
+
+def _balanced_while_it_waits(answer: Answer) -> bool:
+    return answer.outcome == "balanced" and _judged_wait(answer) >= WAIT_OF_UNMATCHED
 
 
 def _cache_with_room(answer: Answer) -> bool:
@@ -219,7 +228,7 @@ RULES = (
     Rule(
         "balanced while it waits",
         "A trainer that waits 30 % of its step or more is not matched with its generators.",
-        lambda answer: answer.outcome == "balanced" and _wait(answer) >= WAIT_OF_UNMATCHED,
+        _balanced_while_it_waits,
     ),
     Rule(
         "slow trainer that waits",

@@ -19,6 +19,7 @@ from server.verdict.thresholds import (
     CHANGED_SECONDS,
     CONFIDENT,
     CONTRADICTED,
+    FEW_FLAT,
     FIRST_SECONDS,
     HOLD_SECONDS,
     IDLE_ENGINES,
@@ -110,6 +111,8 @@ def contradicted(case: Situation, outcome: str, cause: str) -> bool:
         # By all of the last ten steps, too: a few of them may be a burst.
         waits = min(n.lacking or 0.0, n.reported if n.reported is not None else 1.0)
         return (waits >= WAITS + CONTRADICTED or (n.lacking or 0.0) >= MOSTLY_WAITS) and not n.dropped
+    if outcome == "curriculum_bound":
+        return n.zero.share is not None and n.zero.share < FEW_FLAT
     if outcome not in STARVING:
         return False
     if n.lacking is not None and n.lacking < LITTLE_WAIT and not n.seen.synchronous:

@@ -43,6 +43,11 @@ CERTAIN = 0.95
 """Confidence of a verdict with all evidence and no rival. Nothing measured from outside is certain."""
 UNPROVEN = 0.6
 """Factor of confidence where one missing source, or chance, could turn the verdict round."""
+HALF = 0.5
+"""Confidence of a verdict that is as likely as all others together."""
+NOTHING_MADE = 0.75
+"""Confidence that a late run stands still where the engines have had no request for three usual steps: tool calls that
+take as long leave some request in between."""
 CONFIDENT = 0.6
 """Confidence from which a verdict is shown without "perhaps"."""
 UNSETTLED = 0.45
@@ -67,6 +72,8 @@ MISSING_SECONDS = 120.0
 
 ZERO_ADVANTAGE = 0.50
 """Share of completed groups. Near the published 55 %; below it a curriculum is merely uneven."""
+FEW_FLAT = 0.20
+"""Share of completed groups. Four of five groups carry a gradient: the choice of tasks holds nothing back."""
 NEAR_LINE = 0.9
 """Share of `ZERO_ADVANTAGE`. A share this near below the line may well be above it."""
 NORMAL_95 = 1.96
@@ -92,7 +99,8 @@ MUCH_HELD = 0.40
 FULL = 0.85
 """Share of the requests that fit, or of the cache. More requests are served no faster beyond it."""
 QUEUED = 0.2
-"""Waiting over running requests. One or two requests wait for a moment in any engine; a fifth is a queue."""
+"""Waiting over running requests, and queued over starting sandboxes. One or two wait for a moment anywhere; a fifth is
+a queue."""
 PLAINLY_FULL = 0.90
 """Share. Engines this full are full at any instant."""
 WANTING_CACHE = 0.70
@@ -141,10 +149,10 @@ FAILING = 0.10
 """Share of rollouts lost with their sandbox. Every tenth spoils most groups of sixteen."""
 MUCH_FAILING = 0.2
 """Share of failing tool calls or rollouts that explains rewards of zero."""
-FULL_QUOTA = 0.98
-"""Share of a quota. The rest is gone with the next dispatch."""
-NEARLY_FULL_QUOTA = 0.95
-"""Share of a quota. More rollouts at once would find no sandbox."""
+FULL_QUOTA = 0.95
+"""Share of a quota. The next groups take the rest, and a rollout beyond them finds no sandbox."""
+MANY_BOOT = 0.20
+"""Share of a rollout's time. With a fifth of the rollouts waiting for a sandbox, tools are not the first limiter."""
 PLATEAU_SECONDS = 90.0
 """Seconds. `starting` that does not move for so long while others wait is at a limit: two reads of a provider."""
 PLATEAU_SPREAD = 0.05

@@ -136,7 +136,7 @@ def test_two_sources_are_not_averaged() -> None:
 def test_a_provider_that_is_read_late_counts_from_its_first_sandboxes() -> None:
     """History has no sandboxes for 300 s; then 552 are queued, 128 starting, 280 running: 680 / 960 boot.
 
-    90 s later the 128 are a plateau. Until then the cause is not confident, and tools are not named.
+    90 s later the 128 are a plateau. Until then the quota (0.974) with its queue is the cause, not confident.
     """
     memory, found = None, []
     quota: Told = {'sandbox_quota_used_ratio{resource="concurrent"}': 0.974}
@@ -153,5 +153,5 @@ def test_a_provider_that_is_read_late_counts_from_its_first_sandboxes() -> None:
     late = [(tick, verdict) for tick, verdict in found if tick >= 300]
     assert late[0][1].numbers["time_booting_ratio"] == pytest.approx(680 / 960)
     open_ = [verdict for tick, verdict in late if tick < 390]
-    assert {verdict.cause for verdict in open_} == {"spin_up"} and max(one.confidence for one in open_) < 0.6
+    assert {verdict.cause for verdict in open_} == {"quota"} and max(one.confidence for one in open_) < 0.6
     assert late[-1][1].cause == "starting_limit" and late[-1][1].confidence >= 0.6

@@ -20,6 +20,7 @@ from server.verdict.thresholds import (
     FULL_QUOTA,
     HOLDS,
     LEAST_FACTOR,
+    MANY_BOOT,
     MOST_SHARE,
     MOST_UNTOLD,
     PREEMPTED,
@@ -93,7 +94,10 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
         yield _made(n, "sandbox_bound", _boot_cause(n), _outside(n, boot), text)
     if tool:
         text = f"rollouts spend {tool:.0%} of their time in tools"
-        yield _made(n, *_tools(n), _outside(n, tool), text)
+        factor = _outside(n, tool)
+        if boot >= MANY_BOOT:
+            factor = min(factor, _outside(n, boot))  # a tool call needs a running sandbox
+        yield _made(n, *_tools(n), factor, text)
 
 
 def _tools(n: Numbers) -> tuple[Outcome, str]:
@@ -123,7 +127,8 @@ def _boot_cause(n: Numbers) -> str:
     quotas = {row.get("resource", ""): value for row, value in n.seen.rows("sandbox_quota_used_ratio")}
     if quotas.pop("starting", 0.0) >= FULL_QUOTA or quotas.pop("creates_per_second", 0.0) >= FULL_QUOTA:
         return "starting_limit"
-    return "quota" if any(value >= FULL_QUOTA for value in quotas.values()) else "spin_up"
+    is_full = any(value >= FULL_QUOTA for value in quotas.values())
+    return "quota" if is_full and n.in_flight.queued != 0 else "spin_up"
 
 
 def _rewards(n: Numbers) -> Iterator[Limiter]:

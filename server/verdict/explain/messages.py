@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from server.verdict.facts.steps import Late
 from server.verdict.facts.throughput import Numbers
 from server.verdict.model import Limiter, Outcome
-from server.verdict.thresholds import NEARLY_FULL_QUOTA, SAME_WAIT
+from server.verdict.thresholds import FULL_QUOTA, SAME_WAIT
 
 TITLES: Mapping[Outcome, str] = {
     "stalled": "The run makes no progress",
@@ -136,6 +136,6 @@ def advice(outcome: Outcome, cause: str, n: Numbers) -> str:
         name = min(n.slow, key=lambda one: n.slow[one])
         return f"Repair or remove engine {name}: requests wait for it while the other engines have room."
     quota = max((value for _, value in n.seen.rows("sandbox_quota_used_ratio")), default=0.0)
-    if (outcome, cause) == ("sandbox_bound", "tool_time") and quota >= NEARLY_FULL_QUOTA:
+    if (outcome, cause) == ("sandbox_bound", "tool_time") and quota >= FULL_QUOTA:
         return "Make tool calls faster: the engines wait for them, and the sandbox quota is used up."
     return ADVICE.get((outcome, cause), "")

@@ -17,6 +17,7 @@ from server.verdict.thresholds import (
     LESS,
     PLATEAU_SECONDS,
     PLATEAU_SPREAD,
+    QUEUED,
 )
 
 OVER = ("waiting_group", "queued")
@@ -251,7 +252,8 @@ def _is_limit_open(seen: VerdictInput, boxes: Counts) -> bool:
     """Do sandboxes wait, and is their window too short for a plateau?"""
     times = [ts for ts, counts in seen.instants if instants.STARTING in counts]
     first = max(instants.first_sandboxes(seen.instants), min(times, default=seen.now))
-    waits = boxes.get("starting", 0.0) >= LEAST_STARTING and boxes.get("queued", 0.0) >= 1.0
+    starting = boxes.get("starting", 0.0)
+    waits = starting >= LEAST_STARTING and boxes.get("queued", 0.0) >= max(1.0, QUEUED * starting)
     return waits and first > seen.now - PLATEAU_SECONDS
 
 
@@ -267,4 +269,5 @@ def plateau(window: Sequence[instants.Instant], now: float) -> float | None:
     queued = [counts.get(instants.QUEUED, 0.0) for counts in recent]
     most = max(starting)
     is_flat = most >= LEAST_STARTING and most - min(starting) <= PLATEAU_SPREAD * most
-    return most if is_flat and min(queued) >= max(1.0, PLATEAU_SPREAD * most) else None
+    # Each new sandbox is queued for a moment: a few are no queue.
+    return most if is_flat and min(queued) >= max(1.0, QUEUED * most) else None

@@ -10,6 +10,7 @@ from server.verdict.rules.situation import STARVING, Situation
 from server.verdict.thresholds import (
     CLEAR,
     FEW_STEPS,
+    HALF,
     HOLDS,
     LITTLE_WAIT,
     MOST_SECONDS,
@@ -110,11 +111,16 @@ def blind(case: Situation, outcome: Outcome) -> float:
     n = case.n
     # Half of all groups without a gradient would be the first thing to change. Where no source reports the share, the
     # spread of rewards within groups may show that it is less.
-    untold = n.zero.share is None and (n.zero.most is None or n.zero.most >= ZERO_ADVANTAGE)
+    unsure = n.zero.share is None or (n.zero.is_sample and n.zero.low < ZERO_ADVANTAGE <= n.zero.high)
+    untold = unsure and (n.zero.most is None or n.zero.most >= ZERO_ADVANTAGE)
     if untold and n.seen.fact("group_size") != 1:
-        return UNPROVEN
+        # A trainer that waits shows at least that production is slow; one that does not may be busy for nothing.
+        return UNPROVEN if outcome in STARVING else HALF
     if outcome not in STARVING or n.seen.synchronous:
         return 1.0
+    # One step is chance, and below the line a verdict only stands because it stood before.
+    if case.starved and (n.steps == 1 or (n.lacking or 0.0) < WAITS):
+        return HALF
     # A long checkpoint holds production, and the trainer waits for what was not made meanwhile; a queue that runs full
     # and empty by turns makes it wait for some of them. Who sees the queue can tell either from want.
     untold, long = n.held is None and n.arrivals is None, (n.overhead or 0.0) >= MUCH_OVERHEAD

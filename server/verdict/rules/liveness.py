@@ -12,11 +12,14 @@ from server.verdict.model import Outcome
 from server.verdict.rules.situation import Situation
 from server.verdict.thresholds import (
     FROZEN_SECONDS,
+    HALF,
     HALF_LIMIT,
     IDLE_SECONDS,
+    LATE_STEP,
     LEAST_IDLE,
     MOST_ENGINES,
     MOST_OF,
+    NOTHING_MADE,
     SILENT_SECONDS,
 )
 
@@ -118,18 +121,22 @@ def open_step(case: Situation) -> Said:
     if opened.fed:
         slow = opened.saves or opened.batches is not None
         return ("trainer_bound", "open_step", 0.9) if slow else ("stalled", "no_progress", 0.9)
-    # Without its batch the trainer may wait; but nothing is made for it either.
-    return ("stalled", "no_progress", 0.5) if _idle(case, opened.seconds) else None
+    # Without a batch the trainer may wait for production, but the engines show that none is on its way.
+    idle = min(opened.seconds, _idle_seconds(case))
+    if idle < IDLE_SECONDS:
+        return None
+    return "stalled", "no_progress", NOTHING_MADE if idle >= LATE_STEP * opened.usual else HALF
 
 
-def _idle(case: Situation, seconds: float) -> bool:
-    """Have the engines had no request for long, as often as they were seen?"""
-    since = case.seen.now - IDLE_SECONDS
-    counts = [
-        found[instants.RUNNING] + found.get(instants.WAITING, 0.0)
-        for ts, found in case.seen.instants if ts >= since and instants.RUNNING in found
-    ]  # fmt: skip
-    return seconds >= IDLE_SECONDS and len(counts) >= LEAST_IDLE and max(counts) == 0.0
+def _idle_seconds(case: Situation) -> float:
+    """Seconds since the first of the newest instants that have no request in any engine; 0 with fewer than three."""
+    idle = list[float]()
+    for ts, counts in reversed(case.seen.instants):
+        if instants.RUNNING in counts:
+            if counts[instants.RUNNING] + counts.get(instants.WAITING, 0.0) > 0.0:
+                break
+            idle.append(ts)
+    return case.seen.now - idle[-1] if len(idle) >= LEAST_IDLE else 0.0
 
 
 def evaluates(case: Situation) -> bool:

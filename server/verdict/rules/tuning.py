@@ -29,6 +29,7 @@ from server.verdict.thresholds import (
     CERTAIN,
     CLEAR,
     CONTRADICTION,
+    FEW_FLAT,
     HOLDS,
     LEFT,
     LITTLE_WAIT,
@@ -153,7 +154,7 @@ def outside_engines(case: Situation) -> Said:
 def thrown_away(case: Situation) -> Said:
     """Filtered groups: most is made for nothing."""
     n, first = case.n, case.first
-    if not case.starved or first is None or first.outcome != "curriculum_bound":
+    if not case.starved or first is None or first.outcome != "curriculum_bound" or (n.zero.share or 0.0) < FEW_FLAT:
         return None
     # Engines that nobody sees may be full, and rollouts that nobody sees may be held or anywhere else.
     proven = n.saturated is not None and (n.saturated or bool(n.place)) and n.batches is not None
