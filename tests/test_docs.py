@@ -27,8 +27,6 @@ from tests.signals.support import book, view
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GENERATED = {DOCS / "reference" / name for name in PAGES}
-# The description of the verdict's rules is not rewritten yet.
-OLD_WORDING = {DOCS / "concepts" / "verdict-rules.md"}
 WRITTEN = sorted(
     {*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"}
     - GENERATED
@@ -122,7 +120,7 @@ def test_the_readme_is_short_and_the_changelog_readable() -> None:
     assert set(re.findall(r"^### (\w+)$", "\n".join(sections), re.M)) <= {"Added", "Changed", "Fixed", "Removed"}
 
 
-@pytest.mark.parametrize("path", [path for path in WRITTEN if path not in OLD_WORDING], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
 def test_pages_are_in_plain_english(path: Path) -> None:
     prose = re.sub(r"```.*?```|`[^`]*`|\"[^\"]*\"", "", path.read_text("utf-8"), flags=re.S)
     assert [match[0] for match in FORBIDDEN.finditer(prose)] == []
