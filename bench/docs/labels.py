@@ -46,6 +46,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "sandbox_quota_limit": ("resource", "target"),
     "sandbox_quota_used": ("resource", "target"),
     "sandbox_quota_used_ratio": ("resource",),
+    "sandbox_refused_ratio": ("cause",),
     "sandbox_spinup_latency_seconds": ("image", "stat"),
     "sandboxes": ("state",),
     "solve_ratio": _STAT,

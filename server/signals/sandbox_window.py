@@ -14,6 +14,8 @@ WINDOW_SECONDS = 300.0
 NEVER = "never"
 PENDING = ("queued", "building_image", "starting")
 OVER = ("terminated", "failed")
+REFUSALS = ("rate_limit", "quota", "credit", "capacity")
+"""Causes of failure for which a provider creates no sandbox."""
 Key = tuple[str, str]
 
 
@@ -24,7 +26,8 @@ class SandboxBook:
     Attributes:
         own: live sandboxes of the run; `foreign`: live ones of others in the same accounts that dangle.
         ready: (when, spin-up seconds, image cached?) and created: when, of the last five minutes.
-        fates: of those that became ready or failed within five minutes: (when, failed?); who failed later has failed.
+        fates: sandboxes that became ready or failed within five minutes: (when, cause of failure; "" if ready). A
+            sandbox that became ready and failed later has failed.
         met: when a live one of the run was first heard of, for those that tell no time of their own.
         heard: target -> (event time of its last good answer, seconds it stays good); "" are pushes.
     """
@@ -33,7 +36,7 @@ class SandboxBook:
     foreign: dict[Key, Sandbox] = field(default_factory=dict)
     ready: deque[tuple[float, float, bool | None]] = field(default_factory=deque)
     created: deque[float] = field(default_factory=deque)
-    fates: OrderedDict[Key, tuple[float, bool]] = field(default_factory=OrderedDict)
+    fates: OrderedDict[Key, tuple[float, str]] = field(default_factory=OrderedDict)
     met: dict[Key, float] = field(default_factory=dict)
     heard: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -66,7 +69,7 @@ class SandboxBook:
         failed = record.state == "failed"
         at = (record.ended_at if record.ended_at is not None else ts) if failed else record.ready_at
         if at is not None and at > ts - WINDOW_SECONDS:
-            self.fates[key] = (at, failed)
+            self.fates[key] = (at, (record.cause or "unknown") if failed else "")
             self.fates.move_to_end(key)
 
     @staticmethod
@@ -85,8 +88,16 @@ class SandboxBook:
 
     def decided(self, now: float) -> tuple[int, int]:
         """(how many failed, how many failed or became ready) within the window; each counts once."""
-        fates = [failed for ts, failed in self.fates.values() if now - WINDOW_SECONDS < ts <= now]
-        return sum(fates), len(fates)
+        causes = self._causes(now)
+        return sum(map(bool, causes)), len(causes)
+
+    def refused(self, now: float) -> dict[str, float]:
+        """Cause -> share of the sandboxes decided within the window that the provider refused for it."""
+        causes = self._causes(now)
+        return {cause: causes.count(cause) / len(causes) for cause in REFUSALS} if causes else {}
+
+    def _causes(self, now: float) -> list[str]:
+        return [cause for ts, cause in self.fates.values() if now - WINDOW_SECONDS < ts <= now]
 
     def readied(self, now: float) -> Iterator[tuple[float, bool | None]]:
         """(seconds, image cached?) of those that became ready within the window."""

@@ -184,6 +184,32 @@ SANDBOX_FAILURE_RATIO = Signal(
 )
 
 
+# ---- sandbox_refused_ratio
+
+
+def _sandbox_refused_ratio(view: View) -> Answer:
+    gap = missing(view)
+    if gap is not None:
+        return gap
+    shares = view.sandboxes.refused(view.now)
+    if not shares:
+        return Unknown("no sandbox became ready or failed within 5 minutes")
+    return [Value(share, (("cause", cause),)) for cause, share in shares.items()]
+
+
+SANDBOX_REFUSED_RATIO = Signal(
+    name="sandbox_refused_ratio",
+    title="Refused sandboxes",
+    unit="ratio",
+    actor="sandbox",
+    help="Sandboxes that the provider refused, by cause / sandboxes that failed or became ready within 5 minutes.",
+    inputs=(),
+    cadence="tick",
+    compute=_sandbox_refused_ratio,
+    hint=NO_SOURCE,
+)
+
+
 # ---- sandbox_failures_total
 
 # Sandboxes of the run that failed, each once, by cause.
@@ -275,6 +301,7 @@ SIGNALS: tuple[Signal | Counter, ...] = (
     SANDBOXES_UNREACHABLE,
     SANDBOX_EXEC_SECONDS,
     SANDBOX_FAILURE_RATIO,
+    SANDBOX_REFUSED_RATIO,
     SANDBOX_FAILURES_TOTAL,
     SANDBOX_FAILED_ROLLOUT_RATIO,
     SANDBOX_OLDEST_PENDING_SECONDS,

@@ -149,6 +149,8 @@ FAILING = 0.10
 """Share of rollouts lost with their sandbox. Every tenth spoils most groups of sixteen."""
 MUCH_FAILING = 0.2
 """Share of failing tool calls or rollouts that explains rewards of zero."""
+REFUSED = 0.05
+"""Share of new sandboxes. A provider that refuses every twentieth is at a limit of the account."""
 FULL_QUOTA = 0.95
 """Share of a quota. The next groups take the rest, and a rollout beyond them finds no sandbox."""
 MANY_BOOT = 0.20

@@ -185,3 +185,21 @@ def test_an_end_is_no_failure_and_others_do_not_count() -> None:
     assert isinstance(signals_sandboxes.SANDBOX_FAILURE_RATIO.compute(book_only_others), Unknown)
     assert values(share(box(1, "terminated", ready_at=NOW - 60, ended_at=NOW - 5))) == {(): 0.0}
     assert isinstance(share(), Unknown) and isinstance(share(heard=False), Unknown)
+
+
+def test_refusals_by_cause() -> None:
+    """Of 10 sandboxes 6 became ready; 2 met a rate limit, 1 a quota, 1 ran out of memory. One refusal is too old."""
+    book = SandboxBook()
+    causes = [None] * 6 + ["rate_limit", "rate_limit", "quota", "oom"]
+    for number, cause in enumerate(causes):
+        book.put(
+            NOW - 60.0,
+            Sandbox(
+                "modal", str(number), state="failed" if cause else "running", cause=cause, requested_at=NOW - 90.0,
+                ready_at=None if cause else NOW - 70.0, ended_at=NOW - 60.0 if cause else None,
+            ),
+            own=True, dangling=False, created=True, became_ready=cause is None,
+        )  # fmt: skip
+    assert book.decided(NOW) == (4, 10)
+    assert book.refused(NOW) == {"rate_limit": 0.2, "quota": 0.1, "credit": 0.0, "capacity": 0.0}
+    assert book.refused(NOW + 301.0) == {}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.verdict.facts.in_flight import in_flight
+from server.verdict.facts.in_flight import in_flight, plateau
 from server.verdict.judge import remember
 from server.verdict.rules.tuning import judge
 from tests.verdict.support import HEALTHY, NOW, STARVED, seen
@@ -122,6 +122,13 @@ def test_a_starting_limit_is_named_within_three_minutes_of_its_plateau() -> None
     assert not [at for at, _, cause in nobody if cause == "starting_limit"]
 
 
+def test_a_few_queued_sandboxes_are_no_plateau() -> None:
+    """128 start all the time. 25 queued sandboxes are less than a fifth of them, 26 are a fifth."""
+    for queued, limit in ((25.0, None), (26.0, 128.0)):
+        window = [(NOW - age, {"sandboxes:starting": 128.0, "sandboxes:queued": queued}) for age in (100, 60, 30, 0)]
+        assert plateau(window, NOW) == limit
+
+
 def test_two_sources_are_not_averaged() -> None:
     """A log counts 960 as generating for five minutes; then records say where they are, and the mean is of them."""
     memory, verdict = None, None
@@ -155,3 +162,27 @@ def test_a_provider_that_is_read_late_counts_from_its_first_sandboxes() -> None:
     open_ = [verdict for tick, verdict in late if tick < 390]
     assert {verdict.cause for verdict in open_} == {"quota"} and max(one.confidence for one in open_) < 0.6
     assert late[-1][1].cause == "starting_limit" and late[-1][1].confidence >= 0.6
+
+
+@pytest.mark.parametrize(
+    "refused, failing, cause",
+    [
+        # 70 % of the time is boots. 5 % of new sandboxes refused is the line.
+        ({"rate_limit": 0.05}, 0.05, "starting_limit"),
+        ({"rate_limit": 0.04}, 0.05, "spin_up"),
+        ({"quota": 0.04, "credit": 0.03}, 0.07, "quota"),
+        ({"capacity": 0.08, "quota": 0.05}, 0.08, "starting_limit"),
+        # 80 % of the rollouts are lost with their sandbox: 5x, more than boots. 40 % refused is half of it.
+        ({"rate_limit": 0.40}, 0.80, "starting_limit"),
+        ({"rate_limit": 0.39}, 0.80, "init_failures"),
+    ],
+)
+def test_refusals_show_the_limit_of_the_account(refused: dict[str, float], failing: float, cause: str) -> None:
+    boots: Told = {
+        'sandboxes{state="queued"}': 0.0, 'sandboxes{state="starting"}': 67.0, 'sandboxes{state="running"}': 29.0,
+        "sandbox_failure_ratio": failing, 'generator_requests{state="running"}': 29.0,
+    }  # fmt: skip
+    shares: Told = {f'sandbox_refused_ratio{{cause="{name}"}}': share for name, share in refused.items()}
+    flight: Told = {'in_flight_rollouts{state="generating"}': 96.0}
+    found = judge(seen(HEALTHY, STARVED, QUIET, flight, boots, shares))
+    assert (found.outcome, found.cause) == ("sandbox_bound", cause), found.limiters

@@ -21,9 +21,11 @@ from server.verdict.thresholds import (
     HOLDS,
     LEAST_FACTOR,
     MANY_BOOT,
+    MOST_OF,
     MOST_SHARE,
     MOST_UNTOLD,
     PREEMPTED,
+    REFUSED,
     TWICE,
     WANTING_CACHE,
     ZERO_ADVANTAGE,
@@ -83,8 +85,10 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
         default=seen.get("sandbox_failure_ratio"),
     )
     if failing is not None and failing >= FAILING:
+        refusal = _refusal(n, MOST_OF * failing)
         text = f"{failing:.0%} of rollouts are lost with their sandbox or service"
-        yield _made(n, "sandbox_bound", "init_failures", 1 / (1 - min(failing, MOST_SHARE)), text)
+        text += ", mostly because the provider refuses new sandboxes" if refusal else ""
+        yield _made(n, "sandbox_bound", refusal or "init_failures", 1 / (1 - min(failing, MOST_SHARE)), text)
     boot, tool = n.place.get("booting", 0.0), n.place.get("in_tool", 0.0)
     # Behind engines that are full, time outside them is not what is short.
     if n.saturated and boot + tool < 0.5:
@@ -121,9 +125,27 @@ def _elsewhere(n: Numbers) -> Iterator[Limiter]:
         yield _made(n, *_tools(n), _outside(n, share), text)
 
 
+# Which limit of the account a refusal shows.
+_LIMIT_OF_REFUSAL = {"rate_limit": "starting_limit", "capacity": "starting_limit", "quota": "quota", "credit": "quota"}
+
+
+def _refusal(n: Numbers, least: float) -> str:
+    """Returns the limit that the provider's refusals show, if they reach a share ``least`` of the sandboxes; else ""."""
+    shares = dict[str, float]()
+    for labels, share in n.seen.rows("sandbox_refused_ratio"):
+        limit = _LIMIT_OF_REFUSAL.get(labels["cause"])
+        if limit is not None:
+            shares[limit] = shares.get(limit, 0.0) + share
+    limit = max(shares, key=lambda name: shares[name], default="")
+    return limit if limit and shares[limit] >= max(least, REFUSED) else ""
+
+
 def _boot_cause(n: Numbers) -> str:
     if n.in_flight.starting_limit is not None:
         return "starting_limit"
+    refusal = _refusal(n, REFUSED)
+    if refusal:
+        return refusal
     quotas = {row.get("resource", ""): value for row, value in n.seen.rows("sandbox_quota_used_ratio")}
     if quotas.pop("starting", 0.0) >= FULL_QUOTA or quotas.pop("creates_per_second", 0.0) >= FULL_QUOTA:
         return "starting_limit"
