@@ -8,7 +8,7 @@ from math import isfinite, isnan
 from typing import Any
 
 from server.signals import Signal
-from server.signals.model import Answer, Unknown, Value, View
+from server.signals.model import Answer, Unknown, Value, View, memory_json
 
 log = logging.getLogger("rollscope.signals")
 
@@ -50,7 +50,7 @@ class SignalEvaluator:
 
     def states(self) -> dict[str, tuple[int, str]]:
         """Memories as JSON with their code version."""
-        return {PREFIX + name: (self._versions[name], json.dumps(kept)) for name, kept in self.memory.items()}
+        return {PREFIX + name: (self._versions[name], memory_json(kept)) for name, kept in self.memory.items()}
 
     def restore(self, signals: Iterable[Signal], states: Mapping[str, tuple[int, str]]) -> None:
         """Take stored memories back; one of another version begins anew."""

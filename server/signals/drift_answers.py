@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from collectors.model import Labels
 from server.signals.drift_detector import MOVED, NEEDED, DriftWatch
-from server.signals.drift_points import WATCHED, Tracks, Watched, followed
+from server.signals.drift_points import WATCHED, Followed, Tracks, Watched, followed
 from server.signals.model import Answer, Unknown, Value, View
 from server.signals.trend import trend
 
@@ -27,15 +28,14 @@ def ratio(watched: Watched, hint: str) -> Remember:
     def remember(memory: Any, view: View) -> tuple[Any, Answer]:
         found = followed(memory, view, watched)
         values = [
-            Value(factor if factor is not None else math.nan, labels, words(watched, watch))
-            for labels, watch, factor in ((labels, watch, watch.factor) for labels, watch in shown(found.tracks))
+            Value(math.nan if row.factor is None else row.factor, row.labels, row.text) for row in shown(found, watched)
         ]
-        return found.memory, _unlabelled(values) or Unknown(hint)
+        return found.tracks, _unlabelled(values) or Unknown(hint)
 
     return remember
 
 
-def of_all(value: Callable[[Watched, DriftWatch], tuple[float, str]], hint: str, announce: bool = False) -> Remember:
+def of_all(value: Callable[["Shown"], tuple[float, str]], hint: str, announce: bool = False) -> Remember:
     """A signal with ``{of=...}`` of everything that is watched. ``announce``: its memory also has `announced`."""
 
     def remember(memory: Any, view: View) -> tuple[Any, Answer]:
@@ -44,11 +44,12 @@ def of_all(value: Callable[[Watched, DriftWatch], tuple[float, str]], hint: str,
         told = list(memory.get(TOLD, ()))
         for watched in WATCHED:
             found = followed(memory.get(watched.of), view, watched)
-            kept[watched.of] = found.memory
-            for labels, watch in shown(found.tracks):
-                number, why = value(watched, watch)
-                values.append(Value(number, tuple(sorted((*labels, ("of", watched.of)))), why))
-                told += _news(watched, labels, watch, told)
+            kept[watched.of] = found.tracks
+            for row in shown(found, watched):
+                number, why = value(row)
+                values.append(Value(number, row.labels_of, why))
+                if row.watch.changes:
+                    told += _news(watched, row.labels, row.watch, told)
         if announce:
             kept[TOLD] = told[-TOLD_MOST:]
         return kept, values or Unknown(hint)
@@ -63,21 +64,47 @@ def _unlabelled(values: list[Value]) -> Answer:
     return values
 
 
-def shown(found: Tracks) -> Iterator[tuple[Labels, DriftWatch]]:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One series that is shown: its watch, its factor and the text for it.
+
+    Attributes:
+        labels_of: the labels with the behaviour's name, for signals with ``{of=...}``.
+    """
+
+    labels: Labels
+    labels_of: Labels
+    watch: DriftWatch
+    factor: float | None
+    text: str
+
+
+def shown(found: Followed, watched: Watched) -> list[Shown]:
     """By environment where records name any that is judged; else the run's own."""
-    watches = {name: track.now() for name, track in found.items()}
-    named = any(name and watch.factor is not None for name, watch in watches.items())
-    for name, watch in sorted(watches.items()):
+    if found.shown is None:
+        found.shown = _shown(found.tracks, watched)
+    rows: list[Shown] = found.shown
+    return rows
+
+
+def _shown(tracks: Tracks, watched: Watched) -> list[Shown]:
+    watches = {name: (watch, watch.factor) for name, track in tracks.items() for watch in (track.now(),)}
+    named = any(name and factor is not None for name, (_, factor) in watches.items())
+    rows = []
+    for name, (watch, factor) in sorted(watches.items(), key=itemgetter(0)):
         if bool(name) == named or "" not in watches:
-            yield ((("environment", name),) if name else ()), watch
+            labels = (("environment", name),) if name else ()
+            labels_of = tuple(sorted((*labels, ("of", watched.of))))
+            rows.append(Shown(labels, labels_of, watch, factor, text(watched, watch, factor)))
+    return rows
 
 
-# ---- words
+# ---- texts
 
 
-def words(watched: Watched, watch: DriftWatch) -> str:
-    """What is to be said beside a factor, or instead of one."""
-    base, factor = watch.base, watch.factor
+def text(watched: Watched, watch: DriftWatch, factor: float | None) -> str:
+    """Explains a factor, or why there is none."""
+    base = watch.base
     if base is None:
         return f"{len(watch.first)} of the {NEEDED} steps needed so far; it fills by itself"
     where = f"steps {base.first} to {base.last}"
@@ -99,9 +126,9 @@ def _cap(watch: DriftWatch, factor: float, watched: Watched) -> str:
     return said + (": the cap hides how much longer they would be" if flat else "")
 
 
-def since(watched: Watched, watch: DriftWatch) -> tuple[float, str]:
-    """(step at which it left its baseline, words)."""
-    return (watch.since[0] if watch.since is not None else math.nan), words(watched, watch)
+def since(row: Shown) -> tuple[float, str]:
+    """(step at which it left its baseline, text)."""
+    return (row.watch.since[0] if row.watch.since is not None else math.nan), row.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +149,12 @@ def slope(watch: DriftWatch) -> Slope | None:
     return Slope(found.slope / level, found.low / level, found.high / level)
 
 
-def slope_value(watched: Watched, watch: DriftWatch) -> tuple[float, str]:
-    """(slope, words)."""
+def slope_value(row: Shown) -> tuple[float, str]:
+    """(slope, text)."""
+    watch = row.watch
     found = slope(watch)
     if found is None:
-        return math.nan, words(watched, watch)
+        return math.nan, row.text
     flat = found.low <= 0 <= found.high
     said = f"between {found.low:+.2%} and {found.high:+.2%} of its baseline a step over {len(watch.recent)} steps"
     return found.now, said + (": no trend" if flat else "")

@@ -5,9 +5,7 @@ and for prefill to decode what the engines counted. Each step counts once: in wh
 often they are read, and whichever life of the trainer played it last.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,13 +70,14 @@ class DriftPoints:
 _BASES = ("engines", "records", "log")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Track:
     """One series: its watch as of all but the newest points, and those."""
 
     basis: str
     life: int
     watch: DriftWatch
+    # In the order of steps.
     pending: dict[int, Point] = field(default_factory=dict)
     # The watch with all pending points; None: to be made again. A step as a rule adds one point to it.
     _ahead: DriftWatch | None = None
@@ -94,14 +93,16 @@ class Track:
             step = point[0]
             if step <= last or pending.get(step) == point:
                 continue
-            if self._ahead is not None and (not pending or step > max(pending)):
-                self._ahead.add(point)
+            if not pending or step > next(reversed(pending)):
+                pending[step] = point
+                if self._ahead is not None:
+                    self._ahead.add(point)
             else:
+                pending[step] = point
+                self.pending = pending = dict(sorted(pending.items()))
                 self._ahead = None
-            pending[step] = point
-        if len(pending) > LATE_STEPS:
-            for step in sorted(pending)[:-LATE_STEPS]:
-                self.watch.add(pending.pop(step))
+        while len(pending) > LATE_STEPS:
+            self.watch.add(pending.pop(next(iter(pending))))
 
     def _rewind(self, life: int, step: int) -> None:
         """A later life plays steps again from the one it begins with: what the earlier one made of them is void."""
@@ -113,20 +114,20 @@ class Track:
     @property
     def newest(self) -> Point | None:
         if self.pending:
-            return self.pending[max(self.pending)]
+            return self.pending[next(reversed(self.pending))]
         return self.watch.recent[-1] if self.watch.recent else None
 
     def now(self) -> DriftWatch:
         """The watch with the newest points, too. Valid until the next `take`; not to be changed."""
         if self._ahead is None:
             self._ahead = DriftWatch.load(self.watch.saved())
-            for step in sorted(self.pending):
-                self._ahead.add(self.pending[step])
+            for point in self.pending.values():
+                self._ahead.add(point)
         return self._ahead
 
     def saved(self) -> list[Any]:
         """As JSON."""
-        return [self.basis, self.life, self.watch.saved(), [self.pending[step] for step in sorted(self.pending)]]
+        return [self.basis, self.life, self.watch.saved(), list(self.pending.values())]
 
     @classmethod
     def load(cls, saved: Sequence[Any]) -> "Track":
@@ -134,64 +135,50 @@ class Track:
         return cls(basis, life, DriftWatch.load(watch), {point[0]: point for point in pending})
 
 
-Tracks = dict[str, Track]
-"""By environment; "" is the run's own."""
+class Tracks(dict[str, Track]):
+    """Tracks by environment; "" is the run's own. A type of its own because the JSON of a memory is a dict too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Followed:
-    """The tracks of one behaviour at one instant. ``memory``: the same as JSON."""
+    """The tracks of one behaviour with the points of one view.
+
+    Attributes:
+        tracks: the memory of every signal that watches the behaviour. Signals share the object.
+        shown: what those signals make of the tracks; filled by the first of them.
+    """
 
     tracks: Tracks
-    memory: dict[str, Any]
-
-
-# Tracks by the identity of the JSON that was made of them: loading each again at every step was a third of the cost of
-# the drift signals. An entry is taken out when it is used, because the track then changes and the JSON does not.
-_LOADED: OrderedDict[int, tuple[list[Any], Track]] = OrderedDict()
-MOST_LOADED = 1024
+    shown: Any = None
 
 
 def followed(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> Followed:
-    """What was remembered, with what the view knows of it now.
+    """Bring the tracks in ``memory`` up to the view.
 
-    Several signals remember the same tracks: from equal memories the same view makes them once.
+    Several signals remember the same tracks: equal memories of one view become one object, which is updated once.
     """
     made: list[tuple[Mapping[str, Any] | None, Followed]] = view.once(f"tracks:{watched.of}", lambda _: [])
     for before, result in made:
-        if before == memory:
+        if before is memory or before == memory:
             return result
-    found = _tracks(memory, view, watched)
-    result = Followed(found, {name: _saved(track) for name, track in found.items()})
+    result = Followed(_tracks(memory, view, watched))
     made.append((memory, result))
     return result
 
 
 def _tracks(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> Tracks:
-    found = {name: _loaded(saved) for name, saved in (memory or {}).items()}
-    for name, told in _told(view, watched, found).items():
-        track = found.get(name)
-        if track is None and len(found) > MOST_ENVIRONMENTS:
+    tracks: Tracks = memory if isinstance(memory, Tracks) else Tracks()
+    if memory and tracks is not memory:
+        tracks.update({name: Track.load(saved) for name, saved in memory.items()})
+    for name, told in _told(view, watched, tracks).items():
+        track = tracks.get(name)
+        if track is None and len(tracks) > MOST_ENVIRONMENTS:
             continue
         if track is None or _BASES.index(told.basis) > _BASES.index(track.basis):
-            track = found[name] = Track(told.basis, told.life, DriftWatch())
+            track = tracks[name] = Track(told.basis, told.life, DriftWatch())
         if told.basis == track.basis:
             track.take(told)
-    return found
-
-
-def _loaded(saved: list[Any]) -> Track:
-    kept = _LOADED.pop(id(saved), None)
-    return kept[1] if kept is not None and kept[0] is saved else Track.load(saved)
-
-
-def _saved(track: Track) -> list[Any]:
-    saved = track.saved()
-    _LOADED[id(saved)] = (saved, track)
-    while len(_LOADED) > MOST_LOADED:
-        with suppress(KeyError):
-            _LOADED.popitem(last=False)
-    return saved
+    return tracks
 
 
 # ---- where points come from

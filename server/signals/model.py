@@ -4,6 +4,7 @@ Pure: no I/O and no clock. `now` is an attribute of the view; everything a signa
 It does not know where the numbers came from, nor what happens to its answer.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -159,8 +160,9 @@ class Signal:
         cadence: ``tick`` (state, on the 5 s grid) or ``step`` (one point per trainer step).
         hint: what to log or start when there is nothing to compute from; shown to users as is.
         records: it is also answered from rollout records: asked at a tick too, when any came since the one before.
-        remember: of a signal with a memory (a fold): (memory or None, view) -> (memory, answer). Its memory is JSON and
-            bounded, and is stored with the answer it led to; asked again at the same instant or step it adds nothing.
+        remember: of a signal with a memory (a fold): (memory or None, view) -> (memory, answer). The memory is bounded
+            and is stored with the answer as JSON (see `memory_json`); after a restart the function gets what JSON made
+            of it. Evaluating the same instant or step again changes nothing in the memory.
             ``compute`` is then what it answers without one (see `fold`).
         version: of the memory: one of another version is dropped.
         judged: it is not asked: the verdict, which sees all others, is written under its name
@@ -189,6 +191,11 @@ class Signal:
 def fold(remember: Callable[[Any, View], tuple[Any, Answer]]) -> dict[str, Any]:
     """The two functions of a signal with a memory: ``Signal(..., **fold(remember))``."""
     return {"remember": remember, "compute": lambda view: remember(None, view)[1]}
+
+
+def memory_json(memory: Any) -> str:
+    """A signal's memory as JSON text. Its parts are JSON values, or objects whose ``saved()`` returns JSON values."""
+    return json.dumps(memory, default=lambda part: part.saved())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Whether training is numerically healthy: gradients, entropy, clipping, reward."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any
 
@@ -213,13 +215,16 @@ class _History:
     flat: int = 0
     rise: float = 0.0
 
+    def new_rows(self, rows: list[Step]) -> list[Step]:
+        """The rows later than any before. A resumed run's first row drops the steps that it plays again."""
+        if rows and rows[0].incarnation > self.life:
+            self.life = rows[0].incarnation
+            self.blocks = [block for block in self.blocks if block.last < rows[0].number]
+        newest = self.blocks[-1].last if self.blocks else -1
+        return rows[bisect_right(rows, newest, key=attrgetter("number")) :]
+
     def add(self, row: Step, tolerated: float) -> None:
-        """The row of a later step than any before, or of a step that a resumed run plays again."""
-        if row.incarnation > self.life:
-            self.life = row.incarnation
-            self.blocks = [one for one in self.blocks if one.last < row.number]
-        if self.blocks and row.number <= self.blocks[-1].last:
-            return
+        """Add the row of a step later than any before."""
         if not self.blocks or self.blocks[-1].count >= self.size:
             self.blocks.append(_Block(row.number, row.number, 0.0, 0))
         block = self.blocks[-1]
@@ -252,6 +257,14 @@ class _History:
                 return
             rising += [found.slope] if found.low > 0 else []
 
+    def shorter_than(self, steps: int) -> bool:
+        """Are fewer steps in the blocks than that?"""
+        return len(self.blocks) < steps and self.steps < steps
+
+    @property
+    def steps(self) -> int:
+        return sum(block.count for block in self.blocks)
+
     def saved(self) -> dict[str, Any]:
         """As JSON."""
         blocks = [[one.first, one.last, one.total, one.count] for one in self.blocks]
@@ -272,19 +285,18 @@ def _scale(view: View, rows: list[Step]) -> float:
 
 
 def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
-    history = _History.load(memory) if memory else _History()
+    history = memory if isinstance(memory, _History) else _History.load(memory) if memory else _History()
     rows = view.steps.rows(_REWARD, count=KEPT_STEPS, until=view.now)
-    # Once, and not for each of the 64 rows: it was half of what all step signals cost.
-    tolerated = TOLERATED * _scale(view, rows) if rows else 0.0
-    for row in rows:
+    fresh = history.new_rows(rows)
+    tolerated = TOLERATED * _scale(view, rows) if fresh else 0.0
+    for row in fresh:
         history.add(row, tolerated)
-    saved, steps = history.saved(), sum(one.count for one in history.blocks)
     if not rows:
-        return saved, Unknown(_REWARD_PLATEAU_STEPS_HINT)
-    if steps < WINDOWS[0]:
-        return saved, Unknown(f"{steps} of the {WINDOWS[0]} steps needed so far; it fills by itself")
+        return history, Unknown(_REWARD_PLATEAU_STEPS_HINT)
+    if history.shorter_than(WINDOWS[0]):
+        return history, Unknown(f"{history.steps} of the {WINDOWS[0]} steps needed so far; it fills by itself")
     why = f"reward {history.rise:+.3g} over {history.flat} steps" if history.flat else "rises, or varies too much"
-    return saved, [Value(float(history.flat), why=why)]
+    return history, [Value(float(history.flat), why=why)]
 
 
 REWARD_PLATEAU_STEPS = Signal(

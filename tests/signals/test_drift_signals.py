@@ -13,7 +13,7 @@ from server.rollouts.window import RolloutBook, _Version
 from server.signals import drift
 from server.signals.drift_answers import announced
 from server.signals.drift_points import LATE_STEPS, MOST_ENVIRONMENTS
-from server.signals.model import Answer, Signal, Unknown, Value, View
+from server.signals.model import Answer, Signal, Unknown, Value, View, memory_json
 from server.signals.window import StepBook
 from tests.signals.support import NOW, gauge, view
 from tests.signals.test_drift import NEAR, flat
@@ -27,7 +27,8 @@ class Run:
 
     def __init__(self, signal: Signal = drift.RESPONSE_LENGTH_DRIFT_RATIO) -> None:
         self.signal, self.steps, self.life = signal, StepBook(), 0
-        self.memory: Any = None
+        self.memory: Any = None  # as after a restart with every step
+        self.live: Any = None  # as in one process
         self.answer: Answer = Unknown("")
 
     def step(self, number: int, **values: float) -> Answer:
@@ -40,7 +41,11 @@ class Run:
         assert self.signal.remember is not None
         seen = View(now, "async", "running", {}, steps=self.steps, **more)
         self.memory, self.answer = self.signal.remember(self.memory, seen)
-        self.memory = json.loads(json.dumps(self.memory))  # as the store has it
+        self.memory = json.loads(memory_json(self.memory))
+        seen = View(now, "async", "running", {}, steps=self.steps, **more)
+        self.live, answer = self.signal.remember(self.live, seen)
+        assert repr(answer) == repr(self.answer)
+        assert json.loads(memory_json(self.live)) == self.memory
         return self.answer
 
     def play(self, values: Iterable[float], first: int = 1, name: str = LENGTH, **more: float) -> Answer:

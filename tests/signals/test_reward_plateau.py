@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.signals.model import Answer, Unknown, Value, View
+from server.signals.model import Answer, Unknown, Value, View, memory_json
 from server.signals.training_health import MOST_BLOCKS, REWARD_PLATEAU_STEPS
 from server.signals.window import StepBook
 
@@ -18,13 +18,15 @@ WOBBLE = (0.01, -0.012, 0.004, -0.008, 0.011, -0.005, 0.0)
 
 
 def played(rewards: Iterable[float], life: int = 0, first: int = 1, memory: Any = None) -> tuple[Any, Answer]:
-    steps, answer = StepBook(), Unknown("")
+    steps, answer, live = StepBook(), Unknown(""), memory
     for number, reward in enumerate(rewards, first):
         ts = T0 + 60.0 * number + 1e6 * life
         steps.put("trainer", life, number, ts, {("reward_mean", ()): reward, ("reward_std", ()): SPREAD})
         assert REWARD_PLATEAU_STEPS.remember is not None
         memory, answer = REWARD_PLATEAU_STEPS.remember(memory, View(ts, "async", "running", {}, steps=steps))
-        memory = json.loads(json.dumps(memory))  # as the store has it
+        memory = json.loads(memory_json(memory))  # as after a restart with every step
+        live, other = REWARD_PLATEAU_STEPS.remember(live, View(ts, "async", "running", {}, steps=steps))
+        assert (other, json.loads(memory_json(live))) == (answer, memory)  # as in one process
     return memory, answer
 
 
