@@ -18,7 +18,7 @@ from dashboard.state import deltas
 from dashboard.state import url as state_url
 from dashboard.state.cache import TimedCache
 from dashboard.state.run_state import word as state_word
-from dashboard.state.status import joined
+from dashboard.state.status import StatusFacts, joined
 from dashboard.state.url import Address, Span
 from server.query.names import mode_words
 from server.query.run_state import RunState
@@ -30,8 +30,8 @@ Looking = Callable[[str, bool], Scope]
 Candidates = Callable[[], Sequence[tuple[str, str]]]
 """What could be watched from here: (what it is, the command). It may take seconds, and is asked on a thread."""
 
-_NO_RUNS = "No run yet. Point Rollscope at one: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
-_NO_PAGE = "There is no page at this address."
+_NO_RUNS = "No run yet. Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
+_NO_PAGE = "Page not found."
 
 
 def register(
@@ -98,7 +98,7 @@ def _choose(runs: Sequence[RunInfo], address: Address) -> RunInfo | None:
 
 
 def _nothing(address: Address, wanted: Mapping[str, Any], page: Page | None) -> Json:
-    unknown = f"No run is called “{address.run}”. Choose one from the menu."
+    unknown = f"No run is named “{address.run}”. Choose one from the menu."
     message = _NO_PAGE if page is None else _NO_RUNS if address.run is None else unknown
     return {"page": wanted.get("n", 0), "error": message, "run": address.run or "", "key": page.key if page else ""}
 
@@ -111,7 +111,9 @@ def _load(
     scope = look(run.name, address.all and page.charts is None)
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
     cursor = {"cursor": scope.reader.cursor(run.name)} if page.charts else {}
-    span = scope.span = state_url.span(address, run, scope.facts.moment, scope.facts.newest())
+    now = StatusFacts(scope.status)
+    span = scope.span = state_url.span(address, run, now.moment, now.newest())
+    scope.at = address.end
     scope.search = str(wanted.get("search") or "") if page.asks or page.charts else ""
     charts = page.charts(Load(scope, address, run, span, wanted)) if page.charts else {}
     return _boot(views, scope, span, wanted, page) | cursor | charts
@@ -135,6 +137,7 @@ def _boot(views: deltas.SentViews, scope: Scope, span: Span, wanted: Mapping[str
         "start": span.start,
         "end": span.end,
         "follow": span.follow,
+        "at": scope.at,
         "timed": page.timed,
         "asks": list(page.asks),
         "over": found["life"] in state_url.OVER,

@@ -33,6 +33,8 @@ def _scope(look: Callable[[str, bool], Scope], page: Page, pull: Mapping[str, An
     scope = look(str(pull["run"]), bool(pull.get("all")))
     scope.fresh = bool(pull.get("fresh"))
     span = state_url.shown(pull.get("span")) if page.timed else None
+    at = pull.get("at")
+    scope.at = float(at) if isinstance(at, (int, float)) and not isinstance(at, bool) else None
     scope.span = state_url.moved(span, scope.reader.now()) if span else None
     scope.search = str(pull.get("ask") or "") if page.asks or page.charts else ""
     return scope

@@ -120,7 +120,7 @@
     const bad = make("span", error, "error");
     tr.append(name, cellOf("Actor", make("span", actor, "actor-" + actor), make("span", kind, "kind")),
       cellOf("Status", status(up, error), bad), cellOf("Last read", aged(seen, "never")),
-      cellOf("Samples then", make("span", samples), make("span", dropped, "error")), cellOf("Unmapped keys", make("span", unmapped || "none")));
+      cellOf("Samples in last read", make("span", samples), make("span", dropped, "error")), cellOf("Unmapped keys", make("span", unmapped || "none")));
     return tr;
   }
 

@@ -122,12 +122,16 @@
     RS.by("unzoom").textContent = `${RS.format.clock(from, wide)} – ${RS.format.clock(to, wide)} · Reset zoom`;
     RS.slide();
     RS.remember();
+    // Texts are as of the end of the zoom.
+    RS.news();
   }
 
   RS.unzoom = function () {
+    const zoomed = RS.zoom !== null;
     RS.zoom = null;
     RS.by("app").dataset.zoom = "";
     if (RS.boot && RS.chartsReady()) RS.slide();
+    if (zoomed) RS.news();
   };
 
   RS.drew = function (gd) {

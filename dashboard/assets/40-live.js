@@ -74,17 +74,19 @@
     const lost = since(Math.max(heardAt, awakeAt)) > (RS.pushed() ? LOST_TOLD : LOST) && !document.hidden;
     // A page about all runs has no state of one run: there the word is about the connection.
     const run = RS.view.rs || { name: "live", word: "Live" };
-    const state = paused ? "paused" : run.name === "finished" ? "over" : lost ? "lost" : run.name;
+    const past = RS.pastAt(), live = run.name === "live" && past !== undefined && past < RS.now() - 10;
+    const state = paused ? "paused" : run.name === "finished" ? "over" : lost ? "lost" : live ? "past" : run.name;
     const button = RS.by("live"), newest = RS.view.newest;
     button.dataset.live = state;
     button.title = paused ? "Resume live updates" : "Pause live updates";
     button.setAttribute("aria-pressed", String(paused));
-    RS.by("live-word").textContent = { paused: "Paused", lost: "No connection" }[state] || run.word;
+    RS.by("live-word").textContent = { paused: "Paused", lost: "No connection", past: "Past range" }[state] || run.word;
     RS.by("live-age").textContent = aged(state, run, newest);
   }
 
   function aged(state, run, newest) {
     const lasts = run.since ? RS.format.span(RS.now() - run.since) : "";
+    if (state === "past") return "as of " + RS.clockOf(RS.pastAt());
     if (state === "catching_up") return run.says || "reading history";
     if (state === "not_collected") return lasts && "for " + lasts;
     if (state === "stale") return lasts ? "no new data for " + lasts : "no data yet";
@@ -117,7 +119,7 @@
     heardAt = performance.now();
     pulledAt = 0;
     RS.by("app").dataset.page = found.error ? "error" : "ok";
-    RS.by("run-name").textContent = RS.by("run-name").title = found.run || "none";
+    RS.by("run-name").textContent = RS.by("run-name").title = found.run || "no run";
     RS.by("message").textContent = found.error || "";
     RS.by("message-found").replaceChildren(...(found.found || []).map(candidate));
     RS.navigated();
@@ -188,8 +190,11 @@
     sentTick = ticks;
     const { page, key, run, all, cursor, have } = RS.boot;
     const span = RS.boot.timed ? [RS.boot.start, RS.boot.end, RS.boot.follow] : undefined;
-    return { page, key, run, all: all || undefined, cursor, have, span, ask: question(), fresh, n: ++sent };
+    return { page, key, run, all: all || undefined, cursor, have, span, at: RS.pastAt(), ask: question(), fresh, n: ++sent };
   }
+
+  // The end of a zoom or an absolute range, epoch seconds; texts describe it instead of the present.
+  RS.pastAt = () => (RS.zoom ? Math.round((RS.range()[1] - RS.tz) / 1000) : RS.boot.at) ?? undefined;
 
   // What a page is asked beside run and time: its own names in the address, and what is wanted just once (`RS.once`).
   RS.once = {};

@@ -2,7 +2,10 @@
 // change points of what drifts as lines, always.
 (function (RS) {
   "use strict";
-  const LINES = 40, TICK = 7;
+  // Most weight updates drawn as full-height lines; more are short ticks, because lines would hide the data.
+  const LINES = 12;
+  // Height of a tick, pixels.
+  const TICK = 7;
   let known = null;
 
   // [[local ms, version or null, words of a change point or nothing], ...], the oldest first.

@@ -1,7 +1,12 @@
 // Restarts and alerts that began to fire (`dashboard/charts/event_markers.py`) on every chart over time, and what all its marks mean.
 (function (RS) {
   "use strict";
-  const APART = 8, HALF = 4;
+  // Marks closer than this many pixels are drawn as one.
+  const APART = 8;
+  // Half the width of a glyph, pixels.
+  const HALF = 4;
+  // Length of an alert's stem, pixels: full-height lines of many alerts would hide the data.
+  const STEM = 14;
   let known = null;
 
   // { r: [[local ms, words], ...], a: [[local ms, name, severity], ...] }, the oldest first.
@@ -17,14 +22,14 @@
   }
 
   // One mark for what is so near that two could not be told apart.
-  function path(rows, glyph) {
+  function path(rows, glyph, stem) {
     return (x, top, bottom, start, end) => {
       let last = -Infinity, drawn = "";
       for (const [ms] of rows) {
         const at = Math.round(x(ms)) + 0.5;
         if (ms < start || ms > end || at - last < APART) continue;
         last = at;
-        drawn += `M${at} ${top}V${bottom}${glyph(at, top)}`;
+        drawn += `M${at} ${top}V${Math.min(bottom, top + stem)}${glyph(at, top)}`;
       }
       return drawn;
     };
@@ -34,16 +39,16 @@
   const diamond = (x, y) => `M${x} ${y}l${HALF} ${HALF}l${-HALF} ${HALF}l${-HALF} ${-HALF}z`;
   const grave = ([, , severity]) => severity === "critical";
   const LAYERS = [
-    ["restarted", "a restart", () => told().r, diamond],
-    ["warned", "an alert fired", () => told().a.filter((row) => !grave(row)), triangle],
-    ["fired", "a critical alert fired", () => told().a.filter(grave), triangle],
+    ["restarted", "a restart", () => told().r, diamond, Infinity],
+    ["warned", "an alert fired", () => told().a.filter((row) => !grave(row)), triangle, STEM],
+    ["fired", "a critical alert fired", () => told().a.filter(grave), triangle, STEM],
   ];
 
   function paint() {
     if (!RS.boot || RS.boot.error || !RS.view["w.width"]) return;
-    for (const [name, , rows, glyph] of LAYERS)
+    for (const [name, , rows, glyph, stem] of LAYERS)
       // A layer that never had a mark is none.
-      if (rows().length || document.querySelector(`.${name}`)) RS.over("events-" + name, name, path(rows(), glyph));
+      if (rows().length || document.querySelector(`.${name}`)) RS.over("events-" + name, name, path(rows(), glyph, stem));
     legend();
   }
 

@@ -153,7 +153,7 @@
   RS.pngOf = (el) => RS.plotly().then(() => window.Plotly.toImage(picture(el, RS.graphOf(el)), { format: "png", width: 1200, height: 600, scale: 2 }));
   RS.savePng = async function (el) {
     const url = await RS.pngOf(el).catch(() => "");
-    if (!url) return RS.toast("No picture: plotly.js cannot be had");
+    if (!url) return RS.toast("No picture: plotly.js could not be loaded");
     const bytes = atob(url.split(",")[1]);
     RS.save(new Blob([Uint8Array.from(bytes, (c) => c.charCodeAt(0))], { type: "image/png" }), el, ".png");
   };

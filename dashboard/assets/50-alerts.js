@@ -51,7 +51,7 @@
   }
 
   function chartLink(row) {
-    const [start, end, panel, page = "overview"] = row.chart, link = make("a", "Charts at its moment");
+    const [start, end, panel, page = "overview"] = row.chart, link = make("a", "View charts at " + RS.clockOf(row.fired ?? row.at));
     link.dataset.in = page;
     link.href = RS.path(page) + RS.query({ run: row.run, start, end }) + (panel ? "#panel-" + panel : "");
     return link;
@@ -72,7 +72,7 @@
     const parts = [head, cell("p", `a.${id}.n`, "says")];
     if (row.description) parts.push(make("p", row.description, "note"));
     parts.push(chips(shownLabels(row)));
-    if (row.held) parts.push(make("p", "Held: " + (row.why || "nothing is known of its series now"), "note held"));
+    if (row.held) parts.push(make("p", "On hold: " + (row.why || "its series has no data now"), "note held"));
     parts.push(list === "pending" ? waits(row, extra) : list === "muted" ? quiet(extra) : told(extra.told || []));
     return parts;
   }
@@ -248,7 +248,7 @@
       name.scope = "row";
       name.append(mark(row.s), make("span", row.name), make("span", RS.boot.all ? row.run : differs(row), "note"));
       tr.append(name, RS.cellOf("Began", time(row.fired ?? row.at)), RS.cellOf("Lasted", row.lasted || "–"),
-        RS.cellOf("Last value", RS.view[`a.${id}.v`] || "–"), RS.cellOf("Ended because", row.why || "no longer true"),
+        RS.cellOf("Last value", RS.view[`a.${id}.v`] || "–"), RS.cellOf("Reason", row.why || "no longer true"),
         RS.cellOf("", chartLink(row)));
       return tr;
     }));

@@ -28,7 +28,7 @@
     // Counted from the newest, which is what is looked for first.
     const shown = rows.filter((_, i) => (rows.length - 1 - i) % nth === 0).reverse(), wide = RS.boot.end - RS.boot.start > 86400;
     const body = make("table"), head = make("thead"), tr = make("tr"), rest = make("tbody"), caption = make("caption");
-    caption.textContent = nth > 1 ? `Every ${ordinal(nth)} of ${rows.length.toLocaleString("en")} points, the newest first; all are in the CSV` : `${rows.length} points, the newest first`;
+    caption.textContent = nth > 1 ? `Every ${ordinal(nth)} of ${rows.length.toLocaleString("en")} points, newest first; the CSV has all` : `${rows.length} points, newest first`;
     for (const name of ["Time", ...(steps ? ["Step"] : []), ...lines.map((line) => line.label)]) tr.append(headed(make("th", name), "col"));
     for (const [ms, ...values] of shown) {
       const row = make("tr");
@@ -154,10 +154,10 @@
   function items(el) {
     const asked = new URLSearchParams(location.search), over = asked.get("over"), drawn = RS.linesOf(el).length > 0;
     const own = drawn ? [["Data table", () => RS.showTable(el)], ["Save CSV", () => RS.saveCsv(el)], ["Save PNG", () => RS.savePng(el)]] : [];
-    const again = RS.filling() ? ["Leave full screen", () => RS.full(null), "Esc"] : ["Full screen", () => RS.full(el), "f"];
+    const again = RS.filling() ? ["Exit full screen", () => RS.full(null), "Esc"] : ["Full screen", () => RS.full(el), "f"];
     const axis = asked.get("axis") === "step" ? ["Show by time", flip({ axis: null })] : ["Show by step", flip({ axis: "step" })];
     const behind = [["1h", "Compare with an hour ago"], ["1d", "Compare with a day ago"]].filter(([key]) => key !== over).map(([key, words]) => [words, flip({ over: key, align: null })]);
-    const none = over ? [["Compare with nothing", flip({ over: null, align: null })]] : [];
+    const none = over ? [["Stop comparing", flip({ over: null, align: null })]] : [];
     return [again, ...own, ["Copy link", () => RS.copyLink(el)], ["All charts"], axis, ...behind, ["Compare with another run …", () => choose()], ...none];
   }
 
@@ -166,7 +166,7 @@
     for (const link of RS.all("#runs a")) {
       const name = link.querySelector(".name").textContent, li = make("li"), words = make("b", name);
       if (name === current) continue;
-      li.append(words, pick("from its start", { over: name, align: null }), pick("at its end", { over: name, align: "now" }));
+      li.append(words, pick("align starts", { over: name, align: null }), pick("align ends", { over: name, align: "now" }));
       list.append(li);
     }
     const sheet = RS.dialog("Compare with another run", list.children.length ? list : make("p", "There is no other run.", "note"));
@@ -243,7 +243,7 @@
     const key = el.dataset.panel, rules = (RS.boot.rules || {})[key] || [], where = el.querySelector(".legend"), [words, slots] = RS.boot.behind || ["", []];
     for (const [level, limit, near] of rules) {
       const item = make("span", limit + (near ? "" : " ↑"), `limit rule ${level} more-lines`);
-      if (!near) item.title = "Beyond what is drawn";
+      if (!near) item.title = "Outside the chart";
       where.append(item);
     }
     const behind = slots.filter((slot) => slot.split(".")[0] === key);
@@ -260,8 +260,8 @@
   function lacking() {
     const panels = RS.all(`[data-place="${RS.boot.key}"] [data-panel]`), [words, slots] = RS.boot.behind || ["", []];
     panels.forEach(legends);
-    if (panels.length && words && !slots.length) toast(`${words}: nothing to draw`);
-    if (panels.length && RS.boot.stepped && !RS.byStep()) toast("No step is known in this time: shown by time");
+    if (panels.length && words && !slots.length) toast(`${words}: no data`);
+    if (panels.length && RS.boot.stepped && !RS.byStep()) toast("No steps in this range: showing time instead");
   }
 
   // ---- keys on a chart

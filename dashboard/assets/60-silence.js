@@ -78,9 +78,9 @@
       const count = chosen().length, hits = reach(chosen());
       submit.textContent = "Silence " + time.words();
       submit.disabled = !count || !(time.ends() > RS.now());
-      says.textContent = !count ? "Keep at least one label." : `Holds ${hits} alert${hits === 1 ? "" : "s"} now, and every later one with these labels.`;
+      says.textContent = !count ? "Keep at least one label." : `Silences ${hits} alert${hits === 1 ? "" : "s"} now and every later alert with these labels.`;
     };
-    form.append(group("Alerts with all of", ...list.map(([label]) => label)), time.box, nameLabel, whyLabel, says, wrong, submit, cancel);
+    form.append(group("Alerts with all these labels", ...list.map(([label]) => label)), time.box, nameLabel, whyLabel, says, wrong, submit, cancel);
     form.addEventListener("input", refresh);
     form.addEventListener("submit", (event) => {
       event.preventDefault();

@@ -56,7 +56,7 @@
 
   function summary() {
     const number = (RS.view["h.total"] || 0).toLocaleString("en"), oldest = RS.view["sb.oldest"], p95 = RS.view["sb.p95"];
-    return `${number} sandboxes became ready in this time` + (p95 ? `, p95 now ${p95}` : "") + (oldest ? `; the oldest pending has waited ${oldest}` : "");
+    return `${number} sandboxes became ready in this range` + (p95 ? `, p95 now ${p95}` : "") + (oldest ? `; the oldest pending has waited ${oldest}` : "");
   }
 
   function between(names, row) {
@@ -86,7 +86,7 @@
     where.hidden = !rows.length;
     if (!rows.length) return where.replaceChildren();
     if (!where.clientWidth) return;
-    const number = (count) => (count === null ? "not told" : count.toLocaleString("en"));
+    const number = (count) => (count === null ? "no data" : count.toLocaleString("en"));
     where.classList.toggle("tight", where.clientWidth / rows.length < 62);
     const el = canvas(where, 236, rows.map(([stage, count]) => `${stage} ${number(count)}`).join(", "));
     const wide = where.clientWidth / rows.length, bar = Math.min(64, wide * 0.62), middle = 132, tall = 144;
@@ -161,7 +161,7 @@
 
   function dangling([id, run, at, provider, state, name]) {
     const tr = make("tr");
-    tr.append(named(id, [name === id ? "" : name, state].filter(Boolean).join(" · ")), cellOf("Belongs to", word(run || "not told")), cellOf("Age", waited(at)), cellOf("Provider", word(provider)));
+    tr.append(named(id, [name === id ? "" : name, state].filter(Boolean).join(" · ")), cellOf("Belongs to", word(run || "not reported")), cellOf("Age", waited(at)), cellOf("Provider", word(provider)));
     return tr;
   }
 

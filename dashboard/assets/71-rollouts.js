@@ -25,7 +25,7 @@
     if (where.hidden) return where.replaceChildren();
     if (!where.clientWidth) return;
     const all = [...rows, ["in_flight", RS.view["ro.f.in"] || 0, null, null, null, 0, null, ""]], narrow = where.clientWidth < 560;
-    const label = all.map((row) => `${RS.stateWord(row[0])}${row[5] ? " (derived)" : ""}: ${row[5] ? "" : plain(row[1]) + " rollouts"}${said(row) ? (row[5] ? "" : ", ") + said(row) : ""}`).join("; ");
+    const label = all.map((row) => `${RS.stateWord(row[0])}${row[5] ? " (estimated)" : ""}: ${row[5] ? "" : plain(row[1]) + " rollouts"}${said(row) ? (row[5] ? "" : ", ") + said(row) : ""}`).join("; ");
     const sums = UNITS.map(([, i]) => rows.reduce((sum, row) => sum + (row[i] || 0), 0));
     const left = narrow ? 0 : 178, tall = narrow ? 58 : Math.max(rows.some(partly) ? 42 : 30, Math.min(38, Math.floor(228 / all.length))), top = narrow ? 4 : 24, step = 8;
     const el = canvas(where, top + tall * all.length + step, label), units = narrow ? UNITS.slice(0, 1) : UNITS;
@@ -56,7 +56,7 @@
   function name(row, narrow, y, flying) {
     const words = flying ? "in flight now" : RS.stateWord(row[0]);
     const found = [svg("text", { x: 0, y: y + (narrow ? 12 : 19), class: "name" }, words)];
-    if (row[5]) found[0].append(svg("tspan", { class: "share", dx: 6 }, "derived"));
+    if (row[5]) found[0].append(svg("tspan", { class: "share", dx: 6 }, "estimated"));
     return found;
   }
 
@@ -79,7 +79,7 @@
   function entry(state) {
     const li = make("li"), button = make("button", "", "state-row"), head = make("span", "", "row"), track = make("span", "", "bar");
     button.type = "button";
-    button.title = "Show them in the table, the longest there first";
+    button.title = "List them in the table, oldest first";
     head.append(make("span", RS.stateWord(state), "word"), make("span", "", "note"), make("b"));
     track.append(make("span"));
     button.append(head, track);

@@ -91,15 +91,15 @@
   function rollout([id, life, group, environment, purpose, agent, engine, state, moved, seconds, since, prompt, response,
     turns, tools, reward, advantage, start, finish, used, stale, flight, inGroup, queue, mixed, cut, error, unknown, sampled]) {
     const tr = make("tr"), th = opener(id, "Show its timeline", () => RS.openRollout(id, life));
-    th.append(note([environment, purpose === "train" ? "" : purpose, agent, engine, sampled ? "a sample" : ""].filter(Boolean).join(" · ")));
+    th.append(note([environment, purpose === "train" ? "" : purpose, agent, engine, sampled ? "sampled" : ""].filter(Boolean).join(" · ")));
     const staleness = make("span", stale === null ? "–" : String(stale));
     if (stale === null && unknown) staleness.title = unknown;
     tr.append(th, cellOf("State", pill(state), note(error)), cellOf("Took", ...took(seconds, since)),
-      cellOf("Tokens", make("span", count(response)), note([cut ? "cut off" : "", prompt === null ? "" : `prompt ${count(prompt)}`].filter(Boolean).join(" · "))),
+      cellOf("Tokens", make("span", count(response)), note([cut ? "truncated" : "", prompt === null ? "" : `prompt ${count(prompt)}`].filter(Boolean).join(" · "))),
       cellOf("Turns", make("span", count(turns)), note(tools === null ? "" : `${count(tools)} tool call${tools === 1 ? "" : "s"}`)),
       cellOf("Reward", make("span", reward === null ? "–" : RS.format.number(reward)), note(advantage === null ? "" : `advantage ${RS.format.number(advantage)}`)),
       cellOf("Versions", make("span", versions(start, finish)), note([mixed ? "mixed" : "", used === null ? "" : `used at v${used}`].filter(Boolean).join(" · "))),
-      cellOf("Staleness", staleness, note(parts(flight, inGroup, queue))), cellOf("Moved", aged(moved)));
+      cellOf("Staleness", staleness, note(parts(flight, inGroup, queue))), cellOf("Last change", aged(moved)));
     tr.dataset.id = id;
     tr.dataset.life = life;
     // The whole row is a target; the button in it is what a keyboard reaches.
@@ -134,7 +134,7 @@
       by("ro-table").scrollIntoView({ block: "start" });
     });
     const number = RS.format.number, known = low !== null;
-    th.append(note([environment, purpose === "train" ? "" : purpose, version === null ? "" : `v${version}`, sampled ? "a sample" : ""].filter(Boolean).join(" · ")));
+    th.append(note([environment, purpose === "train" ? "" : purpose, version === null ? "" : `v${version}`, sampled ? "sampled" : ""].filter(Boolean).join(" · ")));
     const rewards = known ? [spread(low, high, mean), note(low === high ? `all ${number(low)}` : `${number(low)} to ${number(high)}, mean ${number(mean)}`)] : [make("span", "–")];
     const failed = done - valid;
     tr.append(th, cellOf("Rewards", ...rewards), cellOf("Solved", make("span", solved === null ? "–" : RS.format.text(solved, "ratio")), note(`${done} of ${size ?? members} done${failed ? `, ${failed} failed` : ""}`)),
@@ -206,8 +206,8 @@
       const button = by("more-" + this.name), words = by("said-" + this.name), live = (RS.view[this.prefix + ".order"] || []).length;
       button.hidden = !this.next;
       button.disabled = this.once in RS.once;
-      const none = live ? "" : this.name === "groups" ? "No group fits." : "No rollout fits.";
-      words.replaceChildren(make("span", this.more.length ? `${count(live + this.more.length)} rows, which stand still. ` : none));
+      const none = live ? "" : this.name === "groups" ? "No matching groups." : "No matching rollouts.";
+      words.replaceChildren(make("span", this.more.length ? `${count(live + this.more.length)} rows, not live. ` : none));
       if (this.more.length) words.append(this.back());
       RS.ages();
     }
@@ -266,13 +266,13 @@
   let timer = null;
   function finder() {
     const label = make("label"), input = make("input");
-    Object.assign(input, { type: "search", placeholder: "Id begins with", maxLength: 200, autocomplete: "off", spellcheck: false });
+    Object.assign(input, { type: "search", placeholder: "ID starts with", maxLength: 200, autocomplete: "off", spellcheck: false });
     input.dataset.filter = "find";
     input.addEventListener("input", () => {
       clearTimeout(timer);
       timer = setTimeout(() => RS.ask({ find: input.value.trim() || null }), input.value.trim() ? WAIT : 0);
     });
-    label.append(make("span", "Find rollouts or groups whose id begins with", "sr"), input);
+    label.append(make("span", "Find rollouts or groups whose ID starts with", "sr"), input);
     return label;
   }
 
@@ -321,7 +321,7 @@
     const group = told("group"), chosen = by("ro-group");
     chosen.hidden = !group;
     chosen.textContent = `group ${group} ×`;
-    chosen.title = "Rollouts of all groups again";
+    chosen.title = "Show all groups";
     by("ro-clear").hidden = !["state", "environment", "purpose", "mixed", "find", "group"].some(told);
     for (const button of RS.all("#ro-table [data-sort]")) {
       const th = button.closest("th");

@@ -2,8 +2,8 @@
 (function (RS) {
   "use strict";
   const { svg, make, by } = RS, RIGHT = 8, LANE = 26, THIN = 7, SHADES = 8;
-  const KINDS = { queued: "waits for a slot", boot: "sandbox boots", generate: "generates", prefill: "prefill", decode: "decode", tool: "tool",
-    scoring: "scoring", waiting_group: "waits for siblings", in_queue: "in the queue", suspended: "suspended" };
+  const KINDS = { queued: "waiting for a slot", boot: "sandbox booting", generate: "generating", prefill: "prefill", decode: "decode", tool: "tool",
+    scoring: "scoring", waiting_group: "waiting for siblings", in_queue: "in the queue", suspended: "suspended" };
   const BARS = ["dispatched_at", "started_at", "finished_at"];
   const MADE = ["generate", "prefill", "decode"];
   const told = () => new URLSearchParams(location.search).get("rollout") || "";
@@ -36,7 +36,7 @@
     const cell = RS.view.rd;
     for (const tr of RS.all("[data-rows=rollouts] tr")) tr.classList.toggle("opened", tr.dataset.id === id);
     if (cell && cell.row[0] === id) fill(cell);
-    else if (RS.view["rd.none"] === id) by("ro-open-body").replaceChildren(make("p", "Nobody knows a rollout of this id in this run.", "note"));
+    else if (RS.view["rd.none"] === id) by("ro-open-body").replaceChildren(make("p", "No rollout with this ID in this run.", "note"));
   };
 
   function frame(panel, id) {
@@ -50,7 +50,7 @@
     head.append(title, shut);
     const body = make("div", "", "open-body"), links = make("p", "", "open-links");
     body.id = "ro-open-body";
-    body.append(make("p", "Reading …", "note"));
+    body.append(make("p", "Loading …", "note"));
     panel.replaceChildren(head, links, body);
     panel.scrollTop = 0;
     exports(links, id);
@@ -93,7 +93,7 @@
 
   function facts({ row }) {
     const [, life, group, environment, purpose, agent, engine, state] = row, el = make("p", "", "row");
-    el.append(RS.statePill(state), RS.make("span", [environment, purpose, agent, engine, `life ${life}`].filter(Boolean).join(" · "), "note"));
+    el.append(RS.statePill(state), RS.make("span", [environment, purpose, agent, engine, `incarnation ${life}`].filter(Boolean).join(" · "), "note"));
     if (!group) return el;
     const button = make("button", `group ${group}`, "link long");
     button.type = "button";
@@ -106,13 +106,13 @@
     const [, , , , , , , , , , , , , , , , , , , , , , , , , , error, unknown] = cell.row, found = [];
     if (error) found.push(make("p", error, "error"));
     if (unknown) found.push(make("p", unknown, "note"));
-    if (!cell.told && cell.spans.length) found.push(make("p", "No span was told: the bars are made of the times in its record.", "note"));
-    const lacks = BARS.filter((name) => cell.times[name] === undefined), none = Object.keys(cell.times).length ? "Its times make no bar" : "No time of it was told";
+    if (!cell.told && cell.spans.length) found.push(make("p", "No spans reported; the bars come from the times in the record.", "note"));
+    const lacks = BARS.filter((name) => cell.times[name] === undefined), none = Object.keys(cell.times).length ? "The reported times give no bar" : "No times reported";
     if (!cell.spans.length) found.push(make("p", `${none}: ${lacks.length ? "push " + lacks.join(", ") : "they are out of order"}.`, "note"));
     return found;
   }
 
-  // Every policy version has its shade, the newest the strongest.
+  // Every policy version has its shade, newest strongest.
   function shades(cell) {
     const versions = [...new Set(cell.spans.filter(([kind, , , version]) => MADE.includes(kind) && version !== null).map(([, , , version]) => version))].sort((a, b) => a - b);
     return new Map(versions.map((version, i) => [version, versions.length > 1 ? 0.35 + (0.65 * i) / (versions.length - 1) : 1]));
@@ -226,7 +226,7 @@
     };
     const versions = [...shades(cell)];
     if (versions.length <= SHADES) for (const [version, opacity] of versions) item("generate", `v${version}`, opacity);
-    else item("ramp", `v${versions[0][0]} to v${versions.at(-1)[0]}, the newest the strongest`);
+    else item("ramp", `v${versions[0][0]} to v${versions.at(-1)[0]}, newest strongest`);
     for (const kind of new Set(cell.spans.filter(([kind, , , version]) => !MADE.includes(kind) || version === null).map(([kind]) => kind))) item(kind, KINDS[kind] || kind);
     if (cell.used.some(([, at]) => at !== null)) item("used", "consumed");
     if (cell.updates.length) item("mark", "new weights");
@@ -243,10 +243,10 @@
     const mean = (value) => `${number(value)} version${value === 1 ? "" : "s"}, mean`;
     const pairs = [
       ["Staleness", stale === null ? "–" : [`${stale} version${stale === 1 ? "" : "s"}`, split].filter(Boolean).join(" = ")],
-      ["Of its tokens", token === null ? "–" : mean(token)],
-      ["Of its environment", state === null ? "–" : mean(state) + (bound ? " (upper bound)" : "")],
+      ["Token staleness", token === null ? "–" : mean(token)],
+      ["Environment staleness", state === null ? "–" : mean(state) + (bound ? " (upper bound)" : "")],
       ["Turns on older state", old === null ? "–" : `${old} of ${judged ?? "?"}`],
-      ["Versions", RS.versions(start, finish) + (cell.used.length ? `, consumed at ${cell.used.map(([version, , life]) => (version === null ? "?" : "v" + version) + (life !== null && life !== cell.row[1] ? ` of life ${life}` : "")).join(", ")}` : used === null ? "" : `, consumed at v${used}`)],
+      ["Versions", RS.versions(start, finish) + (cell.used.length ? `, consumed at ${cell.used.map(([version, , life]) => (version === null ? "?" : "v" + version) + (life !== null && life !== cell.row[1] ? ` of incarnation ${life}` : "")).join(", ")}` : used === null ? "" : `, consumed at v${used}`)],
       ["Tokens by version", byVersion(cell.versions)],
       ["Tokens", [prompt === null ? "" : `prompt ${count(prompt)}`, response === null ? "" : `response ${count(response)}`, loss === null ? "" : `in the loss ${count(loss)}`].filter(Boolean).join(", ") || "–"],
       ["Reward", reward === null ? "–" : number(reward) + (advantage === null ? "" : `, advantage ${number(advantage)}`)],
@@ -264,14 +264,14 @@
 
   function turns(cell) {
     if (!cell.turn_count) {
-      const words = cell.more[6] ? "No turn was told." : "Its turns are not kept: those of the slow, the failed and the mixed are, and of a sample.";
+      const words = cell.more[6] ? "No turns reported." : "Turns are stored only for slow, failed and mixed rollouts, and for a sample.";
       return [make("h3", "Turns"), make("p", words, "note")];
     }
     const table = make("table"), head = make("tr"), body = make("tbody"), frame = make("div", "", "frame");
     frame.tabIndex = 0;
     frame.setAttribute("role", "region");
     frame.setAttribute("aria-label", "Turns");
-    for (const name of ["Turn", "Policy", "Tool calls", "Environment", "Age of its state"]) head.append(Object.assign(make("th", name), { scope: "col" }));
+    for (const name of ["Turn", "Policy", "Tool calls", "Environment", "State age"]) head.append(Object.assign(make("th", name), { scope: "col" }));
     cell.turns.forEach((turn, i) => body.append(turnRow(turn, i, cell)));
     const thead = make("thead");
     thead.append(head);
@@ -289,7 +289,7 @@
     const several = new Set(cell.turns.map((turn) => turn[4])).size > 1;
     tr.append(th, RS.cellOf("Policy", make("span", version === null ? "–" : "v" + version)), RS.cellOf("Tool calls", make("span", tools === null ? "–" : String(tools))),
       RS.cellOf("Environment", make("span", did || "–"), make("span", several ? box : "", "note")),
-      RS.cellOf("Age of its state", make("span", age === null ? "–" : versionsOld(age)), make("span", latest !== null && latest !== age ? `latest change ${latest}` : "", "note")));
+      RS.cellOf("State age", make("span", age === null ? "–" : versionsOld(age)), make("span", latest !== null && latest !== age ? `latest change ${latest}` : "", "note")));
     return tr;
   }
 

@@ -10,7 +10,7 @@
 
   // Few engines get rows that can be read, many get rows that fit.
   const tallOf = (rows) => (rows <= 8 ? 22 : rows <= 20 ? 16 : rows <= 36 ? 12 : 9);
-  const said = (value) => (value === undefined || value === null ? "nothing told" : RS.view["gh.metric"] === "kv" ? RS.format.text(value, "ratio") : RS.format.number(value) + (RS.view["gh.metric"] === "preemptions" ? " a minute" : RS.view["gh.metric"] === "tokens" ? " tokens/s" : ""));
+  const said = (value) => (value === undefined || value === null ? "no data" : RS.view["gh.metric"] === "kv" ? RS.format.text(value, "ratio") : RS.format.number(value) + (RS.view["gh.metric"] === "preemptions" ? " per minute" : RS.view["gh.metric"] === "tokens" ? " tokens/s" : ""));
 
   function columns() {
     const found = [], width = 1000 * RS.view["gh.width"];
@@ -75,14 +75,14 @@
 
   function summary(names) {
     const ill = names.filter(([, state]) => state !== "up").map(([name, state]) => name + (WORDS[state] ? " " + state : ""));
-    return `${RS.view["gh.title"]} of ${names.length} engines over time` + (ill.length ? `; not like the others: ${ill.slice(0, 6).join(", ")}` : "");
+    return `${RS.view["gh.title"]} of ${names.length} engines over time` + (ill.length ? `; outliers: ${ill.slice(0, 6).join(", ")}` : "");
   }
 
   function shades() {
     const where = document.querySelector("[data-shades=fleet]"), top = RS.view["gh.top"], key = `${RS.view["gh.metric"]} ${top}`;
     if (where.dataset.key === key) return;
     where.dataset.key = key;
-    where.replaceChildren(make("span", "0"), make("i"), make("span", said(top)), make("span", "blank: nothing told", "blank"));
+    where.replaceChildren(make("span", "0"), make("i"), make("span", said(top)), make("span", "blank = no data", "blank"));
   }
 
   function look(event) {
@@ -143,12 +143,12 @@
     head.append(who);
     const cell = (label, text, ...what) => {
       const td = cellOf(label, make("span", text || "–"));
-      if (odd.some((one) => what.includes(one))) td.className = "odd", td.append(make("span", "unlike the others", "sr"));
+      if (odd.some((one) => what.includes(one))) td.className = "odd", td.append(make("span", "outlier", "sr"));
       return td;
     };
     tr.append(head, cellOf("State", pill), cell("Running", running, "running"), cell("Waiting", waiting, "waiting"), cell("KV cache", kv, "KV cache"),
-      cell("Tokens/s", tokens, "tokens/s per request"), cell("Preempted/min", preempted, "preemptions a minute"), cell("Weights", version, "weights"),
-      cellOf("Last read", RS.aged(seen, "not for 5 min")));
+      cell("Tokens/s", tokens, "tokens/s per request"), cell("Preempted/min", preempted, "preemptions per minute"), cell("Weights", version, "weights"),
+      cellOf("Last read", RS.aged(seen, "not in the last 5 min")));
     return tr;
   }
 

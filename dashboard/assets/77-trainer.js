@@ -85,7 +85,7 @@
 
   function summary(found) {
     const last = found[found.length - 1];
-    return `The last ${found.length} steps by phase, ${RS.view["ts.words"] || "no step time known"}; step ${last[0]}: ${spoken(last)}`;
+    return `The last ${found.length} steps by phase, ${RS.view["ts.words"] || "no step times"}; step ${last[0]}: ${spoken(last)}`;
   }
 
   function spoken([, , parts, , whole]) {
@@ -105,7 +105,7 @@
   function pair([words, last, usual, width, ghost, health, colour]) {
     const li = make("li"), row = make("span", "", "row"), bar = make("span", "", "bar"), fill = make("span", "", "c-" + colour), mark = make("i");
     const value = make("b", last);
-    if (health === "watch") value.className = "far", value.append(make("span", ", unlike the others", "sr"));
+    if (health === "watch") value.className = "far", value.append(make("span", ", far from the median", "sr"));
     row.append(make("span", words), make("span", usual ? "median " + usual : "", "note"), value);
     fill.style.width = width + "%";
     mark.style.left = ghost + "%";

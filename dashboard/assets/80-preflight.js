@@ -80,7 +80,7 @@
       done = selected(text);
       button.focus();
     }
-    by("pf-said").textContent = done ? "Copied." : "Not copied: the browser does not allow it; mark the lines instead.";
+    by("pf-said").textContent = done ? "Copied." : "Not copied: the browser blocked it. Select the lines instead.";
     button.textContent = done ? "Copied" : "Copy";
     setTimeout(() => (button.textContent = "Copy"), 2000);
   }
@@ -122,17 +122,17 @@
 
   async function begin() {
     const said = by("pf-said");
-    if (busy()) return void (said.textContent = "It is reading already.");
+    if (busy()) return void (said.textContent = "Preflight is already running.");
     // How long stands below the button, where it counts down.
-    if (early() > 0) return (hasty = true), void (said.textContent = "It was read a moment ago.");
+    if (early() > 0) return (hasty = true), void (said.textContent = "Preflight ran a moment ago.");
     hasty = false;
     const run = RS.boot.run;
     try {
       const answer = await fetch(`${by("app").dataset.base}api/v1/runs/${encodeURIComponent(run)}/preflight`, { method: "POST" });
       const found = await answer.json().catch(() => ({}));
-      said.textContent = answer.ok ? "Begun." : "Not begun: " + (found.detail || `the server answered ${answer.status}`);
+      said.textContent = answer.ok ? "Started." : "Not started: " + (found.detail || `the server answered ${answer.status}`);
     } catch (error) {
-      said.textContent = "Not begun: " + LOST;
+      said.textContent = "Not started: " + LOST;
     }
     RS.poke();
   }
@@ -146,7 +146,7 @@
       const held = box.contains(document.activeElement), found = RS.list(prefix);
       box.replaceChildren(...found.map(check));
       box.parentNode.hidden = !found.length;
-      if (held) RS.say("pf-said", "The checks are new.");
+      if (held) RS.say("pf-said", "The checks were updated.");
     }
   }
 

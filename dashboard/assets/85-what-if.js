@@ -61,16 +61,16 @@
     Object.assign(range, { min: low, max: high, step: "any", disabled: !known });
     range.dataset.step = found.step;
     range.value = known ? value : low;
-    range.setAttribute("aria-valuetext", known ? words(name, value, found) + (changed ? `, today ${words(name, found.today, found)}` : ", as today") : "not known");
+    range.setAttribute("aria-valuetext", known ? words(name, value, found) + (changed ? `, today ${words(name, found.today, found)}` : ", as today") : "unknown");
     place.dataset.state = known ? (changed ? "changed" : "today") : "unknown";
-    place.querySelector("output").textContent = known ? words(name, value, found) : "not known";
+    place.querySelector("output").textContent = known ? words(name, value, found) : "unknown";
     place.style.setProperty("--at", known && high > low ? (found.today - low) / (high - low) : 0);
     place.style.setProperty("--value", known && high > low ? (value - low) / (high - low) : 0);
     const about = place.querySelector(".foot .note"), back = place.querySelector(".back");
     about.textContent = known ? place.dataset.about : found.needs;
     back.hidden = !changed;
     back.textContent = changed ? "today " + words(name, found.today, found) : "";
-    back.setAttribute("aria-label", `${back.textContent}: set ${place.dataset.title} back`);
+    back.setAttribute("aria-label", `${back.textContent}: reset ${place.dataset.title}`);
   }
 
   // Whole steps from wherever today is: "any" keeps today's own value, which need not be on a grid.
@@ -98,7 +98,7 @@
   document.addEventListener("click", (event) => {
     if (!event.target.closest("#wi-reset")) return;
     history.pushState({}, "", location.pathname + RS.query(Object.fromEntries(names().map((name) => [name, null]))));
-    RS.say("wi-said", "Back to today.");
+    RS.say("wi-said", "Reset to today's values.");
     everything();
     RS.poke();
   });
@@ -138,7 +138,7 @@
     const after = make("span", then || "–", "num"), word = make("span", change, "delta");
     word.dataset.state = state;
     tr.append(th, RS.cellOf("Today", make("span", now)), RS.cellOf("Then", after), RS.cellOf("Change", word));
-    if (why) th.append(make("span", "not known: " + why, "note"));
+    if (why) th.append(make("span", "unknown: " + why, "note"));
     return tr;
   }
 

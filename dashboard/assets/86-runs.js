@@ -67,7 +67,7 @@
       lasts.dataset.since = since;
       note.append(words ? " · for " : "for ", lasts);
     }
-    const td = cellOf("Held back by", chip, note);
+    const td = cellOf("Limiter", chip, note);
     td.title = says;
     return td;
   }
@@ -90,7 +90,7 @@
   function age({ up, down }) {
     const at = make("span", "", "at"), health = make("span", up, "note");
     health.dataset.down = down ? "1" : "";
-    return cellOf("Newest datum", at, health);
+    return cellOf("Last data", at, health);
   }
 
   function fill(entry, cell) {
@@ -171,7 +171,7 @@
     const clear = make("button", "Clear", "plain");
     clear.type = "button";
     clear.addEventListener("click", () => choose([]));
-    const hint = chosen.length === 1 ? [make("span", "Choose one more to compare.", "note")] : chosen.length === MOST ? [make("span", `At most ${MOST}.`, "note")] : [];
+    const hint = chosen.length === 1 ? [make("span", "Choose one more to compare.", "note")] : chosen.length === MOST ? [make("span", `At most ${MOST} runs.`, "note")] : [];
     by("rn-chosen").replaceChildren(...(chosen.length ? [...chosen.map(chip), ...hint, clear] : []));
   }
 
@@ -184,7 +184,7 @@
   function chip(name, i) {
     const el = make("span", "", "chosen-one"), off = make("button", "×");
     off.type = "button";
-    off.setAttribute("aria-label", `Do not compare ${name}`);
+    off.setAttribute("aria-label", `Remove ${name} from the comparison`);
     off.addEventListener("click", () => RS.unchoose(name));
     const words = make("span", name, "name");
     words.title = name;

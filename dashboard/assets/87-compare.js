@@ -149,13 +149,13 @@
     const found = run.error ? null : seriesOf(run, name);
     if (!found) return { run, i, xs: [], ys: [], why: run.error || why(run, name) };
     const xs = way() === "step" ? found.step : found.ts.map((ts) => (way() === "time" ? Math.max(0, ts - run.start) : ts));
-    return xs.length ? { run, i, xs, ys: found.mean } : { run, i, xs, ys: [], why: "no trainer step is known" };
+    return xs.length ? { run, i, xs, ys: found.mean } : { run, i, xs, ys: [], why: "no trainer steps" };
   }
 
   function why(run, name) {
     const now = run.now || {}, near = now[name] || Object.entries(now).filter(([key]) => signalOf(key) === signalOf(name)).map(([, one]) => one)[0];
     if (!near) return "not reported";
-    if (near.value !== null) return way() === "step" ? "no trainer step is known" : "no points in its time";
+    if (near.value !== null) return way() === "step" ? "no trainer steps" : "no points in its time range";
     return near.why || near.state;
   }
 
@@ -187,7 +187,7 @@
   function xWords(x, exact) {
     if (way() === "step") return (exact ? "step " : "") + Math.round(x).toLocaleString("en");
     if (way() === "clock") return RS.format.clock(1000 * x + RS.tz, loaded.wide).slice(0, loaded.wide ? 11 : exact ? 8 : 5);
-    return x < 1 && !exact ? "0" : x < 1 ? "at its start" : RS.format.span(x) + (exact ? " in" : "");
+    return x < 1 && !exact ? "0" : x < 1 ? "at the start" : RS.format.span(x) + (exact ? " in" : "");
   }
 
   // One span for all panels: what is above each other is at the same time.
@@ -347,7 +347,7 @@
     for (const el of by("cm-panels").children) {
       const { look } = el.querySelector(".lines"), mark = el.querySelector(".cursor"), cells = el.querySelectorAll("tbody td[data-label=Last] span");
       if (mark && look) mark.setAttribute("x1", x === null ? -9 : look.x(x)), mark.setAttribute("x2", x === null ? -9 : look.x(x));
-      el.querySelector("thead th:nth-child(2)").textContent = x === null ? "Last" : "There";
+      el.querySelector("thead th:nth-child(2)").textContent = x === null ? "Last" : "At cursor";
       el.querySelector(".at").textContent = x === null ? "" : xWords(x, true);
       el.of.lines.filter((one) => one.xs.length).forEach((one, i) => (cells[i].textContent = value(x === null ? figures(one)[0] : near(one, x), el.of.name)));
     }

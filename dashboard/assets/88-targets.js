@@ -65,7 +65,7 @@
         li.append(make("span", " × " + count.toLocaleString("en"), "note"));
         return li;
       }));
-      td.append(make("p", "No mapping knows these keys. A renamed key of a signal would be among them.", "note"), list, make("p", more ? `and ${more.toLocaleString("en")} more` : "", "note"));
+      td.append(make("p", "These keys are not mapped to any metric. A renamed key would appear here.", "note"), list, make("p", more ? `and ${more.toLocaleString("en")} more` : "", "note"));
       tr.append(td);
       button.closest("tr").after(tr);
     }

@@ -22,7 +22,7 @@
       li.append(make("b", name), make("span", " " + how, "note"));
       list.append(li);
     }
-    const rows = [...pair(`Reported by (${reported.length} of ${all})`, reported.length ? list : "no framework by itself")];
+    const rows = [...pair(`Reported by (${reported.length} of ${all})`, reported.length ? list : "no framework")];
     if (none.length) rows.push(...pair("Not applicable to", none.join(", ")));
     if (!hints.length) return rows;
     const how = make("ul");
@@ -40,8 +40,8 @@
     el.dataset.words = [name, title, actor, unit, help, inputs.join(" "), reported.map(([one]) => one).join(" ")].join("\n").toLowerCase();
     head.append(make("b", title), make("code", name), make("span", unit, "note"));
     link.href = "#" + name;
-    body.append(...pair("Means", help), ...pair("Judged", bands || "by nobody: it has no bands"), ...pair("When", when), ...pair("Read from", ...codes(inputs)),
-      ...pair("To have it", why), ...frameworks(reported, none, hints, all), ...pair("Link", link));
+    body.append(...pair("Means", help), ...pair("Thresholds", bands || "no thresholds"), ...pair("Updated", when), ...pair("Inputs", ...codes(inputs)),
+      ...pair("How to get it", why), ...frameworks(reported, none, hints, all), ...pair("Link", link));
     el.append(head, body);
     return el;
   }

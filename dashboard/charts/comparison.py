@@ -78,9 +78,9 @@ def _by_time(load: Load, other: RunInfo) -> _Source | None:
     """At its start, which is where runs are compared; or with its newest data at the end of the charts."""
     span, first, last = load.span, load.info.first_ts, other.last_ts
     if load.address.align == "now" and last is not None:
-        shift, words = span.end - last, "with its newest at the end"
+        shift, words = span.end - last, "aligned at the end"
     elif first is not None and other.first_ts is not None:
-        shift, words = first - other.first_ts, "from its start"
+        shift, words = first - other.first_ts, "aligned at the start"
     else:
         return None
     end = span.end - shift + AHEAD * (span.end - span.start)

@@ -74,5 +74,5 @@ def _words(events: Sequence[EventInfo], drawn: Mapping[int, Sequence[EventInfo]]
     more = "at least " if len(events) >= _READ else ""
     plural = "" if len(events) == 1 else "s"
     shown = sum(map(len, drawn.values()))
-    thinned = f"; {shown} of them drawn" if shown < len(events) else ""
-    return f"{more}{len(events):,} weight update{plural} in this time{which}{thinned}"
+    thinned = f"; {shown} shown" if shown < len(events) else ""
+    return f"{more}{len(events):,} weight update{plural} in this range{which}{thinned}"

@@ -17,7 +17,7 @@ def shown(page: Page, scope: Scope) -> View:
         return cells(page, scope)
     span = scope.span
     when = (span.end - span.start, None if span.follow else span.end) if span else None
-    key = ("cells", page.key, scope.run, scope.everything, scope.search, when, scope.cursor)
+    key = ("cells", page.key, scope.run, scope.everything, scope.search, when, scope.at, scope.cursor)
     return scope.shared.get(key, STATUS_SECONDS, lambda: cells(page, scope))
 
 

@@ -32,8 +32,8 @@ COLOURS: Mapping[str, str] = {
 
 # What an unknown verdict is called, by its cause: what is missing is something else than what cannot be told apart.
 _UNKNOWN = {
-    "too_close": "Too close to call", "starting": "Too early to tell", "incomplete": "No verdict now",
-    "paused": "Paused", "over": "Over",
+    "too_close": "Too close to call", "starting": "Too early to judge", "incomplete": "No verdict now",
+    "paused": "Paused", "over": "Ended",
 }  # fmt: skip
 _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
 EVIDENCE = 3
@@ -124,10 +124,16 @@ def next_steps(verdict: Told) -> list[str]:
     beyond = verdict.get("next")
     found = [tight(str(verdict.get("advice") or ""))]
     if beyond:
-        gain = f", worth {beyond['gain']:.2g}×" if beyond.get("gain", 1.0) > 1.0 else ""
-        met = f"Met next: {named(str(beyond['outcome']), beyond['cause']).lower().replace('kv ', 'KV ')}{gain}"
-        found.append(met + (f" – {tight(str(beyond['text']))}" if beyond.get("text") else ""))
+        gain = f", up to {beyond['gain']:.2g}× overall" if beyond.get("gain", 1.0) > 1.0 else ""
+        limit = f"Next limit: {named(str(beyond['outcome']), beyond['cause']).lower().replace('kv ', 'KV ')}{gain}."
+        text = tight(str(beyond.get("text") or ""))
+        found.append(f"{limit} {_sentence(text)}".strip())
     return [step for step in found if step]
+
+
+def _sentence(words: str) -> str:
+    """With a capital letter, except for a name such as ``p95``."""
+    return words[:1].upper() + words[1:] if words[1:2].isalpha() or words[1:2] == " " else words
 
 
 def ribbon(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
@@ -151,9 +157,9 @@ def ribbon_cells(spans: Sequence[VerdictSpan]) -> View:
     changes = len(spans) - 1
     more = "at least " if len(spans) > MOST else ""
     plural = "" if changes == 1 else "s"
-    dashed = f"{more}{changes:,} change{plural} in this time, dashed on the charts"
-    said = dashed if changes > 0 else "no change in this time"
-    replayed = "in part judged from history that was read back" if any(one.replayed for one in shown) else ""
+    dashed = f"{more}{changes:,} change{plural}"
+    said = dashed if changes > 0 else "no change"
+    replayed = "partly reconstructed from logs" if any(one.replayed for one in shown) else ""
     return {"v.rows": rows, "v.note": joined(said, replayed) if rows else "", "v.s": "some" if rows else "none"}
 
 

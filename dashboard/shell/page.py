@@ -14,6 +14,7 @@ from typing import Any
 from dash import html as _html
 
 from dashboard.state.cache import TimedCache
+from dashboard.state.past import status_at
 from dashboard.state.status import StatusFacts, View
 from dashboard.state.url import Address, Span
 from server.query.run_state import RunState
@@ -32,6 +33,10 @@ _RULES_SECONDS = 30.0
 # whoever changed it (`Scope.fresh`).
 STATUS_SECONDS = 4.0
 _BLIND_SECONDS = 0.9
+PRESENT_SECONDS = 10.0
+"""A range that ended less than this long ago shows the present: two ticks."""
+_PAST_SECONDS = 60.0
+"""How long a status of the past is cached."""
 
 
 class RuleCache:
@@ -64,6 +69,8 @@ class Scope:
     shared: TimedCache = field(default_factory=TimedCache)
     # For a page whose cells depend on it (`Page.timed`).
     span: Span | None = None
+    # The past instant that the texts describe, epoch seconds; None: the present.
+    at: float | None = None
     # Up to where the points were read: texts that stand beside them are no older.
     cursor: str = ""
     # Somebody changed something and wants to see it: nothing that was read for others will do.
@@ -79,7 +86,11 @@ class Scope:
 
     @cached_property
     def facts(self) -> StatusFacts:
-        return StatusFacts(self.status)
+        if self.at is None or self.at > self.status.now - PRESENT_SECONDS:
+            return StatusFacts(self.status)
+        status, at = self.status, self.at
+        past = self.shared.get(("past", self.run, round(at)), _PAST_SECONDS, lambda: status_at(self.reader, status, at))
+        return StatusFacts(past, at)
 
     @cached_property
     def states(self) -> Mapping[str, RunState]:

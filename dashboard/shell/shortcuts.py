@@ -13,11 +13,11 @@ SHORTCUTS: tuple[tuple[str, str], ...] = (
     ("g w", "Go to What-if"),
     ("g p", "Go to Preflight"),
     ("g h", "Go to Help"),
-    ("l", "Live or paused"),
+    ("l", "Pause or resume live updates"),
     ("t", "Change the theme"),
     ("1 .. 6", "Choose the time range"),
-    ("f", "Full screen of the chart under focus"),
-    ("← →", "Move along a chart under focus; with Shift ten points at once"),
-    ("Esc", "Close what is open"),
+    ("f", "Full screen for the focused chart"),
+    ("← →", "Move along the focused chart; with Shift, 10 points"),
+    ("Esc", "Close the open dialog or panel"),
 )
 """(key, what it does). ``g o`` is one key after the other; none acts while a text field has the focus."""

@@ -21,10 +21,14 @@ LAST = "; the last value was "
 
 
 class StatusFacts:
-    """Read-only look at one `Status`; absent, unknown and not applicable all answer None, never zero."""
+    """Read-only view of one `Status`; absent, unknown and not applicable all give None, never zero.
 
-    def __init__(self, status: Status) -> None:
+    ``at``: the instant of signals and verdict (epoch seconds); None: the present.
+    """
+
+    def __init__(self, status: Status, at: float | None = None) -> None:
         self.status = status
+        self.at = at
         lost = self._dead_engines()
         self.signals = Signals(_honest(signal, lost) for signal in status.signals)
 
@@ -79,7 +83,12 @@ class StatusFacts:
     @property
     def present(self) -> bool:
         """Do the verdict and the states of health describe the run as it is now?"""
-        return not self.over and self.status.state.name in ("live", "stale")
+        return self.current and self.status.state.name in ("live", "stale")
+
+    @property
+    def current(self) -> bool:
+        """Whether the run is not over and the page shows the present."""
+        return not self.over and self.at is None
 
     @property
     def synchronous(self) -> bool:
@@ -91,7 +100,7 @@ class StatusFacts:
         Of a run that is not collected no target was read, so none of them is down.
         """
         up = [target.up for target in self.targets if _plays(target) == actor]
-        if self.over or self.status.state.name == "not_collected" or all(up):
+        if not self.current or self.status.state.name == "not_collected" or all(up):
             return "", ""
         return ("watch" if any(up) else "critical"), f"{up.count(False)} of {len(up)} down"
 

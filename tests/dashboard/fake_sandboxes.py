@@ -19,7 +19,7 @@ NO_EXEC = "no source times commands in sandboxes (agent-sandbox's router does; s
 INFOS = (
     SignalInfo("sandbox_oldest_pending_seconds", "Oldest pending", "seconds", "", NOT_READ, "sandbox", 180.0, 600.0),
     SignalInfo("sandbox_spinup_latency_seconds", "Spin-up", "seconds", "", NOT_READ, "sandbox", 60.0, 120.0),
-    SignalInfo("sandbox_quota_used_ratio", "Quota", "ratio", "", "no provider tells its quota", "sandbox", 0.8, 0.9),
+    SignalInfo("sandbox_quota_used_ratio", "Quota", "ratio", "", "no provider reports its quota", "sandbox", 0.8, 0.9),
     SignalInfo("sandbox_exec_seconds", "Commands", "seconds", "", NO_EXEC, "sandbox"),
     SignalInfo("sandboxes", "Sandboxes", "sandboxes", "", NOT_READ, "sandbox"),
     SignalInfo("sandboxes_dangling", "Dangling", "sandboxes", "", NOT_READ, "sandbox", 1.0),

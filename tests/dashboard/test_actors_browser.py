@@ -77,7 +77,7 @@ def test_generator_at_a_glance(open_page: Open, theme: str, size: tuple[int, int
     page = open_page("generator", theme=theme, size=size)
     until(page, DRAWN)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert page.locator("h1:visible").inner_text() == "1 of 8 engines does not work: vllm-3"
+    assert page.locator("h1:visible").inner_text() == "vllm-3"
     assert complaints(page) == [
         "vllm-3 runs requests, and nothing has moved in it for a minute",
         "vllm-5 tokens/s per request 40, median 120 (33%)",
@@ -91,10 +91,10 @@ def test_generator_at_a_glance(open_page: Open, theme: str, size: tuple[int, int
     )
     assert names[:4] == ["vllm-3 hung", "vllm-5", "vllm-6", "vllm-0"]
     assert page.locator(".heat.fleet svg").get_attribute("aria-label") == (
-        "KV cache of 8 engines over time; not like the others: vllm-3 hung, vllm-5, vllm-6"
+        "KV cache of 8 engines over time; outliers: vllm-3 hung, vllm-5, vllm-6"
     )
     assert page.locator("#gen-room li .row").all_inner_texts()[0].split() == ["KV", "ceiling", "504"]
-    assert page.locator(".ahead b").inner_text() == "Crossed in 2.25 h, between 80 min and 5 h (95%)"
+    assert page.locator(".ahead b").inner_text() == "Reached in 2.25 h (95% interval: 80 min to 5 h)"
     row = cells_of(page, "engines", 3)
     assert [text.split(": ")[-1] for text in row][:8] == [
         "vllm-0",
@@ -118,7 +118,7 @@ def test_another_map_is_another_address_and_the_cursor_reads_it(open_page: Open)
     assert "heat=preemptions" in page.url
     assert page.get_by_role("button", name="Preempted", exact=True).get_attribute("aria-pressed") == "true"
     at = 1000 * (actors.NOW - 600)
-    for row, words in ((2, "vllm-6: 6 a minute"), (7, "vllm-7: nothing told")):
+    for row, words in ((2, "vllm-6: 6 per minute"), (7, "vllm-7: no data")):
         place = page.evaluate(PLACE, [row, at])
         page.locator(".heat.fleet").hover(position={"x": place[0], "y": place[1]})
         assert page.locator("#gen-heat .at").inner_text().endswith(words)
@@ -196,7 +196,7 @@ def test_names_stay_text_and_many_engines_fit(open_page: Open, reader: MemoryRea
     page = open_page("generator")
     until(page, DRAWN)
     assert page.locator("[data-rows=engines] tr").count() == 64
-    assert page.locator("#gen-heat .legend").inner_text().endswith("64 of 109 engines drawn, the outliers first")
+    assert page.locator("#gen-heat .legend").inner_text().endswith("64 of 109 engines shown, outliers first")
     names = page.locator("[data-rows=engines] .long").evaluate_all("all => all.slice(0, 3).map(el => el.textContent)")
     assert names == ["vllm-3", "a" + EVIL, "vllm-5"]
     # A name for each row, and none beside its row's drawing.
@@ -208,13 +208,13 @@ def test_names_stay_text_and_many_engines_fit(open_page: Open, reader: MemoryRea
 
 def test_where_nothing_is_known_both_pages_say_so(open_page: Open) -> None:
     page = open_page("generator", actors.BARE)
-    assert page.locator("h1:visible").inner_text() == "No engine is watched"
-    assert page.locator("#gen-heat .note:visible").inner_text().startswith("No engine has told of itself: add")
+    assert page.locator("h1:visible").inner_text() == "No engine is monitored"
+    assert page.locator("#gen-heat .note:visible").inner_text().startswith("No engine has reported yet: add")
     assert page.locator("#engines table").is_hidden()
     assert page.locator("#panel-gload .why").inner_text().endswith(actors.NO_ENGINES)
     page.get_by_role("link", name="Trainer", exact=True).click()
     until(page, "() => RS.boot.key === 'trainer'")
-    until(page, TITLE, "No trainer is watched")
+    until(page, TITLE, "No trainer is monitored")
     assert page.locator("#steps table").is_hidden() and page.locator("#panel-tmfu .why").is_visible()
     assert page.locator("#step-bars .note").inner_text() == "No step has been logged yet."
 

@@ -129,7 +129,7 @@ def test_a_thousand_alerts_are_a_number(reader: MemoryReader) -> None:
     reader.set_alerts(*(fake_alerts.alert("TargetDown", 0.0, "", 600, target=f"e-{i}") for i in range(1000)))
     found = cells(reader)
     assert (len(found["al.firing"]), found["n.firing"]) == (alerts_data.MOST, 1000)
-    assert found["al.firing.more"] == "and 900 more: /api/v1/alerts has them all"
+    assert found["al.firing.more"] == "and 900 more; /api/v1/alerts lists all"
 
 
 def test_resolved_says_how_long_and_why(reader: MemoryReader) -> None:
@@ -144,7 +144,7 @@ def test_rules_say_whether_they_can_fire(reader: MemoryReader) -> None:
     named = {found[f"r.{i}"][0]: found[f"r.{i}"] for i in range(len(fake_alerts.RULES))}
     assert named["TrainerStarved"][5:7] == ["1 firing", "critical"]
     assert named["TargetDown"][5:7] == ["1 muted", "unknown"]
-    assert named["RunStalled"][5:7] == ["watching", "ok"]
+    assert named["RunStalled"][5:7] == ["active", "ok"]
     assert named["QuotaLow"][5:7] == ["no source yet: quota_remaining_ratio", "unknown"]
     assert named["QuotaLow"][4] == "quota_remaining_ratio < 0.1"
 
@@ -153,10 +153,10 @@ def test_rules_are_read_now_and_then(reader: MemoryReader) -> None:
     """To know which can fire costs a look at every series of the run: not on each tick of each browser."""
     now = [100.0]
     kept = RuleCache(lambda: now[0])
-    assert cells(reader, kept=kept)["r.0"][5] == "watching"
+    assert cells(reader, kept=kept)["r.0"][5] == "active"
     reader.rule_rows = [replace(reader.rule_rows[0], why="no source: nothing counted yet")]
     now[0] += 30
-    assert cells(reader, kept=kept)["r.0"][5] == "watching"
+    assert cells(reader, kept=kept)["r.0"][5] == "active"
     now[0] += 1
     assert cells(reader, kept=kept)["r.0"][5] == "no source: nothing counted yet"
 
@@ -286,4 +286,4 @@ def test_an_address_without_a_page(reader: MemoryReader) -> None:
         return Scope(reader, run, everything)
 
     boot = callbacks.build(look, SentViews(), {"path": "nowhere", "search": "", "n": 1})[0]
-    assert boot["error"] == "There is no page at this address."
+    assert boot["error"] == "Page not found."

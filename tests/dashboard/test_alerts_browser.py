@@ -242,7 +242,7 @@ def test_pages_keep_run_and_range(open_page: Open) -> None:
 
 def test_charts_at_its_moment(open_page: Open) -> None:
     page = open_page()
-    card(page, fake_alerts.FULL).get_by_role("link", name="Charts at its moment").click()
+    card(page, fake_alerts.FULL).get_by_role("link", name="View charts at").click()
     until(page, "() => RS.boot.key === 'overview' && RS.chartsReady()")
     began = round(fake_alerts.FULL.active_at)
     assert page.evaluate("[RS.boot.run, RS.boot.start, RS.boot.end]") == [fake.RICH, began - 1800, began + 900]

@@ -170,7 +170,7 @@ def test_panel_without_data_says_why(open_page: Open) -> None:
     assert page.locator("#panel-queue").get_attribute("data-state") in ("unknown", "not_applicable")
     assert page.locator("#card-wait .pill").inner_text() == "Unknown"
     assert page.locator("#card-wait .note").inner_text() == "log time/wait_for_batch"
-    assert page.locator(".banner h1").inner_text() == "Not enough measured to say more yet"
+    assert page.locator(".banner h1").inner_text() == "Not enough data yet"
 
 
 def test_run_switch_by_link(open_page: Open) -> None:
@@ -190,7 +190,7 @@ def test_run_switch_by_link(open_page: Open) -> None:
 def test_unknown_run(open_page: Open) -> None:
     page = open_page("?run=%3Cb%3Enobody", drawn=False)
     page.wait_for_selector("[data-page=error]")
-    assert page.locator("#message").inner_text() == "No run is called “<b>nobody”. Choose one from the menu."
+    assert page.locator("#message").inner_text() == "No run named “<b>nobody”. Choose one from the menu."
     page.locator("#run-menu summary").click()
     page.locator("#runs a", has_text=fake.RICH).click()
     page.wait_for_selector("[data-page=ok]")

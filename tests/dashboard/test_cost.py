@@ -40,7 +40,7 @@ def test_the_bill_and_the_causes_that_add_up() -> None:
     assert shown == {
         "s": "known", "w": "", "v": "11.9", "n": "sampled 5.93 · prefill 30.1 · target 8", "j": "watch", "p": "Watch",
         "hour": "427", "basis": "64 x 1.59 + 192 x 1.59 + sandboxes", "idle": "43.8", "share": "10% of the bill",
-        "also": "120 USD so far · 12 USD/h underused by engines that run",
+        "also": "$120.00 so far · $12.00/h underused on running engines",
     }  # fmt: skip
     bars = {cause: (found[f"m.c.{cause}.v"], found[f"m.c.{cause}.w"]) for cause in CAUSES if found[f"m.c.{cause}.v"]}
     assert bars == {"trainer_wait": ("30.5", 69.8), "weight_sync": ("4.07", 9.3), "generator_idle": ("9.16", 20.9)}
@@ -62,4 +62,4 @@ def test_one_reason_that_hides_several_causes_is_said_once() -> None:
 
 
 def test_nothing_idle_is_a_finding_only_where_all_is_known() -> None:
-    assert cells(signal("cost_usd_per_hour", 10.0, "usd/h"), idle("trainer_wait", 0.0))["m.none"] == "Nothing idles."
+    assert cells(signal("cost_usd_per_hour", 10.0, "usd/h"), idle("trainer_wait", 0.0))["m.none"] == "Nothing is idle."

@@ -40,7 +40,7 @@ def test_the_engine_that_gets_little_work_is_named() -> None:
         for t, v in (("e1", 0.3), ("e4", 0.1))
     ]
     busy = one("generator_outlier_ratio", 3.0, side="busiest", target="e5")
-    assert tail(*idle, busy)[1] == "vllm · idlest e4 (10% of the median)"
+    assert tail(*idle, busy)[1] == "vllm · least busy e4 (10% of the median)"
 
 
 def test_records_that_cannot_be_read_are_no_engine_that_is_down() -> None:

@@ -37,12 +37,12 @@ def rows(found: dict[str, Any], prefix: str) -> list[Any]:
 def test_what_does_not_work_is_said_first(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
-        "gn.head": "1 of 8 engines does not work: ", "gn.num": "vllm-3", "gn.s": "critical",
+        "gn.head": "", "gn.num": "vllm-3", "gn.tail": " is hung (1 of 8)", "gn.s": "critical",
         "k.ge_up.v": "7", "k.ge_up.n": "of 8 · 1 hung", "k.ge_up.p": "Critical",
         "k.ge_kv.n": "fullest 95%", "k.ge_prefix.v": "63", "k.ge_ttft.n": "p50 0.8 s",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
-    assert found["gn.text"].startswith("5 min means: 426 requests run · 31.5 wait · KV cache 91% full · 48")
+    assert found["gn.text"].startswith("5 min means: 426 requests running · 31.5 waiting · KV cache 91% full · 48")
     assert rows(found, "gs.") == [["7", "up", "ok"], ["1", "hung", "critical"]]
 
 
@@ -76,7 +76,7 @@ def test_verdict_answers_where_all_work(reader: MemoryReader) -> None:
 def test_the_sick_are_named_with_numbers(reader: MemoryReader) -> None:
     found = cells(reader)
     assert rows(found, "gx.") == [
-        ["vllm-3", "runs requests, and nothing has moved in it for a minute", "critical"],
+        ["vllm-3", "no tokens for over a minute with requests running", "critical"],
         ["vllm-5", "tokens/s per request 40, median 120 (33%)", "watch"],
         ["vllm-6", "running 6, median 60 (10%)", "watch"],
     ]
@@ -93,8 +93,8 @@ def test_each_way_of_being_unlike_the_others() -> None:
         "KV cache 96%, median 80%": actors.engine(5, mean_kv_ratio=0.96),
         "running 130, median 60 (2.17×)": actors.engine(5, mean_running=130.0, tokens_per_second=15600.0),
         "waiting 30, median 4 (7.5×)": actors.engine(5, mean_waiting=30.0),
-        "preemptions a minute 12, median 1.5 (8×)": actors.engine(5, preemptions_per_minute=12.0),
-        "serves v410, the newest is v412": actors.engine(5, version=410.0),
+        "preemptions per minute 12, median 1.5 (8×)": actors.engine(5, preemptions_per_minute=12.0),
+        "serves v410; newest is v412": actors.engine(5, version=410.0),
     }
     for words, info in odd.items():
         assert [row[1] for one in fleet(*alike, info) for row in engines._complaints(one)] == [words]
@@ -109,13 +109,13 @@ def test_each_way_of_being_unlike_the_others() -> None:
 
 def test_words_where_nobody_is_sick(reader: MemoryReader) -> None:
     assert engines._none(fleet(actors.engine(1), actors.engine(2, mean_running=66.0))) == (
-        "All 2 are alike: 60 to 66 requests each over five minutes."
+        "60 to 66 running requests per engine (5 min mean)."
     )
-    assert engines._none(fleet(actors.engine(1))) == "One engine has no others to compare with."
+    assert engines._none(fleet(actors.engine(1))) == "Only one engine: nothing to compare."
     bare = cells(reader, actors.BARE)
-    assert bare["gx.none"] == bare["ge.none"].replace("has told", "tells") == "No engine tells of itself."
-    assert bare["gh.none"] == "No engine has told of itself: add the engines' /metrics as targets."
-    assert bare["gn.head"] == "No engine is watched" and bare["gn.s"] == "unknown"
+    assert bare["gx.none"] == bare["ge.none"].replace("has told", "tells") == "No engine has reported yet."
+    assert bare["gh.none"] == "No engine has reported yet: add the engines' /metrics as targets."
+    assert bare["gn.head"] == "No engine is monitored" and bare["gn.s"] == "unknown"
     assert bare["k.ge_running.v"] == "–" and bare["k.ge_running.n"] == "no engine is a target yet"
     assert bare["p.gload.s"] == "unknown" and bare["p.gload.w"] == actors.NO_ENGINES
 
@@ -147,7 +147,7 @@ def test_room_in_the_caches_and_when_it_ends(reader: MemoryReader) -> None:
         "KV ceiling", "running now", "running and waiting", "configured in flight",
     ]  # fmt: skip
     assert found["gk.3"] == ["configured in flight", "480", 95.2, "load"]
-    assert found["gk.next"] == "Crossed in 2.25 h, between 80 min and 5 h (95%)"
+    assert found["gk.next"] == "Reached in 2.25 h (95% interval: 80 min to 5 h)"
     assert (found["gk.why"], found["gk.s"]) == ("At 3,100 tokens a sequence", "watch")
     zero = actors.one(
         "kv_concurrency_limit_forecast_seconds", "seconds", why="crossed: 470 fit, against 480", bound="mid"
@@ -155,9 +155,9 @@ def test_room_in_the_caches_and_when_it_ends(reader: MemoryReader) -> None:
     reader.append(actors.RUN, zero, [(actors.NOW, 0.0)])
     reader.append(actors.RUN, actors.one("kv_concurrency_limit", "requests"), [(actors.NOW, 470.0)])
     found = cells(reader)
-    assert (found["gk.next"], found["gk.why"], found["gk.s"]) == ("Crossed", "470 fit, against 480", "critical")
+    assert (found["gk.next"], found["gk.why"], found["gk.s"]) == ("Already reached", "470 fit, against 480", "critical")
     assert found["gk.3"] == ["configured in flight", "480", 100.0, "over"]
-    assert cells(reader, actors.BARE)["gk.none"] == "Nothing tells how many requests the KV caches hold"
+    assert cells(reader, actors.BARE)["gk.none"] == "KV ceiling not reported"
 
 
 def test_heat_map_has_a_column_a_minute_and_the_sick_first(reader: MemoryReader) -> None:
@@ -177,8 +177,8 @@ def test_heat_map_of_something_else(reader: MemoryReader) -> None:
     column = found[f"gh.{int((actors.NOW - 60) // 60)}"]
     # In the order of the rows; the last engine is not told.
     assert column == [3, 5, 6, 0, 1, 2, 4, None] and found["gh.top"] == 6
-    assert (found["gh.metric"], found["gh.unit"]) == ("preemptions", "a minute")
-    assert cells(reader, search="?heat=waiting")["gh.none"] == "No engine tells its waiting in this time."
+    assert (found["gh.metric"], found["gh.unit"]) == ("preemptions", "per minute")
+    assert cells(reader, search="?heat=waiting")["gh.none"] == "No engine reported waiting in this range."
     assert cells(reader, search="?heat=<script>")["gh.metric"] == "kv"
 
 
@@ -189,8 +189,8 @@ def test_a_thousand_engines_are_64_rows_and_the_outliers_are_among_them(reader: 
     found = cells(reader)
     assert len(rows(found, "ge.")) == len(found["gh.names"]) == 64
     assert [name for name, _ in found["gh.names"]][:4] == ["vllm-3", "vllm-5", "vllm-6", "vllm-797"]
-    assert found["gh.more"] == "64 of 1,008 engines drawn, the outliers first"
-    assert found["ge.more"] == "and 944 more, all of them up and like the others"
+    assert found["gh.more"] == "64 of 1,008 engines shown, outliers first"
+    assert found["ge.more"] == "and 944 more, all up and without outliers"
     assert len(json.dumps(found)) < 30_000
 
 

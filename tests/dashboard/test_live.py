@@ -182,7 +182,7 @@ def test_poor_run_says_why(reader: MemoryReader) -> None:
         "p.length.w": "nothing has been computed for this run yet",
         "f.queue.sub": "no queue in this mode",
         "f.trainer.s": "unknown",
-        "t.none": "No targets: this run is fed by pushes, or no collector follows it.",
+        "t.none": "No targets: the run sends pushes, or no collector follows it.",
     }
     assert {key: found[key] for key in expected} == expected
 
@@ -212,7 +212,7 @@ def test_a_finished_run_is_summed_up_in_the_past_tense(reader: MemoryReader) -> 
     assert (found["b.head"], found["b.usd"]) == ("212 steps in 2.52 h, final reward 0.53", "$41.50")
     assert found["b.share"] == "for the whole run at its last hourly rate, $12.25 of it idle"
     expected = "Limited by: sandbox-bound 59%, generator-bound 20% of the time. Balanced 9.9%. No verdict 9.9%."
-    assert found["b.text"] == f"{expected} At its end: sandbox-bound (quota)."
+    assert found["b.text"] == f"{expected} At the end: sandbox-bound (quota)."
     # Nothing speaks of it as if it went on.
     assert not {key for key in found if key.startswith(("b.e.", "b.m.", "f.next."))}
     assert (found["rs"], found["t.s"]) == ({"name": "finished", "word": "Finished", "since": round(end)}, "unknown")
@@ -298,7 +298,7 @@ def test_synchronous_run_has_no_missing_parts() -> None:
         "b.head": "Finished: no step was recorded",
         "b.text": "",
         "b.note": "84 samples/s",
-        "f.to_queue.sub": "straight into the step",
+        "f.to_queue.sub": "directly into the step",
         "f.to_trainer": "84 samples/s",
         "f.to_trainer.sub": "",
         "f.generator.bar": 25.0,
@@ -328,7 +328,7 @@ def test_silent_trainer_is_named_and_nothing_looks_young() -> None:
     expected = {
         "newest": fake.NOW - 10_800,
         "b.head": "No step for 3 h",
-        "b.text": "Its last steps are in the charts of a longer time range.",
+        "b.text": "Choose a longer time range to see the last steps.",
         "f.trainer.sub": "no step for 3 h",
         "f.to_trainer.sub": "no step for 3 h",
         "f.to_queue.sub": "in flight: not reported",
@@ -347,7 +347,7 @@ def test_engines_alone_are_not_a_run_that_loads() -> None:
     made.add_run("e", lifecycle="starting")
     made.set_targets("e", fake.target("engine", "generator", "vllm"))
     found = cells(made, "e")
-    assert (found["b.head"], found["b.meta"]) == ("No trainer is watched yet", "")
+    assert (found["b.head"], found["b.meta"]) == ("No trainer is monitored yet", "")
     made.append("e", fake.TICKS[3][0], [(fake.NOW, 0.5)])
     assert cells(made, "e")["b.text"] == "5 min means: KV cache 50% full"
     made.set_targets("e", fake.target("engine", "generator", "vllm"), fake.target("log", "trainer", "trl"))
@@ -411,7 +411,7 @@ def test_a_thousand_targets_fold(reader: MemoryReader) -> None:
     reader.set_targets(fake.RICH, *(fake.target(f"vllm-{i}", "generator", "vllm", up=i != 999) for i in range(1000)))
     found = trust(reader.status(fake.RICH))
     assert found["t.0"][0] == "vllm-999"  # type: ignore[index]
-    assert f"t.{MOST}" not in found and found["t.more"] == "and 960 more, all healthier than these"
+    assert f"t.{MOST}" not in found and found["t.more"] == "and 960 more, none in worse health"
 
 
 # The first load.

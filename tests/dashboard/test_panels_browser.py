@@ -203,7 +203,7 @@ def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: Memory
     assert page.get_by_role("dialog").locator("b").all_text_contents() == [fake.DONE, fake.POOR]
     page.get_by_role("dialog").locator("li", has_text=fake.DONE).get_by_role("button", name="at its end").click()
     until(page, "name => RS.boot.behind?.[0] === name + ', with its newest at the end'", fake.DONE)
-    choose(page, "queue", "Compare with nothing")
+    choose(page, "queue", "Stop comparing")
     until(page, "() => !RS.boot.behind && RS.chartsReady() && !document.querySelector('.behind')")
 
 

@@ -35,34 +35,34 @@ def rows(found: View, status: str) -> list[Any]:
 
 def test_the_gravest_first_with_number_and_fix(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert (found["pf.head"], found["pf.s"], found["pf.mode"]) == ("It will not fit", "critical", "ok")
-    assert found["pf.text"] == "1 fails · 3 warns · 2 unknown · 6 ok"
+    assert (found["pf.head"], found["pf.s"], found["pf.mode"]) == ("The plan does not fit", "critical", "ok")
+    assert found["pf.text"] == "1 failed · 3 warning · 2 unknown · 6 ok"
     assert found["pf.at"] == fakes.NOW - 60
     assert [found[f"pf.{status}"] for status in preflight_data.GROUPS] == [
-        "Will not fit · 1", "Look again · 3", "Not known · 2", "Fits · 6", "",
+        "Does not fit · 1", "Check before launch · 3", "Unknown · 2", "OK · 6", "",
     ]  # fmt: skip
     (bad,) = rows(found, "fail")
     assert (bad["title"], bad["word"], bad["number"], bad["unit"], bad["limit"]) == (
-        "Starting at once", "Fails", "152", "sandboxes", "against 128",
+        "Concurrent starts", "Failed", "152", "sandboxes", "limit 128",
     )  # fmt: skip
     assert bad["fix"] == "lower the create rate to 2.7 per second, or ask prime for a higher starting limit"
-    assert [row["title"] for row in rows(found, "warn")] == ["Quota", "Credit", "Left behind"]
+    assert [row["title"] for row in rows(found, "warn")] == ["Quota", "Credit", "Leftover sandboxes"]
 
 
 @pytest.mark.parametrize(
     ("check", "figure"),
     [
         (CheckInfo("quota", "ok", "", value=999.0, limit=1000.0, unit="sandboxes"),
-         ("999", "sandboxes", "against 1,000")),
+         ("999", "sandboxes", "limit 1,000")),
         (CheckInfo("credit", "warn", "", value=476.16, limit=2073.6, unit="USD"),
-         ("476.16", "USD", "against 2,073.60")),
-        (CheckInfo("sandbox_ttl", "ok", "", value=7200.0, limit=1980.0, unit="seconds"), ("2", "h", "against 33 min")),
+         ("476.16", "USD", "limit 2,073.60")),
+        (CheckInfo("sandbox_ttl", "ok", "", value=7200.0, limit=1980.0, unit="seconds"), ("2", "h", "limit 33 min")),
         (CheckInfo("sandbox_ttl", "ok", "", value="unlimited", limit=1980.0, unit="seconds"),
-         ("unlimited", "", "against 33 min")),
+         ("unlimited", "", "limit 33 min")),
         (CheckInfo("engines", "ok", "", value=3.0, limit=4.0, unit="engines"), ("3", "engines", "of 4")),
         (CheckInfo("create_rate", "unknown", "", value=4.0, unit="sandboxes/s"), ("4", "sandboxes/s", "")),
         (CheckInfo("images", "unknown", "", limit=5.0), ("", "", "")),
-        (CheckInfo("dangling", "ok", "", value=0.0, limit=10.0, unit="sandboxes"), ("0", "sandboxes", "against 10")),
+        (CheckInfo("dangling", "ok", "", value=0.0, limit=10.0, unit="sandboxes"), ("0", "sandboxes", "limit 10")),
     ],
 )  # fmt: skip
 def test_numbers(reader: MemoryReader, check: CheckInfo, figure: tuple[str, str, str]) -> None:
@@ -84,12 +84,12 @@ def test_leftovers_have_their_commands_and_the_rest_is_counted(reader: MemoryRea
 
 def test_a_math_run_needs_no_sandbox(reader: MemoryReader) -> None:
     found = cells(reader, wall.MATH)
-    assert (found["pf.head"], found["pf.s"]) == ("It fits", "ok")
-    assert found["pf.not_applicable"] == "Does not apply · 9"
+    assert (found["pf.head"], found["pf.s"]) == ("The plan fits", "ok")
+    assert found["pf.not_applicable"] == "Not applicable · 9"
     assert {row["summary"] for row in rows(found, "not_applicable")} == {"this run needs no sandbox"}
     reader.preflights[wall.MATH] = PreflightInfo("never", plan=fakes.EMPTY)
     assert cells(reader, wall.MATH)["pf.text"].startswith(
-        "This run needs no sandbox: quota, credit and leftovers do not"
+        "This run uses no sandboxes: only engines, run directory and clocks"
     )
 
 
@@ -100,7 +100,7 @@ def test_what_was_never_begun_claims_nothing(reader: MemoryReader) -> None:
     )  # fmt: skip
     assert (found["pf.btn"], found["pf.busy"]) == ("Run preflight", 0)
     assert not any(found[f"pf.{status}"] for status in preflight_data.GROUPS)
-    assert found["pf.plan.0"] == ["concurrency", "Sandboxes alive at once", "not said", 0]
+    assert found["pf.plan.0"] == ["concurrency", "Concurrent sandboxes", "not set", 0]
 
 
 def test_a_run_that_is_not_configured_here(reader: MemoryReader) -> None:
@@ -113,7 +113,7 @@ def test_while_it_reads_the_last_answer_stays(reader: MemoryReader) -> None:
     reader.preflights[wall.WALL] = replace(fakes.FOUND, state="running", started_at=fakes.NOW - 3)
     found = cells(reader)
     assert (found["pf.btn"], found["pf.busy"], found["pf.since"]) == ("Reading …", 1, fakes.NOW - 3)
-    assert found["pf.head"] == "It will not fit"
+    assert found["pf.head"] == "The plan does not fit"
     broken = PreflightInfo("failed", fakes.NOW, error="it did not end: OSError", plan=fakes.EMPTY)
     reader.preflights[wall.WALL] = broken
     found = cells(reader)
@@ -126,8 +126,8 @@ def test_the_plan_in_words(reader: MemoryReader) -> None:
     plan = {row[0]: row[2] for key in found if key.startswith("pf.plan.") and (row := found[key])}  # type: ignore[index]
     assert plan == {
         "concurrency": "960", "create_rate": "4", "rollout_deadline": "30 min", "run_length": "24 h",
-        "sandbox_ttl": "unlimited", "spinup": "not said", "price": "0.09 USD per sandbox-hour", "size": "not said",
-        "limits": "starting 128", "images": "not said", "known_runs": "alice-*", "max_dangling": "10",
+        "sandbox_ttl": "unlimited", "spinup": "not set", "price": "0.09 USD per sandbox-hour", "size": "not set",
+        "limits": "starting 128", "images": "not set", "known_runs": "alice-*", "max_dangling": "10",
         "min_credit": "10 USD", "engines_later": "no",
     }  # fmt: skip
 
@@ -159,14 +159,14 @@ def test_examples_of_what_is_missing_only() -> None:
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
-        ("plan a --create-rate", "say create_rate = 4 under [run.gb300-sandbox-wall.preflight]"),
+        ("plan a --create-rate", "set create_rate = 4 under [run.gb300-sandbox-wall.preflight]"),
         (
             "plan --concurrency and --run-length",
-            'say concurrency = 960 and say run_length = "24h" under [run.gb300-sandbox-wall.preflight]',
+            'set concurrency = 960 and set run_length = "24h" under [run.gb300-sandbox-wall.preflight]',
         ),
         (
             "name what sandboxes start from: --image NAME",
-            "name what sandboxes start from: say "
+            "name what sandboxes start from: set "
             'images = ["ghcr.io/me/env:3"] under [run.gb300-sandbox-wall.preflight]',
         ),
         ("state spinup under [run.NAME.preflight]", "state spinup under [run.gb300-sandbox-wall.preflight]"),

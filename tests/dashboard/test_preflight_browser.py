@@ -59,14 +59,14 @@ def titles(page: Page, status: str) -> list[str]:
 def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page(theme=theme, size=size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert page.locator("h1:visible").inner_text() == "It will not fit"
+    assert page.locator("h1:visible").inner_text() == "The plan does not fit"
     assert page.locator(".checks h2:visible").all_inner_texts() == [
-        "Will not fit · 1", "Look again · 3", "Not known · 2", "Fits · 6",
+        "Does not fit · 1", "Check before launch · 3", "Unknown · 2", "OK · 6",
     ]  # fmt: skip
-    assert titles(page, "fail") == ["Starting at once"]
+    assert titles(page, "fail") == ["Concurrent starts"]
     first = page.locator("[data-checks=fail] .check")
     assert " ".join(first.locator(".figure").inner_text().split()) == "152 sandboxes against 128"
-    assert first.locator(".pill").inner_text() == "Fails"
+    assert first.locator(".pill").inner_text() == "Failed"
     assert first.locator(".fix").inner_text().startswith("Fix: lower the create rate")
     assert page.locator("[data-rows=pf-plan] li").first.inner_text().split() == [
         "Sandboxes", "alive", "at", "once", "concurrency", "960",
@@ -85,11 +85,11 @@ def test_the_button_begins_one_and_keeps_the_focus(open_page: Open, reader: Memo
     assert page.locator("#pf-run").get_attribute("aria-disabled") == "true"
     assert page.evaluate("document.activeElement.id") == "pf-run"
     page.keyboard.press("Enter")
-    until(page, SAID, "It is reading already.")
+    until(page, SAID, "Preflight is already running.")
     done = replace(fakes.FOUND, retry_at=reader.clock + 29, finished_at=reader.clock)
     reader.preflights[fakes.NEW] = done
     until(page, SAID, "Done: It will not fit.")
-    assert titles(page, "warn") == ["Quota", "Credit", "Left behind"]
+    assert titles(page, "warn") == ["Quota", "Credit", "Leftover sandboxes"]
     until(page, "() => /^again in \\d+ s$/.test(document.querySelector('#pf-wait').textContent)")
     assert page.evaluate("document.activeElement.id") == "pf-run"
     assert reader.preflights[fakes.NEW] is done
@@ -106,7 +106,7 @@ def test_of_a_run_that_is_over_the_answer_is_not_waited_for(
         page.goto(f"{serving.url}preflight?run={fakes.NEW}")
         until(page, "() => window.RS && RS.boot && RS.boot.over")
         page.locator("#pf-run").click()
-        until(page, SAID, "Begun.")
+        until(page, SAID, "Started.")
         until(page, "() => document.querySelector('#pf-run').textContent === 'Reading …'")
         reader.preflights[fakes.NEW] = replace(fakes.FOUND, retry_at=reader.clock + 1, finished_at=reader.clock)
         until(page, SAID, "Done: It will not fit.")
@@ -118,7 +118,7 @@ def test_a_press_too_early_says_so_until_it_is_not(open_page: Open, reader: Memo
     page = open_page()
     page.locator("#pf-run").focus()
     page.keyboard.press("Enter")
-    until(page, SAID, "It was read a moment ago.")
+    until(page, SAID, "Preflight ran a moment ago.")
     reader.clock += 2001
     until(page, SAID, "")
 
@@ -180,7 +180,7 @@ def test_focus_in_a_row_that_goes_is_not_lost(open_page: Open, reader: MemoryRea
 
 def test_a_run_that_needs_none_and_one_not_configured(open_page: Open) -> None:
     page = open_page(wall.MATH)
-    assert page.locator("h1:visible").inner_text() == "It fits"
+    assert page.locator("h1:visible").inner_text() == "The plan fits"
     assert len(titles(page, "not_applicable")) == 9 and titles(page, "fail") == []
     page = open_page(wall.BARE)
     assert page.locator("h1:visible").inner_text() == "Not configured here"

@@ -64,7 +64,7 @@ def test_head_says_how_far_behind_and_in_what_parts(reader: MemoryReader) -> Non
     assert [found[f"ro.{key}"] for key in ("mode", "head", "num", "tail")] == [
         "ok", "Trained rollouts are ", "2.4 versions", " behind",
     ]  # fmt: skip
-    assert found["ro.text"] == "p95 5 · max 6 · bound 6 · those on their way: 2.7 ± 1, estimated"
+    assert found["ro.text"] == "p95 5 · max 6 · bound 6 · in flight: 2.7 ± 1 (estimate)"
     assert [found[f"ro.w.{part}"] for part in ("in_flight", "in_group", "in_queue")] == [62.5, 20.8, 16.7]
     assert found["ro.split.n"] == "1.5 in flight + 0.5 in group + 0.4 in queue"
 
@@ -89,14 +89,14 @@ def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) ->
 
 def test_unknown_says_what_to_log(reader: MemoryReader) -> None:
     found = view(reader, made.BARE)
-    assert found["ro.mode"] == "none" and found["ro.head"] == "No rollout record is read"
+    assert found["ro.mode"] == "none" and found["ro.head"] == "No rollout records"
     assert found["k.ro_policy.n"] == found["k.ro_env.n"] == made.TOLD
     assert found["k.ro_infra.n"] == "log the exit"
     assert "rt.order" not in found and "ro.f.in" not in found
     reader.put_rollouts(made.BARE, made.made("one", "generating", 5))
     late = view(reader, made.BARE)
     assert (late["ro.mode"], late["ro.head"], late["ro.text"]) == (
-        "ok", "Staleness is not known", "Push rollouts, or log version_start and version_consumed",
+        "ok", "Staleness unknown", "Push rollouts, or log version_start and version_consumed",
     )  # fmt: skip
 
 
@@ -123,15 +123,15 @@ def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader
     assert bars[4] == ["unrecorded", 0, 1_204_000, 31_000.0, 17.22, 1, None, ""]
     assert found["ro.f.in"] == 127
     # 88.95 with a record, 17.22 without one.
-    assert found["ro.f.lost"] == "$106 is not linked to trained rollouts; $17.2 of it is in no record."
+    assert found["ro.f.lost"] == "$106.17 is not linked to trained rollouts; $17.22 of it is not in any record."
     reader.records(made.ASYNC).extra = []
-    assert view(reader)["ro.f.lost"] == "$89 was spent on rollouts that were not trained on."
+    assert view(reader)["ro.f.lost"] == "$88.95 was spent on rollouts that were not trained on."
 
 
 def test_dollars_of_which_no_record_tells_are_told_once(reader: MemoryReader) -> None:
     records = reader.records(made.ASYNC)
     records.rows = {name: row for name, row in records.rows.items() if row.state == "trained"}
-    assert view(reader)["ro.f.lost"] == "$17.2 is not linked to trained rollouts, and is in no record."
+    assert view(reader)["ro.f.lost"] == "$17.22 is not linked to trained rollouts and is not in any record."
 
 
 def test_funnel_says_where_records_began_after_the_tokens(reader: MemoryReader) -> None:
@@ -151,7 +151,7 @@ def test_funnel_says_what_is_missing(reader: MemoryReader) -> None:
     kept.why, kept.extra = "dollars are not known: set usd_per_gpu_hour", [FunnelBar("surplus", 0, 0, None, None)]
     found = view(reader, search="purpose=eval")
     assert (found["ro.f.why"], found["ro.f.of"]) == ("Dollars are not known: set usd_per_gpu_hour.", "eval")
-    assert found["ro.f.none"] == "No rollout left in this time." and "ro.f.0" not in found
+    assert found["ro.f.none"] == "No rollout ended in this range." and "ro.f.0" not in found
 
 
 def test_census_has_every_state_in_order(reader: MemoryReader) -> None:
@@ -180,7 +180,7 @@ def test_solve_rates_name_the_productive_share(reader: MemoryReader) -> None:
     found = view(reader)
     solve = found["ro.solve"]
     assert isinstance(solve, list) and sum(groups for _, groups, _ in solve) == 235
-    assert found["ro.solve.n"] == "34% of 235 groups solve 20% to 80%: they have something to learn from."
+    assert found["ro.solve.n"] == "34% of 235 groups have a solve rate of 20% to 80%, the useful range."
     assert round(100 * sum(groups for _, groups, productive in solve if productive) / 235) == 34
 
 

@@ -242,7 +242,7 @@ def test_census_leads_to_the_rollouts_in_that_state(open_page: Open, reader: Mem
     until(page, f"n => ({IDS})().length === n", len(live))
     # The longest there first, whatever the time shown.
     assert page.evaluate(IDS)[0] == live[0].rollout_id
-    assert page.locator("#ro-table .unit").first.inner_text() == "in flight, since whenever"
+    assert page.locator("#ro-table .unit").first.inner_text() == "in flight, any time"
     assert asked(page) == {"state": "generating", "sort": "moved", "order": "asc"}
     first = page.locator("[data-rows=rollouts] tr").first.locator("td").nth(1)
     assert "so far" in first.inner_text() and "min" in first.inner_text()
@@ -278,7 +278,7 @@ def test_row_opens_a_timeline_that_can_be_shared(open_page: Open, browser: Brows
     facts = dict(zip(page.locator("#ro-open dt").all_inner_texts(), page.locator("#ro-open dd").all_inner_texts(),
                      strict=True))  # fmt: skip
     assert facts["Staleness"] == "4 versions = 2 in flight + 1 in group + 1 in queue"
-    assert facts["Of its environment"] == "1 version, mean (upper bound)"
+    assert facts["Environment staleness"] == "1 version, mean (upper bound)"
     assert facts["Versions"] == f"v{first} to v{first + 2}, consumed at v{first + 4}"
     turns = [" ".join(text.split()) for text in page.locator("#ro-open tbody tr").all_inner_texts()]
     assert turns == [f"1 v{first} 1 changed it –", f"2 v{first + 1} 1 changed nothing 1 version",
@@ -329,9 +329,9 @@ def test_exports_lead_to_the_api(open_page: Open, reader: MemoryReader) -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ({}, "No time of it was told: push dispatched_at, started_at, finished_at."),
-        ({"dispatched_at": 90.0, "finished_at": 10.0}, "Its times make no bar: push started_at."),
-        ({"scored_at": 5.0}, "Its times make no bar: push dispatched_at, started_at, finished_at."),
+        ({}, "No times reported: push dispatched_at, started_at, finished_at."),
+        ({"dispatched_at": 90.0, "finished_at": 10.0}, "The reported times give no bar: push started_at."),
+        ({"scored_at": 5.0}, "The reported times give no bar: push dispatched_at, started_at, finished_at."),
     ],
 )
 def test_a_timeline_without_a_bar_names_the_times_that_are_missing(

@@ -72,7 +72,7 @@ def test_open_rollout_goes_on(open_page: Open, reader: MemoryReader) -> None:
     reader.put_rollouts(made.ASYNC, row)
     page = open_page(more="&rollout=now")
     until(page, "() => document.querySelector('.timeline .generate.lasts')")
-    assert page.locator("#ro-open").inner_text().count("No span was told") == 1
+    assert page.locator("#ro-open").inner_text().count("No spans reported") == 1
     ended = {**begun, "finished_at": made.NOW - 1}
     reader.put_rollouts(made.ASYNC, replace(row, state="scoring", times=ended, seconds=29.0, version_finish=571))
     until(
@@ -115,7 +115,7 @@ def test_weight_updates_are_drawn_on_every_chart(open_page: Open, reader: Memory
         reader.append(made.ASYNC, now, fake.history(curve, step, 3600))
     page = open_page(path="", size=(1440, 1800))
     until(page, f"() => RS.plots().length === {len(PANELS)} && ({MARKS})().every(n => n === 86)")
-    assert page.locator(".marks-note").first.inner_text() == "86 weight updates in this time, v486 to v571"
+    assert page.locator(".marks-note").first.inner_text() == "86 weight updates in this range, v486 to v571"
     # The newest stands where its time is.
     at = made.NOW - 18
     reader.put_events(made.ASYNC, EventInfo(made.NOW + 4, "weights_published", "v572", "", 572))
@@ -162,7 +162,7 @@ def test_synchronous_run(open_page: Open) -> None:
 
 def test_without_records_it_says_how_to_tell(open_page: Open, reader: MemoryReader, serving: Serving) -> None:
     page = open_page(made.BARE)
-    assert page.locator("h1:visible").inner_text() == "No rollout record is read"
+    assert page.locator("h1:visible").inner_text() == "No rollout records"
     assert page.locator("#card-ro_policy .note").inner_text() == made.TOLD
     assert page.locator(".how-to:visible h2").all_inner_texts() == [
         "Read what the framework writes",

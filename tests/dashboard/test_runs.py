@@ -100,7 +100,7 @@ def test_a_run_is_live_only_while_it_is_collected() -> None:
     found = runs_data.cells(scope(reader))
     assert (found["rn.head"], found["rn.sub"]) == (
         "2 live runs",
-        "1 catching up · 1 not collected · 2 finished or crashed · Tick two to eight to compare them",
+        "1 catching up · 1 not collected · 2 finished or crashed · Select two to eight runs to compare",
     )
     assert "rs" not in found
     for name in (fleet.SYNC, fleet.EVIL):
@@ -202,7 +202,7 @@ def test_of_a_thousand_targets_the_unhealthy_are_drawn() -> None:
     assert [row[4] for row in drawn].count("down") == 12 and {row[4] for row in drawn[:12]} == {"down"}
     assert [row[1] for row in drawn[:3]] == ["e7", "e107", "e207"]
     assert len(drawn) == targets_data.MOST == len(cell(found, "tg.n"))
-    assert found["tg.more"] == "800 more are not shown, none worse than these: narrow the list."
+    assert found["tg.more"] == "800 more are not shown, none in worse health. Use the filter."
     assert (found["tg.head"], found["tg.s"]) == ("988 of 1,000 targets up", "watch")
     only = targets_data.cells(scope(reader, "unhealthy=1&find=R2", run=""))
     assert [cell(only, key)[:2] for key in only if key[3:].isdigit()] == [["r2", "e7"], ["r2", "e107"], ["r2", "e207"]]
@@ -262,7 +262,7 @@ def test_a_signal_is_explained_by_its_own_description() -> None:
         "one point per trainer step",
         ["trainer_wait_seconds", "trainer_step_seconds"],
         "log the wait",
-        [["a", "own key"], ["b", "worked out"]],
+        [["a", "reported directly"], ["b", "derived"]],
         ["d"],
         [["c", "set log_wait"]],
         4,

@@ -51,8 +51,7 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
         "sb.head": "The oldest pending sandbox has waited ",
         "sb.num": "62 min",
         "sb.s": "critical",
-        "sb.text": "Spin-up p95 of the completed is 38 s: one that is pending is in no spin-up time until it ends. "
-        "960 live",
+        "sb.text": "Sandboxes that started took 38 s (p95). Pending ones are not in that figure. 960 live",
         "k.sb_running.v": "780",
         # No band judges how many run: "OK" would say that one does.
         "k.sb_running.p": "",
@@ -70,7 +69,7 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
         "k.sb_failed.p": "",
         "k.sb_dangling.v": "5",
         "k.sb_credit.v": "6.2",
-        "k.sb_credit.n": "476.16 USD left · 76.80 USD/h",
+        "k.sb_credit.n": "$476.16 left · $76.80/h",
         "sb.clock": "timed by the provider's clock",
         "sb.split": "p95 36 s cached image · p95 3.57 min built image",
     }
@@ -87,7 +86,7 @@ def test_funnel_has_exact_numbers(reader: MemoryReader) -> None:
         ["ended", 1614, 0.627],
         ["failed", 51, 0.0198],
     ]
-    assert (found["sb.funnel.n"], found["sb.funnel.none"]) == ("First exec: not told by this provider.", "")
+    assert (found["sb.funnel.n"], found["sb.funnel.none"]) == ("First exec: not reported by provider.", "")
 
 
 def test_first_commands_are_a_share_of_those_whose_source_tells() -> None:
@@ -98,14 +97,14 @@ def test_first_commands_are_a_share_of_those_whose_source_tells() -> None:
     made.put_boxes(wall.WALL, *(wall.ready(n, 60, 20) for n in range(5, 11)))
     found = cells(made)
     assert found["sb.funnel"][3] == ["first exec", 3, 0.75]
-    assert found["sb.funnel.n"] == "First exec: 3 of the 4 whose source tells it."
+    assert found["sb.funnel.n"] == "First exec: 3 of the 4 that report it."
 
 
 @pytest.mark.parametrize(
     ("started", "count", "note"),
     [
-        (None, None, "No provider tells when they start."),
-        (wall.NOW, 1, "Not every provider tells when they start."),
+        (None, None, "No provider reports start times."),
+        (wall.NOW, 1, "Not every provider reports start times."),
     ],
 )
 def test_a_time_that_no_provider_tells_is_no_loss(started: float | None, count: int | None, note: str) -> None:
@@ -114,7 +113,7 @@ def test_a_time_that_no_provider_tells_is_no_loss(started: float | None, count: 
     made.put_boxes(wall.WALL, quiet, replace(wall.ready(2, 60, 20), started_at=started))
     found = cells(made)
     assert found["sb.funnel"][:3] == [["requested", 2, 1.0], ["started", count, (count or 0) / 2], ["ready", 2, 1.0]]
-    assert found["sb.funnel.n"] == f"{note} First exec: not told by this provider."
+    assert found["sb.funnel.n"] == f"{note} First exec: not reported by provider."
 
 
 def test_failures_by_cause_with_the_newest_words(reader: MemoryReader) -> None:
@@ -160,8 +159,8 @@ def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> N
     table = {row[0]: row[1:] for row in rows(cells(reader), "sb.q.")}
     assert table["starting at once · prime"] == ["128 of 128 · 100%", 100.0, "critical"]
     assert table["starting at once · modal"] == ["14 of 128 · 11%", 10.9, "ok"]
-    assert table["memory · modal"] == ["96, limit not told", 0.0, "unknown"]
-    assert table["disk · modal"] == ["limit 500, use not told", 0.0, "unknown"]
+    assert table["memory · modal"] == ["96, limit not reported", 0.0, "unknown"]
+    assert table["disk · modal"] == ["limit 500, usage not reported", 0.0, "unknown"]
     assert table["GPU · modal"] == ["0 of 0", 0.0, "unknown"]
 
 
@@ -182,7 +181,7 @@ def test_starting_without_a_limit_is_not_judged() -> None:
         made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state=state), [(wall.NOW, value)])
     found = cells(made)
     assert (found["k.sb_starting.v"], found["k.sb_starting.p"]) == ("400", "")
-    assert found["k.sb_starting.n"] == "limit not told"
+    assert found["k.sb_starting.n"] == "limit not reported"
 
 
 def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> None:
@@ -193,11 +192,11 @@ def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> Non
         "sandboxes failed": "11%",
         "groups without gradient": "41%",
     }
-    assert found["sb.infra"].startswith("Nobody tells which rollouts were lost")
+    assert found["sb.infra"].startswith("Showing sandbox failure rate")
     lost = wall.signal_of("sandbox_failed_rollout_ratio", "ratio")
     reader.append(wall.WALL, lost, [(wall.NOW, 0.07)])
     found = cells(reader)
-    assert found["p.infra.0.v"] == "7%" and "no honest zero" in found["sb.infra"]
+    assert found["p.infra.0.v"] == "7%" and "false zero reward" in found["sb.infra"]
 
 
 def test_failures_name_sandbox_and_trace(reader: MemoryReader) -> None:
@@ -228,7 +227,7 @@ def test_oldest_pending_first_whatever_was_met_last(reader: MemoryReader) -> Non
     ]
     assert table[0] == first
     assert [row[4] for row in table] == sorted(row[4] for row in table)
-    assert (len(table), found["sb.p.more"]) == (10, "and 170 younger")
+    assert (len(table), found["sb.p.more"]) == (10, "and 170 newer")
     # Met just now, asked for two hours ago: a provider that is read for the first time.
     reader.put_boxes(wall.WALL, wall.box(8002, "queued", 7200), wall.box(8003, "starting", 0, requested_at=None))
     # That of another run in the same account waits, but not for this one.
@@ -240,12 +239,12 @@ def test_the_oldest_is_found_behind_a_thousand_younger(monkeypatch: pytest.Monke
     made = empty()
     made.put_boxes(wall.WALL, wall.box(1, "starting", 3720), *(wall.box(i, "queued", 30) for i in range(2, 2500)))
     found = cells(made)
-    assert (found["sb.p.0"][0], found["sb.p.more"]) == ("sbx-00001", "and 2,489 younger")
+    assert (found["sb.p.0"][0], found["sb.p.more"]) == ("sbx-00001", "and 2,489 newer")
     assert made.calls.count(f"sandboxes {wall.WALL}") == 3 + 3
     # Bounded; and then the page says so.
     monkeypatch.setattr(sandboxes_records, "MOST_PAGES", 2)
     found = cells(made)
-    assert found["sb.p.more"] == "and 1,990 younger · Only the newest 2,000 were looked at: older ones may wait."
+    assert found["sb.p.more"] == "and 1,990 newer · Only the newest 2,000 were read; older ones may be pending."
 
 
 def test_dangling_name_their_run(reader: MemoryReader) -> None:
@@ -284,14 +283,14 @@ def test_healthy_says_what_runs(reader: MemoryReader) -> None:
     lost = wall.signal_of("sandboxes_unreachable", "sandboxes", "watch")
     reader.append(wall.WALL, lost, [(wall.NOW + 1, 3.0)])
     found = cells(reader)
-    assert found["sb.text"].endswith(" · 3 run and do not answer") and found["sb.s"] == "watch"
+    assert found["sb.text"].endswith(" · 3 running but unreachable") and found["sb.s"] == "watch"
 
 
 @pytest.mark.parametrize(
     ("sources", "words"),
     [
         (("server", "server", "client"), "timed by the provider's clock and the caller's clock"),
-        (("poll_bound",), "timed by our polls (an upper bound)"),
+        (("poll_bound",), "timed by polling (upper bound)"),
         ((), ""),
     ],
 )

@@ -92,7 +92,7 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
         "Spin-up over time",
         "Funnel",
         "States over time",
-        "Infra failures beside zero advantage",
+        "Infra failures and zero advantage",
         "Failures by cause",
         "Quota",
         "Failures, newest first",
@@ -122,7 +122,7 @@ def test_straggler_is_drawn_above_all_that_completed(open_page: Open) -> None:
     assert page.locator(".heat .tag").text_content() == "oldest pending 62 min"
     label = page.locator(".heat svg").get_attribute("aria-label")
     assert label is not None and label.endswith(
-        "sandboxes became ready in this time, p95 now 38 s; the oldest pending has waited 62 min"
+        "sandboxes became ready in this range, p95 now 38 s; the oldest pending has waited 62 min"
     )
 
 
@@ -143,9 +143,9 @@ def test_funnel_has_exact_numbers(open_page: Open) -> None:
     page = open_page()
     assert page.locator(".funnel .count").all_text_contents() == ["2,574", "2,343", "2,343", "1,614", "51"]
     assert page.locator(".funnel svg").get_attribute("aria-label") == (
-        "requested 2,574, started 2,343, ready 2,343, first exec not told, ended 1,614, failed 51"
+        "requested 2,574, started 2,343, ready 2,343, first exec no data, ended 1,614, failed 51"
     )
-    assert page.locator("#box-funnel .note").first.inner_text() == "First exec: not told by this provider."
+    assert page.locator("#box-funnel .note").first.inner_text() == "First exec: not reported by provider."
     high = page.locator(".funnel rect").evaluate_all("all => all.map(el => +el.getAttribute('height') / 144)")
     assert high == pytest.approx([1, 0.9103, 0.9103, 0, 0.627, 0.0198], abs=0.001)
 
@@ -157,7 +157,7 @@ def test_funnel_has_no_shares_where_ends_came_before_us(open_page: Open, reader:
     reader.met_ended = 812
     until(page, f"() => ({share})() === 0")
     assert page.locator(".funnel .count").all_text_contents()[-1] == "51"
-    assert page.locator("#box-funnel .row .unit").inner_text() == "since Rollscope watches"
+    assert page.locator("#box-funnel .row .unit").inner_text() == "since Rollscope started"
 
 
 def test_bars_and_tables(open_page: Open) -> None:
@@ -272,7 +272,7 @@ def test_range_changes_the_columns(open_page: Open) -> None:
 
 def test_a_run_that_needs_none(open_page: Open) -> None:
     page = open_page(wall.MATH)
-    assert page.locator("h1:visible").inner_text() == "This run needs no sandbox"
+    assert page.locator("h1:visible").inner_text() == "This run uses no sandboxes"
     assert page.locator(".boxes-head .text").inner_text() == "Not applicable: this task uses no sandbox."
     assert page.locator(".needs-none").is_visible()
     assert page.locator(".known, .how-to").evaluate_all("all => all.filter(el => el.offsetParent).length") == 0
@@ -280,9 +280,9 @@ def test_a_run_that_needs_none(open_page: Open) -> None:
 
 def test_without_a_provider_it_says_how_to_add_one(open_page: Open, reader: MemoryReader, serving: Serving) -> None:
     page = open_page(wall.BARE)
-    assert page.locator("h1:visible").inner_text() == "No sandbox provider is read"
+    assert page.locator("h1:visible").inner_text() == "No sandbox provider is configured"
     assert page.locator(".way pre").first.inner_text().startswith("[[run.no-provider.target]]")
-    link = page.get_by_role("link", name="Tell it from where you call create()")
+    link = page.get_by_role("link", name="Report from where you call create()")
     link.click()
     assert page.evaluate("document.querySelector(':target').id") == "recipe"
     code = page.locator("#recipe pre").inner_text()
@@ -347,7 +347,7 @@ def test_alert_leads_to_the_sandboxes_of_its_moment(open_page: Open, reader: Mem
     late = fake_alerts.alert("SandboxPendingLong", 3720.0, "seconds", 1800, run=wall.WALL)
     reader.set_alerts(replace(late, signal="sandbox_oldest_pending_seconds"))
     page = open_page(path="alerts")
-    page.get_by_role("link", name="Charts at its moment").click()
+    page.get_by_role("link", name="View charts at").click()
     until(page, "() => RS.boot.key === 'sandboxes' && RS.chartsReady()")
     began = round(late.active_at)
     assert page.evaluate("[RS.boot.run, RS.boot.start, RS.boot.end]") == [wall.WALL, began - 1800, began + 900]

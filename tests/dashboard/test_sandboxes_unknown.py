@@ -21,14 +21,14 @@ def reader() -> MemoryReader:
 
 def test_a_run_that_needs_none(reader: MemoryReader) -> None:
     found = cells(reader, wall.MATH)
-    assert (found["sb.mode"], found["sb.head"]) == ("na", "This run needs no sandbox")
+    assert (found["sb.mode"], found["sb.head"]) == ("na", "This run uses no sandboxes")
     assert found["sb.text"] == "Not applicable: this task uses no sandbox."
     assert not [key for key in found if key.startswith(("k.", "h.", "sb.p.", "sb.funnel"))]
 
 
 def test_nobody_tells_of_any(reader: MemoryReader) -> None:
     found = cells(reader, wall.BARE)
-    assert (found["sb.mode"], found["sb.head"]) == ("none", "No sandbox provider is read")
+    assert (found["sb.mode"], found["sb.head"]) == ("none", "No sandbox provider is configured")
     assert found["sb.toml"].startswith("[[run.no-provider.target]]\ncollector = ")
 
 
@@ -56,10 +56,10 @@ def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
     assert (found["k.sb_failed.v"], found["k.sb_failed.s"]) == ("–", "unknown")
     none = {key: found[key] for key in ("sb.p.none", "sb.d.none", "sb.f.none", "sb.funnel.none")}
     assert none == {
-        "sb.p.none": "Nothing is known of pending sandboxes.",
-        "sb.d.none": "Nothing is known of dangling sandboxes.",
-        "sb.f.none": "Nothing is known of failures.",
-        "sb.funnel.none": "No sandbox of this run is known yet.",
+        "sb.p.none": "No data on pending sandboxes.",
+        "sb.d.none": "No data on dangling sandboxes.",
+        "sb.f.none": "No failure data.",
+        "sb.funnel.none": "No sandbox of this run reported yet.",
     }
 
 
@@ -107,9 +107,9 @@ def test_one_that_answered_once_speaks_for_itself() -> None:
     assert (found["sb.head"], found["sb.text"]) == ("No provider has answered for 310 s", "")
     # Names of our own tables help nobody.
     assert COUNTS not in json.dumps(found)
-    assert found["k.sb_failed.n"] == found["k.sb_failed.tip"] == "no sandbox of this run is known yet"
+    assert found["k.sb_failed.n"] == found["k.sb_failed.tip"] == "no sandbox of this run reported yet"
     made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
-    assert cells(made)["sb.text"] == "What was known last is below."
+    assert cells(made)["sb.text"] == "The last known values are below."
 
 
 def test_no_share_of_what_had_ended_before_anybody_watched(reader: MemoryReader) -> None:
@@ -117,8 +117,8 @@ def test_no_share_of_what_had_ended_before_anybody_watched(reader: MemoryReader)
     reader.met_ended = 812
     found = cells(reader)
     assert (found["k.sb_failed.v"], found["sb.funnel.shares"]) == ("51", 0)
-    assert found["k.sb_failed.n"] == "no share: 812 had ended before Rollscope watched"
-    assert found["sb.funnel.n"].startswith("812 had ended before Rollscope watched, and others may be listed no more")
+    assert found["k.sb_failed.n"] == "no share: 812 ended before Rollscope started"
+    assert found["sb.funnel.n"].startswith("812 ended before Rollscope started and others may no longer be listed")
 
 
 def test_nobody_told_a_start() -> None:
@@ -126,7 +126,7 @@ def test_nobody_told_a_start() -> None:
     made.put_boxes(wall.WALL, wall.box(1, "queued", 60), wall.box(2, "queued", 60))
     found = cells(made)
     assert found["sb.funnel"][:3] == [["requested", 2, 1.0], ["started", None, 0.0], ["ready", 0, 0.0]]
-    assert found["sb.funnel.n"] == "No start is told yet. First exec: not told by this provider."
+    assert found["sb.funnel.n"] == "No start reported yet. First exec: not reported by provider."
 
 
 def test_a_line_that_is_missing_says_why(reader: MemoryReader) -> None:
@@ -141,9 +141,9 @@ def test_a_line_that_is_missing_says_why(reader: MemoryReader) -> None:
 def test_advice_for_the_command_line_is_not_for_the_page() -> None:
     made = empty()
     made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
-    why = "no provider tells its quota: state limits with `rollscope preflight`"
+    why = "no provider reports its quota: state limits with `rollscope preflight`"
     made.silence(wall.WALL, fake.signal("sandbox_quota_used_ratio", state="unknown", why=why))
-    assert cells(made)["sb.q.none"] == "No provider tells its quota."
+    assert cells(made)["sb.q.none"] == "No provider reports its quota."
 
 
 def test_known_zeros_are_zeros() -> None:
@@ -161,4 +161,4 @@ def test_known_zeros_are_zeros() -> None:
 def test_of_a_run_that_is_over(reader: MemoryReader) -> None:
     reader.change(wall.WALL, lifecycle="finished")
     found = cells(reader)
-    assert found["sb.num"] + found["sb.tail"] == "780 sandboxes were running at its end"
+    assert found["sb.num"] + found["sb.tail"] == "780 sandboxes were running at the end"

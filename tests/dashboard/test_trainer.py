@@ -38,25 +38,25 @@ def test_what_the_trainer_does(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
         "tn.head": "The trainer waits ", "tn.num": "60%", "tn.tail": " of each step", "tn.s": "critical",
-        "tn.text": "It is not the limit: the run is generator-bound (KV capacity) · "
-        "It trains 6.3 samples/s and could take 15.8",
+        "tn.text": "Not the limit: the run is generator-bound (KV capacity) · "
+        "Training 6.3 samples/s; it could handle 15.8",
         "tn.sync": "", "tn.step": "Last 10 steps, mean 40.5 s",
         "tn.w.wait": 59.3, "tn.l.wait": "Wait 59%", "tn.w.compute": 34.6, "tn.w.eval": 0, "tn.l.eval": "",
         "tl.words": "Step 140 took 70 s, 75% above the median of 40 s", "tl.s": "watch",
         "k.tr_step.v": "40.5", "k.tr_step.n": "last 70 s · median 40 s", "k.tr_step.p": "Watch",
-        "k.tr_mfu.v": "22", "k.tr_mfu.n": "while it computes", "k.tr_sync.n": "of the step 3.7%",
-        "k.tr_rate.n": "could take 15.8 samples/s",
+        "k.tr_mfu.v": "22", "k.tr_mfu.n": "while computing", "k.tr_sync.n": "of the step 3.7%",
+        "k.tr_rate.n": "capacity 15.8 samples/s",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
 
 
 def test_a_trainer_that_is_the_limit_and_one_with_broken_gradients(reader: MemoryReader) -> None:
     reader.set_verdict(actors.RUN, actors.VERDICT | {"outcome": "trainer_bound", "cause": "compute"})
-    assert cells(reader)["tn.text"].startswith("The trainer is the limit: compute · It trains")
+    assert cells(reader)["tn.text"].startswith("The trainer is the limit: compute · Training")
     reader.append(actors.RUN, actors.one("gradient_nonfinite_steps", "steps", "critical"), [(actors.NOW, 2.0)])
     found = cells(reader)
     assert (found["tn.head"] + found["tn.num"] + found["tn.tail"], found["tn.s"]) == (
-        "Gradients are no numbers in 2 of the last 10 steps", "critical",
+        "Non-finite gradients in 2 of the last 10 steps", "critical",
     )  # fmt: skip
 
 
@@ -126,8 +126,8 @@ def test_learning_of_single_steps(reader: MemoryReader) -> None:
     assert found["th.none"] == "Not logged: reference KL, effective samples, loss."
     reader.put_steps(actors.RUN, actors.step(141, gradient_nonfinite=1.0))
     found = cells(reader)
-    assert found["th.bad"] == "1 of the last 40 steps had a gradient that is no number."
-    assert found["tt.0"][8] == "not a number"
+    assert found["th.bad"] == "1 of the last 40 steps had a non-finite gradient."
+    assert found["tt.0"][8] == "non-finite"
 
 
 def test_restarts_checkpoints_and_versions(reader: MemoryReader) -> None:
@@ -160,7 +160,7 @@ def test_a_synchronous_run_has_no_wait(reader: MemoryReader) -> None:
 
 def test_nothing_known_is_said_and_never_zero(reader: MemoryReader) -> None:
     found = cells(reader, actors.BARE)
-    assert (found["tn.head"], found["tn.s"], found["tl.words"]) == ("No trainer is watched", "unknown", "")
+    assert (found["tn.head"], found["tn.s"], found["tl.words"]) == ("No trainer is monitored", "unknown", "")
     assert found["tn.text"] == "Add the trainer's run directory or its metrics."
     assert found["ts.none"] == found["tt.none"] == "No step has been logged yet."
     assert found["k.tr_mfu.v"] == "–" and found["k.tr_mfu.tip"] == actors.NO_MFU

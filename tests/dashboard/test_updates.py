@@ -37,7 +37,7 @@ def test_weight_updates_stand_in_columns() -> None:
     found = cells(published([605.0, 630.5, 1190.0]), columns_of)
     assert found == {
         "w.10": [[5.0, 10], [30.5, 11]], "w.19": [[50.0, 12]], "w.width": 60.0, "w.n": 3,
-        "w.note": "3 weight updates in this time, v10 to v12",
+        "w.note": "3 weight updates in this range, v10 to v12",
     }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_change_points_stand_beside_weight_updates_and_are_none() -> None:
     drift = EventInfo(642.5, "drift", "drift:tool_calls::40", "tool calls x2.5 from step 40 on")
     assert cells([*published([605.0]), drift], columns_of) == {
         "w.10": [[5.0, 10]], "w.d.10": [[42.5, "tool calls x2.5 from step 40 on"]], "w.width": 60.0, "w.n": 1,
-        "w.note": "1 weight update in this time",
+        "w.note": "1 weight update in this range",
     }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_many_weight_updates_are_thinned_and_that_is_said() -> None:
     drawn = [cell for key, cell in found.items() if key.removeprefix("w.").isdigit()]
     assert len(drawn) == 60 and all(len(cell) == 3 for cell in drawn if isinstance(cell, list))
     assert found["w.n"] == 1800
-    assert found["w.note"] == "1,800 weight updates in this time, v10 to v1,809; 180 of them drawn"
+    assert found["w.note"] == "1,800 weight updates in this range, v10 to v1,809; 180 shown"
     whole = cells(published([18.0 * i for i in range(MOST)]), grid(Span(0, 3599, True)))
     assert sum(len(cell) for key, cell in whole.items() if isinstance(cell, list)) == MOST
 
@@ -66,4 +66,4 @@ def test_weight_updates_are_on_every_page_with_charts(reader: MemoryReader) -> N
         page = by_key(key)
         assert page is not None
         found = of_page(page, Scope(reader, made.BARE, span=HOUR))
-        assert found["w.note"] == "14 weight updates in this time, v558 to v571"
+        assert found["w.note"] == "14 weight updates in this range, v558 to v571"

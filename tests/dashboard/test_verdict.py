@@ -51,7 +51,10 @@ def test_idle_dollars_that_are_not_all_are_at_least_so_many(reader: MemoryReader
 def test_what_to_try_first_and_what_is_met_then(reader: MemoryReader) -> None:
     found = overview(reader)
     assert found["f.next.0"] == NOW_IS.advice
-    assert found["f.next.1"] == f"Met next: sandbox-bound (spin up), worth 1.2× – p95 of a start is 140 s on {NASTY}"
+    assert (
+        found["f.next.1"]
+        == f"Next limit: sandbox-bound (spin up), up to 1.2× overall. p95 of a start is 140 s on {NASTY}"
+    )
     assert "f.next.2" not in found
 
 
@@ -74,7 +77,7 @@ def test_a_run_that_is_over_shows_what_held_it_back(reader: MemoryReader) -> Non
     reader.change(RICH, lifecycle="finished")
     found = overview(reader)
     assert (found["b.chip"], found["b.chip.s"], found["b.since"]) == ("Finished", "over", None)
-    assert (found["b.at.w"], found["b.text"]) == ("ended", "At its end: generator-bound (KV capacity).")
+    assert (found["b.at.w"], found["b.text"]) == ("ended", "At the end: generator-bound (KV capacity).")
     assert "f.next.0" not in found, "nobody tries anything any more"
 
 
@@ -149,18 +152,16 @@ def test_the_ribbon_of_an_hour() -> None:
         [NOW - 2520, NOW - 720, "sandbox", "Sandbox-bound", "spin up"],
         [NOW - 720, None, "generator", "Generator-bound", "KV capacity"],
     ]
-    assert (found["v.note"], found["v.s"]) == ("3 changes in this time, dashed on the charts", "some")
+    assert (found["v.note"], found["v.s"]) == ("3 changes", "some")
 
 
 def test_a_ribbon_is_bounded_and_says_so() -> None:
     many = [span(1000 - i, 999 - i, "balanced", "", "", replayed=i == 150) for i in range(verdict.MOST + 1)]
     found = verdict.ribbon_cells(many)
     assert len(found["v.rows"]) == verdict.MOST and found["v.rows"][0][0] == NOW - 999  # type: ignore[arg-type, index]
-    assert found["v.note"] == (
-        "at least 200 changes in this time, dashed on the charts · in part judged from history that was read back"
-    )
+    assert found["v.note"] == ("at least 200 changes · partly reconstructed from logs")
     assert verdict.ribbon_cells([]) == {"v.rows": [], "v.note": "", "v.s": "none"}
-    assert verdict.ribbon_cells(hour()[-1:])["v.note"] == "no change in this time"
+    assert verdict.ribbon_cells(hour()[-1:])["v.note"] == "no change"
 
 
 def test_every_page_with_charts_has_the_changes(reader: MemoryReader) -> None:

@@ -87,7 +87,7 @@ def test_a_part_tells_itself_to_cursor_and_keyboard(open_page: Open) -> None:
     )
     page.mouse.move(5, 5)
     page.locator(".ribbon a").nth(0).blur()
-    assert note.inner_text() == "3 changes in this time, dashed on the charts"
+    assert note.inner_text() == "3 changes"
 
 
 def test_a_click_shows_that_time(open_page: Open) -> None:
@@ -98,6 +98,25 @@ def test_a_click_shows_that_time(open_page: Open) -> None:
     until(page, f"() => RS.boot.start === {NOW - 2520} && RS.boot.end === {NOW - 720}")
     until(page, "() => document.querySelectorAll('.ribbon li:not([hidden])').length === 1")
     assert page.evaluate(PARTS) == [["sandbox", 0, 1000]]
+
+
+def test_a_zoom_shows_verdict_and_cards_as_of_its_end(open_page: Open) -> None:
+    page = open_page()
+    wait = page.locator("#card-wait .num").inner_text()
+    end = NOW - 1200
+    zoom = """([start, end]) => {
+        const [, gd] = RS.plots()[0], local = (at) => 1000 * at + RS.tz;
+        return Plotly.relayout(gd, { "xaxis.range[0]": local(start), "xaxis.range[1]": local(end) });
+    }"""
+    page.evaluate(zoom, [end - 600, end])
+    until(page, "() => document.querySelector('.banner .chip').textContent === 'Sandbox-bound'")
+    assert page.locator(".banner h1").inner_text().startswith("The trainer waited ")
+    assert page.locator("#card-wait .num").inner_text() != wait
+    until(page, "() => document.getElementById('live').dataset.live === 'past'")
+    assert page.locator("#live-word").inner_text() == "Past range" and page.locator(".steps li:visible").count() == 0
+    page.locator("#unzoom").click()
+    until(page, "() => document.querySelector('.banner .chip').textContent === 'Generator-bound'")
+    until(page, "() => document.getElementById('live').dataset.live === 'live'")
 
 
 def test_changes_are_dashed_on_every_chart_and_told_under_the_cursor(open_page: Open) -> None:

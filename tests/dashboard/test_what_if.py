@@ -32,13 +32,13 @@ def rows(found: dict[str, Any]) -> dict[str, list[Any]]:
 
 def test_today(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert head(found) == "Today the trainer waits 29% of its step"
+    assert head(found) == "Today the trainer waits 29% of each step"
     assert (found["wi.mode"], found["wi.limit.now"], found["wi.limit.then"], found["wi.flip"]) == (
-        "now", "the generator's side", "", "same",
+        "now", "the generator side", "", "same",
     )  # fmt: skip
     # 256 GPUs at 2 USD over 1.95 * 12,000 tokens/s; 64 GPUs idle 29.09% of the time
     assert rows(found)["usd_per_million_tokens"] == [
-        "Per million trained tokens", "6.08 USD", "", "", "same", ""
+        "Cost per 1M trained tokens", "6.08 USD", "", "", "same", ""
     ]  # fmt: skip
     assert rows(found)["idle_usd_per_hour"][1] == "37.2 USD/h"
     assert "wi.a.0" not in found
@@ -46,11 +46,11 @@ def test_today(reader: MemoryReader) -> None:
 
 def test_gpus_moved(reader: MemoryReader) -> None:
     found = cells(reader, "?run=x&move_gpus=8")
-    assert head(found) == "The trainer would wait 16% of its step, not 29%"
-    assert rows(found)["wait_ratio"] == ["Trainer waits", "29%", "16%", "−13.5 points", "better", ""]
+    assert head(found) == "Trainer wait would drop from 29% to 16%"
+    assert rows(found)["wait_ratio"] == ["Trainer wait", "29%", "16%", "−13.5 points", "better", ""]
     assert rows(found)["trained_samples_per_second"][1:4] == ["1.95 samples/s", "2.03 samples/s", "+4.17%"]
-    assert rows(found)["staleness_versions"][2:4] == ["1.5 versions", "as today"]
-    assert rows(found)["trainer_gpus"] == ["GPUs that train", "64 GPUs", "56 GPUs", "−12.5%", "same", ""]
+    assert rows(found)["staleness_versions"][2:4] == ["1.5 versions", "no change"]
+    assert rows(found)["trainer_gpus"] == ["Trainer GPUs", "64 GPUs", "56 GPUs", "−12.5%", "same", ""]
     assert found["wi.sl.move_gpus"] == {
         "low": -191, "high": 63, "step": 1, "today": 0, "value": 8, "unit": "GPUs", "needs": ""
     }  # fmt: skip
@@ -64,7 +64,7 @@ def test_the_limiter_flips(reader: MemoryReader) -> None:
     found = cells(reader, "move_gpus=16")
     assert (found["wi.limit"], found["wi.flip"]) == (["generator", "trainer"], "flipped")
     assert [found[f"wi.side.{i}"]["limits"] for i in (0, 1)] == [True, False]
-    assert rows(found)["staleness_versions"][2:5] == ["at most 4 versions", "+167%", "worse"]
+    assert rows(found)["staleness_versions"][2:5] == ["at most 4 versions", "up to +167%", "same"]
 
 
 def test_a_change_in_words() -> None:
@@ -73,17 +73,17 @@ def test_a_change_in_words() -> None:
         return what_if_data._change(row, Figure(now, unit), Figure(then, unit))[0]
 
     rates = [said("trained_samples_per_second", "samples/s", 2.0, then) for then in (2.0005, 2.5, 5.9, 6.0, 24.5)]
-    assert rates == ["as today", "+25%", "+195%", "× 3", "× 12.3"]
+    assert rates == ["no change", "+25%", "+195%", "× 3", "× 12.3"]
     assert [said("wait_ratio", "ratio", 0.5, then) for then in (0.5002, 0.49, 0.05)] == [
-        "as today", "−1 points", "−45 points",
+        "no change", "−1 points", "−45 points",
     ]  # fmt: skip
 
 
 def test_bounds_in_words(reader: MemoryReader) -> None:
     found = cells(reader, "oversampling=2.2")
-    assert head(found) == "The trainer would wait at least 19% of its step, not 29%"
+    assert head(found) == "Trainer wait could drop from 29% to as little as 19% (best case)"
     assert rows(found)["trained_samples_per_second"][2] == "at most 2.22 samples/s"
-    assert rows(cells(reader, "oversampling=1"))["wait_ratio"][2] == "0% or more"
+    assert rows(cells(reader, "oversampling=1"))["wait_ratio"][2] == "as little as 0%"
 
 
 def test_what_is_not_known(reader: MemoryReader) -> None:
@@ -93,7 +93,7 @@ def test_what_is_not_known(reader: MemoryReader) -> None:
     ]  # fmt: skip
     assert found["wi.m.0"].endswith("[run.NAME.facts], or send rollout records")
     poor = cells(reader, "move_gpus=8", POOR)
-    assert (poor["wi.mode"], head(poor)) == ("none", "Today's rates are not known")
+    assert (poor["wi.mode"], head(poor)) == ("none", "Today's rates are unknown")
     assert poor["wi.text"].startswith("Needed: how many samples the trainer takes per second: log step time")
     assert poor["wi.sl.move_gpus"]["needs"] == "the trainer's GPUs: state trainer_gpus in [run.NAME.facts]"
     math = cells(reader, run=fakes.MATH)
@@ -106,9 +106,9 @@ def test_a_change_that_cannot_be_is_said_and_today_is_shown(reader: MemoryReader
     found = cells(reader, "move_gpus=64")
     assert found["wi.refused"] == (
         "Not possible: move_gpus 64: this run has 64 GPUs that train and 192 that generate, so -191 to 63. "
-        "Shown is today."
+        "Showing today's values."
     )
-    assert head(found) == "Today the trainer waits 29% of its step"
+    assert head(found) == "Today the trainer waits 29% of each step"
 
 
 def test_every_change_has_a_slider_and_every_row_is_a_figure() -> None:

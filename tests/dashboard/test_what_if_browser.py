@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 Open = Callable[..., Page]
 HEAD = "words => document.querySelector('.whatif h1').textContent === words"
-TODAY = "Today the trainer waits 29% of its step"
+TODAY = "Today the trainer waits 29% of each step"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def value(page: Page, name: str) -> str:
 def test_a_shared_link_opens_the_same_sliders(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page("&move_gpus=8&max_staleness=2", theme=theme, size=size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert page.locator("h1:visible").inner_text() == "The trainer would wait 16% of its step, not 29%"
+    assert page.locator("h1:visible").inner_text() == "Trainer wait would drop from 29% to 16%"
     assert (value(page, "move_gpus"), value(page, "max_staleness")) == ("8 to the generator", "2 versions")
     assert value(page, "oversampling") == "2.5 per kept one"
     states = page.locator("[data-slider]").evaluate_all("all => all.map(el => el.dataset.state)")
@@ -79,7 +79,7 @@ def test_by_keyboard_until_the_limit_flips(open_page: Open) -> None:
     page.locator("#wi-move_gpus").focus()
     for _ in range(8):
         page.keyboard.press("ArrowRight")
-    until(page, HEAD, "The trainer would wait 16% of its step, not 29%")
+    until(page, HEAD, "Trainer wait would drop from 29% to 16%")
     assert page.evaluate("new URLSearchParams(location.search).get('move_gpus')") == "8"
     assert page.locator("#wi-move_gpus").get_attribute("aria-valuetext") == "8 to the generator, today none"
     assert page.locator(".side-of[data-limits='1'] b").inner_text() == "Generator side"
@@ -101,12 +101,12 @@ def test_back_to_today_and_back_again(open_page: Open) -> None:
     until(page, "() => !new URLSearchParams(location.search).has('group_size')")
     assert value(page, "group_size") == "8 rollouts"
     assert page.evaluate("document.activeElement.id") == "wi-group_size"
-    page.get_by_role("button", name="Back to today", exact=True).click()
+    page.get_by_role("button", name="Reset", exact=True).click()
     until(page, HEAD, TODAY)
     assert page.locator("#wi-reset").is_hidden() and value(page, "move_gpus") == "none"
     assert page.evaluate("location.search") == f"?run={fakes.LONG}"
     page.go_back()
-    until(page, HEAD, "The trainer would wait 16% of its step, not 29%")
+    until(page, HEAD, "Trainer wait would drop from 29% to 16%")
     assert value(page, "move_gpus") == "8 to the generator"
 
 
@@ -125,7 +125,7 @@ def test_by_mouse_a_value_is_on_the_grid_and_today_needs_not_be(open_page: Open)
 
 def test_what_is_not_known_has_no_thumb_but_words(open_page: Open) -> None:
     page = open_page(run=POOR)
-    assert page.locator("h1:visible").inner_text() == "Today's rates are not known"
+    assert page.locator("h1:visible").inner_text() == "Today's rates are unknown"
     assert page.locator("[data-slider] input:disabled").count() == 8
     assert page.locator("[data-slider=add_engines] .foot").inner_text() == (
         "how many engines there are: add their /metrics as targets"

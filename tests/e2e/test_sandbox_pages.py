@@ -82,7 +82,7 @@ def test_the_funnel_the_quota_and_the_search(page: Page, program: Program) -> No
     opened(page, program.url + "/sandboxes?run=math")
     until(page, "document.querySelectorAll('.funnel .count').length > 0")
     assert page.locator(".funnel svg").get_attribute("aria-label") == (
-        "requested 200, started 200, ready 200, first exec not told, ended 0, failed 0"
+        "requested 200, started 200, ready 200, first exec no data, ended 0, failed 0"
     )
     until(page, "document.querySelector('[data-rows=box-quota]').textContent.includes('212 of 1,000 · 21%')")
     assert "no source times commands in sandboxes" in page.locator("#card-sb_exec").inner_text()
@@ -99,7 +99,7 @@ def test_a_preflight_by_the_button(page: Page, program: Program) -> None:
     page.locator("#pf-run").click()
     until(page, "document.querySelector('#pf-said').textContent.startsWith('Done: It will not fit')")
     left = page.locator("[data-check=dangling]")
-    assert left.locator("h3").inner_text() == "Left behind"
+    assert left.locator("h3").inner_text() == "Leftover sandboxes"
     assert left.locator(".commands code").inner_text().splitlines()[0] == "prime sandbox delete sb-900"
     assert left.locator(".commands code").inner_text().count("prime sandbox delete") >= 12
     quota = " ".join(page.locator("[data-check=quota] .figure").inner_text().split())

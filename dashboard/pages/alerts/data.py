@@ -12,7 +12,7 @@ from typing import Any
 from dashboard.charts.panels import PANELS
 from dashboard.state import url as state_url
 from dashboard.state.status import View, joined
-from dashboard.widgets.format import text
+from dashboard.widgets.format import text, tight
 from server.query.run_state import LIVE, RunState
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SilenceInfo
 
@@ -144,7 +144,7 @@ def _head(alerts: Sequence[AlertInfo], rules: Sequence[RuleInfo], state: RunStat
     pending = sum(alert.state == "pending" for alert in alerts)
     muted = sum(alert.state == "firing" and bool(alert.muted) for alert in alerts)
     silent = len(rules) - able
-    words = f"{count} alert{'s' if count > 1 else ''} firing" if count else "No alert fires"
+    words = f"{count} alert{'s' if count > 1 else ''} firing" if count else "No alert is firing"
     if not count and not pending:
         words = "No active alerts"
     watch = f"{able} rule{'s' if able != 1 else ''} active"
@@ -180,7 +180,7 @@ def _lists(alerts: Sequence[AlertInfo]) -> tuple[list[AlertInfo], View]:
     cells: View = {f"al.{name}": [key(alert) for alert in found[:MOST]] for name, found in lists.items()}
     for name, found in lists.items():
         hidden = len(found) - MOST
-        cells[f"al.{name}.more"] = f"and {hidden:,} more: /api/v1/alerts has them all" if hidden > 0 else ""
+        cells[f"al.{name}.more"] = f"and {hidden:,} more; /api/v1/alerts lists all" if hidden > 0 else ""
     return [alert for found in lists.values() for alert in found[:MOST]], cells
 
 
@@ -230,7 +230,7 @@ _LASTS = re.compile(r" for (?:more|longer) than .*$")
 
 def _summary(alert: AlertInfo, rule: RuleInfo | None) -> str:
     found = alert.annotations.get("summary") or (rule.expression if rule else "")
-    return _LASTS.sub("", found) if alert.state == "pending" else found
+    return tight(_LASTS.sub("", found) if alert.state == "pending" else found)
 
 
 def _terms(alert: AlertInfo, rule: RuleInfo | None) -> dict[str, Any]:
@@ -331,7 +331,7 @@ def _rule(rule: RuleInfo, states: Sequence[str]) -> list[Any]:
 
 def _rule_now(rule: RuleInfo, states: Sequence[str], colour: str) -> tuple[str, str]:
     if not states:
-        return (rule.why, "unknown") if rule.why else ("watching", "ok")
+        return (rule.why, "unknown") if rule.why else ("active", "ok")
     told = [f"{states.count(word)} {word}" for word in ("firing", "pending", "muted") if word in states]
     return joined(*told), colour if "firing" in states else "unknown"
 

@@ -68,7 +68,7 @@ def _table(rows: str, *names: str) -> Any:
 
 
 def _history() -> Any:
-    table = _table("history", "Alert", "Began", "Lasted", "Last value", "Ended because", "")
+    table = _table("history", "Alert", "Began", "Lasted", "Last value", "Reason", "")
     return html.Section([html.H2("Resolved"), table], className="card grid history", id="history")
 
 
@@ -82,7 +82,7 @@ def _deliveries() -> Any:
         [
             html.Summary("How to add a receiver"),
             html.Pre(html.Code(_EXAMPLE)),
-            html.P(["Then try it: ", html.Code("rollscope alerts send-test team")], className="note"),
+            html.P(["Then test it: ", html.Code("rollscope alerts send-test team")], className="note"),
         ],
         className="how",
         open=True,

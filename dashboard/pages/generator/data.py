@@ -133,7 +133,7 @@ PANELS: tuple[Panel, ...] = (
         ),
     ),
     _latency("gqueue", "Engine queue time", _QUEUE),
-    _latency("ge2e", "Whole request", _E2E),
+    _latency("ge2e", "End-to-end latency", _E2E),
     Panel(
         "gprefix",
         "Prefix cache hits",
@@ -144,7 +144,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "gends",
-        "Ended badly",
+        "Abnormal finishes",
         "% of requests ended",
         "ratio",
         (
@@ -165,11 +165,11 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "gheld",
-        "Production held",
+        "Dispatch paused",
         "% of step",
         "ratio",
         (
-            PanelLine("gate", want("generation_held_ratio", by="gate"), "teal"),
+            PanelLine("staleness gate", want("generation_held_ratio", by="gate"), "teal"),
             PanelLine("full queue", want("generation_held_ratio", by="backpressure"), "grey"),
         ),
     ),
@@ -201,9 +201,10 @@ def _head(facts: StatusFacts, fleet: list[Engine]) -> View:
 
 def _answer(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, str]:
     dead = [one for one in fleet if one.state in ("down", "hung")]
-    if dead and not facts.over:
-        verb = "does" if len(dead) == 1 else "do"
-        return f"{len(dead)} of {len(fleet)} engines {verb} not work: ", _names(dead), "", "critical"
+    if dead and facts.current:
+        states = " or ".join(state for state in ("down", "hung") if any(one.state == state for one in dead))
+        verb = "is" if len(dead) == 1 else "are"
+        return "", _names(dead), f" {verb} {states} ({len(dead)} of {len(fleet)})", "critical"
     verdict = facts.status.verdict or {}
     outcome, cause = str(verdict.get("outcome", "unknown")), verdict.get("cause")
     be = "were" if facts.over else "are"
@@ -227,7 +228,7 @@ def _unjudged(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, s
     silence = facts.silence("generator_requests_now")
     if silence:
         return silence[0].upper() + silence[1:], "", "", "unknown"
-    return "No engine is watched", "", "", "unknown"
+    return "No engine is monitored", "", "", "unknown"
 
 
 def _names(found: list[Engine]) -> str:
@@ -243,8 +244,8 @@ def _measured(facts: StatusFacts, fleet: list[Engine]) -> str:
     running, waiting = (facts.value("generator_requests", state=state) for state in ("running", "waiting"))
     kv = facts.say("kv_cache_usage_ratio")
     told = joined(
-        f"{number(running)} requests run" if running is not None else "",
-        (f"{number(waiting)} wait" if waiting >= 0.5 else "none waits") if waiting is not None else "",
+        f"{number(running)} requests running" if running is not None else "",
+        (f"{number(waiting)} waiting" if waiting >= 0.5 else "none waiting") if waiting is not None else "",
         f"KV cache {kv} full" if kv else "",
         facts.say("generator_tokens_per_second"),
     )
@@ -252,7 +253,7 @@ def _measured(facts: StatusFacts, fleet: list[Engine]) -> str:
         return "Add the engines' /metrics as targets, or the router's: rollscope watch http://127.0.0.1:8000"
     if not told:
         return first_clause(_why(facts.find("generator_requests_now")))
-    return joined(held, ("At its end: " if facts.over else "5 min means: ") + told)
+    return joined(held, ("At the end: " if facts.over else "5 min means: ") + told)
 
 
 def _low(words: str) -> str:
@@ -304,14 +305,14 @@ def _weights(facts: StatusFacts) -> str:
     behind = facts.value("generator_staleness_versions", stat="max")
     version, stall = facts.value("policy_version"), facts.say("generator_weight_stall_seconds", stat="max")
     least, most = (facts.value("generator_weight_updates", stat=stat) for stat in ("min", "max"))
-    told = ""
+    updates = f"engines paused {stall} for weight updates" if stall else ""
     if least is not None and most is not None:
-        told = number(least) + (f" to {number(most)}" if most != least else "") + " weight updates in 5 min"
+        count = number(least) + (f" to {number(most)}" if most != least else "")
+        updates = f"{count} weight updates in 5 min" + (f" (engines paused {stall})" if stall else "")
     return joined(
         f"trainer at v{version:,.0f}" if version is not None else "",
-        f"engines up to {number(behind)} versions behind" if behind else "engines serve it" if behind == 0 else "",
-        told,
-        f"{stall} held for them" if stall else "",
+        f"engines up to {number(behind)} versions behind" if behind else "engines up to date" if behind == 0 else "",
+        updates,
     )
 
 
@@ -323,9 +324,10 @@ def _room(facts: StatusFacts) -> View:
     ceiling = facts.find(_CEILING)
     limit = ceiling.value if ceiling is not None else None
     wanted, asked = _wanted(facts), facts.number("max_in_flight")
+    running = facts.value("generator_requests_now", state="running")
     rows = [
         ("KV ceiling", limit, "room"),
-        ("running now", facts.value("generator_requests_now", state="running"), "load"),
+        ("running now", running, "over" if _beyond(running, limit) else "load"),
         ("running and waiting", wanted, "over" if _beyond(wanted, limit) else "load"),
         ("configured in flight", asked, "over" if _beyond(asked, limit) else "load"),
     ]
@@ -335,7 +337,7 @@ def _room(facts: StatusFacts) -> View:
         f"gk.{i}": [words, number(value), round(100 * value / top, 1), state]
         for i, (words, value, state) in enumerate(known)
     }
-    silent = "" if limit is not None else _why(ceiling) or "nothing tells how many requests the KV caches hold"
+    silent = "" if limit is not None else _why(ceiling) or "KV ceiling not reported"
     return cells | _ahead(facts) | {"gk.none": silent[:1].upper() + silent[1:]}
 
 
@@ -358,8 +360,8 @@ def _ahead(facts: StatusFacts) -> View:
     said = told[:1].upper() + told[1:]
     if mid.value <= 0:
         said = told.removeprefix("crossed: ")
-        return {"gk.next": "Crossed", "gk.why": said[:1].upper() + said[1:], "gk.s": "critical"}
+        return {"gk.next": "Already reached", "gk.why": said[:1].upper() + said[1:], "gk.s": "critical"}
     ends = [text(end.value, "seconds") for end in (low, high) if end is not None and end.value is not None]
-    between = f", between {' and '.join(ends)} (95%)" if len(ends) == 2 else ""
+    between = f" (95% interval: {' to '.join(ends)})" if len(ends) == 2 else ""
     state = "watch" if mid.value < _SOON else "ok"
-    return {"gk.next": f"Crossed in {text(mid.value, 'seconds')}{between}", "gk.why": said, "gk.s": state}
+    return {"gk.next": f"Reached in {text(mid.value, 'seconds')}{between}", "gk.why": said, "gk.s": state}

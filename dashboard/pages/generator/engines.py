@@ -24,7 +24,7 @@ HEATS: Mapping[EngineMetric, tuple[str, str]] = {
     "kv": ("KV cache", "% used"),
     "running": ("Running", "requests"),
     "waiting": ("Waiting", "requests"),
-    "preemptions": ("Preempted", "a minute"),
+    "preemptions": ("Preempted", "per minute"),
     "tokens": ("Tokens", "tokens/s"),
 }
 """What the heat map can show: (words, unit)."""
@@ -40,8 +40,8 @@ SICK = 8
 _RANK = ("down", "hung", "silent", "asleep", "paused", "up")
 _WORDS = {
     "down": "does not answer",
-    "hung": "runs requests, and nothing has moved in it for a minute",
-    "silent": "answers without its numbers",
+    "hung": "no tokens for over a minute with requests running",
+    "silent": "answers, but reports no numbers",
     "asleep": "asleep",
     "paused": "paused",
 }
@@ -68,7 +68,7 @@ class Engine:
 
 def fleet(scope: Scope) -> list[Engine]:
     """Every engine, the sick first; of a time that stands still as it was at its end."""
-    at = None if scope.span is None or scope.span.follow else scope.span.end
+    at = scope.at if scope.at is not None or scope.span is None or scope.span.follow else scope.span.end
     facts = scope.facts
     told = (one.value or 0.0 for one in facts.signals if one.signal == "generator_engines")
     keep = max(KEEP_SECONDS, _PER_ENGINE * sum(told))
@@ -154,7 +154,7 @@ _MEASURES: Mapping[str, tuple[str, Callable[[EngineInfo], float | None], str]] =
     "waiting": ("waiting", lambda info: info.mean_waiting, ""),
     "kv": ("KV cache", lambda info: info.mean_kv_ratio, "ratio"),
     "speed": ("tokens/s per request", _speed, ""),
-    "preemptions": ("preemptions a minute", lambda info: info.preemptions_per_minute, ""),
+    "preemptions": ("preemptions per minute", lambda info: info.preemptions_per_minute, ""),
 }
 Odd = tuple[str, str, str, float]
 
@@ -200,7 +200,7 @@ def _complaints(one: Engine) -> Iterator[tuple[str, str, str]]:
         yield one.name, _WORDS[one.state] + error, HEALTH[one.state]
     for what, own, middle, ratio in one.odd:
         if what == "weights":
-            yield one.name, f"serves {own}, the newest is {middle}", "watch"
+            yield one.name, f"serves {own}; newest is {middle}", "watch"
         else:
             times = f" ({_times(ratio)})" if what != "KV cache" and ratio != float("inf") else ""
             yield one.name, f"{what} {own}, median {middle}{times}", "watch"
@@ -212,14 +212,14 @@ def _times(ratio: float) -> str:
 
 def _none(found: Sequence[Engine]) -> str:
     if not found:
-        return "No engine tells of itself."
+        return "No engine has reported yet."
     if len(found) == 1:
-        return "One engine has no others to compare with."
+        return "Only one engine: nothing to compare."
     loads = [one.info.mean_running for one in found if one.info.mean_running is not None]
     if len(loads) < 2:
-        return "Their first five minutes are not over: nothing to compare yet."
+        return "Outliers appear after 5 minutes of data."
     spread = f"{number(min(loads))} to {number(max(loads))}"
-    return f"All {len(found):,} are alike: {spread} requests each over five minutes."
+    return f"{spread} running requests per engine (5 min mean)."
 
 
 # ---- heat map
@@ -249,14 +249,14 @@ def heat(scope: Scope, found: Sequence[Engine]) -> View:
         "gh.width": columns.width,
         "gh.top": short(top),
         "gh.none": "" if values else _no_history(words, found),
-        "gh.more": f"{len(shown)} of {len(found):,} engines drawn, the outliers first" if more > 0 else "",
+        "gh.more": f"{len(shown)} of {len(found):,} engines shown, outliers first" if more > 0 else "",
     }
 
 
 def _no_history(words: str, found: Sequence[Engine]) -> str:
     if not found:
-        return "No engine has told of itself: add the engines' /metrics as targets."
-    return f"No engine tells its {words if words.startswith('KV') else words.lower()} in this time."
+        return "No engine has reported yet: add the engines' /metrics as targets."
+    return f"No engine reported {words if words.startswith('KV') else words.lower()} in this range."
 
 
 def _columns(scope: Scope, metric: EngineMetric, keys: Sequence[str], columns: Grid) -> dict[int, dict[str, float]]:
@@ -282,8 +282,8 @@ def table(found: Sequence[Engine]) -> View:
     shown = found[:MOST_ENGINES]
     more, ill = len(found) - len(shown), any(one.sick for one in found[MOST_ENGINES:])
     return {f"ge.{i}": _row(one) for i, one in enumerate(shown)} | {
-        "ge.more": f"and {more:,} more" + ("" if ill else ", all of them up and like the others") if more > 0 else "",
-        "ge.none": "" if found else "No engine has told of itself.",
+        "ge.more": f"and {more:,} more" + ("" if ill else ", all up and without outliers") if more > 0 else "",
+        "ge.none": "" if found else "No engine has reported yet.",
     }
 
 

@@ -59,16 +59,17 @@ def _heat() -> Any:
 
 
 def _sick() -> Any:
-    head = html.Div([html.H2("Which one is sick?"), t(html.Span, "gx.p", "pill", s="gx.s")], className="row")
+    head = html.Div([html.H2("Outliers"), t(html.Span, "gx.p", "pill", s="gx.s")], className="row")
     rows = html.Ul(className="complaints", **{"data-rows": "gen-sick"})
     notes = [t(html.P, "gx.none", "note"), t(html.P, "gx.more", "note")]
-    words = html.P("Means over five minutes against the fleet's median.", className="note")
+    words = html.P("5 min means compared with the fleet's median.", className="note")
     return html.Section([head, rows, *notes, words], className="card side", id="gen-sick")
 
 
 def _room() -> Any:
     head = html.Div(
-        [html.H2("Room for more requests"), html.Span("at today's length", className="unit")], className="row"
+        [html.H2("Room for more requests"), html.Span("at the current response length", className="unit")],
+        className="row",
     )
     rows = html.Ul(className="bars", **{"data-rows": "gen-room"})
     ahead = html.Div([t(html.B, "gk.next"), t(html.P, "gk.why", "note")], className="ahead", **{"data-s": "gk.s"})
@@ -80,7 +81,7 @@ def _table() -> Any:
     table = html.Table([head, html.Tbody(**{"data-rows": "engines"})], **{"aria-labelledby": "engines-title"})
     # It scrolls where there are many: the keyboard must get there, too.
     frame = html.Div(table, className="frame", tabIndex="0", role="region", **{"aria-labelledby": "engines-title"})
-    words = html.Span("now; tokens and preemptions over five minutes", className="unit")
+    words = html.Span("now; tokens and preemptions: 5 min means", className="unit")
     title = html.Div([html.H2("Engines", id="engines-title"), words], className="row")
     notes = [t(html.P, "ge.none", "note"), t(html.P, "ge.more", "note")]
     return html.Section([title, frame, *notes], className="card grid", id="engines")

@@ -18,11 +18,11 @@ ACTORS: Mapping[str, str] = {
     "queue": "Queue",
     "sandbox": "Sandboxes",
 }
-_REPORTED = {"native": "own key", "derived": "worked out"}
+_REPORTED = {"native": "reported directly", "derived": "derived"}
 _CADENCE = {
     "tick": "state, every 5 s",
     "step": "one point per trainer step",
-    "counter": "counter: it persists over restarts",
+    "counter": "counter, kept across restarts",
 }
 
 

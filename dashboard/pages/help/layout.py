@@ -16,7 +16,10 @@ def tree() -> list[Any]:
 
 def _head() -> Any:
     words = html.Div(
-        [html.H1("Signals, words and keys"), html.P("What every number means, and how to have it.", className="text")]
+        [
+            html.H1("Signals, glossary and shortcuts"),
+            html.P("What each number means and how to get it reported.", className="text"),
+        ]
     )
     return html.Section([words, html.Div(id="hp-find", className="find")], className="banner card help-head")
 
@@ -39,7 +42,7 @@ def _keys(key: str) -> list[Any]:
 
 def _words() -> Any:
     rows = [part for word, meaning in WORDS for part in (html.Dt(word), html.Dd(meaning))]
-    return html.Section([html.H2("Words"), html.Dl(rows, className="words")], className="card side", id="words")
+    return html.Section([html.H2("Glossary"), html.Dl(rows, className="words")], className="card side", id="words")
 
 
 PAGE = Page("help", "help", "Help", tree, cells, asks=("find",), whole=True)

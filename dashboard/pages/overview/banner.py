@@ -26,6 +26,8 @@ def banner(facts: StatusFacts) -> View:
     A verdict is shown as one only while it describes the present. Otherwise the banner says which state the run is
     in, and the last verdict stands below with its time.
     """
+    if facts.at is not None:
+        return _past(facts, facts.at) | _split(facts) | {"b.note": _note(facts)}
     if facts.present:
         found = _verdict(facts)
         says = (
@@ -43,6 +45,26 @@ def banner(facts: StatusFacts) -> View:
 
 _NO_CLOCK: View = {"b.clock": None, "b.at": None, "b.at.w": "", "b.last": "", "b.last.at": None}
 """Cells of a banner that is not about the present."""
+
+
+def _past(facts: StatusFacts, at: float) -> View:
+    """Verdict and trainer wait at the end of a past time range: no cost, no advice."""
+    found, wait = _verdict(facts), facts.value("trainer_wait_ratio")
+    outcome, cause = str(found.get("outcome", "")), found.get("cause")
+    named = _named(facts)
+    cells: View = {**_NO_CLOCK, "b.chip": verdict.word(outcome, cause), "b.chip.s": verdict.colour(outcome)}
+    cells |= {"b.cause": verdict.because(cause) if named else "", "b.since": None, "b.age": None}
+    cells |= {"b.meta": verdict.confidence(found), "b.at.w": "as of", "b.at": at, "b.usd": "", "b.share": ""}
+    known = wait is not None
+    cells |= {
+        "b.head": "The trainer waited " if known else "Trainer wait unknown",
+        "b.tail": " of each step" if known else "",
+    }
+    cells |= {
+        "b.num": text(wait, "ratio") if known else "",
+        "b.text": "All numbers are as of the end of this time range.",
+    }
+    return cells | verdict.behind({})
 
 
 def _absent(facts: StatusFacts) -> View:
@@ -82,7 +104,7 @@ def _over(facts: StatusFacts) -> View:
     reward = f"final reward {text(found.reward, '')}" if found and found.reward is not None else ""
     cells["b.head"] = ", ".join(filter(None, (figures, reward))) or f"{lifecycle}: no step was recorded"
     last = verdict.named(str(_verdict(facts).get("outcome", "")), _verdict(facts).get("cause"))
-    end = f"At its end: {_low(last)}." if _named(facts) else ""
+    end = f"At the end: {_low(last)}." if _named(facts) else ""
     cells["b.text"] = " ".join(filter(None, (_limits(found) if found else "", end)))
     if found and found.usd is not None:
         cells["b.usd"] = f"${found.usd:,.2f}"
@@ -168,13 +190,13 @@ def _without_wait(facts: StatusFacts) -> tuple[str, str, str]:
         return "Generation takes ", text(shares["wait"], "ratio"), " of each step"
     step = facts.say("trainer_step_seconds")
     if step:
-        return "A step takes ", step, "; its wait is not known"
+        return "A step takes ", step, "; trainer wait unknown"
     if _trainerless(facts):
-        return "No trainer is watched yet", "", ""
+        return "No trainer is monitored yet", "", ""
     silence = facts.silence("trainer_step_seconds")
     if silence:
         return silence[0].upper() + silence[1:], "", ""
-    return "Not enough measured to say more yet", "", ""
+    return "Not enough data yet", "", ""
 
 
 def split(facts: StatusFacts) -> dict[str, float]:
@@ -250,9 +272,9 @@ def _of_synchronous(facts: StatusFacts) -> list[str]:
 
 def _why(facts: StatusFacts) -> str:
     if _trainerless(facts):
-        return "Add the trainer's run directory to see who waits for whom."
+        return "Add the trainer's run directory to see whether the trainer waits."
     if facts.silence("trainer_step_seconds"):
-        return "Its last steps are in the charts of a longer time range."
+        return "Choose a longer time range to see the last steps."
     found = facts.find("trainer_wait_ratio")
     return found.why if found else ""
 
@@ -272,7 +294,7 @@ def _cost(facts: StatusFacts) -> View:
     dollars, bill = _verdict(facts).get("usd_per_hour"), facts.find("cost_usd_per_hour")
     if not isinstance(dollars, (int, float)):
         unpriced = _named(facts) and bill is not None and bill.value is None
-        return {"b.usd": "", "b.share": "What it costs is not known: the GPUs have no price" if unpriced else ""}
+        return {"b.usd": "", "b.share": "Cost unknown: no GPU price is set" if unpriced else ""}
     share = text(dollars / bill.value, "ratio") if bill is not None and bill.value else ""
     least = "at least " if _verdict(facts).get("usd_lacks") else ""
     return {"b.usd": f"{least}${dollars:,.2f}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}

@@ -10,7 +10,7 @@ CAUSES: Mapping[str, str] = {
     "weight_sync": "Weight sync",
     "checkpoint": "Checkpoint",
     "eval": "Evaluation",
-    "generator_idle": "No request runs",
+    "generator_idle": "No requests running",
     "generator_paused": "Engines paused",
     "generator_down": "Engines down",
     "stalled": "Stalled",
@@ -38,7 +38,7 @@ def cost(facts: StatusFacts) -> View:
 
 def _why(facts: StatusFacts) -> str:
     silent = facts.find(_HOUR)
-    words = silent.why if silent is not None else ""
+    words = facts.silence(_HOUR) or (silent.why if silent is not None else "")
     return words or "set [run.NAME.cost]: how many GPUs, and their type or price"
 
 
@@ -74,7 +74,7 @@ def _idle(facts: StatusFacts, known: Mapping[str, float]) -> View:
             f"{key}.s": "known" if usd else "none",
         }
     silent = any(one.signal == _IDLE and one.value is None for one in facts.signals)
-    cells["m.none"] = "Nothing idles." if known and not (total or silent) else ""
+    cells["m.none"] = "Nothing is idle." if known and not (total or silent) else ""
     return cells | {"m.also": _also(facts, known)}
 
 
@@ -87,7 +87,7 @@ def _also(facts: StatusFacts, known: Mapping[str, float]) -> str:
     # One reason may hide several causes: it is said once.
     gaps = {one.why: CAUSES.get(one.labels.get("cause", ""), "") for one in lacking if one.labels} if known else {}
     return joined(
-        f"{number(sum(sums))} USD so far" if sums else "",
-        f"{number(under)} USD/h underused by engines that run" if under is not None else "",
-        *(f"{name} not known: {first_clause(why)}" for why, name in sorted(gaps.items()) if name),
+        f"${sum(sums):,.2f} so far" if sums else "",
+        f"${under:,.2f}/h underused on running engines" if under is not None else "",
+        *(f"{name} unknown: {first_clause(why)}" for why, name in sorted(gaps.items()) if name),
     )

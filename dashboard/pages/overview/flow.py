@@ -99,7 +99,7 @@ def _tail(facts: StatusFacts) -> list[str]:
     if one := min(slow, key=lambda one: one.value or 0.0, default=None):
         found.append(f"slowest {_engine(one)} ({text(one.value, 'ratio')} of the others' speed)")
     if one := min(idle, key=lambda one: one.value or 0.0, default=None):
-        found.append(f"idlest {_engine(one)} ({text(one.value, 'ratio')} of the median)")
+        found.append(f"least busy {_engine(one)} ({text(one.value, 'ratio')} of the median)")
     return found
 
 
@@ -107,8 +107,9 @@ def _queue(facts: StatusFacts) -> View:
     batches = facts.value("queue_batches")
     numbers = _numbers(facts, ("queue_samples_now", "{u}", {}), ("queue_batches", "{u}, 5 min mean", {}))
     state = worst((facts.state("queue_batches"), facts.state("queue_samples")))
-    silent = {"not_applicable": "no queue in this mode", "unknown": "depth not reported"}
-    sub = silent.get(state, "left at its end" if facts.over else "ready for the trainer")
+    silence = facts.silence("queue_samples_now") or facts.silence("queue_batches")
+    silent = {"not_applicable": "no queue in this mode", "unknown": silence or "depth not reported"}
+    sub = silent.get(state, "left at the end" if facts.over else "ready for the trainer")
     # Full means one batch is ready: below that the trainer cannot start.
     return _actor("queue", sub, state, batches, numbers)
 
@@ -180,9 +181,9 @@ def _arrows(facts: StatusFacts) -> View:
 
 def _in_flight(facts: StatusFacts, flight: float | None) -> str:
     if flight is not None:
-        return "in flight at its end" if facts.over else "in flight"
+        return "in flight at the end" if facts.over else "in flight"
     if facts.synchronous:
-        return "straight into the step"
+        return "directly into the step"
     return facts.silence("rollouts_in_flight") or "in flight: not reported"
 
 
@@ -193,4 +194,4 @@ def _used(facts: StatusFacts, done: float | None) -> str:
     if done is None:
         return facts.silence("trainer_samples_per_second") or "rate not reported"
     # Without a wait there is no capacity beyond what is used.
-    return "" if facts.state("capacity_samples_per_second") == "not_applicable" else "capacity not known"
+    return "" if facts.state("capacity_samples_per_second") == "not_applicable" else "capacity unknown"

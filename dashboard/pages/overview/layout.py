@@ -25,7 +25,11 @@ def tree() -> list[Any]:
 
 def cells(scope: Scope) -> View:
     """The page's texts."""
-    return view(scope.facts, scope.reader.infos()) | brief(scope.alerts, scope.resolved(2), scope.status.state)
+    alerts = brief(scope.alerts, scope.resolved(2), scope.status.state)
+    if scope.facts.at is not None:
+        # The list stays that of the present.
+        alerts["o.sum"] = f"{alerts['o.sum']} now"
+    return view(scope.facts, scope.reader.infos()) | alerts
 
 
 def charts(load: Load) -> Json:
@@ -156,8 +160,8 @@ def _alerts() -> Any:
 
 def _cost() -> Any:
     """What a million tokens and an hour cost, and what of the hour idles: the causes add up to the sum."""
-    million = _figure("A million trained tokens", "m.v", "USD", pill("m", "j"), ("m.n", "m.why"))
-    hour = _figure("An hour", "m.hour", "USD", None, ("m.basis",))
+    million = _figure("Per 1M trained tokens", "m.v", "USD", pill("m", "j"), ("m.n", "m.why"))
+    hour = _figure("Per hour", "m.hour", "USD", None, ("m.basis",))
     idle = _figure("Idle", "m.idle", "USD/h", None, ("m.share", "m.none"))
     causes = html.Ul([_cause(f"m.c.{cause}") for cause in CAUSES], className="causes")
     figures = html.Div([million, hour, idle, html.Div([causes, t(html.P, "m.also", "note")])], className="money")
@@ -179,7 +183,7 @@ def _cause(key: str) -> Any:
 
 
 def _trust() -> Any:
-    names = ("Target", "Actor", "Status", "Last read", "Samples then", "Unmapped keys")
+    names = ("Target", "Actor", "Status", "Last read", "Samples in last read", "Unmapped keys")
     head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
     table = html.Table([head, html.Tbody(**{"data-rows": "trust"})])
     title = html.Div([html.H2("Data trust"), t(html.Span, "t.sum", "pill", s="t.s")], className="row")

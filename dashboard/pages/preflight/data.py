@@ -11,29 +11,29 @@ from dashboard.widgets.format import text
 from server.query.preflight import CheckInfo, PreflightInfo
 
 GROUPS: Mapping[str, tuple[str, str, str]] = {
-    "fail": ("Fails", "critical", "Will not fit"),
-    "warn": ("Warns", "watch", "Look again"),
-    "unknown": ("Unknown", "unknown", "Not known"),
-    "ok": ("OK", "ok", "Fits"),
-    "not_applicable": ("Not applicable", "not_applicable", "Does not apply"),
+    "fail": ("Failed", "critical", "Does not fit"),
+    "warn": ("Warning", "watch", "Check before launch"),
+    "unknown": ("Unknown", "unknown", "Unknown"),
+    "ok": ("OK", "ok", "OK"),
+    "not_applicable": ("Not applicable", "not_applicable", "Not applicable"),
 }
 """Status -> its word, its colour, and the heading of its group; what stops a launch first."""
 
 _HEADS: Mapping[str, str] = {
-    "fail": "It will not fit",
-    "warn": "Look again before the launch",
-    "unknown": "Nothing speaks against it, but not everything is known",
-    "ok": "It fits",
-    "not_applicable": "There is nothing to check",
+    "fail": "The plan does not fit",
+    "warn": "Check the warnings before launch",
+    "unknown": "No blockers found",
+    "ok": "The plan fits",
+    "not_applicable": "Nothing to check",
 }
 _TITLES: Mapping[str, str] = {
-    "credentials": "Keys",
+    "credentials": "API keys",
     "reachability": "Providers answer",
     "quota": "Quota",
-    "starting_limit": "Starting at once",
-    "create_rate": "Creations",
+    "starting_limit": "Concurrent starts",
+    "create_rate": "Creation rate",
     "credit": "Credit",
-    "dangling": "Left behind",
+    "dangling": "Leftover sandboxes",
     "sandbox_ttl": "Lifetime",
     "images": "Images",
     "engines": "Engines",
@@ -42,20 +42,20 @@ _TITLES: Mapping[str, str] = {
 }
 # Key of the plan -> what it is, its unit, and an example of it for the file.
 _PLAN: Mapping[str, tuple[str, str, str]] = {
-    "concurrency": ("Sandboxes alive at once", "", "960"),
-    "create_rate": ("Created per second", "", "4"),
+    "concurrency": ("Concurrent sandboxes", "", "960"),
+    "create_rate": ("Sandboxes created per second", "", "4"),
     "rollout_deadline": ("Longest rollout", "seconds", '"30m"'),
     "run_length": ("Length of the run", "seconds", '"24h"'),
     "sandbox_ttl": ("Lifetime of a sandbox", "seconds", '"2h"'),
     "spinup": ("Typical spin-up", "seconds", '"45s"'),
     "price": ("Price", "USD per sandbox-hour", "0.12"),
     "size": ("Size of a sandbox", "", "{ cpu = 2, memory_gb = 4 }"),
-    "limits": ("Limits the provider does not tell", "", "{ concurrent = 1000, starting = 128 }"),
+    "limits": ("Limits not reported by the provider", "", "{ concurrent = 1000, starting = 128 }"),
     "images": ("Images", "", '["ghcr.io/me/env:3"]'),
     "known_runs": ("Other runs in the accounts", "", '["alice-*"]'),
-    "max_dangling": ("Leftovers that only warn, up to", "", "10"),
-    "min_credit": ("Least credit without a price", "USD", "10"),
-    "engines_later": ("The run starts its engines", "", "true"),
+    "max_dangling": ("Leftover sandboxes allowed", "", "10"),
+    "min_credit": ("Minimum credit if no price is set", "USD", "10"),
+    "engines_later": ("Engines start with the run", "", "true"),
 }
 # How checks name what a plan can say: `plan a --create-rate`, `--image NAME`, and aside `(--concurrency)`.
 _OPTION = re.compile(r"(?:plan a |plan )?--([a-z]+(?:-[a-z]+)*)(?: NAME)?")
@@ -77,19 +77,22 @@ def cells(scope: Scope) -> View:
 def _head(scope: Scope, found: PreflightInfo) -> View:
     needs_none = scope.facts.number("has_sandbox") == 0
     if found.state == "not_configured":
-        words = "No configuration on this server names this run. Where one does, a preflight reads every target once."
+        words = "No configuration on this server contains this run, so its targets cannot be read."
         return _said("Not configured here", words, "not_applicable" if needs_none else "unknown", None)
     if not found.checks:
         begin = "Reading every target once" if found.state == "running" else "Not checked yet"
         words = (
-            "This run needs no sandbox: quota, credit and leftovers do not apply. Engines, run directory and clocks do."
+            "This run uses no sandboxes: only engines, run directory and clocks are checked."
             if needs_none
-            else "A preflight reads every configured target once, holds it against the plan and changes nothing."
+            else "Preflight reads every target once and compares it with your plan. Read-only."
         )
         return _said(begin, joined(words, found.error), "unknown", None)
     counts = [f"{n} {word.lower()}" for status, (word, *_) in GROUPS.items() if (n := _count(found.checks, status))]
     state = GROUPS[found.outcome][1] if found.outcome in GROUPS else "unknown"
+    skipped = _count(found.checks, "unknown")
     head = _HEADS.get(found.outcome, found.outcome)
+    if found.outcome == "unknown":
+        head += f". {skipped} check{'' if skipped == 1 else 's'} skipped"
     return _said(head, joined(*counts, found.error), state, found.finished_at)
 
 
@@ -148,7 +151,7 @@ def _row(check: CheckInfo, word: str, state: str, run: str) -> dict[str, Any]:
 def here(words: str, run: str) -> str:
     """A check's words for who has no command line at hand: options as keys of the file, under the run's own name."""
     told = _ASIDE.sub(lambda found: "" if _key(found[1]) else found[0], words)
-    asked = _OPTION.sub(lambda found: f"say {_example(found[1])}" if _key(found[1]) else found[0], told)
+    asked = _OPTION.sub(lambda found: f"set {_example(found[1])}" if _key(found[1]) else found[0], told)
     section = f"[run.{toml_key(run)}.preflight]"
     under = f" under {section}" if asked != told and "[run.NAME.preflight]" not in asked else ""
     return asked.replace("run.NAME.", f"run.{toml_key(run)}.") + under
@@ -166,7 +169,7 @@ def _example(option: str) -> str:
 
 def _held_against(limit: str, limit_unit: str, unit: str) -> str:
     """``of 3`` for what is counted out of a whole, else ``against 128``: more may be wanted, or less."""
-    word = "of" if unit in ("targets", "engines", "images") else "against"
+    word = "of" if unit in ("targets", "engines", "images") else "limit"
     return f"{word} {limit} {limit_unit}".strip() if limit else ""
 
 
@@ -197,7 +200,7 @@ def _plan(plan: Mapping[str, Any]) -> View:
     found: View = {}
     for i, (key, (title, unit, _)) in enumerate(_PLAN.items()):
         value = _planned(plan.get(key), unit)
-        found[f"pf.plan.{i}"] = [key, title, value or "not said", int(bool(value))]
+        found[f"pf.plan.{i}"] = [key, title, value or "not set", int(bool(value))]
     return found if plan else {}
 
 

@@ -47,20 +47,20 @@ def _plan() -> Any:
 
 def _how() -> Any:
     body = [
-        html.H2("How to say more"),
+        html.H2("Complete the plan"),
         html.Div(
             [
                 html.P(
-                    "A check without its number is unknown. Write into the configuration, and restart:",
+                    "Add these to rollscope.toml and restart:",
                     className="note",
                 ),
                 html.Pre(html.Code(**{"data-t": "pf.toml"})),
             ],
             className="to-say",
         ),
-        html.P("Or from a shell, also before anything runs:", className="note"),
+        html.P("Or run it from a shell, even before the run starts:", className="note"),
         html.Pre(html.Code(**{"data-t": "pf.cmd"})),
-        html.P(["A preflight only reads: ", html.B("Rollscope creates and deletes nothing"), "."], className="note"),
+        html.P(["Preflight is read-only: ", html.B("Rollscope creates and deletes nothing"), "."], className="note"),
     ]
     return html.Section(body, className="card side how-plan")
 

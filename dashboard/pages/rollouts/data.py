@@ -52,11 +52,11 @@ CARDS: tuple[Card, ...] = (
     Card("ro_infra", "Infra failures", "purple", (want("infra_failure_ratio"),)),
 )
 WORDS: Mapping[str, str] = {
-    "waiting_slot": "waiting for a slot", "booting": "sandbox boots", "generating": "generating",
+    "waiting_slot": "waiting for a slot", "booting": "sandbox booting", "generating": "generating",
     "in_tool": "in a tool", "scoring": "scoring", "waiting_group": "waiting for siblings", "queued": "in the queue",
-    "gated": "held back", "trained": "trained", "zero_advantage": "zero advantage", "stale": "too stale",
-    "surplus": "surplus", "aborted_oversample": "aborted, oversampled", "truncated_drop": "dropped, truncated",
-    "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "in no record",
+    "gated": "held by staleness gate", "trained": "trained", "zero_advantage": "zero advantage", "stale": "too stale",
+    "surplus": "surplus", "aborted_oversample": "aborted (oversampled)", "truncated_drop": "dropped (truncated)",
+    "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "not in any record",
 }  # fmt: skip
 """States and exits as the page says them; the browser gets them once (``ro.words``)."""
 
@@ -108,13 +108,16 @@ def _said(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) -> V
     mean = _MEAN.explain(facts.signals)
     if not known and (mean is None or mean.value is None):
         return _line(
-            "No rollout record is read", "", "", "Samples say how much, records say why: how to tell is below."
+            "No rollout records",
+            "",
+            "",
+            "Rollout records show why rollouts are late or wasted. See below how to send them.",
         )
     if mean is None or mean.value is None:
         why = mean.why if mean else absent(_STALE, infos)
-        return _line("Staleness is not known", "", "", why[:1].upper() + why[1:])
+        return _line("Staleness unknown", "", "", why[:1].upper() + why[1:])
     if facts.synchronous and not mean.value:
-        words = "Synchronous: staleness is 0 by definition, for rollouts are trained by the policy that made them."
+        words = "Synchronous: staleness is 0 by definition. The policy that generated a rollout trains on it."
         return _line("Every rollout is fresh", "", "", words) | {"k.ro_policy.n": "synchronous: by definition"}
     figure = f"{number(mean.value)} version{'' if mean.value == 1 else 's'}"
     return _line("Trained rollouts are ", figure, " behind", _beside(facts))
@@ -130,7 +133,7 @@ def _beside(facts: StatusFacts) -> str:
     return joined(
         *(f"{name} {number(value)}" for name, value in stats if value is not None),
         f"bound {number(bound)}" if bound is not None else "",
-        f"those on their way: {number(estimated)} ± 1, estimated" if estimated is not None else "",
+        f"in flight: {number(estimated)} ± 1 (estimate)" if estimated is not None else "",
     )
 
 
@@ -216,7 +219,7 @@ def _funnel(records: RolloutRecords, columns: Grid) -> View:
         ]
         for i, bar in enumerate(bars)
     }
-    none = "" if bars else "No rollout left in this time."
+    none = "" if bars else "No rollout ended in this range."
     unrecorded = [bar for bar in bars if bar.exit == "unrecorded"]
     purpose = records.asked.wanted.purpose or "train"
     return found | {
@@ -240,9 +243,9 @@ def _first(ended: Cells, columns: Grid) -> float | None:
 def _lost(usd: float | None, unrecorded: float) -> str:
     """``unrecorded``: dollars of it that are linked to no record, which is no proof of a loss."""
     if not usd or not unrecorded:
-        return f"${number(usd)} was spent on rollouts that were not trained on." if usd else ""
-    rest = f"; ${number(unrecorded)} of it is in no record" if unrecorded < usd else ", and is in no record"
-    return f"${number(usd)} is not linked to trained rollouts{rest}."
+        return f"${usd:,.2f} was spent on rollouts that were not trained on." if usd else ""
+    rest = f"; ${unrecorded:,.2f} of it is not in any record" if unrecorded < usd else " and is not in any record"
+    return f"${usd:,.2f} is not linked to trained rollouts{rest}."
 
 
 def _sentence(words: str) -> str:
@@ -283,12 +286,12 @@ def _environments(facts: StatusFacts) -> View:
         for i, (value, name) in enumerate(rows)
     }
     silent = facts.find("zero_advantage_environment_ratio")
-    why = silent.why if silent is not None and silent.why else "Nothing is known of it by environment."
+    why = silent.why if silent is not None and silent.why else "Not reported by environment."
     return found | {"ro.z.none": "" if rows else _sentence(why.rstrip("."))}
 
 
 def _named(signal: SignalNow) -> str:
-    return joined(*(signal.labels.get(name, "") for name in ("environment", "difficulty"))) or "not named"
+    return joined(*(signal.labels.get(name, "") for name in ("environment", "difficulty"))) or "unnamed"
 
 
 # ---- drawings
@@ -300,7 +303,7 @@ def _drawn(records: RolloutRecords, columns: Grid, facts: StatusFacts) -> View:
     bound = facts.number("max_staleness_versions")
     found: View = {"hc.width": columns.width, "hs.bound": bound, "hs.limit": f"bound {number(bound)}" if bound else ""}
     found |= _columns("hs", stale, columns, _no_staleness(facts))
-    found |= _columns("hl", length, columns, "No rollout with a length ended in this time.")
+    found |= _columns("hl", length, columns, "No rollout with a length ended in this range.")
     return found | _solved(records.cells("solve_ratio", columns), _group_size(facts, records.groups()[0]))
 
 
@@ -308,7 +311,7 @@ def _no_staleness(facts: StatusFacts) -> str:
     if facts.synchronous:
         return "Synchronous: staleness is 0 by definition."
     why = first_clause(facts.silence(_STALE, level="trajectory", stat="mean"))
-    return joined("No consumption is told in this time", why) + "."
+    return joined("No consumption reported in this range", why) + "."
 
 
 def _columns(prefix: str, found: Cells, columns: Grid, none: str) -> View:
@@ -339,7 +342,7 @@ def _solved(found: Cells, size: int | None) -> View:
             tenths[min(TENTHS - 1, max(0, int(tenth)))] += n
     total = sum(tenths)
     share = text(sum(tenths[i] for i in _BAND) / total, "ratio") if total else ""
-    words = f"{share} of {total:,} groups solve 20% to 80%: they have something to learn from." if total else ""
+    words = f"{share} of {total:,} groups have a solve rate of 20% to 80%, the useful range." if total else ""
     places = _places(size)
     labels = {at: str(k) for k, at in enumerate(places)} or {i: f"{10 * i}% to {10 * i + 10}%" for i in range(TENTHS)}
     counts = dict.fromkeys(labels, 0)
@@ -350,7 +353,7 @@ def _solved(found: Cells, size: int | None) -> View:
     return {
         "ro.solve": rows if total else [],
         "ro.solve.of": size if places else None,
-        "ro.solve.n": words or "No group with solve rates in this time.",
+        "ro.solve.n": words or "No group with a solve rate in this range.",
     }
 
 
@@ -386,7 +389,7 @@ URL = "{address}/api/v1/runs/{quote(run, safe="")}/rollouts"
 HEADERS = {{"content-type": "application/x-ndjson"}}  # and "authorization": "Bearer TOKEN" where there is one
 
 
-def tell(*rollouts):  # takes a second at most and never raises
+def report(*rollouts):  # takes a second at most and never raises
     try:
         lines = "\\n".join(map(json.dumps, rollouts))
         urlopen(Request(URL, lines.encode(), HEADERS), timeout=1).close()
@@ -394,10 +397,10 @@ def tell(*rollouts):  # takes a second at most and never raises
         print("rollscope:", error, file=sys.stderr)
 
 
-tell({{"rollout_id": id, "group_id": group, "group_size": 8, "environment": "swe",
+report({{"rollout_id": id, "group_id": group, "group_size": 8, "environment": "swe",
       "version_start": version, "started_at": time.time()}})
 # when it ended, and again when the trainer used it; parts of one rollout are merged
-tell({{"rollout_id": id, "version_finish": version, "finished_at": time.time(), "response_tokens": 4096,
+report({{"rollout_id": id, "version_finish": version, "finished_at": time.time(), "response_tokens": 4096,
       "token_versions": [[411, 3000], [412, 1096]], "turns": 14, "reward": 1.0, "max_reward": 1.0}})
-tell({{"rollout_id": id, "version_consumed": version, "consumed_at": time.time()}})
+report({{"rollout_id": id, "version_consumed": version, "consumed_at": time.time()}})
 '''

@@ -60,7 +60,7 @@ def _boxes(found: RolloutDetail) -> list[list[str]]:
     return [
         [name, str(told[name].get("provider", "")), str(told[name].get("state", ""))]
         if name in told
-        else [name, "", "its provider is not collected"]
+        else [name, "", "provider not collected"]
         for name in named
         if name
     ]

@@ -20,7 +20,7 @@ COLUMNS = (
     ("Reward", "reward"),
     ("Versions", ""),
     ("Staleness", "staleness"),
-    ("Moved", "moved"),
+    ("Last change", "moved"),
 )
 _READERS = (
     "verifiers and prime-rl (traces.jsonl), AReaL (rollout dumps, session traces), PipelineRL (streams), "
@@ -62,25 +62,23 @@ def _head() -> Any:
 def _how() -> Any:
     push = [
         html.H2("Or push them from anywhere"),
-        html.P(
-            "One line of JSON per rollout, in parts as they become known. It never stops the run.", className="note"
-        ),
+        html.P("One JSON line per rollout; later lines add fields. Never stops the run.", className="note"),
         html.Pre(html.Code(**{"data-code": "push"}), tabIndex="0", **{"aria-label": "Python that pushes rollouts"}),
     ]
     files = [
         html.H2("Read what the framework writes"),
         html.P(f"Found in a run directory: {_READERS}.", className="note"),
         html.Pre(html.Code(**{"data-t": "ro.watch"})),
-        html.P("No text and no token is kept: times, counts, versions and rewards are.", className="note"),
+        html.P("Prompts and responses are not stored, only times, counts, versions and rewards.", className="note"),
     ]
     sides = [html.Div(files, className="way"), html.Div(push, className="way")]
-    return html.Section(sides, className="card how-to", **{"aria-label": "How to tell of rollouts"})
+    return html.Section(sides, className="card how-to", **{"aria-label": "How to report rollouts"})
 
 
 def _funnel() -> Any:
     title = [
         html.H2("Where rollouts went"),
-        html.Span(["left in this time · ", t(html.B, "ro.f.of")], className="unit"),
+        html.Span(["ended in this range · ", t(html.B, "ro.f.of")], className="unit"),
     ]
     drawn = html.Div(className="exits", **{"data-draw": "exits"})
     notes = [t(html.P, f"ro.f.{key}", "note") for key in ("none", "lost", "why")]

@@ -12,7 +12,7 @@ from server.query.rollouts.types import GroupInfo, RolloutInfo
 Row = TypeVar("Row")
 
 _BEGINS = ("started_at", "dispatched_at")
-MANY = "not all: of the many whose ids begin so only those that come last by id; the CSV has all"
+MANY = "incomplete: too many IDs match; the CSV has all"
 
 
 def tables(records: RolloutRecords) -> View:
@@ -34,8 +34,8 @@ def _scope(records: RolloutRecords) -> str:
     """Of which time the rows are."""
     asked = records.asked
     if asked.wanted.find or asked.wanted.group:
-        return "of any time"
-    return "in flight, since whenever" if asked.in_flight_only else "that moved in the time shown"
+        return "any time"
+    return "in flight, any time" if asked.in_flight_only else "active in the time shown"
 
 
 def _table(prefix: str, rows: Sequence[Row], after: str, draw: Callable[[Row], list[Any]]) -> View:

@@ -100,8 +100,8 @@ def _head(fleet: Sequence[RunNow]) -> View:
     none = {"rs": {"name": "none", "word": "No live run"}} if fleet and not live else {}
     return {
         "rn.head": f"{live:,} live run{plural}" if fleet else "No run yet",
-        "rn.sub": joined(*others, "Tick two to eight to compare them" if len(fleet) > 1 else ""),
-        "rn.none": "" if fleet else "Point Rollscope at one: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
+        "rn.sub": joined(*others, "Select two to eight runs to compare" if len(fleet) > 1 else ""),
+        "rn.none": "" if fleet else "Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
         **none,
     }
 

@@ -8,13 +8,13 @@ from dashboard.shell.page import Page, html, t
 # (column, what it is sorted by, narrow?)
 COLUMNS: tuple[tuple[str, str], ...] = (
     ("Run", "name"),
-    ("Held back by", "verdict"),
+    ("Limiter", "verdict"),
     ("Step", "step"),
     ("Wait", "wait"),
     ("Staleness", "stale"),
     ("USD / M tokens", "cost"),
     ("Alerts", "fire"),
-    ("Newest datum", "at"),
+    ("Last data", "at"),
 )
 
 

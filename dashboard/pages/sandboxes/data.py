@@ -65,7 +65,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "infra",
-        "Infra failures beside zero advantage",
+        "Infra failures and zero advantage",
         "%",
         "ratio",
         (
@@ -81,7 +81,7 @@ _CLOCKS: Mapping[str, str] = {
     "client": "the caller's clock",
     "log": "log lines",
     "trace": "traces",
-    "poll_bound": "our polls (an upper bound)",
+    "poll_bound": "polling (upper bound)",
 }
 _TARGETS = 4
 # The browser knows under which name it reached us; `assets/70-sandboxes.js` puts it here.
@@ -121,21 +121,21 @@ def _head(facts: StatusFacts, known: SandboxRecords, shown: str) -> View:
     why = facts.find("sandboxes")
     words = why.why if why is not None else ""
     if shown == "na":
-        said = ("This run needs no sandbox", "", "", f"Not applicable: {words or 'its facts say has_sandbox = 0'}.")
+        said = ("This run uses no sandboxes", "", "", f"Not applicable: {words or 'has_sandbox = 0 in its facts'}.")
         return _said(said, "not_applicable")
     if shown == "none":
-        return _said(("No sandbox provider is read", "", "", "Nothing is known of this run's sandboxes."), "unknown")
+        return _said(("No sandbox provider is configured", "", "", "No data on this run's sandboxes."), "unknown")
     running, oldest = facts.value("sandboxes", state="running"), facts.find(_OLDEST)
     if running is None:
         told, error = unheard(facts)
-        begin = told or first_clause(words) or "Nothing is known of the sandboxes now"
-        last = "What was known last is below." if _once(facts, known) else ""
+        begin = told or first_clause(words) or "No current sandbox data"
+        last = "The last known values are below." if _once(facts, known) else ""
         # A target is called as it is called; a reason begins as a sentence does.
         return _said((told or begin[0].upper() + begin[1:], "", "", joined(error, last)), "unknown")
     if oldest is not None and oldest.value is not None and oldest.state in ("watch", "critical") and not facts.over:
         said = ("The oldest pending sandbox has waited ", text(oldest.value, "seconds"), "", _behind(facts))
         return _said(said, oldest.state)
-    tail = " sandboxes were running at its end" if facts.over else " sandboxes running"
+    tail = " sandboxes were running at the end" if facts.over else " sandboxes running"
     said = ("", f"{running:,.0f}", tail, joined(_live(facts), _spin(facts), _unreachable(facts)))
     return _said(said, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
 
@@ -177,11 +177,7 @@ def _said(said: tuple[str, str, str, str], state: str) -> View:
 def _behind(facts: StatusFacts) -> str:
     """Why a good p95 beside it is no comfort."""
     p95 = facts.say(_SPIN, **_P95)
-    told = (
-        f"Spin-up p95 of the completed is {p95}: one that is pending is in no spin-up time until it ends."
-        if p95
-        else ""
-    )
+    told = f"Sandboxes that started took {p95} (p95). Pending ones are not in that figure." if p95 else ""
     return " ".join(word for word in (told, joined(_live(facts), _unreachable(facts))) if word)
 
 
@@ -198,7 +194,7 @@ def _spin(facts: StatusFacts) -> str:
 
 def _unreachable(facts: StatusFacts) -> str:
     lost = facts.value("sandboxes_unreachable")
-    return f"{lost:,.0f} run and do not answer" if lost else ""
+    return f"{lost:,.0f} running but unreachable" if lost else ""
 
 
 def _sources(facts: StatusFacts) -> View:
@@ -281,7 +277,7 @@ def _starting(facts: StatusFacts) -> View:
     used = facts.say("sandbox_quota_used_ratio", resource="starting")
     known = facts.value("sandboxes", state="starting") is not None
     # 128 that start are many or few only beside what may: without a limit nobody judges them.
-    note = joined(f"{used} of the limit" if used else "limit not told", *words)
+    note = joined(f"{used} of the limit" if used else "limit not reported", *words)
     return {"k.sb_starting.n": note} if known else {}
 
 
@@ -311,31 +307,29 @@ def _failed(facts: StatusFacts, known: SandboxRecords) -> View:
     requested = known.funnel.get("requested") or 0
     total = sum(value for _, value in by_cause(facts)) or float(known.funnel.get("failed") or 0)
     if not requested and not total:
-        words = "no sandbox of this run is known yet"
+        words = "no sandbox of this run reported yet"
         return {"k.sb_failed.n": words, "k.sb_failed.tip": words}
     share = f"{text(total / requested, 'ratio')} of {requested:,} requested" if requested else ""
     if late := known.funnel.get("met_ended"):
         # Providers list what failed for longer, and nobody tells how many went well before that.
-        share = f"no share: {late:,} had ended before Rollscope watched"
+        share = f"no share: {late:,} ended before Rollscope started"
     return _value("sb_failed", total, "", share) | {"k.sb_failed.v": f"{total:,.0f}"}
 
 
 def _credit(facts: StatusFacts) -> View:
     left, rate = facts.value("sandbox_credit_usd"), facts.value("sandbox_cost_usd_per_hour")
-    words = joined(
-        f"{left:,.2f} USD left" if left is not None else "", f"{rate:,.2f} USD/h" if rate is not None else ""
-    )
+    words = joined(f"${left:,.2f} left" if left is not None else "", f"${rate:,.2f}/h" if rate is not None else "")
     return {"k.sb_credit.n": words} if words and facts.value("sandbox_credit_hours") is not None else {}
 
 
 def _infra(facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> View:
     """Which of the two failure lines there is, and why it matters here."""
     if facts.value(_LOST) is not None:
-        words = "A rollout whose sandbox broke is no honest zero: where both rise together, look here before the tasks."
+        words = "A failed sandbox gives a false zero reward. If both lines rise together, check sandboxes before tasks."
     elif facts.value(_BROKEN) is not None:
-        words = "Nobody tells which rollouts were lost with them, so the share of sandboxes that failed stands here."
+        words = "Showing sandbox failure rate: failures cannot be linked to rollouts here."
     else:
-        words = (first_clause(facts.silence(_BROKEN)) or "Nothing is known of failures now").rstrip(".") + "."
+        words = (first_clause(facts.silence(_BROKEN)) or "No current failure data").rstrip(".") + "."
     zero = facts.find(_ZERO.signal, **dict(_ZERO.labels))
     if zero is None or zero.value is None:
         why = first_clause(zero.why if zero else absent(_ZERO.signal, infos))

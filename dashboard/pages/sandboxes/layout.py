@@ -41,9 +41,9 @@ def _head() -> Any:
 
 def _needs_none() -> Any:
     words = [
-        "If it does need them, say so: ",
+        "If it does use sandboxes, set ",
         html.Code("has_sandbox = 1"),
-        " in the facts of the run's configuration.",
+        " in the run's facts in the configuration.",
     ]
     return html.P(words, className="card quiet needs-none")
 
@@ -54,14 +54,14 @@ def _how() -> Any:
         html.P("Read-only. The key comes from the environment and is never shown.", className="note"),
         html.Pre(html.Code(**{"data-t": "sb.toml"})),
         html.P(
-            ["No access to the provider? ", html.A("Tell it from where you call create()", href="#recipe")],
+            ["No access to the provider? ", html.A("Report from where you call create()", href="#recipe")],
             className="note",
         ),
     ]
     recipe = [
         html.H2("Or wrap create()"),
         html.P(
-            "It never stops the run: what goes wrong is told on stderr.",
+            "Never stops the run: errors go to stderr.",
             className="note",
         ),
         html.Pre(html.Code(**{"data-code": "recipe"})),
@@ -71,14 +71,14 @@ def _how() -> Any:
 
 
 def _heat() -> Any:
-    words = html.Span("of those that became ready", className="unit")
+    words = html.Span("sandboxes that became ready", className="unit")
     title = html.Div([html.H2("Spin-up over time"), words, html.Span(className="at")], className="row")
     scale = html.Span(className="scale", **{"data-scale": "heat"})
     legend = html.P(
         [
             html.Span([html.I(className="swatch"), "oldest pending", t(html.B, "sb.oldest")], className="item"),
             html.Span(
-                [html.I(className="swatch dashed"), "p95 of the completed", t(html.B, "sb.p95")], className="item"
+                [html.I(className="swatch dashed"), "p95 of started ones", t(html.B, "sb.p95")], className="item"
             ),
             scale,
             t(html.Span, "sb.clock"),
@@ -94,7 +94,7 @@ def _heat() -> Any:
 
 
 def _funnel() -> Any:
-    head = html.Div([html.H2("Funnel"), html.Span("since Rollscope watches", className="unit")], className="row")
+    head = html.Div([html.H2("Funnel"), html.Span("since Rollscope started", className="unit")], className="row")
     drawn = html.Div(className="funnel", **{"data-draw": "funnel"})
     notes = [t(html.P, "sb.funnel.n", "note"), t(html.P, "sb.funnel.none", "note")]
     return html.Section([head, drawn, *notes], className="card panel w4", id="box-funnel")
@@ -147,11 +147,11 @@ def _pending() -> Any:
 def _dangling() -> Any:
     words = html.P(
         [
-            "They live on although the run they belong to is over or unknown, and hold quota. ",
+            "Still alive although their run is over or unknown; they use quota. ",
             html.B("Rollscope deletes nothing"),
             ": ",
             html.A("Preflight", href="preflight", **{"data-goto": "preflight"}),
-            " names each with the provider's own command.",
+            " lists the provider's delete command for each.",
         ],
         className="note",
     )

@@ -49,7 +49,7 @@ def cells(counts: Counts, width: float) -> View:
                    for number, column in counts.items()}  # fmt: skip
     full = max((n for column in counts.values() for n in column.values()), default=0)
     total = sum(n for column in counts.values() for n in column.values())
-    none = "" if total else "No sandbox became ready in this time."
+    none = "" if total else "No sandbox became ready in this range."
     return found | {"h.edges": list(known), "h.width": width, "h.most": full, "h.total": total, "h.none": none}
 
 

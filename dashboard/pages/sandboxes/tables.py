@@ -57,7 +57,7 @@ def by_cause(facts: StatusFacts) -> list[tuple[str, float]]:
 def _funnel(known: SandboxRecords) -> View:
     """``sb.funnel``: [[stage, how many or None, share of the requested]]; None: no provider tells it.
 
-    A first command's share is of those whose source tells it.
+    A first command's share is of those that report it.
     """
     told = {stage: known.funnel.get(stage) or 0 for stage in _STAGES}
     requested, started, ready = told["requested"], told["started"], told["ready"]
@@ -73,27 +73,27 @@ def _funnel(known: SandboxRecords) -> View:
         if requested
     ]
     notes = (
-        f"{late:,} had ended before Rollscope watched, and others may be listed no more: no shares." if late else "",
+        f"{late:,} ended before Rollscope started and others may no longer be listed, so no shares." if late else "",
         _told_starts(started, ready),
         _told_commands(counts["first_exec"], basis["first_exec"], requested),
     )
     note = " ".join(words for words in notes if words) if rows else ""
-    none = "" if rows else "No sandbox of this run is known yet."
+    none = "" if rows else "No sandbox of this run reported yet."
     return {"sb.funnel": rows, "sb.funnel.n": note, "sb.funnel.none": none, "sb.funnel.shares": int(not late)}
 
 
 def _told_starts(started: int, ready: int) -> str:
     if not ready and not started:
-        return "No start is told yet."
+        return "No start reported yet."
     if started >= ready:
         return ""
-    return "Not every provider tells when they start." if started else "No provider tells when they start."
+    return "Not every provider reports start times." if started else "No provider reports start times."
 
 
 def _told_commands(count: int | None, basis: int, requested: int) -> str:
     if count is None:
-        return "First exec: not told by this provider."
-    return f"First exec: {count:,} of the {basis:,} whose source tells it." if basis < requested else ""
+        return "First exec: not reported by provider."
+    return f"First exec: {count:,} of the {basis:,} that report it." if basis < requested else ""
 
 
 def _causes(facts: StatusFacts, known: SandboxRecords) -> View:
@@ -112,7 +112,7 @@ def _causes(facts: StatusFacts, known: SandboxRecords) -> View:
             at,
         ]
     silent = not rows and not known.any
-    none = "" if rows else "Nothing is known of failures." if silent else "No sandbox has failed."
+    none = "" if rows else "No failure data." if silent else "No sandbox has failed."
     return found | {"sb.f.none": none}
 
 
@@ -138,7 +138,7 @@ def _quota(facts: StatusFacts, infos: Infos) -> View:
     bands = (("watch", info.watch), ("critical", info.critical)) if info else ()
     limits = joined(*(f"{level} ≥ {text(band, 'ratio')}" for level, band in bands if band is not None))
     # Its advice is for the command line, and feeds pre-flights: nothing said there would show here.
-    silent = first_clause(why.why if why else "") or "no provider tells its quota"
+    silent = first_clause(why.why if why else "") or "no provider reports its quota"
     silent = silent[0].upper() + silent[1:] + "."
     return found | {"sb.q.none": "" if rows else silent, "sb.q.limits": limits if rows else ""}
 
@@ -157,9 +157,9 @@ def _quotas(facts: StatusFacts) -> list[tuple[str, str, float | None, float | No
 def _filled(used: float | None, limit: float | None) -> str:
     """``14 of 128 · 11%``; what is not told is said."""
     if used is None:
-        return f"limit {number(limit or 0)}, use not told"
+        return f"limit {number(limit or 0)}, usage not reported"
     if limit is None:
-        return f"{number(used)}, limit not told"
+        return f"{number(used)}, limit not reported"
     return joined(f"{number(used)} of {number(limit)}", text(used / limit, "ratio") if limit else "")
 
 
@@ -185,7 +185,7 @@ def _failures(known: SandboxRecords) -> View:
         f"sb.x.{i}": [r.id, r.name, r.state, r.cause, r.detail, _when(r.ended_at, r.seen_at), r.provider]
         for i, r in enumerate(known.failed[:_FAILED])
     }
-    none = "" if known.failed else "No sandbox has failed." if known.any else "Nothing is known of failures."
+    none = "" if known.failed else "No sandbox has failed." if known.any else "No failure data."
     return found | {"sb.x.none": none}
 
 
@@ -193,9 +193,9 @@ def _pending(known: SandboxRecords) -> View:
     """Keys ``sb.p.0`` ..: [id, name, image, built?, since when, state, the provider's word, provider]."""
     found: View = {f"sb.p.{i}": _waits(row) for i, row in enumerate(known.pending[:ROWS])}
     more = len(known.pending) - ROWS
-    words = f"and {more:,} younger" if more > 0 else ""
-    cut = f"Only the newest {len(known.pending):,} were looked at: older ones may wait." if known.cut else ""
-    none = "" if known.pending else "Nothing is pending." if known.any else "Nothing is known of pending sandboxes."
+    words = f"and {more:,} newer" if more > 0 else ""
+    cut = f"Only the newest {len(known.pending):,} were read; older ones may be pending." if known.cut else ""
+    none = "" if known.pending else "Nothing is pending." if known.any else "No data on pending sandboxes."
     return found | {"sb.p.more": joined(words, cut), "sb.p.none": none}
 
 
@@ -224,6 +224,6 @@ def _dangling(facts: StatusFacts, known: SandboxRecords) -> View:
     total = max(len(rows), int(counted or 0))
     more = f"and {total - ROWS:,} more: /api/v1/runs/{facts.status.run}/sandboxes?dangling=true" if total > ROWS else ""
     if not rows and total:
-        more = f"{total:,} of this run itself live on although it is over."
-    none = "" if total else "None." if counted is not None else "Nothing is known of dangling sandboxes."
+        more = f"{total:,} sandboxes of this run are still alive although it is over."
+    none = "" if total else "None." if counted is not None else "No data on dangling sandboxes."
     return found | {"sb.d.more": more, "sb.d.none": none}

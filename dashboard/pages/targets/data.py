@@ -20,9 +20,9 @@ ASKS = ("find", "unhealthy", "keys", "of")
 STATES = ("down", "waiting", "up", "gone")
 _WAITS = "unknown"
 GROUPS: Mapping[str, str] = {
-    "lack": "Not known: what to log",
-    "silent": "Had a value, silent now",
-    "has": "Has a value",
+    "lack": "Missing",
+    "silent": "Stale",
+    "has": "Available",
     "none": "Not applicable",
 }
 """What becomes of a signal in a run, in the order of what to do about it."""
@@ -97,10 +97,10 @@ def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust]) -> View:
     bad = counts["down"]
     runs = len({one.run for one in every})
     waits, gone = (f"{counts[name]:,} {name}" if counts[name] else "" for name in ("waiting", "gone"))
-    said = f"{counts['up']:,} of {here:,} targets up" if every else "No target"
+    said = f"{counts['up']:,} of {here:,} targets up" if every else "No targets"
     partly = sum(state(one) == "up" and not healthy(one) for one in every)
     hidden = len(found) - MOST
-    none = "" if found else "No target matches." if every else "Nothing is read yet; runs may still be fed by pushes."
+    none = "" if found else "No target matches." if every else "No targets yet. Runs may still send pushes."
     return {
         "tg.head": said,
         "tg.s": "unknown" if not here else "critical" if bad and bad == here else "watch" if bad or partly else "ok",
@@ -108,7 +108,7 @@ def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust]) -> View:
             f"{bad:,} down" if bad else "", waits, f"{partly:,} up with an error" if partly else "", gone,
             f"{runs:,} run{'s' if runs != 1 else ''}" if runs else "",
         ),
-        "tg.more": f"{hidden:,} more are not shown, none worse than these: narrow the list." if hidden > 0 else "",
+        "tg.more": f"{hidden:,} more are not shown, none in worse health. Use the filter." if hidden > 0 else "",
         "tg.none": none,
     }  # fmt: skip
 

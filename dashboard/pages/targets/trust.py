@@ -27,9 +27,9 @@ def trust(status: Status) -> View:
     cells["t.sum"] = (count if rows else "no targets") + (f", {gone} gone" if gone else "")
     health = "ok" if up == len(here) else "critical" if up == 0 else "watch"
     cells["t.s"] = "unknown" if not here or unread else health
-    cells["t.more"] = f"and {hidden} more, all healthier than these" if hidden > 0 else ""
+    cells["t.more"] = f"and {hidden} more, none in worse health" if hidden > 0 else ""
     cells["t.keys"] = f"{unmapped} unmapped key{'s' if unmapped > 1 else ''}" if unmapped else ""
-    cells["t.none"] = "" if rows else "No targets: this run is fed by pushes, or no collector follows it."
+    cells["t.none"] = "" if rows else "No targets: the run sends pushes, or no collector follows it."
     return cells
 
 

@@ -23,7 +23,7 @@ CARDS: tuple[Card, ...] = (
         "Trained",
         "blue",
         (want("trainer_samples_per_second"),),
-        notes=(("could take", want("capacity_samples_per_second")),),
+        notes=(("capacity", want("capacity_samples_per_second")),),
     ),
     Card(
         "tr_sync",
@@ -67,7 +67,7 @@ PANELS: tuple[Panel, ...] = (
         "samples/s",
         (
             PanelLine("trained", want("trainer_samples_per_second"), "blue", "zero"),
-            PanelLine("could take", want("capacity_samples_per_second"), "grey"),
+            PanelLine("capacity", want("capacity_samples_per_second"), "grey"),
             PanelLine("produced", want("production_samples_per_second"), "orange", thin=True),
         ),
     ),
@@ -85,7 +85,7 @@ PANELS: tuple[Panel, ...] = (
         "ratio",
         (
             PanelLine("whole step", want("trainer_mfu_ratio", basis="wall"), "blue"),
-            PanelLine("while it computes", want("trainer_mfu_ratio", basis="busy"), "grey"),
+            PanelLine("while computing", want("trainer_mfu_ratio", basis="busy"), "grey"),
         ),
     ),
     Panel(
@@ -94,8 +94,8 @@ PANELS: tuple[Panel, ...] = (
         "seconds",
         "seconds",
         (
-            PanelLine("a step", want("weight_sync_seconds"), "plum", "zero"),
-            PanelLine("engines held", want("generator_weight_stall_seconds", stat="max"), "grey", thin=True),
+            PanelLine("per step", want("weight_sync_seconds"), "plum", "zero"),
+            PanelLine("engines paused", want("generator_weight_stall_seconds", stat="max"), "grey", thin=True),
         ),
     ),
     Panel(
@@ -163,7 +163,7 @@ def _answer(facts: StatusFacts, found: Sequence[StepInfo]) -> tuple[str, str, st
     generation = facts.value("trainer_phase_seconds", phase="generation")
     broken = facts.value("gradient_nonfinite_steps")
     if broken:
-        return "Gradients are no numbers in ", f"{broken:.0f}", " of the last 10 steps", "critical"
+        return "Non-finite gradients in ", f"{broken:.0f}", " of the last 10 steps", "critical"
     if wait is not None and wait.value is not None:
         verb = "waited" if facts.over else "waits"
         return f"The trainer {verb} ", text(wait.value, "ratio"), " of each step", wait.state
@@ -175,7 +175,7 @@ def _answer(facts: StatusFacts, found: Sequence[StepInfo]) -> tuple[str, str, st
     silence = facts.silence("trainer_step_seconds")
     if silence:
         return silence[0].upper() + silence[1:], "", "", "unknown"
-    return ("No step yet" if facts.kinds("trainer") else "No trainer is watched"), "", "", "unknown"
+    return ("No step yet" if facts.kinds("trainer") else "No trainer is monitored"), "", "", "unknown"
 
 
 def _beside(facts: StatusFacts, found: Sequence[StepInfo]) -> str:
@@ -183,14 +183,14 @@ def _beside(facts: StatusFacts, found: Sequence[StepInfo]) -> str:
     outcome, cause = str(verdict.get("outcome", "unknown")), verdict.get("cause")
     limits = {"trainer_bound", "overhead_bound"}
     done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
-    rate = f"It trains {text(done, 'samples/s')}" if done is not None else ""
+    rate = f"{'Trained' if facts.over else 'Training'} {text(done, 'samples/s')}" if done is not None else ""
     if rate and able:
-        rate += f" and could take {text(able, '')}"
+        rate += f"; it could {'have handled' if facts.over else 'handle'} {text(able, '')}"
     judged = ""
     if outcome in limits:
         judged = "The trainer is the limit" + (f": {because(cause)}" if cause else "")
     elif outcome != "unknown":
-        judged = f"It is not the limit: the run is {_low(named(outcome, cause))}"
+        judged = f"Not the limit: the run is {_low(named(outcome, cause))}"
     if not rate and not judged and facts.value("trainer_step_seconds") is None:
         wait = facts.find("trainer_step_seconds")
         return wait.why if wait is not None else "Add the trainer's run directory or its metrics."
@@ -236,9 +236,9 @@ def _mfu(facts: StatusFacts) -> View:
     found = facts.find("trainer_mfu_ratio", basis="wall|busy")
     if found is None or found.value is None:
         return {}
-    words = {"wall": "of the whole step", "busy": "while it computes"}
+    words = {"wall": "of the whole step", "busy": "while computing"}
     other = facts.say("trainer_mfu_ratio", basis="busy") if found.labels.get("basis") == "wall" else ""
-    said = joined(words.get(found.labels.get("basis", ""), ""), f"{other} while it computes" if other else "")
+    said = joined(words.get(found.labels.get("basis", ""), ""), f"{other} while computing" if other else "")
     return {"k.tr_mfu.n": said}
 
 

@@ -21,9 +21,7 @@ def tree() -> list[Any]:
     first = html.Div([drawn.pop("tphase"), _one_by_one(), _last()], className="step-grid")
     names = ("trate", "tstep", "tmfu", "tsync")
     speed = html.Div([drawn.pop(name) for name in names], className="charts")
-    heading = html.Div(
-        [html.H2("Does it learn?"), html.Span("learning beside staleness", className="unit")], className="row part"
-    )
+    heading = html.Div([html.H2("Learning"), html.Span("with staleness", className="unit")], className="row part")
     health = [*drawn.values(), _learning(), _life(), t(html.P, "w.note", "note marks-note")]
     parts = [_head(), cards, first, speed, heading, html.Div(health, className="charts"), _table()]
     return [html.Div(parts, className="actor-page trainer-page")]
@@ -62,7 +60,7 @@ def _one_by_one() -> Any:
 
 
 def _last() -> Any:
-    head = html.Div([html.H2("Last step"), html.Span("against the median", className="unit")], className="row")
+    head = html.Div([html.H2("Last step"), html.Span("compared with the median", className="unit")], className="row")
     rows = html.Ul(className="bars pairs", **{"data-rows": "last-step"})
     return html.Section([head, rows], className="card side", id="last-step")
 

@@ -166,7 +166,7 @@ def _row(step: StepInfo, middle: float | None) -> list[Any]:
         _said(values.get("trained_tokens")),
         _said(values.get("staleness_versions_mean")),
         _said(values.get("reward_mean")),
-        "not a number" if values.get("gradient_nonfinite") else _said(values.get("gradient_norm")),
+        "non-finite" if values.get("gradient_nonfinite") else _said(values.get("gradient_norm")),
         int(whole is not None and _state(whole, middle) == "watch"),
         step.life,
     ]
@@ -192,7 +192,7 @@ def learning(found: Sequence[StepInfo]) -> View:
     broken = sum(bool(step.values.get("gradient_nonfinite")) for step in found)
     return cells | {
         "th.none": f"Not logged: {', '.join(silent)}." if silent else "",
-        "th.bad": f"{broken} of the last {len(found)} steps had a gradient that is no number." if broken else "",
+        "th.bad": f"{broken} of the last {len(found)} steps had a non-finite gradient." if broken else "",
     }
 
 
@@ -219,7 +219,7 @@ def life(scope: Scope, found: Sequence[StepInfo]) -> View:
     ]
     return cells | {
         "tv.sum": joined(*words),
-        "tv.none": "" if rows else "No restart and no checkpoint in this time.",
+        "tv.none": "" if rows else "No restarts or checkpoints in this range.",
         "tv.updates": _per_version(scope, found),
     }
 
@@ -234,7 +234,7 @@ def _per_version(scope: Scope, found: Sequence[StepInfo]) -> str:
         key, _KEEP_SECONDS, lambda: scope.reader.events(scope.run, first, last, ("weights_published",), 1000)
     )
     if not published:
-        return "Nobody tells when weights are published."
+        return "Weight publications are not reported."
     per = (len(found) - 1) / len(published)
     plural = "s" if len(published) != 1 else ""
     each = number(per)

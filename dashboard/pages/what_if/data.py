@@ -26,12 +26,12 @@ TITLES = {
 }
 EXPLAINED = {
     "move_gpus": "from the trainer to the generator, or back",
-    "add_engines": "on GPUs of their own, or take some away",
-    "concurrency": "the most that are begun and not ended",
-    "oversampling": "begun per one that is not thrown away as a surplus",
+    "add_engines": "with GPUs of their own; negative removes engines",
+    "concurrency": "max concurrent rollouts",
+    "oversampling": "rollouts started per rollout kept",
     "group_size": "rollouts per task",
-    "max_response_tokens": "of a response",
-    "max_staleness": "of what is trained on",
+    "max_response_tokens": "max tokens per response",
+    "max_staleness": "max versions behind when trained on",
     "zero_advantage": "share of completed groups whose rewards are all equal",
 }
 
@@ -46,29 +46,29 @@ class WhatIfRow:
 
 
 ROWS = (
-    WhatIfRow("wait_ratio", "Trainer waits", -1),
+    WhatIfRow("wait_ratio", "Trainer wait", -1),
     WhatIfRow("trained_samples_per_second", "Trained", 1),
     WhatIfRow("useful_samples_per_second", "With a gradient", 1),
     WhatIfRow("staleness_versions", "Staleness", -1),
     WhatIfRow("step_seconds", "Step", -1),
-    WhatIfRow("usd_per_million_tokens", "Per million trained tokens", -1),
+    WhatIfRow("usd_per_million_tokens", "Cost per 1M trained tokens", -1),
     WhatIfRow("idle_usd_per_hour", "Idle GPUs", -1),
 )
 # Shown where a change moves them.
 ASIDE = (
-    WhatIfRow("trainer_gpus", "GPUs that train", 0),
-    WhatIfRow("generator_gpus", "GPUs that generate", 0),
+    WhatIfRow("trainer_gpus", "Trainer GPUs", 0),
+    WhatIfRow("generator_gpus", "Generator GPUs", 0),
     WhatIfRow("zero_advantage_ratio", "Zero-advantage groups", 0),
     WhatIfRow("response_tokens", "Response length", 0),
     WhatIfRow("kv_concurrency_limit", "KV ceiling", 0),
 )
 # Half of a thousandth is no change that an estimate can tell; three times as much reads better than +200%.
 LITTLE, TIMES = 0.0005, 3.0
-_SAME = "as today"
+_SAME = "no change"
 _UNITS = {"usd": "USD", "usd/h": "USD/h"}
 SIDES = (("trainer_could_take", "trainer", "Trainer"), ("generator_could_make", "generator", "Generator side"))
-ASK = "Move a slider: what would come of it is estimated. The address keeps what is asked, so a link can be shared."
-LABEL = "An estimate from the verdict's throughput model, not a measurement: read what it assumes."
+ASK = "Move a slider to see the projected result. Share this scenario by copying the link."
+LABEL = "An estimate from the verdict's throughput model, not a measurement. See its assumptions."
 
 
 def cells(scope: Scope) -> View:
@@ -99,7 +99,7 @@ def _head(answer: WhatIfAnswer, refused: str) -> View:
     limit = [found.now.limiter or "", found.then.limiter or ""]
     return {
         "wi.mode": mode, "wi.head": head, "wi.num": figure, "wi.tail": tail, "wi.text": _about(answer, mode, now),
-        "wi.refused": f"Not possible: {refused}. Shown is today." if refused else "", "wi.limit": limit,
+        "wi.refused": f"Not possible: {refused}. Showing today's values." if refused else "", "wi.limit": limit,
         "wi.limit.now": _limit(found.now), "wi.limit.then": _limit(found.then) if found.changes else "",
         "wi.flip": "flipped" if found.changes and limit[0] != limit[1] and all(limit) else "same",
     }  # fmt: skip
@@ -109,12 +109,33 @@ def _sentence(found: WhatIf, mode: str, now: Figure, then: Figure) -> tuple[str,
     if mode == "apart":
         return "No estimate for this run", "", ""
     if mode == "none":
-        return "Today's rates are not known", "", ""
+        return "Today's rates are unknown", "", ""
     if mode == "now":
-        return "Today the trainer waits ", text(now.value, "ratio"), " of its step"
+        return "Today the trainer waits ", text(now.value, "ratio"), " of each step"
     if then.value is None:
-        return "What the trainer would wait is ", "not known", ""
-    return "The trainer would wait ", _say(then), f" of its step, not {text(now.value, 'ratio')}"
+        return "Projected trainer wait: ", "unknown", ""
+    return _projection(now, then)
+
+
+def _projection(now: Figure, then: Figure) -> tuple[str, str, str]:
+    """``Trainer wait could drop from 63% to`` ``as little as 0%`` ``(best case)``: a bound is not an estimate."""
+    wait, projected, today = now.value or 0.0, then.value or 0.0, text(now.value, "ratio")
+    figure = text(projected, "ratio")
+    if abs(projected - wait) < LITTLE and not then.bound:
+        return "Trainer wait would stay at ", today, ""
+    direction = "drop" if projected < wait else "rise"
+    if _beyond(now, then):
+        extreme, case = ("as little as", "best case") if direction == "drop" else ("as much as", "worst case")
+        return f"Trainer wait could {direction} from {today} to {extreme} ", figure, f" ({case})"
+    bound = f"{then.bound} " if then.bound else ""
+    return f"Trainer wait would {direction} from {today} to {bound}", figure, ""
+
+
+def _beyond(now: Figure, then: Figure) -> bool:
+    """Whether the projected bound lies on the far side of today's value, so that even "no change" is possible."""
+    if then.bound not in ("at least", "at most") or now.value is None or then.value is None:
+        return False
+    return then.value < now.value if then.bound == "at least" else then.value > now.value
 
 
 def _about(answer: WhatIfAnswer, mode: str, now: Figure) -> str:
@@ -126,14 +147,14 @@ def _about(answer: WhatIfAnswer, mode: str, now: Figure) -> str:
 
 
 def _limit(state: RunSituation) -> str:
-    return {"trainer": "the trainer", "generator": "the generator's side"}.get(state.limiter or "", "not known")
+    return {"trainer": "the trainer", "generator": "the generator side"}.get(state.limiter or "", "unknown")
 
 
 def _say(figure: Figure) -> str:
     """``at most 16%``."""
     words = text(figure.value, _UNITS.get(figure.unit, figure.unit))
     if figure.bound == "at least" and figure.value == 0:
-        return f"{words} or more"
+        return f"as little as {words}"
     return f"{figure.bound} {words}" if figure.bound and figure.value is not None else words
 
 
@@ -188,8 +209,12 @@ def _change(row: WhatIfRow, now: Figure, then: Figure) -> tuple[str, str]:
     more = then.value - now.value
     if abs(more) <= 1e-9 * max(1.0, abs(now.value)):
         return _SAME, "same"
+    words = _difference(now, then.value, more)
+    if words != _SAME and _beyond(now, then):
+        # The bound shows only how far the figure could move.
+        return f"up to {words}", "same"
     state = "same" if not row.better else "better" if more * row.better > 0 else "worse"
-    return _difference(now, then.value, more), state
+    return (f"{then.bound} {words}" if then.bound and words != _SAME else words), state
 
 
 def _difference(now: Figure, then: float, more: float) -> str:

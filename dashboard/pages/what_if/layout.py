@@ -30,7 +30,7 @@ def _head() -> Any:
 
 def _sliders() -> Any:
     """A native slider is made in each place: it has keys, touch and a word for screen readers of its own."""
-    reset = html.Button("Back to today", id="wi-reset", type="button", className="plain")
+    reset = html.Button("Reset", id="wi-reset", type="button", className="plain")
     head = html.Div([html.H2("What to change"), reset], className="row")
     places = [
         html.Div(className="slide", **{"data-slider": name, "data-title": TITLES[name], "data-about": EXPLAINED[name]})
@@ -48,7 +48,7 @@ def _sides() -> Any:
         className="limits",
         **{"data-s": "wi.flip"},
     )
-    title = html.Div([html.H2("Which side is the limit"), html.Span("samples/s", className="unit")], className="row")
+    title = html.Div([html.H2("Limiting side"), html.Span("samples/s", className="unit")], className="row")
     drawn = html.Div(className="twosides", **{"data-draw": "wi-sides"})
     return html.Section([title, limits, drawn], className="card sides")
 
@@ -58,14 +58,14 @@ def _figures() -> Any:
     head = html.Thead(html.Tr([html.Th(name or html.Span("What", className="sr"), scope="col") for name in names]))
     table = html.Table([head, html.Tbody(**{"data-rows": "wi-rows"})])
     said = html.P(id="wi-said", role="status", className="sr")
-    return html.Section([html.H2("What would come of it"), table, said], className="card wi-figures")
+    return html.Section([html.H2("Projected result"), table, said], className="card wi-figures")
 
 
 def _assumed() -> Any:
     return html.Section(
         [
-            html.Div([html.H2("What it assumes"), html.Ul(**{"data-rows": "wi-assumed"})], className="assumed"),
-            html.Div([html.H2("What is not known, and how to tell it"), html.Dl(**{"data-rows": "wi-missing"})],
+            html.Div([html.H2("Assumptions"), html.Ul(**{"data-rows": "wi-assumed"})], className="assumed"),
+            html.Div([html.H2("Missing inputs and how to provide them"), html.Dl(**{"data-rows": "wi-missing"})],
                      className="unsaid"),
         ],
         className="card wi-words",
