@@ -21,7 +21,7 @@ def command() -> None:
     pass
 
 
-@command.command(cls=Command)
+@click.command(cls=Command)
 @common
 @click.argument(
     "file", required=False, type=click.Path(path_type=Path), metavar="[FILE]", help="tests in promtool's layout (YAML)"
@@ -47,7 +47,7 @@ def test(options: Options, file: Path | None, replay: str | None, as_json: bool)
     return OK
 
 
-@command.command("send-test", cls=Command)
+@click.command(cls=Command)
 @common
 @click.argument("receiver", metavar="RECEIVER", help="name of a receiver of the configuration")
 def send_test(options: Options, receiver: str) -> int:
@@ -64,3 +64,5 @@ def send_test(options: Options, receiver: str) -> int:
 
 test.describe("run unit tests of rules, or replay a stored run", "rollscope alerts test --replay my-run")
 send_test.describe("send one marked notification to a receiver", "rollscope alerts send-test oncall -c rollscope.toml")
+command.add_command(test, "test")
+command.add_command(send_test, "send-test")

@@ -119,8 +119,9 @@ def _unknown(path: Path) -> bool:
 
 
 def _alerting(alerts: AlertSettings) -> list[str]:
-    told = ", ".join(f"{one.name} ({one.kind})" for one in alerts.receivers) or "nobody: add [[alerts.receiver]]"
-    lines = [f"{len(alerts.rules)} alert rules; alerts go to {told}"]
+    receivers = ", ".join(f"{receiver.name} ({receiver.kind})" for receiver in alerts.receivers)
+    goal = f"alerts go to {receivers}" if receivers else "no receiver is configured: add [[alerts.receiver]]"
+    lines = [f"{len(alerts.rules)} alert rules; {goal}"]
     for one in alerts.receivers:
         if not any(_may_match(one.match, rule) for rule in alerts.rules):
             lines.append(f"receiver {one.name}: no rule's alerts can match {', '.join(map(str, one.match))}")

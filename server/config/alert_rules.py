@@ -1,7 +1,6 @@
-"""One rule's TOML table -> `Rule`: every key checked, every mistake named with its fix.
+"""Parses one rule's TOML table into a `Rule`; every error is reported with its fix.
 
-The kinds of conditions differ in how they are written, not in what is evaluated: each becomes a comparison of a
-named series with a number.
+The kinds of conditions differ in notation only: each becomes a comparison of a named series with a number.
 """
 
 import difflib
@@ -15,7 +14,7 @@ from server import matchers, signals
 from server.alerts import text
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import CLASSES, Condition, Operator, Rule
-from server.config.errors import Problems
+from server.config.errors import Problems, suggestion
 from server.matchers import Matcher
 from server.notify.model import SEVERITIES
 from server.verdict.model import OUTCOMES
@@ -32,13 +31,11 @@ RULE_KEYS = CONDITION_KEYS | {
     "lifecycle", "also", "promql",
 }  # fmt: skip
 LIFECYCLES = ("starting", "running", "paused", "finished", "crashed")
-# Receivers key alerts by these: a rule's own label must not take their place.
+# Receivers identify alerts by these labels, so a rule must not set them.
 RESERVED = frozenset({"alertname", "run", "severity", "class"})
 HEALTH = frozenset({"up", "scrape_duration_seconds", "scrape_samples_scraped"})
-# A metric's samples are kept for five minutes; a counter of ours has a longer memory.
+# Seconds. Samples of a metric are retained for five minutes; our counters longer.
 METRIC_WINDOW = 300.0
-# Names of the pack's rules, for a hint; filled by who reads the pack.
-PACK_NAMES: list[str] = []
 DEFAULT_NO_DATA_AFTER = 300.0
 
 
@@ -48,7 +45,7 @@ def known_signals() -> frozenset[str]:
 
 
 def parse(table: Mapping[str, Any], problems: Problems, where: str, *, builtin: bool = False) -> Rule | None:
-    """A rule, or None when something is wrong with it (which is then in ``problems``)."""
+    """A rule, or None if it has errors, which are then in ``problems``."""
     before = len(problems.found)
     problems.unknown(table, set(RULE_KEYS), where)
     name = problems.take(table, "name", str, "", where)
@@ -97,14 +94,14 @@ def match_list(table: Mapping[str, Any], key: str, problems: Problems, where: st
 # ---- conditions
 
 
-def _also(table: Mapping[str, Any], problems: Problems, where: str) -> Iterable[Condition]:
-    for index, one in enumerate(problems.take(table, "also", list, [], where)):
-        place = f"{where}.also[{index}]"
-        if isinstance(one, dict):
-            problems.unknown(one, set(CONDITION_KEYS), place)
-            yield _condition(one, problems, place)
+def _also(rule: Mapping[str, Any], problems: Problems, where: str) -> Iterable[Condition]:
+    for index, table in enumerate(problems.take(rule, "also", list, [], where)):
+        where_also = f"{where}.also[{index}]"
+        if isinstance(table, dict):
+            problems.unknown(table, set(CONDITION_KEYS), where_also)
+            yield _condition(table, problems, where_also)
         else:
-            problems.add(place, 'must be a table such as { metric = "generator_requests_running", above = 0 }')
+            problems.add(where_also, 'must be a table such as { metric = "generator_requests_running", above = 0 }')
 
 
 def _condition(table: Mapping[str, Any], problems: Problems, where: str) -> Condition:
@@ -115,37 +112,33 @@ def _condition(table: Mapping[str, Any], problems: Problems, where: str) -> Cond
         )
         return Condition("threshold", "signal", "")
     match = match_list(table, "match", problems, where)
-    build = {"drift": _drift, "verdict": _verdict, "forecast": _forecast, "burn_usd": _burn}.get(given[0], _plain)
-    condition = build(table, match, problems, where)
+    parse_condition = {"drift": _drift, "verdict": _verdict, "forecast": _forecast, "burn_usd": _burn}.get(
+        given[0], _threshold
+    )
+    condition = parse_condition(table, match, problems, where)
     _check_name(condition, problems, f"{where}.{given[0]}")
     return condition
 
 
-def _meant(table: Mapping[str, Any]) -> str:
-    """A rule without a source may be a pack rule's name, misspelt."""
-    near = difflib.get_close_matches(str(table.get("name", "")), PACK_NAMES, 1)
-    return f"; or did you mean the pack's {near[0]}?" if near else ""
-
-
-def _plain(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
+def _threshold(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
     """A threshold on a signal or metric, or its absence."""
     source = "signal" if "signal" in table else "metric"
     name = problems.take(table, source, str, "", where)
     if problems.take(table, "absent", bool, False, where):
         if any(key in table for key in COMPARISONS):
-            problems.add(where, "absent stands alone: what is not there cannot be compared")
+            problems.add(where, "absent cannot be combined with a comparison")
         return Condition("absence", source, name, matchers=match)  # type: ignore[arg-type]
     op, level = _comparison(table, problems, where)
     window = seconds(table, "increase_over", 0.0, problems, where)
     if source == "metric" and window > METRIC_WINDOW:
-        problems.add(f"{where}.increase_over", f"a metric's samples are kept for {METRIC_WINDOW:.0f} s; use a signal")
+        problems.add(f"{where}.increase_over", f"samples are retained for {METRIC_WINDOW:.0f} s only; use a signal")
     of = "increase" if window > 0 else "value"
     recover = _recover(table, op, level, problems, where)
     return Condition("threshold", source, name, op, level, recover, match, of, window)  # type: ignore[arg-type]
 
 
 def _drift(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
-    """A signal's factor against the run's own first steps."""
+    """A signal's factor relative to the run's first steps."""
     name = problems.take(table, "drift", str, "", where)
     factor = _number(table, "factor", problems, where)
     recover = _recover(table, ">", factor, problems, where)
@@ -153,16 +146,14 @@ def _drift(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Probl
 
 
 def _verdict(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
-    """The verdict is one of these."""
+    """The verdict is one of the listed outcomes."""
     outcomes = problems.take(table, "verdict", list, [], where)
-    wrong = [one for one in outcomes if not isinstance(one, str) or not one.isidentifier()]
+    wrong = [outcome for outcome in outcomes if not isinstance(outcome, str) or not outcome.isidentifier()]
     if wrong or not outcomes:
         problems.add(f"{where}.verdict", 'must be a list of outcomes such as ["generator_bound", "sandbox_bound"]')
         return Condition("verdict", "signal", "bottleneck")
-    for strange in [one for one in outcomes if one not in OUTCOMES]:
-        near = difflib.get_close_matches(strange, OUTCOMES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(OUTCOMES)}"
-        problems.add(f"{where}.verdict", f"no outcome is named {strange!r}; {hint}")
+    for unknown in [outcome for outcome in outcomes if outcome not in OUTCOMES]:
+        problems.add(f"{where}.verdict", f"no outcome is named {unknown!r}; {suggestion(unknown, OUTCOMES)}")
     is_one = Matcher("verdict", "=~", "|".join(outcomes))
     return Condition("verdict", "signal", "bottleneck", "==", 1.0, None, (is_one, *match))
 
@@ -177,14 +168,14 @@ def _forecast(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Pr
 
 
 def _burn(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Problems, where: str) -> Condition:
-    """So many dollars of idle time within a window."""
+    """Cost of idle time within a window, in USD."""
     dollars = _number(table, "burn_usd", problems, where)
     window = seconds(table, "over", 3600.0, problems, where)
     return Condition("burn", "signal", "idle_usd_total", ">", dollars, None, match, "increase", window)
 
 
 def _check_promql(table: Mapping[str, Any], problems: Problems, where: str) -> None:
-    """One broken expression makes Prometheus refuse the whole exported file; mostly it is a bracket."""
+    """Check brackets and quotes: one broken expression makes Prometheus refuse the whole exported file."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", str(table.get("promql", "")))
     open_ = [bare.count(char) for char in "({["]
     if open_ != [bare.count(char) for char in ")}]"] or '"' in bare or "{{" in bare:
@@ -214,7 +205,7 @@ def _recover(table: Mapping[str, Any], op: Operator, level: float, problems: Pro
     recover = _number(table, "recover", problems, where)
     up, down = op in (">", ">="), op in ("<", "<=")
     if (up and recover > level) or (down and recover < level) or not (up or down):
-        problems.add(f"{where}.recover", "must lie on the healthy side of an above, at_least, below or at_most level")
+        problems.add(f"{where}.recover", "must be on the healthy side of the above, at_least, below or at_most level")
     return recover
 
 
@@ -227,7 +218,7 @@ def _number(table: Mapping[str, Any], key: str, problems: Problems, where: str) 
     return float(value) if value is not None else 0.0
 
 
-# ---- the rest
+# ---- other keys
 
 
 def _choice(
@@ -250,8 +241,8 @@ def _labels(table: Mapping[str, Any], problems: Problems, where: str) -> Labels:
 def _annotations(table: Mapping[str, Any], problems: Problems, where: str) -> dict[str, str]:
     found = problems.take(table, "annotations", dict, {}, where)
     for name, value in found.items():
-        said = text.problems(value) if isinstance(value, str) else ["must be a string"]
-        for problem in said:
+        errors = text.problems(value) if isinstance(value, str) else ["must be a string"]
+        for problem in errors:
             problems.add(f"{where}.annotations.{name}", problem)
     return {str(name): str(value) for name, value in found.items()}
 

@@ -1,6 +1,6 @@
-"""`[alerts]` of the configuration -> settings: the default pack merged with the user's rules, receivers, inhibition.
+"""`[alerts]` of the configuration: the default pack merged with the user's rules, receivers, inhibition.
 
-Pure but for secrets, which come from the environment or from files. All mistakes at once, each with its key.
+Pure except for secrets, which come from the environment or from files. Errors are collected, each with its key.
 """
 
 import tomllib
@@ -27,16 +27,17 @@ ALERT_KEYS = {
 }  # fmt: skip
 GROUP_KEYS = {"group_by", "group_wait", "group_interval", "repeat_interval"}
 RECEIVER_KEYS = {"name", "kind", "url", "url_file", "url_env", "send_resolved", "max_alerts", "match", *GROUP_KEYS}
-# Liveness inhibits tuning: whatever is wrong with the length of the answers, first the engines must live.
+# Liveness alerts inhibit tuning and cost alerts: engines must work before their tuning matters.
 LIVENESS_FIRST = InhibitRule((Matcher("class", "=", "liveness"),), (Matcher("class", "=~", "tuning|cost"),), ("run",))
-# Less would tell of every tick; Alertmanager refuses a repeat shorter than its groups' interval for the same reason.
+# Seconds. A shorter interval would repeat a notification at almost every tick.
 SHORTEST_REPEAT = 60.0
+# Seconds between pings of the dead-man switch.
 SHORTEST_PING = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeadManSettings:
-    """Where we ping while healthy. ``url`` is a secret: whoever knows it can keep the watchdog quiet."""
+    """The URL to ping while healthy. It is a secret: a client with the URL can keep the watchdog quiet."""
 
     url: Secret = NO_SECRET
     interval: float = 60.0
@@ -54,21 +55,19 @@ class AlertSettings:
 
 
 def defaults() -> AlertSettings:
-    """What holds without any configuration: the pack's rules, and nobody who is told."""
+    """Settings without any configuration: the pack's rules and no receiver."""
     return AlertSettings(rules=load_rules({}, Problems()))
 
 
 @cache
 def pack() -> Mapping[str, Mapping[str, Any]]:
-    """The default pack's tables by rule name, in order; to be read, not changed."""
+    """The default pack's tables by rule name, in order. Read only."""
     text = files("server.alerts").joinpath("pack.toml").read_text("utf-8")
-    found = {str(table["name"]): table for table in tomllib.loads(text)["rule"]}
-    alert_rules.PACK_NAMES[:] = found
-    return found
+    return {str(table["name"]): table for table in tomllib.loads(text)["rule"]}
 
 
 def load_rules(raw: Mapping[str, Any], problems: Problems) -> tuple[Rule, ...]:
-    """Rules of an ``[alerts]`` table: the pack (unless switched off or disabled), changed and followed by its own."""
+    """Rules of an ``[alerts]`` table: the pack with the user's changes, then the user's own rules."""
     tables: dict[str, Mapping[str, Any]] = {}
     if problems.take(raw, "default_pack", bool, True, "alerts"):
         tables.update(pack())
@@ -91,13 +90,13 @@ def load_rules(raw: Mapping[str, Any], problems: Problems) -> tuple[Rule, ...]:
 
 
 def _over(base: Mapping[str, Any] | None, table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A user's rule of a pack rule's name changes what it says and keeps the rest."""
+    """A user's rule with the name of a pack rule changes the keys it sets and keeps the others."""
     if base is None:
         return table
     kept = dict(base)
     for group in (alert_rules.SOURCES, tuple(alert_rules.COMPARISONS)):
         if any(key in table for key in group):
-            # Another source or comparison takes the old one's place, and what only the old one could use.
+            # Another source or comparison replaces the old one and the keys that only the old one used.
             drop = {*group, "recover", "promql"} if group is not alert_rules.SOURCES else alert_rules.CONDITION_KEYS
             kept = {key: value for key, value in kept.items() if key not in drop and key != "promql"}
     annotations = {**kept.get("annotations", {}), **_table_of(table.get("annotations"))}
@@ -115,7 +114,7 @@ def _disable(raw: Mapping[str, Any], tables: dict[str, Mapping[str, Any]], probl
 
 
 def rules_of(raw: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """The rules of a whole configuration file, and nothing else: who sends nothing needs no secret.
+    """The rules of a configuration file. Receivers are not read, so no secret is needed.
 
     Raises:
         ConfigError: with every problem found.
@@ -133,7 +132,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str], problems: Problems) ->
     defaults = _grouping(raw, ReceiverSettings("", ""), problems, "alerts")
     external = problems.take(raw, "external_url", str, "", "alerts")
     if external and urlsplit(external).scheme not in ("http", "https"):
-        problems.add("alerts.external_url", "must be the http:// or https:// URL under which people reach this server")
+        problems.add("alerts.external_url", "must be the http:// or https:// URL at which users reach this server")
     return AlertSettings(
         rules=load_rules(raw, problems),
         receivers=tuple(_receivers(raw, env, defaults, problems)),
@@ -155,10 +154,10 @@ def _receivers(
         if not isinstance(table, dict):
             problems.add(where, "must be a table: [[alerts.receiver]]")
             continue
-        one = _receiver(table, env, defaults, problems, where)
-        if one.name in found:
-            problems.add(f"{where}.name", f"{one.name!r} is defined twice")
-        found[one.name] = one
+        settings = _receiver(table, env, defaults, problems, where)
+        if settings.name in found:
+            problems.add(f"{where}.name", f"{settings.name!r} is defined twice")
+        found[settings.name] = settings
     return list(found.values())
 
 
@@ -198,7 +197,7 @@ def _receiver(
 def _count(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> int:
     count: int = problems.take(table, key, int, 0, where)
     if count < 0:
-        problems.add(f"{where}.{key}", "must not be below 0 (which is all)")
+        problems.add(f"{where}.{key}", "must be 0 (all alerts) or more")
     return count
 
 
@@ -242,7 +241,7 @@ def _url(table: Mapping[str, Any], env: Mapping[str, str], problems: Problems, w
 
 
 def secret(table: Mapping[str, Any], key: str, env: Mapping[str, str], problems: Problems, where: str) -> Secret:
-    """What ``KEY_env`` or ``KEY_file`` holds; "" when neither is given."""
+    """The value of the variable ``KEY_env`` or the file ``KEY_file``; "" if neither is set."""
     variable = problems.take(table, f"{key}_env", str, "", where)
     path = problems.take(table, f"{key}_file", str, "", where)
     if variable:

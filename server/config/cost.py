@@ -1,4 +1,4 @@
-"""[run.NAME.cost]: what the user states of GPUs and prices, as facts of the run. All errors at once."""
+"""`[run.NAME.cost]`: the GPUs and prices that the user states, as facts of the run."""
 
 import math
 from collections.abc import Mapping
@@ -7,18 +7,20 @@ from typing import Any
 from server.config.errors import Problems
 from server.signals.gpus import PRICES, ROLES, known_type
 
-PER_GPU_HOUR, TARGET = "usd_per_gpu_hour", "target_usd_per_million_tokens"
+PER_GPU_HOUR = "usd_per_gpu_hour"
+TARGET = "target_usd_per_million_tokens"
 COUNTS = ("gpus", "trainer_gpus", "generator_gpus")
-# Key -> the fact it states; whose price must be known with it.
+# Key -> the fact it states. A GPU type needs a price.
 TYPES = {"gpu": "gpu_type", "trainer_gpu": "trainer_gpu_type", "generator_gpu": "generator_gpu_type"}
-# More than any cluster has, any GPU-hour costs or any million tokens is worth: beyond, it is a typing error.
-MOST_GPUS, MOST_USD = 1e6, 1e6
+# Larger numbers are typing errors: no cluster has as many GPUs, no GPU-hour or million tokens costs as much.
+MOST_GPUS = 1e6
+MOST_USD = 1e6
 
 Facts = dict[str, str | float]
 
 
 def parse(problems: Problems, table: Mapping[str, Any], where: str) -> Facts:
-    """Facts of a run's table; what is wrong with them goes into ``problems``."""
+    """Facts of a run's table; errors go into ``problems``."""
     cost, where = problems.take(table, "cost", dict, {}, where), f"{where}.cost"
     problems.unknown(cost, {*TYPES, *COUNTS, PER_GPU_HOUR, TARGET}, where)
     found = _prices(problems, cost, where)
@@ -29,7 +31,7 @@ def parse(problems: Problems, table: Mapping[str, Any], where: str) -> Facts:
 
 
 def _prices(problems: Problems, cost: Mapping[str, Any], where: str) -> Facts:
-    """One price, or a table of one per role."""
+    """One price, or a table with a price for each role."""
     given = cost.get(PER_GPU_HOUR)
     if not isinstance(given, dict):
         return _numbers(problems, cost, (PER_GPU_HOUR,), MOST_USD, where)
@@ -54,29 +56,32 @@ def _numbers(problems: Problems, table: Mapping[str, Any], keys: tuple[str, ...]
 
 
 def _add_up(problems: Problems, found: Facts, where: str) -> None:
-    """GPUs of a run that shares them may be told for both roles; more than all of them nobody has."""
+    """No role may have more GPUs than the run. Both may have all of them, because colocated roles share GPUs."""
     for key in COUNTS[1:]:
         if float(found.get(key, 0)) > float(found.get("gpus", math.inf)):
-            problems.add(f"{where}.{key}", "more than gpus, which is all of the run's: leave one of them out")
+            problems.add(f"{where}.{key}", "is more than gpus, the GPUs of the whole run: leave one of the two out")
 
 
 def _types(problems: Problems, cost: Mapping[str, Any], found: Facts, where: str) -> Facts:
-    """Types by fact; one without a default price needs one that is stated."""
-    told: Facts = {}
+    """Fact -> GPU type. A type without a default price needs a stated one."""
+    types: Facts = {}
     for key, fact in TYPES.items():
         name = problems.take(cost, key, str, "", where)
         if not name:
             continue
-        told[fact] = name
+        types[fact] = name
         default = PRICES.get(known_type(name))
         if default is None or default.usd is None:
             for price in _unpriced(key, found):
-                problems.add(f"{where}.{key}", f"{name!r} has no default price (those of {_known()} have): set {price}")
-    return told
+                problems.add(
+                    f"{where}.{key}",
+                    f"{name!r} has no default price (default prices exist for {_priced_types()}): set {price}",
+                )
+    return types
 
 
 def _unpriced(key: str, found: Facts) -> list[str]:
-    """Which keys would give it a price, where none does."""
+    """Keys that would set the missing price; [] if there is a price."""
     if PER_GPU_HOUR in found:
         return []
     if key == "gpu":
@@ -85,5 +90,5 @@ def _unpriced(key: str, found: Facts) -> list[str]:
     return [] if f"{role}_{PER_GPU_HOUR}" in found else [f"{PER_GPU_HOUR} = {{ {role} = ... }}"]
 
 
-def _known() -> str:
+def _priced_types() -> str:
     return ", ".join(sorted(name for name, price in PRICES.items() if price.usd is not None))

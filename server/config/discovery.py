@@ -1,7 +1,4 @@
-"""`[[run.NAME.discover]]`: a list of targets that somebody else keeps, as a user names it. Checked all at once. Pure.
-
-Does not know: what the list says, nor how it is read; that is each reader's.
-"""
+"""`[[run.NAME.discover]]`: settings of target lists that other systems maintain. Pure: no list is read here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,17 +15,18 @@ from server.secret import NO_SECRET, Secret
 
 KINDS = ("file_sd", "http_sd", "prometheus_yml", "router", "run_dir")
 BY_URL = frozenset({"http_sd", "router"})
-# How often a list is looked at: a file costs one stat, a router one small answer, and an inventory of machines changes
-# by the minute.
+# Seconds between reads of a list: a file costs one stat, a router one small response; an HTTP inventory changes rarely.
 REFRESH_SECONDS: Mapping[str, float] = {
     "file_sd": 5.0, "prometheus_yml": 5.0, "run_dir": 5.0, "router": 15.0, "http_sd": 60.0,
 }  # fmt: skip
-REFRESH_LEAST, REFRESH_MOST = 1.0, 3600.0
+# Seconds.
+REFRESH_LEAST = 1.0
+REFRESH_MOST = 3600.0
 KEYS = {
     *KINDS, "name", "collector", "interval", "refresh", "job", "match", "headers", "bearer_env", "list_bearer_env",
     "labels_as_name",
 }  # fmt: skip
-# A value in the file is read by whoever reads the file: these belong into the environment.
+# Headers with secrets: their values belong in the environment, because many users may read the file.
 SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"})
 
 
@@ -39,12 +37,12 @@ class DiscoverSettings:
     Attributes:
         kind: of `KINDS`.
         sources: its URL, its paths (``*`` in the last part where it is `file_sd`), or the run's directory.
-        name: what targets' rows, errors and `/metrics` call it.
-        collector: whose pages its targets have; "": each page says so itself.
-        interval_seconds: between two questions to a target, where the list does not say.
-        jobs, match: which of its targets are wanted; all of both must hold, and none at all wants everything.
-        headers, bearer: sent to every target; list_bearer: sent to who keeps the list.
-        labels_as_name: labels whose values are a target's name, instead of job and instance.
+        name: the list's name in target rows, errors and `/metrics`.
+        collector: the collector of its targets; "": detected for each page.
+        interval_seconds: between two reads of a target, unless the list sets it.
+        jobs, match: conditions that a target must meet; without any, all targets are used.
+        headers, bearer: sent to every target; list_bearer: sent to the list's server.
+        labels_as_name: labels whose values name a target, instead of job and instance.
     """
 
     kind: str
@@ -67,21 +65,21 @@ Interval = Callable[[Problems, Mapping[str, Any], str, float], float]
 def parse(
     problems: Problems, given: Any, where: str, env: Mapping[str, str], interval: Interval
 ) -> tuple[DiscoverSettings, ...]:
-    """Every list of a run. ``interval``: takes and checks a target's, as for those configured by hand."""
+    """Every list of a run. ``interval``: reads and checks the interval, as for a target configured by hand."""
     found: list[DiscoverSettings] = []
     for number, table in enumerate(given):
-        place = f"{where}.discover[{number}]"
+        where_list = f"{where}.discover[{number}]"
         if not isinstance(table, dict):
-            problems.add(place, "must be a table: [[run.NAME.discover]]")
+            problems.add(where_list, "must be a table: [[run.NAME.discover]]")
             continue
-        one = _one(problems, table, place, env, interval)
-        if any(one.name == other.name for other in found):
-            problems.add(f"{place}.name", f"{one.name!r} is another list's too: give each a name")
-        found.append(one)
+        settings = _parse_list(problems, table, where_list, env, interval)
+        if any(settings.name == other.name for other in found):
+            problems.add(f"{where_list}.name", f"another list is also named {settings.name!r}: give each list a name")
+        found.append(settings)
     return tuple(found)
 
 
-def _one(
+def _parse_list(
     problems: Problems, table: Mapping[str, Any], where: str, env: Mapping[str, str], interval: Interval
 ) -> DiscoverSettings:
     problems.unknown(table, KEYS, where)
@@ -96,19 +94,19 @@ def _one(
         collector=_collector(problems, table, where),
         interval_seconds=interval(problems, table, where, 5.0),
         refresh_seconds=_refresh(problems, table, kind, where),
-        jobs=_words(problems, table, "job", where),
+        jobs=_strings(problems, table, "job", where),
         match=alert_rules.match_list(table, "match", problems, where),
         headers=_headers(problems, table, where),
         bearer=_bearer(problems, table, "bearer", env, where),
         list_bearer=_bearer(problems, table, "list_bearer", env, where),
-        labels_as_name=_words(problems, table, "labels_as_name", where),
+        labels_as_name=_strings(problems, table, "labels_as_name", where),
     )
 
 
 def _sources(problems: Problems, table: Mapping[str, Any], kind: str, where: str) -> tuple[str, ...]:
     before = len(problems.found)
     if kind == "file_sd":
-        found = _words(problems, table, kind, where)
+        found = _strings(problems, table, kind, where)
     else:
         found = tuple(filter(None, [problems.take(table, kind, str, "", where)]))
     if kind in table and not found and len(problems.found) == before:
@@ -123,7 +121,7 @@ def _collector(problems: Problems, table: Mapping[str, Any], where: str) -> str:
     name: str = problems.take(table, "collector", str, "", where)
     known = {one.name for one in collectors.load().values() if one.poll is not None and one is not custom.COLLECTOR}
     if name and name not in known:
-        problems.add(f"{where}.collector", f"reads no page; those that do: {', '.join(sorted(known))}")
+        problems.add(f"{where}.collector", f"reads no URL; collectors that do: {', '.join(sorted(known))}")
         return ""
     return name
 
@@ -136,11 +134,11 @@ def _refresh(problems: Problems, table: Mapping[str, Any], kind: str, where: str
     return REFRESH_SECONDS[kind]
 
 
-def _words(problems: Problems, table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+def _strings(problems: Problems, table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     """A string, or a list of them."""
     given = table.get(key, [])
     given = [given] if isinstance(given, str) else given
-    if isinstance(given, list) and all(isinstance(one, str) and one for one in given):
+    if isinstance(given, list) and all(isinstance(text, str) and text for text in given):
         return tuple(given)
     problems.add(f"{where}.{key}", "must be a string or a list of strings, none of them empty")
     return ()

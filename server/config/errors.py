@@ -7,6 +7,11 @@ from typing import Any
 
 from server.secret import NO_SECRET, Secret
 
+# TOML's names of Python's types.
+_TYPES: Mapping[type, str] = {
+    str: "a string", int: "an integer", float: "a number", bool: "a boolean", list: "a list", dict: "a table",
+}  # fmt: skip
+
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """``did you mean port?``, or every valid name if none is similar."""
@@ -37,8 +42,8 @@ class Problems:
         # Python's bool is an int, but `port = true` is a mistake.
         if value is default or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)):
             return value
-        expected = getattr(kind, "__name__", "number")
-        self.add(f"{where}.{key}", f"must be a {expected}, is {type(value).__name__}")
+        expected = _TYPES[kind] if isinstance(kind, type) else "a number"
+        self.add(f"{where}.{key}", f"must be {expected}, is {_TYPES.get(type(value), type(value).__name__)}")
         return default
 
     def unknown(self, table: Mapping[str, Any], known: set[str], where: str) -> None:

@@ -1,4 +1,4 @@
-"""`[[otlp]]`: a user's own table "their OTLP name -> our metric", checked. Pure."""
+"""`[[otlp]]`: the user's table from OTLP names to our metrics, checked. Pure."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -9,16 +9,17 @@ from collectors.model import Labels
 from collectors.otlp_names import Attributes, Rule, factor_of
 
 FIELDS = ("name", "metric", "run", "unit", "scale", "labels", "keep", "ignore")
-MAX_ROWS, NAME_LENGTH = 500, 200
+MAX_ROWS = 500
+NAME_LENGTH = 200  # characters
 
 Maps = Mapping[tuple[str, str], Rule | None]
-"""(run, name as sent) -> rule; run "" is every run's. None: the name is known and not wanted."""
+"""(run, name as sent) -> rule; run "": every run. None: the metric is ignored."""
 
 Add = Callable[[str, str], None]
 
 
 def check(rows: Any, add: Add) -> Maps:
-    """Rows of `[[otlp]]`; what is wrong goes to ``add(where, words)``, all of it at once."""
+    """Rows of `[[otlp]]`; every error goes to ``add(where, text)``."""
     if not isinstance(rows, list) or len(rows) > MAX_ROWS:
         add("", f"must be a list of tables, {MAX_ROWS} at most: [[otlp]]")
         return {}
@@ -54,14 +55,14 @@ def _rule(row: Mapping[str, Any], where: str, add: Add) -> Rule | None:
     if name not in METRICS:
         near = difflib.get_close_matches(name, METRICS, 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; the names are those of /api/v1/metrics"
-        add(f"{where}.metric", f"{name!r} is no metric{hint}")
+        add(f"{where}.metric", f"there is no metric {name!r}{hint}")
         return None
     fixed, kept = _table(row, "labels", where, add), _table(row, "keep", where, add)
     return Rule(name, _factor(row, name, where, add), _labels(fixed, kept))
 
 
 def _factor(row: Mapping[str, Any], name: str, where: str, add: Add) -> float:
-    """What a value is divided by; 0 where the point's own unit decides."""
+    """The divisor of a value; 0 if it depends on the unit of the data point."""
     if "scale" in row:
         scale = row["scale"]
         if isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < 1e15:
@@ -85,7 +86,7 @@ def _table(row: Mapping[str, Any], key: str, where: str, add: Add) -> dict[str, 
 
 
 def _labels(fixed: Mapping[str, str], kept: Mapping[str, str]) -> Callable[[Attributes], Labels]:
-    """``kept``: their attribute -> our label; an attribute of the point or, failing that, of its resource."""
+    """``kept``: OTLP attribute -> our label; an attribute of the point overrides one of its resource."""
 
     def labels(attributes: Attributes) -> Labels:
         own = {ours: attributes[theirs] for theirs, ours in kept.items() if attributes.get(theirs)}

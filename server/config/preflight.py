@@ -1,4 +1,4 @@
-"""``[run.NAME.preflight]`` -> `PreflightPlan`: what the run is going to ask for, and limits that no provider tells."""
+"""`[run.NAME.preflight]`: what the run will need, and limits that no provider reports."""
 
 import math
 from collections.abc import Mapping
@@ -12,32 +12,32 @@ RESOURCES = ("concurrent", "starting", "creates_per_second", "creates_per_hour",
 
 SIZES = ("cpu", "memory_gb", "disk_gb", "gpu")
 
-# A handful of orphans is what a crash leaves; more is a leak, and it grows.
+# A crash leaves a few sandboxes; more are a leak that grows.
 MAX_DANGLING = 10
 
-# Less does not last an hour of a hundred sandboxes at what the cheapest of them costs.
+# Less pays for less than an hour of a hundred sandboxes of the cheapest kind.
 MIN_CREDIT_USD = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightPlan:
-    """What the run is going to ask for. None: not said; a check that needs it answers "unknown".
+    """What the run will need. None: not stated; a check that needs the value answers "unknown".
 
     Attributes:
         concurrency: sandboxes alive at once at the peak.
         create_rate: sandboxes created per second at the peak.
-        rollout_deadline: the longest a rollout may take.
-        run_length: how long the run is to go on.
-        images: what the sandboxes start from.
-        limits: quotas (of `RESOURCES`) that a provider does not tell; where it does, the lower one holds.
+        rollout_deadline: longest duration of a rollout in seconds.
+        run_length: planned duration of the run in seconds.
+        images: images that sandboxes start from.
+        limits: quotas (of `RESOURCES`); if the provider reports one too, the lower one holds.
         price: USD per hour of one sandbox.
-        sandbox_ttl: the time a sandbox is created to live for; inf for no limit.
-        spinup: a typical time from requested to ready, where nothing is known yet.
-        size: what one sandbox takes of `SIZES`.
-        known_runs: names (shell patterns) of runs alive elsewhere in the same accounts.
-        max_dangling: more dangling sandboxes than this fail.
-        min_credit: USD below which a credit fails where no price is known.
-        engines_later: the run starts its own engines: one that does not answer yet is no failure.
+        sandbox_ttl: lifetime of a sandbox in seconds; inf for no limit.
+        spinup: typical seconds from request to ready, used until some were observed.
+        size: resources (of `SIZES`) of one sandbox.
+        known_runs: names (shell patterns) of runs elsewhere that use the same accounts.
+        max_dangling: more dangling sandboxes than this fail the check.
+        min_credit: USD; a lower credit fails the check if no price is available.
+        engines_later: the run starts its own engines, so an engine without an answer is no failure.
     """
 
     concurrency: int | None = None
@@ -56,14 +56,16 @@ class PreflightPlan:
     engines_later: bool = False
 
     def over(self, other: "PreflightPlan") -> "PreflightPlan":
-        """This plan where it says something, else the other's: a command line over a file.
+        """This plan with the other's values where this one has none: a command line over a file.
 
         Thresholds (`max_dangling`, `min_credit`, `engines_later`) are the other's.
         """
         names = ("concurrency", "create_rate", "rollout_deadline", "run_length", "price", "sandbox_ttl", "spinup")
-        said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        told = {name: getattr(self, name) for name in ("images", "limits", "size", "known_runs") if getattr(self, name)}
-        return replace(other, **said, **told)
+        numbers = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        collections = {
+            name: getattr(self, name) for name in ("images", "limits", "size", "known_runs") if getattr(self, name)
+        }
+        return replace(other, **numbers, **collections)
 
 
 KEYS = {
@@ -74,7 +76,7 @@ UNLIMITED = "unlimited"
 
 
 def parse(table: Mapping[str, Any], problems: Problems, where: str) -> PreflightPlan:
-    """The plan a table describes; what is wrong goes to ``problems``, each with its key under ``where``."""
+    """The plan of a table; errors go to ``problems``, each with its key below ``where``."""
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [run.NAME.preflight]")
         return PreflightPlan()
@@ -84,13 +86,13 @@ def parse(table: Mapping[str, Any], problems: Problems, where: str) -> Preflight
         create_rate=_number(table, "create_rate", problems, where),
         rollout_deadline=_seconds(table, "rollout_deadline", problems, where),
         run_length=_seconds(table, "run_length", problems, where),
-        images=_words(table, "images", problems, where),
+        images=_strings(table, "images", problems, where),
         limits=_numbers(table, "limits", RESOURCES, problems, where),
         price=_number(table, "price", problems, where),
         sandbox_ttl=_ttl(table, problems, where),
         spinup=_seconds(table, "spinup", problems, where),
         size=_numbers(table, "size", SIZES, problems, where),
-        known_runs=_words(table, "known_runs", problems, where),
+        known_runs=_strings(table, "known_runs", problems, where),
         max_dangling=_or(_count(table, "max_dangling", problems, where, least=0), MAX_DANGLING),
         min_credit=_or(_number(table, "min_credit", problems, where, least=0.0), MIN_CREDIT_USD),
         engines_later=problems.take(table, "engines_later", bool, False, where),
@@ -125,7 +127,7 @@ def _number(
 def _numbers(
     table: Mapping[str, Any], key: str, known: tuple[str, ...], problems: Problems, where: str
 ) -> dict[str, float]:
-    """A table of finite numbers from 0 on: a limit of 0 is a limit."""
+    """A table of finite numbers, at least 0: a limit of 0 is valid."""
     found = problems.take(table, key, dict, {}, where)
     problems.unknown(found, set(known), f"{where}.{key}")
     read = {name: _number(found, name, problems, f"{where}.{key}", least=0.0) for name in known}
@@ -148,13 +150,13 @@ def _seconds(table: Mapping[str, Any], key: str, problems: Problems, where: str)
 
 
 def _ttl(table: Mapping[str, Any], problems: Problems, where: str) -> float | None:
-    """Providers also sell sandboxes without an end: only a word can say so."""
+    """A duration, or "unlimited" for providers whose sandboxes have no end."""
     return math.inf if table.get("sandbox_ttl") == UNLIMITED else _seconds(table, "sandbox_ttl", problems, where)
 
 
-def _words(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> tuple[str, ...]:
-    words = problems.take(table, key, list, [], where)
-    if not all(isinstance(word, str) and word for word in words):
-        problems.add(f"{where}.{key}", "must be a list of words")
+def _strings(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> tuple[str, ...]:
+    texts = problems.take(table, key, list, [], where)
+    if not all(isinstance(text, str) and text for text in texts):
+        problems.add(f"{where}.{key}", "must be a list of strings, none of them empty")
         return ()
-    return tuple(words)
+    return tuple(texts)

@@ -1,4 +1,4 @@
-"""Names of runs: made for those that nobody named, and what none may be."""
+"""Names of runs: derived for runs without a name, and checked."""
 
 import re
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 
 from server.config.errors import ConfigError
 
-# Folders that every project has: two runs in them must not become one.
+# Folders that many projects have: two runs in such folders must not get the same name.
 COMMON_NAMES = frozenset({"output", "outputs", "run", "runs", "results", "checkpoints", "trainer", "logs", "trackio"})
 
 
 def run_name(sources: Iterable[str]) -> str:
-    """A name for a run nobody named: its directory's, else its first host's."""
+    """The name of a run without one: its directory's, or else its first host's."""
     sources = list(sources)
     paths = [Path(source).resolve() for source in sources if "://" not in source]
     if paths:
@@ -23,7 +23,7 @@ def run_name(sources: Iterable[str]) -> str:
 
 
 def place_of(url: str) -> str:
-    """Host and port of a URL: never its credentials."""
+    """Host and port of a URL, without credentials."""
     try:
         parts = urlsplit(url)
         return f"{parts.hostname or ''}-{parts.port}" if parts.port else parts.hostname or ""
@@ -38,7 +38,7 @@ def shown_url(url: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Refuse a run name that no URL, label or screen could carry.
+    """Refuse a run name that does not fit into a URL, a label or a screen.
 
     Raises:
         ConfigError: with the rule.
@@ -48,5 +48,5 @@ def check_name(name: str) -> None:
 
 
 def clean(text: str) -> str:
-    """With a dash for whatever a shell, a URL or a label could stumble over."""
+    """Replaces characters that are special in a shell, a URL or a label by a dash."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-")

@@ -1,7 +1,7 @@
-"""One TOML file plus environment -> validated settings. All errors at once, each with its key and the fix.
+"""Validated settings from one TOML file and the environment. Errors are collected, each with its key and the fix.
 
-Secrets come from the environment or from files, never from the TOML itself where that can be avoided, and
-are never echoed: not in an error, not in a log, not in the API.
+Secrets come from the environment or from files, and from the TOML only where that cannot be avoided. No error, log line
+or API response contains them.
 """
 
 import json
@@ -30,11 +30,13 @@ from server.config.retention import RetentionSettings
 from server.outbound_policy import is_loopback, refuse_target
 from server.secret import NO_SECRET, Secret
 
-DEFAULT_PORT, LAST_PORT = 8050, 65535
+DEFAULT_PORT = 8050
+LAST_PORT = 65535
 STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
-# Short enough for hand-made ones in a lab, long enough that guessing over HTTP is hopeless.
+# Characters. Short enough to type in a lab, too long to guess over HTTP.
 TOKEN_LENGTH = 8
-WORD_FACTS = frozenset(
+# Facts whose value is text; the others are numbers.
+TEXT_FACTS = frozenset(
     {
         "framework", "framework_version", "lifecycle_why", "gpu_type", "trainer_gpu_type", "generator_gpu_type",
         "model", "run_name", "source_path",
@@ -43,15 +45,16 @@ WORD_FACTS = frozenset(
 TARGET_KEYS = {
     "url", "path", "name", "collector", "interval", "bearer_env", "key_env", "key_file", "options", "map",
 }  # fmt: skip
-# It is part of a URL that a trainer is given, and the only thing that guards it.
+# The token is part of the heartbeat's URL and its only protection.
 HEARTBEAT_TOKEN = r"[A-Za-z0-9_-]{16,128}"
-# Targets are asked on the 5 s grid of event time: less cannot be had, so it is not accepted.
-INTERVAL_MIN, INTERVAL_MAX = 5.0, 3600.0
+# Seconds. Targets are read on the 5 s grid of event time, so a shorter interval has no effect.
+INTERVAL_MIN = 5.0
+INTERVAL_MAX = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
-    """A target as configured; its collector may still have to be detected (``""``)."""
+    """A target as configured. ``collector``: "" if it must be detected."""
 
     source: str
     name: str = ""
@@ -68,7 +71,7 @@ class TargetSettings:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
-    """Who sends `GET /api/v1/heartbeat/{token}`, and how long it may be silent (seconds)."""
+    """A client of `GET /api/v1/heartbeat/{token}`. ``every``: longest silence in seconds."""
 
     name: str
     token: Secret
@@ -77,7 +80,7 @@ class HeartbeatSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """A run: what to read, and facts the user states (they win over what collectors find)."""
+    """A run: what to read, and the user's facts, which override those that collectors find."""
 
     name: str
     targets: tuple[TargetSettings, ...] = ()
@@ -89,7 +92,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything `rollscope` was told."""
+    """All settings."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -106,7 +109,7 @@ class Settings:
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
-    """A local directory for our state: never the run's (cluster homes are NFS, where SQLite's WAL breaks)."""
+    """A local directory for our state, never in the run directory: cluster homes are NFS, where SQLite's WAL breaks."""
     base = env.get("XDG_STATE_HOME") or os.path.join(env.get("HOME", "/tmp"), ".local", "state")
     return Path(base) / "rollscope"
 
@@ -156,12 +159,12 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         allowed_hosts=_names(problems, server, env),
         store=_store(problems, store, env),
         retention=retention_config.parse(problems, store),
-        role=_word(problems, server, "role", env.get("ROLLSCOPE_ROLE", "all"), ("all", "collect", "web")),
-        collect=_word(problems, server, "collect", "auto", ("inside", "apart", "auto")),
+        role=_choice(problems, server, "role", env.get("ROLLSCOPE_ROLE", "all"), ("all", "collect", "web")),
+        collect=_choice(problems, server, "collect", "auto", ("inside", "apart", "auto")),
         push=problems.take(server, "push", bool, True, "server"),
         runs=tuple(_run(problems, name, table, env) for name, table in runs.items()),
         alerts=alerts_config.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
-        otlp=config_otlp.check(raw.get("otlp", []), lambda where, words: problems.add(f"otlp{where}", words)),
+        otlp=config_otlp.check(raw.get("otlp", []), lambda where, text: problems.add(f"otlp{where}", text)),
     )
     _one_token_each(settings.runs, problems)
     if problems.found:
@@ -170,17 +173,17 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
 
 
 def _one_token_each(runs: Sequence[RunSettings], problems: Problems) -> None:
-    """A token names one heartbeat; two with the same would answer for each other."""
+    """Refuse two heartbeats with one token, because the token alone identifies a heartbeat."""
     seen: set[str] = set()
     for run in runs:
         for beat in run.heartbeats:
             if beat.token and beat.token in seen:
-                problems.add(f"run.{run.name}.heartbeat", f"{beat.name}: its token is another one's too")
+                problems.add(f"run.{run.name}.heartbeat", f"{beat.name}: another heartbeat has the same token")
             seen.add(beat.token)
 
 
 def check(settings: Settings) -> None:
-    """What must hold after the command line had its say: a store we know, and no exposure without a token.
+    """Check settings after the command line changed them: a supported store, and a token for other machines.
 
     Raises:
         ConfigError: with the fix.
@@ -209,7 +212,8 @@ def _port(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str])
     given = int(fallback) if fallback.isascii() and fallback.isdigit() and len(fallback) < 6 else -1
     port: int = problems.take(server, "port", int, given, "server")
     if not 0 <= port <= LAST_PORT:
-        problems.add("server.port", f"must be between 0 and {LAST_PORT}")
+        key = "server.port" if "port" in server else "ROLLSCOPE_PORT"
+        problems.add(key, f"must be a number between 0 and {LAST_PORT}")
     return port
 
 
@@ -222,11 +226,12 @@ def _names(problems: Problems, server: Mapping[str, Any], env: Mapping[str, str]
     return tuple(str(name) for name in names)
 
 
-def _word(problems: Problems, server: Mapping[str, Any], key: str, default: str, words: tuple[str, ...]) -> str:
-    word: str = problems.take(server, key, str, default, "server")
-    if word not in words:
-        problems.add(f"server.{key}", f"must be {', '.join(words[:-1])} or {words[-1]}")
-    return word
+def _choice(problems: Problems, server: Mapping[str, Any], key: str, default: str, choices: tuple[str, ...]) -> str:
+    value: str = problems.take(server, key, str, default, "server")
+    if value not in choices:
+        where = f"server.{key}" if key in server else f"ROLLSCOPE_{key.upper()}"
+        problems.add(where, f"must be {', '.join(choices[:-1])} or {choices[-1]}")
+    return value
 
 
 def _secret(
@@ -241,7 +246,7 @@ def _secret(
 
 
 def store_of(raw: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    """The store's URL of a configuration of which nothing else is wanted.
+    """The store's URL of a configuration; the rest is not checked.
 
     Raises:
         ConfigError: what is wrong with it.
@@ -275,12 +280,12 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
         elif (problem := _fact_problem(key, value)) is not None:
             problems.add(f"{where}.facts.{key}", problem)
     facts = facts | cost.parse(problems, table, where)
-    found = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
+    settings = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
     beats = problems.take(table, "heartbeat", list, [], where)
-    kept = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
+    heartbeats = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
     plan = parse_preflight(table.get("preflight", {}), problems, f"{where}.preflight")
     lists = discovery.parse(problems, problems.take(table, "discover", list, [], where), where, env, _interval)
-    return RunSettings(name, found, facts, kept, plan, lists)
+    return RunSettings(name, settings, facts, heartbeats, plan, lists)
 
 
 def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str]) -> HeartbeatSettings:
@@ -295,16 +300,16 @@ def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str
         problems.add(where, "its token must be 16 to 128 letters, digits, - or _, such as `openssl rand -hex 16` gives")
     every = alert_rules.seconds(table, "every", 0.0, problems, where)
     if every < INTERVAL_MIN:
-        problems.add(f"{where}.every", 'is missing or below 5s: how long it may be silent, such as "30m"')
+        problems.add(f"{where}.every", 'is missing or below 5s: set the longest silence, such as "30m"')
     return HeartbeatSettings(problems.take(table, "name", str, "heartbeat", where), token, every)
 
 
 def _fact_problem(key: str, value: object) -> str | None:
-    """Why a stated fact cannot be, or None."""
+    """Why a stated fact is invalid, or None."""
     choices: dict[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
     if key in choices:
         return None if value in choices[key] else f"must be one of {', '.join(choices[key])}"
-    if key in WORD_FACTS:
+    if key in TEXT_FACTS:
         return None if isinstance(value, str) else "must be a string"
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return "must be a finite number"
@@ -325,7 +330,7 @@ def _target(problems: Problems, where: str, table: Any, env: Mapping[str, str]) 
         source=source,
         name=problems.take(table, "name", str, "", where),
         collector=name,
-        interval_seconds=_interval(problems, table, where, _usual_interval(collector)),
+        interval_seconds=_interval(problems, table, where, _default_interval(collector)),
         bearer=_bearer(problems, table, env, where),
         key=_key(problems, table, env, collector, where),
         options=(*_options(problems, table, collector, where), *_map(problems, table, name, where)),
@@ -333,7 +338,7 @@ def _target(problems: Problems, where: str, table: Any, env: Mapping[str, str]) 
 
 
 def _map(problems: Problems, table: Mapping[str, Any], collector: str, where: str) -> tuple[tuple[str, str], ...]:
-    """`[[run.NAME.target.map]]`: the user's own table, checked here and carried as text."""
+    """`[[run.NAME.target.map]]`: checked here, then passed to the collector as JSON."""
     rows = table.get("map")
     if rows is None:
         if collector == custom.COLLECTOR.name:
@@ -341,12 +346,12 @@ def _map(problems: Problems, table: Mapping[str, Any], collector: str, where: st
         return ()
     if collector != custom.COLLECTOR.name:
         problems.add(f"{where}.map", f'needs collector = "{custom.COLLECTOR.name}"')
-    check_maps(rows, lambda at, words: problems.add(f"{where}.map{at}", words))
+    check_maps(rows, lambda key, text: problems.add(f"{where}.map{key}", text))
     return (("map", json.dumps(rows, default=str)),)
 
 
 def _source(problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str) -> str:
-    """The URL or path; providers have a usual address."""
+    """The URL or path; a provider's collector has a default URL."""
     url, path = problems.take(table, "url", str, "", where), problems.take(table, "path", str, "", where)
     if not url and not path and collector is not None:
         url = collector.default_url
@@ -358,15 +363,15 @@ def _source(problems: Problems, table: Mapping[str, Any], collector: Collector |
     return str(url or path)
 
 
-def _usual_interval(collector: Collector | None) -> float:
-    """Providers are asked as often as they have news, engines at every tick."""
+def _default_interval(collector: Collector | None) -> float:
+    """Seconds between reads: a provider at its own reporting interval, an engine at every tick."""
     return max(INTERVAL_MIN, collector.report_seconds) if collector and collector.actor == "sandbox" else INTERVAL_MIN
 
 
 def _key(
     problems: Problems, table: Mapping[str, Any], env: Mapping[str, str], collector: Collector | None, where: str
 ) -> Secret:
-    """A provider's key: named by the table, else in the variable that its own SDK reads."""
+    """A provider's key: from the table, or else from the variable that the provider's own SDK reads."""
     given = alerts_config.secret(table, "key", env, problems, where)
     if given or collector is None or not collector.key_variable or {"key_env", "key_file"} & table.keys():
         return given
@@ -388,8 +393,8 @@ def _options(
     return tuple(sorted((str(key), str(value)) for key, value in found.items()))
 
 
-def _interval(problems: Problems, table: Mapping[str, Any], where: str, usual: float) -> float:
-    interval = float(problems.take(table, "interval", (int, float), usual, where))
+def _interval(problems: Problems, table: Mapping[str, Any], where: str, default: float) -> float:
+    interval = float(problems.take(table, "interval", (int, float), default, where))
     if not INTERVAL_MIN <= interval <= INTERVAL_MAX:
         problems.add(f"{where}.interval", f"must be between {INTERVAL_MIN:g} and {INTERVAL_MAX:g} seconds")
         return 5.0

@@ -78,7 +78,7 @@ def bind(host: str, port: int) -> socket.socket:
         push = f"if Rollscope runs there, add a source to it: rollscope watch SOURCE --push {url}; else "
         raise ConfigError(
             [
-                f"server.port: cannot listen on {host}:{port}: {error.strerror}; "
+                f"cannot listen on {host}:{port}: {error.strerror}; "
                 f"{push if error.errno == errno.EADDRINUSE else ''}choose another --port"
             ]
         ) from None
@@ -188,7 +188,11 @@ def _open(settings: Settings, url: str, stack: ExitStack) -> tuple[Store, Leader
     except StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
     except OSError as error:
-        raise ConfigError([f"store: {error.filename or settings.store}: {error.strerror}"]) from None
+        name = str(error.filename or settings.store)
+        if name.endswith(".lock"):
+            folder = Path(name).parent
+            raise ConfigError([f"store: cannot write in the folder {folder}: {error.strerror}"]) from None
+        raise ConfigError([f"store: {name}: {error.strerror}"]) from None
 
 
 def _check_source(store: Store, run: Attached) -> None:

@@ -108,6 +108,10 @@ def parse_url(url: str) -> URL:
             raise StoreError("the SQLite store needs a file: sqlite:///path (two engines cannot share memory)")
         return parsed.set(drivername="sqlite")
     if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        if "@" in (parsed.host or ""):  # part of the password: an error with the host would show it
+            raise StoreError(
+                "the user or password in the store URL holds an @: percent-encode it (@ as %40, : as %3A, / as %2F)"
+            )
         return parsed.set(drivername="postgresql+psycopg")
     raise StoreError(f"the store URL begins with {parsed.drivername!r}; only sqlite and postgresql are supported")
 
@@ -146,7 +150,10 @@ def explained() -> Iterator[None]:
         yield
     except DBAPIError as error:
         # `orig` and not `error`: the latter shows the statement and its values.
-        raise StoreError(f"the store cannot be opened: {str(error.orig).strip()}") from error
+        text = str(error.orig).strip()
+        if "readonly database" in text:
+            text = "no permission to write: SQLite readers also need write access to the file and its folder"
+        raise StoreError(f"the store cannot be opened: {text}") from error
 
 
 def migration_engine(url: URL) -> Engine:

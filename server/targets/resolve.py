@@ -2,6 +2,7 @@
 
 import asyncio
 import difflib
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +80,8 @@ def source_of(text: str) -> TargetSettings:
         raise Ambiguous('a source is empty ("", often a shell variable that is not set): name a run directory or a URL')
     if (found := _WITHOUT_SCHEME.fullmatch(text)) and not Path(text).exists():
         raise Ambiguous(f"{text}: no such file or directory: did you mean {found[1] or 'http'}://{found[2]}?")
+    if re.match(r"\w+://", text) and not re.match(r"https?://", text):
+        raise Ambiguous(f"{text}: not a source: use an http:// or https:// URL, or a path")
     name, equals, source = text.partition("=")
     # Folders named lr=1e-6 are common; one named like a collector and a setting is taken for the folder it is.
     if not (equals and source) or Path(text).exists():
@@ -87,7 +90,7 @@ def source_of(text: str) -> TargetSettings:
         return TargetSettings(source, collector=name)
     # Behind the name stands what can only be a source.
     if re.fullmatch(r"\w+", name) and re.match(r"/|~|\.\.?/|\w+://", source):
-        raise Ambiguous(f"{text}: {_no_collector(name)}; without {name}= it is found out what the source is")
+        raise Ambiguous(f"{text}: {_no_collector(name)}; omit {name}= to detect the collector")
     return TargetSettings(text)
 
 
@@ -248,6 +251,8 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
     if not found:
         if why := build.broken(path):
             raise ScrapeError("not_a_run", why)
+        if not os.access(path, os.R_OK):
+            raise ScrapeError("not_a_run", f"no permission to read {path}: allow it to the user that runs Rollscope")
         raise ScrapeError("not_a_run", f"no known run log is here{unreadable.words(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
     # Trainer first: the target named like the run is its.

@@ -101,7 +101,7 @@ def test_the_short_status_holds_what_needs_attention() -> None:
 def test_an_unknown_run_is_answered_with_the_runs_there_are(store: Store) -> None:
     with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
         engine(run, 0, 0)
-        with pytest.raises(ConfigError, match="no run is named 'rnu'; runs: run$"):
+        with pytest.raises(ConfigError, match=r"no run is named 'rnu'; runs: run$"):
             command._chosen("rnu", [info.name for info in run.reader.runs()])
 
 

@@ -72,7 +72,7 @@ def test_every_error_at_once_with_its_key() -> None:
 
 
 def test_a_boolean_is_not_a_port() -> None:
-    assert problems({"server": {"port": True}}) == ["server.port: must be a int, is bool"]
+    assert problems({"server": {"port": True}}) == ["server.port: must be an integer, is a boolean"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_stated_facts_must_make_sense(facts: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("port", ["\u00b2", "abc", "99999", "-1", ""])
 def test_a_port_from_the_environment_is_checked(port: str) -> None:
-    assert problems({}, {**HOME, "ROLLSCOPE_PORT": port})[0].startswith("server.port")
+    assert problems({}, {**HOME, "ROLLSCOPE_PORT": port})[0].startswith("ROLLSCOPE_PORT")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_price_is_a_fact_of_its_run() -> None:
     ("cost", "said"),
     [
         ({"usd_per_gpu_hour": 0}, "run.a.cost.usd_per_gpu_hour: must be a positive number, at most 1,000,000"),
-        ({"usd_per_gpu_hour": "2"}, "run.a.cost.usd_per_gpu_hour: must be a number, is str"),
+        ({"usd_per_gpu_hour": "2"}, "run.a.cost.usd_per_gpu_hour: must be a number, is a string"),
     ],
 )
 def test_a_price_that_cannot_be(cost: dict[str, object], said: str) -> None:

@@ -148,7 +148,7 @@ def test_every_default_price_can_be_had_by_its_name() -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once_with_the_fix() -> None:
-    known = "those of A100, B200, B300, GB200, H100, H200, L40S have"
+    known = "default prices exist for A100, B200, B300, GB200, H100, H200, L40S"
     found = refused(
         gpu="GB300", trainer_gpu="TPU v5", trainer_gpus=12.5, generator_gpus=0, gpus=4, usd_per_gpu_hour={"judge": 1},
         target_usd_per_million_tokens=float("inf"), price=3,
@@ -169,7 +169,7 @@ def test_a_type_without_a_default_needs_a_price_and_no_more() -> None:
     assert stated(gpu="GB300", usd_per_gpu_hour=9).facts == {"gpu_type": "GB300", "usd_per_gpu_hour": 9.0}
     assert stated(trainer_gpu="MI300X", usd_per_gpu_hour={"trainer": 3}).facts["trainer_usd_per_gpu_hour"] == 3.0
     assert refused(generator_gpus=8, gpus=4) == [
-        ".generator_gpus: more than gpus, which is all of the run's: leave one of them out"
+        ".generator_gpus: is more than gpus, the GPUs of the whole run: leave one of the two out"
     ]
 
 

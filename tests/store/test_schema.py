@@ -125,7 +125,8 @@ def test_an_empty_database_is_refused(empty_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("0000", "needs 0012"), ("0001", "run `rollscope migrate`"), ("9999", "newer Rollscope")]
+    ("version", "said"),
+    [("0000", "needs 0012"), ("0001", "run `rollscope migrate`"), ("9999", "newer than this")],
 )
 def test_another_version_is_refused(engine: Engine, store_url: str, version: str, said: str) -> None:
     with engine.begin() as connection:

@@ -75,7 +75,7 @@ def test_waiting_does_not_help_against_two_frameworks(mixed: Path, capsys: pytes
     [
         ("", "a source is empty (\"\", often a shell variable that is not set): name a run directory or a URL"),
         ("prime-rll=/x", None),
-        ("verll=/x", "verll=/x: no collector is named verll: did you mean verl?; without verll= it is found out"),
+        ("verll=/x", "verll=/x: no collector is named verll: did you mean verl?; omit verll= to detect"),
         ("localhost:8000", "localhost:8000: no such file or directory: did you mean http://localhost:8000?"),
         ("gpu-node-1:8000/metrics", "gpu-node-1:8000/metrics: no such file or directory: did you mean http://gpu-node"),
         ("http:/127.0.0.1:8000", "http:/127.0.0.1:8000: no such file or directory: did you mean http://127.0.0.1:80"),

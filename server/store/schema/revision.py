@@ -38,4 +38,4 @@ def refuse_newer(found: str | None) -> None:
         StoreError: the database was made by a newer Rollscope.
     """
     if found is not None and found > HEAD:
-        raise StoreError(f"the store is at schema {found}, made by a newer Rollscope (this is {HEAD}): upgrade it")
+        raise StoreError(f"the store is at schema {found}, newer than this Rollscope's {HEAD}: upgrade Rollscope")
