@@ -1,4 +1,6 @@
-"""The commands of the command line, a module each with `arguments(parser)` and `execute(args)`; see `server.main`."""
+"""The commands of the command line: each module defines one click command, `command`; see `server.main`."""
 
-OK, FAILED, BAD_USAGE = 0, 1, 2
-"""Exit codes: fine, a check failed, bad usage or configuration."""
+# Exit codes.
+OK = 0
+FAILED = 1  # a check failed
+BAD_USAGE = 2  # or a bad configuration

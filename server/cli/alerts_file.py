@@ -1,6 +1,6 @@
-"""The file of `rollscope alerts test`: promtool's unit test layout, read with limits, every mistake named.
+"""Reads the file of `rollscope alerts test`: promtool's unit test layout, with limits; errors are collected.
 
-Source: prometheus docs/configuration/unit_testing_rules.md. Ours beside it: ``default_pack``, ``lifecycle``, ``run``.
+Source: prometheus docs/configuration/unit_testing_rules.md. Our additions: ``default_pack``, ``lifecycle``, ``run``.
 """
 
 import re
@@ -23,12 +23,12 @@ LoadRules = Callable[[Mapping[str, Any], Problems], tuple[Rule, ...]]
 """An ``[alerts]`` table -> its rules with the default pack; see `server.config.alerts.load_rules`."""
 
 MAX_BYTES = 4 << 20
-# A file's memory: two million values are 16 MB, and more than anybody writes by hand.
+# Values in one file: two million take 16 MB and are more than a handwritten file has.
 MAX_VALUES = 2_000_000
 # Two weeks on the 5 s grid.
 MAX_EVALUATIONS = 250_000
 LIFECYCLES = get_args(Lifecycle)
-# promtool takes blanks between labels; inside of quotes they belong to the value.
+# promtool allows blanks between labels; inside quotes they are part of the value.
 _SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 
 
@@ -52,7 +52,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class RuleTestCase:
-    """One test. ``lifecycle``: (from when on, state), in order of time."""
+    """One test. ``lifecycle``: (start, state), in order of time."""
 
     name: str
     run: str
@@ -72,10 +72,10 @@ class CaseFile:
 
 
 def read(path: Path, load_rules: LoadRules) -> CaseFile:
-    """The file, checked.
+    """Read and check the file.
 
     Raises:
-        ConfigError: it cannot be read, is no YAML, or says something that is not of the layout.
+        ConfigError: the file is unreadable, is not YAML or does not have the layout.
     """
     problems = Problems()
     raw = _yaml(path)
@@ -86,8 +86,8 @@ def read(path: Path, load_rules: LoadRules) -> CaseFile:
     listed = problems.take(raw, "tests", list, [], path.name)
     tests = tuple(reader.test(table, f"tests[{n}]") for n, table in enumerate(listed))
     if not tests:
-        problems.add(f"{path.name}.tests", "names no test")
-    # Names are looked up only among rules that were all read: one broken rule would make its series unknown too.
+        problems.add(f"{path.name}.tests", "has no test")
+    # Names are checked only if every rule was read, because the series of a broken rule would be unknown, too.
     if not problems.found:
         _known_names(tests, rules, problems)
     if problems.found:
@@ -97,7 +97,7 @@ def read(path: Path, load_rules: LoadRules) -> CaseFile:
 
 def _yaml(path: Path) -> dict[str, Any]:
     try:
-        # One byte more than allowed is enough to know, whatever the size (or the device) behind the path.
+        # One byte more than allowed proves the file is too large, even if the path is an endless device.
         with path.open("rb") as file:
             body = file.read(MAX_BYTES + 1)
         if len(body) > MAX_BYTES:
@@ -113,8 +113,8 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 
 def _rules(raw: Mapping[str, Any], path: Path, load_rules: LoadRules, problems: Problems) -> tuple[Rule, ...]:
-    """Rules of every file together, as if they stood in one configuration."""
-    # Merged as tables, not as rules: a rule that changes one of the pack's must meet it.
+    """Rules of all files, as in one configuration."""
+    # Merged as tables, not as rules, because a rule may change one of the pack.
     alerts: dict[str, Any] = {"rule": [], "disable": []}
     if not problems.take(raw, "default_pack", bool, True, path.name):
         alerts["default_pack"] = False
@@ -128,7 +128,7 @@ def _rules(raw: Mapping[str, Any], path: Path, load_rules: LoadRules, problems: 
 
 
 def _toml(path: Path, where: str, problems: Problems) -> Mapping[str, Any]:
-    """A file's ``[alerts]`` table; a file of rules alone may write ``[[rule]]``, as the default pack does."""
+    """A file's ``[alerts]`` table; a file with rules only may use ``[[rule]]``, as the default pack does."""
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -142,7 +142,7 @@ def _toml(path: Path, where: str, problems: Problems) -> Mapping[str, Any]:
 
 
 def _known_names(tests: tuple[RuleTestCase, ...], rules: tuple[Rule, ...], problems: Problems) -> None:
-    """A series no rule reads, or an expectation of no rule, is a typing error, and would test nothing."""
+    """Refuse series that no rule reads and expectations without a rule: they would test nothing."""
     read_names = {condition.name for rule in rules for condition in rule.conditions}
     names = {rule.name for rule in rules}
     for number, test in enumerate(tests):
@@ -155,7 +155,7 @@ def _known_names(tests: tuple[RuleTestCase, ...], rules: tuple[Rule, ...], probl
 
 
 def _seconds(table: Mapping[str, Any], key: str, default: float, problems: Problems, where: str) -> float:
-    """A duration over zero."""
+    """A duration above zero."""
     found = _time(table, key, default, problems, where)
     if found <= 0:
         problems.add(f"{where}.{key}", "must be longer than 0")
@@ -176,7 +176,7 @@ class _Reader:
     def __init__(self, problems: Problems, evaluation_interval: float) -> None:
         self._problems = problems
         self._evaluation_interval = evaluation_interval
-        self._room = MAX_VALUES
+        self._remaining = MAX_VALUES
 
     def _table(self, table: Any, known: set[str], where: str) -> dict[str, Any]:
         if not isinstance(table, dict):
@@ -212,13 +212,13 @@ class _Reader:
         table = self._table(raw, {"series", "values"}, where)
         try:
             name, labels = parse_name(_SPACE.sub(lambda found: found[1] or "", str(table.get("series", ""))))
-            items = series_notation.parse(str(table.get("values", ""))) if self._room > 0 else []
+            items = series_notation.parse(str(table.get("values", ""))) if self._remaining > 0 else []
         except ValueError as error:
             self._problems.add(where, str(error))
             return InputSeries("", (), [])
-        # A YAML alias may name one series a million times: beyond the limit nothing is parsed any more.
-        self._room -= len(items)
-        if self._room <= 0:
+        # A YAML alias may repeat one series a million times, so parsing stops at the limit.
+        self._remaining -= len(items)
+        if self._remaining <= 0:
             self._problems.add(where, f"more than {MAX_VALUES:,} values in one file")
         return InputSeries(name, labels, items)
 

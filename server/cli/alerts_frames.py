@@ -1,4 +1,4 @@
-"""Series over time as the frames that rules are evaluated on: what `alerts test` and `alerts --replay` share. Pure."""
+"""Frames of stored or written series on which rules are evaluated, for both forms of `alerts test`. Pure."""
 
 import math
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from collectors.model import Labels
 from server.alerts.model import Condition, Table
 
 ENDED = None
-"""A value of a track: the series is not there any more. NaN is a gap: nothing is known."""
+"""A value of a track: the series has ended. NaN is a gap: the value is unknown."""
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class Track:
     """One series: (time, value) in order of time; a value holds until the next one, at most `carry` seconds.
 
     Attributes:
-        silent: what silence longer than `carry` at a time means: why nothing is known, or "" for an ended series.
+        silent: (time) -> why the value is unknown after a silence longer than `carry`; "": the series has ended.
     """
 
     labels: Labels
@@ -28,7 +28,7 @@ class Track:
     grown: list[float] = field(default_factory=list)
 
     def add(self, ts: float, value: float | None) -> None:
-        """Append; an item that is not newer than the last is left out."""
+        """Append an item, unless it is not newer than the last one."""
         if self.times and ts <= self.times[-1]:
             return
         total = self.grown[-1] if self.grown else 0.0
@@ -41,13 +41,13 @@ class Track:
         self.grown.append(total)
 
     def forget(self, until: float) -> None:
-        """Drop what ended before; the item that holds at `until` is kept."""
-        # The one before `until` holds there, and a counter's growth is measured from it.
+        """Drop items before `until`, except the one whose value holds at `until`."""
+        # A counter's growth is measured from that item, too.
         keep = max(0, bisect_right(self.times, until) - 1)
         del self.times[:keep], self.values[:keep], self.grown[:keep]
 
     def at(self, now: float) -> tuple[float | None, str]:
-        """(value, why there is none) at a time; before its first item a series is as one that ended."""
+        """(value, reason for a missing value) at a time; before its first item a series counts as ended."""
         i = bisect_right(self.times, now) - 1
         if i < 0:
             return ENDED, ""
@@ -58,13 +58,13 @@ class Track:
         return value, "no data" if value is not None and value != value else ""
 
     def increase(self, now: float, window: float) -> float:
-        """Growth over the window; over the known part of it when the series is younger."""
+        """Growth over the window, or since the first item if the series is younger."""
         i = bisect_right(self.times, now) - 1
         begin = max(0, bisect_right(self.times, now - window) - 1)
         return self.grown[i] - self.grown[begin]
 
     def young(self, now: float, window: float) -> bool:
-        """Did it begin within the window?"""
+        """Whether the series began within the window."""
         return not self.times or self.times[0] > now - window
 
 
@@ -77,19 +77,19 @@ class HistoryFrame:
     lifecycle: str
     tracks: Callable[[Condition], Sequence[Track] | None]
     replayed: bool = True
-    known: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
+    cache: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
 
     def missing(self, condition: Condition, series: Labels) -> str:
-        """A stored history holds every series that there was."""
+        """Nothing is missing: a stored history holds every series that existed."""
         return ""
 
     def table(self, condition: Condition) -> Table | None:
-        # Many rules look at one source; its table is made once per instant.
+        # Many rules use the same source, so its table is made once per instant.
         key = (condition.source, condition.name, condition.of, condition.window, condition.summed)
-        if key not in self.known:
+        if key not in self.cache:
             table = self._table(condition)
-            self.known[key] = table.summed() if condition.summed and table is not None else table
-        return self.known[key]
+            self.cache[key] = table.summed() if condition.summed and table is not None else table
+        return self.cache[key]
 
     def _table(self, condition: Condition) -> Table | None:
         tracks = self.tracks(condition)
@@ -118,5 +118,5 @@ class HistoryFrame:
 
 
 def by_name(tracks: Mapping[str, Sequence[Track]]) -> Callable[[Condition], Sequence[Track] | None]:
-    """Tracks found by the condition's name alone."""
+    """Finds tracks by the condition's name."""
     return lambda condition: tracks.get(condition.name)

@@ -1,8 +1,8 @@
 """`rollscope alerts test --replay RUN`: which rules would have fired on a stored run, when, and for how long.
 
-The same state machine on stored points, hour by hour. What a store does not keep is said, not guessed: the lifecycle
-over time (a run counts as running from its first step to its last datum), totals of our own counters, and metrics
-that come with steps.
+The same state machine runs on stored points, hour by hour. The report names what the store does not hold: the lifecycle
+over time (a run counts as running from its first step to its last sample), totals of our own counters, and metrics of
+steps.
 """
 
 import json
@@ -26,20 +26,26 @@ from server.store.types import PointState, TargetRow
 if TYPE_CHECKING:
     from server.store import Store
 
-# As in the live driver: five seconds, but a minute for what is longer than a day.
-TICK_SECONDS, OLD_TICK_SECONDS, OLD_SECONDS = 5.0, 60.0, 86_400.0
-# Memory follows what is loaded at a time, not the run: an hour of few series, minutes of many (10,000 series bring
-# 7 million samples an hour, 100 bytes each).
-CHUNK_SECONDS, CHUNK_SHORTEST, CHUNK_SERIES = 3600.0, 300.0, 500
+# Between evaluations, as in the live driver; a run longer than OLD_SECONDS is evaluated every minute.
+TICK_SECONDS = 5.0
+OLD_TICK_SECONDS = 60.0
+OLD_SECONDS = 86_400.0
+# Memory depends on the chunk, not on the run: an hour of few series, minutes of many (10,000 series have 7 million
+# samples an hour, 100 bytes each).
+CHUNK_SECONDS = 3600.0
+CHUNK_SHORTEST = 300.0  # seconds
+CHUNK_SERIES = 500  # up to so many series a chunk is an hour
 LOOK_BACK_SECONDS = 3600.0
-# As in the live driver: three of a target's reports, at least 15 s.
-CARRIED_REPORTS, CARRIED_SECONDS = 3, 15.0
-UP, STEP_SECONDS = "up", "trainer_step_seconds"
+# A value holds for three of its target's reports, at least 15 s, as in the live driver.
+CARRIED_REPORTS = 3
+CARRIED_SECONDS = 15.0
+UP = "up"
+STEP_SECONDS = "trainer_step_seconds"
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One time a rule would have fired. ``ended_at`` None: it still fires at the end. ``peak``: its worst value."""
+    """One firing of a rule. ``ended_at`` None: it still fires at the end. ``peak``: its worst value."""
 
     rule: str
     severity: str
@@ -55,7 +61,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What would have been. ``never``: rule -> why it could not fire on this run; ``errors``: rule -> what failed."""
+    """The result. ``never``: rule -> why it could not fire on this run; ``errors``: rule -> what failed."""
 
     run: str
     start: float
@@ -74,11 +80,12 @@ def run(
     """Evaluate the rules over a stored run; ``start`` and ``end`` (epoch seconds) narrow it.
 
     Raises:
-        ConfigError: no such run, or nothing of it in that time.
+        ConfigError: no such run, or no data in that time.
     """
     row = store.run(run)
     if row is None:
-        raise ConfigError([f"alerts test: no run named {run!r}"])
+        names = ", ".join(item.name for item in store.runs()) or "none"
+        raise ConfigError([f"alerts test: no run is named {run!r}; runs: {names}"])
     first, last = (row.first_ts or 0) / 1000, (row.last_ts or 0) / 1000
     begin, stop = max(first, start or first), min(last, end or last)
     if row.first_ts is None or begin > stop:
@@ -99,32 +106,32 @@ def run(
 
 
 def _grid(begin: float, stop: float, every: float) -> Iterator[float]:
-    """Instants of the tick grid; the last one is the first at or after the end, which sees all of it."""
+    """Instants of the tick grid; the last one is at or after the end, so that it includes all data."""
     number, last = math.ceil(begin / every), math.ceil(stop / every)
     return (n * every for n in range(number, last + 1))
 
 
 def _first_step(store: "Store", run: str) -> float | None:
     """Event time of the first step of any axis; None without a trainer."""
-    for life in range(store.incarnation(run) + 1):
-        newest = store.steps(run, last=1, incarnation=life)
+    for incarnation in range(store.incarnation(run) + 1):
+        newest = store.steps(run, last=1, incarnation=incarnation)
         if newest:
-            return min(_first_of(store, run, row.axis, life, row.step) for row in newest)
+            return min(_first_of(store, run, row.axis, incarnation, row.step) for row in newest)
     return None
 
 
-def _first_of(store: "Store", run: str, axis: str, life: int, newest: int) -> float:
-    """Found by halving: the store pages backwards only, and a long run has a million steps."""
+def _first_of(store: "Store", run: str, axis: str, incarnation: int, newest: int) -> float:
+    """Time of an axis' first step, by bisection: the store pages backwards only, and a run may have a million steps."""
     low, high = -1, newest
     while low < high:
         middle = (low + high) // 2
-        found = store.steps(run, axis, 1, before=middle + 1, incarnation=life)
+        found = store.steps(run, axis, 1, before=middle + 1, incarnation=incarnation)
         low, high = (low, found[0].step) if found else (middle + 1, high)
-    return store.steps(run, axis, 1, before=high + 1, incarnation=life)[0].ts / 1000
+    return store.steps(run, axis, 1, before=high + 1, incarnation=incarnation)[0].ts / 1000
 
 
 class _History:
-    """The series that the rules name, loaded by the hour; what no window needs any more is dropped."""
+    """The series of the rules, loaded in chunks; samples that no window needs are dropped."""
 
     def __init__(self, store: "Store", run: str, rules: Sequence[Rule]) -> None:
         self._store, self._run = store, run
@@ -161,7 +168,7 @@ class _History:
                     self._health(number, key.target)
 
     def _health(self, number: int, target: str) -> None:
-        """`up` as the rules' `target_up`: it holds until the next scrape, like the row on the target list."""
+        """`up` as the rules' `target_up`: each value holds until the next scrape, as on the target list."""
         row = self._targets.get(target)
         track = Track((("kind", row.collector if row else ""), ("target", target)))
         self._ups[target] = self._health_of[number] = track
@@ -180,16 +187,16 @@ class _History:
         return _Silent(target, self._ups)
 
     def reach(self, now: float) -> None:
-        """Have everything up to `now`."""
+        """Load all samples up to `now`."""
         if self._loaded is None:
-            self._loaded = now - LOOK_BACK_SECONDS - self._window  # what holds at the beginning
+            self._loaded = now - LOOK_BACK_SECONDS - self._window  # values that hold at the beginning
         while self._loaded <= now:
             until = self._loaded + self._chunk
             self._load(round(self._loaded * 1000), round(until * 1000))
             self._loaded = until
             for track in self._all():
                 track.forget(min(now, until) - self._window)
-        # How long a step's numbers stand depends on how long steps take, as of now.
+        # A step's values hold for a time that depends on the current step duration.
         steps = [track.at(now)[0] for track in self._by_source.get(("signal", STEP_SECONDS), ())]
         limit = stale_seconds(value for value in steps if value is not None and value == value)
         for track in self._stepped:
@@ -208,7 +215,7 @@ class _History:
         for number, rows in points.items():
             name, track = self._signals[number]
             for ts, value, state in rows:
-                # An answer that names others but not this series: it ended. An answer without any value: a gap.
+                # A point without this series but with others ends the series. A point without any value is a gap.
                 over = state == PointState.NOT_APPLICABLE or (name, ts) in valued
                 track.add(ts / 1000, value if value is not None else ENDED if over else math.nan)
         for number, _, samples in self._store.window(self._run, self._metrics, start, end):
@@ -217,7 +224,7 @@ class _History:
                     track.add(ts / 1000, value)
 
     def tracks(self, condition: Condition) -> Sequence[Track] | None:
-        """The series of a condition; totals of our own counters have no past in the store."""
+        """The series of a condition; the store has no history of our own counters."""
         if condition.name in _COUNTERS and condition.source == "signal":
             return None
         return self._by_source.get((condition.source, condition.name))
@@ -227,8 +234,8 @@ class _History:
         for condition in rule.conditions:
             if condition.kind != "absence" and self.tracks(condition) is None:
                 if condition.source == "signal" and condition.name in _COUNTERS:
-                    return f"the store keeps no past of the counter {condition.name}"
-                return f"nothing is stored of the {condition.source} {condition.name}"
+                    return f"the store has no history of the counter {condition.name}"
+                return f"the {condition.source} {condition.name} is not stored"
         return ""
 
 
@@ -237,7 +244,7 @@ _COUNTERS = frozenset(item.name for item in signals.load() if isinstance(item, C
 
 @dataclass(frozen=True, slots=True)
 class _Silent:
-    """Whether a target's silent series ended (it answers without it) or is unknown (it does not answer)."""
+    """Decides whether a silent series has ended (its target is up) or is unknown (its target is down)."""
 
     target: str
     ups: Mapping[str, Track]
@@ -249,7 +256,7 @@ class _Silent:
 
 @dataclass(slots=True)
 class _Record:
-    """Collects episodes as they end, and the peak of those that go on."""
+    """Collects ended episodes, and the peak of those that still fire."""
 
     rules: Sequence[Rule]
     errors: dict[str, str] = field(default_factory=dict)
@@ -273,10 +280,11 @@ class _Record:
             self._open[key] = (alert, _worse(self._rules[alert.rule].condition, peak, alert.value))
 
     def episodes(self, end: float) -> list[Episode]:
-        """All of them in order of firing; those that go on as of `end`."""
-        # What goes on is measured to the end of the data, not to now: nobody knows what came after.
-        going_on = [self._episode(alert, peak, end) for alert, peak in self._open.values()]
-        return sorted([*self._done, *going_on], key=lambda one: (one.fired_at, one.rule, sorted(one.labels.items())))
+        """All episodes in order of firing; those that still fire are measured to `end`."""
+        still_firing = [self._episode(alert, peak, end) for alert, peak in self._open.values()]
+        return sorted(
+            [*self._done, *still_firing], key=lambda one: (one.fired_at, one.rule, sorted(one.labels.items()))
+        )
 
     def _episode(self, alert: Alert, peak: float | None, now: float) -> Episode:
         rule, fired = self._rules[alert.rule], alert.fired_at or alert.active_at
@@ -288,7 +296,7 @@ class _Record:
 
 
 def _worse(condition: Condition, peak: float | None, value: float | None) -> float | None:
-    """The value further beyond the threshold; where there is no direction, the newest."""
+    """The value further beyond the threshold; without a direction, the newest."""
     if peak is None or value is None or condition.op in ("==", "!="):
         return peak if value is None else value
     return max(peak, value) if condition.op in (">", ">=") else min(peak, value)
@@ -299,25 +307,25 @@ def text(replay: Replay, rules: Sequence[Rule]) -> str:
     span = f"{utc(replay.start)} to {utc(replay.end)} ({duration(round(replay.end - replay.start))})"
     lines = [
         f"run {replay.run}: {span}, every {duration(replay.every)}",
-        f"  taken as running from {utc(replay.running_since)} on: the store does not keep the lifecycle over time",
+        f"  assumed to run from {utc(replay.running_since)} on, because the store has no history of the lifecycle",
         "would have fired:" if replay.episodes else "nothing would have fired",
     ]
     expressions = {rule.name: expression(rule) for rule in rules}
     lines += [f"  {row}" for episode in replay.episodes for row in _rows(episode, expressions)]
     if replay.never:
-        lines += ["never could:", *(f"  {name}: {why}" for name, why in replay.never.items())]
+        lines += ["could not fire:", *(f"  {name}: {why}" for name, why in replay.never.items())]
     if replay.errors:
         lines += ["failed:", *(f"  {name}: {why}" for name, why in replay.errors.items())]
     if replay.quiet:
-        lines += ["stayed quiet:", *(f"  {name}: {expressions[name]}" for name in replay.quiet)]
+        lines += ["did not fire:", *(f"  {name}: {expressions[name]}" for name in replay.quiet)]
     return "\n".join(lines)
 
 
 def _rows(episode: Episode, expressions: Mapping[str, str]) -> Iterator[str]:
     labels = ",".join(f'{name}="{value}"' for name, value in sorted(episode.labels.items()))
-    how_long = f"for {duration(round(episode.seconds))}" + ("" if episode.ended_at else " (still firing at the end)")
+    lasted = f"for {duration(round(episode.seconds))}" + ("" if episode.ended_at else " (still firing at the end)")
     peak = "" if episode.peak is None else f", peak {formatted(episode.peak, episode.unit)}"
-    yield f"{utc(episode.fired_at)}  {episode.rule}{{{labels}}} ({episode.severity}) {how_long}{peak}"
+    yield f"{utc(episode.fired_at)}  {episode.rule}{{{labels}}} ({episode.severity}) {lasted}{peak}"
     ended = f"; ended: {episode.reason}" if episode.ended_at and episode.reason else ""
     yield f"    {expressions[episode.rule]}; true since {utc(episode.active_at)}{ended}"
 

@@ -1,4 +1,4 @@
-"""`rollscope alerts send-test RECEIVER`: one marked notification through the very path that alerts take."""
+"""`rollscope alerts send-test RECEIVER`: sends one marked notification on the same path as alerts."""
 
 import asyncio
 from dataclasses import replace
@@ -9,18 +9,18 @@ from server.notify.model import AlertItem, DeliveryAnswer, Notification, Receive
 from server.notify.outbound import send
 
 NAME, RUN = "RollscopeTest", "rollscope-test"
-# These keep an alert or incident open until they are told that it ended.
+# Receivers that keep an alert or incident open until a resolved notification arrives.
 STAYS_OPEN = frozenset({"alertmanager", "pagerduty"})
 
 
 def run(settings: ReceiverSettings, external_url: str, now: float) -> tuple[str, bool]:
-    """Send it and tell what the receiver answered.
+    """Send the test notification and report the receiver's answer.
 
     Args:
         now: epoch seconds; the alert began one second earlier, and its resolution is now.
 
     Returns:
-        text for the terminal, without secrets, and whether everything was taken.
+        text for the terminal, without secrets, and whether the receiver accepted everything.
     """
     lines, fine = [], True
     receiver = load()[settings.kind]
@@ -39,7 +39,7 @@ def notification(settings: ReceiverSettings, external_url: str, now: float, stat
     labels = {"alertname": NAME, "run": RUN, "severity": "info", "class": "liveness"}
     annotations = {
         "summary": f"Test of receiver {settings.name}: nothing is wrong",
-        "description": "Sent by hand with `rollscope alerts send-test`; nobody has to do anything.",
+        "description": "Sent by hand with `rollscope alerts send-test`; no action is needed.",
     }
     alert = AlertItem(status, labels, annotations, now - 1.0, None, fingerprint(tuple(labels.items())), external_url)
     if status == "resolved":

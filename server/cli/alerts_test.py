@@ -1,8 +1,8 @@
 """`rollscope alerts test FILE`: unit tests of alerting rules on written series, as `promtool test rules` does it.
 
-What differs from promtool: ``_`` is a gap (nothing is known, the state is held) and so is everything after the last
-value; ``stale`` is the end of a series; NaN is a gap too. Alerts also carry ``run`` and ``class``, which an
-expectation may leave out; annotations are compared when it names them.
+Differences from promtool: ``_``, NaN and everything after the last value are gaps (the value is unknown and the
+state is held); ``stale`` ends a series. Alerts also have the labels ``run`` and ``class``, which may be omitted.
+Annotations are compared only if the expectation has some.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from server.cli.alerts_file import CaseFile, Expectation, InputSeries, LoadRules
 from server.cli.alerts_frames import ENDED, HistoryFrame, Track, by_name
 
 NO_DATA = float("nan")
-# They follow from the test and the rule; to write them into every expectation would only make files longer.
+# Labels that an expectation may omit, because the test and the rule determine them.
 LEFT_OUT = ("run", "class")
 
 
@@ -28,8 +28,8 @@ def run(path: Path, load_rules: LoadRules) -> tuple[str, bool]:
     """
     file = read(path, load_rules)
     failures = [failure for case in file.tests for failure in _failures(file, case)]
-    said = "\n".join(["  FAILED:", *failures]) if failures else "  SUCCESS"
-    return f"Unit Testing:  {path}\n{said}", not failures
+    result = "\n".join(["  FAILED:", *failures]) if failures else "  SUCCESS"
+    return f"Unit Testing:  {path}\n{result}", not failures
 
 
 def _failures(file: CaseFile, case: RuleTestCase) -> Iterator[str]:
@@ -46,15 +46,15 @@ def _failures(file: CaseFile, case: RuleTestCase) -> Iterator[str]:
             f"    name: {case.name}, time: {duration(now)}, {rule}: {why}" for rule, why in evaluator.errors.items()
         )
         tick += 1
-        # As promtool: what is asked for between two evaluations is what the earlier one left.
+        # As in promtool, an expectation between two evaluations is compared with the earlier one.
         while pending and pending[0].at < tick * file.evaluation_interval:
             yield from _compare(case, pending.pop(0), evaluator.firing)
 
 
 def _track(series: InputSeries, interval: float) -> Track:
-    """A series is there from its first value on; what follows the last one is not known."""
+    """A series begins with its first value; after the last one its value is unknown."""
     track = Track(series.labels)
-    # Times are products, not sums: after a day of 0.1 s steps a sum would be off by more than one.
+    # Products, not sums: after a day of 0.1 s steps the error of a sum would exceed a step.
     for number, item in enumerate([*series.items, Mark.NO_SAMPLE]):
         if item is Mark.STALE:
             track.add(number * interval, ENDED)
@@ -68,7 +68,7 @@ def _lifecycle(case: RuleTestCase, now: float) -> str:
 
 
 def _compare(case: RuleTestCase, expected: Expectation, firing: list[Alert]) -> Iterator[str]:
-    """Expected and found alerts are paired off; whatever is left over on either side is a failure."""
+    """Match expected with found alerts; an unmatched alert on either side is a failure."""
     left = [alert for alert in firing if alert.rule == expected.alertname]
     found = list(left)
     missing = []
@@ -93,7 +93,7 @@ def _is(alert: Alert, labels: Mapping[str, str], annotations: Mapping[str, str] 
 
 
 def _texts(alert: Alert, expected: Mapping[str, str]) -> dict[str, str]:
-    """Annotations; the one that every alert has of itself only where it is expected."""
+    """Annotations; the evidence, which every alert has, only if it is expected."""
     return {name: text for name, text in alert.annotations.items() if name != EVIDENCE or name in expected}
 
 

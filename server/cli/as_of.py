@@ -1,4 +1,4 @@
-"""What `check` says of a log as of the time it is about: facts that are stated, means as of a finished run's end."""
+"""For `check`: applies stated facts, and evaluates tick signals of a finished run as of its end."""
 
 import math
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from server.signals.availability import inputs
 from server.signals.model import SYNC_MODES, TICK_WINDOW_SECONDS
 
 
-def believe(seen: ProbeResult, stated: Mapping[str, str | float]) -> None:
-    """What the user states wins over what a trainer found, also where its collector cannot be told."""
+def apply_stated(seen: ProbeResult, stated: Mapping[str, str | float]) -> None:
+    """Replace facts of a trainer by those that the user states."""
     shown = {"mode", "mode_assumed"} if seen.target.actor == "trainer" and seen.up else set()
     seen.facts.update({name: value for name, value in stated.items() if name in seen.facts or name in shown})
 
 
-def records(deriver: Deriver, seen: ProbeResult, now: float) -> None:
-    """Rollouts and published versions that a source holds, as if they had been collected."""
+def feed_records(deriver: Deriver, seen: ProbeResult, now: float) -> None:
+    """Feed a source's rollouts and published versions to the deriver, as the collecting server does."""
     for ts, version in versions(seen.events, now):
         deriver.rollouts.publish(version, ts)
     ingest = RolloutIngest(clock=deriver.rollouts.clock, facts=deriver.facts)
@@ -29,9 +29,9 @@ def records(deriver: Deriver, seen: ProbeResult, now: float) -> None:
 
 
 def ticks(deriver: Deriver, now: float) -> list[Emission]:
-    """Answers of the tick signals: of a log that ended long ago as of its end, as a server would have kept them.
+    """Answers of the tick signals; of a log that ended long ago, as of its end.
 
-    Else the last value would be held over all of the window, and the mean over it would be that instant's.
+    Otherwise the last value would fill the whole window, and the mean would be that of one instant.
     """
     answers = {name: (name, ts, answer) for name, ts, answer in deriver.tick(now)}
     for end in {end for item in signals.load() if (end := _ended(item, deriver)) < now - TICK_WINDOW_SECONDS}:
@@ -43,12 +43,12 @@ def ticks(deriver: Deriver, now: float) -> list[Emission]:
 
 
 def _ended(item: signals.Signal | signals.Counter, deriver: Deriver) -> float:
-    """The newest sample behind a tick signal, epoch seconds; never where nothing of the moment is behind it."""
+    """Time of the newest sample of a tick signal's inputs, epoch seconds; inf if there is none."""
     gauges = (gauge for metric in inputs(item) for gauge in deriver.gauges.get(metric, {}).values())
     return max((gauge.last_ts for gauge in gauges), default=math.inf)
 
 
 def by_mode(item: signals.Signal | signals.Counter, deriver: Deriver) -> str:
-    """A value without a key that follows from the mode: of an assumed mode it is assumed too."""
+    """Marks a value that follows from an assumed mode."""
     synchronous = item.name == "staleness_versions" and deriver.mode in SYNC_MODES
     return "(mode assumed)" if synchronous and deriver.facts.get("mode_assumed") else ""

@@ -1,7 +1,7 @@
 """`rollscope check SOURCE...`: validates the configuration and probes each target once.
 
-For each target it says what it is taken for and from which log; for each signal its value with the raw key behind it
-and its age, or why there is none and what would turn it on.
+For each target the report holds the detected collector and log; for each signal its value with raw key and age, or the
+reason for a missing value and how to get one.
 """
 
 import json
@@ -21,7 +21,7 @@ from server import signals
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Condition, Rule
 from server.cli import FAILED, OK, colour
-from server.cli.as_of import believe, by_mode, records, ticks
+from server.cli.as_of import apply_stated, by_mode, feed_records, ticks
 from server.cli.options import SOURCE, Options, common, settings
 from server.cli.probe import Listed, ProbeResult, listed, look, words
 from server.cli.program import Command
@@ -41,13 +41,16 @@ from server.signals.window import StepKey
 from server.targets.discovery import build
 from server.targets.resolve import Attached, attach, run_name, source_of
 
+# Raw keys in the line of a signal.
 KEYS_SHOWN = 3
-MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """A signal: its value with unit, the raw keys behind it and its age (seconds), or why there is none."""
+    """A signal: value, unit, raw keys and age (seconds), or the reason for a missing value."""
 
     name: str
     state: str
@@ -60,7 +63,7 @@ class CheckLine:
 
 @dataclass(slots=True)
 class RunReport:
-    """What was found of one run."""
+    """The findings for one run."""
 
     name: str
     problems: list[str] = field(default_factory=list)
@@ -80,7 +83,7 @@ class RunReport:
 
 @dataclass(slots=True)
 class Report:
-    """Everything `check` found."""
+    """The findings for all runs."""
 
     alerting: list[str]
     runs: list[RunReport]
@@ -103,7 +106,7 @@ def _probe(run: RunSettings, rules: Sequence[Rule]) -> RunReport:
 
 
 def _looked_for(run: RunSettings) -> list[str]:
-    """What every collector of files looks for, when a path holds nothing any of them knows."""
+    """The file names that each collector looks for, if no collector recognises a path."""
     paths = [Path(one.source).expanduser() for one in run.targets if not one.is_url and not one.collector]
     if not any(map(_unknown, paths)):
         return []
@@ -115,7 +118,7 @@ def _unknown(path: Path) -> bool:
     try:
         return path.exists() and not detect_path(path) and not build.broken(path)
     except (ScrapeError, OSError):
-        return False  # there is something, which may not be read
+        return False  # the path exists but cannot be read
 
 
 def _alerting(alerts: AlertSettings) -> list[str]:
@@ -129,7 +132,7 @@ def _alerting(alerts: AlertSettings) -> list[str]:
 
 
 def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
-    """By what every alert of a rule has; labels of its series are not known before there are any."""
+    """Compares only labels that every alert of a rule has; labels of its series appear later."""
     fixed = {**dict(rule.labels), "alertname": rule.name, "severity": rule.severity, "class": rule.class_}
     return all(one.matches(fixed) for one in matchers if one.name in ("alertname", "severity", "class"))
 
@@ -146,64 +149,67 @@ def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, trust=trust)
     report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=look(targets, now))
     for seen in report.seen:
-        believe(seen, run.facts)
+        apply_stated(seen, run.facts)
         seen.unseen = unreadable.look(Path(seen.target.path)) if seen.target.path and seen.up else []
         deriver.health[seen.target.name] = _health(seen, now)
         _feed(deriver, seen.target, seen, now)
     deriver.facts.update(run.facts)
     deriver.mode = str(deriver.facts.get("mode", deriver.mode))
-    # As `collect` would: of a run that says it is over nothing is late.
+    # A finished run has no late data, as in the collecting server.
     deriver.lifecycle = str(deriver.facts.get("lifecycle", deriver.lifecycle))
     answers = deriver.steps_now(now) + ticks(deriver, now)
     for name, _, answer in answers:
         report.lines += _lines(name, answer, deriver, report.seen, now)
-    told = ((seen.target.name, trust.complaint(seen.target.name)) for seen in report.seen)
-    report.disputes = [f"{name} {text}" for name, text in told if text]
+    complaints = ((seen.target.name, trust.complaint(seen.target.name)) for seen in report.seen)
+    report.disputes = [f"{name} {text}" for name, text in complaints if text]
     _firing(report, deriver, {name: answer for name, _, answer in answers}, rules)
     return report
 
 
 def _health(seen: ProbeResult, now: float) -> TargetHealth:
-    target, heard = seen.target, now if seen.up else None
-    return TargetHealth(target.name, target.collector, target.actor, seen.up, now, heard, target.interval_seconds)
+    target, last_success = seen.target, now if seen.up else None
+    return TargetHealth(
+        target.name, target.collector, target.actor, seen.up, now, last_success, target.interval_seconds
+    )  # fmt: skip
 
 
 def _feed(deriver: Deriver, target: Target, seen: ProbeResult, now: float) -> None:
     deriver.facts.update(trusted_facts(seen.facts, deriver.facts))
     deriver.mode = str(deriver.facts.get("mode", deriver.mode))
     steps: dict[tuple[str, int, int], tuple[float, dict[StepKey, float]]] = {}
-    lives = CheckIncarnations()
+    incarnations = CheckIncarnations()
     for sample in seen.samples:
         ts = sample.ts if sample.ts is not None else now
         if sample.step is None or METRICS[sample.metric].reduction == "instant":
             deriver.sample(ts, target.name, sample.metric, sample.labels, sample.value)
         if sample.step is not None:
-            life = lives.of(sample.axis, sample.step, ts)
-            _, values = steps.setdefault((sample.axis, life, sample.step), (ts, {}))
+            incarnation = incarnations.of(sample.axis, sample.step, ts)
+            _, values = steps.setdefault((sample.axis, incarnation, sample.step), (ts, {}))
             values[(sample.metric, sample.labels)] = sample.value
-    for (axis, life, number), (ts, values) in steps.items():
-        deriver.recall(axis, life, number, ts, target.name, values)
-    records(deriver, seen, now)
+    for (axis, incarnation, number), (ts, values) in steps.items():
+        deriver.recall(axis, incarnation, number, ts, target.name, values)
+    feed_records(deriver, seen, now)
 
 
 class CheckIncarnations:
-    """The lives of one log: a step that goes back while time goes on begins a new one, as when it is stored."""
+    """Incarnations of one log: a lower step at a later time begins a new one, as in the store."""
 
     def __init__(self) -> None:
         self._newest, self._began = 0, -math.inf
-        self._places: dict[str, tuple[int, int, float]] = {}
+        # Axis -> incarnation, step and time of its last row.
+        self._last: dict[str, tuple[int, int, float]] = {}
 
     def of(self, axis: str, number: int, ts: float) -> int:
-        """The life of a row. The other axes go back later in the log, and join the life the first one began."""
-        life, last, at = self._places.get(axis, (self._newest, number, ts))
+        """The incarnation of a row. The first axis whose step decreases begins it; the other axes join it later."""
+        incarnation, last, at = self._last.get(axis, (self._newest, number, ts))
         if number < last and ts <= at:
-            return life  # late for a step that is there
-        if number < last and life == self._newest:
+            return incarnation  # a late row of an earlier step
+        if number < last and incarnation == self._newest:
             self._newest, self._began = self._newest + 1, ts
         if number < last or ts >= self._began:
-            life = self._newest
-        self._places[axis] = (life, number, ts)
-        return life
+            incarnation = self._newest
+        self._last[axis] = (incarnation, number, ts)
+        return incarnation
 
 
 # ---- its signals
@@ -225,19 +231,19 @@ def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[ProbeResu
 
 
 def _lacking(item: signals.Signal | signals.Counter, words: str, deriver: Deriver, seen: Sequence[ProbeResult]) -> str:
-    told = {metric for one in seen for metric in one.metrics}
-    kinds = (str(deriver.facts.get("framework", "")), *(one.target.collector for one in seen))
-    return missing_metrics(item, words, told.__contains__, kinds) if isinstance(item, signals.Signal) else words
+    reported = {metric for result in seen for metric in result.metrics}
+    kinds = (str(deriver.facts.get("framework", "")), *(result.target.collector for result in seen))
+    return missing_metrics(item, words, reported.__contains__, kinds) if isinstance(item, signals.Signal) else words
 
 
 def _keys(item: signals.Signal | signals.Counter, seen: Sequence[ProbeResult]) -> str:
     """The raw keys behind a signal, by target."""
     found = []
     for one in seen:
-        told = [one.origins.get(metric, "") for metric in inputs(item) if metric in one.metrics]
-        keys = list(dict.fromkeys(filter(None, told)))
+        origins = [one.origins.get(metric, "") for metric in inputs(item) if metric in one.metrics]
+        keys = list(dict.fromkeys(filter(None, origins)))
         more = f" and {len(keys) - KEYS_SHOWN} more" if len(keys) > KEYS_SHOWN else ""
-        if told:
+        if origins:
             found.append(f"{', '.join(keys[:KEYS_SHOWN])}{more} ({one.target.name})".strip())
     return "; ".join(found)
 
@@ -249,7 +255,7 @@ def _age(item: signals.Signal | signals.Counter, deriver: Deriver, now: float) -
         return now - deriver.data_time(item.name, now)
     times = [step.ts for metric in item.inputs for _, step in deriver.book.newest_of(metric)]
     newest = deriver.book.newest_of_all()
-    # By the mode or by when rows come, without a number of its own: as old as the newest step.
+    # A value that follows from the mode or from row times has no sample of its own: it is as old as the newest step.
     times += [newest.ts] if not times and newest is not None and not TRAINED.isdisjoint(item.inputs) else []
     return now - max(times) if times else None
 
@@ -258,7 +264,7 @@ def _age(item: signals.Signal | signals.Counter, deriver: Deriver, now: float) -
 
 
 def _firing(report: RunReport, deriver: Deriver, answers: Mapping[str, Answer], rules: Sequence[Rule]) -> None:
-    """Which rules can ever fire with what was read, and what the others lack."""
+    """Which rules can fire with the metrics that were read, and what the others lack."""
     for rule in rules:
         reasons = (_lacks(deriver, answers, condition, report.seen) for condition in rule.conditions)
         lacks = next(filter(None, reasons), "")
@@ -269,7 +275,7 @@ def _firing(report: RunReport, deriver: Deriver, answers: Mapping[str, Answer], 
 
 
 def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition, seen: Sequence[ProbeResult]) -> str:
-    """What is missing for a condition to be ever true; "" when nothing is."""
+    """What is missing for a condition to become true; "" if nothing is."""
     if never := missing(condition, None, frozenset()):
         return never
     if condition.kind == "absence" or condition.name == TARGET_UP:
@@ -285,7 +291,7 @@ def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition
     if isinstance(answer, NotApplicable):
         return f"not applicable: {answer.why}"
     items = {item.name: item for item in signals.load() if isinstance(item, signals.Signal)}
-    # Other words than the hint are a matter of time: a rate needs two pages, a window three steps.
+    # Any other reason than the hint passes with time: a rate needs two pages, a window three steps.
     if not isinstance(answer, Unknown) or answer.why != items[condition.name].hint:
         return ""
     return f"no source: {_lacking(items[condition.name], answer.why, deriver, seen)}"
@@ -295,7 +301,7 @@ def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition
 
 
 def text(report: Report) -> str:
-    """The report for the terminal: a table of signals per run, its columns in line."""
+    """The report for the terminal: a table of signals for each run."""
     if not report.runs:
         return "\n".join(["the configuration is valid; it names no run", *report.alerting])
     return "\n".join([*report.alerting, *(line for run in report.runs for line in _run_text(run))])
@@ -328,8 +334,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _brought(seen: ProbeResult) -> str:
-    """What a target told of: numbers, or single rollouts."""
+def _reported(seen: ProbeResult) -> str:
+    """What a target reported: samples, or rollout records."""
     if seen.rollouts and not seen.metrics:
         return f"{len(seen.rollouts)} records of {len({one.rollout_id for one in seen.rollouts})} rollouts"
     return f"{seen.count} samples of {len(seen.metrics)} metrics"
@@ -341,14 +347,14 @@ def _target_text(seen: ProbeResult) -> Iterator[str]:
         yield f"{head}: DOWN, {seen.error}"
         return
     more = ", more to read" if seen.more else ""
-    yield f"{head}: up, {_brought(seen)}{more}, {seen.seconds:.2f} s"
+    yield f"{head}: up, {_reported(seen)}{more}, {seen.seconds:.2f} s"
     yield f"    {words(seen)}"
     known = ("framework", "framework_version", "mode", "mode_assumed", "run_name")
     yield from (f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in known)
     if seen.unmapped:
         yield f"    {len(seen.unmapped)} unmapped keys: {', '.join(sorted(seen.unmapped)[:20])}"
     if seen.dropped:
-        yield f"    dropped {seen.dropped} ({seen.why_dropped or 'no reason told'})"
+        yield f"    dropped {seen.dropped} ({seen.why_dropped or 'no reason given'})"
     yield from (f"    incomplete: {line}" for line in seen.gaps)
     yield from (f"    not read: {line}" for line in seen.unseen)
     if seen.target.collector in collectors.record_formats():

@@ -1,4 +1,4 @@
-"""One look at a target, for `check` and for the first lines of `watch`: what it is, and what it says."""
+"""Reads a target once, for `check` and for the first lines of `watch`."""
 
 import asyncio
 import math
@@ -15,33 +15,34 @@ from server.scrape.target_reader import TargetReader
 from server.targets.discovery.roster import TargetDiscovery
 from server.targets.resolve import Attached, detect_listed
 
-# A history of months has more; its beginning says whose it is, and the newest step is what `watch` is for.
+# Reads of one target. A history of months needs more, but its beginning identifies it.
 MAX_CALLS = 40
-KEPT_SAMPLES, KEPT_ROLLOUTS = 200_000, 20_000
-# A list may name thousands of engines, and each read holds a connection and a page.
+# Of a long history only the end is retained.
+KEPT_SAMPLES = 200_000
+KEPT_ROLLOUTS = 20_000
+# Parallel reads: a list may name thousands of engines, and each read holds a connection and a page.
 AT_ONCE = 64
-# Of a list's targets a person reads the first few.
+# Targets of a list that are printed.
 SHOWN = 3
-# A page of gauges that are shown once per report is blank in between: one look more before it is called empty.
+# A page whose gauges appear once per report is blank in between, so a blank page is read a second time.
 PAUSE_SECONDS = 3.0
 # The first lines of `watch` must not wait for a long history.
 FIRST = Limits(tail_bytes=1 << 20, tail_rows=400)
 
-
-# How long a read of a file may take before a line says that it goes on, and between two such lines.
+# Between two progress lines while a file is read.
 SLOW_SECONDS = 5.0
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 
 
-def print_slow(line: str) -> None:
-    """Prints a line of progress where it cannot be taken for the answer."""
+def print_progress(line: str) -> None:
+    """Prints a line of progress to standard error, apart from the result."""
     sys.stderr.write(f"{line}\n")
 
 
 @dataclass(slots=True)
 class ProbeResult:
-    """What a target answered. ``error``: why it did not; "" when it is up."""
+    """The result of reading a target. ``error``: why it failed; "" if the target is up."""
 
     target: Target
     error: str = ""
@@ -71,7 +72,6 @@ class ProbeResult:
         self.count += len(reading.samples)
         self.records += len(reading.rollouts)
         self.metrics |= {sample.metric for sample in reading.samples}
-        # Windows are over the last steps: of a long history only its end is kept.
         self.samples = [*self.samples, *reading.samples][-KEPT_SAMPLES:]
         self.rollouts = [*self.rollouts, *reading.rollouts][-KEPT_ROLLOUTS:]
         self.events = [*self.events, *reading.events][-KEPT_ROLLOUTS:]
@@ -82,49 +82,53 @@ class ProbeResult:
         self.reader, self.more, self.seconds = reading.reader or self.reader, reading.more, self.seconds + seconds
 
     def identity(self) -> dict[str, str]:
-        """Framework, version, mode, run and reader, as far as they are told; a trainer's mode also where it is not."""
+        """Framework, version, mode, run and reader that were reported; a trainer's mode is always included."""
         facts = {key: str(self.facts.get(key, "")) for key in ("framework", "framework_version", "mode", "run_name")}
         mode = facts["mode"] or ("unknown" if self.target.actor == "trainer" else "")
-        told = {"framework": facts["framework"], "version": facts["framework_version"], "mode": mode}
-        told |= {"run": facts["run_name"], "reader": self.reader}
-        return {key: value for key, value in told.items() if value}
+        names = {"framework": facts["framework"], "version": facts["framework_version"], "mode": mode}
+        names |= {"run": facts["run_name"], "reader": self.reader}
+        return {key: value for key, value in names.items() if value}
 
 
 def look(
-    targets: Sequence[Target], now: float, limits: Limits | None = None, calls: int = MAX_CALLS, say: Say = print_slow
-) -> list[ProbeResult]:
-    """Read each target from its beginning, all of it within ``calls`` reads. Nothing is stored.
+    targets: Sequence[Target],
+    now: float,
+    limits: Limits | None = None,
+    calls: int = MAX_CALLS,
+    progress: Print = print_progress,
+) -> list[ProbeResult]:  # fmt: skip
+    """Read each target from its beginning, with at most ``calls`` reads. Nothing is stored.
 
-    A page has a time limit, a file has none: what is read of it depends on its size alone, on a slow machine too.
+    Pages have a time limit, files have none, so that the result for a file does not depend on the machine's speed.
 
     Args:
-        say: called every `SLOW_SECONDS` with a line while a file is read.
+        progress: called every `SLOW_SECONDS` with a line while a file is read.
     """
-    return asyncio.run(_all(targets, now, limits or Limits(), calls, say))
+    return asyncio.run(_all(targets, now, limits or Limits(), calls, progress))
 
 
-async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int, say: Say) -> list[ProbeResult]:
+async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int, progress: Print) -> list[ProbeResult]:
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(target: Target) -> ProbeResult:
         async with room:
-            return await _look(target, now, limits, calls, say)
+            return await _look(target, now, limits, calls, progress)
 
     pages = [target for target in targets if not target.path]
     found = dict(zip((id(target) for target in pages), await asyncio.gather(*map(one, pages)), strict=True))
-    # Files come after the pages and one by one: parsing them would use up the time of the pages.
+    # Files are read after the pages and one by one, because parsing them would use up the time limit of the pages.
     for target in targets:
         if target.path:
             found[id(target)] = await one(target)
     return [found[id(target)] for target in targets]
 
 
-async def _look(target: Target, now: float, limits: Limits, calls: int, say: Say) -> ProbeResult:
+async def _look(target: Target, now: float, limits: Limits, calls: int, progress: Print) -> ProbeResult:
     seen = ProbeResult(target)
     limits = replace(limits, timeout_seconds=math.inf) if target.path else limits
     reader = TargetReader(target, collectors.load()[target.collector], limits=limits)
     for call in range(calls):
-        outcome = await _read(reader, now, seen, say)
+        outcome = await _read(reader, now, seen, progress)
         if outcome.reading is None:
             seen.error = str(outcome.error)
             break
@@ -138,24 +142,24 @@ async def _look(target: Target, now: float, limits: Limits, calls: int, say: Say
     return seen
 
 
-async def _read(reader: TargetReader, now: float, seen: ProbeResult, say: Say) -> Outcome:
-    """One read. While a file is read a line says so: it may be long, and its file system may hang."""
+async def _read(reader: TargetReader, now: float, seen: ProbeResult, progress: Print) -> Outcome:
+    """One read. Progress is printed while a file is read, because it may be long or its file system may hang."""
     if not reader.target.path:
         return await reader.read(now)
     task = asyncio.create_task(reader.read(now))
     while not (await asyncio.wait({task}, timeout=SLOW_SECONDS))[0]:
-        say(f"reading {seen.target.path} ({seen.target.collector}): {seen.count + seen.records} records so far")
+        progress(f"reading {seen.target.path} ({seen.target.collector}): {seen.count + seen.records} records so far")
     return task.result()
 
 
 def _is_blank(seen: ProbeResult) -> bool:
-    """A trainer's page without a number: between two reports, perhaps."""
+    """Whether a trainer's page has no numbers; it may be between two reports."""
     return seen.count == 0 and bool(seen.target.url) and seen.target.actor == "trainer"
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What one list gives. ``names``: of its targets; ``unknown``: name -> why it is not known what that is."""
+    """The result of reading one list. ``names``: its targets; ``unknown``: target -> why it was not recognised."""
 
     name: str
     kind: str
@@ -173,12 +177,13 @@ class Listed:
         count = f"{len(self.names)} target{'' if len(self.names) == 1 else 's'}"
         silent = [f"{name}: {why}" for name, why in self.unknown.items()]
         more = f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else ""
-        told = (self.error, self.note, f"not known what they are: {'; '.join(silent[:SHOWN])}{more}" if silent else "")
-        return ", ".join([f"discovery {self.name} ({self.kind}): {count}", *filter(None, told)])
+        unrecognised = f"not recognised: {'; '.join(silent[:SHOWN])}{more}" if silent else ""
+        parts = (self.error, self.note, unrecognised)
+        return ", ".join([f"discovery {self.name} ({self.kind}): {count}", *filter(None, parts)])
 
 
 def listed(run: Attached, now: float, limits: Limits | None = None) -> tuple[list[Listed], list[Target]]:
-    """Ask every list of a run once, and each page what it is: what they give, and the targets that can be read."""
+    """Read every list of a run once and detect its targets. Returns the lists, and the targets that can be read."""
     return asyncio.run(_listed(run, now, limits or Limits())) if run.discover else ([], [])
 
 
@@ -202,24 +207,24 @@ async def _listed(run: Attached, now: float, limits: Limits) -> tuple[list[Liste
 
 
 def introduce(run: Attached, now: float) -> Iterator[str]:
-    """A line for each list and target: what it gives, what it was taken for, and by what log."""
+    """A line for each list and target: what it holds, and the detected collector and log."""
     yield from run.notes
     lists, more = listed(run, now)
     yield from (one.words() for one in lists)
     targets = [*run.targets, *more[:SHOWN]]
     if len(more) > SHOWN:
-        yield f"{len(more) - SHOWN} of them are not shown here"
+        yield f"{len(more) - SHOWN} more targets are not listed here"
     for seen in look(targets, now, FIRST, calls=1):
-        told = "; ".join((words(seen), *seen.gaps)) if seen.up else f"DOWN, {seen.error}"
-        yield f"{seen.target.name} ({seen.target.collector}): {told}"
+        description = "; ".join((words(seen), *seen.gaps)) if seen.up else f"DOWN, {seen.error}"
+        yield f"{seen.target.name} ({seen.target.collector}): {description}"
 
 
 def words(seen: ProbeResult) -> str:
-    """What it is, in one line: ``trl 1.16.0, mode async, run grpo-tiny, read from trackio async-grpo.db``."""
-    told = seen.identity()
+    """The target in one line: ``trl 1.16.0, mode async, run grpo-tiny, read from trackio async-grpo.db``."""
+    identity = seen.identity()
     checked = f"(checked against {collectors.load()[seen.target.collector].versions})"
-    name = f"{told.get('framework', seen.target.collector)} {told.get('version', checked)}"
-    if "mode" in told:
-        told["mode"] = mode_words(told["mode"], seen.facts)
+    name = f"{identity.get('framework', seen.target.collector)} {identity.get('version', checked)}"
+    if "mode" in identity:
+        identity["mode"] = mode_words(identity["mode"], seen.facts)
     named = {"mode": "mode", "run": "run", "reader": "read from"}
-    return ", ".join([name, *(f"{word} {told[key]}" for key, word in named.items() if key in told)])
+    return ", ".join([name, *(f"{word} {identity[key]}" for key, word in named.items() if key in identity)])

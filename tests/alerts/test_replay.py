@@ -150,9 +150,9 @@ def test_a_rule_without_source_is_named(store: Store) -> None:
     ]  # fmt: skip
     found = alerts_replay.run(store, "run", rules)
     assert found.never == {
-        "None": "nothing is stored of the signal sandbox_oldest_pending_seconds",
-        "Also": "nothing is stored of the signal failure_ratio",
-        "Total": "the store keeps no past of the counter generator_preemptions_total",
+        "None": "the signal sandbox_oldest_pending_seconds is not stored",
+        "Also": "the signal failure_ratio is not stored",
+        "Total": "the store has no history of the counter generator_preemptions_total",
     }
     assert found.quiet == ["Quiet"]
     assert times(found) == [("Absent", 0, 60, None, None)]
@@ -184,7 +184,7 @@ def test_days_are_replayed_by_the_minute_and_hour_by_hour(store: Store) -> None:
 
 
 def test_no_such_run_and_an_empty_one(store: Store) -> None:
-    with pytest.raises(ConfigError, match="no run named 'run'"):
+    with pytest.raises(ConfigError, match="no run is named 'run'; runs: "):
         alerts_replay.run(store, "run", [])
     store.ensure_run("run")
     with pytest.raises(ConfigError, match="has no data"):
@@ -197,13 +197,13 @@ def test_text_and_json(store: Store) -> None:
     found = alerts_replay.run(store, "run", rules)
     assert alerts_replay.text(found, rules).splitlines() == [
         "run run: 2027-01-15 08:00:00 UTC to 2027-01-15 08:02:30 UTC (2m30s), every 5s",
-        "  taken as running from 2027-01-15 08:00:00 UTC on: the store does not keep the lifecycle over time",
+        "  assumed to run from 2027-01-15 08:00:00 UTC on, because the store has no history of the lifecycle",
         "would have fired:",
         "  2027-01-15 08:01:30 UTC  Starved{} (warning) for 1m, peak 50 %",
         "      trainer_wait_ratio > 0.4 for 30s; true since 2027-01-15 08:01:00 UTC; "
         "ended: the condition is no longer true",
-        "never could:",
-        "  Never: nothing is stored of the signal turns",
+        "could not fire:",
+        "  Never: the signal turns is not stored",
     ]
     assert json.loads(alerts_replay.dump(found))["episodes"][0]["fired_at"] == T0 + 90
 

@@ -135,7 +135,7 @@ def test_check_names_who_does_not_answer_and_was_never_known(
     write(listed, dead.place)
     assert main(["check", str(listed)]) == 1
     told = (
-        f"discovery file_sd (file_sd): 1 target, not known what they are: file_sd/{dead.place}: "
+        f"discovery file_sd (file_sd): 1 target, not recognised: file_sd/{dead.place}: "
         "connection refused: nothing listens at this host and port"
     )
     assert told in capsys.readouterr().out
