@@ -31,10 +31,10 @@ from server.query.run_state import LIVE, RunState
 from server.query.step_axis import StepAt
 from server.query.verdicts import VerdictSpan
 from server.query.what_if_types import Changes, WhatIfAnswer
-from server.store.retention import StoreSize
 
 if TYPE_CHECKING:
     from server.query.summary import RunSummary
+    from server.store.retention import StoreSize
 
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
@@ -264,7 +264,7 @@ class Reader(EngineQueries, Protocol):
     def runs(self) -> list[RunInfo]:
         """All runs, the most recently active first."""
 
-    def store_size(self) -> StoreSize:
+    def store_size(self) -> "StoreSize":
         """What the database takes on disk, and when its oldest raw sample was taken."""
 
     def states(self) -> Mapping[str, RunState]:

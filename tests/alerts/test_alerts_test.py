@@ -170,7 +170,7 @@ BROKEN: list[tuple[str, str]] = [
     ("tests: [", "not YAML"),
     ("[1, 2]", "must be a table"),
     ("!!python/object/apply:os.system ['true']", "not YAML"),
-    ("tests: []", "names no test"),
+    ("tests: []", "has no test"),
     ("tests: 5", "must be a list"),
     ("tests: [5]", "tests[0]: must be a table"),
     ("{tests: [{}], evaluation_interval: 0s}", "evaluation_interval: must be longer than 0"),

@@ -27,7 +27,7 @@ def test_all_keys() -> None:
         ({"rollups": "1d"}, "store.rollups: must be at least as long as raw: rollups replace the raw rows"),
         ({"max_size": "50"}, "store.max_size: '50' is not a size such as 500MB or 50GB"),
         ({"max_size": "1MB"}, "store.max_size: must be at least 10MB"),
-        ({"max_size": 50}, "store.max_size: must be a str, is int"),
+        ({"max_size": 50}, "store.max_size: must be a string, is an integer"),
     ],
 )
 def test_errors(store: dict[str, object], problem: str) -> None:
