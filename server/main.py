@@ -47,6 +47,12 @@ COMMANDS = {
     "migrate": (
         "migrate a database to this version's schema", "rollscope migrate --store postgresql://user@host/rollscope",
     ),
+    "runs": ("list, delete or prune stored runs", "rollscope runs list"),
+    "backup": ("write a consistent copy of the store to a file", "rollscope backup rollscope-backup.db"),
+    "restore": ("fill an empty store from a back-up", "rollscope restore rollscope-backup.db --store sqlite:///new.db"),
+    "move": (
+        "copy the store to another database and compare the two", "rollscope move --to postgresql://user@host/rollscope",
+    ),
     "init": ("write a commented configuration file to start from", "rollscope init"),
     "completion": ("print the completion script of a shell", 'eval "$(rollscope completion bash)"'),
     "help": ("print the help of the program or of a command", "rollscope help watch"),

@@ -9,7 +9,7 @@ import click
 from server import store
 from server.cli import FAILED, OK, alerts_replay, alerts_send, alerts_test
 from server.cli.options import Options, common
-from server.cli.program import Command, Group
+from server.cli.program import Command, Group, describe
 from server.clock import WallClock
 from server.config import alerts as alerts_config
 from server.config.errors import ConfigError
@@ -62,7 +62,7 @@ def send_test(options: Options, receiver: str) -> int:
     return OK if accepted else FAILED
 
 
-test.describe("run unit tests of rules, or replay a stored run", "rollscope alerts test --replay my-run")
-send_test.describe("send one marked notification to a receiver", "rollscope alerts send-test oncall -c rollscope.toml")
+describe(test, "run unit tests of rules, or replay a stored run", "rollscope alerts test --replay my-run")
+describe(send_test, "send one marked notification to a receiver", "rollscope alerts send-test oncall -c rollscope.toml")
 command.add_command(test, "test")
 command.add_command(send_test, "send-test")

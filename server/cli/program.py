@@ -50,9 +50,10 @@ class Command(click.Command):
 
     context_class = Context
 
-    def describe(self, summary: str, example: str) -> None:
-        """Set the help text from the table of commands."""
-        self.help, self.epilog = f"{summary[:1].upper()}{summary[1:]}.", f"\b\nExample: {example}"
+
+def describe(command: click.Command, summary: str, example: str) -> None:
+    """Set a command's help text."""
+    command.help, command.epilog = f"{summary[:1].upper()}{summary[1:]}.", f"\b\nExample: {example}"
 
 
 class Group(click.Group):
@@ -60,10 +61,6 @@ class Group(click.Group):
 
     context_class = Context
     command_class = Command
-
-    def describe(self, summary: str, example: str) -> None:
-        """Set the help text from the table of commands."""
-        self.help, self.epilog = f"{summary[:1].upper()}{summary[1:]}.", f"\b\nExample: {example}"
 
 
 class LazyGroup(Group):
@@ -85,7 +82,7 @@ class LazyGroup(Group):
             return None
         if cmd_name not in self.commands:
             command: Command | Group = importlib.import_module(f"server.cli.{cmd_name}").command
-            command.describe(*self._table[cmd_name])
+            describe(command, *self._table[cmd_name])
             self.add_command(command, cmd_name)
         return self.commands[cmd_name]
 

@@ -245,6 +245,18 @@ def _secret(
     return problems.secret_file(path, f"{where}.{key}")
 
 
+def store_of_options(given: str | None, config: Path | None, env: Mapping[str, str]) -> str:
+    """The store's URL from the command line, the configuration or the environment, in this order.
+
+    Raises:
+        ConfigError: what is wrong with it.
+    """
+    url = given or store_of(read(config), env)
+    if not url.startswith(STORES):
+        raise ConfigError(["--store: must begin with sqlite:/// or postgresql://"])
+    return url
+
+
 def store_of(raw: Mapping[str, Any], env: Mapping[str, str]) -> str:
     """The store's URL of a configuration; the rest is not checked.
 

@@ -257,7 +257,7 @@ def _expire_piece(connection: Connection, kind: Kind, run: int, upto: int, attac
     if kind is not ROLLUPS and rolled is None:
         before = upto  # the run has no rows of series at all
     elif done == 0:
-        before = max(before, min(upto, _next_unit(connection, kind, before, unit)))
+        before = max(before, min(upto, _next_unit(connection, kind, run, before, unit)))
     # Rows that came after `_close` are rolled up by the next step, before they are deleted.
     late = kind is not ROLLUPS and before < upto and _has_dirty(connection, run, before + unit)
     if before < upto and not late:
@@ -287,11 +287,27 @@ def _delete(connection: Connection, kind: Kind, ids: list[int], start: int, unit
         connection.execute(text(sql), values)
 
 
-def _next_unit(connection: Connection, kind: Kind, before: int, unit: int) -> int:
-    """The first unit from ``before`` on that may hold rows of any run: a hole of a year costs one query."""
-    if kind is not RAW:
-        return before
-    found = rollup.next_slot(connection, before)
+_FIRST_OF_RUN = (
+    "SELECT min(first) FROM (SELECT (SELECT min(t.{time}) FROM {table} t WHERE {where} t.series = s.id "
+    "AND t.{time} >= :start) AS first FROM series s WHERE s.run = :run) AS firsts"
+)
+_FIRST = {
+    SIGNALS.name: (
+        _FIRST_OF_RUN.format(table="points", time="ts", where=""),
+        _FIRST_OF_RUN.format(table="hist", time="minute", where=""),
+    ),
+    ROLLUPS.name: (_FIRST_OF_RUN.format(table="rollups", time="bucket", where=f"t.tier = {rollup.TIERS[0]} AND"),),
+}
+
+
+def _next_unit(connection: Connection, kind: Kind, run: int, before: int, unit: int) -> int:
+    """The first unit from ``before`` on that may hold rows of the run: a hole of a year costs one query."""
+    if kind is RAW:
+        found = rollup.next_slot(connection, before)  # of any run: samples have no index by run
+    else:
+        values = {"run": run, "start": before}
+        firsts = [connection.execute(text(sql), values).scalar() for sql in _FIRST[kind.name]]
+        found = min((int(first) for first in firsts if first is not None), default=None)
     return 1 << 62 if found is None else rollup.floor(found, unit)
 
 

@@ -142,6 +142,17 @@ def test_signals_expire_by_themselves(store: Store) -> None:
     ]
 
 
+def test_a_hole_of_years_costs_few_steps(store: Store) -> None:
+    """Rows of one hour, eleven years ago: each kind skips to its limit."""
+    series = one(store, "run", SIGNAL)
+    store.write(Batch("run", points=[(series, T0 + n * 1000, 1.0, PointState.VALUE) for n in range(100)]))
+    put(store, one(store), [(T0 + n * 1000, 1.0) for n in range(100)])
+    attached(store, T0)
+    limits = Retention(raw=DAY, signals=DAY, rollups=2 * DAY, records=DAY)
+    assert expire(store, limits, T0 + 4000 * DAY) < 20
+    assert count(store, "samples") + count(store, "points") + count(store, "rollups") == 0
+
+
 def test_rollups_expire_where_that_is_configured(store: Store) -> None:
     series = days_of_samples(store)
     attached(store, T0)

@@ -1,0 +1,19 @@
+"""`rollscope backup`: writes a consistent copy of the store to a file while a server works on it."""
+
+from pathlib import Path
+
+import click
+
+from server.cli import OK, copies
+from server.cli.options import Options, common
+from server.cli.program import Command
+from server.store.transfer import backup
+
+
+@click.command(cls=Command)
+@common
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+def command(options: Options, file: Path) -> int:
+    copies.run(lambda progress: backup(copies.store_url(options), file, progress))
+    print(f"back-up: {file} ({file.stat().st_size:,} bytes)")
+    return OK

@@ -1,0 +1,81 @@
+"""`rollscope runs`, `backup`, `restore` and `move`: what they print, change and refuse."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from server.main import main
+from server.store import Store
+from server.store.lock import acquire
+from server.store.types import Batch
+from tests.store.helpers import DAY, T0
+from tests.store.test_removal import fill, rows
+
+
+def call(store_url: str, *words: str) -> int:
+    return main([*words, "--store", store_url])
+
+
+def test_list_and_remove(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(store, "run")
+    fill(store, "other")
+    assert call(store.url, "runs", "list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["RUN", "STATE", "FRAMEWORK", "FIRST", "DATA", "LAST", "DATA"]
+    assert {line.split()[0] for line in lines[1:3]} == {"other", "run"}
+    assert lines[1].split()[1:] == ["not_collected", "-", "2023-11-15", "00:00", "UTC", "2023-11-15", "02:59", "UTC"]
+    assert "samples from 2023-11-15 00:00 UTC" in lines[-1]
+    assert call(store.url, "runs", "rm", "run", "--yes") == 0
+    assert capsys.readouterr().out == "run run is deleted\n"
+    assert [row.name for row in store.runs()] == ["other"]
+
+
+def test_refusals(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(store, "run")
+    assert call(store.url, "runs", "rm", "rum", "--yes") == 2
+    assert capsys.readouterr().err == "rollscope: no run is named 'rum'; runs: run\n"
+    assert call(store.url, "runs", "rm", "run") == 2
+    assert capsys.readouterr().err == "rollscope: this deletes run run permanently: repeat it with --yes\n"
+    store.write(Batch("run", run_fields={"collected_at": round(time.time() * 1000)}))
+    assert call(store.url, "runs", "rm", "run", "--yes") == 2
+    assert "run run is being collected: remove it from the configuration" in capsys.readouterr().err
+    assert rows(store)["samples"] == 180
+
+
+def test_prune_by_the_configuration(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run attached just now keeps all; with 10 minutes of retention an hour later nothing is left."""
+    fill(store, "run")
+    (tmp_path / "rollscope.toml").write_text('[store]\nraw = "10m"\n')
+    assert call(store.url, "runs", "prune", "-c", str(tmp_path / "rollscope.toml")) == 0
+    assert rows(store)["samples"] == 180
+    with store._engines.write.begin() as connection:  # type: ignore[union-attr]
+        connection.exec_driver_sql(f"UPDATE runs SET attached_at = {T0 - DAY}")
+    assert call(store.url, "runs", "prune", "-c", str(tmp_path / "rollscope.toml")) == 0
+    assert rows(store)["samples"] == 0
+    assert capsys.readouterr().out.startswith("store: ")
+
+
+def test_backup_and_restore(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(store, "run")
+    assert call(store.url, "backup", str(tmp_path / "b.db")) == 0
+    out = capsys.readouterr().out
+    assert "samples                         180 rows" in out
+    assert f"back-up: {tmp_path}/b.db (" in out
+    assert call(f"sqlite:///{tmp_path}/new.db", "restore", str(tmp_path / "b.db")) == 0
+    assert call(store.url, "restore", str(tmp_path / "b.db")) == 2
+    assert "rollscope: the target store holds runs already: choose an empty one" in capsys.readouterr().err
+
+
+def test_move_needs_a_store_without_a_collector(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(store, "run")
+    target = f"sqlite:///{tmp_path}/moved.db"
+    with acquire(store.url, serving="http://127.0.0.1:1"):
+        assert call(store.url, "move", "--to", target) == 2
+    assert "is held by pid" in capsys.readouterr().err
+    assert call(store.url, "move", "--to", target) == 0
+    moved = Store.open(target)
+    assert rows(moved) == rows(store)
+    moved.close()
