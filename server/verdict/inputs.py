@@ -1,4 +1,4 @@
-"""What the rules see of a run at one instant: the newest answers of its signals, with their age, and its targets."""
+"""The input of the rules at one instant: the newest values of all signals with their age, and the targets."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from server.signals.window import Step
 
 
 class ReportedValue(Protocol):
-    """A signal series' newest answer: ``value`` None is a gap, and ``why`` its words."""
+    """The newest value of a signal series. ``value`` None is a gap, and ``why`` its reason."""
 
     @property
     def ts(self) -> float: ...
@@ -22,18 +22,18 @@ class ReportedValue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VerdictInput:
-    """Everything a rule may look at.
+    """The data that the rules may use.
 
     Attributes:
-        signals: signal -> labels -> newest answer; counters are not among them.
-        stale: (signal, time of its answer) -> why a step signal's answer is too old to be judged now, or "".
-        running_since: when the run last began to run; None while it never did.
+        signals: signal -> labels -> newest value; without counters.
+        stale: (signal, time of its value) -> why the value of a step signal is too old to use, or "".
+        running_since: when the run last began to run; None if it never did.
         instants: counts of requests, rollouts and sandboxes by instant (`server.verdict.facts.instants`), oldest first.
-        recent: their means over the steps that are judged.
-        steps: the trainer's last steps, oldest first: a change of limiter is older in them than in their mean.
-        first: (incarnation, number) of the first of them that is not of another time, as found before; None: of none.
-        hung_since: since when half of the engines and more run requests without a token; None: they do not.
-        down_since: since when no engine answers; None: some do, or it is not known since when.
+        recent: means of the instants over the judged steps.
+        steps: the trainer's last steps, oldest first; they show a change of limiter before their mean does.
+        first: (incarnation, number) of the first step that belongs to the present, as found before; None: not found.
+        hung_since: since when at least half of the engines run requests without a token; None: they do not.
+        down_since: since when no engine answers; None: some engines answer, or the time is not recorded.
     """
 
     now: float
@@ -56,34 +56,34 @@ class VerdictInput:
         return self.mode in SYNC_MODES
 
     def get(self, signal: str, **labels: str) -> float | None:
-        """The value of the one series with these labels, if it is known and not too old."""
+        """Returns the value of the only series with these labels, if it is reported and not too old."""
         found = list(self.rows(signal, **labels))
         return found[0][1] if len(found) == 1 else None
 
     def rows(self, signal: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
-        """(labels, value) of every series of a signal that has these labels and is known now."""
+        """Yields (labels, value) of every series of a signal with these labels that has a current value."""
         wanted = tuple(labels.items())
-        for key, told in self.signals.get(signal, {}).items():
-            # Asked a hundred times a tick: no dictionary is made of labels that are not wanted.
-            if told.value is None or any(pair not in key for pair in wanted) or self._old(signal, told.ts):
+        for key, newest in self.signals.get(signal, {}).items():
+            # Called a hundred times per tick: other labels are skipped before a dictionary is built.
+            if newest.value is None or any(pair not in key for pair in wanted) or self._old(signal, newest.ts):
                 continue
-            yield dict(key), told.value
+            yield dict(key), newest.value
 
     def total(self, signal: str, **labels: str) -> float | None:
-        """Their sum; None where there is none."""
+        """Returns the sum of these series; None without any."""
         found = [value for _, value in self.rows(signal, **labels)]
         return sum(found) if found else None
 
     def age(self, signal: str) -> float | None:
-        """Seconds since the newest answer of a signal."""
-        times = [told.ts for told in self.signals.get(signal, {}).values() if told.value is not None]
+        """Returns the seconds since the newest value of a signal."""
+        times = [newest.ts for newest in self.signals.get(signal, {}).values() if newest.value is not None]
         return self.now - max(times) if times else None
 
     def why(self, signal: str) -> str:
-        """Why a signal has no value that counts now, in its own words."""
-        found = self.signals.get(signal, {}).values()
-        gaps = (self.stale(signal, told.ts) if told.value is not None else told.why for told in found)
-        return next((words for words in gaps if words), "")
+        """Returns why a signal has no current value."""
+        series = self.signals.get(signal, {}).values()
+        gaps = (self.stale(signal, newest.ts) if newest.value is not None else newest.why for newest in series)
+        return next((reason for reason in gaps if reason), "")
 
     def fact(self, name: str) -> float | None:
         value = self.facts.get(name)

@@ -1,6 +1,6 @@
-"""What a verdict is: outcomes, causes, evidence, shares; and how it is stored and shown (JSON).
+"""Types of a verdict: outcomes, causes, evidence, limiters; and its JSON form.
 
-DESIGN section 5. Nothing here judges: see `server.verdict.rules.tuning`.
+DESIGN section 5. The rules are in `server.verdict.rules.tuning`.
 """
 
 from collections.abc import Mapping
@@ -33,23 +33,23 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
     "balanced": (),
     "unknown": ("missing", "incomplete", "starting", "paused", "over"),
 }
-"""Causes each outcome may have; "" where none of them is told apart."""
+"""Causes of each outcome; a verdict has "" if the cause is not distinguished."""
 
 OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
 """Every outcome, in the order of DESIGN section 5."""
 
 RULES_VERSION = 7
-"""Grows with every change of a rule or a constant that can change a verdict: stored with each."""
+"""Increases with every change of a rule or threshold that can change a verdict; stored with each verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One fact behind a verdict: a sentence an engineer would say, and the number in it.
+    """One fact of a verdict: a sentence and its number.
 
     Attributes:
-        signal: name with labels, as in the status; "" when it follows from several.
-        bound: what the value is held against, in the same unit.
-        age_seconds: of the value; None when it is worked out here.
+        signal: name with labels, as in the status; "" if the fact follows from several signals.
+        bound: the value to compare with, in the same unit.
+        age_seconds: of the value; None if it is computed here.
     """
 
     text: str
@@ -71,11 +71,11 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Limiter:
-    """One thing that keeps useful samples below what the trainer could compute.
+    """One cause that keeps useful samples below what the trainer could compute.
 
     Attributes:
-        factor: by how much it alone slows down what it slows down (>= 1).
-        gain: by how much more useful samples per second there were without it, all else as it is (>= 1).
+        factor: how much it slows down its part (>= 1).
+        gain: factor of useful samples per second without it, everything else being equal (>= 1).
         share: of the gap between what the trainer could compute and what it learns from (ln factor over their sum).
     """
 
@@ -89,23 +89,23 @@ class Limiter:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What holds the run back, and how sure that is. Ratios 0..1, times epoch seconds.
+    """The limiter of a run and its confidence. Ratios 0..1, times epoch seconds.
 
     Attributes:
-        rule: the rule that said it ("V01" ...).
+        rule: the rule that applied ("V01" ...).
         confidence: 0 (a guess, or unknown) .. 1.
-        completeness: share of the evidence this mode could give that is there.
-        since: when the outcome and its cause were first found, of this spell.
+        completeness: share of the evidence of this mode that is available.
+        since: when this outcome and cause were first found without interruption.
         summary: one sentence.
         limiters: by gain, the verdict's own first; the next one is ``limiters[1]``.
-        advice: the first thing to change, as an imperative; "" when there is none.
-        numbers: the arithmetic: capacity, delivered, predicted and reported wait, gap factor, ... None: not known.
-        missing: what is not told and would settle or confirm it, with what to log.
-        disagreements: claims of the framework that its own numbers contradict.
+        advice: the first change to make, as an imperative; "" if there is none.
+        numbers: the arithmetic: capacity, delivered, predicted and reported wait, gap factor, ... None: not reported.
+        missing: missing signals that would decide or confirm the verdict, with what to log.
+        disagreements: reported numbers that differ from what follows from other numbers.
         contradictions: numbers of two sources that cannot both be right.
-        buffer: state of the queue over its window, a word of `server.verdict.facts.queue`.
-        usd_per_hour: idle money; None when prices or GPU counts are not known.
-        usd_lacks: what of it is not known, so that there is more of it; "" when all is.
+        buffer: state of the queue over its window (`server.verdict.facts.queue`).
+        usd_per_hour: idle cost; None if prices or GPU counts are missing.
+        usd_lacks: why the idle cost is incomplete; "" if it is complete.
     """
 
     outcome: Outcome
@@ -129,16 +129,16 @@ class Verdict:
 
     @property
     def key(self) -> tuple[Outcome, str]:
-        """What makes two verdicts the same."""
+        """Outcome and cause, by which verdicts are compared."""
         return self.outcome, self.cause
 
     @property
     def next(self) -> Limiter | None:
-        """The limiter that is met once the first is gone."""
+        """The limiter that comes next once the first is removed."""
         return next((one for one in self.limiters if (one.outcome, one.cause) != self.key), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The object of the status contract (DESIGN section 6), with what it leaves open beside it."""
+        """Returns the object of the status contract (DESIGN section 6) with additional fields."""
         beyond = self.next
         return {
             "outcome": self.outcome,
@@ -165,7 +165,7 @@ class Verdict:
 
 
 def _shares(limiters: tuple[Limiter, ...]) -> dict[str, float]:
-    """Share of the gap by outcome and cause: two limiters may have both in common (tools that are told, and not)."""
+    """Returns the share of the gap by outcome and cause; two limiters may have the same outcome and cause."""
     found: dict[str, float] = {}
     for one in limiters:
         name = f"{one.outcome}/{one.cause}"
@@ -174,31 +174,31 @@ def _shares(limiters: tuple[Limiter, ...]) -> dict[str, float]:
 
 
 def _plain(one: Evidence | Limiter | Contradiction) -> dict[str, Any]:
-    # At every tick of every run: `asdict`, which copies whatever it may meet, takes seven times as long.
+    # Called at every tick of every run: `asdict` copies all nested values and takes seven times as long.
     return {name: getattr(one, name) for name in one.__slots__}
 
 
-def from_json(told: Mapping[str, Any]) -> Verdict:
-    """A stored verdict; what a later version added is left out."""
+def from_json(stored: Mapping[str, Any]) -> Verdict:
+    """Reads a stored verdict; fields of later versions are ignored."""
     plain = (
         "outcome", "rule", "confidence", "completeness", "since", "summary", "advice", "numbers", "usd_per_hour",
         "buffer",
     )  # fmt: skip
     return Verdict(
-        cause=told["cause"] or "",
-        evidence=tuple(Evidence(**one) for one in told["evidence"]),
-        limiters=tuple(Limiter(**one) for one in told["limiters"]),
-        missing=tuple(told["missing"]),
-        disagreements=tuple(told["disagreements"]),
-        contradictions=tuple(Contradiction(**one) for one in told.get("contradictions", ())),
-        rules_version=told["rules_version"],
-        usd_lacks=told.get("usd_lacks", ""),
-        **{name: told[name] for name in plain},
+        cause=stored["cause"] or "",
+        evidence=tuple(Evidence(**one) for one in stored["evidence"]),
+        limiters=tuple(Limiter(**one) for one in stored["limiters"]),
+        missing=tuple(stored["missing"]),
+        disagreements=tuple(stored["disagreements"]),
+        contradictions=tuple(Contradiction(**one) for one in stored.get("contradictions", ())),
+        rules_version=stored["rules_version"],
+        usd_lacks=stored.get("usd_lacks", ""),
+        **{name: stored[name] for name in plain},
     )
 
 
 def shared(limiters: tuple[Limiter, ...]) -> tuple[Limiter, ...]:
-    """The same with their shares of the log gap, by gain."""
+    """Returns the limiters with their shares of the log gap, by gain."""
     total = sum(log(one.factor) for one in limiters if one.factor > 1)
     found = [replace(one, share=log(one.factor) / total if one.factor > 1 else 0.0) for one in limiters]
     return tuple(sorted(found, key=lambda one: one.gain, reverse=True))

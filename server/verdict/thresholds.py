@@ -1,4 +1,4 @@
-"""Every number that the verdict compares with: one constant per line, with its unit and its reason."""
+"""All thresholds of the verdict: one constant per line, with its unit and its reason."""
 
 # ---- the trainer's wait, shares of its step
 
@@ -19,7 +19,7 @@ FEW_STEPS = 3
 CONTRADICTED = 0.10
 """Share of the step beyond `WAITS` at which a standing verdict contradicts the trainer's own wait, and ends at once."""
 SAME_WAIT = 0.03
-"""Share of the step. Two waits this near need no words about their steps."""
+"""Share of the step. Two waits this near need no text about their steps."""
 MOSTLY_WAITS = 0.5
 """Share of the step. A trainer that mostly waits is not what the run waits for, however few steps show it."""
 DISAGREE = 0.15
@@ -58,7 +58,7 @@ CONTRADICTION = 0.8
 # ---- the verdict over time, seconds
 
 HOLD_SECONDS = 30.0
-"""Seconds. A change must hold this long: six ticks outlast one late page."""
+"""Seconds. A change must hold this long: six ticks are longer than one late page."""
 UNSURE_SECONDS = 60.0
 """Seconds. A change to a verdict that is not confident must hold twice as long."""
 CHANGED_SECONDS = 15.0
@@ -226,7 +226,7 @@ ROLE_CHANGE = 2.0
 # ---- windows of instants
 
 LEAST_SECONDS = 120.0
-"""Seconds. Engines saw once per step; the instants of at least this long are kept."""
+"""Seconds. At least these instants are stored, because some engines are read only once per step."""
 LEAST_WINDOW = 60.0
 """Seconds. Instants of at least this long are averaged, however short the judged steps are."""
 MOST_SECONDS = 300.0

@@ -138,9 +138,9 @@ def test_what_stalls_is_told_by_its_own_numbers() -> None:
     assert found.outcome == "stalled"
     assert [one.text for one in found.evidence[:2]] == [
         "The open step has lasted 110% of the longest a step may take (6 x its median, at least 30 min)",
-        "3 of 4 engines run requests and make no token",
+        "3 of 4 engines run requests and generate no token",
     ]
-    assert found.summary == "3 of 4 engines run requests and make no token"
+    assert found.summary == "3 of 4 engines run requests and generate no token"
     slow = run((50.0, [HEALTHY, {"trainer_stall_ratio": 1.1}]))[-1][1]
     assert slow.summary == (
         "The run makes no progress: the trainer's step has been open for 33 min, 66 times its usual length"
@@ -223,7 +223,7 @@ def test_what_a_clock_that_is_ahead_hides_is_not_to_be_logged() -> None:
     assert judge(seen(HEALTHY, blind, targets=[ahead])).missing[0] == text
     for other in ([engine], [replace(ahead, complete=True)], [replace(ahead, gone=True)]):
         assert judge(seen(HEALTHY, blind, targets=other)).missing == (
-            "trainer_wait_ratio: log the trainer's wait beside its step time",
+            "trainer_wait_ratio: log the trainer's wait next to its step time",
         )
 
 

@@ -391,7 +391,7 @@ def test_a_slow_engine_is_named() -> None:
     row = next(row for row in TABLE if row.what == "one slow engine of two")
     found = judge(seen(*row.told))
     assert found.advice == "Repair or remove engine e1: requests wait for it while the other engines have room."
-    assert "engine e1 makes 20% of the tokens per request that the others make" in found.summary
+    assert "engine e1 generates 20% of the tokens per request of the other engines" in found.summary
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if str(row.given.get("mode", "")).startswith("sync")],

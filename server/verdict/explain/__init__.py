@@ -1,1 +1,1 @@
-"""What a verdict shows: limiters with their gains, evidence, messages. Pure."""
+"""The contents of a verdict: limiters with gains, evidence, messages. Pure."""

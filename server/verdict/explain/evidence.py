@@ -1,4 +1,4 @@
-"""The facts behind a verdict, most important first, and what is missing. Pure."""
+"""The evidence of a verdict, most important first, and the missing sources. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,11 @@ from server.verdict.explain.messages import opened, wait
 from server.verdict.facts.throughput import Numbers
 from server.verdict.inputs import VerdictInput
 from server.verdict.model import Evidence, Limiter
-from server.verdict.thresholds import DISAGREE, HALF_LIMIT, MOST_EVIDENCE
+from server.verdict.thresholds import DISAGREE, HALF_LIMIT, MOST_ENGINES, MOST_EVIDENCE, SHOWN_SHARE, SHOWN_STALE
 
 
 def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tuple[Evidence, ...]:
-    """What is known, most telling first; at most eight facts. ``own``: what the summary says already."""
+    """Returns at most eight facts, most important first. ``own``: the limiter that the summary states already."""
     facts = [
         *_liveness(n),
         *_trainer(n),
@@ -26,16 +26,16 @@ def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tup
 
 
 def _liveness(n: Numbers) -> Iterator[Evidence]:
-    """What a stalled run is told by; of one that goes on nothing."""
+    """Yields the facts of a run that stands still; nothing for a run that makes progress."""
     stall = n.seen.get("trainer_stall_ratio")
     if stall is not None and stall >= HALF_LIMIT:
         text = f"The open step has lasted {stall:.0%} of the longest a step may take (6 x its median, at least 30 min)"
         yield _of(n, text, "trainer_stall_ratio", stall, "ratio", 1.0)
     elif n.opened is not None and n.opened.late:
         yield _of(n, opened(n.opened), "trainer_stall_ratio", n.opened.seconds, "seconds", n.opened.usual)
-    for state, words in (("hung", "run requests and make no token"), ("down", "do not answer")):
-        if n.engines.get(state, 0.0) >= 0.5 * sum(n.engines.values()) > 0:
-            text = f"{n.engines[state]:.0f} of {sum(n.engines.values()):.0f} engines {words}"
+    for state, defect in (("hung", "run requests and generate no token"), ("down", "do not answer")):
+        if n.engines.get(state, 0.0) >= MOST_ENGINES * sum(n.engines.values()) > 0:
+            text = f"{n.engines[state]:.0f} of {sum(n.engines.values()):.0f} engines {defect}"
             yield _of(n, text, "generator_engines", n.engines[state], "engines")
 
 
@@ -51,8 +51,8 @@ def _trainer(n: Numbers) -> Iterator[Evidence]:
         yield _of(n, text, "queue_arrivals_samples_per_second", n.arrivals, "samples/s", n.capacity)
     if n.held:
         yield _of(n, f"Production was held {n.held:.0%} of the time", "generation_held_ratio", n.held, "ratio")
-    if n.stale is not None and n.stale >= 0.02:
-        text = f"{n.stale:.0%} of what was made grew too old in the queue"
+    if n.stale is not None and n.stale >= SHOWN_STALE:
+        text = f"{n.stale:.0%} of the samples were dropped as stale"
         yield _of(n, text, "discarded_rollout_ratio", n.stale, "ratio")
 
 
@@ -74,13 +74,13 @@ def _engines(n: Numbers) -> Iterator[Evidence]:
         yield _of(n, f"KV cache {n.kv:.0%} full", "kv_cache_usage_ratio", n.kv, "ratio")
 
 
-_WORDS = {"booting": "booting", "in_tool": "in tools", "scoring": "in scoring", "generating": "in the engines"}
+_PHASE_TEXTS = {"booting": "booting", "in_tool": "in tools", "scoring": "in scoring", "generating": "in the engines"}
 
 
 def _place(n: Numbers) -> Iterator[Evidence]:
-    told = [f"{share:.0%} {_WORDS[phase]}" for phase, share in n.place.items() if share >= 0.005]
-    if told:
-        yield Evidence("A rollout's time: " + ", ".join(told))
+    parts = [f"{share:.0%} {_PHASE_TEXTS[phase]}" for phase, share in n.place.items() if share >= SHOWN_SHARE]
+    if parts:
+        yield Evidence("A rollout's time: " + ", ".join(parts))
     if n.cap is not None:
         yield _of(n, f"In flight: {n.cap:.0%} of the limit", "in_flight_ratio", n.cap, "ratio")
 
@@ -98,21 +98,21 @@ def _of(
 
 
 def disagreements(n: Numbers) -> tuple[str, ...]:
-    """Where the framework's claim and what follows from its own numbers differ."""
+    """Returns differences between the reported wait and the wait that follows from arrivals."""
     predicted = n.predicted_wait
     if predicted is None or n.wait is None or abs(predicted - n.wait) <= DISAGREE:
         return ()
-    said = f"the trainer reports a wait of {n.wait:.0%} of its step; arrivals predict {predicted:.0%}"
+    text = f"the trainer reports a wait of {n.wait:.0%} of its step; arrivals predict {predicted:.0%}"
     if predicted < n.wait and (n.stale or 0.0) >= 0.05:
-        said += ": enough is made, and dropped as stale before it is used"
-    return (said,)
+        text += ": enough arrives, and is dropped as stale before it is used"
+    return (text,)
 
 
-# What each mode can tell that a verdict rests on, with its weight: how much of the tree it decides.
+# Evidence of each mode and its weight in `completeness`.
 WEIGHTS = {"wait": 0.25, "engines": 0.25, "place": 0.25, "queue": 0.15, "zero": 0.10}
 SYNC_WEIGHTS = {"phases": 0.5, "engines": 0.3, "zero": 0.2}
 _MISSING = {
-    "wait": ("trainer_wait_ratio", "log the trainer's wait beside its step time"),
+    "wait": ("trainer_wait_ratio", "log the trainer's wait next to its step time"),
     "engines": ("generator_requests", "add the engines' /metrics as targets"),
     "place": ("in_flight_rollouts", "push rollout records, or log rollouts in flight"),
     "queue": ("queue_samples", "log the queue's depth"),
@@ -121,8 +121,8 @@ _MISSING = {
 }
 
 
-def known(n: Numbers) -> dict[str, bool]:
-    """Which of the evidence of this mode is there."""
+def available(n: Numbers) -> dict[str, bool]:
+    """Returns which evidence of this mode is available."""
     if n.seen.synchronous:
         phases = n.seen.get("trainer_phase_seconds", phase="generation") is not None
         return {"phases": phases, "engines": n.running is not None, "zero": n.zero.share is not None}
@@ -135,40 +135,40 @@ def known(n: Numbers) -> dict[str, bool]:
     }
 
 
-# Told as 0 whenever they do not apply: alone they say nothing of what is idle.
+# Causes that are reported as 0 when they do not apply; alone they do not show that nothing is idle.
 NO_LONGER = "no longer reported"
-_OF_LIFE = ("stalled", "starting", "paused")
+_OF_LIFECYCLE = ("stalled", "starting", "paused")
 
 
 def idle_lacks(seen: VerdictInput) -> str:
-    """Why the idle USD per hour that are known are not all; "" where they are."""
+    """Returns why the idle USD per hour are incomplete; "" if they are complete."""
     if idle(seen) is None:
         return ""
     found = seen.signals.get("idle_usd_per_hour", {}).values()
-    words = (part for told in found if told.value is None and told.why != NO_LONGER for part in told.why.split("; "))
-    return "; ".join(dict.fromkeys(words))
+    gaps = (gap for row in found if row.value is None and row.why != NO_LONGER for gap in row.why.split("; "))
+    return "; ".join(dict.fromkeys(gaps))
 
 
 def idle(seen: VerdictInput) -> float | None:
-    """Idle USD per hour of all causes that are known; None where none of a running run's is: unknown is not 0."""
+    """Returns the idle USD per hour of all reported causes; None if no cause of a running run is reported."""
     causes = {row.get("cause", ""): value for row, value in seen.rows("idle_usd_per_hour")}
-    known = any(value > 0 or cause not in _OF_LIFE for cause, value in causes.items())
-    return sum(causes.values()) if known else None
+    is_reported = any(value > 0 or cause not in _OF_LIFECYCLE for cause, value in causes.items())
+    return sum(causes.values()) if is_reported else None
 
 
 def completeness(n: Numbers) -> float:
     weights = SYNC_WEIGHTS if n.seen.synchronous else WEIGHTS
-    return sum(weights[name] for name, there in known(n).items() if there)
+    return sum(weights[name] for name, there in available(n).items() if there)
 
 
 def missing(n: Numbers) -> tuple[str, ...]:
-    """What would settle or confirm it: the signals' own words where they have some."""
-    gone = [(*_MISSING[name], _in_part(n.seen, name)) for name, there in known(n).items() if not there]
+    """Returns the missing signals with the reason, or with the source to add."""
+    gone = [(*_MISSING[name], _in_part(n.seen, name)) for name, there in available(n).items() if not there]
     return tuple(f"{signal}: {part or n.seen.why(signal) or how}" for signal, how, part in gone)
 
 
 def _in_part(seen: VerdictInput, name: str) -> str:
-    """A clock that runs ahead hides what is logged, and so does a limit: to log it would mend nothing."""
+    """Returns the problem of a target whose answer is incomplete; more logging would not help then."""
     actor = "generator" if name == "engines" else "trainer"
     found = [one for one in seen.targets if one.up and not one.complete and not one.gone and one.actor == actor]
     return f"target {found[0].name} answers, but its answer is incomplete: {found[0].problem}" if found else ""

@@ -1,4 +1,4 @@
-"""The summary of a verdict in one sentence, and the first thing to change. Tables, no rules."""
+"""The summary of a verdict in one sentence, and the first change to make. Tables, no rules."""
 
 from collections.abc import Mapping
 
@@ -47,7 +47,7 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("sandbox_bound", "starting_limit"): "Raise the provider's limit on sandboxes starting at once, or keep a warm "
     "pool below it.",
     ("sandbox_bound", "init_failures"): "Fix the sandboxes that fail to start before tuning anything: their rewards "
-    "of zero say nothing of the task.",
+    "of zero do not show whether the task is hard.",
     ("sandbox_bound", "quota"): "Raise the provider's quota or remove dangling sandboxes (rollscope preflight).",
     ("sandbox_bound", "tool_time"): "Make tool calls faster or run more rollouts at once: the engines wait for them.",
     ("reward_bound", "scoring"): "Score in parallel, or cache what the verifier starts each time.",
@@ -78,13 +78,13 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
 
 
 def opened(step: Late) -> str:
-    """``The trainer's step after 412 has been open for 12 min, 24 times its usual length``."""
+    """Returns e.g. ``The trainer's step after 412 has been open for 12 min, 24 times its usual length``."""
     after = f" after {step.after}" if step.after is not None else ""
     return f"The trainer's step{after} has been open for {span(step.seconds)}, {step.times:.2g} times its usual length"
 
 
 def wait(n: Numbers) -> str:
-    """The trainer's wait, with the steps that it is of where these are not the last ten that the signal has."""
+    """Returns the text on the trainer's wait, with its steps if they are not the last ten of the signal."""
     share = n.wait or 0.0
     if n.reported is None or abs(share - n.reported) < SAME_WAIT:
         return f"the trainer waits {share:.0%} of each step"
@@ -109,14 +109,14 @@ def span(seconds: float) -> str:
 
 
 def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> str:
-    """One sentence with the number that matters most."""
+    """Returns one sentence with the most important number."""
     title = TITLES[outcome]
     waits = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound", "balanced")
     if outcome in waits and n.wait is not None:
         title += f": {wait(n)}"
     elif outcome == "stalled" and (hung := n.engines.get("hung")):
-        # Half of them that hang leave a run that crawls: what is seen is said, not that nothing moves.
-        title = f"{hung:.0f} of {sum(n.engines.values()):.0f} engines run requests and make no token"
+        # If half of the engines hang, the run still crawls, so the text states the engines only.
+        title = f"{hung:.0f} of {sum(n.engines.values()):.0f} engines run requests and generate no token"
     elif cause == "open_step" and n.opened is not None:
         return f"{opened(n.opened)}; {_fed(n.opened)}"
     elif outcome == "stalled" and cause == "no_progress" and n.opened is not None and n.opened.late:

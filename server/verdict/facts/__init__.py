@@ -1,1 +1,1 @@
-"""What is measured of a run at one instant: steps, queue, engines, rollouts in flight. Pure."""
+"""Measurements of a run at one instant: steps, queue, engines, rollouts in flight. Pure."""

@@ -1,4 +1,4 @@
-"""The share of groups without a gradient: of how many groups it is, and what the trainer's own log allows. Pure."""
+"""The share of groups without a gradient, with its sample size and the bound from the trainer's log. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,10 @@ class Gradient:
     """Groups without a gradient.
 
     Attributes:
-        share: of all completed groups, as far as it is known: of a sample the middle of its interval, no more than
-            ``most``; None: not reported.
-        counted: the share as it is reported.
-        groups: that were counted; None: not reported.
-        low, high: 95 % interval (Wilson) of the share by that number.
+        share: of all completed groups; for a sample the middle of its interval, at most ``most``; None: not reported.
+        counted: the reported share.
+        groups: number of counted groups; None: not reported.
+        low, high: 95 % interval (Wilson) of the share for that number.
         is_sample: fewer than half of the groups of ten steps were counted.
         most: the largest share that the spread of rewards within groups allows; None: it allows any.
     """
@@ -38,19 +37,19 @@ class Gradient:
 
     @property
     def certain(self) -> float:
-        """The share that is certain enough to act on: of a sample the lower end of its interval."""
+        """The share that is certain enough to act on: for a sample the lower end of its interval."""
         return self.low if self.is_sample else self.share or 0.0
 
     @property
     def likely(self) -> float:
-        """The share that may well be: every run has some, and near a line it is chance on which side the last were."""
+        """The largest likely share: for a sample the upper end, otherwise a tenth or two standard errors more."""
         if self.share is None:
             return 0.0
         return self.high if self.is_sample else max(self.share / NEAR_LINE, self.high)
 
 
 def gradient(seen: VerdictInput, per_step: float | None) -> Gradient:
-    """``per_step``: samples trained per step."""
+    """Computes the share. ``per_step``: samples trained per step."""
     most = _most(seen, seen.steps)
     share, groups = _of(seen, "zero_advantage_ratio"), _of(seen, "zero_advantage_groups")
     size = seen.fact("group_size")
@@ -76,7 +75,7 @@ def gradient(seen: VerdictInput, per_step: float | None) -> Gradient:
 
 
 def interval(share: float, count: float) -> tuple[float, float]:
-    """95 % interval of a share of ``count`` draws (Wilson, 1927): 3 of 6 are 19 to 81 %."""
+    """Returns the 95 % interval of a share of ``count`` draws (Wilson, 1927): 3 of 6 are 19 to 81 %."""
     if count <= 0:
         return 0.0, 1.0
     square = NORMAL_95 * NORMAL_95 / count
@@ -91,10 +90,10 @@ def _of(seen: VerdictInput, signal: str) -> float | None:
 
 
 def _most(seen: VerdictInput, steps: Sequence[Step]) -> float | None:
-    """The largest share that the mean standard deviation within groups allows.
+    """Returns the largest share that the mean standard deviation within groups allows.
 
-    Rewards from 0 to R deviate by R / 2 at most, in a group half of which has each. R is the task's largest reward,
-    else twice the mean reward and at least 1.
+    Rewards from 0 to R deviate by at most R / 2, in a group in which half of the rewards are 0 and half are R. R is the
+    task's largest reward, else twice the mean reward and at least 1.
     """
     rows = [row for row in steps if _SPREAD in row.values and _REWARD in row.values]
     if len(rows) < EARLIER:

@@ -1,8 +1,8 @@
-"""One picture of the rollouts in flight, from every source at once. Pure.
+"""Places every rollout in flight once, from all sources. Pure.
 
-Engines, sandbox providers, rollout records and the orchestrator's counters each see a part of it. Here every rollout is
-placed once: no state may hold more rollouts than the engines or the providers report, and a run without sandboxes has
-none that boot. Where two sources contradict each other, both numbers are reported.
+Engines, sandbox providers, rollout records and orchestrator counters each see a part. No state may hold more rollouts
+than the engines or the providers report, and a run without sandboxes has no rollouts that boot. If two sources
+contradict each other, both numbers are reported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from server.verdict.thresholds import (
 )
 
 OVER = ("waiting_group", "queued")
-"""States of rollouts that have ended and only wait."""
+"""States of rollouts that have ended and wait for training."""
 PHASES = ("booting", "in_tool", "scoring", "generating")
 _OF_LOG = {"booting": "setup", "in_tool": "tools", "scoring": "scoring", "generating": "model"}
 _PENDING = ("queued", "building_image", "starting")
-# Fewer states are an orchestrator's counter of all that is in flight, whatever it calls them.
+# With fewer states the source is a counter of all rollouts in flight, whatever the name of the state.
 _DETAILED = 3
 
 Counts = Mapping[str, float]
@@ -33,14 +33,13 @@ Counts = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Where rollouts are.
+    """Rollouts in flight by phase.
 
     Attributes:
-        place: share of a rollout's time per phase (`PHASES`); the shares add up to less than 1 where no source places
-            the rest.
-        unscored: share of their time that rollouts have ended and are not scored, for whatever reason.
+        place: share of a rollout's time per phase (`PHASES`); below 1 in total if no source places the rest.
+        unscored: share of their time that rollouts have ended and are not scored, for any reason.
         queued, starting: sandboxes that are not ready; None: no provider reports them.
-        starting_limit: highest number that starts at once, where it does not move while others wait; None: no plateau.
+        starting_limit: highest number that starts at once, if it is constant while others wait; None: no plateau.
         is_limit_open: others wait, and the sandboxes have been counted for less time than a plateau needs.
     """
 
@@ -55,7 +54,7 @@ class InFlight:
 
 @dataclass(slots=True)
 class _Sources:
-    """What each source reports of the same instants; None: nothing."""
+    """The reports of each source for the same instants; None: not reported."""
 
     rollouts: dict[str, float]
     requests: float | None
@@ -70,7 +69,7 @@ class _Sources:
 
     @property
     def splits(self) -> bool:
-        """Does the log report enough of a rollout's time to share it out? One phase without the whole has no share."""
+        """Whether the log reports enough phases to compute shares: two phases, or one and the whole time."""
         return len(self.logged) > 1 or bool(self.logged and self.whole)
 
     @property
@@ -82,7 +81,7 @@ class _Sources:
 
 
 def in_flight(seen: VerdictInput, requests: float | None, scorer_busy: float | None) -> InFlight:
-    """Every rollout in flight in one place. ``requests``: running and waiting in all engines."""
+    """Places every rollout in flight once. ``requests``: running and waiting in all engines."""
     logged = {phase: seen.get("rollout_phase_seconds", phase=name) for phase, name in _OF_LOG.items()}
     sources = _Sources(
         rollouts={state: count for state, count in instants.census(seen).items() if state not in OVER},
@@ -117,7 +116,7 @@ def in_flight(seen: VerdictInput, requests: float | None, scorer_busy: float | N
 
 
 def _without_sandboxes(sources: _Sources) -> None:
-    """A rollout of a task without sandboxes does not boot: it is counted as generating."""
+    """Counts booting rollouts of a task without sandboxes as generating."""
     booting = sources.rollouts.get("booting", 0.0)
     sources.logged.pop("booting", None)
     if booting <= 0:
@@ -136,7 +135,7 @@ def _without_sandboxes(sources: _Sources) -> None:
 
 
 def _within_requests(sources: _Sources) -> None:
-    """Rollouts that generate have requests in the engines, and requests in the engines are of rollouts there."""
+    """Bounds the generating rollouts by the requests in the engines, in both directions."""
     requests, rollouts = sources.requests, sources.rollouts
     if requests is None:
         return
@@ -163,7 +162,7 @@ def _within_requests(sources: _Sources) -> None:
 
 
 def _within_sandboxes(sources: _Sources) -> None:
-    """No more rollouts boot than sandboxes are pending; where the others are, no source reports."""
+    """Bounds the booting rollouts by the pending sandboxes; no source places the others."""
     booting, pending = sources.rollouts.get("booting", 0.0), sources.pending
     if pending is None or LESS * booting <= pending + 1:
         return
@@ -179,28 +178,28 @@ def _within_sandboxes(sources: _Sources) -> None:
 
 
 def _of_census(rollouts: Counts) -> dict[str, float]:
-    """Little's law: the share of rollouts in a phase is the share of a rollout's time in it."""
+    """Returns shares by Little's law: the share of rollouts in a phase is the share of a rollout's time in it."""
     total = sum(rollouts.values())
     return {phase: rollouts.get(phase, 0.0) / total for phase in PHASES}
 
 
 def _of_providers(sources: _Sources) -> dict[str, float]:
-    """Each pending sandbox boots for a rollout, requests are in the engines; the log of ended rollouts splits the rest.
+    """Returns shares from pending sandboxes and requests; the log of ended rollouts splits the rest.
 
-    A rollout that ended was not held up: the log's own share of boots counts for nothing next to what is pending.
+    A rollout that ended was not held up, so the log's share of boots does not count next to pending sandboxes.
     """
     pending, running = sources.pending or 0.0, sources.boxes.get("running", 0.0)
     total = sources.total or pending + running
     if total <= 0:
         return {}
     inside = min(total, sources.requests) if sources.requests is not None else 0.0
-    # A rollout whose sandbox runs does not boot: what is pending beyond the others is a pool's.
+    # A rollout whose sandbox runs does not boot: further pending sandboxes belong to a pool.
     booting = max(0.0, min(pending, total - inside, total - min(running, total)))
     rest = total - inside - booting
     phases = ("in_tool", "scoring") if sources.requests is not None else ("in_tool", "scoring", "generating")
     seconds = {phase: sources.logged.get(phase, 0.0) for phase in phases}
-    known = sum(seconds.values())
-    found = {phase: rest * one / known / total for phase, one in seconds.items()} if known > 0 else {}
+    whole = sum(seconds.values())
+    found = {phase: rest * part / whole / total for phase, part in seconds.items()} if whole > 0 else {}
     found["booting"] = booting / total
     if sources.requests is not None:
         found["generating"] = inside / total
@@ -208,7 +207,7 @@ def _of_providers(sources: _Sources) -> dict[str, float]:
 
 
 def _of_log(sources: _Sources) -> dict[str, float]:
-    """Of ended rollouts, as far as the requests in the engines allow; else the requests alone."""
+    """Returns shares of ended rollouts, bounded by the requests in the engines; else the requests alone."""
     total, logged, whole = sources.total, sources.logged, sources.whole
     inside = sources.requests / total if total > 0 and sources.requests is not None else None
     if sources.splits:
@@ -217,9 +216,10 @@ def _of_log(sources: _Sources) -> dict[str, float]:
 
 
 def _at_the_scorer(seen: VerdictInput, rollouts: dict[str, float], busy: float | None) -> dict[str, float]:
-    """One scorer that is idle b of the time has few groups before it; other unscored rollouts wait for siblings.
+    """Limits the scoring rollouts to those before one scorer; other unscored rollouts wait for their group.
 
-    On average b + b^2 / (2 (1 - b)) groups that come by chance and take the same time each (Pollaczek-Khinchine).
+    A scorer that is busy a share b of the time has b + b^2 / (2 (1 - b)) groups on average (Pollaczek-Khinchine: random
+    arrivals, equal times).
     """
     size = seen.fact("group_size")
     if busy is None or size is None or seen.synchronous or busy >= BUSY_SCORER or "scoring" not in rollouts:
@@ -229,17 +229,17 @@ def _at_the_scorer(seen: VerdictInput, rollouts: dict[str, float], busy: float |
 
 
 def _at_most(inside: float | None, logged: dict[str, float]) -> dict[str, float]:
-    """A log is of rollouts that have ended: no more of them are in the engines now than these have requests."""
+    """Bounds the log of ended rollouts: no more rollouts generate than the engines have requests."""
     before = logged.get("generating", 0.0)
     return logged if inside is None or inside >= LESS * before else logged | {"generating": inside}
 
 
-def _shares(known: Counts, whole: float | None) -> dict[str, float]:
-    """Of the whole where it is reported; the model's time is the rest of it."""
-    total = max(sum(known.values()), whole or 0.0)
+def _shares(logged: Counts, whole: float | None) -> dict[str, float]:
+    """Returns shares of the whole time if it is reported; the model's time is the rest."""
+    total = max(sum(logged.values()), whole or 0.0)
     if total <= 0:
         return {}
-    found = {phase: seconds / total for phase, seconds in known.items()}
+    found = {phase: seconds / total for phase, seconds in logged.items()}
     if "generating" not in found and whole:
         found["generating"] = max(0.0, 1.0 - sum(found.values()))
     return found
@@ -249,7 +249,7 @@ def _shares(known: Counts, whole: float | None) -> dict[str, float]:
 
 
 def _is_limit_open(seen: VerdictInput, boxes: Counts) -> bool:
-    """Do sandboxes wait, and is their window too short for a plateau?"""
+    """Returns whether sandboxes wait and were observed for less time than a plateau needs."""
     times = [ts for ts, counts in seen.instants if instants.STARTING in counts]
     first = max(instants.first_sandboxes(seen.instants), min(times, default=seen.now))
     starting = boxes.get("starting", 0.0)
@@ -258,12 +258,12 @@ def _is_limit_open(seen: VerdictInput, boxes: Counts) -> bool:
 
 
 def plateau(window: Sequence[instants.Instant], now: float) -> float | None:
-    """The number of starting sandboxes, where it did not move for a while and others waited all the time."""
+    """Returns the number of starting sandboxes if it was constant for a while and others were queued all the time."""
     first = instants.first_sandboxes(window)
-    known = [(ts, counts) for ts, counts in window if instants.STARTING in counts and ts >= first]
+    reads = [(ts, counts) for ts, counts in window if instants.STARTING in counts and ts >= first]
     since = now - PLATEAU_SECONDS
-    recent = [counts for ts, counts in known if ts >= since]
-    if not recent or known[0][0] > since:
+    recent = [counts for ts, counts in reads if ts >= since]
+    if not recent or reads[0][0] > since:
         return None
     starting = [counts[instants.STARTING] for counts in recent]
     queued = [counts.get(instants.QUEUED, 0.0) for counts in recent]

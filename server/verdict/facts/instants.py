@@ -1,6 +1,6 @@
-"""Requests in the engines and rollouts in flight, of the same instants, over the last minutes. Pure.
+"""Counts of requests, rollouts and sandboxes at the same instants over the last minutes. Pure.
 
-Means of signals have windows of their own; who is where is a ratio of two of them, and must speak of one time.
+Means of signals have different windows. A ratio of two counts needs counts of the same time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ Instant = tuple[float, Mapping[str, float]]
 
 
 def instant(seen: VerdictInput) -> dict[str, float]:
-    """What is there now, by series."""
+    """Returns the counts of now by series."""
     requests = {REQUESTS + row.get("state", ""): value for row, value in seen.rows("generator_requests_now")}
     cap = seen.get("in_flight_ratio")
     requests |= {CAP: cap} if cap is not None else {}
@@ -40,28 +40,28 @@ def instant(seen: VerdictInput) -> dict[str, float]:
     return requests | {ROLLOUTS + row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
 
 
-def add(kept: Sequence[Instant], seen: VerdictInput) -> list[Instant]:
-    """The instants of the window with the newest, when it is time for one."""
+def add(window: Sequence[Instant], seen: VerdictInput) -> list[Instant]:
+    """Returns the instants of the window with the newest one, if the spacing has passed."""
     step = seen.get("trainer_step_seconds") or 0.0
     steps = SYNC_STEPS if seen.synchronous else WINDOW_STEPS
     span = max(LEAST_SECONDS, steps * step)
     span = max(MOST_SECONDS, span) if seen.synchronous else min(MOST_SECONDS, span)
-    within = [one for one in kept if one[0] > seen.now - span]
+    within = [one for one in window if one[0] > seen.now - span]
     found = instant(seen)
     if not found or (within and seen.now - within[-1][0] < span / (MOST_INSTANTS if seen.synchronous else INSTANTS)):
         return within
     return [*within, (seen.now, found)]
 
 
-def means(kept: Sequence[Instant], since: float = -inf) -> dict[str, float]:
-    """Mean of each series over the instants from ``since`` on, at least the newest.
+def means(window: Sequence[Instant], since: float = -inf) -> dict[str, float]:
+    """Returns the mean of each series over the instants from ``since`` on, at least the newest.
 
-    A state that is missing from an instant counts as 0 there, where others of its kind are reported. Instants whose
-    rollouts are counted by other states are of another source, and are left out. Zero sandboxes before the first
-    sandbox are left out too: history is judged before the provider is read.
+    A state that is missing from an instant counts as 0 if others of its kind are reported. Instants with other rollout
+    states come from another source and are left out. Zero sandboxes before the first sandbox are left out too, because
+    history is judged before the provider is read.
     """
-    within = [one for one in kept if one[0] >= since] or list(kept[-1:])
-    first_box = first_sandboxes(kept)
+    within = [one for one in window if one[0] >= since] or list(window[-1:])
+    first_box = first_sandboxes(window)
     names = _rollout_states(within[-1][1]) if within else frozenset()
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
@@ -79,10 +79,10 @@ def means(kept: Sequence[Instant], since: float = -inf) -> dict[str, float]:
     return means_ | _bubble([found.get(REQUESTS + "running", 0.0) for _, found in within])
 
 
-def first_sandboxes(kept: Sequence[Instant]) -> float:
-    """Time of the first instant with a sandbox; infinite without any."""
+def first_sandboxes(window: Sequence[Instant]) -> float:
+    """Returns the time of the first instant with a sandbox; infinite without any."""
     times = (
-        ts for ts, found in kept if any(value > 0 and _kind(name) + ":" == SANDBOXES for name, value in found.items())
+        ts for ts, found in window if any(value > 0 and _kind(name) + ":" == SANDBOXES for name, value in found.items())
     )
     return next(times, inf)
 
@@ -96,38 +96,38 @@ def _kind(name: str) -> str:
 
 
 def _bubble(running: Sequence[float]) -> dict[str, float]:
-    """How far below their peak the requests ran on average, while any ran; of enough instants to have seen a tail."""
+    """Returns how far below their peak the running requests were on average while any ran; needs several instants."""
     busy = [one for one in running if one > 0]
     return {BUBBLE: 1.0 - sum(busy) / len(busy) / max(busy)} if len(busy) >= LEAST_BUSY else {}
 
 
 def bubble(seen: VerdictInput) -> float | None:
-    """Emptiness of the engines while they generate: the signal's, which sees five minutes; else of the whole step."""
+    """Returns the idle share of the engines while they generate, over whole steps if these exceed the window."""
     longer = (seen.get("trainer_step_seconds") or 0.0) > MOST_SECONDS
     found = seen.recent.get(BUBBLE) if longer and seen.synchronous else None
     return found if found is not None else seen.get("tail_bubble_ratio")
 
 
 def requests(seen: VerdictInput, state: str) -> float | None:
-    """Requests in a state: of the last minutes, else the signal's own mean."""
+    """Returns the requests in a state: the mean of the last minutes, else of the signal."""
     found = seen.recent.get(REQUESTS + state)
     return found if found is not None else seen.total("generator_requests", state=state)
 
 
 def cap(seen: VerdictInput) -> float | None:
-    """Rollouts under way over their cap: of the last minutes, else of now."""
+    """Returns the used share of the in-flight limit: the mean of the last minutes, else of now."""
     found = seen.recent.get(CAP)
     return found if found is not None else seen.get("in_flight_ratio")
 
 
 def sandboxes(seen: VerdictInput) -> dict[str, float]:
-    """The run's sandboxes by state: of the last minutes, else of now."""
+    """Returns the run's sandboxes by state: means of the last minutes, else of now."""
     found = dict(_named(seen.recent.items(), SANDBOXES))
     return found or {row.get("state", ""): value for row, value in seen.rows("sandboxes")}
 
 
 def census(seen: VerdictInput) -> dict[str, float]:
-    """Rollouts by state: of the last minutes, else of now."""
+    """Returns the rollouts by state: means of the last minutes, else of now."""
     found = dict(_named(seen.recent.items(), ROLLOUTS))
     return found or {row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
 

@@ -1,6 +1,6 @@
-"""The queue over a window, as Burrow judges a consumer's lag: by whether both sides move, not by a threshold. Pure.
+"""The state of the queue over a window: whether both sides move, as Burrow judges the lag of a consumer. Pure.
 
-Producer and consumer are sampled at one instant. A window that is not full says nothing.
+Producer and consumer are sampled at the same instant. A window that is not full gives no state.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from server.verdict.thresholds import (
 
 State = Literal["unknown", "ok", "starved", "stall", "stop", "rewind", "gated"]
 
-WORDS: dict[State, str] = {
+TEXTS: dict[State, str] = {
     "unknown": "the queue's window is not full yet",
     "ok": "the queue moves on both sides",
     "starved": "less than one batch waits when the trainer is ready",
@@ -33,7 +33,7 @@ WORDS: dict[State, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Both sides at one instant: samples that wait, the published policy version, the batch they are held against."""
+    """Both sides at one instant: samples in the queue, the published policy version, samples per batch."""
 
     ts: float
     queue: float
@@ -42,19 +42,19 @@ class Sample:
 
 
 def spacing(step: float | None) -> float:
-    """Seconds between two samples."""
+    """Returns the seconds between two samples."""
     return max(QUEUE_SPACING, (step or 0.0) / QUEUE_PER_STEP)
 
 
 def add(samples: Sequence[Sample], new: Sample, step: float | None) -> list[Sample]:
-    """With the newest, when it is time for one; those of the window are kept."""
+    """Returns the samples of the window with the newest one, if the spacing has passed."""
     if samples and new.ts - samples[-1].ts < spacing(step):
         return list(samples)
     return [*samples, new][-QUEUE_KEPT:]
 
 
 def state(samples: Sequence[Sample], step: float | None, held: float | None, wait: float | None) -> State:
-    """What the window shows.
+    """Returns the state that the window shows.
 
     Args:
         step: seconds of a step; held: share of the time production was held; wait: the trainer's.
@@ -72,7 +72,7 @@ def state(samples: Sequence[Sample], step: float | None, held: float | None, wai
 
 
 def _still(samples: Sequence[Sample], step: float | None) -> bool:
-    """No version published, no batch taken, and none arrived, for longer than a step can be."""
+    """Returns whether no version was published and no batch was taken for longer than a step can take."""
     newest = samples[-1].ts
     limit = max(STILL_SECONDS, STILL_STEPS * (step or 0.0))
     within = [one for one in samples if newest - one.ts <= limit]
@@ -83,7 +83,7 @@ def _still(samples: Sequence[Sample], step: float | None) -> bool:
 
 
 def _starved(samples: Sequence[Sample]) -> bool:
-    """500 of a batch of 512 is starved, not full: what counts is the queue just before a batch is taken."""
+    """Returns whether the queue mostly holds less than a batch just before one is taken: 500 of 512 is starved."""
     taken = [before for before, after in pairwise(samples) if after.version > before.version]
     ready = taken or samples
     return sum(one.queue < one.batch for one in ready) > len(ready) / 2

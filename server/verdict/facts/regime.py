@@ -1,4 +1,4 @@
-"""Which of the last steps belong to the present: a change of limiter must not wait until ten steps forget it. Pure."""
+"""Selects the last steps that belong to the present, so that a change shows before it fills ten steps. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from server.verdict.thresholds import (
 )  # fmt: skip
 
 STEP, WAIT = ("trainer_step_seconds", ()), ("trainer_wait_seconds", ())
-# What comes every so many steps is no change of the others.
+# Phases that occur only in some steps; they do not mark a change.
 NOW_AND_THEN = (("trainer_checkpoint_seconds", ()), ("trainer_eval_seconds", ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a change is held against: ``spread`` no series has less of, and the least ``change`` that matters."""
+    """Limits of a change: the least ``spread`` assumed of a series, and the least ``change`` that matters."""
 
     spread: float
     change: float
@@ -30,26 +30,26 @@ class Line:
 
 # Shares of a step jitter by a few hundredths in the calmest run; a change that matters is a fifth of the step.
 SHARES = Line(SHARE_SPREAD, SHARE_CHANGE)
-# So does the logarithm of the trainer's own work, and a quarter more of it is no jitter.
+# The logarithm of the trainer's own work jitters as much; a quarter more work is a change.
 WORK = Line(SHARE_SPREAD, log(WORK_CHANGE))
 
 
 def waits(steps: Sequence[Step]) -> list[float]:
-    """Wait share of each step that tells both."""
-    told = [step for step in steps if STEP in step.values and WAIT in step.values]
-    return [step.values[WAIT] / step.values[STEP] for step in told if step.values[STEP] > 0]
+    """Returns the wait share of each step that reports its time and its wait."""
+    complete = [step for step in steps if STEP in step.values and WAIT in step.values]
+    return [step.values[WAIT] / step.values[STEP] for step in complete if step.values[STEP] > 0]
 
 
 def work(step: Step) -> float:
-    """Seconds of a step that neither wait nor come every so many steps."""
-    told = step.values
-    return told[STEP] - told[WAIT] - sum(told.get(key, 0.0) for key in NOW_AND_THEN)
+    """Returns the seconds of a step without its wait and without phases that occur only in some steps."""
+    values = step.values
+    return values[STEP] - values[WAIT] - sum(values.get(key, 0.0) for key in NOW_AND_THEN)
 
 
 def of_work(steps: Sequence[Step], more: bool = False) -> int:
-    """How many of the newest steps are the same work; all where not every one tells. ``more``: so is the open one.
+    """Returns how many of the newest steps have the same work; all if a step does not report it.
 
-    Work jitters by hundredths where waits come in bursts: it is the trainer's alone.
+    ``more``: the open step has the same work as the newest. Work varies less than waits, which come in bursts.
     """
     works = [work(step) if STEP in step.values and WAIT in step.values else 0.0 for step in steps]
     if min(works, default=0.0) <= 0.0:
@@ -60,19 +60,19 @@ def of_work(steps: Sequence[Step], more: bool = False) -> int:
 
 
 def changed(values: Sequence[float], line: Line, least: int = NEWER) -> int:
-    """How many of the newest belong together: all, or ``least`` and more after the newest clear change."""
+    """Returns how many of the newest values belong together: all, or at least ``least`` after the newest change."""
     cuts = range(least, len(values) - EARLIER + 1)
     return next((newer for newer in cuts if _differ(values[:-newer], values[-newer:], line)), len(values))
 
 
 def present(shares: Sequence[float], least: int = NEWER) -> int:
-    """As `changed`, of shares; the first of all that waited while the pipeline filled is none of them."""
+    """As `changed`, for shares; a first step that waited while the pipeline filled is left out."""
     found = changed(shares, SHARES, least)
     return found - _filling(shares) if found == len(shares) else found
 
 
 def _filling(shares: Sequence[float]) -> bool:
-    """Is the first of all steps in it, and waited clearly longer than any other?"""
+    """Returns whether the first step of the run is included and waited clearly longer than any other."""
     young = EARLIER < len(shares) < WINDOW_STEPS
     return young and shares[0] >= max(shares[1:]) + SHARES.change
 

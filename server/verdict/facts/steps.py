@@ -1,6 +1,6 @@
-"""What the trainer's steps tell of the present: of those after the newest clear change, where the last ten hold one.
+"""The trainer's numbers of the present: of the steps after the newest clear change among the last ten.
 
-Means of ten steps would remember the limiter before for ten steps. Pure.
+Means of ten steps would include the previous limiter for ten steps. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,14 +41,14 @@ OVERHEADS = {
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The trainer's own numbers, as of `server.verdict.facts.throughput`.
+    """The trainer's own numbers, as in `server.verdict.facts.throughput`.
 
     Attributes:
-        gated: share of the time of steps that were waited and held alike, by the lesser of both; None: not told.
-        since: they are newer than the signals' means.
-        first: (incarnation, number) of the first step that is wholly of the present, to be kept; None: none is yet.
-        begun: when the first of these steps began, epoch seconds; None: no step is known.
-        scoring: share of the time that one scorer is busy, of these steps; None: not reported, or of the signal.
+        gated: share of the time in which steps waited and were held, by the smaller of both; None: not reported.
+        since: the numbers are newer than the signals' means.
+        first: (incarnation, number) of the first step that belongs to the present as a whole; None: none yet.
+        begun: when the first of these steps began, epoch seconds; None: no step is reported.
+        scoring: share of the time of these steps in which one scorer is busy; None: not reported.
         stopped: the run stood still in one of the last three steps.
         batches, stale: in the queue, and share of what arrived that was dropped, of these steps; None: not reported.
         same_steps: the arrivals are counted over the steps themselves, not over the last minutes.
@@ -74,39 +74,39 @@ class Present:
 
 
 def present(seen: VerdictInput) -> Present:
-    """Of the steps of the present regime, else what the signals say of the last ten."""
-    told = _of_signals(seen)
+    """Returns the numbers of the present steps, else the signals' means of the last ten."""
+    means = _of_signals(seen)
     rows = [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
-    told = replace(told, begun=_begun(rows), same_steps=bool(rows) and all(QUEUE in row.values for row in rows))
-    if told.wait is None:
-        return replace(told, gated=_gated(told, rows))
+    means = replace(means, begun=_begun(rows), same_steps=bool(rows) and all(QUEUE in row.values for row in rows))
+    if means.wait is None:
+        return replace(means, gated=_gated(means, rows))
     last = rows[-EARLIER:]
     rows, stopped = _without_stops(rows)
-    told = replace(told, stopped=any(row not in rows for row in last))
+    means = replace(means, stopped=any(row not in rows for row in last))
     every = len(rows)
-    rows = _same_work(seen, told, rows)
+    rows = _same_work(seen, means, rows)
     newest = min((regime.present(shares) for shares in _shares(seen, rows)), default=len(rows))
     if _is_burst(rows, newest):
         newest = len(rows)
-    first, whole = _kept(rows[-newest:]) if 0 < newest < every else None, newest == len(rows) < every
+    first, whole = _first_whole(rows[-newest:]) if 0 < newest < every else None, newest == len(rows) < every
     newest = min(newest, sum(_is_since(row, seen.first) for row in rows))
-    opened = _with_open(seen, told, rows, newest)
+    opened = _with_open(seen, means, rows, newest)
     if opened is not None:
         return replace(opened, first=first)
     if not 0 < newest < every and not stopped:
-        return replace(told, gated=_gated(told, rows))
-    found = _of_rows(seen, told, rows[-newest:], rows[-newest:])
+        return replace(means, gated=_gated(means, rows))
+    found = _of_rows(seen, means, rows[-newest:], rows[-newest:])
     if newest < every:
         found = replace(found, **_counted(seen, rows[-newest:], rows[:-newest]))  # type: ignore[arg-type]
-    found = replace(found, gated=_gated(told, rows[-newest:]), first=first, since=newest < every)
-    return _supplied(found, told) if whole else found
+    found = replace(found, gated=_gated(means, rows[-newest:]), first=first, since=newest < every)
+    return _supplied(found, means) if whole else found
 
 
 def _counted(seen: VerdictInput, rows: Sequence[Step], before: Sequence[Step]) -> dict[str, float]:
-    """Arrivals, drops and queue of these steps alone, where every step reports its queue and samples.
+    """Returns arrivals, drops and queue of these steps alone, if every step reports its queue and samples.
 
-    ``before``: the steps before them. What arrived is what was trained, what was dropped, and the queue's growth since
-    the step before the first.
+    ``before``: the steps before them. Arrivals are trained and dropped samples and the growth of the queue since the
+    step before the first.
     """
     if not rows or any(QUEUE not in row.values or SAMPLES not in row.values for row in rows):
         return {}
@@ -126,7 +126,7 @@ def _begun(rows: Sequence[Step]) -> float | None:
 
 
 def _without_stops(rows: list[Step]) -> tuple[list[Step], bool]:
-    """The steps without those in which the run stood still: what was named then is no share of the steps since."""
+    """Returns the steps without those in which the run stood still, and whether there were any."""
     if len(rows) <= EARLIER:
         return rows, False
     limit = max(STOPPED * median(row.values[STEP] for row in rows), LATE_SECONDS)
@@ -139,15 +139,15 @@ def _now_and_then(row: Step) -> float:
 
 
 def _is_burst(rows: Sequence[Step], newest: int) -> bool:
-    """Are the newest steps together shorter than one of those before? A run that waits in bursts has such spells."""
+    """Returns whether the newest steps together are shorter than an earlier step, as in a run that waits in bursts."""
     if not 0 < newest < len(rows):
         return False
     return sum(row.values[STEP] for row in rows[-newest:]) < max(row.values[STEP] for row in rows[:-newest])
 
 
-def _with_open(seen: VerdictInput, told: Present, rows: Sequence[Step], newest: int) -> Present | None:
-    """Of the open step and those before it that are like it; None where ``newest`` steps tell as much without it."""
-    opened = open_step(seen, told, rows)
+def _with_open(seen: VerdictInput, means: Present, rows: Sequence[Step], newest: int) -> Present | None:
+    """Returns the numbers with the open step and similar steps; None if ``newest`` steps suffice without it."""
+    opened = open_step(seen, means, rows)
     waits = regime.waits([*rows, opened.step]) if opened is not None else []
     if opened is None or len(waits) <= len(rows):
         return None
@@ -155,7 +155,7 @@ def _with_open(seen: VerdictInput, told: Present, rows: Sequence[Step], newest: 
     if cut >= min(len(waits), newest + 1):
         return None
     late, before = rows[len(rows) - (cut - 1) :], rows[: len(rows) - (cut - 1)]
-    found = replace(_of_rows(seen, told, [*late, opened.step], late), gated=_gated(told, late))
+    found = replace(_of_rows(seen, means, [*late, opened.step], late), gated=_gated(means, late))
     return replace(found, **_counted(seen, late, before))  # type: ignore[arg-type]
 
 
@@ -163,75 +163,75 @@ def _is_since(row: Step, first: tuple[int, int] | None) -> bool:
     return first is None or row.incarnation != first[0] or row.number >= first[1]
 
 
-def _kept(rows: Sequence[Step]) -> tuple[int, int] | None:
-    """The first step that is wholly of the present, once as many are as have a spread."""
+def _first_whole(rows: Sequence[Step]) -> tuple[int, int] | None:
+    """Returns the first step that belongs to the present as a whole, once enough steps do."""
     return (rows[1].incarnation, rows[1].number) if len(rows) > EARLIER else None
 
 
-def _same_work(seen: VerdictInput, told: Present, rows: list[Step]) -> list[Step]:
-    """Those since the trainer's own work is what it is; the first of them waited for it before it grew."""
-    newest = regime.of_work(rows, _outlasts(seen, told, rows))
+def _same_work(seen: VerdictInput, means: Present, rows: list[Step]) -> list[Step]:
+    """Returns the steps since the trainer's own work last changed."""
+    newest = regime.of_work(rows, _outlasts(seen, means, rows))
     if not 0 < newest < len(rows) or _is_burst(rows, newest):
         return rows
     before, first = rows[:-newest], rows[-newest]
     usual = sum(regime.work(row) for row in before) / len(before)
-    # What more of work there is, is waited no more: production brings what it brought.
+    # The extra work of the first step shortened its wait, because production did not change.
     less = min(first.values[WAIT], max(0.0, regime.work(first) - usual))
     values = {**first.values, STEP: first.values[STEP] - less, WAIT: first.values[WAIT] - less}
     return [replace(first, values=values), *rows[len(rows) - newest + 1 :]]
 
 
-def _outlasts(seen: VerdictInput, told: Present, rows: Sequence[Step]) -> bool:
-    """Has the open step its batch, and worked longer than all before the newest?"""
-    queue, batch = seen.get("queue_samples_now"), _batch(seen, told)
+def _outlasts(seen: VerdictInput, means: Present, rows: Sequence[Step]) -> bool:
+    """Returns whether the open step has its batch and has worked longer than all but the newest step."""
+    queue, batch = seen.get("queue_samples_now"), _batch(seen, means)
     if queue is None or not batch or queue < batch or any(WAIT not in row.values for row in rows) or len(rows) < 2:
         return False
     busy = [row.values[STEP] - row.values[WAIT] for row in rows]
     longest = max(busy[:-1])
-    # It may have waited first: as long as any, but for what the last one worked longer.
+    # It may have waited first, as long as any step, minus the extra work of the newest.
     waited = max(0.0, max(row.values[WAIT] for row in rows) - max(0.0, busy[-1] - longest))
     return seen.now - rows[-1].ts - waited >= LATE_WORK * longest
 
 
-def _supplied(found: Present, told: Present) -> Present:
-    """Work that grew leaves production what it was: it brings what it brought, or what more of it is held now."""
-    if found.arrivals is None or told.arrivals is None:
+def _supplied(found: Present, means: Present) -> Present:
+    """Keeps the arrivals of before a change of work, because work that grew does not change production."""
+    if found.arrivals is None or means.arrivals is None:
         return found
-    before, now = _potential(told, found.trained), _potential(found, found.trained)
-    return replace(found, arrivals=told.arrivals, held=told.held) if before > now else found
+    before, now = _potential(means, found.trained), _potential(found, found.trained)
+    return replace(found, arrivals=means.arrivals, held=means.held) if before > now else found
 
 
 def _potential(one: Present, trained: float | None) -> float:
     return max(one.arrivals or 0.0, trained or 0.0) / max(0.05, 1.0 - (one.held or 0.0))
 
 
-def _batch(seen: VerdictInput, told: Present) -> float | None:
-    return seen.fact("batch_samples") or (told.trained * told.step if told.trained and told.step else None)
+def _batch(seen: VerdictInput, means: Present) -> float | None:
+    return seen.fact("batch_samples") or (means.trained * means.step if means.trained and means.step else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The step that has not ended, as far as it goes. ``alone``: it needs no second one to show a change."""
+    """The open step so far. ``alone``: it shows a change without a second step."""
 
     step: Step
     alone: bool
 
 
-def open_step(seen: VerdictInput, told: Present, rows: Sequence[Step]) -> Open | None:
-    """What can be known of it: a step's row comes at its end, and a step that waits has a late one.
+def open_step(seen: VerdictInput, means: Present, rows: Sequence[Step]) -> Open | None:
+    """Estimates the open step, because its row exists only at its end.
 
-    With a batch in the queue the trainer waits no more. Without one it has waited whatever its work does not take: and
-    if it were its work that takes longer, the queue would hold a batch as soon as a whole step is over.
+    With a batch in the queue the trainer no longer waits. Without a batch it has waited for the time that its work does
+    not take: if its work took longer, the queue would hold a batch once a whole step is over.
     """
     queue = seen.get("queue_samples_now")
-    batch = _batch(seen, told)
+    batch = _batch(seen, means)
     if queue is None or not batch or not rows or WAIT not in rows[-1].values:
         return None
     open_for, last = seen.now - rows[-1].ts, rows[-1].values
     busy = last[STEP] - last[WAIT]
     if queue >= batch:
         return Open(_open(rows[-1], open_for, 0.0), False) if open_for >= busy / 2 else None
-    # A gate holds production, however long the trainer works. A full queue does, too, but is not short of a batch.
+    # A gate holds production however long the trainer works. A full queue does so too, but holds a batch.
     if last.get(GATE, 0.0) >= HOLDS * last[STEP] or open_for < LATE_WORK * busy:
         return None
     longest = max(row.values[STEP] for row in rows)
@@ -240,13 +240,13 @@ def open_step(seen: VerdictInput, told: Present, rows: Sequence[Step]) -> Open |
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The open step against those that ended, seconds. ``usual``: median from row to row; ``longest``: of the last ten.
+    """The open step and ended ones, in seconds. ``usual``: median from row to row; ``longest``: of the last ten.
 
     Attributes:
-        after: number of the newest step that ended; None where none is known.
-        batches: in the queue while the step is open, of a queue that is reported live; None: not reported.
-        had: batches in the queue when the step began, of the newest step's own row; None: not reported.
-        saves: checkpoints or evaluations are part of some of the last steps.
+        after: number of the newest ended step; None if none is reported.
+        batches: in the queue while the step is open, if the queue is reported live; None: not reported.
+        had: batches in the queue when the step began, from the row of the newest step; None: not reported.
+        saves: some of the last steps contain a checkpoint or an evaluation.
     """
 
     after: int | None
@@ -263,24 +263,24 @@ class Late:
 
     @property
     def late(self) -> bool:
-        """Too long for a step that merely took longer."""
+        """Whether the step is too long for a step that merely took longer."""
         return self.seconds >= max(LATE_STEP * self.usual, BEYOND * self.longest, LATE_SECONDS)
 
     @property
     def hungry(self) -> bool:
-        """Without its batch for longer than a whole step and the longest one together."""
+        """Whether the step has had no batch for longer than a usual and the longest step together."""
         long = self.seconds >= max(self.usual + self.longest, LATE_SECONDS)
         return long and self.batches is not None and self.batches < 1.0
 
     @property
     def fed(self) -> bool:
-        """Late, with its batch in the queue now, or when it began: only the trainer can be what it waits for."""
+        """Whether the step is late although its batch is in the queue, or was when the step began."""
         batches = self.batches if self.batches is not None else self.had
         return self.late and batches is not None and batches >= 1.0
 
 
 def open_since(seen: VerdictInput) -> Late | None:
-    """How long it has been open, by the signal that knows when steps were met, whatever the trainer's clock says."""
+    """Returns the open step by `trainer_stall_ratio`, which uses the times of reading and not the trainer's clock."""
     stall, rows = seen.get("trainer_stall_ratio"), [row for row in seen.steps if row.values.get(STEP, 0.0) > 0]
     step = seen.get("trainer_step_seconds")
     took = list(_row_to_row(rows)) or ([step] if step else [])
@@ -288,7 +288,7 @@ def open_since(seen: VerdictInput) -> Late | None:
         return None
     usual = median(took)
     seconds = stall * max(LEAST_LIMIT, LIMIT * usual)
-    # A step in which the run stood still is no measure of how long a step may take.
+    # A step in which the run stood still does not show how long a step may take.
     ended = _without_stops(rows)[0]
     longest = max([*_row_to_row(ended)] or [usual]) if len(ended) < len(rows) else max(took)
     found = Late(rows[-1].number if rows else None, seconds, usual, longest)
@@ -297,13 +297,13 @@ def open_since(seen: VerdictInput) -> Late | None:
 
 
 def _row_to_row(rows: Sequence[Step]) -> Iterator[float]:
-    """A row may stand for several steps."""
+    """Yields the seconds of each step; a row may cover several steps."""
     for before, row in pairwise(rows):
         yield max(row.values[STEP] * max(1, row.number - before.number), row.ts - before.ts)
 
 
 def _batches_live(seen: VerdictInput, rows: Sequence[Step], since: float) -> float | None:
-    """Batches in the queue, where it is reported between the steps' rows and for at most ``since`` seconds."""
+    """Returns the batches in the queue if it is reported between the steps' rows, at most ``since`` seconds ago."""
     queue, age, batch = seen.get("queue_samples_now"), seen.age("queue_samples_now"), _batch(seen, _of_signals(seen))
     if queue is None or age is None or not batch or age > max(0.0, since):
         return None
@@ -311,7 +311,7 @@ def _batches_live(seen: VerdictInput, rows: Sequence[Step], since: float) -> flo
 
 
 def _batches_then(seen: VerdictInput, rows: Sequence[Step]) -> float | None:
-    """Batches in the queue when the newest step ended."""
+    """Returns the batches in the queue when the newest step ended."""
     queue = rows[-1].values.get(QUEUE) if rows else None
     queue = seen.get("queue_samples_now") if queue is None else queue
     batch = _batch(seen, _of_signals(seen))
@@ -322,10 +322,10 @@ def _open(last: Step, seconds: float, wait: float) -> Step:
     return Step(last.axis, last.incarnation, last.number + 1, last.ts + seconds, {STEP: seconds, WAIT: wait})
 
 
-def _gated(told: Present, rows: Sequence[Step]) -> float | None:
-    """A window in which the trainer waited first and production was held later is of two times, and no gate."""
-    if told.held is None or not rows:
-        return told.held
+def _gated(means: Present, rows: Sequence[Step]) -> float | None:
+    """Returns the share of the time with wait and hold in the same steps. In different steps they are no gate."""
+    if means.held is None or not rows:
+        return means.held
     both = (min(row.values.get(WAIT, 0.0), max(row.values.get(key, 0.0) for key in HELD)) for row in rows)
     return sum(both) / sum(row.values[STEP] for row in rows)
 
@@ -344,9 +344,9 @@ def _of_signals(seen: VerdictInput) -> Present:
 
 
 def _shares(seen: VerdictInput, rows: Sequence[Step]) -> list[list[float]]:
-    """Of each step: waited, spent on weights, and the scorer busy; only what the steps report.
+    """Returns shares of each step: wait, weight updates and a busy scorer, as far as the steps report them.
 
-    Not held: a queue that runs full and empty again is held in spells, and is no other run in them.
+    Holds are left out: a queue that runs full and empty again is held in spells without a change of the run.
     """
     waits = [[row.values[WAIT] / row.values[STEP] for row in rows]] if all(WAIT in row.values for row in rows) else []
     others = [key for key in (OVERHEADS["weight_sync"],) if any(key in row.values for row in rows)]
@@ -356,7 +356,7 @@ def _shares(seen: VerdictInput, rows: Sequence[Step]) -> list[list[float]]:
 
 
 def _scoring(seen: VerdictInput, rows: Sequence[Step]) -> list[float]:
-    """Share of each step that one scorer is busy; a step without a scored group is as the one before it."""
+    """Returns the busy share of one scorer in each step; a step without a scored group repeats the previous one."""
     size = seen.fact("group_size")
     found: list[float] = []
     for row in rows:
@@ -369,7 +369,7 @@ def _scoring(seen: VerdictInput, rows: Sequence[Step]) -> list[float]:
 
 
 def _groups(row: Step, size: float | None) -> float | None:
-    """Groups scored in a step: those trained on, and those dropped after it."""
+    """Returns the groups scored in a step: trained and dropped ones."""
     dropped = row.values.get(DROPPED, 0.0) / size if size else 0.0
     samples = row.values.get(SAMPLES)
     if samples is not None and size:
@@ -378,45 +378,45 @@ def _groups(row: Step, size: float | None) -> float | None:
     return groups + dropped if groups is not None else None
 
 
-def _of_rows(seen: VerdictInput, told: Present, rows: Sequence[Step], ended: Sequence[Step]) -> Present:
-    """``ended``: those of them that tell more than their time and wait."""
+def _of_rows(seen: VerdictInput, means: Present, rows: Sequence[Step], ended: Sequence[Step]) -> Present:
+    """Computes the numbers of these steps. ``ended``: the steps with a complete row."""
     total = sum(row.values[STEP] for row in rows)
     step = total / len(rows)
     wait = sum(row.values.get(WAIT, 0.0) for row in rows) / total
-    # Samples per step do not follow from who waits: the rates scale with the step's time.
-    trained = told.trained * told.step / step if told.trained is not None and told.step else told.trained
-    arrivals = told.arrivals
-    if arrivals is not None and trained is not None and told.trained is not None:
-        arrivals = max(0.0, arrivals + trained - told.trained)
+    # Samples per step do not depend on waits, so the rates scale with the time of the step.
+    trained = means.trained * means.step / step if means.trained is not None and means.step else means.trained
+    arrivals = means.arrivals
+    if arrivals is not None and trained is not None and means.trained is not None:
+        arrivals = max(0.0, arrivals + trained - means.trained)
     whole = sum(row.values[STEP] for row in ended)
-    held = [sum(row.values.get(key, 0.0) for row in ended) / whole for key in HELD] if whole else [told.held or 0.0]
+    held = [sum(row.values.get(key, 0.0) for row in ended) / whole for key in HELD] if whole else [means.held or 0.0]
     return Present(
         wait=wait,
-        capacity=trained / (1 - wait) if trained is not None and wait < 1 else told.capacity,
+        capacity=trained / (1 - wait) if trained is not None and wait < 1 else means.capacity,
         trained=trained,
         arrivals=arrivals,
-        held=min(1.0, max(held)) if told.held is not None else None,
-        overheads={name: _mean(ended, name) for name in told.overheads if name in OVERHEADS}
+        held=min(1.0, max(held)) if means.held is not None else None,
+        overheads={name: _mean(ended, name) for name in means.overheads if name in OVERHEADS}
         if ended
-        else told.overheads,
+        else means.overheads,
         step=step,
         steps=len(rows),
         since=True,
         begun=_begun(rows),
         scoring=_busy(seen, ended),
-        same_steps=told.same_steps,
-        stopped=told.stopped,
+        same_steps=means.same_steps,
+        stopped=means.stopped,
     )
 
 
 def _busy(seen: VerdictInput, rows: Sequence[Step]) -> float | None:
-    """Share of the time of these steps that one scorer is busy."""
+    """Returns the share of the time of these steps in which one scorer is busy."""
     shares = [] if seen.synchronous else _scoring(seen, rows)
     total = sum(row.values[STEP] for row in rows)
     return sum(one * row.values[STEP] for one, row in zip(shares, rows, strict=True)) / total if shares else None
 
 
 def _mean(rows: Sequence[Step], name: str) -> float:
-    """Seconds per step; of the rest, an evaluation inside the step is no part."""
+    """Returns seconds per step; `other` does not include evaluations inside the step."""
     found = sum(row.values.get(OVERHEADS[name], 0.0) for row in rows) / len(rows)
     return max(0.0, found - _mean(rows, "eval")) if name == "other" else found

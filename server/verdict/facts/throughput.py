@@ -1,6 +1,6 @@
-"""The arithmetic of a verdict: what the rules hold against each other, worked out once. Pure.
+"""The arithmetic of a verdict: the numbers that the rules compare. Pure.
 
-Everything is None where it is not known. Rates are in trainer samples per second.
+A number that is not reported is None. Rates are in trainer samples per second.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,16 @@ from server.verdict.thresholds import (
     BUSY_SCORER,
     CONTRADICTED,
     ENOUGH,
+    FULL,
     HOLDS,
     LEAST_WINDOW,
     LITTLE_WAIT,
+    MOST_OF,
     MOST_SECONDS,
     MUCH_OVERHEAD,
     MUCH_STALE,
     PLATEAU_SECONDS,
+    QUEUED,
     WAITS,
 )
 
@@ -33,26 +36,25 @@ class Numbers:
     """See DESIGN section 4 for each.
 
     Attributes:
-        wait: the trainer's own claim; of the steps of the present regime (``steps`` of them), else the last ten.
-        capacity, compute_capacity: samples/s without waiting; without anything but computing.
-        trained: samples/s it does take.
-        arrivals: samples/s that reach the queue, measured on the producers' side or by what the queue lost and gained.
-        held, gated: share of the time production was held; and the trainer waited in the same steps.
-        potential: arrivals, if production had not been held back.
+        wait: share of the step as the trainer reports it, of the ``steps`` present steps, else of the last ten.
+        capacity, compute_capacity: samples/s without waiting; with computing alone.
+        trained: samples/s that the trainer takes.
+        arrivals: samples/s that reach the queue, from producers, or from trained samples and growth of the queue.
+        held, gated: share of the time that production was held; and that the trainer waited in the same steps.
         overheads: seconds per step by cause; step: seconds.
-        running, waiting, kv, limit: of all engines; busy: their occupancy.
+        running, waiting, kv, limit: of all engines.
         engines: by state.
-        slow: engines that are slower than the others by name: tokens per request over the others' median.
-        place: share of a rollout's time per phase (`PHASES`), of census, log, or running requests in flight.
-        in_flight: all rollouts in flight, placed from every source at once.
-        zero: groups without a gradient; filtered: they are thrown away before training.
+        slow: name of an engine that is slower than the others -> its tokens per request over their median.
+        place: share of a rollout's time per phase (`PHASES`).
+        in_flight: all rollouts in flight, from every source.
+        zero: groups without a gradient; filtered: they are dropped before training.
         lost: share of rollouts by exit.
-        same_steps: arrivals are of the steps that the wait is of.
-        reported: the wait of the last ten steps, as the signal has it.
+        same_steps: arrivals cover the same steps as the wait.
+        reported: the wait of the last ten steps, from the signal.
         stopped: the run stood still in one of the last three steps.
-        opened: the trainer's open step beside those before it.
-        changed: a clear change is among the last ten steps, and what is told of them is of those after it;
-            first: of them, that is wholly of the present, as `VerdictInput.first`.
+        opened: the trainer's open step compared with those before it.
+        changed: the last ten steps contain a clear change, and the numbers cover the steps after it.
+        first: the first step that belongs to the present as a whole, as `VerdictInput.first`.
     """
 
     seen: VerdictInput
@@ -91,14 +93,14 @@ class Numbers:
 
     @property
     def potential(self) -> float | None:
-        """Arrivals, had production not been held. What is held has filled the queue: it brings what is trained.
+        """Arrivals without the hold. Production that is held has filled the queue, so it delivers what is trained.
 
-        Where it waits beside a queue that is short of a batch, nothing was filled: what is held comes and goes.
+        If the trainer waits and the queue is short of a batch, the hold comes and goes and does not count.
         """
-        return self._brought(0.0 if self.short else self.held or 0.0)
+        return self._without_hold(0.0 if self.short else self.held or 0.0)
 
-    def _brought(self, held: float) -> float | None:
-        """Arrivals, had production not been held for so much of the time."""
+    def _without_hold(self, held: float) -> float | None:
+        """Returns arrivals without a hold of this share of the time."""
         if self.arrivals is None:
             return None
         steady = max(self.arrivals, self.trained or 0.0) if held >= HOLDS else self.arrivals
@@ -111,20 +113,20 @@ class Numbers:
 
     @property
     def short(self) -> bool:
-        """Does the trainer wait now and then, beside a queue that mostly holds less than a batch?"""
+        """Whether the trainer waits now and then and the queue mostly holds less than a batch."""
         return (self.wait or 0.0) >= LITTLE_WAIT and self.batches is not None and self.batches < 1.0
 
     @property
     def dropped(self) -> bool:
-        """Does enough arrive, and much of it is dropped as stale? Then the wait is those drops."""
+        """Whether enough arrives and much of it is dropped as stale; the wait is then those drops."""
         enough = self.potential is not None and self.capacity is not None and self.potential >= ENOUGH * self.capacity
         return enough and (self.stale or 0.0) >= MUCH_STALE
 
     @property
     def lacking(self) -> float | None:
-        """Share of what the trainer could take that production does not bring.
+        """Share of the trainer's capacity that production does not deliver.
 
-        It is what the trainer waits, and what it will wait once the stock in its queue is used up.
+        It is the wait, or the predicted wait if the trainer still consumes the stock in its queue.
         """
         predicted = self.predicted_wait
         stock = self.batches is not None and self.batches < 1.0
@@ -133,91 +135,90 @@ class Numbers:
         return predicted if predicted >= max(self.wait, WAITS) + CONTRADICTED else self.wait
 
     @property
-    def told(self) -> float:
-        """Share of a rollout's time of which is known where it is spent."""
+    def placed(self) -> float:
+        """Share of a rollout's time that some source places."""
         return min(1.0, sum(self.place.values()))
 
     @property
     def scorer_full(self) -> bool:
-        """Is the one scorer of an asynchronous run never idle?"""
+        """Whether the one scorer of an asynchronous run is never idle."""
         return not self.seen.synchronous and (self.extra.get("scoring_busy_ratio") or 0.0) >= BUSY_SCORER
 
     @property
     def offered(self) -> float | None:
-        """How many times what it takes the trainer could have; None where nobody tells whether more is held back.
+        """Production over what the trainer takes; None if no source reports a hold.
 
-        Beside a fifth of overhead what is held is held by that, also where the queue is short of a batch after it.
+        With a fifth of overhead or more the hold is caused by it, also if the queue is short of a batch afterwards.
         """
         long = (self.overhead or 0.0) >= MUCH_OVERHEAD and (self.held or 0.0) > (self.wait or 0.0)
-        brought = self._brought(self.held or 0.0) if long else self.potential
+        brought = self._without_hold(self.held or 0.0) if long else self.potential
         if brought is None or not self.trained or self.held is None:
             return None
         return max(1.0, brought / self.trained)
 
     @property
     def places(self) -> float | None:
-        """Share of the cap that is under way; those that are scored may still hold their place, and are not counted."""
+        """Used share of the in-flight limit, with the slots of rollouts that wait for a score."""
         scored = min(self.extra.get("time_unscored_ratio") or 0.0, 0.95)
         return None if self.cap is None else min(1.0, self.cap / (1.0 - scored))
 
     @property
     def gap(self) -> float | None:
-        """What the trainer could take over what it gets."""
+        """Factor of what the trainer could take over what it gets."""
         if self.lacking is None:
             return None
         return 1.0 / max(0.02, 1.0 - self.lacking)
 
     @property
     def predicted_wait(self) -> float | None:
-        """From the producers' side; a cross-check of the claim."""
+        """Wait that follows from arrivals; a cross-check of the reported wait."""
         if self.arrivals is None or not self.capacity:
             return None
         return max(0.0, 1.0 - self.arrivals / self.capacity)
 
     @property
     def overhead(self) -> float | None:
-        """Share of the step that is named overhead: weight sync, checkpoint, evaluation."""
+        """Share of the step that is weight sync, checkpoint or evaluation."""
         if not self.step or not self.overheads:
             return None
         return sum(value for name, value in self.overheads.items() if name != "other") / self.step
 
     @property
     def busy(self) -> float | None:
-        """Running requests over those the engines have room for."""
+        """Running requests over the number that fits into the engines."""
         return self.running / self.limit if self.running is not None and self.limit else None
 
     @property
     def saturated(self) -> bool | None:
-        """Would more requests at once be served no faster? None: the engines tell nothing."""
+        """Whether further requests would not be served faster. None: not reported."""
         if self.running is None and self.kv is None:
             return None
-        # A request or two wait for a moment in any engine: a fifth of those that run is a line.
-        queued = (self.waiting or 0.0) >= max(1.0, 0.2 * (self.running or 0.0))
-        return (self.kv or 0.0) >= 0.85 or queued or (self.busy or 0.0) >= 0.85
+        queued = (self.waiting or 0.0) >= max(1.0, QUEUED * (self.running or 0.0))
+        return (self.kv or 0.0) >= FULL or queued or (self.busy or 0.0) >= FULL
 
     @property
     def quiet(self) -> bool | None:
-        """Have the engines room, and less than half of the rollouts' time? None: not told."""
+        """Whether the engines have room and hold less than half of the rollouts' time. None: not reported."""
         if self.saturated is None:
             return None
         inside = self.place.get("generating")
-        return not self.saturated and inside is not None and inside < 0.5
+        return not self.saturated and inside is not None and inside < MOST_OF
 
     @property
     def room(self) -> float | None:
-        """How many times the requests that run the engines could hold; None: not told."""
-        # Both of the last minutes; the cache's own mean is of other ones, and stands in where they do not tell.
+        """Factor of the requests that fit over those that run; None: not reported."""
+        # The mean of the cache has another window, so it is only used without running requests.
         used = self.busy if self.busy is not None else self.kv
         return 1.0 / max(0.02, used) if used is not None else None
 
     @property
     def roomy(self) -> bool:
-        """Would all rollouts fit into the engines, were they nowhere else? Then what is elsewhere is what is short."""
+        """Whether all rollouts would fit into the engines; then the limit is outside the engines."""
         inside = self.place.get("generating")
         return bool(self.quiet and inside is not None and self.room is not None and inside * self.room >= 1.0)
 
     def table(self) -> dict[str, float | None]:
-        """The arithmetic as it is shown."""
+        """Returns the arithmetic as it is shown."""
         return {
             "capacity_samples_per_second": self.capacity,
             "compute_capacity_samples_per_second": self.compute_capacity,
@@ -247,10 +248,10 @@ def _over(one: float | None, other: float | None) -> float | None:
 
 
 def numbers(seen: VerdictInput) -> Numbers:
-    """All of it, from one instant's signals."""
+    """Computes all numbers from the signals of one instant."""
     own = present(seen)
     if seen.instants:
-        # The engines' and rollouts' means are of the same steps as the trainer's numbers.
+        # The means of engines and rollouts cover the same steps as the trainer's numbers.
         begun = max(seen.now - MOST_SECONDS, own.begun) if own.begun is not None else -inf
         if plateau(seen.instants, seen.now) is not None:
             begun = max(begun, seen.now - PLATEAU_SECONDS)  # the queue behind a limit grows: its mean would lag
@@ -270,7 +271,6 @@ def numbers(seen: VerdictInput) -> Numbers:
         capacity=own.capacity,
         compute_capacity=seen.get("compute_capacity_samples_per_second"),
         trained=own.trained,
-        # Records count consumptions too: what was dropped as stale arrived all the same.
         arrivals=_arrivals(own, produced, seen),
         held=own.held,
         gated=own.gated,
@@ -313,7 +313,7 @@ def numbers(seen: VerdictInput) -> Numbers:
 
 
 def _arrivals(own: Present, produced: float | None, seen: VerdictInput) -> float | None:
-    """At the queue; a synchronous run has none, and what it makes arrives nowhere."""
+    """Returns the arrivals at the queue; a synchronous run has no queue. Samples dropped as stale have arrived too."""
     if seen.synchronous:
         return None
     return own.arrivals if own.arrivals is not None else _with_stale(produced, seen)
@@ -328,22 +328,22 @@ def _with_stale(produced: float | None, seen: VerdictInput) -> float | None:
 
 
 def _stale(seen: VerdictInput) -> float | None:
-    """Share of rollouts that reached the queue and grew too old in it."""
+    """Returns the share of rollouts in the queue that were dropped as stale."""
     if seen.synchronous:
         return None
     exits = seen.get("rollout_exit_ratio", exit="stale")
     if exits is not None:
         return exits
-    # Of a trainable share the rest is discarded for any reason: errors and filtered groups above all.
-    told = {metric for row in seen.steps for metric, _ in row.values}
-    if "stale_dropped_rollouts" not in told or "trainable_ratio" in told:
+    # With a trainable share the rest is discarded for any reason, mostly errors and filtered groups.
+    metrics = {metric for row in seen.steps for metric, _ in row.values}
+    if "stale_dropped_rollouts" not in metrics or "trainable_ratio" in metrics:
         return None
     arrivals, trained = seen.get("queue_arrivals_samples_per_second"), seen.get("trainer_samples_per_second")
     return seen.get("discarded_rollout_ratio") if arrivals is not None and trained is not None else None
 
 
 def _scorer(seen: VerdictInput, of_steps: float | None, zero: Gradient) -> float | None:
-    """How busy the scorer is; groups that are thrown away for want of a gradient were scored, too."""
+    """Returns the busy share of the scorer; filtered groups without a gradient were scored too."""
     busy = of_steps if of_steps is not None else seen.get("scoring_busy_ratio")
     if busy is None or zero.share is None or seen.synchronous or not _filtered(seen):
         return busy
@@ -351,7 +351,7 @@ def _scorer(seen: VerdictInput, of_steps: float | None, zero: Gradient) -> float
 
 
 def _filtered(seen: VerdictInput) -> bool:
-    """Are groups without gradient kept from the trainer? Records tell it by their exits, or by the admitted share."""
+    """Returns whether groups without a gradient are filtered, from exits of records or from the admitted share."""
     if (seen.get("rollout_exit_ratio", exit="zero_advantage") or 0.0) > 0.05:
         return True
     done = seen.get("zero_advantage_ratio", basis="completed")

@@ -1,4 +1,4 @@
-"""The rules that are asked first: does the run live, and does each of its actors? Pure.
+"""The first rules: does the run make progress, and does each of its actors work? Pure.
 
 Numbered in `server.verdict.rules.tuning`.
 """
@@ -23,28 +23,28 @@ from server.verdict.thresholds import (
     SILENT_SECONDS,
 )
 
-Said = tuple[Outcome, str, float] | None
-"""(outcome, cause, confidence before completeness and rivals) or None: the rule does not apply."""
+RuleResult = tuple[Outcome, str, float] | None
+"""(outcome, cause, confidence before completeness and rivals), or None if the rule does not apply."""
 
-Rule = Callable[[Situation], Said]
+Rule = Callable[[Situation], RuleResult]
 
 
-def lifecycle(case: Situation) -> Said:
-    """Nobody holds back a run that loads, rests or is over."""
-    life = case.seen.lifecycle
-    if life in ("finished", "crashed"):
+def lifecycle(case: Situation) -> RuleResult:
+    """Returns unknown for a run that starts, is paused or is over."""
+    state = case.seen.lifecycle
+    if state in ("finished", "crashed"):
         return "unknown", "over", 0.0
-    if life == "paused":
+    if state == "paused":
         return "unknown", "paused", 0.0
-    return ("unknown", "starting", 0.0) if life == "starting" else None
+    return ("unknown", "starting", 0.0) if state == "starting" else None
 
 
-def frozen_engines(case: Situation) -> Said:
-    """Requests run and not a token comes: the sharpest sign there is. Engines that take in weights do that, too."""
+def frozen_engines(case: Situation) -> RuleResult:
+    """Names frozen engines: requests run and no token is generated. Engines that load weights look the same."""
     hung = _share(case.n.engines, "hung")
     if hung < MOST_ENGINES or (_share(case.n.engines, "up") > 0 and goes_on(case)):
         return None
-    # Who takes a minute for weights hangs in every step: for no longer than they take, and not in a step far too late.
+    # Engines that load weights for a minute stand still in every step, for no longer than that, and not in a late step.
     weights, open_step = case.n.overheads.get("weight_sync", 0.0), case.seen.get("trainer_stall_ratio")
     frozen = case.seen.now - (case.seen.hung_since or case.seen.now)
     pauses = weights >= FROZEN_SECONDS and frozen < weights and (open_step or 0.0) < HALF_LIMIT
@@ -52,12 +52,12 @@ def frozen_engines(case: Situation) -> Said:
 
 
 def hangs(seen: VerdictInput) -> bool:
-    """Do half of the engines and more run requests without a token?"""
+    """Returns whether at least half of the engines run requests without generating a token."""
     return _share(_engines(seen), "hung") >= MOST_ENGINES
 
 
 def is_down(seen: VerdictInput) -> bool:
-    """Does no engine answer?"""
+    """Returns whether no engine answers."""
     return _share(_engines(seen), "down") >= 1.0
 
 
@@ -66,33 +66,34 @@ def _engines(seen: VerdictInput) -> dict[str, float]:
 
 
 def goes_on(case: Situation) -> bool:
-    """Does the trainer make its steps as ever? Then what still works is enough for some of them."""
+    """Returns whether the open step is not late: then the engines that work are enough for some steps."""
     return case.n.opened is not None and not case.n.opened.late
 
 
 def no_engine(case: Situation) -> bool:
-    """Has no engine answered for long enough to be more than one failed read?"""
+    """Returns whether no engine has answered for longer than one failed read."""
     engines, since = case.n.engines, case.seen.down_since
     down = bool(engines) and _share(engines, "down") >= 1.0
     return down and (since is None or case.seen.now - since >= SILENT_SECONDS)
 
 
-def dead_engines(case: Situation) -> Said:
-    """No engine answers, and the open step is late. A trainer that goes on proves that only their metrics are gone.
+def dead_engines(case: Situation) -> RuleResult:
+    """Names dead engines: no engine answers, and the open step is late.
 
-    It goes on while its queue lasts: once that is short of a batch, and has been for a step, nothing else will come.
+    A trainer that goes on proves that only the engines' metrics are gone. It also goes on while its queue lasts; once
+    the queue has been short of a batch for a step, no more batches will come.
     """
     if not no_engine(case):
         return None
     if case.stands == "stalled" and case.n.stopped:
-        return "stalled", "dead_engine", 1.0  # a step that ended late proves nothing yet of the engines
+        return "stalled", "dead_engine", 1.0  # the end of a late step does not prove that engines work
     stall, opened = case.seen.get("trainer_stall_ratio"), case.n.opened
     late = (stall is not None and stall >= HALF_LIMIT) or (opened is not None and (opened.hungry or opened.late))
     return ("stalled", "dead_engine", 1.0) if late else None
 
 
-def no_progress(case: Situation) -> Said:
-    """The open step is longer than max(6 x median, 30 min)."""
+def no_progress(case: Situation) -> RuleResult:
+    """Names a run whose open step is longer than max(6 x median, 30 min)."""
     ratio = case.seen.get("trainer_stall_ratio")
     if ratio is None or ratio < 1.0:
         return None
@@ -102,18 +103,18 @@ def no_progress(case: Situation) -> Said:
     return "stalled", "no_progress", 1.0
 
 
-def silent_trainer(case: Situation) -> Said:
-    """A heartbeat that should have come."""
+def silent_trainer(case: Situation) -> RuleResult:
+    """Names a trainer whose heartbeat is missing."""
     beats = [target for target in case.seen.targets if target.kind == HEARTBEAT and not target.gone]
     silent = bool(beats) and not any(target.up for target in beats)
     return ("stalled", "dead_trainer", 0.9) if silent else None
 
 
-def open_step(case: Situation) -> Said:
-    """The open step is late, and the trainer has its batch: it hangs, or works on something else.
+def open_step(case: Situation) -> RuleResult:
+    """Names a late open step for which the trainer had its batch: the trainer hangs or does other work.
 
-    Before all tuning: production behind a full queue is held, idle and below every cap. Where batches are seen to wait,
-    or steps save and evaluate now and then, the trainer is what takes long; else the run stands still.
+    This comes before tuning, because production behind a full queue is held, idle and below every limit. If batches
+    wait in the queue, or steps sometimes save or evaluate, the trainer is slow; otherwise the run stands still.
     """
     n, opened = case.n, case.n.opened
     if n.seen.synchronous or opened is None or not opened.late or evaluates(case):
@@ -129,7 +130,7 @@ def open_step(case: Situation) -> Said:
 
 
 def _idle_seconds(case: Situation) -> float:
-    """Seconds since the first of the newest instants that have no request in any engine; 0 with fewer than three."""
+    """Returns for how many seconds no engine had a request; 0 with fewer than three such instants."""
     idle = list[float]()
     for ts, counts in reversed(case.seen.instants):
         if instants.RUNNING in counts:
@@ -140,7 +141,7 @@ def _idle_seconds(case: Situation) -> float:
 
 
 def evaluates(case: Situation) -> bool:
-    """Are most of what is in flight evaluations?"""
+    """Returns whether at least half of the rollouts in flight are evaluations."""
     states = {row.get("state", ""): value for row, value in case.seen.rows("in_flight_rollouts")}
     total = sum(states.values())
     return total > 0 and states.get("eval", 0.0) / total >= MOST_OF

@@ -1,4 +1,4 @@
-"""One instant as the rules ask it: who waits, and what gains most. Pure."""
+"""The situation of one instant: whether the trainer waits, and which limiter gains most. Pure."""
 
 from dataclasses import dataclass
 from math import inf
@@ -16,10 +16,10 @@ FILTERED = ("curriculum_bound", True)
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One instant, worked out. ``found``: limiters by gain. ``stands``: the outcome that stands, "" for none."""
+    """One instant. ``limiters``: by gain. ``stands``: the outcome of the current verdict, "" if there is none."""
 
     n: Numbers
-    found: tuple[Limiter, ...]
+    limiters: tuple[Limiter, ...]
     stands: str = ""
 
     @property
@@ -28,40 +28,40 @@ class Situation:
 
     @property
     def starved(self) -> bool:
-        """Does the trainer wait for want of samples? Not where more arrives than it takes, and grows too old."""
+        """Whether the trainer waits for samples; not if enough samples arrive and are dropped as stale."""
         return self.n.lacking is not None and self.n.lacking >= self.waits and not self.n.dropped
 
     @property
     def waits(self) -> float:
-        """Share of the step from which on the trainer is starved."""
+        """Share of the step from which on the trainer counts as starved."""
         return WAITS if not self.stands else WAITS - STAYS if self.stands in STARVING else WAITS + COMES
 
     @property
     def worth(self) -> float:
-        """How much more than it takes must be on offer for the trainer to be the limiter."""
+        """Factor by which production must exceed the trainer for the trainer to be the limiter."""
         return SURPLUS if not self.stands else SURPLUS - STAYS if self.stands == "trainer_bound" else SURPLUS + COMES
 
     def best(self, *outcomes: Outcome) -> Limiter | None:
-        return next((one for one in self.found if one.outcome in outcomes), None)
+        return next((one for one in self.limiters if one.outcome in outcomes), None)
 
     @property
     def first(self) -> Limiter | None:
-        """Of what slows production down, what gains most; of two that fill the gap, what would more than fill it."""
-        slows = [one for one in self.found if one.outcome in STARVING or (one.outcome, self.n.filtered) == FILTERED]
+        """The limiter of production with the largest gain; of two that fill the gap, the one with the larger factor."""
+        slows = [one for one in self.limiters if one.outcome in STARVING or (one.outcome, self.n.filtered) == FILTERED]
         return max(slows, key=self._rank, default=None)
 
     def _rank(self, one: Limiter) -> tuple[float, float, bool]:
-        """A tie goes to whoever needs no more engines: it is cheaper to change."""
-        return round(one.gain, 2), round(self._alone(one), 1), one.cause not in UNEXPLAINED
+        """Ranks limiters; of two equal ones the one that needs no more engines is higher: it is cheaper to change."""
+        return round(one.gain, 2), round(self._of_production(one), 1), one.cause not in UNEXPLAINED
 
-    def apart(self, own: Limiter, rival: Limiter) -> tuple[float, float]:
-        """What to tell two by: their gains, or what they would gain were the trainer no bound to either."""
+    def comparable(self, own: Limiter, rival: Limiter) -> tuple[float, float]:
+        """Returns the two values to compare: gains, or the gains of production alone if both fill the gap."""
         full = (self.n.gap or 1.0) - 0.005
         both = own.gain >= full and rival.gain >= full
-        return (self._alone(own), self._alone(rival)) if both else (own.gain, rival.gain)
+        return (self._of_production(own), self._of_production(rival)) if both else (own.gain, rival.gain)
 
-    def _alone(self, one: Limiter) -> float:
-        """How much faster production were without it, however much the trainer could take."""
+    def _of_production(self, one: Limiter) -> float:
+        """Returns the gain of production without this limiter, regardless of what the trainer can take."""
         if one.outcome == "reward_bound" and self.n.scorer_full:
             return inf
         return twice_the_engines(self.n) or one.gain if one.cause in UNEXPLAINED else one.factor

@@ -1,6 +1,6 @@
-"""The rules, numbered and in order: liveness, infrastructure, then tuning; the first that speaks is the verdict. Pure.
+"""The numbered rules in order: liveness, infrastructure, tuning. The first that applies is the verdict. Pure.
 
-DESIGN section 5. `judge` looks at one instant; what must be remembered is in `server.verdict.judge`.
+DESIGN section 5. `judge` evaluates one instant; `server.verdict.judge` compares it with the current verdict.
 """
 
 from math import log, sqrt
@@ -10,10 +10,10 @@ from server.verdict.explain.limiters import limiters, slow_by
 from server.verdict.facts.throughput import numbers
 from server.verdict.inputs import VerdictInput
 from server.verdict.model import Outcome, Verdict
-from server.verdict.rules.confidence import ahead, all_under_way, barely_full, blind, calm, clear, may_pause
+from server.verdict.rules.confidence import ahead, all_in_flight, barely_full, blind, calm, clear, may_pause
 from server.verdict.rules.liveness import (
     Rule,
-    Said,
+    RuleResult,
     dead_engines,
     evaluates,
     frozen_engines,
@@ -50,9 +50,9 @@ OUTSIDE = ("sandbox_bound", "reward_bound")
 # ---- infrastructure
 
 
-def failing_sandboxes(case: Situation) -> Said:
-    """Before the curriculum: a dead sandbox makes every reward zero."""
-    lost = next((one for one in case.found if one.cause == "init_failures"), None)
+def failing_sandboxes(case: Situation) -> RuleResult:
+    """Names failing sandboxes. This comes before the curriculum, because a dead sandbox makes every reward zero."""
+    lost = next((one for one in case.limiters if one.cause == "init_failures"), None)
     failing = case.seen.get("failure_ratio") or 0.0
     rewards = case.seen.get("reward", stat="mean")
     if rewards == 0.0 and (failing > 0.2 or lost is not None):
@@ -63,13 +63,13 @@ def failing_sandboxes(case: Situation) -> Said:
     return ("sandbox_bound", "init_failures", 1.0) if first is lost else None
 
 
-def evaluation(case: Situation) -> Said:
-    """Engines are full and nothing is made for training."""
+def evaluation(case: Situation) -> RuleResult:
+    """Names evaluations: they fill the engines, and nothing is generated for training."""
     return ("overhead_bound", "eval", 0.9) if case.starved and evaluates(case) else None
 
 
-def weight_updates(case: Situation) -> Said:
-    """The engines stand still after each publication, and the trainer then waits for what they did not make."""
+def weight_updates(case: Situation) -> RuleResult:
+    """Names weight updates: the engines stand still after each one, and the trainer waits for the missing samples."""
     stall = case.seen.get("generator_weight_stall_seconds", stat="mean")
     if not case.starved or (stall is not None and stall < STALLED_SECONDS):
         return None
@@ -79,9 +79,10 @@ def weight_updates(case: Situation) -> Said:
 
 
 def _likely_pauses(case: Situation) -> bool:
-    """Nobody tells: most engines stand still while they take weights, and with room in them no more of them would help.
+    """Returns whether weight updates likely stop the engines although no source reports it.
 
-    Without, they would work so much longer; it must be more than anything else gains.
+    Most engines stand still while they take weights. Engines with room show that more engines would not help. Without
+    the pause they would work for that share of the time longer, which must be more than any other limiter gains.
     """
     n, first = case.n, case.first
     if n.saturated is not False or n.seen.synchronous or not n.step or not may_pause(n):
@@ -90,22 +91,22 @@ def _likely_pauses(case: Situation) -> bool:
     return 1 / max(0.05, 1 - share) > (first.gain if first is not None else 1.0)
 
 
-def gate(case: Situation) -> Said:
-    """The trainer waits and production is held at once: dispatched all the time, more were made."""
+def gate(case: Situation) -> RuleResult:
+    """Names the staleness gate: the trainer waits while production is held."""
     n, first = case.n, case.first
     if not case.starved or n.gated is None or n.gated < HOLDS:
         return None
     if n.places is None and not n.saturated:
-        # Held from what, nobody tells: what is under way may fill the engines all the same.
+        # No source reports the rollouts in flight: they may fill the engines in spite of the hold.
         return "orchestrator_bound", "staleness_gate", UNPROVEN
     if first is None or first.cause != "staleness_gate":
         return None
-    # Overheads come one after the other with a held production: without them the trainer would wait as long.
+    # Overheads and a hold follow each other: without the overheads the trainer would wait as long.
     rival = case.best("overhead_bound")
     if rival is not None and rival.gain > first.gain:
         return None
     trainer = _twice_the_trainer(case) if n.held is None or n.held >= MUCH_HELD else 1.0
-    # Held most of the time, the two take turns: a trainer twice as fast gains something between nothing and that.
+    # With a long hold, gate and trainer take turns: a faster trainer gains between nothing and `trainer`.
     if sqrt(trainer) > first.gain:
         return "trainer_bound", slow_by(n), UNPROVEN
     sure = n.saturated is not None and trainer <= first.gain
@@ -113,28 +114,28 @@ def gate(case: Situation) -> Said:
 
 
 def _twice_the_trainer(case: Situation) -> float:
-    """What a trainer twice as fast could gain at most where it and a gate take turns."""
+    """Returns the largest gain of a trainer twice as fast, if trainer and gate take turns."""
     return 2 / (1 + (case.n.wait or 0.0))
 
 
 # ---- tuning: production is too slow
 
 
-def too_few_dispatched(case: Situation) -> Said:
-    """Fewer rollouts are under way than may be, and the engines have room for them."""
+def too_few_dispatched(case: Situation) -> RuleResult:
+    """Names prompts: fewer rollouts are in flight than allowed, and the engines have room for more."""
     n, first = case.n, case.first
     if not case.starved or n.saturated is not False or n.places is None or n.places >= BELOW_CAP:
         return None
     if first is None or first.cause != "prompts":
         return None
-    # What keeps them free nobody tells: of a gate, a trainer twice as fast would be held less.
-    told = n.held is not None or n.arrivals is not None
-    plain = told or first.gain >= _twice_the_trainer(case)
+    # If no source reports a hold, a gate may keep slots free, and a trainer twice as fast would be held less.
+    reported = n.held is not None or n.arrivals is not None
+    plain = reported or first.gain >= _twice_the_trainer(case)
     return "orchestrator_bound", "prompts", 0.9 if plain else UNPROVEN
 
 
-def outside_engines(case: Situation) -> Said:
-    """Rollouts are in sandboxes, tools or scoring, and without that more were made than with twice the engines."""
+def outside_engines(case: Situation) -> RuleResult:
+    """Names sandboxes, tools or scoring if they gain more than twice the engines."""
     n, first = case.n, case.first
     if not case.starved or first is None or (first.outcome not in OUTSIDE and first.cause != "tool_calls"):
         return None
@@ -142,38 +143,37 @@ def outside_engines(case: Situation) -> Said:
         return first.outcome, first.cause, UNPROVEN
     busy = n.extra.get("scoring_busy_ratio")
     if first.outcome == "reward_bound" and busy is not None:
-        # One scorer that has time to spare is waited for by chance; who waits for siblings looks the same.
-        # A busy one may be as fast as all before it: only what waits for it tells that more were made without it, and
-        # a gap of some size.
+        # Rollouts wait for a scorer with spare time only by chance, and waiting for the group looks the same. A busy
+        # scorer may be as fast as generation: only a queue before it, and a clear gap, show that it is the limit.
         inside, scoring = n.place.get("generating", 0.0), n.place.get("scoring", 0.0)
         waits = bool(n.place) and (n.saturated is not None or scoring > inside)
         return first.outcome, first.cause, 1.0 if n.scorer_full and waits and first.gain >= WORTH else UNPROVEN
-    return first.outcome, first.cause, 1.0 if n.roomy and n.told >= MOST_OF else UNPROVEN
+    return first.outcome, first.cause, 1.0 if n.roomy and n.placed >= MOST_OF else UNPROVEN
 
 
-def thrown_away(case: Situation) -> Said:
-    """Filtered groups: most is made for nothing."""
+def thrown_away(case: Situation) -> RuleResult:
+    """Names filtered groups without a gradient: many samples are generated for nothing."""
     n, first = case.n, case.first
     if not case.starved or first is None or first.outcome != "curriculum_bound" or (n.zero.share or 0.0) < FEW_FLAT:
         return None
-    # Engines that nobody sees may be full, and rollouts that nobody sees may be held or anywhere else.
+    # Engines that are not reported may be full, and rollouts that are not reported may be held.
     proven = n.saturated is not None and (n.saturated or bool(n.place)) and n.batches is not None
-    # Of a scorer that is never idle nobody tells how much more there were without it.
+    # How much more there would be without a scorer that is never idle is not measured.
     proven = proven and not n.scorer_full
     return "curriculum_bound", first.cause, 1.0 if proven else UNPROVEN
 
 
-def generation(case: Situation) -> Said:
-    """What is left: the engines make too little."""
+def generation(case: Situation) -> RuleResult:
+    """Names the engines: no other limiter of production gains more."""
     n = case.n
-    # What nobody explains is the largest part of many gaps; what is explained can be changed.
-    known = (one for one in case.found if one.outcome == "generator_bound" and one.cause not in UNEXPLAINED)
+    # The unexplained part of a gap is often the largest, but an explained cause can be changed.
+    known = (one for one in case.limiters if one.outcome == "generator_bound" and one.cause not in UNEXPLAINED)
     first = next((one for one in known if one.gain >= WORTH), None) or case.best("generator_bound")
     if not case.starved or first is None:
         return None
     if n.saturated or (n.place.get("generating", 0.0) >= MOST_OF):
-        # Rollouts count as generating from their dispatch on: engines that nobody sees may have room for all of them.
-        # Fewer are under way than may be, the engines have room, and nobody tells whether they are held: a gate may.
+        # Rollouts count as generating from their dispatch on: engines that are not reported may have room for all.
+        # With free slots, room in the engines and no report of a hold, a gate may be the cause.
         held = n.held is None and not n.saturated and n.places is not None and n.places < AT_CAP
         proven = n.saturated is not None and not held and not barely_full(n)
         return "generator_bound", first.cause, 1.0 if proven else UNPROVEN
@@ -181,29 +181,30 @@ def generation(case: Situation) -> Said:
         return "generator_bound", first.cause, 0.9
     if n.place:
         return "generator_bound", first.cause, UNPROVEN
-    # Engines with room, and nobody tells where the rollouts are: it may be anything before them.
+    # The engines have room, and no source places the rollouts: any limiter before the engines is possible.
     return ("generator_bound", first.cause, 0.5) if n.saturated is False else None
 
 
-def starved_somehow(case: Situation) -> Said:
-    """The trainer waits, and nobody tells for what."""
+def starved_somehow(case: Situation) -> RuleResult:
+    """Returns unknown: the trainer waits, and no source shows for what."""
     return ("unknown", "missing", 0.0) if case.starved else None
 
 
 # ---- tuning: the trainer
 
 
-def synchronous(case: Situation) -> Said:
-    """No queue and no wait: tail, overheads and the share of scoring are what a step loses."""
+def synchronous(case: Situation) -> RuleResult:
+    """Judges a synchronous run: it has no queue and no wait, but a tail, overheads and scoring."""
     if not case.seen.synchronous:
         return None
     needed = {"generator_bound": SYNC_TAIL, "curriculum_bound": 1 / (1 - ZERO_ADVANTAGE), "overhead_bound": 1.25}
     least = {
-        one.outcome: needed.get(one.outcome, 1.33) * (LEFT if one.outcome == case.stands else 1.0) for one in case.found
+        one.outcome: needed.get(one.outcome, 1.33) * (LEFT if one.outcome == case.stands else 1.0)
+        for one in case.limiters
     }
-    first = next((one for one in case.found if one.gain >= least[one.outcome]), None)
+    first = next((one for one in case.limiters if one.gain >= least[one.outcome]), None)
     tail = case.best("generator_bound")
-    # Near its line another few steps may say otherwise.
+    # Near its line a few more steps may change the result.
     near = tail is not None and abs(log(tail.gain / SYNC_TAIL)) < log(NEAR)
     if first is not None:
         return first.outcome, first.cause, UNPROVEN if near and first is tail else 0.9
@@ -212,20 +213,20 @@ def synchronous(case: Situation) -> Said:
     return "balanced", "", UNPROVEN if near else 0.9
 
 
-def no_gradient(case: Situation) -> Said:
-    """Most of what the trainer is busy with teaches it nothing."""
+def no_gradient(case: Situation) -> RuleResult:
+    """Names groups without a gradient that are not filtered: they occupy the trainer for nothing."""
     found = case.best("curriculum_bound")
     if case.n.filtered or found is None or case.n.zero.certain < ZERO_ADVANTAGE:
         return None
     rival = case.best("trainer_bound", "overhead_bound")
     if rival is not None and found.gain < rival.gain:
         return None
-    # Of a run that waits, production may gain more, and who waits nobody tells.
+    # In a run that waits, production may gain more; without a reported wait this is open.
     return "curriculum_bound", found.cause, 0.9 if case.n.wait is not None else UNPROVEN
 
 
-def overhead(case: Situation) -> Said:
-    """A fifth of the step and more is spent on what neither waits nor trains, and that is worth more than the rest."""
+def overhead(case: Situation) -> RuleResult:
+    """Names overhead that takes a fifth of the step or more and gains more than a faster trainer."""
     first, rival = case.best("overhead_bound"), case.best("trainer_bound")
     share = case.n.overhead
     if first is None or share is None or share < MUCH_OVERHEAD or first.gain < 1.0 + MUCH_OVERHEAD:
@@ -233,38 +234,38 @@ def overhead(case: Situation) -> Said:
     # A tie goes to the overhead: it is the cheaper one to change.
     if rival is not None and log(rival.gain) > CLEAR * log(first.gain):
         return None
-    # Who waits, and whether more is on offer, may turn it round.
+    # A wait, or production that cannot follow, would reverse the verdict.
     return "overhead_bound", first.cause, 0.9 if case.n.wait is not None and ahead(case) else UNPROVEN
 
 
-def trainer(case: Situation) -> Said:
-    """Production could deliver clearly more than the trainer takes."""
+def trainer(case: Situation) -> RuleResult:
+    """Names the trainer: production could deliver clearly more than the trainer takes."""
     n = case.n
     found = case.best("trainer_bound")
     if n.wait is not None and n.wait >= case.waits and not case.starved:
-        # Enough arrives and grows too old in the queue: whoever took it sooner would not wait for what was dropped.
+        # Enough arrives and becomes stale in the queue: a faster trainer would take it before it is dropped.
         return "trainer_bound", slow_by(n), 0.9
     if found is not None and found.factor >= case.worth:
-        proven, matched = n.wait is not None and ahead(case), all_under_way(case)
-        # A hold that keeps no place free keeps nothing back: neither is slow, or it is long, which is not sure either.
+        proven, matched = n.wait is not None and ahead(case), all_in_flight(case)
+        # A hold without free slots limits nothing: neither side is slow.
         if matched and not proven and n.wait is not None:
             return None
         return "trainer_bound", found.cause, 1.0 if proven and not matched else UNPROVEN
     if n.wait is None or n.wait >= case.waits or n.potential is not None:
         return None
-    # Nobody tells what arrives: a queue that is never short of a batch, beside engines with room, is enough of it.
+    # Arrivals are not reported: a queue that always holds a batch, and engines with room, show that enough arrives.
     if n.wait < LITTLE_WAIT and (n.batches or 0.0) >= STOCK and n.saturated is False:
         return "trainer_bound", "compute", 0.7
     return None
 
 
-def balanced(case: Situation) -> Said:
+def balanced(case: Situation) -> RuleResult:
     if case.n.wait is None or case.n.wait >= case.waits:
         return None
     return "balanced", "", 0.95 if calm(case) else UNPROVEN
 
 
-def nothing(case: Situation) -> Said:
+def nothing(case: Situation) -> RuleResult:
     return "unknown", "missing", 0.0
 
 
@@ -276,42 +277,42 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("V24", starved_somehow), ("V30", synchronous), ("V31", no_gradient), ("V32", overhead), ("V33", trainer),
     ("V34", balanced), ("V99", nothing),
 )  # fmt: skip
-"""In the order they are asked."""
+"""In the order of evaluation."""
 
 
 def situation(seen: VerdictInput, stands: str = "") -> Situation:
-    """One instant, worked out. ``stands``: the outcome that stands."""
+    """Computes the situation of one instant. ``stands``: the outcome of the current verdict."""
     n = numbers(seen)
     return Situation(n, limiters(n), stands)
 
 
 def judge(seen: VerdictInput, stands: str = "") -> Verdict:
-    """What the rules say of one instant. ``stands``: the outcome that stands."""
+    """Returns the verdict of one instant. ``stands``: the outcome of the current verdict."""
     return verdict_for(situation(seen, stands))
 
 
 def verdict_for(case: Situation) -> Verdict:
-    """What the rules say of it."""
+    """Returns the result of the first rule that applies."""
     for name, rule in RULES:
-        said = rule(case)
-        if said is not None:
-            return verdict_of(case, name, *said)
-    raise AssertionError("the last rule always speaks")
+        result = rule(case)
+        if result is not None:
+            return verdict_of(case, name, *result)
+    raise AssertionError("the last rule always applies")
 
 
 def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: float) -> Verdict:
-    """A verdict of one instant, all of its texts from that instant's numbers.
+    """Builds a verdict with all of its texts from the numbers of one instant.
 
-    ``sure``: confidence before completeness, rivals and contradictions.
+    ``sure``: confidence before completeness, rivals and contradictions are counted.
     """
     n = case.n
-    own = next((one for one in case.found if (one.outcome, one.cause) == (outcome, cause)), None)
-    found = tuple(sorted(case.found, key=lambda one: one is not own))
+    own = next((one for one in case.limiters if (one.outcome, one.cause) == (outcome, cause)), None)
+    found = tuple(sorted(case.limiters, key=lambda one: one is not own))
     complete = evidence.completeness(n)
     liveness = rule < "V10"
-    says = evidence.disagreements(n)
+    disagreements = evidence.disagreements(n)
     if not liveness:
-        doubt = CONTRADICTION if says or n.contradictions else 1.0
+        doubt = CONTRADICTION if disagreements or n.contradictions else 1.0
         sure *= (0.4 + 0.6 * complete) * clear(case, own, complete) * doubt * blind(case, outcome)
     return Verdict(
         outcome=outcome,
@@ -325,7 +326,7 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
         advice=messages.advice(outcome, cause, n),
         numbers=n.table(),
         missing=evidence.missing(n),
-        disagreements=says,
+        disagreements=disagreements,
         contradictions=n.contradictions,
         usd_per_hour=evidence.idle(n.seen),
         usd_lacks=evidence.idle_lacks(n.seen),
