@@ -1,1 +1,1 @@
-"""Will this run fit what it is about to ask for? Checks before a launch: `checks` judges, `probe` reads."""
+"""Checks before a launch whether the run fits into its accounts: `checks` judges, `probe` reads."""

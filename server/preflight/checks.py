@@ -1,4 +1,4 @@
-"""The pre-flight checks: pure functions of what was planned and what was read. No I/O, no clock.
+"""The pre-flight checks: pure functions of the plan and of the readings. No I/O, no clock.
 
 A check is "ok" only when every number it needs was read or stated; what could not be read is "unknown". A check that
 is not of this run is "not_applicable".
@@ -10,16 +10,16 @@ from collectors.model import ErrorKind
 from server.preflight import quota, sandboxes
 from server.preflight.model import Check, Inputs, ReadTarget, Status, number, span, worst
 
-# Tokens, signatures and deadlines are off by what the clocks are; a minute breaks signed requests.
+# Seconds. Clocks that differ by a minute break signed requests.
 SKEW_WARN_SECONDS, SKEW_FAIL_SECONDS = 5.0, 60.0
 NO_TARGET = "no sandbox target is configured"
 ADD_TARGET = "add a [[run.NAME.target]] for the sandbox provider, or facts.has_sandbox = 0 for a run without sandboxes"
-# What a provider says with these, it says to a key it knows.
+# Errors that a provider only returns to a valid key.
 KNOWN_KEY: tuple[ErrorKind, ...] = ("credit", "quota", "throttled")
 
 
 def judge(inputs: Inputs) -> list[Check]:
-    """Every check, sandboxes first. Those of sandboxes do not apply to a run without."""
+    """Runs every check, sandboxes first. Checks of sandboxes do not apply to a run without sandboxes."""
     found = [_sandbox_check(inputs, check) for check in (credentials, reachability, *quota.CHECKS, *sandboxes.CHECKS)]
     return [*found, engines(inputs), run_directory(inputs), clock_skew(inputs)]
 
@@ -34,7 +34,7 @@ def _sandbox_check(inputs: Inputs, check: Callable[[Inputs], Check]) -> Check:
 
 
 def outcome(checks: Sequence[Check]) -> Status:
-    """The worst of them; only "fail" stops a launch."""
+    """Returns the worst status; only "fail" stops a launch."""
     return worst(check.status for check in checks)
 
 
@@ -42,7 +42,7 @@ def outcome(checks: Sequence[Check]) -> Status:
 
 
 def credentials(inputs: Inputs) -> Check:
-    """Does every provider take our key, and is no account suspended?"""
+    """Checks that every provider accepts the key and that no account is suspended."""
     answers = [(one, *_key(one)) for one in _sandbox_targets(inputs)]
     return _of_targets(
         "credentials", answers, "accounts accept their key",
@@ -65,11 +65,11 @@ def _key(one: ReadTarget) -> tuple[Status, str]:
 
 
 def reachability(inputs: Inputs) -> Check:
-    """Does every provider answer with what its collector reads?"""
+    """Checks that every provider returns what its collector reads."""
     answers = [(one, *_answer(one)) for one in _sandbox_targets(inputs)]
     return _of_targets(
         "reachability", answers, "accounts answer",
-        "check the URL, the network and the provider's status page; when throttled, find who else asks so often",
+        "check the URL, the network and the provider's status page; when throttled, find what sends so many requests",
     )  # fmt: skip
 
 
@@ -79,9 +79,9 @@ def _answer(one: ReadTarget) -> tuple[Status, str]:
         answered = f"answered in {number(one.seconds)} s"
         return ("warn", f"{answered}, not in full: {unseen}") if unseen else ("ok", answered)
     if one.error.kind == "throttled":
-        wait = f"; asks to wait {span(one.error.retry_after)}" if one.error.retry_after else ""
+        wait = f"; requests a wait of {span(one.error.retry_after)}" if one.error.retry_after else ""
         return "warn", f"{one.error}{wait}"
-    # What is behind a refused key, nobody has seen.
+    # A refused key does not show whether the rest works.
     return ("unknown" if one.error.kind in ("auth", "credit", "quota") else "fail"), str(one.error)
 
 
@@ -103,8 +103,8 @@ def _of_targets(name: str, answers: Sequence[tuple[ReadTarget, Status, str]], wh
 
 
 def engines(inputs: Inputs) -> Check:
-    """Do all engines answer, and are they of one version? Two versions do not give the same log-probabilities."""
-    # Files tell of rollouts, and are no engine.
+    """Checks that all engines answer with the same version; versions differ in log-probabilities."""
+    # Files report rollouts and are no engines.
     found = [one for one in inputs.seen if one.target.actor == "generator" and not one.target.path]
     if not found:
         return Check("engines", "unknown", "no engine is configured", "add a [[run.NAME.target]] for each engine")
@@ -112,11 +112,11 @@ def engines(inputs: Inputs) -> Check:
     versions = sorted({one.version for one in up if one.version})
     silent = [one for one in up if not one.version]
     status, fix = _engines_status(inputs, len(found) - len(up), versions, len(silent))
-    told = ", ".join(versions) or "not told"
+    reported = ", ".join(versions) or "not reported"
     return Check(
-        "engines", status, f"{len(up)} of {len(found)} engines answer; version {told}", fix,
+        "engines", status, f"{len(up)} of {len(found)} engines answer; version {reported}", fix,
         value=float(len(up)), limit=float(len(found)), unit="engines",
-        details=tuple(f"{one.name}: {one.error or one.version or 'does not tell its version'}" for one in found),
+        details=tuple(f"{one.name}: {one.error or one.version or 'does not report its version'}" for one in found),
     )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def _engines_status(inputs: Inputs, down: int, versions: Sequence[str], silent: 
     if down:
         return "fail", "start them, or state engines_later = true under [run.NAME.preflight] when the run does that"
     if silent:
-        return "unknown", "ask the engines' own /version (older servers and other engines tell none)"
+        return "unknown", "query the engines' own /version (older servers and other engines report none)"
     return "ok", ""
 
 
@@ -136,7 +136,7 @@ def _engines_status(inputs: Inputs, down: int, versions: Sequence[str], silent: 
 
 
 def run_directory(inputs: Inputs) -> Check:
-    """Can the trainer's files be read? One that is not there yet is normal before a first start."""
+    """Checks that the trainer's files are readable; a missing file is normal before the first start."""
     found = [one for one in inputs.seen if one.path is not None]
     if not found:
         fix = "add the directory the trainer will write: [[run.NAME.target]] path = ..."
@@ -166,7 +166,7 @@ def _path(one: ReadTarget) -> tuple[Status, str]:
 def clock_skew(inputs: Inputs) -> Check:
     """The largest difference between our clock and those of providers, engines and the trainer's files.
 
-    HTTP tells both directions to a second. A file's time only shows a clock that is ahead: one in the past may simply
+    HTTP shows both directions to a second. A file's time only shows a clock that is ahead: one in the past may simply
     be old.
     """
     skews = {one.name: one.skew for one in inputs.seen if one.skew is not None}
@@ -176,15 +176,17 @@ def clock_skew(inputs: Inputs) -> Check:
         if ahead > SKEW_WARN_SECONDS and one.path is not None:
             skews[one.name] = max(ahead, skews.get(one.name, 0.0))
     if not skews:
-        return Check("clock_skew", "unknown", "nobody told the time", "compare by hand: `chronyc tracking`, `date -u`")
+        return Check(
+            "clock_skew", "unknown", "no target reported the time", "compare by hand: `chronyc tracking`, `date -u`"
+        )
     name = max(skews, key=lambda one: abs(skews[one]))
     size = abs(skews[name])
     status: Status = "fail" if size > SKEW_FAIL_SECONDS else "warn" if size > SKEW_WARN_SECONDS else "ok"
     undated = [one.name for one in inputs.seen if one.reading is not None and one.target.url and one.name not in skews]
     if status == "ok" and undated:
-        details = tuple(f"{one}: does not tell the time" for one in undated)
+        details = tuple(f"{one}: does not report the time" for one in undated)
         fix = "compare by hand: `date -u` there and here"
-        words = f"{len(skews)} clocks agree with ours, {len(undated)} do not tell the time"
+        words = f"{len(skews)} clocks agree with ours, {len(undated)} do not report the time"
         return Check("clock_skew", "unknown", words, fix, size, SKEW_WARN_SECONDS, "seconds", details)
     side = "ahead of" if skews[name] > 0 else "behind"
     words = (

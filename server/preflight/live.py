@@ -1,7 +1,7 @@
 """Pre-flights on demand: one at a time per run, each on a thread of its own, the last answer kept in memory.
 
 A reading takes as long as its slowest provider (each request is bounded, see `server.preflight.probe`), and a file
-system may hang for good: nobody waits for the thread, and while it lives no second one is begun.
+system may hang permanently: nothing waits for the thread, and no second one starts while it is alive.
 """
 
 import logging
@@ -21,7 +21,7 @@ from server.query.preflight import CheckInfo, PreflightInfo
 
 log = logging.getLogger("rollscope")
 
-# A provider that counts requests is asked by the collector already; a button is pressed more than once.
+# Seconds. The collector queries providers that limit requests already, and a button is pressed more than once.
 PAUSE_SECONDS = 30.0
 
 Probe = Callable[[str], Mapping[str, Any]]
@@ -63,10 +63,10 @@ class _Kept:
 
 
 class Preflights:
-    """Thread-safe. Only configured runs can be read: what a run is read with is in no store.
+    """Thread-safe. Only configured runs can be read, because targets are not in the store.
 
     Args:
-        living: names of the runs that go on. Beside the command, which is for before a launch, a server knows them,
+        living: names of the active runs. Unlike the command, which runs before a launch, a server has them,
             and a command that removes a sandbox in use must never be offered.
         probe: for tests; by default every configured target is read once.
     """
@@ -113,7 +113,7 @@ class Preflights:
         error = ""
         try:
             found = self._probe(run)
-        except Exception as problem:  # the thread's outermost frame: else the page would wait for ever
+        except Exception as problem:  # the thread's outermost frame: otherwise the page would wait permanently
             log.exception("the pre-flight of %s did not end", run)
             error = f"it did not end: {type(problem).__name__}; the server's log has more"
         with self._lock:

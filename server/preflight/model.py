@@ -1,4 +1,4 @@
-"""What a pre-flight check is told and what it answers. Frozen, pure; times are epoch seconds, durations seconds."""
+"""Inputs and results of pre-flight checks. Frozen, pure; times are epoch seconds, durations seconds."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ HELD = (*PENDING, "running", "paused", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class PathSeen:
-    """What the file system says of a target's path. ``newest``: the latest modification below it, if any."""
+    """The state of a target's path. ``newest``: the latest modification below it, if any."""
 
     exists: bool
     readable: bool
@@ -32,9 +32,9 @@ class ReadTarget:
     """One target, read once: exactly one of `reading` and `error`.
 
     Attributes:
-        skew: seconds by which the other side's clock is ahead of ours at least (negative: behind); None: not told.
+        skew: seconds by which the other side's clock is at least ahead of ours (negative: behind); None: not reported.
         newest: time of the newest thing it reported, by its own clock.
-        version: of the engine, as it says; "" when it does not.
+        version: as the engine reports it; "" if it reports none.
         path: what its path looks like; None for what is read over HTTP.
     """
 
@@ -68,11 +68,11 @@ class ReadTarget:
         return [one for one in self.reading.sandboxes if one.state in HELD] if self.reading else []
 
     def complete(self) -> bool:
-        """Does the reading hold every live sandbox?"""
+        """Whether the reading contains every live sandbox."""
         return bool(self.reading and self.reading.listed)
 
     def unseen(self) -> str:
-        """What of this account's sandboxes could not be read, in a line with its name; "" when nothing is known of."""
+        """Describes which sandboxes of this account could not be read; "" if none are missing."""
         if self.reading is None:
             return ""
         dropped = f"{self.reading.dropped} rows dropped: {self.reading.why_dropped}" if self.reading.dropped else ""
@@ -101,11 +101,11 @@ class Inputs:
     running: bool = False
 
     def accounts(self) -> list[ReadTarget]:
-        """Sandbox targets that are an account: pages of histograms beside one tell no quota, and need not."""
+        """Returns the sandbox targets that are accounts; pages of histograms report no quota."""
         return [one for one in self.seen if one.target.actor == "sandbox" and not _only_histograms(one)]
 
     def sandboxes(self) -> Iterator[Sandbox]:
-        """Every record met, live or not."""
+        """Returns every record that was read, live or not."""
         for one in self.seen:
             yield from one.reading.sandboxes if one.reading else ()
 
@@ -121,8 +121,8 @@ def _only_histograms(seen: ReadTarget) -> bool:
     reading = seen.reading
     if reading is None or not reading.histograms:
         return False
-    told = any(sample.metric.startswith(("sandbox_quota", "sandbox_credit")) for sample in reading.samples)
-    return not (told or reading.sandboxes or reading.listed)
+    reports = any(sample.metric.startswith(("sandbox_quota", "sandbox_credit")) for sample in reading.samples)
+    return not (reports or reading.sandboxes or reading.listed)
 
 
 @dataclass(frozen=True, slots=True)

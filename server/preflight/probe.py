@@ -1,4 +1,4 @@
-"""Reads every target of the configuration once through its own collector, and notes whose clock says what.
+"""Reads every target of the configuration once through its own collector, and compares clocks.
 
 Only reads, and stores nothing. A target that cannot be read is a finding of that target.
 """
@@ -34,12 +34,12 @@ from server.targets.resolve import attach
 
 T = TypeVar("T")
 
-# Nobody waits for the next tick here, and a listing of 10,000 sandboxes should end within one reading.
+# Nothing waits for the next tick here, and a listing of 10,000 sandboxes should end within one reading.
 LIMITS = Limits(timeout_seconds=20.0)
 # How long a listing of many pages may go on: beyond it, its account is known in part.
 LISTING_SECONDS = 60.0
 AT_ONCE = 16
-# Chunks of a trainer's history: what says how a run ended is at its end.
+# Chunks of a trainer's history: the record of how a run ended is at its end.
 CHUNKS_MAX = 50
 VERSION_LIMITS = Limits(body_bytes=64 << 10, timeout_seconds=4.0)
 PATH_SECONDS = 5.0
@@ -51,7 +51,7 @@ OVER = ("finished", "crashed")
 
 @dataclass(slots=True)
 class Dates:
-    """What the ``Date`` headers of one target allow for its clock minus ours, in seconds; both ends move inwards."""
+    """Bounds of a target's clock minus ours in seconds, from its ``Date`` headers; each header narrows them."""
 
     clock: Clock
     least: float = -float("inf")
@@ -61,7 +61,7 @@ class Dates:
         request.extensions["rollscope.sent"] = self.clock.now()
 
     async def answered(self, response: httpx.Response) -> None:
-        """Error pages may be a proxy's, and what was cached was dated long ago."""
+        """Skips error pages, which may come from a proxy, and cached answers with an old date."""
         date = parse_date(response.headers.get("date", ""))
         if date is None or not response.is_success or response.headers.get("age", "0").strip() != "0":
             return
@@ -102,15 +102,15 @@ class _Reader(TargetReader):
         return client
 
     async def version(self, path: str) -> str:
-        """What the engine's server says of its version; "" when it says nothing."""
+        """Returns the version that the engine's server reports; "" if it reports none."""
         parts = urlsplit(self.target.url)
         try:
             body = await http.get(self._http(), f"{parts.scheme}://{parts.netloc}{path}", VERSION_LIMITS)
             answer = json.loads(body)
         except (ScrapeError, ValueError, RecursionError):
             return ""
-        said = answer.get("version") if isinstance(answer, dict) else None
-        return said.strip()[:80] if isinstance(said, str) and said.isprintable() else ""
+        version = answer.get("version") if isinstance(answer, dict) else None
+        return version.strip()[:80] if isinstance(version, str) and version.isprintable() else ""
 
 
 def probe(runs: Sequence[tuple[RunSettings, PreflightPlan]], clock: Clock) -> list[Inputs]:
@@ -127,7 +127,7 @@ def probe(runs: Sequence[tuple[RunSettings, PreflightPlan]], clock: Clock) -> li
 
 
 def _alive(one: Inputs, inputs: Iterable[Inputs]) -> frozenset[str]:
-    """Names of the other configured runs. Which of them goes on is not ours to doubt unless it says it is over."""
+    """Returns the names of the other configured runs that have not reported their end."""
     others = [other for other in inputs if other is not one and other.facts.get("lifecycle") not in OVER]
     return frozenset(key for other in others for key in other.keys) - one.keys
 
@@ -136,7 +136,7 @@ def _alive(one: Inputs, inputs: Iterable[Inputs]) -> frozenset[str]:
 
 
 def _resolve(run: RunSettings) -> list[ReadTarget]:
-    """Every target, one by one: what cannot be attached must not hide the others."""
+    """Attaches every target separately, so that one failure does not hide the others."""
     found: list[ReadTarget] = []
     for target in run.targets:
         try:
@@ -160,7 +160,7 @@ def _unattached(run: RunSettings, settings: TargetSettings, problem: ConfigError
 
 
 def _named(found: Iterable[ReadTarget]) -> Iterator[ReadTarget]:
-    """Names tell targets apart: they are all that is shown."""
+    """Makes names unique, because only names are shown."""
     taken: set[str] = set()
     for one in found:
         numbered = (f"{one.name}-{number}" for number in count(2))
@@ -223,7 +223,7 @@ async def _to_the_end(reader: TargetReader, reading: Reading, clock: Clock) -> R
 
 
 async def _listing(reader: TargetReader, reading: Reading, clock: Clock) -> Reading:
-    """Poll on until the listing is whole, a poll fails or the time is over; what was read until then is kept."""
+    """Polls until the listing is complete, a poll fails or the time is over; keeps the readings so far."""
     until = time.monotonic() + LISTING_SECONDS
     while reading.more and time.monotonic() < until:
         outcome = await reader.read(clock.now())
@@ -264,7 +264,7 @@ def _inputs(run: RunSettings, plan: PreflightPlan, seen: Sequence[ReadTarget], n
 
 
 def _goes_on(facts: Mapping[str, str | float], seen: Iterable[ReadTarget], now: float) -> bool:
-    """Is this run alive already? Its own word, else that its trainer wrote something lately."""
+    """Returns whether the run is already active: by its own report, else by recent writes of its trainer."""
     if facts.get("lifecycle"):
         return facts["lifecycle"] not in OVER
     written = [one.path.newest for one in seen if one.path is not None and one.path.newest is not None]
@@ -275,7 +275,7 @@ def _goes_on(facts: Mapping[str, str | float], seen: Iterable[ReadTarget], now: 
 
 
 def look(path: Path) -> PathSeen:
-    """Is it there, may we read it, and when was it last written? Gives up on a file system that hangs."""
+    """Checks that a path exists and is readable, and when it was last written. Gives up if the file system hangs."""
     return _within(PATH_SECONDS, lambda: _look(path)) or PathSeen(True, False, why="the file system does not answer")
 
 
@@ -294,7 +294,7 @@ def _look(path: Path) -> PathSeen:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """Files and folders two levels down, the first few thousand: enough to see that something is written."""
+    """Yields the first few thousand files and folders of two levels, enough to detect recent writes."""
     left = ENTRIES_MAX
     folders = [path] if path.is_dir() else []
     for level in range(2):
@@ -326,13 +326,13 @@ def _written(path: Path) -> float | None:
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T | None:
-    """What `call` returns, or None when it takes longer; then its thread is left behind."""
+    """Returns the result of `call`, or None if it takes longer; its thread is then abandoned."""
     done: Future[T] = Future()
 
     def run() -> None:
         try:
             done.set_result(call())
-        except Exception as error:  # noqa: BLE001  whatever it is belongs to the caller, not to this thread
+        except Exception as error:  # noqa: BLE001  the caller handles every exception, not this thread
             done.set_exception(error)
 
     threading.Thread(target=run, name="preflight path", daemon=True).start()

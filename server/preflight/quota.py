@@ -1,6 +1,6 @@
-"""Room: does the planned load fit what the accounts still allow, at once, while starting, and per second?
+"""Checks that the planned load fits the free quota of the accounts: at once, while starting, and per second.
 
-A quota is known only where every account of the run tells it or the configuration caps them all; what is in use is
+A quota is known only if every account of the run reports it or the configuration caps them all; what is in use is
 known only from a complete listing. Whatever is missing makes an answer "unknown", or worse where even the known part
 does not fit, but never "ok".
 """
@@ -13,9 +13,9 @@ from collectors.model import Histogram, Sandbox
 from server.config.preflight import SIZES
 from server.preflight.model import PENDING, Check, Inputs, ReadTarget, Status, number, span, worst
 
-# Retries and stragglers need some room beside the plan.
+# Retries and stragglers need some room in addition to the plan.
 QUOTA_SPARE = 0.9
-# Long enough to see a burst, short enough to be the rate of now.
+# Seconds. Long enough to include a burst, short enough to be the current rate.
 RATE_SECONDS = 60.0
 # Starts come in bursts (a batch ends, the next begins), so the mean of a queue needs more.
 STARTING_SPARE = 0.8
@@ -28,10 +28,10 @@ class Room:
     """Quota of one resource over the accounts of a run.
 
     Attributes:
-        limit: None where an account does not tell it and the configuration does not either.
+        limit: None if neither an account nor the configuration gives it.
         used: at least this much.
         exact: `used` is all of it.
-        known: some account told what is in use; else `used` is zero because nobody could look.
+        known: some account reports what is in use; else `used` is zero without a reading.
     """
 
     limit: float | None
@@ -44,13 +44,13 @@ class Room:
         return None if self.limit is None else self.limit - self.used
 
     def taken(self, what: str) -> str:
-        """How many are ``what`` ("in use"), as far as anybody knows."""
+        """Returns the text on the number of sandboxes that are ``what`` ("in use")."""
         if not self.known:
             return f"how many are {what} is not known"
         return f"{'' if self.exact else 'at least '}{number(self.used)} {what}"
 
     def left(self, what: str, word: str) -> str:
-        """The subtraction, for a room whose limit is told: "3 free: limit 10 - 7 in use"."""
+        """Returns the subtraction for a reported limit: "3 free: limit 10 - 7 in use"."""
         free, limit = number(self.free or 0.0), number(self.limit or 0.0)
         if not self.known:
             return f"at most {free} {word}: limit {limit}, {self.taken(what)}"
@@ -58,11 +58,11 @@ class Room:
 
 
 def room(inputs: Inputs, resource: str) -> Room:
-    """What is granted and taken of a resource, over all accounts of the run."""
+    """Returns limit and use of a resource, over all accounts of the run."""
     accounts = inputs.accounts()
     granted = [one.gauge("sandbox_quota_limit", resource) for one in accounts]
-    told = [limit for limit in granted if limit is not None]
-    whole = sum(told) if told and len(told) == len(granted) else None
+    limits = [limit for limit in granted if limit is not None]
+    whole = sum(limits) if limits and len(limits) == len(granted) else None
     caps = [limit for limit in (whole, inputs.plan.limits.get(resource)) if limit is not None]
     uses = [_used(one, resource, inputs.now) for one in accounts]
     return Room(
@@ -74,36 +74,36 @@ def room(inputs: Inputs, resource: str) -> Room:
 
 
 def _used(seen: ReadTarget, resource: str, now: float) -> tuple[float | None, bool]:
-    """(in use, is that all of it?)"""
-    said = seen.gauge("sandbox_quota_used", resource)
+    """Returns (number in use, whether it is complete)."""
+    reported = seen.gauge("sandbox_quota_used", resource)
     if resource == "concurrent":
         counted = float(len(seen.held()))
     elif resource == "starting":
         counted = float(len([one for one in seen.held() if one.state in PENDING]))
     elif resource == "creates_per_second":
-        # Before the launch the account's own rate is others'. Told by nobody it is counted, never taken for zero.
-        told = said if said is not None else seen.gauge("sandbox_creates_per_second")
-        return (told, True) if told is not None else (_asked_lately(seen, now), seen.complete())
+        # Before the launch the account's rate comes from other runs. If it is not reported it is counted, never zero.
+        rate = reported if reported is not None else seen.gauge("sandbox_creates_per_second")
+        return (rate, True) if rate is not None else (_created_lately(seen, now), seen.complete())
     else:
-        return said, said is not None
-    if said is not None:
-        # Its own word goes before our count: some quotas leave out paused ones, some hold for one kind only.
-        return said, True
+        return reported, reported is not None
+    if reported is not None:
+        # The provider's number takes precedence over the count: some quotas leave out paused sandboxes or other kinds.
+        return reported, True
     return (counted, seen.complete()) if seen.reading is not None else (None, False)
 
 
-def _asked_lately(seen: ReadTarget, now: float) -> float | None:
-    """Creations per second over the last minute, from the sandboxes that live; None without a whole list of them."""
+def _created_lately(seen: ReadTarget, now: float) -> float | None:
+    """Returns creations per second over the last minute, from live sandboxes; None if the list is incomplete."""
     if not seen.complete():
         return None
-    asked = [
+    created = [
         one for one in seen.held() if one.requested_at is not None and now - RATE_SECONDS < one.requested_at <= now
     ]
-    return len(asked) / RATE_SECONDS
+    return len(created) / RATE_SECONDS
 
 
 def quota(inputs: Inputs) -> Check:
-    """Limit - used against the planned concurrency, and against what that many sandboxes take of each resource."""
+    """Compares limit - used with the planned concurrency, and with the resources of that many sandboxes."""
     seats = room(inputs, "concurrent")
     planned = inputs.plan.concurrency
     refused = [f"{one.name}: {one.error}" for one in inputs.accounts() if one.error and one.error.kind == "quota"]
@@ -120,7 +120,7 @@ def quota(inputs: Inputs) -> Check:
 
 
 def _fits(need: float | None, free: float, spare: float, exact: bool) -> Status:
-    """Does it fit? Without a need only a full quota is an answer; with a use that may be larger no "ok" is."""
+    """Returns whether the need fits. Without a need only a full quota decides; an uncertain use is never "ok"."""
     if need is None:
         return "fail" if free <= 0 else "unknown"
     if need > free:
@@ -133,7 +133,7 @@ def _fits(need: float | None, free: float, spare: float, exact: bool) -> Status:
 def _seats_words(seats: Room, planned: int | None) -> str:
     plan = f"{planned} planned" if planned is not None else "no concurrency planned (--concurrency)"
     if seats.limit is None:
-        return f"{plan}, {seats.taken('in use')}; the limit is not told"
+        return f"{plan}, {seats.taken('in use')}; the limit is not reported"
     return f"{plan}, {seats.left('in use', 'free')}"
 
 
@@ -149,7 +149,7 @@ def _quota_fix(status: Status, seats: Room, planned: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Of one resource. ``sure``: its size is the plan's, not a guess from what lives."""
+    """The result for one resource. ``sure``: its size is planned, not estimated from live sandboxes."""
 
     status: Status
     words: str
@@ -157,7 +157,7 @@ class _Answer:
 
 
 def _resource(inputs: Inputs, name: str) -> _Answer | None:
-    """Cores, memory, disk, GPUs: None where nobody limits it or nobody knows what a sandbox takes."""
+    """Checks cores, memory, disk and GPUs: None without a limit or without the size of a sandbox."""
     here, planned = room(inputs, name), inputs.plan.concurrency
     if here.limit is None or planned is None:
         return None
@@ -187,7 +187,7 @@ class Spinup:
 
 
 def spinup(inputs: Inputs) -> Spinup | None:
-    """How long a start takes, from what the accounts remember, else from histograms, else from the plan.
+    """Returns how long a start takes, from records of the accounts, else from histograms, else from the plan.
 
     A pending sandbox that is older than most spin-ups counts with its age: it is in no list of finished ones, and
     it is what a wall looks like before anything fails.
@@ -237,7 +237,7 @@ def _of_histograms(inputs: Inputs) -> Spinup | None:
 
 
 def _edge(one: Histogram) -> tuple[float, bool] | None:
-    """(the edge above the 95th percentile, is there one?): what lies beyond the last edge has no size."""
+    """Returns (edge above the 95th percentile, whether it exists); the last bucket has no upper edge."""
     if one.metric != "sandbox_spinup_seconds" or not one.edges or not one.counts or one.counts[-1] <= 0:
         return None
     aim = P95 * one.counts[-1]
@@ -246,7 +246,7 @@ def _edge(one: Histogram) -> tuple[float, bool] | None:
 
 
 def starting(inputs: Inputs) -> Check:
-    """Little's law: create rate x spin-up are starting at once, against what may start at once."""
+    """Compares create rate x spin-up (Little's law) with the number that may start at once."""
     here, took, plan = room(inputs, "starting"), spinup(inputs), inputs.plan
     most = float(plan.concurrency) if plan.concurrency is not None else math.inf
     expected = plan.create_rate * took.seconds if plan.create_rate is not None and took is not None else None
@@ -272,7 +272,7 @@ def _starting_words(here: Room, took: Spinup | None, rate: float | None, need: f
         parts.append("no create rate is planned (--create-rate)")
     elif took is not None and need is not None:
         parts.append(f"{number(rate)}/s x {span(took.seconds)} = {number(math.ceil(need))} starting at once")
-    free = "how many may start at once is not told"
+    free = "how many may start at once is not reported"
     if here.limit is not None:
         free = here.left("starting now", "may")
     return "; ".join([*parts, free])
@@ -286,7 +286,7 @@ def _starting_fix(status: Status, here: Room, took: Spinup | None, rate: float |
             return f"pace creation to {number(STARTING_SPARE * here.free / took.seconds)}/s, or keep a warm pool"
         return "wait until those starting are ready, or ask the provider for a higher limit"
     if here.limit is None:
-        return "state it as limits = {starting = N} under [run.NAME.preflight]; providers seldom tell it"
+        return "state it as limits = {starting = N} under [run.NAME.preflight]; providers seldom report it"
     if rate is None:
         return "plan a --create-rate"
     return "start one sandbox to learn how long it takes, or state spinup under [run.NAME.preflight]"
@@ -296,13 +296,13 @@ def _starting_fix(status: Status, here: Room, took: Spinup | None, rate: float |
 
 
 def create_rate(inputs: Inputs) -> Check:
-    """The planned rate against the accounts' per second, and what the plan must create per hour against theirs."""
+    """Compares the planned rate with the limits per second, and the needed creations with the limits per hour."""
     here, planned = room(inputs, "creates_per_second"), inputs.plan.create_rate
     seconds: Status = "unknown" if here.free is None else _fits(planned, here.free, QUOTA_SPARE, here.exact)
     hours, details = _per_hour(inputs)
     status = worst([seconds, *hours])
     plan = f"{number(planned)}/s planned" if planned is not None else "no create rate is planned (--create-rate)"
-    limit = f"{number(here.free)}/s free" if here.free is not None else "the limit per second is not told"
+    limit = f"{number(here.free)}/s free" if here.free is not None else "the limit per second is not reported"
     return Check(
         "create_rate", status, f"{plan}; {limit}", _rate_fix(status, planned, here),
         value=planned, limit=here.free, unit="sandboxes/s", details=details,
@@ -310,13 +310,13 @@ def create_rate(inputs: Inputs) -> Check:
 
 
 def _per_hour(inputs: Inputs) -> tuple[list[Status], tuple[str, ...]]:
-    """What must be created in an hour at least, and what would be at the planned rate, against the limit."""
+    """Compares the least creations per hour, and those at the planned rate, with the limit."""
     here, plan = room(inputs, "creates_per_hour"), inputs.plan
     if here.free is None:
         return [], ()
     least = float(plan.concurrency or 0)
     if plan.rollout_deadline is not None:
-        # None lives longer than its deadline, so each seat is filled again that often.
+        # No sandbox outlasts its deadline, so each slot is filled again that often.
         least *= max(1.0, 3600.0 / plan.rollout_deadline)
     words = f"per hour: at least {number(least)} needed, {number(here.free)} free"
     if least > here.free:

@@ -1,4 +1,4 @@
-"""A pre-flight as plain data, for the command line and the page alike: what was planned, and every check's answer."""
+"""The pre-flight report as plain data for the command line and the page: the plan and the result of every check."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -23,8 +23,8 @@ def chosen(runs: Sequence[tuple[RunSettings, PreflightPlan]], names: Sequence[st
     known = [run.name for run, _ in runs]
     strange = [name for name in names if name not in known]
     if strange:
-        told = ", ".join(known) or "none; name them in the configuration (-c FILE)"
-        raise ConfigError([f"preflight: no run is named {name!r}; known: {told}" for name in strange])
+        names = ", ".join(known) or "none; name them in the configuration (-c FILE)"
+        raise ConfigError([f"preflight: no run is named {name!r}; configured: {names}" for name in strange])
     return [name for name in known if not names or name in names]
 
 
@@ -35,7 +35,7 @@ def run(
     names: Sequence[str] = (),
     living: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The report, JSON-able. Other runs than those named are read too: what belongs to them does not dangle.
+    """Returns the report as JSON data. Other runs are read too, because their sandboxes do not dangle.
 
     Args:
         runs: everything configured, each with its file's plan.
@@ -68,7 +68,7 @@ def _alive(one: Inputs, living: frozenset[str]) -> Inputs:
 
 
 def finite(value: Any) -> Any:
-    """JSON has no infinity; "unlimited" is how the configuration says it."""
+    """Replaces infinity, which JSON does not have, by "unlimited" as in the configuration."""
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

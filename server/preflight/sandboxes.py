@@ -1,4 +1,4 @@
-"""What lives in the accounts and what it costs: leftovers, credit, life times, images."""
+"""Checks the sandboxes of the accounts: leftovers, credit, life times, images."""
 
 import math
 import shlex
@@ -11,14 +11,13 @@ from server.config.preflight import PreflightPlan
 from server.preflight.model import IDS_SHOWN, Check, Inputs, ReadTarget, Status, number, span, worst
 from server.preflight.quota import room
 
-# No provider sells an hour of even the smallest sandbox (a fraction of a core) for less: what does not pay for this
-# pays for none.
+# USD per hour. No provider sells the smallest sandbox (a fraction of a core) for less.
 FLOOR_USD = 0.01
 CREDIT_SPARE = 1.25
-# Where no length is planned: not long enough to be "ok" by, long enough to fail by.
+# Seconds, if no length is planned: too short to pass a plan, long enough to fail one.
 ASSUMED_SECONDS = 24 * 3600.0
 TTL_SPARE = 1.1
-# They run on one's own machines: there is no credit to lose.
+# Sandboxes on the user's own machines need no credit.
 SELF_HOSTED = frozenset({"docker", "kubernetes", "agent_sandbox_metrics", "openenv", "swerex", "rock"})
 # Targets that are one sandbox or server each, and listings of hosts on which other things live too.
 ONE_EACH = frozenset({"openenv", "swerex"})
@@ -48,7 +47,7 @@ def _kubectl(options: Mapping[str, str], name: str) -> str:
 
 
 def removal(seen: ReadTarget, one: Sandbox) -> str:
-    """The command by which its provider removes a sandbox; "" where none is known.
+    """Returns the provider's command that removes a sandbox; "" if there is none.
 
     Ids and names are strangers' words that a user will paste into a shell: quoted, and refused where they would be
     taken for an option or cannot be printed.
@@ -64,7 +63,7 @@ def removal(seen: ReadTarget, one: Sandbox) -> str:
 
 
 def dangling(inputs: Inputs) -> Check:
-    """Sandboxes that hold quota for a run that is over, or for none that anybody knows."""
+    """Checks for sandboxes that hold quota for an ended or unknown run."""
     accounts = [seen for seen in inputs.accounts() if seen.target.collector not in ONE_EACH]
     if inputs.accounts() and not accounts:
         return Check("dangling", "not_applicable", "each sandbox is a target of this run")
@@ -74,7 +73,7 @@ def dangling(inputs: Inputs) -> Check:
     complete = bool(accounts) and all(seen.complete() for seen in accounts)
     status = _dangling_status(inputs, len(found), complete)
     shown = found[:IDS_SHOWN]
-    left = [f"{spared} that name no run are left alone: option label says which are sandboxes"] if spared else []
+    left = [f"{spared} that name no run are left alone: option label marks sandboxes"] if spared else []
     return Check(
         "dangling", status, _dangling_words(inputs, [one for _, one in found], complete), _dangling_fix(status),
         value=float(len(found)) if found or complete else None, limit=float(inputs.plan.max_dangling),
@@ -85,7 +84,7 @@ def dangling(inputs: Inputs) -> Check:
 
 
 def _wanted(inputs: Inputs, one: Sandbox) -> bool:
-    """Does it belong to a run that lives? Before a launch this run's own are leftovers of an earlier life."""
+    """Returns whether it belongs to an active run. Before a launch, this run's own sandboxes are leftovers."""
     if not one.run_key:
         return False
     if one.run_key in inputs.keys:
@@ -94,7 +93,7 @@ def _wanted(inputs: Inputs, one: Sandbox) -> bool:
 
 
 def _stranger(seen: ReadTarget, one: Sandbox) -> bool:
-    """A container of a shared host that nothing says is a sandbox: it may be the database."""
+    """Returns whether it is a container of a shared host without a sandbox label; it may be a database."""
     options = dict(seen.target.options)
     return not one.run_key and one.provider in HOSTS and not (options.get("label") or options.get("label_selector"))
 
@@ -108,27 +107,27 @@ def _dangling_status(inputs: Inputs, count: int, complete: bool) -> Status:
 
 
 def _in_the_way(inputs: Inputs) -> bool:
-    """Is there too little room for the plan while they hold theirs?"""
+    """Returns whether dangling sandboxes leave too little quota for the plan."""
     free, planned = room(inputs, "concurrent").free, inputs.plan.concurrency
     return free is not None and planned is not None and free < planned
 
 
 def _dangling_words(inputs: Inputs, found: list[Sandbox], complete: bool) -> str:
     if not found:
-        return "no sandbox lives without a run" if complete else "not every account told what lives in it"
+        return "no sandbox is live without a run" if complete else "not every account listed its sandboxes"
     seats = room(inputs, "concurrent")
     share = f" ({len(found) / seats.limit:.0%} of the quota)" if seats.limit else ""
     least = "" if complete else "at least "
     times = [one.requested_at or one.started_at for one in found]
     ages = [inputs.now - at for at in times if at is not None and at <= inputs.now]
     age = f", the oldest for {span(max(ages))}" if ages else ""
-    return f"{least}{len(found)} sandboxes live for no run that does{share}{age}"
+    return f"{least}{len(found)} sandboxes are live without an active run{share}{age}"
 
 
 def _owners(inputs: Inputs, found: Iterable[Sandbox]) -> Iterator[str]:
     counted = Counter(one.run_key for one in found)
     for name, count in counted.most_common(10):
-        # A run whose directory we do not read may go on unseen: its sandboxes must not be removed by mistake.
+        # A run whose directory is not read may still be active: its sandboxes must not be removed by mistake.
         own = " itself, of an earlier life: make sure that it does not run now" if name in inputs.keys else ""
         yield f"{count} of run {name!r}{own}" if name else f"{count} that name no run"
 
@@ -148,27 +147,27 @@ def _dangling_fix(status: Status) -> str:
 
 
 def credit(inputs: Inputs) -> Check:
-    """Credit against (planned concurrency x price + what burns already) x planned hours."""
+    """Compares the credit with (planned concurrency x price + current cost) x planned hours."""
     accounts = [one for one in inputs.accounts() if one.target.collector not in SELF_HOSTED]
     if inputs.accounts() and not accounts:
         return Check("credit", "not_applicable", "the sandboxes run on your own machines")
     broke = [f"{one.name}: {one.error}" for one in accounts if one.error and one.error.kind == "credit"]
-    told = [balance for one in accounts if (balance := one.gauge("sandbox_credit_usd")) is not None]
-    have = sum(told) if told else None
+    reported = [balance for one in accounts if (balance := one.gauge("sandbox_credit_usd")) is not None]
+    have = sum(reported) if reported else None
     status: Status
-    if broke or any(balance <= 0 for balance in told):
+    if broke or any(balance <= 0 for balance in reported):
         status, words, need = "fail", "an account has no credit left", None
     elif have is None:
-        status, words, need = "unknown", "no account tells its credit", None
+        status, words, need = "unknown", "no account reports its credit", None
     else:
         status, words, need = _enough(inputs, accounts, have)
-        if len(told) < len(accounts):
-            # One whose credit is not told may pay for the rest, or may be what runs out.
+        if len(reported) < len(accounts):
+            # An account without a reported credit may pay for the rest, or may run out.
             status = "warn" if status == "fail" else "unknown"
         short = [found for one in accounts if len(accounts) > 1 and (found := _burns_out(inputs, one)) is not None]
         if short:
-            # No other account pays for what lives in this one.
-            status, words, (have, need) = "fail", "; ".join(said for said, _ in short), short[0][1]
+            # No other account pays for the sandboxes of this one.
+            status, words, (have, need) = "fail", "; ".join(text for text, _ in short), short[0][1]
     gaps = [f"{one.name}: {gap}" for one in accounts if one.reading for gap in one.reading.gaps]
     return Check(
         "credit", status, words, _credit_fix(status, have, price(inputs.plan, accounts), inputs.plan),
@@ -177,20 +176,20 @@ def credit(inputs: Inputs) -> Check:
 
 
 def price(plan: PreflightPlan, accounts: Iterable[ReadTarget]) -> float | None:
-    """USD per sandbox and hour: the plan's, else the highest that a record has, else the mean of what burns."""
+    """Returns USD per sandbox-hour: planned, else the highest recorded, else the mean of the current cost."""
     if plan.price is not None:
         return plan.price
     accounts = list(accounts)
-    told = [cost for seen in accounts for one in seen.held() if math.isfinite(cost := one.cost_usd_per_hour or 0.0)]
-    if max(told, default=0.0) > 0:
-        return max(told)
+    reported = [cost for seen in accounts for one in seen.held() if math.isfinite(cost := one.cost_usd_per_hour or 0.0)]
+    if max(reported, default=0.0) > 0:
+        return max(reported)
     burn = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts)
     alive = sum(len(seen.held()) for seen in accounts)
     return burn / alive if burn > 0 and alive else None
 
 
 def _enough(inputs: Inputs, accounts: list[ReadTarget], have: float) -> tuple[Status, str, float | None]:
-    """(status, arithmetic, USD needed). What is assumed may fail a plan, but never pass one."""
+    """Returns (status, arithmetic, USD needed). An assumption may fail a plan but never pass one."""
     plan, alive = inputs.plan, sum(len(seen.held()) for seen in accounts)
     seconds, assumed = _length(plan)
     each = price(plan, accounts)
@@ -218,14 +217,14 @@ def _length(plan: PreflightPlan) -> tuple[float, str]:
 
 
 def _burns(accounts: Iterable[ReadTarget], rate: float) -> float:
-    """USD per hour that goes already: as told, else of those alive at ``rate``."""
+    """Returns the current cost in USD per hour: as reported, else of live sandboxes at ``rate``."""
     accounts = list(accounts)
-    told = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts)
-    return told or rate * sum(len(seen.held()) for seen in accounts)
+    reported = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts)
+    return reported or rate * sum(len(seen.held()) for seen in accounts)
 
 
 def _burns_out(inputs: Inputs, one: ReadTarget) -> tuple[str, tuple[float, float]] | None:
-    """(arithmetic, (USD left, USD needed)) of an account that what lives in it empties before the run's end."""
+    """Returns (arithmetic, (USD left, USD needed)) of an account that its live sandboxes empty before the end."""
     have, each = one.gauge("sandbox_credit_usd"), price(inputs.plan, [one])
     seconds, assumed = _length(inputs.plan)
     burns = _burns([one], each if each is not None else FLOOR_USD)
@@ -247,35 +246,35 @@ def _credit_fix(status: Status, have: float | None, each: float | None, plan: Pr
     if status == "ok":
         return ""
     if have is None:
-        return "look at the provider's billing page; most providers tell no balance"
+        return "look at the provider's billing page; most providers report no balance"
     if each is None:
         return "state price = USD per sandbox-hour under [run.NAME.preflight]"
     missing = [flag for flag, value in (("--concurrency", plan.concurrency), ("--run-length", plan.run_length))
                if value is None]  # fmt: skip
-    return f"plan {' and '.join(missing)}" if missing else "every account must tell its credit"
+    return f"plan {' and '.join(missing)}" if missing else "every account must report its credit"
 
 
 # ---- life time
 
 
 def sandbox_ttl(inputs: Inputs) -> Check:
-    """A sandbox must outlive the longest rollout: configured life time, else the shortest of those that live."""
-    deadline, lives = inputs.plan.rollout_deadline, _lives(inputs)
-    ttl = inputs.plan.sandbox_ttl if inputs.plan.sandbox_ttl is not None else min(lives, default=None)
-    source = "configured" if inputs.plan.sandbox_ttl is not None else f"the shortest of {len(lives)} alive"
+    """Checks that a sandbox outlives the longest rollout: configured life time, else the shortest of live sandboxes."""
+    deadline, life_times = inputs.plan.rollout_deadline, _life_times(inputs)
+    ttl = inputs.plan.sandbox_ttl if inputs.plan.sandbox_ttl is not None else min(life_times, default=None)
+    source = "configured" if inputs.plan.sandbox_ttl is not None else f"the shortest of {len(life_times)} alive"
     if ttl is None or deadline is None:
-        why = "no life time is known" if ttl is None else f"a sandbox lives {span(ttl)} ({source})"
+        why = "no life time is known" if ttl is None else f"a sandbox is live for {span(ttl)} ({source})"
         plan = "" if deadline is not None else "; no rollout deadline is planned"
         fix = "state sandbox_ttl under [run.NAME.preflight]" if ttl is None else "plan a --rollout-deadline"
         return Check("sandbox_ttl", "unknown", why + plan, fix, value=_finite(ttl), limit=deadline, unit="seconds")
     status: Status = "fail" if ttl <= deadline else "warn" if ttl < TTL_SPARE * deadline else "ok"
     fix = f"create sandboxes with a life time of at least {span(TTL_SPARE * deadline)}" if status != "ok" else ""
-    words = f"a sandbox lives {span(ttl)} ({source}), a rollout at most {span(deadline)}"
+    words = f"a sandbox is live for {span(ttl)} ({source}), a rollout at most {span(deadline)}"
     return Check("sandbox_ttl", status, words, fix, value=_finite(ttl), limit=deadline, unit="seconds")
 
 
-def _lives(inputs: Inputs) -> list[float]:
-    """Of this run's own where there are any: others are made with other life times."""
+def _life_times(inputs: Inputs) -> list[float]:
+    """Prefers this run's own sandboxes, because others may have other life times."""
     own = [one for one in inputs.sandboxes() if one.run_key in inputs.keys]
     return [
         one.expires_at - begun
@@ -294,7 +293,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def images(inputs: Inputs) -> Check:
-    """Has each planned image been started from here, and was it there without building or pulling?"""
+    """Checks that each planned image has been started before without a build or pull."""
     plan = inputs.plan.images
     if not plan:
         return Check("images", "unknown", "no image is planned", "name what sandboxes start from: --image NAME")
@@ -304,7 +303,7 @@ def images(inputs: Inputs) -> Check:
     fixes: Mapping[Status, str] = {
         "fail": "correct the name, or the registry's credentials at the provider",
         "warn": "start one sandbox from each and wait until it is ready, so that the first batch does not build it",
-        "unknown": "start one sandbox from each: nothing tells otherwise whether the provider can",
+        "unknown": "start one sandbox from each: nothing else shows whether the provider can start it",
     }
     return Check(
         "images", status, f"{good} of {len(plan)} images are known to be there", fixes.get(status, ""),

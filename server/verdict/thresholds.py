@@ -28,7 +28,7 @@ DISAGREE = 0.15
 # ---- gains and confidence
 
 LEAST_FACTOR = 1.05
-"""Factor. Below it a limiter cannot be told from noise."""
+"""Factor. Below it a limiter cannot be distinguished from noise."""
 SURPLUS = 1.25
 """Factor. So much more must be on offer for the trainer to be the limiter; held a sixth of the time is matched."""
 WORTH = 1.18
@@ -36,7 +36,7 @@ WORTH = 1.18
 TWICE = 2.0
 """Factor. What can be added to engines or to a trainer is as much again, not infinitely much."""
 CLEAR = 1.2
-"""Ratio of log gains. Two limiters nearer than a fifth are not told apart (DESIGN section 5)."""
+"""Ratio of log gains. Two limiters nearer than a fifth are not distinguished (DESIGN section 5)."""
 PLAIN = 1.5
 """Ratio of log gains. With a source missing a limiter must gain half again as much as its rival."""
 CERTAIN = 0.95
@@ -107,7 +107,7 @@ WANTING_CACHE = 0.70
 """Share of the cache. Preemption for want of room begins when the cache was full a moment ago."""
 PREEMPTED = 0.10
 """Preemptions per request. One request in ten computed again shows in throughput."""
-BESIDE = 0.25
+BATCH_PART = 0.25
 """Share of a token's time that depends on the other requests in the batch, at the cap of requests."""
 MOST_ENGINES = 0.5
 """Share of the engines. With half of them dead the run crawls."""

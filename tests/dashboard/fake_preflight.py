@@ -25,7 +25,7 @@ CHECKS = (
               2073.6, "USD"),
     CheckInfo("dangling", "warn", "23 sandboxes live without a run", "remove them", 23.0, 10.0, "sandboxes",
               ("qwen3-8b-swe-0412: 21", "no name: 2"), IDS, tuple(f"prime sandbox delete {one}" for one in IDS)),
-    CheckInfo("sandbox_ttl", "ok", "a sandbox lives 2 h, a rollout at most 30 min", value=7200.0, limit=1980.0,
+    CheckInfo("sandbox_ttl", "ok", "a sandbox is live for 2 h, a rollout at most 30 min", value=7200.0, limit=1980.0,
               unit="seconds"),
     CheckInfo("images", "unknown", "no image is planned", "name them: images = [...]"),
     CheckInfo("engines", "ok", "3 of 3 engines answer; version 0.11.0", value=3.0, limit=3.0, unit="engines"),

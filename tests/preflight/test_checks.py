@@ -39,7 +39,7 @@ def test_each_account_is_named() -> None:
     assert (found.status, found.value, found.limit) == ("fail", 1.0, 2.0)
     assert found.details == ("prime: accepted", "second: HTTP 401: wrong")
     patient = check("reachability", refused("throttled", "HTTP 429", retry_after=30.0))
-    assert patient.details == ("prime: HTTP 429; asks to wait 30 s",)
+    assert patient.details == ("prime: HTTP 429; requests a wait of 30 s",)
 
 
 def test_a_suspended_account_has_no_use_for_its_key() -> None:
@@ -55,7 +55,7 @@ def test_a_suspended_account_has_no_use_for_its_key() -> None:
     [
         (("0.11.0", "0.11.0"), "ok", "both of one version"),
         (("0.11.0", "0.10.2"), "fail", "one lags behind"),
-        (("0.11.0", ""), "unknown", "one does not tell"),
+        (("0.11.0", ""), "unknown", "one does not report"),
         (("", ""), "unknown", "none tells"),
         (("0.11.0", "down"), "fail", "one is down"),
         (("down", "down"), "fail", "all are"),

@@ -79,7 +79,7 @@ def test_the_same_without_any_plan(url: str, world: World) -> None:
     found = report(prime(url), plan=PreflightPlan())
     assert {one["name"] for one in checks(found).values() if one["status"] == "fail"} == {"dangling", "credit"}
     words = preflight.text(found)
-    assert "30 sandboxes live for no run that does" in words
+    assert "30 sandboxes are live without an active run" in words
     assert "2 USD left" in words
     assert "prime sandbox delete sb-019" in words and "sb-020" not in words
     assert "... and 10 more" in words
@@ -237,7 +237,7 @@ def test_a_run_is_chosen_by_name_and_the_others_are_still_read() -> None:
     assert [one["run"] for one in preflight.run(runs, PreflightPlan(), CLOCK, ["code"])["runs"]] == ["code"]
     with pytest.raises(ConfigError) as error:
         preflight.run(runs, PreflightPlan(), CLOCK, ["chess"])
-    assert error.value.problems == ["preflight: no run is named 'chess'; known: math, code"]
+    assert error.value.problems == ["preflight: no run is named 'chess'; configured: math, code"]
 
 
 # ---- arguments

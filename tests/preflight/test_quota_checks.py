@@ -20,7 +20,7 @@ from tests.preflight.support import NOW, account, check, many, refused, sandbox
         (1000.0, 30.0, 971, "fail", 970.0, "one too many"),
         (1000.0, 1000.0, None, "fail", 0.0, "a full quota fails any plan"),
         (1000.0, 30.0, None, "unknown", 970.0, "no plan, no answer"),
-        (None, 30.0, 96, "unknown", None, "the limit is not told"),
+        (None, 30.0, 96, "unknown", None, "the limit is not reported"),
     ],
 )
 def test_quota(
@@ -53,7 +53,7 @@ def test_nobody_says_how_many_are_in_use_where_nobody_could_look() -> None:
     plan = PreflightPlan(concurrency=96, limits={"concurrent": 100.0, "starting": 10.0}, create_rate=1.0, spinup=5.0)
     down = refused("unreachable", "no answer")
     assert check("quota", down, plan=PreflightPlan(concurrency=96)).summary == (
-        "96 planned, how many are in use is not known; the limit is not told"
+        "96 planned, how many are in use is not known; the limit is not reported"
     )
     assert check("quota", down, plan=plan).summary == (
         "96 planned, at most 100 free: limit 100, how many are in use is not known"
@@ -64,7 +64,7 @@ def test_nobody_says_how_many_are_in_use_where_nobody_could_look() -> None:
     part = check("quota", account(records=many(7), listed=False), down, plan=plan)
     assert part.summary == "96 planned, 93 free: limit 100 - at least 7 in use"
     untold = check("quota", account(records=many(7), listed=False), plan=PreflightPlan(concurrency=96))
-    assert untold.summary == "96 planned, at least 7 in use; the limit is not told"
+    assert untold.summary == "96 planned, at least 7 in use; the limit is not reported"
 
 
 def test_quotas_of_two_accounts_add_up_and_one_that_is_silent_leaves_it_open() -> None:
@@ -115,7 +115,7 @@ def spun(seconds: float, count: int = 100) -> tuple:  # type: ignore[type-arg]
         (128.0, 4.0, 960, "fail", 160.0, "960 do not change Little's law"),
         (128.0, None, 100, "ok", 100.0, "all at once fit, whatever the rate"),
         (128.0, None, 960, "unknown", None, "without a rate nobody knows"),
-        (None, 4.0, 960, "unknown", 160.0, "the limit is not told"),
+        (None, 4.0, 960, "unknown", 160.0, "the limit is not reported"),
     ],
 )
 def test_starting_limit(

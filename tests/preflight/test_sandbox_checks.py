@@ -41,7 +41,7 @@ def test_thirty_are_counted_twenty_are_named() -> None:
     assert found.ids == tuple(f"sb-{n}" for n in range(20))
     assert found.commands[0] == "prime sandbox delete sb-0"
     assert len(found.commands) == 20
-    assert found.summary == "30 sandboxes live for no run that does (3% of the quota), the oldest for 2 h"
+    assert found.summary == "30 sandboxes are live without an active run (3% of the quota), the oldest for 2 h"
     assert found.details == ("30 that name no run",)
 
 
@@ -77,7 +77,7 @@ def test_containers_that_nothing_calls_sandboxes_are_left_alone() -> None:
     records = (sandbox("db", provider="docker"), sandbox("old", provider="docker", run_key="old"))
     found = check("dangling", account(records=records, collector="docker"))
     assert (found.ids, found.commands) == (("old",), ("docker rm --force old",))
-    assert found.details[-1] == "1 that name no run are left alone: option label says which are sandboxes"
+    assert found.details[-1] == "1 that name no run are left alone: option label marks sandboxes"
     labelled = account(records=records, collector="docker", options=(("label", "sandbox=1"),))
     assert check("dangling", labelled).ids == ("db", "old")
 

@@ -12,8 +12,8 @@ from server.verdict.facts.throughput import Numbers
 from server.verdict.model import Limiter, Outcome, shared
 from server.verdict.thresholds import (
     ABORTED,
+    BATCH_PART,
     BELOW_CAP,
-    BESIDE,
     DRIFTED,
     FAILING,
     FULL,
@@ -63,8 +63,8 @@ def _filled(n: Numbers, factor: float, inside: float) -> float:
     A larger batch decodes each request more slowly, for the ``inside`` share of its time.
     """
     most = min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
-    shared_part = BESIDE * (n.places if n.places is not None else 1.0)
-    return most / (1 + shared_part / (1 - BESIDE + shared_part) * inside * (most - 1))
+    shared_part = BATCH_PART * (n.places if n.places is not None else 1.0)
+    return most / (1 + shared_part / (1 - BATCH_PART + shared_part) * inside * (most - 1))
 
 
 def _made(n: Numbers, outcome: Outcome, cause: str, factor: float, text: str) -> Limiter:

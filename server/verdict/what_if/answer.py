@@ -1,7 +1,7 @@
-"""What if: an estimate from the throughput model that the verdict reasons with. Pure arithmetic over `CurrentNumbers`.
+"""Estimates a changed run with the throughput model of the verdict. Pure arithmetic over `CurrentNumbers`.
 
 Two sides meet at the queue. The trainer could take C samples/s, the generator's side could make P; trained is the
-lesser of the two, and the trainer waits max(0, 1 - P / C) of its step. A change moves C or P by a law that is said in
+lesser of the two, and the trainer waits max(0, 1 - P / C) of its step. A change moves C or P by a law that is stated in
 words; what a law does not know makes a figure a bound, and an input that is not known makes it unknown.
 """
 
@@ -13,7 +13,7 @@ from server.verdict.what_if.types import FIGURES, NEEDS, Bound, Changes, Current
 
 
 def what_if(now: CurrentNumbers, changes: Changes) -> WhatIf:
-    """Today beside what the changes make of it. Without a change both are the same object."""
+    """Returns today's figures and the estimate. Without a change both are the same object."""
     notes, made = Notes(), changes.made(now)
     today = _today(now, notes)
     before = _state(today, today, notes)
@@ -26,7 +26,7 @@ def what_if(now: CurrentNumbers, changes: Changes) -> WhatIf:
 
 
 def _today(now: CurrentNumbers, notes: Notes) -> Model:
-    """From two of trained, wait and capacity; the first two are what other pages show."""
+    """Computes the sides of today from two of trained, wait and capacity; other pages show the first two."""
     trained, wait, capacity = now.trained, now.wait, now.capacity
     if now.apart:
         return Model(now, None, None)
@@ -38,7 +38,7 @@ def _today(now: CurrentNumbers, notes: Notes) -> Model:
         lacks = [name for name, found in (("trained", trained), ("wait", capacity)) if not found]
         notes.lack(*lacks)
         return Model(now, None, None, lacks=tuple(lacks))
-    # Nobody trains more than he could: a little more is noise between two windows.
+    # A rate slightly above the capacity is noise between two windows.
     capacity = max(capacity, trained)
     held = 1 - trained / capacity < NOISE
     return Model(now, capacity, trained, bound="at least" if held else "", staleness=now.staleness)
@@ -76,7 +76,7 @@ _INPUTS = {
 
 
 def _input(today: CurrentNumbers, model: Model, name: str, of: str) -> Figure:
-    """A number of the run itself; where only the changes make it unknown, what they lack is missing."""
+    """Returns a number of the run; if the changes make it unknown, their missing inputs are the reason."""
     value: float | None = getattr(model.now, of)
     if value is not None:
         return Figure(value, FIGURES[name])
@@ -98,7 +98,7 @@ def _rate(model: Model, value: float | None, bound: Bound) -> Figure:
 
 
 def _bound(today: Model, model: Model) -> Bound:
-    """Of what is trained; today it is measured."""
+    """Returns the value for trained samples; today's value is measured."""
     return "" if model is today else model.trained_bound
 
 
@@ -113,7 +113,7 @@ def _trained(today: Model, model: Model) -> Figure:
 
 
 def _useful(today: Model, model: Model) -> Figure:
-    """Samples with a gradient."""
+    """Returns the samples with a gradient."""
     now, trained = model.now, model.trained
     if trained is None or now.filtered:
         return _rate(model, trained, _bound(today, model))
@@ -142,7 +142,7 @@ def _step(today: Model, model: Model) -> Figure:
 
 
 def _cost(today: Model, model: Model) -> Figure:
-    """Of trained tokens: they cost what the GPUs cost, whatever those do."""
+    """Returns the cost of trained tokens: all GPUs are paid for, also idle ones."""
     unit, spent = "usd", _of_today(today)
     then, before, tokens = _gpus(model.now), _gpus(today.now), model.lengths
     if spent is None:
@@ -157,7 +157,7 @@ def _cost(today: Model, model: Model) -> Figure:
 
 
 def _of_today(today: Model) -> float | None:
-    """The run's own number, else GPUs by price over trained tokens."""
+    """Returns the run's own number, else the price of the GPUs over trained tokens."""
     now, gpus = today.now, _gpus(today.now)
     if now.usd_per_million_tokens is not None or not today.trained:
         return now.usd_per_million_tokens
@@ -167,7 +167,7 @@ def _of_today(today: Model) -> float | None:
 
 
 def _gpus(now: CurrentNumbers) -> float | None:
-    """All of them, counted once where both sides share them."""
+    """Returns all GPUs, counted once if both sides share them."""
     trainer, generator = now.trainer_gpus, now.generator_gpus
     if now.one_pool:
         return max((one for one in (trainer, generator) if one is not None), default=None)
@@ -175,17 +175,17 @@ def _gpus(now: CurrentNumbers) -> float | None:
 
 
 def _idle(today: Model, model: Model) -> Figure:
-    """The trainer's GPUs while it waits, the generator's while they are held. Today as the run says, where it does."""
-    told, unit = today.now.idle_usd_per_hour, "usd/h"
+    """Returns the cost of the trainer's GPUs while it waits and of held generators; today's value as reported."""
+    reported, unit = today.now.idle_usd_per_hour, "usd/h"
     before, after = _lost(today), _lost(model)
-    if model is today and told is not None:
-        return Figure(told, unit)
+    if model is today and reported is not None:
+        return Figure(reported, unit)
     if before is None or after is None:
         names = () if today.now.one_pool else ("usd_per_gpu_hour", "trainer_gpus", "generator_gpus")
         lacks = [name for name in names if getattr(model.now, name) is None]
         return _unknown(unit, *([today.now.one_pool] if today.now.one_pool else []), *lacks, *model.lacks)
-    value = after if told is None else max(0.0, told + after - before)
-    # How much is lost in engines that are held shows only where it is known how much more they could make.
+    value = after if reported is None else max(0.0, reported + after - before)
+    # The loss in held engines follows only from how much more they could generate.
     bound: Bound = "at least" if model.limiter == "trainer" and model.bound else flipped(_bound(today, model))
     return Figure(value, unit, bound)
 

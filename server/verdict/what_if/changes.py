@@ -1,4 +1,4 @@
-"""What a change does to either side: one law each, said in words beside every answer that uses it."""
+"""The effect of each change on both sides: one law each, stated in the notes of every answer that uses it."""
 
 from dataclasses import dataclass, replace
 
@@ -6,11 +6,11 @@ from server.verdict.what_if.laws import mean_cut_at, zero_share_at
 from server.verdict.what_if.model import Model, Notes, joined
 from server.verdict.what_if.types import Bound, Changes, CurrentNumbers
 
-# From here on a mean is at its bound: some samples are always fresher.
+# From this share on a mean is at its bound, because some samples are always fresher.
 AT_BOUND = 0.8
-# Lengths beyond it: what is not proportional to them is no longer small beside them.
+# Factor of the length. Beyond it, times that are not proportional to the length are no longer small.
 FAR = 2.0
-# Verdicts in which engines are not what the generator's side lacks.
+# Verdicts in which the engines do not limit the generator's side.
 NOT_ENGINES = ("sandbox_bound", "reward_bound", "orchestrator_bound")
 _FULL = "While the trainer is the limit the queue fills up to the staleness bound."
 _LITTLE = "Staleness is the time from dispatch to training (Little's law, of those in flight) by versions per second."
@@ -19,10 +19,10 @@ _STATED = ("group_size", "oversampling", "concurrency", "max_response_tokens", "
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """By how much a rate changes; None: not known, for want of ``lacks``.
+    """The factor by which a rate changes; None: unknown, because ``lacks`` are missing.
 
     Attributes:
-        floor: of one that is at most ``value``, what it is at least; None: nobody knows.
+        floor: lower bound of a factor that is at most ``value``; None: unknown.
     """
 
     value: float | None = 1.0
@@ -41,10 +41,10 @@ class Factor:
 
 
 def changed(today: Model, changes: Changes, notes: Notes) -> Model:
-    """The run after the changes."""
+    """Returns the run after the changes."""
     now = today.now
-    told = {name: getattr(changes, name) for name in _STATED if getattr(changes, name) is not None}
-    later, trainer, engines = _gpus(replace(now, **told), changes, notes)
+    stated = {name: getattr(changes, name) for name in _STATED if getattr(changes, name) is not None}
+    later, trainer, engines = _gpus(replace(now, **stated), changes, notes)
     lengths = _lengths(now, later, notes)
     ceiling = _times(now.kv_ceiling, _ratio(engines, lengths))
     later = replace(later, kv_ceiling=ceiling, response_tokens=_times(now.response_tokens, lengths.value))
@@ -68,7 +68,7 @@ def changed(today: Model, changes: Changes, notes: Notes) -> Model:
     found = _stale(today, model, raw, notes)
     if (later.concurrency or 0.0) <= (now.concurrency or 0.0) or found.made is None or found.made == model.made:
         return found
-    # What a staleness bound keeps from being dispatched is not in flight: a higher cap never makes less than today's.
+    # Rollouts held by a staleness bound are not in flight, so a higher cap never lowers today's rate.
     capped = changed(today, replace(changes, concurrency=None), Notes())
     if capped.made is None or capped.made <= found.made:
         return found
@@ -87,7 +87,7 @@ def _ratio(one: Factor, other: Factor) -> float | None:
 
 
 def _gpus(now: CurrentNumbers, changes: Changes, notes: Notes) -> tuple[CurrentNumbers, Factor, Factor]:
-    """(now with the new GPUs, the trainer's factor, the engines')."""
+    """Returns (today with the new GPUs, factor of the trainer, factor of the engines)."""
     trainer, generator = now.trainer_gpus, now.generator_gpus
     moved, added = changes.move_gpus, changes.add_engines
     if moved and now.one_pool:
@@ -99,7 +99,7 @@ def _gpus(now: CurrentNumbers, changes: Changes, notes: Notes) -> tuple[CurrentN
     engines = 1 + (added / now.engines if now.engines else 0) + (moved / generator if moved and generator else 0)
     share = 1 - moved / trainer if moved and trainer else 1.0
     if moved:
-        notes.assume("Compute scales linearly with the trainer's GPUs; what is not compute takes as long as today.")
+        notes.assume("Compute scales linearly with the trainer's GPUs; the rest of the step takes as long as today.")
     if moved or added:
         notes.assume("Engines make as many tokens per GPU as today: linear, without a new limit of the KV cache.")
     after = replace(
@@ -110,7 +110,7 @@ def _gpus(now: CurrentNumbers, changes: Changes, notes: Notes) -> tuple[CurrentN
 
 
 def _capacity(today: Model, gpus: Factor, lengths: Factor, notes: Notes) -> tuple[float | None, tuple[str, ...]]:
-    """The trainer's capacity: its compute shrinks with GPUs and grows with tokens, its overheads stay."""
+    """Returns the factor of the trainer's capacity: compute scales with GPUs and tokens, overheads stay."""
     now = today.now
     if today.capacity is None or not gpus.value or lengths.value is None:
         return None, (*gpus.lacks, *lengths.lacks)
@@ -118,7 +118,9 @@ def _capacity(today: Model, gpus: Factor, lengths: Factor, notes: Notes) -> tupl
         return today.capacity, ()
     share = min(1.0, today.capacity / now.compute_capacity) if now.compute_capacity else 1.0
     if not now.compute_capacity:
-        notes.assume("The trainer's overheads (weight sync, checkpoints) are not told apart: all of its step scales.")
+        notes.assume(
+            "The trainer's overheads (weight sync, checkpoints) are not reported separately: the whole step scales."
+        )
     return today.capacity / (share * lengths.value / gpus.value + 1 - share), ()
 
 
@@ -126,32 +128,32 @@ def _capacity(today: Model, gpus: Factor, lengths: Factor, notes: Notes) -> tupl
 
 
 def _raw(now: CurrentNumbers, later: CurrentNumbers, gpus: Factor, lengths: Factor, notes: Notes) -> Factor:
-    """By how much more rollouts the engines bring to their end."""
+    """Returns the factor of rollouts that the engines finish."""
     if gpus.value is None or not lengths.value:
         return Factor(None, "", (*gpus.lacks, *lengths.lacks))
     engines = gpus * _filled(now, later, gpus) * Factor(1 / lengths.value, lengths.bound)
     found = engines * _in_flight(now, later, notes)
     room = _room(now)
     if found.value is not None and room is not None:
-        # More in flight than the ceiling waits in the engines' queue.
+        # Rollouts beyond the ceiling wait in the engines' queue.
         most = max(1.0, room) * (engines.value or 1.0)
         found = replace(found, value=min(found.value, most), floor=min(found.floor, most) if found.floor else None)
     if now.outcome in NOT_ENGINES and found.value is not None and found.value != 1:
-        words = now.outcome.replace("_", "-")
-        notes.assume(f"The run is {words}: engines are not what holds it, so more of them do not help.")
+        texts = now.outcome.replace("_", "-")
+        notes.assume(f"The run is {texts}: engines are not what holds it, so more of them do not help.")
         found = Factor(min(1.0, found.value), "at least" if found.value < 1 else "")
     return found
 
 
 def _room(now: CurrentNumbers) -> float | None:
-    """The KV ceiling in rollouts (a rollout in a tool is in no engine), by how many are in flight."""
+    """Returns the KV ceiling in rollouts over those in flight; a rollout in a tool is in no engine."""
     if now.kv_ceiling is None or not now.concurrency:
         return None
     return now.kv_ceiling / min(1.0, now.generating or 1.0) / now.concurrency
 
 
 def _filled(now: CurrentNumbers, later: CurrentNumbers, gpus: Factor) -> Factor:
-    """Engines that have more slots than there are requests decode them faster, but not by as much as they are more."""
+    """Returns the factor of engines with more slots than requests: they decode faster, but not proportionally."""
     room = _room(replace(later, concurrency=now.concurrency))
     if gpus.value is None or gpus.value == 1 or room is None or room <= 1:
         return Factor()
@@ -159,7 +161,7 @@ def _filled(now: CurrentNumbers, later: CurrentNumbers, gpus: Factor) -> Factor:
 
 
 def _in_flight(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
-    """Little's law: rollouts per second = in flight / duration, up to the KV ceiling."""
+    """Returns the factor by Little's law: rollouts per second = in flight / duration, up to the KV ceiling."""
     if later.concurrency == now.concurrency:
         return Factor()
     if not now.concurrency or not later.concurrency:
@@ -178,7 +180,7 @@ def _in_flight(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Fact
 
 
 def _lengths(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
-    """Tokens per response beside today's, under another cap."""
+    """Returns the factor of tokens per response under another cap."""
     if later.max_response_tokens == now.max_response_tokens:
         return Factor()
     lacks = tuple(name for name in ("response_tokens", "max_response_tokens") if not getattr(now, name))
@@ -190,15 +192,15 @@ def _lengths(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor
         "trainer compute are proportional to response tokens. What cutting answers does to rewards is not in it."
     )
     found = mean_cut_at(mean, cap, wanted, now.truncation) / mean
-    # Prompts, tools and boots do not shrink with the answer: far from today's length neither side's bound is known.
+    # Prompts, tools and boots do not shrink with the response: far from today's length no bound is valid.
     return Factor(found, "" if 1 / FAR <= found <= FAR else "about")
 
 
-# ---- what of it reaches the trainer
+# ---- samples that reach the trainer
 
 
 def _groups(now: CurrentNumbers, later: CurrentNumbers, changes: Changes, notes: Notes) -> CurrentNumbers:
-    """Larger groups are less often all equal; what is said of the share itself goes before."""
+    """Returns the share without a gradient for another group size; a share given by the user takes precedence."""
     if later.group_size == now.group_size or changes.zero_advantage is not None:
         return later
     lacks = [name for name in ("group_size", "solve_ratio", "zero_advantage") if getattr(now, name) is None]
@@ -215,7 +217,7 @@ def _groups(now: CurrentNumbers, later: CurrentNumbers, changes: Changes, notes:
 
 
 def _kept(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
-    """By how much more of what the engines finish is trained on."""
+    """Returns the factor of finished rollouts that are trained on."""
     return _surplus(now, later, notes) * _fruitful(now, later, notes) * _fresh(now, later, notes)
 
 
@@ -225,7 +227,7 @@ def _surplus(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor
     if not now.oversampling or not later.oversampling:
         return Factor(None, "", ("oversampling",))
     notes.assume(
-        "A rollout that is aborted as a surplus costs as much as one that is kept; the stragglers that oversampling "
+        "A rollout that is aborted as a surplus costs as much as a trained one; the stragglers that oversampling "
         "leaves behind would hold batches up, which is not in it."
     )
     value = now.oversampling / later.oversampling
@@ -233,30 +235,32 @@ def _surplus(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor
 
 
 def _fruitful(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
-    """Groups without a gradient that are dropped before training make room for others when there are fewer."""
+    """Returns the factor of fewer groups without a gradient: if they are filtered, other groups take their place."""
     before, after = now.zero_advantage, later.zero_advantage
     if after == before:
         return Factor()
     if now.filtered is False:
-        notes.assume("Groups without a gradient are trained on: the trainer is as busy with them, and learns nothing.")
+        notes.assume(
+            "Groups without a gradient are trained on: they take as long as others, and the trainer learns nothing."
+        )
         return Factor()
     if now.filtered is None or before is None or after is None or before >= 1:
-        # Dropped or not, fewer of them never make less of what is trained on. Larger groups have fewer of them.
+        # Fewer such groups never lower the trained samples, whether they are filtered or not.
         grown = (later.group_size or 0) > (now.group_size or 0)
         fewer = after < before if before is not None and after is not None else grown
         notes.lack(*(name for name in ("zero_advantage", "filtered") if getattr(now, name) is None))
         return Factor(1.0, "at least" if fewer else "at most")
-    notes.assume("Groups without a gradient are dropped before training, and others are made in their place.")
+    notes.assume("Groups without a gradient are dropped before training, and others are generated in their place.")
     return Factor((1 - after) / (1 - before))
 
 
 def _fresh(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
-    """A higher bound saves at most what is dropped as stale today."""
+    """Returns the factor of a higher staleness bound: it saves at most today's stale drops."""
     if not now.max_staleness or not later.max_staleness or later.max_staleness <= now.max_staleness:
         return Factor()
     if not now.stale_share:
         return Factor()
-    notes.assume("With a higher staleness bound at most what is dropped as stale today is trained on.")
+    notes.assume("A higher staleness bound adds at most the samples that are dropped as stale today.")
     return Factor(1 / (1 - now.stale_share), "at most", floor=1.0)
 
 
@@ -264,7 +268,7 @@ def _fresh(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
 
 
 def _stale(today: Model, model: Model, raw: Factor, notes: Notes) -> Model:
-    """Staleness after the changes; where the bound is below it, generation is held until it is not."""
+    """Returns the staleness after the changes; above the bound, generation is held."""
     now, later = today.now, model.now
     if model.trained is None:
         return model
@@ -276,7 +280,7 @@ def _stale(today: Model, model: Model, raw: Factor, notes: Notes) -> Model:
         return _stays(model, now, notes) if model.limiter == "trainer" else _drains(today, model, raw)
     natural, limit = _natural(today, model, raw), _limit(now, later)
     if limit is not None and natural > limit and model.made is not None:
-        notes.assume(_LITTLE, "Where staleness would pass its bound, generation is held until it does not.")
+        notes.assume(_LITTLE, "If staleness would exceed its bound, generation is held.")
         return replace(model, staleness=limit, made=model.made * limit / natural, floor=None)
     if model.limiter == "trainer":
         return _queues(model, notes)
@@ -285,7 +289,7 @@ def _stale(today: Model, model: Model, raw: Factor, notes: Notes) -> Model:
 
 
 def _natural(today: Model, model: Model, raw: Factor) -> float:
-    """Staleness of what waits in no queue: time in flight by versions per second."""
+    """Returns the staleness without a queue: time in flight x versions per second."""
     now, later = today.now, model.now
     grown = (later.concurrency or 1.0) / (now.concurrency or 1.0) if later.concurrency != now.concurrency else 1.0
     faster = (model.trained or 0.0) / today.trained if today.trained else 1.0
@@ -293,20 +297,20 @@ def _natural(today: Model, model: Model, raw: Factor) -> float:
 
 
 def _drains(today: Model, model: Model, raw: Factor) -> Model:
-    """What waited in the queue while the trainer was the limit is gone then."""
+    """Returns the staleness once the queue, which was full while the trainer was the limit, is empty."""
     natural, limit = _natural(today, model, raw), _limit(today.now, model.now)
     return replace(model, staleness=natural if limit is None else min(natural, limit), staleness_bound="at most")
 
 
 def _limit(now: CurrentNumbers, later: CurrentNumbers) -> float | None:
-    """The bound in force; where it did not hold today and is not changed, what was found."""
+    """Returns the bound in force; if today's value exceeds an unchanged bound, today's value."""
     if later.max_staleness is None or later.max_staleness != now.max_staleness:
         return later.max_staleness
     return max(later.max_staleness, now.staleness or 0.0)
 
 
 def _stays(model: Model, now: CurrentNumbers, notes: Notes) -> Model:
-    """The trainer is the limit before and after: the queue is as full as its bound lets it be."""
+    """Returns the staleness if the trainer stays the limit: the queue is full up to its bound."""
     stale, bound, wanted = now.staleness or 0.0, now.max_staleness, model.now.max_staleness
     if not bound or not wanted or wanted == bound:
         return replace(model, staleness=stale)
@@ -316,7 +320,7 @@ def _stays(model: Model, now: CurrentNumbers, notes: Notes) -> Model:
 
 
 def _queues(model: Model, notes: Notes) -> Model:
-    """The trainer becomes the limit: samples wait for it, until the bound holds the generator."""
+    """Returns the staleness if the trainer becomes the limit: samples wait until the bound holds the generator."""
     bound = model.now.max_staleness
     if bound is None:
         notes.lack("max_staleness")

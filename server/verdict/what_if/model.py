@@ -1,29 +1,28 @@
-"""Both sides of a run at once, and what is said on the way to them."""
+"""Both sides of a run, with the assumptions and missing inputs of the estimate."""
 
 from dataclasses import dataclass, field
 
 from server.verdict.what_if.types import NEEDS, Bound, CurrentNumbers, Side
 
-# Below it a wait is the noise of batches, not a generator that is too slow: then the trainer is the limit, and the
-# generator's side, which is held, could make more than it does.
+# A shorter wait is noise of batches: then the trainer is the limit, and the held generator's side could deliver more.
 NOISE = 0.05
 _FLIP: dict[Bound, Bound] = {"": "", "at least": "at most", "at most": "at least", "about": "about"}
 
 
 def flipped(bound: Bound) -> Bound:
-    """Of what falls when the other rises."""
+    """Returns the bound of a quantity that falls if the other rises."""
     return _FLIP[bound]
 
 
 def joined(*bounds: Bound) -> Bound:
-    """The bound of a product; two that disagree leave neither."""
+    """Returns the bound of a product; opposite bounds leave none."""
     found = {bound for bound in bounds if bound}
     return found.pop() if len(found) == 1 else "about" if found else ""
 
 
 @dataclass(slots=True)
 class Notes:
-    """What was assumed and what was missing on the way."""
+    """Assumptions and missing inputs of an estimate."""
 
     assumptions: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -37,13 +36,13 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What each side could do. None: not known, for want of ``lacks`` (names of `NEEDS`, or words).
+    """The rates of both sides. None: unknown, because ``lacks`` (names of `NEEDS`, or texts) are missing.
 
     Attributes:
         now: the run's numbers, as the changes leave them.
         capacity, made: samples/s that the trainer could take and the generator's side could make.
         bound: of ``made``; floor: what it is at least, None where that is not known.
-        lengths: tokens per response beside today's.
+        lengths: tokens per response over today's.
         staleness: mean, in versions.
         engines_as_now: no engine came or went.
     """
@@ -71,7 +70,7 @@ class Model:
 
     @property
     def trained_bound(self) -> Bound:
-        """Where the trainer is the limit it does not matter by how much more the other side could make."""
+        """If the trainer is the limit, the surplus of the other side does not matter."""
         if self.capacity is None or self.made is None or self.made < self.capacity:
             return self.bound
         sure = self.bound in ("", "at least") or (self.floor is not None and self.floor >= self.capacity)

@@ -1,4 +1,4 @@
-"""What a what-if starts from, what it may change, and what it answers. Plain data, JSON-able by `asdict`."""
+"""Inputs, changes and answers of a what-if. Plain data, JSON by `asdict`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,7 +12,7 @@ Bound = Literal["", "at least", "at most", "about"]
 
 @dataclass(frozen=True, slots=True)
 class CurrentNumbers:
-    """A run's numbers at one instant; None: not known. Samples are the trainer's, ratios 0..1, money USD.
+    """The numbers of a run at one instant; None: not reported. Samples are the trainer's, ratios 0..1, money USD.
 
     Attributes:
         outcome: of the verdict ("" without one): what limits the generator's side when engines do not.
@@ -60,11 +60,11 @@ class CurrentNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is changed; None and 0: nothing.
+    """The changes; None and 0 change nothing.
 
     Attributes:
         move_gpus: from the trainer to the generator (negative: back).
-        add_engines: beside those there are (negative: take away); their GPUs are new ones.
+        add_engines: additional engines on new GPUs (negative: remove engines).
     """
 
     move_gpus: int = 0
@@ -77,10 +77,10 @@ class Changes:
     zero_advantage: float | None = None
 
     def made(self, now: CurrentNumbers) -> Mapping[str, float]:
-        """Those that differ from today, by name."""
-        told = {one.name: getattr(self, one.name) for one in fields(self)}
-        moved = {name: told[name] for name in ("move_gpus", "add_engines") if told[name]}
-        others = {name: value for name, value in told.items() if value is not None and name not in DELTAS}
+        """Returns the changes that differ from today, by name."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        moved = {name: values[name] for name in ("move_gpus", "add_engines") if values[name]}
+        others = {name: value for name, value in values.items() if value is not None and name not in DELTAS}
         return moved | {name: value for name, value in others.items() if value != getattr(now, name)}
 
 
@@ -89,7 +89,7 @@ DELTAS = ("move_gpus", "add_engines")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of an answer; ``value`` None: unknown, and ``why`` says what is missing.
+    """One number of an answer; ``value`` None: unknown, and ``why`` is the missing input.
 
     Attributes:
         bound: the true one is at least or at most this, as far as the assumptions go; "about": either.
@@ -103,7 +103,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class RunSituation:
-    """A run as the model sees it: today's, or what the changes make of it. ``limiter`` None: unknown."""
+    """A run in the model: today's, or after the changes. ``limiter`` None: unknown."""
 
     limiter: Side | None
     figures: Mapping[str, Figure] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class WhatIf:
     Attributes:
         changes: those that differ from today.
         assumptions: what the estimate takes for granted, a sentence each.
-        missing: input -> what it is needed for and how to tell it.
+        missing: input -> its use and how to provide it.
     """
 
     now: RunSituation
@@ -146,7 +146,7 @@ FIGURES: Mapping[str, str] = {
 
 NEEDS: Mapping[str, str] = {
     "trained": "how many samples the trainer takes per second: log step time and samples per step",
-    "wait": "how long the trainer waits, or its capacity: log a wait time beside the step time",
+    "wait": "how long the trainer waits, or its capacity: log a wait time next to the step time",
     "step_seconds": "how long a step takes: log the step time",
     "trainer_gpus": "the trainer's GPUs: state trainer_gpus in [run.NAME.facts]",
     "generator_gpus": "the generator's GPUs: state generator_gpus in [run.NAME.facts]",
@@ -166,4 +166,4 @@ NEEDS: Mapping[str, str] = {
     "max_response_tokens": "the length cap: state max_response_tokens in [run.NAME.facts]",
     "usd_per_gpu_hour": "the price of a GPU-hour: state usd_per_gpu_hour in [run.NAME.cost]",
 }
-"""What an input is, and how to tell it."""
+"""Input -> its description and how to provide it."""
