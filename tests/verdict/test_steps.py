@@ -7,6 +7,7 @@ import pytest
 from server.signals.step_windows import STEP_STALE_FACTOR, STEP_STALE_SECONDS
 from server.signals.window import Step
 from server.verdict.facts.steps import Present, open_since, present
+from server.verdict.rules.tuning import judge
 from server.verdict.thresholds import LEAST_LIMIT, LIMIT
 from tests.verdict.support import HEALTHY, NOW, seen, steps
 
@@ -123,3 +124,52 @@ def test_the_open_step_is_held_against_what_the_stall_signal_is() -> None:
     alone = open_since(seen(HEALTHY, {"trainer_stall_ratio": 0.1}))
     assert alone is not None and (alone.usual, alone.after, alone.late) == (30.0, None, True)
     assert open_since(seen(HEALTHY, {"trainer_stall_ratio": None}, last=steps(*[0.1] * 10))) is None
+
+
+@pytest.mark.parametrize(
+    "usual, open_for, idle, confidence",
+    [
+        # Late from 3 x 10 s on. 45 s without a request are more than three usual steps: 0.95 x 0.75.
+        (10.0, 46.0, 45.0, 0.7125),
+        # Late from 3 x 20 s on. 45 s are fewer than three usual steps: 0.95 x 0.5.
+        (20.0, 66.0, 45.0, 0.475),
+        # 35 s without a request are below 40 s: no stall.
+        (10.0, 46.0, 35.0, None),
+    ],
+)
+def test_a_late_step_without_any_request_is_a_stall(
+    usual: float, open_for: float, idle: float, confidence: float | None
+) -> None:
+    stall = {"trainer_stall_ratio": open_for / LEAST_LIMIT, "trainer_step_seconds": usual}
+    window = [(NOW - age, {"requests:running": 3.0 if age > idle else 0.0}) for age in (60.0, 45.0, 35.0, 20.0, 5.0)]
+    found = judge(replace(seen(HEALTHY, stall, last=steps(*[0.3] * 10, seconds=usual)), instants=window))
+    if confidence is None:
+        assert found.outcome != "stalled"
+    else:
+        assert (found.outcome, found.cause) == ("stalled", "no_progress")
+        assert found.confidence == pytest.approx(confidence, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    "share, groups, outcome",
+    [(0.5, 6.0, "trainer_bound"), (None, None, "trainer_bound"), (0.3, 640.0, "trainer_bound")],
+)
+def test_a_verdict_is_not_believed_while_half_of_the_groups_may_have_no_gradient(
+    share: float | None, groups: float | None, outcome: str
+) -> None:
+    """3 of 6 groups are 19 to 81 %, and no groups are anything: below 0.5. 30 % of 640 groups exclude a half."""
+    gradient: dict[str, float | None] = {"zero_advantage*": None}
+    if share is not None:
+        gradient |= {'zero_advantage_ratio{basis="completed"}': share}
+        gradient |= {'zero_advantage_groups{basis="completed"}': groups}
+    ahead = {"trainer_wait_ratio": 0.0, "queue_arrivals_samples_per_second": 18.0}
+    found = judge(seen(HEALTHY, gradient, ahead, last=steps(*[0.0] * 10), group_size=4.0))
+    assert found.outcome == outcome
+    assert (found.confidence < 0.5) is (groups != 640.0)
+
+
+def test_a_wait_in_the_open_step_alone_is_not_believed() -> None:
+    """Nine steps without a wait, then an open step that has waited for 99 s: 0.95 x 0.5 at most."""
+    queue = {"queue_samples_now": 10.0, "trainer_wait_ratio": 0.0}
+    found = judge(seen(HEALTHY, queue, now=NOW + 129.0, last=steps(*[0.0] * 10), batch_samples=256.0))
+    assert found.outcome == "generator_bound" and found.confidence <= 0.475
