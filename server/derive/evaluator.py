@@ -36,7 +36,9 @@ class SignalEvaluator:
             answer = signal.compute(view) if signal.remember is None else self._remembered(signal, view)
         except Exception as error:  # noqa: BLE001 - the same tick would fail for ever; the others go on without it
             return self._fault(signal.name, type(error).__name__, error)
-        if isinstance(answer, (list, tuple)) and not all(map(_sound, answer)):
+        if isinstance(answer, (list, tuple)) and not all(
+            [isfinite(value.value) or _explained(value) for value in answer]
+        ):
             return self._fault(signal.name, "no finite number", None)
         return answer
 
@@ -66,6 +68,6 @@ class SignalEvaluator:
         return Unknown(f"{name} could not be worked out: {what}")
 
 
-def _sound(one: Value) -> bool:
-    """A number, or the word that of these labels there is none."""
-    return isfinite(one.value) or (isnan(one.value) and bool(one.why))
+def _explained(value: Value) -> bool:
+    """Is this a missing value that states its reason?"""
+    return isnan(value.value) and bool(value.why)

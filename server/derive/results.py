@@ -22,8 +22,10 @@ NO_LONGER = "no longer reported"
 
 @dataclass(slots=True)
 class _Series:
-    """One series of a signal and its newest answer. ``unknown_reason``, ``source``: the words beside it."""
+    """One series of a signal and its newest answer. ``why``, ``source``: the text and the targets of the answer."""
 
+    name: str
+    labels: Labels
     id: int
     state: PointState
     ts: int
@@ -53,8 +55,11 @@ class SignalResults:
         self._ids: dict[tuple[str, Labels], int] = {}
         # History answers thousands of times between two looks of an alert, or two commits: only the newest is told.
         self._now: dict[str, dict[Labels, SignalState]] = {}
-        self._unseen: dict[tuple[str, Labels], _Series] = {}
-        self._unsaved: dict[tuple[str, Labels], _Series] = {}
+        self._unseen: dict[int, _Series] = {}
+        self._unsaved: dict[int, _Series] = {}
+        # Labels and series of a signal's newest answer, where all its other series have left. A step's answer as a
+        # rule has the same labels as the one before.
+        self._same: dict[str, tuple[list[Labels], list[_Series]]] = {}
         # Signals of which every series already stands at this gap.
         self._silent: dict[str, tuple[PointState, str, str]] = {}
         # What the words of gaps follow from, and those words. Bounded: a count of steps is the only number in them.
@@ -71,18 +76,20 @@ class SignalResults:
 
     def forget_saved(self) -> None:
         """Let the next `save` write every answer."""
-        self._unsaved = {(name, labels): one for name, found in self.known.items() for labels, one in found.items()}
+        self._unsaved = {series.id: series for found in self.known.values() for series in found.values()}
 
     def recover(self, rows: Iterable[tuple[SeriesKey, LatestRow]]) -> None:
         """Go on from what is stored."""
         for key, latest in rows:
-            found = _Series(latest.series, latest.state, latest.ts, latest.value, latest.why, latest.source)
-            self.known.setdefault(key.metric, {})[key.labels] = self._unseen[(key.metric, key.labels)] = found
+            series = _Series(
+                key.metric, key.labels, latest.series, latest.state, latest.ts, latest.value, latest.why, latest.source
+            )
+            self.known.setdefault(key.metric, {})[key.labels] = self._unseen[series.id] = series
 
     def now(self) -> Mapping[str, Mapping[Labels, SignalState]]:
         """The same answers as alert rules see them."""
-        for (name, labels), series in self._unseen.items():
-            self._now.setdefault(name, {})[labels] = series.now()
+        for series in self._unseen.values():
+            self._now.setdefault(series.name, {})[series.labels] = series.now()
         self._unseen.clear()
         return self._now
 
@@ -123,23 +130,45 @@ class SignalResults:
 
     def stand(self, name: str, ts: float) -> None:
         """The newest values of a signal hold at `ts` too: they are as young, and no point is made of it."""
-        for labels, series in self.known.get(name, {}).items():
+        for series in self.known.get(name, {}).values():
             series.ts = max(series.ts, round(ts * 1000))
-            self._unseen[(name, labels)] = self._unsaved[(name, labels)] = series
+            self._unseen[series.id] = self._unsaved[series.id] = series
 
     def _write_values(self, name: str, ts: float, values: Sequence[Value], batch: Batch) -> None:
         known = self.known.setdefault(name, {})
         self._silent.pop(name, None)
         source = self._deriver.source(self._items[name])
         stamp, newest = round(ts * 1000), round(self._deriver.data_time(name, ts) * 1000)
-        as_value = int(PointState.VALUE)
+        labels_now = [value.labels for value in values]
+        before = self._same.pop(name, None)
+        if before is None or before[0] != labels_now:
+            self._write_each(name, values, stamp, newest, source, batch)
+            self._end_others(name, values, stamp, source, batch)
+            before = labels_now, [known[labels] for labels in labels_now]
+        else:
+            points, as_value = batch.points, int(PointState.VALUE)
+            for value, series in zip(values, before[1], strict=True):
+                if value.value != value.value:
+                    self._write_missing(name, value, stamp, (value.why, source), batch)
+                else:
+                    self._set(series, newest, value.value, PointState.VALUE, (value.why, source))
+                    points.append((series.id, stamp, value.value, as_value))
+        self._same[name] = before
+
+    def _write_each(
+        self, name: str, values: Sequence[Value], stamp: int, newest: int, source: str, batch: Batch
+    ) -> None:
         for value in values:
             words = (value.why, source)
             if value.value != value.value:
                 self._write_missing(name, value, stamp, words, batch)
                 continue
             number = self._latest(name, value.labels, newest, value.value, PointState.VALUE, words)
-            batch.points.append((number, stamp, value.value, as_value))
+            batch.points.append((number, stamp, value.value, int(PointState.VALUE)))
+
+    def _end_others(self, name: str, values: Sequence[Value], stamp: int, source: str, batch: Batch) -> None:
+        """End the lines of label sets that the answer does not have."""
+        known = self.known[name]
         if len(values) == len(known) == 1:
             return
         named = {value.labels for value in values}
@@ -166,6 +195,7 @@ class SignalResults:
         words = (self._why(name, answer), self._deriver.source(self._items[name]))
         if self._silent.get(name) == (state, *words):
             return
+        self._same.pop(name, None)
         known, stamp = self.known.setdefault(name, {}), round(ts * 1000)
         for labels in list(known) or [()]:
             series = known.get(labels)
@@ -209,17 +239,22 @@ class SignalResults:
         """Note the newest answer of a series, of data up to ``newest`` (ms); the series' id."""
         series = self.known[name].get(labels)
         if series is None:
-            series = _Series(self.series(name, labels), state, newest, value, *words)
+            series = _Series(name, labels, self.series(name, labels), state, newest, value, *words)
             self.known[name][labels] = series
+        self._set(series, newest, value, state, words)
+        return series.id
+
+    def _set(
+        self, series: _Series, newest: int, value: float | None, state: PointState, words: tuple[str, str]
+    ) -> None:
         series.state = state
         # A late step is a point of its own time: "now" does not go back. What a tick says is always the newest, though
         # the source that reported last may be one that just fell silent.
-        if newest >= series.ts or self._ticks(name):
+        if newest >= series.ts or self._ticks(series.name):
             # After a restart a step's target is known again with its next row; until then the stored word stands.
             told = words[1] or (series.source if state is PointState.VALUE else "")
             series.ts, series.value, series.why, series.source = newest, value, words[0], told
-            self._unseen[(name, labels)] = self._unsaved[(name, labels)] = series
-        return series.id
+            self._unseen[series.id] = self._unsaved[series.id] = series
 
     def _ticks(self, name: str) -> bool:
         item = self._items.get(name)
@@ -238,6 +273,8 @@ class SignalResults:
         ids, known, new = self._ids, self.known, dict[tuple[str, Labels], None]()
         for name, _, answer in emissions:
             if isinstance(answer, (list, tuple)):
+                if name in self._same and len(answer) == 1 and answer[0].labels == self._same[name][0][0]:
+                    continue
                 new.update({(name, one.labels): None for one in answer if (name, one.labels) not in ids})
             elif not known.get(name) and (name, ()) not in ids:
                 new[(name, ())] = None

@@ -253,6 +253,8 @@ class StepBook:
         # Windows up to an instant, and what else follows from the book alone: many signals ask for the same.
         self._windows: dict[tuple[tuple[StepKey, ...], int], list[Step]] = {}
         self._until = math.nan
+        # The trainer's newest step not later than that instant.
+        self._trained: Step | None = None
         self._once: dict[str, float] = {}
 
     def put(self, axis: str, incarnation: int, number: int, ts: float, values: Mapping[StepKey, float]) -> Step:
@@ -323,7 +325,7 @@ class StepBook:
         consumed. Oldest first; not to be changed.
         """
         if until != self._until:
-            self._until = until
+            self._until, self._trained = until, self.newest(TRAINER, until)
             self._windows.clear()
         found = self._windows.get((keys, count))
         if found is None:
@@ -331,7 +333,7 @@ class StepBook:
         return found
 
     def _rows(self, keys: tuple[StepKey, ...], count: int, until: float) -> list[Step]:
-        trained = self.newest(TRAINER, until)
+        trained = self._trained
         consumed = math.inf if trained is None else trained.number
         best: list[Step] = []
         for book in self._axes.values():
@@ -339,13 +341,14 @@ class StepBook:
             left = trained is not None and book.incarnation < trained.incarnation
             if left or not book.keys.issuperset(keys):
                 continue
-            rows = self._of_axis(book, keys, count, until, consumed)
+            if book.latest_ts <= until and book.order[-1] <= consumed:
+                rows = book.holding(keys, count)
+            else:
+                rows = self._of_axis(book, keys, count, until, consumed)
             if rows and (not best or rows[-1].ts > best[-1].ts):
                 best = rows
         return best
 
     def _of_axis(self, book: _Axis, keys: tuple[StepKey, ...], count: int, until: float, consumed: float) -> list[Step]:
-        if book.latest_ts <= until and book.order[-1] <= consumed:
-            return book.holding(keys, count)
         holding = (s for s in book.newest_first(until) if s.number <= consumed and _holds(s, keys))
         return list(islice(holding, count))[::-1]
