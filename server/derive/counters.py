@@ -1,12 +1,13 @@
-"""Counters of ours: what increases, added up exactly once, and what must be remembered for that over a restart."""
+"""Rollscope's own counters. Each increase is added exactly once, also over a restart."""
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isnan
 
 from collectors.catalog.row import LARGEST
 from collectors.model import Labels
-from server.derive.counter_state import CounterState
 from server.ingest.rollouts.counted import leaves
 from server.ingest.sandboxes import SandboxArrival
 from server.ingest.updates import RolloutArrival
@@ -16,20 +17,44 @@ from server.signals.sandbox_window import spinup
 from server.signals.spinup_histogram import PARTS as SPINUP
 from server.signals.window import StepKey
 
-# Ticks further apart than this, and than the grid they are on, have a time between them in which nothing was collected.
+# Seconds. Between ticks further apart than this, and than their grid, nothing was collected.
 WATCHED_SECONDS = 60.0
 
-# Kinds that remember by themselves what they saw last; what was seen of an engine or a record is in the store.
+# Kinds whose last values are stored with the totals. The last values of engines and records are in the store's samples.
 _SEEN = ("step", "signal")
+# Label sets of one counter. Engines have five finish reasons; further ones are added to "other".
+MAX_LABELS = 100
+
+
+@dataclass(slots=True)
+class CounterState:
+    """Totals of one counter by its labels, and the last value of each source (a series, or an axis of steps)."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    seen: dict[str | tuple[str, Labels], list[float]] = field(default_factory=dict)
+
+    def add(self, labels: Labels, amount: float) -> None:
+        key = _as_text(labels)
+        if key not in self.totals and len(self.totals) >= MAX_LABELS:
+            key = json.dumps([(name, "other") for name, _ in labels])
+        self.totals[key] = self.totals.get(key, 0.0) + amount
+
+    def total(self, labels: Labels) -> float:
+        return self.totals.get(_as_text(labels), 0.0)
+
+
+@lru_cache(maxsize=1024)
+def _as_text(labels: Labels) -> str:
+    return json.dumps(labels)
 
 
 class Counters:
-    """The counters of one run. ``states``: their memory by name."""
+    """The counters of one run. ``states``: totals and last values by counter name."""
 
     def __init__(self, counters: Iterable[Counter]) -> None:
         self._counters = list(counters)
         self.states = {counter.name: CounterState() for counter in self._counters}
-        # Was any sandbox told by a record of its own?
+        # Does any source report single sandboxes by record?
         self.recorded = False
         self._of_engines: dict[str, list[Counter]] = {}
         for counter in self._counters:
@@ -39,24 +64,24 @@ class Counters:
         self._of_signals = {counter.metric: counter for counter in self._counters if counter.of == "signal"}
 
     def sample(self, metric: str, ts: float, key: tuple[str, Labels], value: float, counted: bool) -> None:
-        """A sample of an engine's counter (target, labels); ``counted``: in the totals, and only a base of the next."""
+        """Add a sample of an engine's counter. ``counted``: it is already in the totals."""
         for counter in self._of_engines.get(metric, ()):
-            # A sandbox that is told by its record counts once.
+            # A sandbox with a record is counted by the record alone.
             self._sample(counter, ts, key, value, counted or (bool(counter.also) and self.recorded))
 
     def _sample(self, counter: Counter, ts: float, key: tuple[str, Labels], value: float, counted: bool) -> None:
-        """Prometheus' rule: a decrease is a reset, the new value is the increase; the first sample is the base."""
+        """Add the increase since the last sample. A decrease is a reset, and the new value is then the increase."""
         state = self.states[counter.name]
         before = state.seen.get(key)
         if before is not None and ts <= before[0]:
             return
-        kept = tuple([pair for pair in key[1] if pair[0] in counter.by]) if counter.by else ()
-        grown = 0.0 if before is None else value - before[1] if value >= before[1] else value
-        state.add(kept, 0.0 if counted else grown)
+        labels = tuple([pair for pair in key[1] if pair[0] in counter.by]) if counter.by else ()
+        increase = 0.0 if before is None else value - before[1] if value >= before[1] else value
+        state.add(labels, 0.0 if counted else increase)
         state.seen[key] = [ts, value]
 
     def sandbox(self, arrival: SandboxArrival) -> None:
-        """What happened to a sandbox of the run."""
+        """Count a change of one of the run's sandboxes."""
         happened = {"sandbox_created": arrival.created, "sandbox_failed": arrival.failed}
         for counter in self._counters:
             if counter.of == "sandbox" and happened.get(counter.metric):
@@ -66,16 +91,16 @@ class Counters:
             self._spun_up(spinup(arrival.row.record))
 
     def _spun_up(self, seconds: float | None) -> None:
-        """The histogram of spin-ups, as its cumulative buckets, sum and count: three counters of ours."""
+        """Add a spin-up to its histogram: cumulative buckets, sum and count are three counters."""
         for counter in self._counters if seconds is not None else ():
             if counter.metric == "sandbox_spinup":
                 for labels, amount in SPINUP[counter.name](seconds or 0.0):
                     self.states[counter.name].add(labels, amount)
 
     def rollout(self, arrival: RolloutArrival) -> None:
-        """A rollout that left, and a group that was closed: each once, as what it was first known to be.
+        """Count a rollout that left and a group that was closed, each once and with its first outcome.
 
-        What is corrected later is right in the funnel; a counter that took one back would seem to have begun anew.
+        A later correction changes the funnel only. A counter that decreases would look like a reset.
         """
         if leaves(arrival.row) and not (arrival.before is not None and leaves(arrival.before)):
             self.happened("rollout_left", arrival.row.state)
@@ -84,22 +109,22 @@ class Counters:
             self.happened("group_closed", group.outcome)
 
     def happened(self, what: str, label: str, times: float = 1.0) -> None:
-        """It happened to rollouts so many times."""
+        """Add to the rollout counter of an event."""
         for counter in self._counters:
             if counter.metric == what:
                 self.states[counter.name].add(((counter.by[0], label),), times)
 
     def happened_yet(self, what: str, label: str) -> float:
-        """How often it has happened, as far as counted."""
+        """The count of a rollout event so far."""
         counters = [counter for counter in self._counters if counter.metric == what]
         return sum(self.states[one.name].total(((one.by[0], label),)) for one in counters)
 
     def step(
         self, axis: str, incarnation: int, number: int, values: Mapping[StepKey, float], window: float | None
     ) -> None:
-        """Each step is counted once, in order: a row re-read after a crash adds nothing.
+        """Count each step once, in order; a row that is read again adds nothing.
 
-        ``window``: steps a row is logged for, as the trainer's configuration says: at most those since the row before.
+        ``window``: steps per logged row from the trainer's configuration, at most the steps since the previous row.
         """
         for counter in self._counters:
             amount = values.get((counter.metric, ())) if counter.of == "step" else None
@@ -113,7 +138,7 @@ class Counters:
                 state.seen[axis] = [float(incarnation), float(number)]
 
     def answered(self, emissions: Iterable[tuple[str, float, Answer]], grid: float = 0.0) -> None:
-        """What signals said at a tick, per hour, over the time since the tick before; one asked twice adds nothing."""
+        """Integrate signals per hour over the time since the previous tick; a repeated tick adds nothing."""
         for name, now, answer in emissions:
             counter = self._of_signals.get(name)
             if counter is not None:
@@ -126,8 +151,8 @@ class Counters:
         watched = now - before if now - before <= max(WATCHED_SECONDS, grid) else 0.0
         for value in values if watched > 0 else ():
             if not isnan(value.value):
-                kept = tuple([pair for pair in value.labels if pair[0] in counter.by])
-                state.add(kept, value.value * watched / 3600)
+                labels = tuple([pair for pair in value.labels if pair[0] in counter.by])
+                state.add(labels, value.value * watched / 3600)
 
     def values(self) -> list[tuple[str, Value]]:
         """Every counter's totals by its labels."""
@@ -137,13 +162,13 @@ class Counters:
             for labels, total in state.totals.items()
         ]
 
-    # ---- surviving a restart
+    # ---- restart
 
     def save(self) -> dict[str, tuple[int, str]]:
-        """The memory as JSON with its code version.
+        """Totals as JSON text with the version of the code.
 
-        What was last seen of an engine is not in it: it is in the store's samples, and a thousand engines
-        would make this the largest write of a tick.
+        Last values of engines are read from the store's samples instead. With a thousand engines they would be the
+        largest write of a tick.
         """
         return {
             counter.name: (counter.version, json.dumps([state.totals, state.seen if counter.of in _SEEN else {}]))
@@ -152,11 +177,11 @@ class Counters:
         }
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
-        """Take stored states back; one of another code version is dropped and begins anew."""
+        """Load stored states. A state of another version is dropped."""
         for counter in self._counters:
             version, text = states.get(counter.name, (0, ""))
             if version == counter.version:
                 totals, seen = json.loads(text)
-                # One of before such values were refused would outweigh everything that comes.
+                # Older versions accepted implausible values; such a total would outweigh all later increases.
                 sound = {labels: total for labels, total in totals.items() if abs(total) <= LARGEST}
                 self.states[counter.name] = CounterState(sound, seen)

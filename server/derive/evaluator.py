@@ -1,4 +1,4 @@
-"""Asks signals, whatever happens in them: one that fails must not end the run it tells of."""
+"""Evaluates signals. A signal that raises an error becomes Unknown; the others are still evaluated."""
 
 import json
 import logging
@@ -17,24 +17,24 @@ PREFIX = "fold:"
 
 @dataclass(slots=True)
 class SignalEvaluator:
-    """Signals of one run. What failed is said once in the log, and with every answer.
+    """Evaluates the signals of one run. Each error is logged once and is the reason of every Unknown it causes.
 
     Attributes:
-        memory: of the signals that have one, by name.
+        memory: by signal name, of the signals with a memory.
     """
 
     memory: dict[str, Any] = field(default_factory=dict)
     _versions: dict[str, int] = field(default_factory=dict)
-    _told: set[tuple[str, str]] = field(default_factory=set)
+    _logged: set[tuple[str, str]] = field(default_factory=set)
 
     def answers(self, items: Iterable[Signal], view: View) -> list[tuple[str, float, Answer]]:
-        """(signal, time, answer) of each; Unknown where it could not be worked out."""
+        """(signal, time, answer) of each signal; Unknown where the computation failed."""
         return [(item.name, view.now, self._answer(item, view)) for item in items]
 
     def _answer(self, signal: Signal, view: View) -> Answer:
         try:
             answer = signal.compute(view) if signal.remember is None else self._remembered(signal, view)
-        except Exception as error:  # noqa: BLE001 - the same tick would fail for ever; the others go on without it
+        except Exception as error:  # noqa: BLE001 - the next tick would fail too; the other signals do not depend on it
             return self._fault(signal.name, type(error).__name__, error)
         if isinstance(answer, (list, tuple)) and not all(
             [isfinite(value.value) or _explained(value) for value in answer]
@@ -48,22 +48,22 @@ class SignalEvaluator:
         self._versions[signal.name] = signal.version
         return answer
 
-    # ---- surviving a restart
+    # ---- restart
 
     def states(self) -> dict[str, tuple[int, str]]:
-        """Memories as JSON with their code version."""
+        """Memories as JSON text with the version of the code."""
         return {PREFIX + name: (self._versions[name], memory_json(kept)) for name, kept in self.memory.items()}
 
     def restore(self, signals: Iterable[Signal], states: Mapping[str, tuple[int, str]]) -> None:
-        """Take stored memories back; one of another version begins anew."""
+        """Load stored memories. A memory of another version is dropped."""
         for signal in signals:
             version, text = states.get(PREFIX + signal.name, (0, ""))
             if signal.remember is not None and version == signal.version:
                 self.memory[signal.name], self._versions[signal.name] = json.loads(text), version
 
     def _fault(self, name: str, what: str, error: Exception | None) -> Unknown:
-        if (name, what) not in self._told:
-            self._told.add((name, what))
+        if (name, what) not in self._logged:
+            self._logged.add((name, what))
             log.error("signal %s could not be worked out: %s", name, error or what, exc_info=error)
         return Unknown(f"{name} could not be worked out: {what}")
 

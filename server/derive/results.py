@@ -1,6 +1,6 @@
-"""What every signal answered last, and how an answer becomes rows: points, the newest value, a break in a line.
+"""Turns answers of signals into rows: points, newest values, and breaks in lines. Keeps each signal's newest answer.
 
-No clock of its own; the ids of series are the only thing it asks the store for.
+Pure except for the ids of series, which come from the store.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from server.signals.step_windows import row_limit
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
 
-# A label set of a signal that is answered without it now: it left, nothing failed.
+# Reason of a label set that the signal's newest answer does not have. Nothing failed.
 NO_LONGER = "no longer reported"
 
 
@@ -34,7 +34,7 @@ class _Series:
     source: str
 
     def now(self) -> SignalState:
-        """As alert rules see it. A series that left, or that cannot be, is not one that nobody knows of."""
+        """The state for alert rules. An ended or inapplicable series is not an unknown one."""
         ended = self.state is PointState.NOT_APPLICABLE or self.why == NO_LONGER
         return SignalState(self.ts / 1000, self.value, self.why, ended)
 
@@ -46,25 +46,25 @@ class SignalResults:
     """The newest answers of one run's signals.
 
     Attributes:
-        known: signal -> series -> its newest answer.
+        known: newest answer by signal and labels.
     """
 
     def __init__(self, store: Store, run: str, items: Mapping[str, Signal | Counter], deriver: Deriver) -> None:
         self._store, self._run, self._items, self._deriver = store, run, items, deriver
         self.known: dict[str, dict[Labels, _Series]] = {}
         self._ids: dict[tuple[str, Labels], int] = {}
-        # History answers thousands of times between two looks of an alert, or two commits: only the newest is told.
+        # In history a signal has thousands of answers between two commits. Only series changed since then are listed.
         self._now: dict[str, dict[Labels, SignalState]] = {}
-        self._unseen: dict[int, _Series] = {}
+        self._new_states: dict[int, _Series] = {}
         self._unsaved: dict[int, _Series] = {}
         # Labels and series of a signal's newest answer, where all its other series have left. A step's answer as a
         # rule has the same labels as the one before.
         self._same: dict[str, tuple[list[Labels], list[_Series]]] = {}
-        # Signals of which every series already stands at this gap.
+        # Signals whose every series already has this gap.
         self._silent: dict[str, tuple[PointState, str, str]] = {}
-        # What the words of gaps follow from, and those words. Bounded: a count of steps is the only number in them.
+        # Cached reasons of gaps, and what they depend on. Bounded: a count of steps is the only number in a reason.
         self._context: tuple[tuple[int, int], tuple[str, ...]] = ((-1, -1), ())
-        self._lacking: dict[tuple[str, str], str] = {}
+        self._reasons: dict[tuple[str, str], str] = {}
 
     def rows(self) -> list[tuple[SeriesKey, LatestRow]]:
         """The newest answer of every series."""
@@ -79,49 +79,49 @@ class SignalResults:
         self._unsaved = {series.id: series for found in self.known.values() for series in found.values()}
 
     def recover(self, rows: Iterable[tuple[SeriesKey, LatestRow]]) -> None:
-        """Go on from what is stored."""
+        """Load the stored newest answers."""
         for key, latest in rows:
             series = _Series(
                 key.metric, key.labels, latest.series, latest.state, latest.ts, latest.value, latest.why, latest.source
             )
-            self.known.setdefault(key.metric, {})[key.labels] = self._unseen[series.id] = series
+            self.known.setdefault(key.metric, {})[key.labels] = self._new_states[series.id] = series
 
     def now(self) -> Mapping[str, Mapping[Labels, SignalState]]:
-        """The same answers as alert rules see them."""
-        for series in self._unseen.values():
+        """The newest answers as states for alert rules."""
+        for series in self._new_states.values():
             self._now.setdefault(series.name, {})[series.labels] = series.now()
-        self._unseen.clear()
+        self._new_states.clear()
         return self._now
 
     @property
     def fresh(self) -> bool:
-        """Is there an answer that `save` has to say?"""
+        """Is there an answer for `save` to write?"""
         return bool(self._unsaved)
 
     def save(self, batch: Batch) -> None:
-        """The newest answers since the last call."""
+        """Add the newest answers since the last call to the batch."""
         batch.latest += [series.row() for series in self._unsaved.values()]
         self._unsaved.clear()
 
     def silent(self) -> set[str]:
-        """Signals that were never answered."""
-        asked = {name for name, item in self._items.items() if isinstance(item, Signal) and not item.judged}
-        return asked - self.known.keys()
+        """Signals without any answer so far."""
+        evaluated = {name for name, item in self._items.items() if isinstance(item, Signal) and not item.judged}
+        return evaluated - self.known.keys()
 
     def lacking(self) -> set[str]:
-        """Signals without a value, whenever a metric is met for the first time: why they have none may change."""
+        """Signals without a value, when a metric was seen for the first time; their reasons may change."""
         if not self._deriver.grown():
             return set()
         return {
             name
             for name, found in self.known.items()
-            if all(one.state is not PointState.VALUE for one in found.values())
+            if all(series.state is not PointState.VALUE for series in found.values())
         }
 
     def write(self, emissions: Iterable[Emission], batch: Batch) -> None:
-        self._look_around()
+        self._update_context()
         emissions = list(emissions)
-        self._number(emissions)
+        self._create_ids(emissions)
         for name, ts, answer in emissions:
             if is_gap(answer):
                 self._write_gap(name, ts, answer, batch)
@@ -129,10 +129,10 @@ class SignalResults:
                 self._write_values(name, ts, answer, batch)  # type: ignore[arg-type]
 
     def stand(self, name: str, ts: float) -> None:
-        """The newest values of a signal hold at `ts` too: they are as young, and no point is made of it."""
+        """Extend the newest values of a signal to `ts` without a point."""
         for series in self.known.get(name, {}).values():
             series.ts = max(series.ts, round(ts * 1000))
-            self._unseen[series.id] = self._unsaved[series.id] = series
+            self._new_states[series.id] = self._unsaved[series.id] = series
 
     def _write_values(self, name: str, ts: float, values: Sequence[Value], batch: Batch) -> None:
         known = self.known.setdefault(name, {})
@@ -159,11 +159,11 @@ class SignalResults:
         self, name: str, values: Sequence[Value], stamp: int, newest: int, source: str, batch: Batch
     ) -> None:
         for value in values:
-            words = (value.why, source)
+            texts = (value.why, source)
             if value.value != value.value:
-                self._write_missing(name, value, stamp, words, batch)
+                self._write_missing(name, value, stamp, texts, batch)
                 continue
-            number = self._latest(name, value.labels, newest, value.value, PointState.VALUE, words)
+            number = self._latest(name, value.labels, newest, value.value, PointState.VALUE, texts)
             batch.points.append((number, stamp, value.value, int(PointState.VALUE)))
 
     def _end_others(self, name: str, values: Sequence[Value], stamp: int, source: str, batch: Batch) -> None:
@@ -178,85 +178,85 @@ class SignalResults:
             if at.state is PointState.VALUE:
                 self._break(name, labels, stamp, PointState.UNKNOWN, (NO_LONGER, source), batch)
             else:
-                # The reason of an earlier gap does not hold any more: other label sets have values now.
+                # The reason of an earlier gap is outdated, because other label sets have values now.
                 self._latest(name, labels, stamp, None, PointState.UNKNOWN, (NO_LONGER, source))
 
-    def _write_missing(self, name: str, value: Value, stamp: int, words: tuple[str, str], batch: Batch) -> None:
-        """One label set of several is not known: its line breaks where there was one."""
+    def _write_missing(self, name: str, value: Value, stamp: int, texts: tuple[str, str], batch: Batch) -> None:
+        """Write a missing value of one label set: its line breaks where there was one."""
         series = self.known[name].get(value.labels)
         if series is not None and series.state is PointState.VALUE:
-            self._break(name, value.labels, stamp, PointState.UNKNOWN, words, batch)
+            self._break(name, value.labels, stamp, PointState.UNKNOWN, texts, batch)
         elif series is None or (series.state, series.why) != (PointState.UNKNOWN, value.why):
-            self._latest(name, value.labels, stamp, None, PointState.UNKNOWN, words)
+            self._latest(name, value.labels, stamp, None, PointState.UNKNOWN, texts)
 
     def _write_gap(self, name: str, ts: float, answer: Answer, batch: Batch) -> None:
-        """A gap breaks a line once, and only where there is one; its words are always the newest."""
+        """Write a gap. It breaks an existing line once; its reason is always the newest."""
         state = PointState.NOT_APPLICABLE if isinstance(answer, NotApplicable) else PointState.UNKNOWN
-        words = (self._why(name, answer), self._deriver.source(self._items[name]))
-        if self._silent.get(name) == (state, *words):
+        texts = (self._why(name, answer), self._deriver.source(self._items[name]))
+        if self._silent.get(name) == (state, *texts):
             return
         self._same.pop(name, None)
         known, stamp = self.known.setdefault(name, {}), round(ts * 1000)
         for labels in list(known) or [()]:
             series = known.get(labels)
             if series is not None and series.state is PointState.VALUE:
-                self._break(name, labels, stamp, state, words, batch)
-            elif series is None or series.state is not state or (series.why, series.source) != words:
-                self._latest(name, labels, stamp, None, state, words)
-        if all(one.state is state and (one.why, one.source) == words for one in known.values()):
-            self._silent[name] = (state, *words)
+                self._break(name, labels, stamp, state, texts, batch)
+            elif series is None or series.state is not state or (series.why, series.source) != texts:
+                self._latest(name, labels, stamp, None, state, texts)
+        if all(series.state is state and (series.why, series.source) == texts for series in known.values()):
+            self._silent[name] = (state, *texts)
 
     def _why(self, name: str, answer: Answer) -> str:
-        """The words of a gap; made again only when other metrics are told, or by others."""
-        words = unknown_reason(answer)
+        """The reason of a gap; cached until other metrics or other targets report."""
+        texts = unknown_reason(answer)
         if isinstance(answer, NotApplicable):
-            return words
-        if (name, words) not in self._lacking:
+            return texts
+        if (name, texts) not in self._reasons:
             item = self._items[name]
             found = (
-                missing_metrics(item, words, self._deriver.reports, self._context[1])
+                missing_metrics(item, texts, self._deriver.reports, self._context[1])
                 if isinstance(item, Signal)
-                else words
+                else texts
             )
-            self._lacking[(name, words)] = found
-        return self._lacking[(name, words)]
+            self._reasons[(name, texts)] = found
+        return self._reasons[(name, texts)]
 
-    def _look_around(self) -> None:
+    def _update_context(self) -> None:
         deriver = self._deriver
-        kinds = (str(deriver.facts.get("framework", "")), *[one.kind for one in deriver.health.values()])
+        kinds = (str(deriver.facts.get("framework", "")), *[health.kind for health in deriver.health.values()])
         if self._context != (deriver.reported, kinds):
             self._context = (deriver.reported, kinds)
-            self._lacking.clear()
+            self._reasons.clear()
 
     def _break(
-        self, name: str, labels: Labels, stamp: int, state: PointState, words: tuple[str, str], batch: Batch
+        self, name: str, labels: Labels, stamp: int, state: PointState, texts: tuple[str, str], batch: Batch
     ) -> None:
-        batch.points.append((self._latest(name, labels, stamp, None, state, words), stamp, None, int(state)))
+        batch.points.append((self._latest(name, labels, stamp, None, state, texts), stamp, None, int(state)))
 
     def _latest(
-        self, name: str, labels: Labels, newest: int, value: float | None, state: PointState, words: tuple[str, str]
+        self, name: str, labels: Labels, newest: int, value: float | None, state: PointState, texts: tuple[str, str]
     ) -> int:
-        """Note the newest answer of a series, of data up to ``newest`` (ms); the series' id."""
+        """Set the newest answer of a series from data up to ``newest`` (ms); returns the series' id."""
         series = self.known[name].get(labels)
         if series is None:
-            series = _Series(name, labels, self.series(name, labels), state, newest, value, *words)
+            series = _Series(name, labels, self.series(name, labels), state, newest, value, *texts)
             self.known[name][labels] = series
-        self._set(series, newest, value, state, words)
+        self._set(series, newest, value, state, texts)
         return series.id
 
     def _set(
-        self, series: _Series, newest: int, value: float | None, state: PointState, words: tuple[str, str]
+        self, series: _Series, newest: int, value: float | None, state: PointState, texts: tuple[str, str]
     ) -> None:
         series.state = state
-        # A late step is a point of its own time: "now" does not go back. What a tick says is always the newest, though
-        # the source that reported last may be one that just fell silent.
-        if newest >= series.ts or self._ticks(series.name):
-            # After a restart a step's target is known again with its next row; until then the stored word stands.
-            told = words[1] or (series.source if state is PointState.VALUE else "")
-            series.ts, series.value, series.why, series.source = newest, value, words[0], told
-            self._unseen[series.id] = self._unsaved[series.id] = series
+        # A late step is a point of its own time and does not become the newest answer. A tick's answer always does,
+        # although its data may be older because a source just stopped reporting.
+        if newest >= series.ts or self._is_tick(series.name):
+            # After a restart the target of a step is missing until its next row; the stored source is shown until then.
+            source = texts[1] or (series.source if state is PointState.VALUE else "")
+            series.ts, series.value, series.why, series.source = newest, value, texts[0], source
+            self._new_states[series.id] = self._unsaved[series.id] = series
 
-    def _ticks(self, name: str) -> bool:
+    def _is_tick(self, name: str) -> bool:
         item = self._items.get(name)
         return isinstance(item, Signal) and item.cadence == "tick"
 
@@ -268,14 +268,14 @@ class SignalResults:
         limit = row_limit(self._deriver.book)
         return f"no step for more than {limit:.0f} s" if now - ts > limit else ""
 
-    def _number(self, emissions: Iterable[Emission]) -> None:
-        """Ids for series that are met for the first time, of all of them at once: each alone is a transaction."""
+    def _create_ids(self, emissions: Iterable[Emission]) -> None:
+        """Create the ids of all new series in one transaction."""
         ids, known, new = self._ids, self.known, dict[tuple[str, Labels], None]()
         for name, _, answer in emissions:
             if isinstance(answer, (list, tuple)):
                 if name in self._same and len(answer) == 1 and answer[0].labels == self._same[name][0][0]:
                     continue
-                new.update({(name, one.labels): None for one in answer if (name, one.labels) not in ids})
+                new.update({(name, value.labels): None for value in answer if (name, value.labels) not in ids})
             elif not known.get(name) and (name, ()) not in ids:
                 new[(name, ())] = None
         if new:

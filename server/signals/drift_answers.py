@@ -1,4 +1,4 @@
-"""What the drift watch answers: factors against the run's own first steps, since when, and how fast. Pure."""
+"""Answers of the drift signals: factor against the run's own first steps, step of the change, and slope. Pure."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,16 +14,18 @@ from server.signals.trend import trend
 
 Remember = Callable[[Any, View], tuple[Any, Answer]]
 
-# A tenth of the rollouts more at the cap than at the start: what `truncation_ratio` is watched from.
+# Share of rollouts at the cap above the baseline's share; the watch band of `truncation_ratio`.
 CUT_MORE = 0.10
-# A change that is found again a few steps beside itself, with the rows that came late, is the same.
+# Steps. Late rows can move a change point; one within this distance of a listed one is the same.
 SAME_STEPS = 10
-TOLD_MOST = 64
-TOLD = "told"
+# Change points that are listed at most.
+ANNOUNCED_MOST = 64
+# Key of the list in the stored memory.
+ANNOUNCED = "told"
 
 
 def ratio(watched: Watched, hint: str) -> Remember:
-    """The two functions' first of a signal (see `fold`): factor of one behaviour against its baseline."""
+    """The function for `fold`: factor of one behaviour against its baseline."""
 
     def remember(memory: Any, view: View) -> tuple[Any, Answer]:
         found = followed(memory, view, watched)
@@ -36,29 +38,29 @@ def ratio(watched: Watched, hint: str) -> Remember:
 
 
 def of_all(value: Callable[["Shown"], tuple[float, str]], hint: str, announce: bool = False) -> Remember:
-    """A signal with ``{of=...}`` of everything that is watched. ``announce``: its memory also has `announced`."""
+    """The function for `fold` of all behaviours, by label ``of``. ``announce``: the memory also lists change points."""
 
     def remember(memory: Any, view: View) -> tuple[Any, Answer]:
         memory, values = memory or {}, []
-        kept: dict[str, Any] = {}
-        told = list(memory.get(TOLD, ()))
+        tracks: dict[str, Any] = {}
+        listed = list(memory.get(ANNOUNCED, ()))
         for watched in WATCHED:
             found = followed(memory.get(watched.of), view, watched)
-            kept[watched.of] = found.tracks
+            tracks[watched.of] = found.tracks
             for row in shown(found, watched):
                 number, why = value(row)
                 values.append(Value(number, row.labels_of, why))
                 if row.watch.changes:
-                    told += _news(watched, row.labels, row.watch, told)
+                    listed += _unlisted(watched, row.labels, row.watch, listed)
         if announce:
-            kept[TOLD] = told[-TOLD_MOST:]
-        return kept, values or Unknown(hint)
+            tracks[ANNOUNCED] = listed[-ANNOUNCED_MOST:]
+        return tracks, values or Unknown(hint)
 
     return remember
 
 
 def _unlabelled(values: list[Value]) -> Answer:
-    """One series without a label and without a value is a signal that is unknown."""
+    """A single series without labels and without a value makes the signal Unknown."""
     if len(values) == 1 and not values[0].labels and math.isnan(values[0].value):
         return Unknown(values[0].why)
     return values
@@ -80,7 +82,7 @@ class Shown:
 
 
 def shown(found: Followed, watched: Watched) -> list[Shown]:
-    """By environment where records name any that is judged; else the run's own."""
+    """Series by environment where any named environment has a factor; otherwise the run's own series."""
     if found.shown is None:
         found.shown = _shown(found.tracks, watched)
     rows: list[Shown] = found.shown
@@ -117,13 +119,13 @@ def text(watched: Watched, watch: DriftWatch, factor: float | None) -> str:
 
 
 def _cap(watch: DriftWatch, factor: float, watched: Watched) -> str:
-    """A cap hides drift: rollouts that would be longer end at it."""
+    """The part of the text about a cap. A cap hides drift, because longer rollouts end at it."""
     now, before = watch.cut, watch.base.cut if watch.base is not None else None
     if now is None or before is None or now - before < CUT_MORE or not watched.recorded.endswith("tokens"):
         return ""
-    said = f"; {now:.0%} are cut at the cap, {before:.0%} were"
+    cap = f"; {now:.0%} are cut at the cap, {before:.0%} were"
     flat = abs(math.log(factor)) < math.log(MOVED) if factor > 0 else False
-    return said + (": the cap hides how much longer they would be" if flat else "")
+    return cap + (": the cap hides how much longer they would be" if flat else "")
 
 
 def since(row: Shown) -> tuple[float, str]:
@@ -133,7 +135,7 @@ def since(row: Shown) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Per step, as a share of the baseline's level, with its 95 % interval."""
+    """Change per step as a share of the baseline's level, with its 95 % interval."""
 
     now: float
     low: float
@@ -141,7 +143,7 @@ class Slope:
 
 
 def slope(watch: DriftWatch) -> Slope | None:
-    """Over the last 30 points; None without a baseline."""
+    """Slope over the last 30 points; None without a baseline."""
     found = trend([(step, value) for step, _, value, _ in watch.recent])
     if found is None or watch.base is None or watch.base.level <= 0:
         return None
@@ -156,8 +158,8 @@ def slope_value(row: Shown) -> tuple[float, str]:
     if found is None:
         return math.nan, row.text
     flat = found.low <= 0 <= found.high
-    said = f"between {found.low:+.2%} and {found.high:+.2%} of its baseline a step over {len(watch.recent)} steps"
-    return found.now, said + (": no trend" if flat else "")
+    interval = f"between {found.low:+.2%} and {found.high:+.2%} of its baseline a step over {len(watch.recent)} steps"
+    return found.now, interval + (": no trend" if flat else "")
 
 
 # ---- change points, for charts
@@ -165,7 +167,7 @@ def slope_value(row: Shown) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A change point, told once. ``ts``: of the step it began with, epoch seconds."""
+    """A change point that is listed once. ``ts``: event time of its first step, epoch seconds."""
 
     of: str
     environment: str
@@ -175,25 +177,25 @@ class Announced:
     factor: float
 
     @property
-    def words(self) -> str:
-        """As a mark on a chart says it."""
+    def message(self) -> str:
+        """Text of the mark on a chart."""
         where = f" in {self.environment}" if self.environment else ""
         return f"{self.of.replace('_', ' ')}{where} x{self.factor:.2g} from step {self.step} on"
 
 
-def _news(watched: Watched, labels: Labels, watch: DriftWatch, told: list[list[Any]]) -> Iterator[list[Any]]:
-    """Changes that were not told yet."""
+def _unlisted(watched: Watched, labels: Labels, watch: DriftWatch, listed: list[list[Any]]) -> Iterator[list[Any]]:
+    """Change points that are not in the list."""
     name = dict(labels).get("environment", "")
-    for one in watch.changes:
+    for change in watch.changes:
         same = (
-            abs(one.step - step) <= SAME_STEPS and direction == one.direction
-            for of, environment, step, _, direction, _ in told
+            abs(change.step - step) <= SAME_STEPS and direction == change.direction
+            for of, environment, step, _, direction, _ in listed
             if of == watched.of and environment == name
         )
         if not any(same):
-            yield [watched.of, name, one.step, one.ts, one.direction, one.factor]
+            yield [watched.of, name, change.step, change.ts, change.direction, change.factor]
 
 
 def announced(memory: Any) -> list[Announced]:
-    """Change points in the memory of a signal that announces, in the order in which they were found."""
-    return [Announced(*one) for one in (memory or {}).get(TOLD, ())]
+    """The listed change points in the memory of `drift_since_step`, in the order in which they were found."""
+    return [Announced(*change) for change in (memory or {}).get(ANNOUNCED, ())]

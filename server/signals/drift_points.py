@@ -1,8 +1,8 @@
-"""The points that the drift watch looks at, one per step, and what is remembered of them. Pure.
+"""Collects the points of the drift watch, one per step, and keeps their tracks. Pure.
 
-A point is what the trainer logged for a step; where it logs none, the mean over the rollouts that a version consumed,
-and for prefill to decode what the engines counted. Each step counts once: in whatever order its rows came, however
-often they are read, and whichever life of the trainer played it last.
+A point is the trainer's logged value of a step. Without one it is the mean over the rollouts that a version consumed;
+prefill to decode also uses the engines' counters. Each step counts once, whatever the order of its rows and however
+often they are read. The newest incarnation of the trainer wins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from server.signals.window import KEPT_STEPS, StepKey
 CUT = "truncation_ratio"
 _CUT: StepKey = (CUT, ())
 ENGINES = ("generator_prompt_tokens_total", "generator_tokens_total")
-# The engines' counters are read over five minutes: points closer together would count the same tokens twice.
+# Seconds. The engines' counters are read over five minutes; closer points would count the same tokens twice.
 APART_SECONDS = 300.0
-# Rows of one step come within a few steps of each other: so many of the newest points may still change.
+# Points that may still change. The rows of one step arrive within a few steps of each other.
 LATE_STEPS = 8
-# Each is watched at every step.
+# Environments that are watched at most, because each costs time at every step.
 MOST_ENVIRONMENTS = 16
 
 
@@ -30,10 +30,12 @@ class Watched:
     """A behaviour that may drift.
 
     Attributes:
-        of: its name, as in ``drift_since_step{of=...}``. title: as a sentence begins with it.
-        logged: the trainer's metric; with ``by`` it is logged by that one.
-        recorded: the field of a rollout record, "" where none tells it.
-        counted: what the engines count is one, where nobody logs it.
+        of: its name, as in ``drift_since_step{of=...}``.
+        title: its name at the start of a sentence.
+        logged: the trainer's metric.
+        by: the metric that divides it, "" for none.
+        recorded: the field of a rollout record, "" where records have none.
+        counted: the engines' counters are used where the trainer logs nothing.
     """
 
     of: str
@@ -59,37 +61,37 @@ WATCHED = (RESPONSE_LENGTH, TURNS, TOOL_CALLS, PREFILL_DECODE)
 
 @dataclass(frozen=True, slots=True)
 class DriftPoints:
-    """Points of one series that are known at an instant: ``basis`` is log, records or engines."""
+    """Points of one series at one instant. ``basis``: log, records or engines."""
 
     basis: str
     life: int
     points: Sequence[Point]
 
 
-# A basis is never left for one further to the left: the log of a new life begins later than its records.
+# A track changes its basis only to the right. The log of a new incarnation begins later than its records.
 _BASES = ("engines", "records", "log")
 
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """One series: its watch as of all but the newest points, and those."""
+    """One series: the watch of all but the newest points, and the newest points."""
 
     basis: str
     life: int
     watch: DriftWatch
     # In the order of steps.
     pending: dict[int, Point] = field(default_factory=dict)
-    # The watch with all pending points; None: to be made again. A step as a rule adds one point to it.
+    # The watch with all pending points, or None when it is outdated. A step usually adds one point to it.
     _ahead: DriftWatch | None = None
 
-    def take(self, told: DriftPoints) -> None:
-        """Points that are new, or newer words on those that may still change."""
-        if told.life < self.life:
+    def take(self, new: DriftPoints) -> None:
+        """Add new points, and new values of points that may still change."""
+        if new.life < self.life:
             return
-        if told.life > self.life and told.points:
-            self._rewind(told.life, told.points[0][0])
+        if new.life > self.life and new.points:
+            self._rewind(new.life, new.points[0][0])
         last, pending = self.watch.last, self.pending
-        for point in told.points:
+        for point in new.points:
             step = point[0]
             if step <= last or pending.get(step) == point:
                 continue
@@ -105,7 +107,7 @@ class Track:
             self.watch.add(pending.pop(next(iter(pending))))
 
     def _rewind(self, life: int, step: int) -> None:
-        """A later life plays steps again from the one it begins with: what the earlier one made of them is void."""
+        """Drop the points from ``step`` on, because a later incarnation repeats those steps."""
         self.life = life
         self.pending = {at: point for at, point in self.pending.items() if at < step}
         self.watch.rewind(step)
@@ -118,7 +120,7 @@ class Track:
         return self.watch.recent[-1] if self.watch.recent else None
 
     def now(self) -> DriftWatch:
-        """The watch with the newest points, too. Valid until the next `take`; not to be changed."""
+        """The watch with all points. Valid until the next `take`; read-only."""
         if self._ahead is None:
             self._ahead = DriftWatch.load(self.watch.saved())
             for point in self.pending.values():
@@ -170,39 +172,39 @@ def _tracks(memory: Mapping[str, Any] | None, view: View, watched: Watched) -> T
     tracks: Tracks = memory if isinstance(memory, Tracks) else Tracks()
     if memory and tracks is not memory:
         tracks.update({name: Track.load(saved) for name, saved in memory.items()})
-    for name, told in _told(view, watched, tracks).items():
+    for name, new in _points(view, watched, tracks).items():
         track = tracks.get(name)
         if track is None and len(tracks) > MOST_ENVIRONMENTS:
             continue
-        if track is None or _BASES.index(told.basis) > _BASES.index(track.basis):
-            track = tracks[name] = Track(told.basis, told.life, DriftWatch())
-        if told.basis == track.basis:
-            track.take(told)
+        if track is None or _BASES.index(new.basis) > _BASES.index(track.basis):
+            track = tracks[name] = Track(new.basis, new.life, DriftWatch())
+        if new.basis == track.basis:
+            track.take(new)
     return tracks
 
 
 # ---- where points come from
 
 
-def _told(view: View, watched: Watched, known: Tracks) -> dict[str, DriftPoints]:
-    told = _records(view, watched) if watched.recorded else {}
-    own = known.get("")
+def _points(view: View, watched: Watched, tracks: Tracks) -> dict[str, DriftPoints]:
+    points = _records(view, watched) if watched.recorded else {}
+    own = tracks.get("")
     logged = _log(view, watched, own)
     if logged is not None:
-        return {**told, "": logged}
-    counted = _engines(view, own) if watched.counted and "" not in told else None
-    return told | ({"": counted} if counted is not None else {})
+        return {**points, "": logged}
+    counted = _engines(view, own) if watched.counted and "" not in points else None
+    return points | ({"": counted} if counted is not None else {})
 
 
-def _log(view: View, watched: Watched, known: Track | None) -> DriftPoints | None:
-    """Points of the log that the track does not hold yet; of another life or basis all of them."""
+def _log(view: View, watched: Watched, track: Track | None) -> DriftPoints | None:
+    """Points of the log that are not final in the track; all points for another incarnation or basis."""
     keys = [(name, ()) for name in (watched.logged, watched.by) if name]
     rows = view.steps.rows(*keys, count=KEPT_STEPS, until=view.now)
     if not rows:
         return None
     life, after = rows[-1].incarnation, -1
-    if known is not None and known.basis == "log" and known.life == life:
-        after = known.watch.last
+    if track is not None and track.basis == "log" and track.life == life:
+        after = track.watch.last
     cut = {}
     for row in reversed(view.steps.rows(_CUT, count=KEPT_STEPS, until=view.now)):
         if row.number <= after:
@@ -219,9 +221,9 @@ def _log(view: View, watched: Watched, known: Track | None) -> DriftPoints | Non
 
 
 def _records(view: View, watched: Watched) -> dict[str, DriftPoints]:
-    """Means over the rollouts that a version consumed, by environment; all of them where none is named.
+    """Means over the rollouts that a version consumed, by environment; over all rollouts where none is named.
 
-    The newest version may still grow: it counts when there is a later one.
+    The newest version is left out, because it may still grow.
     """
     if not view.rollouts.met:
         return {}
@@ -237,12 +239,12 @@ def _records(view: View, watched: Watched) -> dict[str, DriftPoints]:
     return {name: DriftPoints("records", window.versions[-1][0], points) for name, points in (named or found).items()}
 
 
-def _engines(view: View, known: Track | None) -> DriftPoints | None:
-    """Of the step that the view is the instant of, if the engines' last five minutes were in no point yet."""
+def _engines(view: View, track: Track | None) -> DriftPoints | None:
+    """Point of the view's step, if no earlier point contains the engines' last five minutes."""
     step = view.steps.newest_of_all()
     if step is None or step.ts != view.now:
         return None
-    newest = known.newest if known is not None and known.life == step.incarnation else None
+    newest = track.newest if track is not None and track.life == step.incarnation else None
     if newest is not None and (step.number <= newest[0] or step.ts - newest[1] < APART_SECONDS):
         return None
     prompt, generated = (grown(view, metric) for metric in ENGINES)

@@ -1,12 +1,28 @@
 """Quotas, credit and cost of the sandbox provider's account."""
 
+from collections import defaultdict
 from itertools import pairwise
 
 from server.signals.model import Answer, Counter, NotApplicable, Signal, Unknown, Value, View
-from server.signals.quota_values import HINT, quotas
 from server.signals.sandbox_gaps import NEEDS_NONE, missing
 from server.signals.tick_windows import last_sum
 from server.signals.window import Gauge
+
+HINT = "no provider reports its quota; state limits with `rollscope preflight`"
+
+
+def _quotas(view: View, metric: str) -> Answer:
+    """A value per target and resource. Series with other labels are summed, because a limit is the account's."""
+    if view.facts.get("has_sandbox") == 0:
+        return NotApplicable(NEEDS_NONE)
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    for gauge in view.fresh(metric):
+        sums[dict(gauge.labels).get("resource", ""), gauge.target] += gauge.last
+    values = [
+        Value(value, (("resource", resource), ("target", target))) for (resource, target), value in sorted(sums.items())
+    ]
+    return values or Unknown(HINT)
+
 
 # ---- sandbox_quota_used
 
@@ -14,7 +30,7 @@ from server.signals.window import Gauge
 
 
 def _sandbox_quota_used(view: View) -> Answer:
-    return quotas(view, "sandbox_quota_used")
+    return _quotas(view, "sandbox_quota_used")
 
 
 SANDBOX_QUOTA_USED = Signal(
@@ -36,7 +52,7 @@ SANDBOX_QUOTA_USED = Signal(
 
 
 def _sandbox_quota_limit(view: View) -> Answer:
-    return quotas(view, "sandbox_quota_limit")
+    return _quotas(view, "sandbox_quota_limit")
 
 
 SANDBOX_QUOTA_LIMIT = Signal(
