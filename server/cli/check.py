@@ -146,7 +146,7 @@ def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     lists, found = listed(run, now)
     targets = [*run.targets, *found]
     trust = SourcePriority.of(targets, collectors.load())
-    deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, trust=trust)
+    deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, priority=trust)
     report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=look(targets, now))
     for seen in report.seen:
         apply_stated(seen, run.facts)

@@ -1,7 +1,7 @@
-"""From samples and steps to signals: feeds the windows, asks each signal, folds the counters.
+"""Derives signals from samples and steps: fills the windows, evaluates each signal, adds up the counters.
 
-No I/O and no clock: `server.derive.driver` brings data in event order and writes the answers down. What must survive
-a restart is in `states()` (counters) or can be fed again from the store (windows).
+No I/O and no clock: `server.derive.driver` feeds data in event order and writes the answers. After a restart, counters
+are loaded from `states()` and windows are filled again from the store.
 """
 
 import json
@@ -28,25 +28,26 @@ Emission = tuple[str, float, Answer]
 
 DONE = "steps"
 GENERATED = "generator_generated_tokens_total"
-# DESIGN: loading and compiling take 10 to 40 minutes. What generates for longer than an hour is at work.
+# Seconds. Loading and compiling take 10 to 40 minutes (DESIGN); engines that generate for an hour serve a run.
 STARTING_SECONDS = 3600.0
-SPELL = "spell"
+# Key of the stored state: the start of the run and its incarnation.
+RUNNING = "spell"
 
 
 class Deriver:
-    """All signals of one run. Feed with `sample` and `step`, ask with `tick`; feed in event order.
+    """Derives all signals of one run. Data comes with `sample` and `step` in event order; `tick` evaluates.
 
     Args:
         carry: target name -> seconds its gauges are held without a new sample.
         watched: further metrics whose series are kept: those that alert rules name.
-        trust: whose word counts where several targets tell the same.
+        priority: decides which value counts where several targets report the same.
     """
 
     def __init__(
         self, items: Iterable[Signal | Counter], carry: Callable[[str], float], watched: Iterable[str] = (),
-        trust: SourcePriority | None = None,
+        priority: SourcePriority | None = None,
     ) -> None:  # fmt: skip
-        self._carry, self._trust, self._asker = carry, trust or SourcePriority(), SignalEvaluator()
+        self._carry, self._priority, self._evaluator = carry, priority or SourcePriority(), SignalEvaluator()
         items = tuple(items)
         signals = [item for item in items if isinstance(item, Signal) and not item.judged]
         self._ticks = [signal for signal in signals if signal.cadence == "tick"]
@@ -58,13 +59,13 @@ class Deriver:
         self.tick_metrics = read | self.counted_metrics | frozenset(watched) | {restarts.STARTED}
         self.gauges: dict[str, dict[tuple[str, Labels], Gauge]] = {}
         self.histograms = Histograms()
-        # Grows when a series comes or goes: until then what was worked out of their labels holds.
+        # Increases when a series comes or goes. What was derived from labels is valid until then.
         self.shape = 0
         self.health: dict[str, TargetHealth] = {}
         self.sandboxes, self.rollouts = SandboxBook(), RolloutBook()
-        # When the run last began to run, the newest life seen, and when its newest step was met.
+        # When the run last started, its newest incarnation, and when its newest step was fed.
         self.running_since: float | None = None
-        self.life = -1
+        self.incarnation = -1
         self.step_met: float | None = None
         self._generating_since: float | None = None
         self.book = StepBook()
@@ -72,14 +73,14 @@ class Deriver:
         self.mode = ""
         self.lifecycle = "starting"
         self.sources: dict[str, set[str]] = {}
-        self._said: dict[str, str] = {}
+        self._source_texts: dict[str, str] = {}
         self._step_metrics: set[str] = set()
-        self._met = 0
-        # What each target's steps have held so far, and the signals to be asked for every step of the trainer.
-        self._noted: dict[str, set[StepKey]] = {}
-        self._due: list[Signal] | None = None
+        self._metric_count = 0
+        # Keys of each target's steps so far, and the signals that every step of the trainer evaluates.
+        self._seen_keys: dict[str, set[StepKey]] = {}
+        self._trainer_signals: list[Signal] | None = None
         self._by_tick = {signal.name: signal for signal in self._ticks}
-        # The newest step of each axis that was answered: after a restart the driver goes on behind it.
+        # The newest evaluated step of each axis. After a restart the driver continues with the next one.
         self.done: dict[str, tuple[int, int]] = {}
 
     # ---- feeding
@@ -87,9 +88,9 @@ class Deriver:
     def sample(
         self, ts: float, target: str, metric: str, labels: Labels, value: float | Histogram, *, counted: bool = False
     ) -> None:
-        """One sample of a gauge, a counter or a histogram. Metrics no tick signal reads cost nothing here.
+        """One sample of a gauge, a counter or a histogram. Metrics that no tick signal reads are skipped.
 
-        ``counted``: seen before a restart, already in the stored totals; it is only the base of the next increase.
+        ``counted``: from before a restart; the stored totals contain it, so it is only the base of the next increase.
         """
         if metric not in self.tick_metrics:
             return
@@ -98,7 +99,7 @@ class Deriver:
                 self.sample(*zero, counted=counted)
         series, key = self.gauges.get(metric), (target, labels)
         if series is None or target not in self.sources.get(metric, ()):
-            self._tells(metric, target)
+            self._add_source(metric, target)
             series = self.gauges.setdefault(metric, {})
         if isinstance(value, Histogram):
             self.histograms.read(ts, target, value, self._carry(target))
@@ -112,7 +113,7 @@ class Deriver:
         gauge.add(ts, value)
 
     def see(self, target: TargetHealth) -> None:
-        """How a target answered. Of one that is gone the series end; what was counted stays, for it may come back."""
+        """Record the health of a target. The series of a removed target end; its totals stay, because it may return."""
         if not target.gone:
             self.health[target.name] = target
             return
@@ -126,7 +127,7 @@ class Deriver:
                 self.shape += 1
 
     def sandbox(self, arrival: SandboxArrival, *, counted: bool = False) -> None:
-        """One change of a sandbox. ``counted``: known before a restart, already in the stored totals."""
+        """Record a change of a sandbox. ``counted``: from before a restart; the stored totals contain it."""
         self.counting.recorded = True
         row = arrival.row
         self.sandboxes.put(
@@ -137,12 +138,12 @@ class Deriver:
             self.counting.sandbox(arrival)
 
     def rollout(self, arrival: RolloutArrival, *, counted: bool = False) -> None:
-        """What became known of a rollout. ``counted``: known before a restart, already in the totals."""
+        """Record a change of a rollout. ``counted``: from before a restart; the stored totals contain it."""
         if arrival.row.target not in self.rollouts.tellers:
-            self._said.clear()
-            # Of a format that tells failures none told is none.
-            told = self._trust.gives(arrival.row.target, "infra_failure_ratio")
-            self.rollouts.failures_told = self.rollouts.failures_told or told
+            self._source_texts.clear()
+            # A format that reports failures reports zero by having none.
+            reported = self._priority.gives(arrival.row.target, "infra_failure_ratio")
+            self.rollouts.failures_told = self.rollouts.failures_told or reported
         self.rollouts.put(arrival.row, arrival.group)
         if not counted:
             self.counting.rollout(arrival)
@@ -150,88 +151,91 @@ class Deriver:
     def step(
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
     ) -> list[Emission]:
-        """Values of one step: answers of every step signal that reads one of them, at the step's time."""
+        """Add values of one step; returns the answers of every step signal that reads one, at the step's time."""
         kept = self.book.get(axis, incarnation, number)
-        told = self._counted(Step(axis, incarnation, number, ts, _finite(values)), target)
-        if kept is not None and kept.values.items() >= told.items():
-            return []  # an old row read again says nothing new, nor does one of less weight
+        counted = self._counted(Step(axis, incarnation, number, ts, _finite(values)), target)
+        if kept is not None and kept.values.items() >= counted.items():
+            return []  # the row was read before, or its values rank lower
         window = self.facts.get("logging_steps") if axis == TRAINER else None
-        self.counting.step(axis, incarnation, number, told, window if isinstance(window, (int, float)) else None)
-        self._remember(axis, incarnation, number, ts, target, told)
+        self.counting.step(axis, incarnation, number, counted, window if isinstance(window, (int, float)) else None)
+        self._remember(axis, incarnation, number, ts, target, counted)
         if self.lifecycle == "starting":
             self.begin(ts)
-        if incarnation > self.life:
-            # A new life loads and compiles before its first step: its clock starts anew.
-            self.running_since = max(ts, self.running_since or ts) if self.life >= 0 else self.running_since
-            self.life = incarnation
+        if incarnation > self.incarnation:
+            # A new incarnation loads and compiles before its first step, so its time starts again.
+            self.running_since = max(ts, self.running_since or ts) if self.incarnation >= 0 else self.running_since
+            self.incarnation = incarnation
         if self.book.get(axis, incarnation, number) is None:
             return []  # older than every window
         self.done[axis] = max(self.done.get(axis, (-1, -1)), (incarnation, number))
-        metrics = {metric for metric, _ in told}
+        metrics = {metric for metric, _ in counted}
         trained = self.book.newest(TRAINER)
         if axis == TRAINER or trained is None:
             return self._answers(ts if kept is None else kept.ts, self._step_metrics if axis == TRAINER else metrics)
-        # A row of another axis is judged when the trainer has consumed its step; one that comes later, at once.
+        # A row of another axis counts when the trainer has consumed its step; a later row counts at once.
         return self._answers(trained.ts, metrics) if number <= trained.number else []
 
     def recall(
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
     ) -> None:
-        """Remember a step for the windows of later ones, without an answer."""
-        told = self._counted(Step(axis, incarnation, number, ts, _finite(values)), target)
-        self._remember(axis, incarnation, number, ts, target, told)
+        """Add a step to the windows without an evaluation."""
+        counted = self._counted(Step(axis, incarnation, number, ts, _finite(values)), target)
+        self._remember(axis, incarnation, number, ts, target, counted)
 
     def _counted(self, step: Step, target: str) -> dict[StepKey, float]:
-        step.tellers = dict.fromkeys(step.values, target)
-        return self._trust.counted(self.book.get(step.axis, step.incarnation, step.number), step)
+        step.sources = dict.fromkeys(step.values, target)
+        return self._priority.counted(self.book.get(step.axis, step.incarnation, step.number), step)
 
     def _remember(
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
     ) -> None:
-        self.book.put(axis, incarnation, number, ts, values).tellers.update(dict.fromkeys(values, target))
-        noted = self._noted.setdefault(target, set())
+        self.book.put(axis, incarnation, number, ts, values).sources.update(dict.fromkeys(values, target))
+        noted = self._seen_keys.setdefault(target, set())
         if not noted.issuperset(values):
             noted.update(values)
             self._step_metrics.update(metric for metric, _ in values)
-            self._due = None
+            self._trainer_signals = None
             for metric, _ in values if target else ():
-                self._tells(metric, target)
+                self._add_source(metric, target)
 
-    def _tells(self, metric: str, target: str) -> None:
+    def _add_source(self, metric: str, target: str) -> None:
         targets = self.sources.setdefault(metric, set())
         if target not in targets:
             targets.add(target)
-            self._said.clear()
+            self._source_texts.clear()
 
     def _answers(self, now: float, metrics: set[str]) -> list[Emission]:
-        return self._asker.answers(self._asked(metrics), self.view(now))
+        return self._evaluator.answers(self._signals_reading(metrics), self.view(now))
 
-    def _asked(self, metrics: set[str]) -> list[Signal]:
-        """Step signals that read one of the metrics. Those of all that any step held are asked at every step."""
+    def _signals_reading(self, metrics: set[str]) -> list[Signal]:
+        """Step signals that read one of the metrics. The list for a trainer's step is cached."""
         if metrics is not self._step_metrics:
             return [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
-        if self._due is None:
-            self._due = [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
-        return self._due
+        if self._trainer_signals is None:
+            self._trainer_signals = [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
+        return self._trainer_signals
 
-    # ---- asking
+    # ---- evaluation
 
-    def grown(self) -> bool:
-        """Was a metric met since this was asked last?"""
-        before, self._met = self._met, len(self._step_metrics) + len(self.gauges)
-        return self._met != before
+    def has_new_metrics(self) -> bool:
+        """Did a new metric appear since the last call?"""
+        before, self._metric_count = self._metric_count, len(self._step_metrics) + len(self.gauges)
+        return self._metric_count != before
 
     def reports(self, metric: str) -> bool:
-        """Has any target told it?"""
+        """Has any target reported the metric?"""
         return metric in self._step_metrics or metric in self.gauges
 
     @property
     def reported(self) -> tuple[int, int]:
-        """Another when `reports` may answer otherwise."""
+        """A value that changes when the result of `reports` may change."""
         return self.shape, len(self._step_metrics)
 
     def view(self, now: float) -> View:
-        gauges = {metric: self._trust.told(metric, series.values(), now) for metric, series in self.gauges.items()}
+        gauges = {
+            metric: self._priority.counted_gauges(metric, series.values(), now)
+            for metric, series in self.gauges.items()
+        }
         targets = tuple(self.health.values())
         return View(
             now, self.mode, self.lifecycle, self.facts, gauges, self.book, targets, self.sandboxes,
@@ -239,34 +243,33 @@ class Deriver:
         )  # fmt: skip
 
     def tick(self, now: float, grid: float = 0.0) -> list[Emission]:
-        """Answers of every tick signal at `now`, and of those from rollout records when any came since the last.
+        """Answers of every tick signal at `now`, and of signals from rollout records when new ones came.
 
-        ``grid``: seconds between ticks where history is worked off on a wider grid than the live one.
+        ``grid``: seconds between ticks in history, where it is wider than the live one.
         """
-        view, asked = self.view(now), self._ticks
+        view, signals = self.view(now), self._ticks
         if self.rollouts.changed:
-            self.rollouts.changed, asked = False, [*self._ticks, *self._recorded]
-        found = self._asker.answers(asked, view)
-        self.counting.answered(found, grid)
-        return found
+            self.rollouts.changed, signals = False, [*self._ticks, *self._recorded]
+        answers = self._evaluator.answers(signals, view)
+        self.counting.answered(answers, grid)
+        return answers
 
     def steps_now(self, now: float) -> list[Emission]:
-        """Answers of every step signal as of `now`: what a run without any step, or of a new mode, has to say."""
-        return self._asker.answers(self._steps, self.view(now))
+        """Answers of every step signal at `now`, for a run without any step or with a new mode."""
+        return self._evaluator.answers(self._steps, self.view(now))
 
     def alive(self, now: float) -> bool:
-        """Does any series still report? If not, further ticks would say the same."""
+        """Does any series still report? Without one, further ticks would have the same answers."""
         gauges = (gauge.fresh(now) for series in self.gauges.values() for gauge in series.values())
         return any(gauges) or self.histograms.fresh(now)
 
-    def works(self, now: float) -> bool:
-        """Is a run that says nothing of itself at work? A heartbeat says so, its sandboxes, and engines that generate.
+    def is_running(self, now: float) -> bool:
+        """Is a run without steps running? Evidence is a heartbeat, its sandboxes, or engines that generate.
 
-        Beside a trainer that was ever read, engines alone prove nothing (warm-up generates too): until an hour is
-        over, in which every run has loaded and compiled.
+        Where a trainer was read, engines count only after an hour of generation, because warm-up generates too.
         """
         trainers = [one for one in self.health.values() if one.actor == "trainer" and one.last_ok_ts is not None]
-        # Nobody asks for sandboxes before there are rollouts to run, however long the first step then takes.
+        # Sandboxes are requested only when there are rollouts to run.
         if any(one.kind == HEARTBEAT for one in trainers) or self.sandboxes.own or self.rollouts.met:
             return True
         generated = self.counting.states.get(GENERATED)
@@ -277,13 +280,13 @@ class Deriver:
         return bool(self.health) and (not trainers or now - self._generating_since > STARTING_SECONDS)
 
     def begin(self, now: float) -> None:
-        """The run begins (again) to run: what happened before says nothing of how long its open step takes."""
+        """Set the run to running from `now`; the duration of its open step counts from here."""
         self.lifecycle, self.running_since = "running", now
 
     def forget(self, now: float) -> None:
-        """Drop series silent for ten windows: engines come and go, memory must not follow.
+        """Drop series without a sample for ten windows, so that memory does not grow as engines come and go.
 
-        Those of a target that is down stay: an alert on one of them holds until somebody knows better.
+        The series of a target that is down stay, so that an alert on one of them does not resolve.
         """
         self.histograms.forget(now)
         for series in self.gauges.values():
@@ -297,30 +300,32 @@ class Deriver:
         return self.counting.values()
 
     def memory(self, name: str) -> Any:
-        """What a signal with a memory remembers; None: nothing yet."""
-        return self._asker.memory.get(name)
+        """The memory of a signal; None before its first evaluation."""
+        return self._evaluator.memory.get(name)
 
-    # ---- surviving a restart
+    # ---- restart
 
     def states(self) -> dict[str, tuple[int, str]]:
-        """Fold states as JSON with their code version, to be stored with the answers they led to."""
+        """States as JSON text with the version of the code; stored in the transaction of the answers."""
         found = self.counting.save()
-        spell = {SPELL: (1, json.dumps([self.running_since, self.life]))} if self.running_since is not None else {}
-        return found | spell | self._asker.states() | ({DONE: (1, json.dumps(self.done))} if self.done else {})
+        running = (
+            {RUNNING: (1, json.dumps([self.running_since, self.incarnation]))} if self.running_since is not None else {}
+        )
+        return found | running | self._evaluator.states() | ({DONE: (1, json.dumps(self.done))} if self.done else {})
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
-        """Take stored states back; one of another code version, or a total that cannot be, begins anew."""
-        if SPELL in states:
-            self.running_since, self.life = json.loads(states[SPELL][1])
+        """Load stored states. A state of another version and an implausible total are dropped."""
+        if RUNNING in states:
+            self.running_since, self.incarnation = json.loads(states[RUNNING][1])
         if DONE in states:
             self.done = {axis: (int(n[0]), int(n[1])) for axis, n in json.loads(states[DONE][1]).items()}
         self.counting.restore(states)
-        self._asker.restore([*self._ticks, *self._steps], states)
+        self._evaluator.restore([*self._ticks, *self._steps], states)
 
     def data_time(self, name: str, now: float) -> float:
-        """When the newest sample behind a tick signal was taken: what "age" means. `now` for step signals.
+        """Time of the newest sample of a tick signal's inputs; `now` for step signals.
 
-        Not the oldest: one engine that died, or one gauge that was pushed once, would age a fleet that reports.
+        With the oldest sample, one dead engine or one gauge that was pushed once would make a reporting fleet stale.
         """
         signal = self._by_tick.get(name)
         if signal is None:
@@ -334,9 +339,9 @@ class Deriver:
 
     def source(self, signal: Signal | Counter) -> str:
         """The targets behind a signal's inputs, the first three by name."""
-        if signal.name not in self._said:
-            self._said[signal.name] = self._source(signal)
-        return self._said[signal.name]
+        if signal.name not in self._source_texts:
+            self._source_texts[signal.name] = self._source(signal)
+        return self._source_texts[signal.name]
 
     def _source(self, signal: Signal | Counter) -> str:
         inputs = signal.inputs if isinstance(signal, Signal) else (signal.metric,)
@@ -347,7 +352,7 @@ class Deriver:
 
 
 def _finite(values: Mapping[StepKey, float]) -> dict[StepKey, float]:
-    """As the store keeps them: what is no number is not told, so that a restart changes nothing."""
+    """Only finite values. The store has no others, so a restart changes nothing."""
     return {key: value for key, value in values.items() if isfinite(value)}
 
 

@@ -1,9 +1,9 @@
-"""`advance(run, t)`: the one driver of event time.
+"""Drives the event time of a run with `advance`.
 
-Live operation, back-fill, replay, the demo's first hour and catch-up after downtime all call it; only how
-fast `t` grows differs. It feeds what was committed to the signals in event order, asks the tick signals on
-the 5 s grid, and writes the answers, the folds' states and the watermark in one transaction. What is stored
-is therefore always the result of the data up to the watermark, whatever died in between.
+Live operation, back-fill, replay, the demo's first hour and catch-up after downtime call it; only the speed of `t`
+differs. It feeds committed data to the signals in event order, evaluates the tick signals on the 5 s grid, and writes
+answers, states and the watermark in one transaction. Stored answers are therefore always the result of the data up to
+the watermark, also after a crash.
 """
 
 import json
@@ -35,19 +35,20 @@ from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey
 
 TICK_SECONDS = 5.0
-# A gauge is carried over this many reports before its line breaks: one missing page is normal (Ray), three
-# are not.
+# Missing reports over which a gauge's value is held. One missing page is normal (Ray), three are not.
 CARRIED_REPORTS = 3
 # Ticks further apart in history: a chart of three days shows no more, and 10,000 steps of 34 s are 3,400 ticks instead
 # of 68,000. (older than, into the run by at least, seconds between ticks); the first that fits. A short run is judged
 # as finely as it was live, whenever it is read, and so is an hour that a forwarder sends late.
 GRIDS = ((86_400.0, 21_600.0, 300.0), (86_400.0, 0.0, 60.0), (5_400.0, 1_800.0, 60.0))
-# No checkpoint, eval or queue takes a day, nor ten times what a stall is.
-ABANDONED_SECONDS, ABANDONED_FACTOR = 86_400.0, 10.0
-# Points per transaction while history is worked off: large enough to be fast, small enough to be seen soon.
+# Seconds without a step after which a run counts as crashed; no checkpoint, eval or queue takes a day.
+ABANDONED_SECONDS = 86_400.0
+# The same as a multiple of the stall limit.
+ABANDONED_FACTOR = 10.0
+# Points per transaction in history: large enough to be fast, small enough to be shown soon.
 FLUSH_POINTS = 5_000
 
-# Beyond the window: the sample that still holds at its start must be among what is read back.
+# Seconds read back beyond the window, to include the sample that holds at its start.
 RECOVERY_SECONDS = 60.0
 HISTORY_LATEST = HISTORY + "latest"
 
@@ -62,8 +63,8 @@ class RunDriver:
         stated: facts from the configuration: they win over what collectors find.
         alerts: rules and receivers (default: none, so that what is derived can be looked at alone).
         targets: names of the run's targets now; the health of others is history.
-        trust: whose word counts where several tell the same (default: the later one).
-        judge: what says the verdict (default: `server.verdict.judge.remember`).
+        trust: decides which value counts where several targets report the same (default: the later one).
+        judge: computes the verdict (default: `server.verdict.judge.remember`).
     """
 
     def __init__(
@@ -103,13 +104,13 @@ class RunDriver:
     # ---- recovery
 
     def _recover(self, row: RunRow) -> None:
-        """Fill the windows again from the store, so that a restart changes no number."""
+        """Fill the windows again from the store, so that a restart changes no value."""
         deriver = self.deriver
         deriver.facts.update({**row.facts, **self._stated})
         deriver.mode, deriver.lifecycle = row.mode, row.lifecycle or "starting"
         # The fact is committed with what it was read from, the run's own field only with the tick after it.
-        said = str(row.facts.get("lifecycle", row.lifecycle))
-        self._lifecycle = said if said in ("finished", "crashed", "paused") else ""
+        lifecycle = str(row.facts.get("lifecycle", row.lifecycle))
+        self._lifecycle = lifecycle if lifecycle in ("finished", "crashed", "paused") else ""
         self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
         states = self._store.states(self.run)
         held = states.get(HISTORY_LATEST, (0, ""))[1]
@@ -120,7 +121,7 @@ class RunDriver:
             self.holds_back = True
         else:
             self._answers.recover(self._store.latest(self.run))
-        # Counters may have grown before the first tick: by what a start found committed and told by nothing any more.
+        # Counters may have increased before the first tick, from data that was committed before this start.
         deriver.restore(states)
         if row.watermark is not None:
             self.watermark = row.watermark / 1000
@@ -220,7 +221,7 @@ class RunDriver:
             deriver.begin(tick)
         elif self._lifecycle and not (self._samples and self._lifecycle in ("finished", "crashed")):
             deriver.lifecycle = self._lifecycle
-        if deriver.lifecycle == "starting" and deriver.works(tick):
+        if deriver.lifecycle == "starting" and deriver.is_running(tick):
             deriver.begin(tick)
 
     # ---- the driver
@@ -228,8 +229,8 @@ class RunDriver:
     def advance(self, t: float, *, live: bool = False, present: float | None = None) -> None:
         """Bring the run to event time `t`. Idempotent; going back does nothing.
 
-        ``live``: `t` is the present. Only then is anybody told of alerts; history is evaluated, and notifies nobody.
-        ``present``: what history is old by (default: `t`): a long one comes in pieces, whose ends are no present.
+        ``live``: `t` is the present. Only then notifications are sent; history is evaluated without notifications.
+        ``present``: the time that ages of history refer to (default: `t`), because a long history comes in pieces.
         """
         self._present = max(t, present or t)
         self._samples = deque(sorted(self._samples, key=_sample_time))
@@ -244,8 +245,8 @@ class RunDriver:
             self._reach_the_present(tick)
             over = self.deriver.lifecycle == "finished"
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
-            said = self.deriver.tick(tick, self._grid(tick))
-            self._answers.write([answer for answer in said if not (over and is_gap(answer[2]))], batch)
+            answers = self.deriver.tick(tick, self._grid(tick))
+            self._answers.write([answer for answer in answers if not (over and is_gap(answer[2]))], batch)
             batch.events += self._marks.fresh(self.deriver)
             self.watermark = tick
             replayed = not live or t - tick > RECOVERY_SECONDS
@@ -261,11 +262,11 @@ class RunDriver:
             self._reach_the_present(t)
         if live and not self.stopped:
             self._show()
-            self._alerts.tell(t, batch)
+            self._alerts.notify(t, batch)
             self._give_up(t)
         self.deriver.forget(t)
-        told = batch.points or self._answers.fresh or batch.alerts or batch.groups
-        if told or waits or self.deriver.alive(t) or self._changed():
+        changed = batch.points or self._answers.fresh or batch.alerts or batch.groups
+        if changed or waits or self.deriver.alive(t) or self._changed():
             waits.append(self._send(batch))
         for wait in waits:
             wait.result()
@@ -273,9 +274,9 @@ class RunDriver:
             self.on_outbox()
 
     def _give_up(self, now: float) -> None:
-        """A run that was killed says nothing of its end: after a day without a step or an engine it is over.
+        """Set a run to crashed after a day without a step or an engine, because a killed run does not report its end.
 
-        Else everyone who opens an old run would be paged for its stall.
+        Otherwise opening an old run would notify of its stall.
         """
         deriver = self.deriver
         newest = deriver.book.newest_of_all()
@@ -354,7 +355,7 @@ class RunDriver:
     def _late(self, t: float, batch: Batch) -> None:
         """Steps that wait for a tick beyond `t` are shown at once: a step is an event, not a state."""
         self._feed_steps(t, batch)
-        # A signal without data says why from the first moment on, and anew with every metric that comes.
+        # A signal without data has a reason from the start, and a new one with every new metric.
         silent, lacking = self._answers.silent(), self._answers.lacking()
         stale_mode = self._mode_changed()
         gaps = self._answers.known.keys() if stale_mode else lacking
@@ -370,7 +371,7 @@ class RunDriver:
 
     def _changed(self) -> bool:
         """Is there anything to say about the run that is not yet stored? A finished run costs no write."""
-        # A total that nobody wrote down would be shown, and be gone after a restart.
+        # A total that is shown but not stored would be lost in a restart.
         counts = self._counts()
         return counts != self._counted or any(
             value != self._written.get(name) for name, value in self._fields().items()
@@ -382,7 +383,7 @@ class RunDriver:
         if self.watermark is not None:
             batch.run_fields["watermark"] = round(self.watermark * 1000)
         batch.run_fields.update(self._changed_fields())
-        # History brings thousands of points per series; only the newest words matter.
+        # History has thousands of answers per series; only the newest is stored.
         self._answers.save(batch)
         verdict = dict(self._verdicts.states())
         if self.holds_back:

@@ -110,7 +110,7 @@ class SignalResults:
 
     def lacking(self) -> set[str]:
         """Signals without a value, when a metric was seen for the first time; their reasons may change."""
-        if not self._deriver.grown():
+        if not self._deriver.has_new_metrics():
             return set()
         return {
             name

@@ -1,7 +1,7 @@
-"""The alerts of one run, beside its signals: evaluated at every tick, told at live ticks, in the tick's batch.
+"""Evaluates the alerts of one run at every tick and plans notifications at live ticks.
 
-What a receiver will be told is decided here and written with the points that led to it; sending is somebody else's
-(`server.alerts.dispatch`). After a failed commit the driver is made anew, and this with it, from the store.
+Alerts and notifications are written in the transaction of the points that led to them; `server.alerts.dispatch` sends
+them. After a failed commit the driver is created again from the store, and `RunAlerts` with it.
 """
 
 import json
@@ -35,7 +35,7 @@ class RunAlerts:
     """Rules, groups and mutes of one run. Single-threaded, like the driver that owns it.
 
     Args:
-        since: event time of the watermark: what was resolved shortly before it is still told again.
+        since: event time of the watermark: alerts that were resolved shortly before it may still be notified.
     """
 
     def __init__(self, store: AlertStore, run: str, settings: AlertSettings, since: float) -> None:
@@ -60,7 +60,7 @@ class RunAlerts:
         self, now: float, deriver: Deriver, signals: Signals, stale: Callable[[str, float], str], batch: Batch,
         *, replayed: bool,
     ) -> None:  # fmt: skip
-        """Evaluate every rule at `now`; what changed goes into the batch."""
+        """Evaluate every rule at `now`; changed alerts go into the batch."""
         counters = self._counters(now, deriver.counter_values()) if self._growing else {}
         frame = RunFrame(
             now, self._run, deriver.lifecycle, replayed, {**signals, **counters}, stale, deriver.gauges,
@@ -86,8 +86,8 @@ class RunAlerts:
 
     # ---- at a live tick
 
-    def tell(self, now: float, batch: Batch) -> None:
-        """Mute, group and dedupe what is active now; notifications that are due go into the batch's outbox."""
+    def notify(self, now: float, batch: Batch) -> None:
+        """Mute, group and deduplicate active alerts; due notifications go into the batch's outbox."""
         active = self._evaluator.active
         if not active and not self._groups:
             return
@@ -115,17 +115,17 @@ class RunAlerts:
         rule = self._rules.get(alert.rule)
         return self._settings.external_url + links.moment(self._run, rule, alert.active_at, alert.resolved_at)
 
-    # ---- surviving a restart
+    # ---- restart
 
     def states(self) -> dict[str, tuple[int, str]]:
-        """Counters' past, where rules watch one."""
+        """Past totals of the counters that rules watch."""
         if not self._totals:
             return {}
         rows = [[name, window, labels, past.points] for (name, window, labels), past in self._totals.items()]
         return {TOTALS: (TOTALS_VERSION, json.dumps(rows))}
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
-        """Take the counters' past back."""
+        """Load the past totals of counters."""
         version, text = states.get(TOTALS, (0, "[]"))
         if version == TOTALS_VERSION:
             for name, window, labels, points in json.loads(text):

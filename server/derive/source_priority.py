@@ -1,8 +1,8 @@
-"""Several sources of one number: whose word counts, and when two of them cannot both be right.
+"""Ranks several sources of one value, and finds values of two sources that contradict each other.
 
-Records are believed before a framework's own metric, that before what is worked out from several keys, and among equals
-the target that was attached first. The others' numbers stay in the store under their names; in a signal each value is
-there once. Pure: no I/O and no clock.
+Records rank before a framework's own metric, and that before a value derived from several keys. Among equals the target
+that was attached first wins. The other values stay in the store under their targets; a signal counts each value once.
+Pure: no I/O and no clock.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -13,15 +13,18 @@ from collectors.model import Collector, Target
 from server.signals.model import STEP_WINDOW
 from server.signals.window import Gauge, Step, StepKey
 
-# Loggers round and average differently; a fifth is more than that, and changes what a reader would conclude.
+# Share of the larger value. Rounding and averaging of loggers differ by less than a fifth.
 TOLERANCE = 0.2
-# Consoles print three or four decimals: below this a difference is the printing's.
-ROUNDING, ROUNDING_SECONDS = 1e-3, 0.05
+# Absolute difference that rounding explains; consoles print three or four decimals.
+ROUNDING = 1e-3
+# Seconds; the same for durations.
+ROUNDING_SECONDS = 0.05
+# Disputes that are kept per target, so that memory is bounded.
 MAX_DISPUTES = 100
-# The catalogue begins with the step and its terms: what everything else follows from.
+# The catalogue begins with the step and its terms, from which the other values follow.
 _ORDER = {name: order for order, name in enumerate(METRICS)}
 
-# Of a run there is one queue and one set of rollouts under way: trainers that tell of it tell of the same.
+# A run has one queue and one set of rollouts in flight, so its trainers report the same values.
 SINGLE = frozenset(row.name for row in (*trainer.ROWS, *rollout.ROWS) if row.reduction == "instant")
 
 
@@ -34,7 +37,7 @@ class _Dispute:
 
 @dataclass(slots=True)
 class _SourceValue:
-    """Where a target stands among its run's, and what its collector says of its numbers."""
+    """Position of a target in its run's list, and its collector."""
 
     order: int
     collector: Collector
@@ -42,12 +45,12 @@ class _SourceValue:
 
 @dataclass(slots=True)
 class SourcePriority:
-    """The ranks of a run's targets, and what they disagree about. Bounded by targets and `MAX_DISPUTES`."""
+    """Ranks the targets of a run and lists their disputes. Bounded by targets and `MAX_DISPUTES`."""
 
-    _places: dict[str, _SourceValue] = field(default_factory=dict)
+    _targets: dict[str, _SourceValue] = field(default_factory=dict)
     _disputes: dict[str, dict[tuple[str, StepKey], _Dispute]] = field(default_factory=dict)
     _newest: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _met: dict[str, Collector] = field(default_factory=dict)
+    _forwarded: dict[str, Collector] = field(default_factory=dict)
 
     @classmethod
     def of(cls, targets: Iterable[Target], known: Mapping[str, Collector]) -> "SourcePriority":
@@ -55,49 +58,49 @@ class SourcePriority:
         return cls({one.name: _SourceValue(order, known[one.collector]) for order, one in enumerate(targets)})
 
     def meet(self, target: str, collector: Collector) -> None:
-        """A target that is forwarded, met while the run goes on: after those attached here, in the order of names."""
-        if target in self._places and target not in self._met:
+        """Add a forwarded target of a running run, after the attached ones and in the order of names."""
+        if target in self._targets and target not in self._forwarded:
             return
-        self._met[target] = collector
-        attached = len(self._places.keys() - self._met.keys())
-        self._places |= {
-            name: _SourceValue(attached + at, self._met[name]) for at, name in enumerate(sorted(self._met))
+        self._forwarded[target] = collector
+        attached = len(self._targets.keys() - self._forwarded.keys())
+        self._targets |= {
+            name: _SourceValue(attached + at, self._forwarded[name]) for at, name in enumerate(sorted(self._forwarded))
         }
 
     def rank(self, target: str, key: StepKey) -> tuple[int, int]:
-        """The lower, the more it is believed. Targets nobody attached (pushed, removed) come last."""
-        place = self._places.get(target)
+        """The rank of a target; the lowest wins. Targets that are not attached (pushed, removed) come last."""
+        place = self._targets.get(target)
         if place is None:
-            return (2, len(self._places))
+            return (2, len(self._targets))
         derived = place.collector.gives.get(key) == "derived"
         return (0 if place.collector.records else 2 if derived else 1, place.order)
 
     def gives(self, target: str, signal: str) -> bool:
-        """Does the signal follow from what the target's format tells? Of one nobody attached it is not known."""
-        place = self._places.get(target)
+        """Does the target's format contain the signal? False for a target that is not attached."""
+        place = self._targets.get(target)
         return place is not None and (signal, ()) in place.collector.gives
 
     # ---- steps
 
     def counted(self, kept: Step | None, step: Step) -> dict[StepKey, float]:
-        """Of what a target says of a step, that which counts; what contradicts another's word is noted.
+        """The values of a target's step that count. Contradictions with other targets are recorded.
 
         Args:
-            kept: what is known of the same step, each value with its teller.
-            step: the new words, all of one teller.
+            kept: the same step so far, each value with its source.
+            step: the new values, all of one source.
         """
-        place = (step.incarnation, step.number)
-        self._newest[step.axis] = max(place, self._newest.get(step.axis, place))
-        if kept is None or not kept.tellers:
+        position = (step.incarnation, step.number)
+        self._newest[step.axis] = max(position, self._newest.get(step.axis, position))
+        if kept is None or not kept.sources:
             return step.values
         return {key: value for key, value in step.values.items() if self._counts(kept, step, key, value)}
 
     def _counts(self, kept: Step, step: Step, key: StepKey, value: float) -> bool:
-        teller, other = step.tellers[key], kept.tellers.get(key)
-        if other is None or other == teller:
+        source, other = step.sources[key], kept.sources.get(key)
+        if other is None or other == source:
             return True
-        better = self.rank(teller, key) <= self.rank(other, key)
-        loser, winner = (other, teller) if better else (teller, other)
+        better = self.rank(source, key) <= self.rank(other, key)
+        loser, winner = (other, source) if better else (source, other)
         low, high = (kept.values[key], value) if better else (value, kept.values[key])
         self._note(step, key, (loser, low), (winner, high))
         return better
@@ -116,7 +119,7 @@ class SourcePriority:
             )  # fmt: skip
 
     def complaint(self, target: str) -> str:
-        """What a target disagrees about within the last window of steps, in words; "" when about nothing."""
+        """Message on the disputes of a target within the last window of steps; "" for none."""
         disputes = self._disputes.get(target, {})
         ordered = sorted(disputes.items(), key=lambda item: (_ORDER.get(item[0][1][0], 0), item[0]))
         texts = [one.text for (axis, _), one in ordered if self._recent(axis, one)]
@@ -128,23 +131,23 @@ class SourcePriority:
 
     # ---- gauges of the moment
 
-    def told(self, metric: str, gauges: Collection[Gauge], now: float) -> Collection[Gauge]:
-        """The series that count: of what a run has once, those of the most believed trainer that still reports."""
+    def counted_gauges(self, metric: str, gauges: Collection[Gauge], now: float) -> Collection[Gauge]:
+        """The series that count. Of a metric in `SINGLE`, those of the first-ranked trainer that still reports."""
         if metric not in SINGLE:
             return gauges
-        tellers = {one.target for one in gauges if one.fresh(now) and self._trains(one.target)}
-        if not tellers:
-            return gauges  # what engines and routers tell of their own parts adds up
-        first = min(tellers, key=lambda target: self.rank(target, (metric, ())))
+        sources = {one.target for one in gauges if one.fresh(now) and self._trains(one.target)}
+        if not sources:
+            return gauges  # engines and routers report their own parts, which add up
+        first = min(sources, key=lambda target: self.rank(target, (metric, ())))
         return [gauge for gauge in gauges if gauge.target == first]
 
     def _trains(self, target: str) -> bool:
-        place = self._places.get(target)
+        place = self._targets.get(target)
         return place is not None and place.collector.actor == "trainer"
 
 
 def differ(metric: str, one: float, other: float) -> bool:
-    """Can two sources' values for the same step not both be right? Beyond `TOLERANCE` of the larger, and rounding."""
-    apart = abs(one - other)
+    """Do two sources' values of one step contradict each other, beyond `TOLERANCE` and rounding?"""
+    difference = abs(one - other)
     rounding = ROUNDING_SECONDS if metric.endswith("_seconds") else ROUNDING
-    return apart > rounding and apart > TOLERANCE * max(abs(one), abs(other))
+    return difference > rounding and difference > TOLERANCE * max(abs(one), abs(other))

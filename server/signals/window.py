@@ -1,7 +1,6 @@
-"""Bounded memory of recent data: a gauge's last minutes, an axis' last steps.
+"""Bounded windows of recent data: a gauge's last minutes and an axis' last steps.
 
-Cost and size never grow with the run. What is here is a cache of what the store holds: after a restart
-`server.derive.driver` fills it again from the store.
+Cost and size do not grow with the run. After a restart `server.derive.driver` fills the windows again from the store.
 """
 
 import math
@@ -13,13 +12,13 @@ from itertools import islice, pairwise, takewhile
 
 from collectors.model import Labels
 
-# More than STEP_WINDOW, so that late rows of an older step still find it.
+# Steps per axis. More than STEP_WINDOW, so that late rows of an older step still find their step.
 KEPT_STEPS = 64
 TRAINER = "trainer"
 
 # Rounding of a gauge's sums stays below 1e-14 of them for so many points dropped.
 RENEWED, LITTLE = 64, 1e-2
-# Seconds; clocks are told in milliseconds.
+# Seconds; times are in milliseconds.
 TINY = 1e-6
 
 StepKey = tuple[str, Labels]
@@ -43,7 +42,7 @@ class Gauge:
     points: deque[tuple[float, float]] = field(default_factory=deque)
     last: float = math.nan
     last_ts: float = -math.inf
-    named: Labels = ()  # its labels with `target`, sorted: made once, for it is asked at every tick
+    named: Labels = ()  # its labels with `target`, sorted; cached because every tick reads it
     # Of all intervals between the points: increase, seconds of it, area and seconds covered. Kept as points come and
     # go: adding up sixty of them for every question of every tick was most of what a thousand engines cost.
     _sums: list[float] = field(default_factory=lambda: [0.0] * 4)
@@ -102,8 +101,8 @@ class Gauge:
     def mean(self, now: float, seconds: float | None = None) -> float:
         """Time-weighted mean over the last `seconds` (default `keep`).
 
-        Each value holds until the next sample, but no longer than `carry`: what nobody reported for an hour is
-        not 200 requests for an hour. The mean is over the time that is covered.
+        Each value holds until the next sample, but no longer than `carry`: without reports for an hour, 200
+        requests are not 200 requests for an hour. The mean is over the time that is covered.
         """
         start = now - min(seconds or self.keep, self.keep)
         area, covered = self._covered(start) if seconds is None or seconds >= self.keep else self._added_up(start)
@@ -156,14 +155,14 @@ class Gauge:
 
 @dataclass(slots=True)
 class Step:
-    """One step of one axis with what was logged for it so far. ``tellers``: which target said it, where known."""
+    """One step of one axis with its logged values so far. ``sources``: the target of each value, if it is stored."""
 
     axis: str
     incarnation: int
     number: int
     ts: float
     values: dict[StepKey, float]
-    tellers: dict[StepKey, str] = field(default_factory=dict)
+    sources: dict[StepKey, str] = field(default_factory=dict)
 
     def get(self, metric: str, labels: Labels = ()) -> float | None:
         return self.values.get((metric, labels))
@@ -191,7 +190,7 @@ class _Axis:
         self.order: list[int] = []
         self.keys: set[StepKey] = set()
         self.latest_ts = -math.inf
-        # What was asked for -> the answer, and the newest number it was worked out for.
+        # Window by its keys and length, with the newest step number it contains.
         self._holding: dict[tuple[tuple[StepKey, ...], int], tuple[list[Step], float]] = {}
 
     @property
@@ -224,7 +223,7 @@ class _Axis:
                 yield step
 
     def holding(self, keys: tuple[StepKey, ...], count: int) -> list[Step]:
-        """The last `count` steps with every key, oldest first. Costs what was appended since it was asked last."""
+        """The last `count` steps with every key, oldest first. The cost is that of the steps since the last call."""
         rows, upto = self._holding.get((keys, count), _NONE)
         order = self.order
         newest, oldest = order[-1], order[0]
@@ -250,7 +249,7 @@ class StepBook:
 
     def __init__(self) -> None:
         self._axes: dict[str, _Axis] = {}
-        # Windows up to an instant, and what else follows from the book alone: many signals ask for the same.
+        # Cached windows up to an instant, and other values derived from the steps; several signals use the same.
         self._windows: dict[tuple[tuple[StepKey, ...], int], list[Step]] = {}
         self._until = math.nan
         # The trainer's newest step not later than that instant.
@@ -277,7 +276,7 @@ class StepBook:
         return step
 
     def once(self, name: str, make: Callable[["StepBook"], float]) -> float:
-        """What follows from the steps alone: made again only when one came."""
+        """A cached value derived from the steps. It is computed again after each new step."""
         if name not in self._once:
             self._once[name] = make(self)
         return self._once[name]
@@ -337,7 +336,7 @@ class StepBook:
         consumed = math.inf if trained is None else trained.number
         best: list[Step] = []
         for book in self._axes.values():
-            # What an axis logged in a life the trainer has left says nothing about this one.
+            # Steps of an earlier incarnation than the trainer's are not of this one.
             left = trained is not None and book.incarnation < trained.incarnation
             if left or not book.keys.issuperset(keys):
                 continue

@@ -44,7 +44,7 @@ def tell(
     keyed: dict[StepKey, float] = {(metric, ()): value for metric, value in values.items()}
     step = Step("trainer", life, number, T0 + number, keyed, dict.fromkeys(keyed, target))
     told = by.counted(book.get("trainer", life, number), step)
-    book.put("trainer", life, number, T0 + number, told).tellers.update(dict.fromkeys(told, target))
+    book.put("trainer", life, number, T0 + number, told).sources.update(dict.fromkeys(told, target))
 
 
 def value(book: StepBook, number: int, metric: str) -> float | None:
@@ -149,7 +149,7 @@ def test_disputes_are_bounded() -> None:
         for target, told in (("tb", 1.0), ("console", 9.0)):
             step = Step("trainer", 0, 1, T0, {key: told}, {key: target})
             counted = by.counted(book.get("trainer", 0, 1), step)
-            book.put("trainer", 0, 1, T0, counted).tellers.update(dict.fromkeys(counted, target))
+            book.put("trainer", 0, 1, T0, counted).sources.update(dict.fromkeys(counted, target))
     assert by.complaint("console").endswith(f"(and {MAX_DISPUTES - 1} more)")
 
 
@@ -162,18 +162,18 @@ def gauge(target: str, metric: str, size: float, age: float = 0.0, labels: tuple
 def test_one_queue_is_one_queue_and_engines_add_up() -> None:
     by = trust(TB, CONSOLE, ENGINE, OTHER_ENGINE)
     queues = [gauge("console", "queue_samples", 7.0), gauge("tb", "queue_samples", 8.0)]
-    assert by.told("queue_samples", queues, T0) == [queues[1]]
+    assert by.counted_gauges("queue_samples", queues, T0) == [queues[1]]
     # The first one fell silent.
     late = [queues[0], gauge("tb", "queue_samples", 8.0, age=60.0)]
-    assert by.told("queue_samples", late, T0) == [late[0]]
+    assert by.counted_gauges("queue_samples", late, T0) == [late[0]]
     # All parts of one teller, not the parts of several.
     parts = [gauge("tb", "in_flight_rollouts", 5.0, labels=(("state", state),)) for state in ("generating", "eval")]
     other = gauge("console", "in_flight_rollouts", 5.0, labels=(("state", "generating"),))
-    assert by.told("in_flight_rollouts", [other, *parts], T0) == parts
+    assert by.counted_gauges("in_flight_rollouts", [other, *parts], T0) == parts
     running = [gauge(name, "generator_requests_running", 3.0) for name in ("engine-0", "engine-1")]
-    assert by.told("generator_requests_running", running, T0) == running
+    assert by.counted_gauges("generator_requests_running", running, T0) == running
     flying = [gauge(name, "in_flight_rollouts", 3.0) for name in ("engine-0", "engine-1")]
-    assert by.told("in_flight_rollouts", flying, T0) == flying
+    assert by.counted_gauges("in_flight_rollouts", flying, T0) == flying
 
 
 # ---- through ingest, store, driver and reader

@@ -293,7 +293,7 @@ def test_a_change_is_announced_once_with_its_place() -> None:
     (told,) = announced(run.memory)
     assert abs(told.step - 64) <= NEAR and told.ts == T0 + 60 * told.step
     assert (told.of, told.environment, told.direction) == ("response_length", "", 1)
-    assert told.words == f"response length x2 from step {told.step} on"
+    assert told.message == f"response length x2 from step {told.step} on"
     assert announced(None) == []
 
 
