@@ -1,13 +1,12 @@
-"""Has a behaviour moved away from the run's own first steps? Pure, and of constant size.
+"""Detects that a behaviour moved away from the run's own first steps. Pure, and of constant size.
 
-Points come in the order of steps. The first ones are burn-in, the next at least 30 the baseline: their level and
-spread, both robust, made better by up to 90 as long as nothing moves. From then on a two-sided Page-Hinkley test looks
-at the distance to the level watched, in units of that spread. A change is one when the last six steps also are 16 %
-away: less is no news, however sure. While it goes on moving no further change is named; when it stands again, that
-level is watched.
+Points come in the order of steps. The first points are burn-in. The next 30 are the baseline: a robust level and
+spread, refined with up to 90 points while nothing moves. Then a two-sided Page-Hinkley test checks the distance to the
+watched level in units of that spread. A change also needs the last six steps to be 16 % away; less is not reported,
+however significant. While the behaviour keeps moving, no further change is reported; its next stable level is watched.
 
-A run may drift from its start: then its first 30 points are no baseline, because they hold the drift. Where they have a
-clear trend the first ten that stand are the baseline, and the points after them are tested at once (see `early`).
+A run may drift from its start. Its first 30 points then contain the drift and are no baseline. Where they have a clear
+trend, the first ten stable points are the baseline, and the points after them are tested at once (see `early`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,14 +44,14 @@ QUIET = 0.4
 WILDEST = 4.0
 # So far from the level watched must the median of the last six be.
 MOVED, MOVED_STEPS = 1.16, 6
-# Steps that resemble their neighbours wander for longer than independent ones; beyond 0.8 nobody can tell.
+# Autocorrelation of steps: similar steps wander for longer. Beyond 0.8 a drift cannot be distinguished from that.
 ALIKE, ALIKE_MOST = 0.3, 0.8
 # Steps that must show no slope before a new level is one.
 SETTLED = 20
 # What "now" is: as the windows of trainer signals. The slope is over three of them.
 NOW, RECENT = 10, 30
 KEPT_CHANGES = 8
-# A spread below 2 % of the level (every rollout has one turn) would find changes nobody sees.
+# A spread below 2 % of the level (every rollout has one turn) would report changes that do not matter.
 NARROWEST = 0.02
 
 
@@ -74,7 +73,7 @@ class Baseline(NamedTuple):
         watched: the same of as many points as have stood still since, which know it better.
         spread: robust standard deviation, as a share of the level.
         threshold: of the test, higher where the steps resemble their neighbours.
-        cut: mean share cut at a cap, None where that is not told.
+        cut: mean share cut at a cap, None where it is not reported.
         first, last: the steps it is made of.
     """
 
@@ -94,11 +93,11 @@ def baseline(points: Sequence[Point]) -> Baseline:
     spread = robust_spread(values)
     level = fmean(cut_off(values, spread))
     spread = max(spread, NARROWEST * abs(level))
-    told = [cut for *_, cut in points if cut is not None]
+    cuts = [cut for *_, cut in points if cut is not None]
     share = spread / abs(level) if level else 0.0
     threshold = THRESHOLD * _alike(values, level, spread)
     first, last = points[0][0], points[-1][0]
-    return Baseline(level, level, share, threshold, fmean(told) if told else None, first, last, len(points))
+    return Baseline(level, level, share, threshold, fmean(cuts) if cuts else None, first, last, len(points))
 
 
 class Early(NamedTuple):
@@ -212,7 +211,7 @@ def _alike(values: Sequence[float], level: float, spread: float) -> float:
 
 @dataclass(slots=True)
 class DriftWatch:
-    """What is remembered of one series.
+    """The state of one series.
 
     Attributes:
         last: the newest step added.
@@ -235,7 +234,7 @@ class DriftWatch:
     # ---- adding
 
     def add(self, point: Point) -> None:
-        """The point of a later step than any before; one that is no finite number says nothing."""
+        """The point of a later step than any before; a value that is not finite is skipped."""
         step, ts, value, _ = point
         if not isfinite(value) or step <= self.last:
             return
@@ -353,7 +352,7 @@ class DriftWatch:
             self._finish()
             self.level, self.test = self.base.watched, PageHinkley(n=self.base.size)
 
-    # ---- asking
+    # ---- results
 
     def _median(self, count: int) -> float:
         return median(value for _, _, value, _ in self.recent[-count:])
@@ -368,10 +367,10 @@ class DriftWatch:
     @property
     def cut(self) -> float | None:
         """Share cut at a cap in the last ten steps."""
-        told = [cut for *_, cut in self.recent[-NOW:] if cut is not None]
-        return fmean(told) if told else None
+        cuts = [cut for *_, cut in self.recent[-NOW:] if cut is not None]
+        return fmean(cuts) if cuts else None
 
-    # ---- surviving a restart
+    # ---- restart
 
     def saved(self) -> dict[str, Any]:
         """As JSON; shares nothing that changes."""
@@ -383,7 +382,7 @@ class DriftWatch:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "DriftWatch":
-        """From `saved`. What JSON made lists of stays so: nobody changes a point."""
+        """From `saved`. Points stay the lists that JSON made, because they are read-only."""
         base = Baseline(*saved["base"]) if saved["base"] else None
         changes = [ChangePoint(*one) for one in saved["changes"]]
         test, first = PageHinkley.load(saved["test"]), [*saved["first"]]

@@ -1,7 +1,7 @@
 """The Page-Hinkley test (Page, Biometrika 1954), two-sided: has the mean of a series of scores moved? Pure.
 
-What is added up is each score's distance to the mean so far, less (or more) what is tolerated; the test is how far the
-sum has come from its lowest (highest) point, and the change began right after that point.
+The test adds up each score's distance to the mean so far, less (or more) the tolerance. It finds a change when the sum
+is far enough from its lowest (highest) point; the change began right after that point.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ class PageHinkley:
     """State of the test; constant size.
 
     Attributes:
-        n, mean: how many scores make the mean so far, and that mean. To begin with 30 at 0 says that 30 scores before
-            the first had the mean 0.
+        n, mean: how many scores make the mean so far, and that mean. A start with n=30 and mean 0
+            stands for 30 earlier scores with the mean 0.
         up, low: the sum that rises with the scores, and its lowest point; `down`, `high`: the one that falls.
         rising, falling: the first scores after those points; None: they are the newest.
     """
@@ -60,5 +60,5 @@ class PageHinkley:
 
     @classmethod
     def load(cls, saved: Sequence[Any]) -> "PageHinkley":
-        """From `saved`, also after JSON made lists of its marks."""
+        """From `saved`; its marks may be lists after JSON."""
         return cls(*saved)

@@ -21,9 +21,12 @@ QUEUE_SAMPLES_HINT = (
 )
 
 
-def _queue_samples(view: View) -> Answer:
-    samples = waiting(view, partial(window_sum, view))
+def _answer(samples: float | None) -> Answer:
     return [Value(samples)] if samples is not None else Unknown(QUEUE_SAMPLES_HINT)
+
+
+def _queue_samples(view: View) -> Answer:
+    return _answer(waiting(view, partial(window_sum, view)))
 
 
 QUEUE_SAMPLES = Signal(
@@ -41,12 +44,11 @@ QUEUE_SAMPLES = Signal(
 
 # ---- queue_samples_now
 
-# Samples ready for the trainer at this instant, as last reported: it saws between refills and steps.
+# Samples ready for the trainer in the newest report. The value rises with each refill and falls with each step.
 
 
 def _queue_samples_now(view: View) -> Answer:
-    samples = waiting(view, last_sum)
-    return [Value(samples)] if samples is not None else Unknown(QUEUE_SAMPLES_HINT)
+    return _answer(waiting(view, last_sum))
 
 
 QUEUE_SAMPLES_NOW = Signal(

@@ -1,4 +1,4 @@
-"""What is ready for the trainer, in samples, whoever counts it in what."""
+"""Samples that are ready for the trainer, from a queue in samples or in groups."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ INPUTS = ("queue_samples", "queue_groups")
 
 
 def waiting(view: View, fold: Callable[[list[Gauge]], float]) -> float | None:
-    """Samples in the queue; None when nobody reports it.
+    """Samples in the queue; None when no source reports it.
 
-    Groups are counted live (SkyRL), the same queue in samples once per step: one of the two is taken, never both.
+    SkyRL reports the queue live in groups and once per step in samples; groups are preferred, the two are never added.
     """
     size, groups = view.fact("group_size"), view.fresh("queue_groups")
     if size and groups:

@@ -1,4 +1,4 @@
-"""What sandbox signals share: when there is nothing to say, and the words for it."""
+"""Reasons why sandbox signals have no value. Shared by all of them."""
 
 from server.signals.model import Answer, NotApplicable, Unknown, View
 from server.signals.sandbox_window import NEVER
@@ -12,15 +12,15 @@ NEEDS_NONE = "this task uses no sandbox"
 
 
 def metered(view: View, metric: str) -> list[Gauge]:
-    """A source's own count of sandboxes, where no record of a single one is read: records know more, and count once."""
+    """A source's own count of sandboxes, used only where no records of single sandboxes are read."""
     return view.fresh(metric) if view.sandboxes.silent(view.now) == NEVER else []
 
 
 def missing(view: View, *, told: bool = False) -> Answer | None:
-    """Not applicable where the task needs none, unknown where nobody speaks; None: there is something to say.
+    """Why there is no value: not applicable without sandboxes, unknown without a recent answer. None: there is one.
 
-    ``told``: it is in files that the run writes. They say nothing of live sandboxes, and what they do say stands
-    without a provider; where one is read, its silence counts.
+    ``told``: the run's own files have records of ended sandboxes. They are valid without a provider; where a provider
+    is read, its missing answers count.
     """
     if view.facts.get("has_sandbox") == 0:
         return NotApplicable(NEEDS_NONE)

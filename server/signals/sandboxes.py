@@ -8,19 +8,19 @@ from server.signals.sandbox_gaps import NEEDS_NONE, NO_SOURCE, metered, missing
 
 # ---- sandboxes
 
-# Live sandboxes of the run by canonical state: starting is apart from running, for that is what providers limit.
+# Live sandboxes of the run by canonical state. Starting is separate from running, because providers limit starts.
 #
-# Where no record of a single sandbox is read, what a source counts itself stands: only the states it tells are known.
+# Without records of single sandboxes the source's own counts are used, with only the states that it reports.
 
 STATES = ("queued", "building_image", "starting", "running", "paused", "stopping", "unknown")
 
 
 def _sandboxes(view: View) -> Answer:
-    told: dict[str, float] = defaultdict(float)
+    metered_counts: dict[str, float] = defaultdict(float)
     for gauge in metered(view, "sandboxes"):
-        told[dict(gauge.labels).get("state", "unknown")] += gauge.last
-    if told and view.facts.get("has_sandbox") != 0:
-        return [Value(count, (("state", state),)) for state, count in sorted(told.items())]
+        metered_counts[dict(gauge.labels).get("state", "unknown")] += gauge.last
+    if metered_counts and view.facts.get("has_sandbox") != 0:
+        return [Value(count, (("state", state),)) for state, count in sorted(metered_counts.items())]
     counts = view.sandboxes.by_state()
     return missing(view) or [Value(float(counts[state]), (("state", state),)) for state in STATES]
 
@@ -40,7 +40,7 @@ SANDBOXES = Signal(
 
 # ---- sandboxes_created_total
 
-# Sandboxes the run asked for, each once.
+# Sandboxes that the run requested, each once.
 
 SANDBOXES_CREATED_TOTAL = Counter(
     name="sandboxes_created_total",
@@ -55,13 +55,13 @@ SANDBOXES_CREATED_TOTAL = Counter(
 
 # ---- sandbox_creates_per_second
 
-# How fast the run asks for sandboxes, over five minutes.
+# Sandboxes requested per second, over five minutes.
 
 
 def _sandbox_creates_per_second(view: View) -> Answer:
     start = view.now - TICK_WINDOW_SECONDS
-    asked = sum(1 for ts in view.sandboxes.created if start < ts <= view.now)
-    return missing(view) or [Value(asked / TICK_WINDOW_SECONDS)]
+    requested = sum(1 for ts in view.sandboxes.created if start < ts <= view.now)
+    return missing(view) or [Value(requested / TICK_WINDOW_SECONDS)]
 
 
 SANDBOX_CREATES_PER_SECOND = Signal(
@@ -79,7 +79,7 @@ SANDBOX_CREATES_PER_SECOND = Signal(
 
 # ---- sandboxes_dangling
 
-# Sandboxes that live on although the run they belong to does not: they hold quota, and cost.
+# Live sandboxes of runs that have ended. They use quota and cost money.
 
 
 def _sandboxes_dangling(view: View) -> Answer:
@@ -103,7 +103,7 @@ SANDBOXES_DANGLING = Signal(
 
 # ---- sandboxes_unreachable
 
-# Sandboxes that run by their provider's word and do not answer.
+# Sandboxes that their provider reports as running but that do not respond.
 
 
 def _sandboxes_unreachable(view: View) -> Answer:
@@ -160,7 +160,7 @@ SANDBOX_EXEC_SECONDS = Signal(
 
 # ---- sandbox_failure_ratio
 
-# How many sandboxes fail: what breaks here looks like a hard task to whoever only sees rewards.
+# Share of sandboxes that fail. In rewards alone such a failure looks like a hard task.
 
 
 def _sandbox_failure_ratio(view: View) -> Answer:
@@ -229,7 +229,7 @@ SANDBOX_FAILURES_TOTAL = Counter(
 
 # ---- sandbox_failed_rollout_ratio
 
-# Rollouts lost to their sandbox: they come back as zeros or not at all, and a trainer takes either for the task.
+# Rollouts lost to their sandbox. They return a zero or nothing, which a trainer cannot distinguish from a hard task.
 
 _SANDBOX_FAILED_ROLLOUT_RATIO_HINT = (
     "no source says which rollouts their sandbox lost (the traces of verifiers and prime-rl do)"
@@ -242,7 +242,7 @@ def _sandbox_failed_rollout_ratio(view: View) -> Answer:
     ended = list(view.gauges.get("rollouts_seen_total", ()))
     if not ended:
         return Unknown(_SANDBOX_FAILED_ROLLOUT_RATIO_HINT)
-    # Counters speak only when a rollout ends: silence is no staleness, it is a window without any.
+    # These counters change only when a rollout ends, so an old sample is a window without rollouts and not stale.
     seen = sum(gauge.increase(view.now)[0] for gauge in ended)
     lost = sum(gauge.increase(view.now)[0] for gauge in view.gauges.get("rollouts_infra_failed_total", ()))
     return [Value(lost / seen)] if seen > 0 else Unknown("no rollout in a sandbox ended within 5 minutes")
@@ -266,14 +266,14 @@ SANDBOX_FAILED_ROLLOUT_RATIO = Signal(
 
 # ---- sandbox_oldest_pending_seconds
 
-# The age of the oldest sandbox that is not usable yet: a straggler is in no histogram until it ends.
+# Age of the oldest sandbox that is not ready. A straggler is in no histogram until it ends.
 
 
 def _sandbox_oldest_pending_seconds(view: View) -> Answer:
     gap = missing(view)
     if gap is not None:
         return gap
-    # None pending is a zero that is known: nobody waits.
+    # Without pending sandboxes the value is zero and known.
     return [Value(max(view.sandboxes.waiting(view.now), default=0.0))]
 
 

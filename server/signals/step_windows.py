@@ -1,4 +1,4 @@
-"""What step signals share: windows over the last steps, means and ratios of sums."""
+"""Windows over the last steps, means and ratios of sums. Shared by step signals."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -9,9 +9,10 @@ from collectors.model import Labels
 from server.signals.model import STEP_MINIMUM, STEP_WINDOW, Answer, Unknown, Value, View
 from server.signals.window import Step, StepBook, StepKey
 
-# A step takes minutes to hours: its numbers stand until the open step is clearly longer than its elders
-# (DESIGN section 5: 6 x median, at least 30 min).
-STEP_STALE_SECONDS, STEP_STALE_FACTOR = 1800.0, 6.0
+# Seconds. A step takes minutes to hours, so its values are valid for at least this long (DESIGN section 5).
+STEP_STALE_SECONDS = 1800.0
+# The same as a multiple of the median step.
+STEP_STALE_FACTOR = 6.0
 
 
 def stale_seconds(steps: Iterable[float]) -> float:
@@ -58,7 +59,7 @@ def _keys(metrics: tuple[str | StepKey, ...]) -> tuple[StepKey, ...]:
 
 
 def too_few(rows: Sequence[Step], what: str) -> Unknown | None:
-    """Unknown when the window cannot judge yet, with the words for it."""
+    """Unknown with the reason, when the window has too few steps."""
     if not rows:
         return Unknown(what)
     if len(rows) < STEP_MINIMUM:
@@ -100,7 +101,7 @@ def stats(hint: str, *parts: tuple[str, str, Callable[[Sequence[float]], float]]
 
 
 def average(values: Sequence[float]) -> float:
-    """Plain mean; the window makes sure there is something to divide."""
+    """Plain mean of at least one value."""
     return sum(values) / len(values)
 
 

@@ -1,4 +1,4 @@
-"""What tick signals share: sums and means over the series that still report."""
+"""Sums and means over the series that still report. Shared by tick signals."""
 
 import math
 
@@ -13,7 +13,7 @@ def window_sum(view: View, gauges: list[Gauge]) -> float:
 
 
 def step_mean(view: View, gauge: Gauge) -> float:
-    """Mean over 5 minutes of whole steps. Several signals ask for that of a thousand engines: worked out once."""
+    """Mean over 5 minutes of whole steps. Cached per view, because several signals need it for each engine."""
     known: dict[int, float] = view.once("step_mean", lambda _: {})
     if id(gauge) not in known:
         known[id(gauge)] = gauge.mean(view.now, view.once("whole_steps", whole_steps))
@@ -23,7 +23,7 @@ def step_mean(view: View, gauge: Gauge) -> float:
 def whole_steps(view: View) -> float:
     """The largest whole number of mean steps within 5 minutes, in seconds; 5 minutes when a step is longer.
 
-    Buffers and engines saw once per step: over a window of 10.4 steps a mean depends on the phase by up to 5 %.
+    Load rises and falls once per step, so a mean over 10.4 steps depends on the phase by up to 5 %.
     """
     rows = window(view, "trainer_step_seconds")
     step = mean(rows, "trainer_step_seconds") if rows else 0.0
@@ -38,13 +38,13 @@ def last_sum(gauges: list[Gauge]) -> float:
 
 
 def grown(view: View, metric: str) -> float | None:
-    """Increase of a counter over 5 minutes, summed over its series; None where nobody tells it."""
+    """Increase of a counter over 5 minutes, summed over its series; None where no source reports it."""
     gauges = view.fresh(metric)
     return sum(gauge.increase(view.now)[0] for gauge in gauges) if gauges else None
 
 
 def rate_sum(view: View, gauges: list[Gauge]) -> float | None:
-    """Sum over series of their increase per second; None while each has one page."""
+    """Sum over series of their increase per second; None while each has a single sample."""
     found = [gauge.increase(view.now) for gauge in gauges]
     rates = [total / seconds for total, seconds in found if seconds > 0]
     return sum(rates) if rates else None

@@ -102,7 +102,7 @@ GRADIENT_NONFINITE_STEPS = Signal(
 
 # ---- learning_rate
 
-# The learning rate. A setting, not a measurement: the newest step's word counts, and a mean would lag its warm-up.
+# The learning rate. It is a setting, so the newest step counts; a mean would lag behind its warm-up.
 
 _LEARNING_RATE_HINT = "this trainer reports no learning rate (TRL `learning_rate`, verl `actor/lr`)"
 
@@ -156,7 +156,7 @@ _REWARD_HINT = (
 def _recorded(_: View, found: Window) -> Answer:
     rewards = found.made.values.get("reward")
     if not rewards:
-        return Unknown("no record of the window tells it: log `reward`")
+        return Unknown("no record of the window has a reward: log `reward`")
     return [*spread(rewards, "mean"), Value(deviation(rewards), (("stat", "std"),))]
 
 
@@ -187,11 +187,11 @@ _REWARD_PLATEAU_STEPS_HINT = (
     "this trainer reports no reward: log its mean per step (TRL `reward`, verl `critic/score/mean`)"
 )
 _REWARD, _SPREAD = ("reward_mean", ()), ("reward_std", ())
-# A rise of a tenth of what rollouts differ by is the least that is worth a window's compute.
+# Share of the spread of rewards; a smaller rise over a window is not worth its compute.
 TOLERATED = 0.1
-# Windows that are tried, in blocks: the longest that is flat counts. Thirty steps are the least that say anything.
+# Window lengths in blocks; the longest flat window counts. Fewer than thirty steps show nothing.
 WINDOWS = (30, 40, 60)
-# As many blocks are kept. Then two become one: memory stays of constant size, and windows grow with the run.
+# Blocks that are kept. Beyond that, pairs are merged: memory is constant and windows grow with the run.
 MOST_BLOCKS = 60
 
 
@@ -276,7 +276,7 @@ class _History:
 
 
 def _scale(view: View, rows: list[Step]) -> float:
-    """What rewards differ by: their logged spread over rollouts, else the largest possible reward, else their level."""
+    """The scale of rewards: their logged spread over rollouts, else the largest possible reward, else their level."""
     spreads = [row.values[_SPREAD] for row in rows[-STEP_WINDOW:] if _SPREAD in row.values]
     largest = view.fact("max_reward")
     if spreads and fmean(spreads) > 0:

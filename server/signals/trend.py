@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from server.rollouts.spread import NORMAL_95
 
-# Fewer points than this give no interval worth the name.
+# Points. With fewer the interval is too wide to be useful.
 FEWEST = 8
 
 
@@ -27,7 +27,7 @@ class Trend:
 
     @property
     def significant(self) -> bool:
-        """Is no change outside the interval?"""
+        """Is zero outside the interval?"""
         return self.low > 0 or self.high < 0
 
 
@@ -39,7 +39,7 @@ def trend(points: Sequence[tuple[float, float]], deviations: float = NORMAL_95) 
     n = len(points)
     if n < FEWEST:
         return None
-    # Points of a memory that was stored are lists.
+    # Points loaded from stored JSON are lists.
     ordered = tuple((x, y) for x, y in sorted(points, key=itemgetter(0)))
     slopes = _slopes(ordered)
     if not slopes:
@@ -50,7 +50,7 @@ def trend(points: Sequence[tuple[float, float]], deviations: float = NORMAL_95) 
     middle = len(slopes) // 2
     half = slopes[middle] if len(slopes) % 2 else (slopes[middle - 1] + slopes[middle]) / 2
     found = Trend(half, slopes[cut], slopes[len(slopes) - 1 - cut])
-    # Only now: another thread may take the list out and change it.
+    # Stored last, because another thread may take the list and change it.
     _SLIDING[ordered[1:]] = (ordered[0], slopes)
     while len(_SLIDING) > MOST_SLIDING:
         with suppress(KeyError):
@@ -58,8 +58,8 @@ def trend(points: Sequence[tuple[float, float]], deviations: float = NORMAL_95) 
     return found
 
 
-# Windows that slide by one point: the points that stay -> the point that goes, and the ordered slopes of all. Of 435
-# slopes 58 change: a quarter of the time. Bounded; an entry is taken out when it is used.
+# Cache for windows that slide by one point: from the points that stay to the point that leaves and all ordered slopes.
+# Of 435 slopes 58 change, which takes a quarter of the time. Bounded; an entry is removed when it is used.
 _SLIDING: OrderedDict[tuple[tuple[float, float], ...], tuple[tuple[float, float], list[float]]] = OrderedDict()
 MOST_SLIDING = 256
 
