@@ -1,1 +1,1 @@
-"""Reading a metrics page of an engine or router by a table of names."""
+"""Reads metrics pages of engines and routers by tables of names."""

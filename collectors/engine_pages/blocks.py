@@ -1,6 +1,6 @@
-"""Engines that tell blocks and tokens per block instead of tokens: the two multiplied.
+"""Converts KV-cache blocks to tokens, for engines that report blocks and tokens per block.
 
-The collectors' tables map both to names of this file, which leave it again only as tokens.
+The collectors' tables map both to the intermediate names below; `in_tokens` replaces them by token metrics.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from collectors.model import Labels, Reading, Sample
 
-SIZE, MOST, USED = "blocks:size", "blocks:most", "blocks:used"
-TOKENS: Mapping[str, str] = {MOST: "kv_cache_capacity_tokens", USED: "kv_cache_used_tokens"}
+SIZE = "blocks:size"
+CAPACITY = "blocks:capacity"
+USED = "blocks:used"
+TOKENS: Mapping[str, str] = {CAPACITY: "kv_cache_capacity_tokens", USED: "kv_cache_used_tokens"}
 
 
 def in_tokens(reading: Reading) -> Reading:
-    """The reading with blocks as tokens; blocks of unknown size are left out."""
+    """The reading with blocks converted to tokens. Blocks of unknown size are dropped."""
     sizes = {sample.labels: sample.value for sample in reading.samples if sample.metric == SIZE}
     return replace(reading, samples=tuple(_samples(reading.samples, sizes)))
 

@@ -1,47 +1,49 @@
-"""A metrics page -> `Reading`, by a vocabulary: what every collector of an exposition page shares.
+"""Turns a metrics page into a `Reading` by the rules of one system. Shared by all collectors of exposition pages.
 
-A page repeats its series scrape after scrape, so what becomes of each is decided once (`Vocabulary.decide`, a pure
-function of the series and its family) and remembered for as long as the page's TYPE lines stay the same.
+A page repeats its series in every scrape. So what to do with a series is decided once (`PageRules.decide`, a pure
+function of the series and its family) and cached as long as the TYPE lines of the page do not change.
 
-Does not know: any system's names. Those are in the collectors' tables.
+The names of the systems are in the collectors' tables, not here.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isinf, isnan
+from operator import add, itemgetter
 from typing import Literal
 
 import httpx
 
 from collectors.catalog import METRICS
-from collectors.engine_pages.compiled import FOLDS, Program, apart, compiled, whole
 from collectors.formats.exposition import parser
+from collectors.formats.exposition.buckets import edges_flaw, flaw_of_counts
 from collectors.formats.exposition.parser import Grouper, Page, Series
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
 
-# A page this big takes long enough to parse (5 ms, measured) to be worth leaving the event loop for.
+# Pages from this size on are parsed in a thread: they would block the event loop for 5 ms or more (measured).
 THREAD_BYTES = 512 << 10
 
 Fold = Literal["first", "sum", "max", "min"]
+FOLDS: Mapping[str, Callable[[float, float], float]] = {"sum": lambda one, other: one + other, "max": max, "min": min}
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """A row of a table: where a family's values go.
+class MetricRule:
+    """A row of a collector's table: the metric that a family is mapped to.
 
     Attributes:
         metric: a row of :mod:`collectors.catalog`.
-        split: the label kept beside the collector's own; ``a>b`` renames it.
-        rank: where two names of one thing are on a page the lower rank is taken (0: the newest name).
-        fold: what becomes of several series that end under the same metric and labels.
-        scale: our unit = theirs x scale.
-        only: label values a series must have, or it is not this thing.
-        put: labels of ours that every series of the row gets.
-        also: a further row for the same family, with an `only` of its own.
-        blank: the value by which the source says that it has none yet.
+        split: the page's label that is retained in addition to the collector's own; ``a>b`` renames it.
+        rank: if a page has two names of the same quantity, the lower rank is used (0: the newest name).
+        fold: how several series with the same metric and labels are combined.
+        scale: our unit = the page's unit x scale.
+        only: label values that a series must have; other series are ignored by this row.
+        put: labels that every series of the row gets.
+        also: another row for the same family, with its own `only`.
+        blank: the value that the source writes while it has none yet.
     """
 
     metric: str
@@ -51,7 +53,7 @@ class Take:
     scale: float = 1.0
     only: Labels = ()
     put: Labels = ()
-    also: "Take | None" = None
+    also: "MetricRule | None" = None
     blank: float | None = None
 
 
@@ -60,10 +62,13 @@ class PagePlan:
     """What to do with one series: where its value goes.
 
     Attributes:
-        part, bound, group: a histogram's: which sample of it this is, and of which (family, labels on the page).
-        copy: labels that tell copies of one thing apart (tensor-parallel ranks): only the lowest is taken.
-        scope: ranks count among all series of the metric with this scope, whatever their labels; None: same labels.
-        also, blank: where the value goes too; one that says nothing.
+        part: "bucket", "sum" or "count" of a histogram; "" for a scalar.
+        bound: upper edge of a bucket.
+        group: the histogram: family and labels on the page.
+        copy: labels that distinguish copies of the same value (tensor-parallel ranks); only the lowest copy is used.
+        scope: ranks are compared among all series of the metric with this scope; None: among those with equal labels.
+        also: a second plan for the same value.
+        blank: a value that means "none yet".
     """
 
     metric: str
@@ -82,83 +87,265 @@ class PagePlan:
 
 @dataclass(frozen=True, slots=True)
 class LabelFact:
-    """A series whose labels are the news (`cache_config_info`): samples that hold while it is on the page."""
+    """A series with its information in the labels (`cache_config_info`): the samples derived from them."""
 
     samples: tuple[Sample, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unmapped:
-    """A family of this system that nobody maps; shown by this name."""
+    """A family of this system without a row in the table; shown by this name."""
 
     name: str
 
 
 Decision = PagePlan | LabelFact | Unmapped | None
-"""None: not of this system, or of no use (`_created`)."""
+"""None: not of this system, or not useful (`_created`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """One system's words.
+class PageRules:
+    """How the pages of one system are read.
 
     Attributes:
-        name: key of its memory in `State`.
-        decide: (series, family as on the wire, Prometheus' type word) -> what to do with it. Pure.
-        proves: only such a system has this series: a page without one is a stranger's.
-        stranger: the error then, in words.
+        name: key of its cached plans in `State`.
+        decide: (series, family as on the page, Prometheus type) -> what to do with the series. Pure.
+        proves: does only this system have the series? A page without such a series is of another system.
+        mismatch: the error message for a page of another system.
     """
 
     name: str
     decide: Callable[[Series, str, str], Decision]
     proves: Callable[[Series], bool]
-    stranger: str
+    mismatch: str
 
 
 @dataclass(slots=True)
 class _Plans:
+    """Cached decisions about the series of a page, for one state of its TYPE lines."""
+
     types: dict[str, str] = field(default_factory=dict)
     of: dict[Series, PagePlan | None] = field(default_factory=dict)
     other: dict[Series, LabelFact | Unmapped] = field(default_factory=dict)
     proven: bool = False
 
 
+Parse = Callable[[bytes, State, Limits], Reading]
 Key = tuple[str, Labels]
+"""A metric of ours, or a family of the page, with its labels."""
 _Held = tuple[PagePlan, float]
+"""The plan of a value, and the value in our unit."""
+
+Bucketed = tuple[Key, tuple[tuple[float, ...], tuple[float, ...], float]]
 
 
-def read(body: bytes, state: State, limits: Limits, words: Vocabulary) -> Reading:
-    """One page. Values as the page has them; counters and histograms since the process behind it began.
+# ---- programs: for a page with a learned layout (`collectors.formats.exposition.layout`) everything but the values is
+# computed once. The result equals that of `_line_by_line`, in the same order; a test compares them.
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramPlan:
+    """One histogram of a layout.
+
+    Attributes:
+        edges: the finite edges.
+        flaw: an error of the edges, which makes the histogram invalid for all counts; or "".
+        pick: selects the values of its buckets from the page's values.
+        total: index of `_sum` among the page's values; -1 without one.
+        scale: factor of `_sum`.
+        count: index of `_count`; -1 without one.
+    """
+
+    group: Key
+    plan: PagePlan
+    edges: tuple[float, ...]
+    flaw: str
+    pick: Callable[[Sequence[float]], tuple[float, ...]]
+    total: int
+    scale: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """A sample: the value at index `at`, scaled and combined with the values of `folded` (fold, index, scale)."""
+
+    metric: str
+    labels: Labels
+    at: int
+    scale: float
+    folded: tuple[tuple[str, int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to do with the values of a page of one layout.
+
+    Attributes:
+        scalars: index and plan of each value outside histograms.
+        label_samples: samples derived from labels.
+        proven: is the page of this system?
+        groups: plan of each histogram.
+        distinct: no two families have the same metric and labels.
+    """
+
+    scalars: tuple[tuple[int, PagePlan], ...]
+    families: tuple[HistogramPlan, ...]
+    label_samples: tuple[Sample, ...]
+    unmapped: Mapping[str, int]
+    proven: bool
+    groups: Mapping[Key, PagePlan]
+    distinct: bool
+    _pick: Callable[[Sequence[float]], tuple[float, ...]]
+    _rows: tuple[SamplePlan, ...]
+    _folding: tuple[tuple[int, SamplePlan], ...]
+
+    def samples(self, values: Sequence[float]) -> list[Sample] | None:
+        """The samples of a page; None if a value is negative or not finite and must be checked (`_makes_sense`)."""
+        if not all([0.0 <= value < inf for value in self._pick(values)]):
+            return None
+        found = [Sample(row.metric, values[row.at] * row.scale, row.labels) for row in self._rows]
+        for at, row in self._folding:
+            value = found[at].value
+            for fold, index, scale in row.folded:
+                value = FOLDS[fold](value, values[index] * scale)
+            found[at] = Sample(row.metric, value, row.labels)
+        return found
+
+    def histograms(self, page: Page, values: Sequence[float]) -> Iterator[Bucketed]:
+        """The valid histograms, as `Grouper.done`; invalid ones are counted as dropped."""
+        for family in self.families:
+            counts = family.pick(values)
+            total = values[family.total] * family.scale if family.total >= 0 else None
+            flaw = family.flaw or flaw_of_counts(counts, total, values[family.count] if family.count >= 0 else None)
+            if flaw or total is None:
+                page.drop(f"{family.group[0]}: {flaw}")
+            else:
+                yield family.group, (family.edges, counts, total)
+
+
+def compiled(
+    series: Sequence[Series], plans: Mapping[Series, PagePlan | None], other: Mapping[Series, LabelFact | Unmapped],
+    proven: bool,
+) -> Program:  # fmt: skip
+    """The program for the series of a layout. ``plans`` and ``other`` are the decisions about each series."""
+    scalars: list[tuple[int, PagePlan]] = []
+    parts: dict[Key, dict[str, dict[float, int]]] = {}
+    last: dict[Key, PagePlan] = {}
+    for at, one in enumerate(series):
+        plan = plans[one]
+        if plan is not None and plan.part:
+            bound = plan.bound if plan.part == "bucket" else 0.0
+            parts.setdefault(plan.group, {}).setdefault(plan.part, {})[bound] = at
+            last[plan.group] = plan
+        elif plan is not None:
+            scalars.append((at, plan))
+    others = [other[one] for one in series if one in other]
+    label_samples = [sample for one in others for sample in getattr(one, "samples", ())]
+    names = sorted({one.name for one in others if hasattr(one, "name")})
+    families = tuple(
+        _family(group, last[group], found, series, plans)
+        for group, found in _by_first_bucket(parts)
+        if "bucket" in found
+    )
+    keys = {(family.plan.metric, family.plan.labels) for family in families}
+    rows = tuple(_rows(scalars))
+    return Program(
+        tuple(scalars), families, tuple(label_samples), dict.fromkeys(names, 1), proven,
+        {family.group: family.plan for family in families}, len(keys) == len(families),
+        picker([at for at, _ in scalars]), rows, tuple((at, row) for at, row in enumerate(rows) if row.folded),
+    )  # fmt: skip
+
+
+def picker(indexes: Sequence[int]) -> Callable[[Sequence[float]], tuple[float, ...]]:
+    """As `itemgetter`, but returns a tuple also for one index or none."""
+    if len(indexes) > 1:
+        return itemgetter(*indexes)
+    return lambda values: tuple([values[index] for index in indexes])
+
+
+def _rows(scalars: Sequence[tuple[int, PagePlan]]) -> Iterator[SamplePlan]:
+    """What `_offer` and `_settled` do with the values; it does not depend on the values if all are valid."""
+    held: dict[Key, tuple[PagePlan, list[tuple[str, int, float]]]] = {}
+    for at, plan in _offers(scalars):
+        first, part = held.get((plan.metric, plan.labels)), (plan.fold, at, plan.scale)
+        if first is None or (plan.rank, plan.copy) < (first[0].rank, first[0].copy):
+            held[plan.metric, plan.labels] = (plan, [part])
+        elif plan.fold != "first" and (plan.rank, plan.copy) == (first[0].rank, first[0].copy):
+            first[1].append(part)
+    best: dict[Key, int] = {}
+    for plan, _ in held.values():
+        if plan.scope is not None:
+            best[plan.metric, plan.scope] = min(plan.rank, best.get((plan.metric, plan.scope), plan.rank))
+    for (metric, labels), (plan, parts) in held.items():
+        if plan.scope is None or plan.rank == best[metric, plan.scope]:
+            (_, at, scale), *folded = parts
+            yield SamplePlan(metric, labels, at, scale, tuple(folded))
+
+
+def _offers(scalars: Sequence[tuple[int, PagePlan]]) -> Iterator[tuple[int, PagePlan]]:
+    """Each value with each of its plans."""
+    for at, plan in scalars:
+        following: PagePlan | None = plan
+        while following is not None:
+            yield at, following
+            following = following.also
+
+
+def _by_first_bucket(
+    parts: Mapping[Key, dict[str, dict[float, int]]],
+) -> list[tuple[Key, dict[str, dict[float, int]]]]:
+    """The order in which a `Grouper` returns them."""
+    return sorted(parts.items(), key=lambda item: min(item[1].get("bucket", {0.0: 0}).values()))
+
+
+def _family(
+    group: Key, plan: PagePlan, parts: Mapping[str, Mapping[float, int]], series: Sequence[Series],
+    plans: Mapping[Series, PagePlan | None],
+) -> HistogramPlan:  # fmt: skip
+    edges = sorted(parts["bucket"])
+    total, count = (parts.get(name, {}).get(0.0, -1) for name in ("sum", "count"))
+    summed = plans[series[total]] if total >= 0 else None
+    scale = summed.scale if summed is not None else 1.0
+    indexes = [parts["bucket"][edge] for edge in edges]
+    return HistogramPlan(group, plan, tuple(edges[:-1]), edges_flaw(edges), picker(indexes), total, scale, count)
+
+
+# ---- reading a page
+
+
+def read(body: bytes, state: State, limits: Limits, rules: PageRules) -> Reading:
+    """Reads one page. Counters and histograms count from the start of the process behind the page.
 
     Raises:
-        ScrapeError: as `parser.parse`; ``garbage`` also for a page that was cut or is a stranger's.
+        ScrapeError: as `parser.parse`; ``garbage`` also for a page that is truncated or of another system.
     """
     page = _page(body, state, limits)
     layout = page.layout
     if layout is None:
-        return _line_by_line(page, _proven(_plans(page, state, words), words))
-    program: Program | None = layout.made.get(words)
+        return _line_by_line(page, _proven(_plans(page, state, rules), rules))
+    program: Program | None = layout.made.get(rules)
     if program is None:
-        plans = _plans(page, state, words)
-        proven = any(map(words.proves, layout.series))
-        program = layout.made[words] = compiled(layout.series, plans.of, plans.other, proven)
+        plans = _plans(page, state, rules)
+        proven = any(map(rules.proves, layout.series))
+        program = layout.made[rules] = compiled(layout.series, plans.of, plans.other, proven)
     if not program.proven:
-        return _line_by_line(page, _proven(_plans(page, state, words), words))
-    _note_proof(state, words, page)
-    return _at_once(page, program)
+        return _line_by_line(page, _proven(_plans(page, state, rules), rules))
+    _note_proof(state, rules, page)
+    return _by_layout(page, program)
 
 
-def _note_proof(state: State, words: Vocabulary, page: Page) -> None:
-    """Later pages of the same families need none (Ray's lack the engine now and then)."""
-    plans: _Plans | None = state.get(words.name)
+def _note_proof(state: State, rules: PageRules, page: Page) -> None:
+    """Accepts later pages with the same families without a proving series: Ray's pages sometimes lack the engine."""
+    plans: _Plans | None = state.get(rules.name)
     if plans is None or plans.types != page.types or plans.of:
-        # The plans of single series are of no use any more.
-        plans = state[words.name] = _Plans(types=page.types)
+        # The plans of single series are not needed any more: the layout's program replaces them.
+        plans = state[rules.name] = _Plans(types=page.types)
     plans.proven = True
 
 
-def _at_once(page: Page, program: Program) -> Reading:
-    """A page by its layout."""
+def _by_layout(page: Page, program: Program) -> Reading:
+    """Reads a page with the program of its layout."""
     values = page.values
     samples: Iterable[Sample] | None = program.samples(values)
     if samples is None:
@@ -169,22 +356,22 @@ def _at_once(page: Page, program: Program) -> Reading:
                 _offer(held, plan, value)
         samples = _settled(held)
     done = program.histograms(page, values)
-    found = apart(done, program.groups) if program.apart else whole(done, program.groups)
-    return _reading(page, (*samples, *program.said), found, program.unmapped, len(values))
+    histograms = (distinct_histograms if program.distinct else merged_histograms)(done, program.groups)
+    return _reading(page, (*samples, *program.label_samples), histograms, program.unmapped, len(values))
 
 
 def _line_by_line(page: Page, plans: _Plans) -> Reading:
-    """Any page."""
+    """Reads any page, series by series."""
     samples: dict[Key, _Held] = {}
     grouper, groups = Grouper(), dict[tuple[str, Labels], PagePlan]()
-    said: list[Sample] = []
+    label_samples: list[Sample] = []
     unmapped: set[str] = set()
     for series, value in page.samples:
         plan = plans.of[series]
         if plan is None:
             other = plans.other.get(series)
             if isinstance(other, LabelFact):
-                said += other.samples
+                label_samples += other.samples
             elif other is not None:
                 unmapped.add(other.name)
         elif plan.part:
@@ -192,19 +379,23 @@ def _line_by_line(page: Page, plans: _Plans) -> Reading:
             grouper.add(plan.group, plan.part, plan.bound, value * plan.scale if plan.part == "sum" else value)
         elif 0.0 <= value < inf or _makes_sense(page, plan, value):
             _offer(samples, plan, value)
-    found = whole(grouper.done(), groups)
+    histograms = merged_histograms(grouper.done(), groups)
     page.drop_all(grouper.flaws.values())
-    # A family of 200 buckets is one thing to add, not 200.
-    told = (*_settled(samples), *said)
-    return _reading(page, told, found, dict.fromkeys(sorted(unmapped), 1), len(page.samples))
+    # An unmapped family counts once, not once per bucket.
+    found = (*_settled(samples), *label_samples)
+    return _reading(page, found, histograms, dict.fromkeys(sorted(unmapped), 1), len(page.samples))
 
 
 def _reading(
-    page: Page, samples: tuple[Sample, ...], found: tuple[Histogram, ...], unmapped: Mapping[str, int], scraped: int
+    page: Page,
+    samples: tuple[Sample, ...],
+    histograms: tuple[Histogram, ...],
+    unmapped: Mapping[str, int],
+    scraped: int,
 ) -> Reading:
     return Reading(
         samples=samples,
-        histograms=found,
+        histograms=histograms,
         unmapped=unmapped,
         dropped=page.dropped,
         why_dropped=page.why,
@@ -213,18 +404,18 @@ def _reading(
 
 
 def _makes_sense(page: Page, plan: PagePlan, value: float) -> bool:
-    """May a value be below zero or beyond all numbers? If not it is left out; a gauge of NaN only says nothing."""
-    row = METRICS.get(plan.metric)  # None: of no use by itself, worked into other metrics by its collector
+    """Is a negative or non-finite value valid for the metric? If not, it is dropped. NaN of a gauge means no value."""
+    row = METRICS.get(plan.metric)  # None: an intermediate name that the collector combines into other metrics
     counted = row is not None and row.kind == "counter"
     if counted or isinf(value):
-        words = "a counter that is below zero" if isfinite(value) else "a value that is not finite"
-        page.drop(f"{plan.metric}: {words}")
+        reason = "a counter that is below zero" if isfinite(value) else "a value that is not finite"
+        page.drop(f"{plan.metric}: {reason}")
         return False
     return not isnan(value) and value != plan.blank
 
 
 def _page(body: bytes, state: State, limits: Limits) -> Page:
-    """The page, whole."""
+    """Parses the page and checks that it is complete."""
     if body[:64].lstrip()[:1] in (b"[", b"{"):
         raise ScrapeError("garbage", "the page is JSON, not metrics text (trtllm-serve? then collector tensorrt_llm)")
     page = parser.parse(body, state, limits)
@@ -232,15 +423,15 @@ def _page(body: bytes, state: State, limits: Limits) -> Page:
     return page
 
 
-def _proven(plans: _Plans, words: Vocabulary) -> _Plans:
-    """The plans of a page of this system."""
+def _proven(plans: _Plans, rules: PageRules) -> _Plans:
+    """Checks that the page is of this system."""
     if not plans.proven:
-        raise ScrapeError("garbage", words.stranger)
+        raise ScrapeError("garbage", rules.mismatch)
     return plans
 
 
 def _offer(samples: dict[Key, _Held], plan: PagePlan, value: float) -> None:
-    """Keep a value where it is the first, or of a newer name or a lower copy than what is there."""
+    """Stores a value if it is the first for its key, or of a newer name or lower copy; else folds or ignores it."""
     key = (plan.metric, plan.labels)
     held = samples.get(key)
     scaled = value * plan.scale
@@ -253,7 +444,7 @@ def _offer(samples: dict[Key, _Held], plan: PagePlan, value: float) -> None:
 
 
 def _settled(samples: Mapping[Key, _Held]) -> Iterator[Sample]:
-    """What was kept, without older names of what a newer one tells under other labels."""
+    """The stored values as samples. An older name is left out if a newer name has the value under other labels."""
     best: dict[tuple[str, Labels], int] = {}
     for plan, _ in samples.values():
         if plan.scope is not None:
@@ -263,54 +454,85 @@ def _settled(samples: Mapping[Key, _Held]) -> Iterator[Sample]:
             yield Sample(metric, value, labels)
 
 
-def _plans(page: Page, state: State, words: Vocabulary) -> _Plans:
-    plans: _Plans = state.setdefault(words.name, _Plans())
+def _plans(page: Page, state: State, rules: PageRules) -> _Plans:
+    plans: _Plans = state.setdefault(rules.name, _Plans())
     if plans.types != page.types or len(plans.of) > 2 * len(page.samples) + 1000:
-        # Also forgets series that are gone, so that the plans stay as bounded as the key cache.
-        plans = state[words.name] = _Plans(types=page.types)
+        # A new cache also drops series that are gone, which bounds its size.
+        plans = state[rules.name] = _Plans(types=page.types)
     for series, _ in page.samples:
         if series not in plans.of:
-            decision = words.decide(series, *page.family(series.name))
+            decision = rules.decide(series, *page.family(series.name))
             plans.of[series] = decision if isinstance(decision, PagePlan) else None
             if isinstance(decision, LabelFact | Unmapped):
                 plans.other[series] = decision
-            plans.proven = plans.proven or words.proves(series)
+            plans.proven = plans.proven or rules.proves(series)
     return plans
 
 
-# ---- from tables to decisions
+# ---- histograms of a page
 
 
-def value_of(take: Take, series: Series, own: Labels, rank: int = 0) -> PagePlan | None:
-    """A gauge's or counter's plan under `own` labels, its rank raised by ``rank``; None: not what the row means."""
-    also = value_of(take.also, series, own, rank) if take.also is not None else None
-    if not fits(take, series):
+def merged_histograms(done: Iterable[Bucketed], groups: Mapping[Key, PagePlan]) -> tuple[Histogram, ...]:
+    """One histogram per metric and labels: the newest name and lowest copy, and the sum if the plan folds."""
+    found: dict[Key, tuple[PagePlan, Histogram]] = {}
+    for group, (edges, counts, total) in done:
+        plan = groups[group]
+        key, new = (plan.metric, plan.labels), Histogram(plan.metric, edges, counts, total, plan.labels)
+        held = found.get(key)
+        if held is None or (plan.rank, plan.copy) < (held[0].rank, held[0].copy):
+            found[key] = (plan, new)
+        elif plan.fold == "sum" and (plan.rank, plan.copy) == (held[0].rank, held[0].copy):
+            found[key] = (plan, _added(held[1], new))
+    return tuple(histogram for _, histogram in found.values())
+
+
+def _added(one: Histogram, other: Histogram) -> Histogram:
+    # Histograms with different edges cannot be added: the first stays.
+    if one.edges != other.edges:
+        return one
+    counts = tuple(map(add, one.counts, other.counts))
+    return replace(one, counts=counts, total=one.total + other.total)
+
+
+def distinct_histograms(done: Iterable[Bucketed], groups: Mapping[Key, PagePlan]) -> tuple[Histogram, ...]:
+    """As `merged_histograms`, if no two families have the same metric and labels."""
+    parts = [(groups[group], buckets) for group, buckets in done]
+    return tuple([Histogram(plan.metric, *buckets, plan.labels) for plan, buckets in parts])
+
+
+# ---- from table rows to plans
+
+
+def value_of(rule: MetricRule, series: Series, own: Labels, rank: int = 0) -> PagePlan | None:
+    """Plan of a gauge or counter with the labels `own`; `rank` is added to the row's. None: the row does not match."""
+    also = value_of(rule.also, series, own, rank) if rule.also is not None else None
+    if not fits(rule, series):
         return also
-    labels = with_split(own, series, take.split, take.put)
-    return PagePlan(take.metric, labels, take.rank + rank, "", 0.0, take.fold, take.scale, also=also, blank=take.blank)
+    labels = with_split(own, series, rule.split, rule.put)
+    return PagePlan(rule.metric, labels, rule.rank + rank, "", 0.0, rule.fold, rule.scale, also=also, blank=rule.blank)
 
 
-def fits(take: Take, series: Series) -> bool:
-    """Has the series the label values that the row asks for?"""
-    return all(series.label(name) == value for name, value in take.only)
+def fits(rule: MetricRule, series: Series) -> bool:
+    """Does the series have the label values that the row requires?"""
+    return all(series.label(name) == value for name, value in rule.only)
 
 
-def bucket_of(take: Take, series: Series, family: str, own: Labels) -> PagePlan | None:
-    """A histogram sample's plan under `own` labels; its `_count` must be that of the last bucket."""
+def bucket_of(rule: MetricRule, series: Series, family: str, own: Labels) -> PagePlan | None:
+    """Plan of a histogram sample with the labels `own`; None: not a histogram sample, or the row does not match."""
     part, bound, raw = parser.split_bucket(series, family)
     if part not in ("bucket", "sum", "count"):
         return None
-    if not fits(take, series):
-        return bucket_of(take.also, series, family, own) if take.also is not None else None
-    # Edges are in the family's unit: a scaled histogram has scaled edges.
-    labels = with_split(own, series, take.split, take.put)
-    return PagePlan(take.metric, labels, take.rank, part, bound * take.scale, take.fold, take.scale, (family, raw))
+    if not fits(rule, series):
+        return bucket_of(rule.also, series, family, own) if rule.also is not None else None
+    # Edges are in the unit of the family, so they are scaled, too.
+    labels = with_split(own, series, rule.split, rule.put)
+    return PagePlan(rule.metric, labels, rule.rank, part, bound * rule.scale, rule.fold, rule.scale, (family, raw))
 
 
-def untyped_part(base: str, kind: str, histograms: Mapping[str, Take]) -> str:
-    """The suffix of a histogram's sample whose TYPE line is missing, or is not by its name; else "".
+def untyped_part(base: str, kind: str, histograms: Mapping[str, MetricRule]) -> str:
+    """The suffix of a histogram sample without a TYPE line of its name; else "".
 
-    Federation drops the line; prometheus_client's OpenMetrics writes `a:b` there and `a_b` in the samples.
+    Federation drops the line. prometheus_client's OpenMetrics output writes `a:b` there and `a_b` in the samples.
     """
     if kind != "untyped":
         return ""
@@ -318,7 +540,7 @@ def untyped_part(base: str, kind: str, histograms: Mapping[str, Take]) -> str:
 
 
 def with_split(own: Labels, series: Series, split: str, put: Labels = ()) -> Labels:
-    """`own` labels, the one a row splits by and those it puts there itself."""
+    """The labels `own`, the label that a row splits by, and the labels that it adds."""
     if not split and not put:
         return own
     source, _, target = split.partition(">")
@@ -326,26 +548,26 @@ def with_split(own: Labels, series: Series, split: str, put: Labels = ()) -> Lab
     return tuple(sorted((*own, *by, *put)))
 
 
-def labels_of(series: Series, kept: Mapping[str, str]) -> Labels:
-    """The labels named in `kept` (theirs -> ours) that the series has, sorted."""
-    found = {ours: value for theirs, ours in kept.items() if (value := series.label(theirs))}
-    return tuple(sorted(found.items()))
+def labels_of(series: Series, names: Mapping[str, str]) -> Labels:
+    """The labels named in `names` (page -> ours) that the series has, sorted."""
+    labels = {ours: value for theirs, ours in names.items() if (value := series.label(theirs))}
+    return tuple(sorted(labels.items()))
 
 
-# Ray Serve, the Ray agent, sgl-router's /engine_metrics: several processes on one page.
+# Labels of a process on pages that hold several: Ray Serve, the Ray agent, sgl-router's /engine_metrics.
 REPLICA_LABELS = ("ReplicaId", "replica", "WorkerId", "worker_addr")
 _ADDRESS = re.compile(r"^[a-z]+://(?:[^/@]*@)?([^/]*).*$")
 
 
 def replica_of(series: Series) -> Labels:
     """The label ``replica`` of a series on a page that holds several processes."""
-    found = next((value for name in REPLICA_LABELS if (value := series.label(name))), "")
-    # A worker's address may be a URL with credentials; labels are shown.
-    return (("replica", _ADDRESS.sub(r"\1", found)),) if found else ()
+    replica = next((value for name in REPLICA_LABELS if (value := series.label(name))), "")
+    # The address of a worker may be a URL with credentials, and labels are displayed.
+    return (("replica", _ADDRESS.sub(r"\1", replica)),) if replica else ()
 
 
 def number(text: str) -> float | None:
-    """A label's number; engines write Python's None as text."""
+    """The number in a label; None for other text, because engines write Python's None as text."""
     try:
         value = float(text)
     except ValueError:
@@ -357,7 +579,7 @@ def number(text: str) -> float | None:
 
 
 async def fetch(client: httpx.AsyncClient, limits: Limits, path: str = "/metrics") -> bytes:
-    """GET the page: at the client's base URL when that names one (`.../engine_metrics`), else at `path` under it.
+    """GETs the page at the client's base URL if that names a page (`.../engine_metrics`), else at `path` below it.
 
     Raises:
         ScrapeError: as `http.get`.
@@ -367,10 +589,22 @@ async def fetch(client: httpx.AsyncClient, limits: Limits, path: str = "/metrics
     return await http.get(client, url, limits)
 
 
-async def parsed(
-    parse: Callable[[bytes, State, Limits], Reading], body: bytes, state: State, limits: Limits
-) -> Reading:
-    """`parse` off the event loop when the page is big."""
+async def parsed(parse: Parse, body: bytes, state: State, limits: Limits) -> Reading:
+    """Runs `parse`, in a thread if the page is large."""
     if len(body) > THREAD_BYTES:
         return await asyncio.to_thread(parse, body, state, limits)
     return parse(body, state, limits)
+
+
+def poll_of(parse: Parse) -> Callable[[httpx.AsyncClient, State, Limits], Awaitable[Reading]]:
+    """A `poll` function that GETs the page as `fetch` does and parses it. Raises `ScrapeError` as these do."""
+
+    async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+        return await parsed(parse, await fetch(client, limits), state, limits)
+
+    return poll
+
+
+def matcher(pattern: re.Pattern[bytes]) -> Callable[[bytes], bool]:
+    """A function that recognises a system's page by a pattern which only its pages contain."""
+    return lambda body: pattern.search(body) is not None

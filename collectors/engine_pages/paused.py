@@ -1,9 +1,10 @@
-"""Is generation paused? No engine has a metric for it; its HTTP server counts the calls that begin and end a pause.
+"""Derives whether generation is paused from the engine's HTTP counters: no engine has a metric for it.
 
-More pauses than resumes, and no token since: paused. A caller may pause twice and resume once, so the difference at
-which tokens were last seen to move counts as even. The engine's own answer (vLLM's /is_paused) stands above the count.
+The HTTP server counts the calls that start and end a pause. Generation is paused if there were more pauses than resumes
+and no token since. A client may pause twice and resume once, so the difference at the last token progress is the
+baseline. The engine's own answer (vLLM's /is_paused) has precedence over the counts.
 
-Does not know: pauses made from Python inside the engine's process (verl, Ray), which no page shows.
+Pauses from Python inside the engine's process (verl, Ray) are not detected, because no page shows them.
 """
 
 from collections.abc import Iterator
@@ -13,15 +14,20 @@ from collectors.engine_pages import side_requests
 from collectors.model import Labels, Reading, Sample, State
 
 METRIC = "generator_paused"
-# Once is none: the step that a pause let end, and what came between a page and the pause, show on the page after it.
-PROOF = 2
+# Pages in a row with token progress that prove that generation runs. One page is not enough: it may still show tokens
+# generated before the pause, or by the step that the pause let finish.
+PROOF_PAGES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """One HTTP server's last page. ``balance``: pauses less resumes, None where neither was ever called.
+class _Server:
+    """State of one HTTP server at its last page.
 
-    ``moves``: pages in a row on which tokens had grown and the balance had not changed.
+    Attributes:
+        balance: pauses minus resumes; None if neither was ever called.
+        even: the balance at which generation runs.
+        answer: the engine's last own answer.
+        moves: pages in a row on which the tokens had increased and the balance had not changed.
     """
 
     pauses: float
@@ -32,17 +38,17 @@ class _Seen:
     moves: int = 0
 
 
-def judged(reading: Reading, state: State) -> Reading:
-    """The reading with `generator_paused` where the page, or an answer that still holds, tells it."""
-    before: dict[Labels, _Seen] = state.get("paused", {})
-    seen = {labels: _judge(now, before.get(labels)) for labels, now in _pages(reading)}
-    state["paused"] = seen
-    found = [(labels, _paused(one)) for labels, one in seen.items()]
-    return _with(reading, {labels: paused for labels, paused in found if paused is not None})
+def with_paused(reading: Reading, state: State) -> Reading:
+    """The reading with `generator_paused`, if the page or a valid earlier answer shows it."""
+    previous: dict[Labels, _Server] = state.get("paused", {})
+    servers = {labels: _updated(now, previous.get(labels)) for labels, now in _servers(reading)}
+    state["paused"] = servers
+    states = [(labels, _paused(server)) for labels, server in servers.items()]
+    return _with(reading, {labels: paused for labels, paused in states if paused is not None})
 
 
 def joined(page: Reading, side: Reading, state: State) -> Reading:
-    """A judged page, and what was told beside it."""
+    """Combines a reading from `with_paused` and the reading of the side requests."""
     if side is side_requests.NOTHING:
         return page
     answers = [bool(sample.value) for sample in side.samples if sample.metric == METRIC]
@@ -51,29 +57,29 @@ def joined(page: Reading, side: Reading, state: State) -> Reading:
 
 
 def _answered(reading: Reading, state: State, paused: bool) -> Reading:
-    """The server's own word: it stands until tokens prove otherwise, and the calls are counted from it."""
-    seen: dict[Labels, _Seen] = state["paused"]
-    known = seen[()]
-    even = known.even if known.balance is None else known.balance - paused
-    seen[()] = replace(known, even=even, answer=paused, moves=0)
+    """Applies the server's own answer: valid until tokens prove otherwise, and the new baseline of the calls."""
+    servers: dict[Labels, _Server] = state["paused"]
+    server = servers[()]
+    even = server.even if server.balance is None else server.balance - paused
+    servers[()] = replace(server, even=even, answer=paused, moves=0)
     return _with(reading, {(): paused})
 
 
-def _judge(now: _Seen, before: _Seen | None) -> _Seen:
+def _updated(now: _Server, before: _Server | None) -> _Server:
     if before is None or now.pauses < before.pauses or now.tokens < before.tokens:
-        return now  # first sight, or another process
+        return now  # the first page, or another process
     moves = before.moves + 1 if now.tokens > before.tokens and now.balance == before.balance else 0
-    if moves < PROOF:
+    if moves < PROOF_PAGES:
         return replace(now, even=before.even, answer=before.answer, moves=moves)
     answer = None if before.answer is None else False
     return replace(now, even=before.even if now.balance is None else now.balance, answer=answer, moves=moves)
 
 
-def _paused(one: _Seen) -> bool | None:
-    return one.balance > one.even if one.balance is not None else one.answer
+def _paused(server: _Server) -> bool | None:
+    return server.balance > server.even if server.balance is not None else server.answer
 
 
-def _pages(reading: Reading) -> Iterator[tuple[Labels, _Seen]]:
+def _servers(reading: Reading) -> Iterator[tuple[Labels, _Server]]:
     """One entry per HTTP server on the page (a router's merged page holds several)."""
     calls: dict[Labels, dict[str, float]] = {(): {}}
     tokens: dict[Labels, float] = {}
@@ -85,7 +91,7 @@ def _pages(reading: Reading) -> Iterator[tuple[Labels, _Seen]]:
     for replica, counts in calls.items():
         pauses, resumes = counts.get("pause", 0.0), counts.get("resume", 0.0)
         balance = pauses - resumes if {"pause", "resume"} & counts.keys() else None
-        yield replica, _Seen(pauses, balance, tokens.get(replica, 0.0))
+        yield replica, _Server(pauses, balance, tokens.get(replica, 0.0))
 
 
 def _replica(sample: Sample) -> Labels:
@@ -95,6 +101,6 @@ def _replica(sample: Sample) -> Labels:
 def _with(reading: Reading, paused: dict[Labels, bool]) -> Reading:
     if not paused:
         return reading
-    kept = tuple(s for s in reading.samples if s.metric != METRIC or s.labels not in paused)
+    others = tuple(s for s in reading.samples if s.metric != METRIC or s.labels not in paused)
     added = tuple(Sample(METRIC, float(value), labels) for labels, value in paused.items())
-    return replace(reading, samples=kept + added)
+    return replace(reading, samples=others + added)

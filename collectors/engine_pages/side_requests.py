@@ -1,8 +1,8 @@
-"""What an engine tells beside its page: small JSON answers, asked seldom, never at the page's cost.
+"""Requests small JSON answers of an engine in addition to its metrics page, at a low rate.
 
-A server without the route (404, 405), or one that wants a key for it (401, 403), does not have it: it is asked again
-after 10 minutes, without a word. Any other failure is told once, as a gap of the reading it happened in. The page's
-own numbers are never touched by either.
+A route that the server lacks (404, 405) or that requires a key (401, 403) is requested again after 10 minutes, without
+a message. Any other failure is reported once, as a gap of the reading in which it occurred. Failures do not change the
+values of the page.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,36 +15,38 @@ from collectors.formats import weight_versions
 from collectors.model import Event, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import rest
 
-# Three pages of the usual 5 s: a pause or a new version shows in time, and two tiny answers cost less than one page.
+# For values that change in operation (pause, weight version): every third page at the usual 5 s.
 OFTEN_SECONDS = 15.0
-# Version and sequence limit change with a restart only; a route that is not there comes with one, too.
+# For values that change only with a restart (version, sequence limit, missing routes).
 SELDOM_SECONDS = 600.0
-# An engine whose event loop hangs would hold up its own page: all answers together get this much of its time.
+# Timeout for all answers of one poll together, because an engine with a blocked event loop would delay its page.
 BUDGET_SECONDS = 1.0
+# Largest answer that is read.
 BODY_BYTES = 1 << 20
+# HTTP statuses that mean: this server does not offer the route to us.
 ABSENT = frozenset({400, 401, 403, 404, 405, 410, 501})
 NOTHING = Reading()
-# Names of weights are shown: as long as a path's last parts may be.
+# Limit for displayed names of weights and versions: enough for the last parts of a path.
 NAME_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SideAnswer:
-    """What one answer says. Events are told once."""
+    """Samples and events from one answer. Events are reported once."""
 
     samples: tuple[Sample, ...] = ()
     events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One thing to ask.
+class SideRequest:
+    """One side request.
 
     Attributes:
-        paths: routes (and what is asked of them, after "?") in order of preference, newest name first.
-        seconds: how often.
-        read: the answer's JSON -> what it says. Pure; anything of the wrong shape says nothing.
-        holds: its samples hold until the next answer; else they are told with the answer only.
+        paths: routes with query in order of preference, newest name first.
+        seconds: interval.
+        read: converts the answer's JSON. Pure; an answer of an unexpected shape yields nothing.
+        holds: the samples are repeated until the next answer; else they are reported once.
     """
 
     paths: tuple[str, ...]
@@ -54,40 +56,42 @@ class Question:
 
 
 @dataclass(slots=True)
-class _Memory:
-    asked: float | None = None
+class _RequestState:
+    """State of one side request: when it was sent, the last answer, the route that answered."""
+
+    requested: float | None = None
     wait: float = 0.0
-    told: SideAnswer = field(default_factory=SideAnswer)
+    answer: SideAnswer = field(default_factory=SideAnswer)
     path: str = ""
     failing: bool = False
 
     def due(self, now: float) -> bool:
-        # A clock that went back (a replay) asks again rather than never.
-        return self.asked is None or not 0 <= now - self.asked < self.wait
+        # A clock that went backwards (a replay) makes the request due.
+        return self.requested is None or not 0 <= now - self.requested < self.wait
 
 
-async def ask(client: httpx.AsyncClient, state: State, limits: Limits, questions: Iterable[Question]) -> Reading:
-    """What is known beside the page now: fresh answers, and samples of those that still hold. Never raises.
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits, requests: Iterable[SideRequest]) -> Reading:
+    """Sends the requests that are due. Returns new answers and the samples of earlier ones that hold. Never raises.
 
-    ``state["now"]`` is the event time; without one each question is asked once.
+    ``state["now"]`` is the event time; without it each request is sent once.
     """
-    now, known = float(state.get("now", 0.0)), state.setdefault("side", {})
-    found, failed, root = NOTHING, False, None
-    for question in questions:
-        memory: _Memory | None = known.get(question.paths[0])
-        if memory is None:
-            memory = known[question.paths[0]] = _Memory()
-        # One that does not answer speaks for the others: they wait for the next poll.
-        if not failed and memory.due(now):
-            # With two polls of three nothing is due: where it would be asked is worked out when something is.
+    now, states = float(state.get("now", 0.0)), state.setdefault("side", {})
+    reading, failed, root = NOTHING, False, None
+    for request in requests:
+        own: _RequestState | None = states.get(request.paths[0])
+        if own is None:
+            own = states[request.paths[0]] = _RequestState()
+        # After a failure the other requests wait for the next poll: they would probably fail, too.
+        if not failed and own.due(now):
+            # The URL is computed only here, because in two of three polls nothing is due.
             root = root or _root(client)
             if root is None:
                 return NOTHING
-            fresh = await _ask(client, root, question, memory, now, _bounds(limits))
-            failed, found = memory.failing, joined(found, fresh)
-        elif question.holds and memory.told.samples:
-            found = joined(found, Reading(samples=memory.told.samples))
-    return found
+            fresh = await _request(client, root, request, own, now, _bounds(limits))
+            failed, reading = own.failing, joined(reading, fresh)
+        elif request.holds and own.answer.samples:
+            reading = joined(reading, Reading(samples=own.answer.samples))
+    return reading
 
 
 def _bounds(limits: Limits) -> Limits:
@@ -95,35 +99,35 @@ def _bounds(limits: Limits) -> Limits:
 
 
 def _root(client: httpx.AsyncClient) -> httpx.URL | None:
-    """The server behind the page; None behind a router's merged page, where it would be the router's."""
+    """URL of the engine; None for a router's merged page, because the router would answer instead of the engines."""
     path = client.base_url.path.rstrip("/")
     if path.endswith("metrics") and not path.endswith("/metrics"):
         return None
     return client.base_url.copy_with(path=path.removesuffix("/metrics") + "/")
 
 
-async def _ask(
-    client: httpx.AsyncClient, root: httpx.URL, question: Question, memory: _Memory, now: float, limits: Limits
+async def _request(
+    client: httpx.AsyncClient, root: httpx.URL, request: SideRequest, own: _RequestState, now: float, limits: Limits
 ) -> Reading:
-    """Put it to each route until one answers."""
-    memory.asked, memory.wait = now, question.seconds
-    known, memory.failing = memory.failing, False
+    """Tries each route until one answers."""
+    own.requested, own.wait = now, request.seconds
+    reported, own.failing = own.failing, False
     try:
         async with rest.whole(limits):
-            for path in (memory.path,) if memory.path else question.paths:
-                if (found := await _answer(client, root, path, limits)) is not None:
-                    memory.told, memory.path = question.read(found), path
-                    return Reading(samples=memory.told.samples, events=memory.told.events)
+            for path in (own.path,) if own.path else request.paths:
+                if (answer := await _answer(client, root, path, limits)) is not None:
+                    own.answer, own.path = request.read(answer), path
+                    return Reading(samples=own.answer.samples, events=own.answer.events)
     except ScrapeError as error:
-        memory.told, memory.failing = SideAnswer(), True
-        return Reading(gaps=() if known else (f"{question.paths[0].lstrip('/')}: {error}",))
-    # The engine behind the URL may have been replaced by one of another version: all names are tried again.
-    memory.told, memory.path, memory.wait = SideAnswer(), "", SELDOM_SECONDS
+        own.answer, own.failing = SideAnswer(), True
+        return Reading(gaps=() if reported else (f"{request.paths[0].lstrip('/')}: {error}",))
+    # An engine of another version may run behind the URL next time, so all routes are tried again.
+    own.answer, own.path, own.wait = SideAnswer(), "", SELDOM_SECONDS
     return Reading()
 
 
 async def _answer(client: httpx.AsyncClient, root: httpx.URL, path: str, limits: Limits) -> Any:
-    """The JSON, or None where the server does not have it for us."""
+    """The JSON, or None if the server does not offer the route to us."""
     route, _, query = path.partition("?")
     url = root.copy_with(path=root.path.rstrip("/") + route)
     try:
@@ -135,30 +139,30 @@ async def _answer(client: httpx.AsyncClient, root: httpx.URL, path: str, limits:
 
 
 def joined(page: Reading, side: Reading) -> Reading:
-    """The page's reading and what was told beside it; where both have a value the page's is newer."""
+    """Combines the reading of the page and that of the side requests. If both have a value, the page's is newer."""
     if not (side.samples or side.events or side.gaps):
         return page
-    have = {(sample.metric, sample.labels) for sample in page.samples}
-    added = tuple(sample for sample in side.samples if (sample.metric, sample.labels) not in have)
+    present = {(sample.metric, sample.labels) for sample in page.samples}
+    added = tuple(sample for sample in side.samples if (sample.metric, sample.labels) not in present)
     return replace(page, samples=page.samples + added, events=page.events + side.events, gaps=page.gaps + side.gaps)
 
 
-# ---- answers that several engines give alike
+# ---- answers that several engines have in common
 
 
 def weights(answer: Any) -> SideAnswer:
-    """The version of the weights served: a number as a metric, another name as an event, "default" as nothing.
+    """The version of the served weights: a number becomes a metric, another name an event, "default" nothing.
 
     ``{"weight_version": str}``: vLLM's /weight_info (0.29 on), SGLang's /model_info. "default" until one was set.
     """
-    found = answer.get("weight_version") if isinstance(answer, dict) else None
-    version = rest.number(found)
+    raw = answer.get("weight_version") if isinstance(answer, dict) else None
+    version = rest.number(raw)
     if version is not None:
         return SideAnswer((Sample("generator_policy_version", version),))
-    name = rest.clean(found, NAME_CHARACTERS) if isinstance(found, str) else ""
+    name = rest.clean(raw, NAME_CHARACTERS) if isinstance(raw, str) else ""
     if name in ("", "default"):
         return SideAnswer()
-    # The name is the key: every engine tells it, and once is enough.
+    # The name is the event's key, because every engine reports it and one event is enough.
     event = Event(
         "weights_published", f"served:{name}", detail=f"an engine serves weights {name}",
         version=weight_versions.number_of(name),
@@ -175,11 +179,11 @@ def sequence_limit(answer: Any) -> SideAnswer:
 
 
 def version(system: str) -> Callable[[Any], SideAnswer]:
-    """``{"version": str}`` as an event: the same for a fleet of one version, two for a mixed one."""
+    """``{"version": str}`` as an event: one for a fleet with one version, two for a mixed fleet."""
 
     def read(answer: Any) -> SideAnswer:
-        found = answer.get("version") if isinstance(answer, dict) else None
-        name = rest.clean(found, NAME_CHARACTERS) if isinstance(found, str) else ""
+        raw = answer.get("version") if isinstance(answer, dict) else None
+        name = rest.clean(raw, NAME_CHARACTERS) if isinstance(raw, str) else ""
         key = f"engine:{system}:{name}"
         return SideAnswer(events=(Event("config_change", key, detail=f"an engine is {system} {name}"),) if name else ())
 

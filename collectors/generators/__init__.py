@@ -1,1 +1,1 @@
-"""Collectors of inference engines and routers: one module or folder per system, nothing else."""
+"""Collectors of inference engines, routers and GPUs: one module or folder per system, nothing else."""

@@ -1,17 +1,17 @@
-"""The router of vLLM's production stack (:8001/metrics): servers' health, requests in flight, errors, latency.
+"""Reads the router of vLLM's production stack (:8001/metrics): server health, requests in flight, errors, latency.
 
-It re-uses vLLM's own names for what it sees of its servers, under the label ``server``. Those of them that repeat the
-engines' (`gpu_prefix_cache_...`, which it reads by names that vLLM dropped with 0.11) are left out; its requests in
-flight are a router's, never the engines' running ones.
+It uses vLLM's own names for its measurements of the servers, with the label ``server``. Families that repeat engine
+metrics are ignored (`gpu_prefix_cache_...`, which it reads by names that vLLM removed in 0.11). Its requests in flight
+are those of a router, not the running requests of engines.
 
-Does not know: -1 is its word for "no request in my window", which is no number.
+The value -1 means "no request in the window" and is dropped.
 """
 
 import re
 from collections.abc import Mapping
 
-from collectors.engine_pages import plain, routers
-from collectors.engine_pages.pages import Decision, Take, Vocabulary
+from collectors.engine_pages import pages, routers
+from collectors.engine_pages.pages import Decision, MetricRule, PageRules
 from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Limits, Reading, State
 
@@ -22,44 +22,44 @@ _PAGE = re.compile(
 )
 
 # a6c01db0: services/metrics_service. Names without `vllm:` and `_total`.
-VALUES: Mapping[str, Take] = {
-    "healthy_pods": Take("router_worker_healthy"),  # a gauge, by server, in spite of its name
-    "num_requests_running": Take("router_requests_in_flight"),
-    "num_prefill_requests": Take("router_requests_prefill"),
-    "num_decoding_requests": Take("router_requests_decode"),
-    "current_qps": Take("router_requests_per_second"),
-    "avg_latency": Take("router_request_seconds_mean"),
-    "avg_itl": Take("router_inter_token_seconds_mean"),
-    "num_incoming_requests": Take("router_requests_total", fold="sum"),
-    "request_errors": Take("router_errors_total", "error_type>reason", fold="sum"),
-    "input_tokens": Take("router_prompt_tokens_total", fold="sum"),
-    "output_tokens": Take("router_tokens_total", fold="sum"),
+VALUES: Mapping[str, MetricRule] = {
+    "healthy_pods": MetricRule("router_worker_healthy"),  # a gauge, by server, in spite of its name
+    "num_requests_running": MetricRule("router_requests_in_flight"),
+    "num_prefill_requests": MetricRule("router_requests_prefill"),
+    "num_decoding_requests": MetricRule("router_requests_decode"),
+    "current_qps": MetricRule("router_requests_per_second"),
+    "avg_latency": MetricRule("router_request_seconds_mean"),
+    "avg_itl": MetricRule("router_inter_token_seconds_mean"),
+    "num_incoming_requests": MetricRule("router_requests_total", fold="sum"),
+    "request_errors": MetricRule("router_errors_total", "error_type>reason", fold="sum"),
+    "input_tokens": MetricRule("router_prompt_tokens_total", fold="sum"),
+    "output_tokens": MetricRule("router_tokens_total", fold="sum"),
 }
-HISTOGRAMS: Mapping[str, Take] = {"request_latency_seconds": Take("router_request_seconds", fold="sum")}
+HISTOGRAMS: Mapping[str, MetricRule] = {"request_latency_seconds": MetricRule("router_request_seconds", fold="sum")}
 USELESS = re.compile(
     r"gpu_prefix_cache_\w+|num_requests_(?:waiting|swapped)|avg_decoding_length|routing_decisions|cache_config_info"
 )
 
-_STRANGER = "a metrics page without a production-stack router's series (an engine's? collector vllm reads those)"
-_OWN = routers.vocabulary(
+_MISMATCH = "a metrics page without a production-stack router's series (an engine's? collector vllm reads those)"
+_OWN = routers.page_rules(
     "production_stack",
     routers.RouterNames(re.compile(r"vllm[:_](.+)"), VALUES, HISTOGRAMS, useless=USELESS, worker=("server",)),
-    _STRANGER,
+    _MISMATCH,
 )
 _MARK = re.compile(r"vllm[:_](?:current_qps|healthy_pods_total|num_incoming_requests_total)")
 
 
 def decide(series: Series, family: str, kind: str) -> Decision:
-    """What to do with one series; an engine's, told by its label, is left to the engine's collector."""
+    """Maps one series. A series with the label ``engine`` is an engine's and is ignored here."""
     return None if series.label("engine") else _OWN.decide(series, family, kind)
 
 
-WORDS = Vocabulary("production_stack", decide, lambda series: _MARK.fullmatch(series.name) is not None, _STRANGER)
+RULES = PageRules("production_stack", decide, lambda series: _MARK.fullmatch(series.name) is not None, _MISMATCH)
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `routers.read`."""
-    return routers.read(body, state, limits, WORDS)
+    """Parses one page; see `routers.read`."""
+    return routers.read(body, state, limits, RULES)
 
 
 COLLECTOR = Collector(
@@ -68,6 +68,6 @@ COLLECTOR = Collector(
     reads="the router of vLLM's production stack over its /metrics page",
     versions="a6c01db0 (2026-08) by source",
     parse=parse,
-    poll=plain.poll_of(parse),
-    matches_page=plain.known_by(_PAGE),
+    poll=pages.poll_of(parse),
+    matches_page=pages.matcher(_PAGE),
 )

@@ -1,18 +1,17 @@
-"""Triton Inference Server with the tensorrtllm backend, over its page at :8002/metrics.
+"""Reads Triton Inference Server with the tensorrtllm backend from its page at :8002/metrics.
 
-Counters have no `_total` there. `nv_inference_...` counts one request once per model of an ensemble (preprocessing,
-tensorrt_llm, postprocessing, the ensemble): only the model that generates is read.
+Counters have no `_total` there. `nv_inference_...` counts a request once per model of an ensemble (preprocessing,
+tensorrt_llm, postprocessing, the ensemble), so only the generating model is read.
 
-Does not know: tokens, lengths and latencies per token: the backend's page has none. An engine model by another name
-than tensorrt_llm keeps its gauges and loses the counts of requests.
+Not available on the backend's page: tokens, lengths and latencies per token. If the engine model has another name than
+tensorrt_llm, its gauges are read but not its request counts.
 """
 
 import re
 from collections.abc import Mapping
 
-from collectors.engine_pages import blocks, plain
-from collectors.engine_pages import pages as engine_pages_pages
-from collectors.engine_pages.pages import Decision, Take, Unmapped, Vocabulary
+from collectors.engine_pages import blocks, pages
+from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
 from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Labels, Limits, Reading, State
 
@@ -20,10 +19,10 @@ _PAGE = re.compile(rb"^nv_trt_llm_\w+\{", re.MULTILINE)
 _ENGINE: Labels = (("model", "tensorrt_llm"),)
 
 
-def _of(kind: str, rows: Mapping[str, Take]) -> Mapping[tuple[str, str, str], Take]:
-    """Rows of a family that says in a label what it counts: (family, label, value) -> row."""
+def _of(kind: str, rows: Mapping[str, MetricRule]) -> Mapping[tuple[str, str, str], MetricRule]:
+    """Rows of a family that has the counted quantity in a label: (family, label, value) -> row."""
     label = _KINDS[kind]
-    return {(kind, label, value): take for value, take in rows.items()}
+    return {(kind, label, value): rule for value, rule in rows.items()}
 
 
 _KINDS: Mapping[str, str] = {
@@ -33,50 +32,50 @@ _KINDS: Mapping[str, str] = {
 }
 
 # tensorrtllm_backend @0b9d7d5a
-VALUES: Mapping[tuple[str, str, str], Take] = {
+VALUES: Mapping[tuple[str, str, str], MetricRule] = {
     **_of(
         "nv_trt_llm_request_metrics",
         {
-            "scheduled": Take("generator_requests_running"),
-            "waiting": Take("generator_requests_waiting"),
-            "max": Take("generator_request_limit"),
+            "scheduled": MetricRule("generator_requests_running"),
+            "waiting": MetricRule("generator_requests_waiting"),
+            "max": MetricRule("generator_request_limit"),
         },
     ),
     **_of(
         "nv_trt_llm_kv_cache_block_metrics",
         {
-            "fraction": Take("kv_cache_usage_ratio"),
-            "tokens_per": Take(blocks.SIZE),
-            "max": Take(blocks.MOST),
-            "used": Take(blocks.USED),
+            "fraction": MetricRule("kv_cache_usage_ratio"),
+            "tokens_per": MetricRule(blocks.SIZE),
+            "max": MetricRule(blocks.CAPACITY),
+            "used": MetricRule(blocks.USED),
         },
     ),
     **_of(
         "nv_trt_llm_inflight_batcher_metrics",
-        {"paused_requests": Take("generator_requests_waiting_by_reason", put=(("reason", "paused"),))},
+        {"paused_requests": MetricRule("generator_requests_waiting_by_reason", put=(("reason", "paused"),))},
     ),
 }
-COUNTS: Mapping[str, Take] = {
-    "nv_inference_request_success": Take(
+COUNTS: Mapping[str, MetricRule] = {
+    "nv_inference_request_success": MetricRule(
         "generator_requests_finished_total", fold="sum", only=_ENGINE, put=(("reason", "success"),)
     ),
-    # Newer servers split it by cause.
-    "nv_inference_request_failure": Take(
+    # Newer servers split failures by cause.
+    "nv_inference_request_failure": MetricRule(
         "generator_requests_finished_total", fold="sum", only=_ENGINE, put=(("reason", "error"),)
     ),
 }
 
 
 def decide(series: Series, family: str, _kind: str) -> Decision:
-    """What to do with one series. Models, and copies of one, stay apart under the label ``engine``."""
-    take = COUNTS.get(family)
-    if take is None and family.startswith("nv_trt_llm_"):
+    """Maps one series. Models and versions of a model are distinguished by the label ``engine``."""
+    rule = COUNTS.get(family)
+    if rule is None and family.startswith("nv_trt_llm_"):
         label = _KINDS.get(family, "")
-        take = VALUES.get((family, label, series.label(label)))
-        if take is None:
-            # A value of the label that nobody maps is a metric of its own.
+        rule = VALUES.get((family, label, series.label(label)))
+        if rule is None:
+            # An unmapped value of the label is reported as a metric of its own.
             return Unmapped(f"{family} {value}" if (value := series.label(label)) else family)
-    return engine_pages_pages.value_of(take, series, _labels(series)) if take is not None else None
+    return pages.value_of(rule, series, _labels(series)) if rule is not None else None
 
 
 def _labels(series: Series) -> Labels:
@@ -84,17 +83,17 @@ def _labels(series: Series) -> Labels:
     return (("engine", f"{model}:{version}" if version else model),) if model else ()
 
 
-WORDS = Vocabulary(
+RULES = PageRules(
     name="triton",
     decide=decide,
     proves=lambda series: series.name.startswith("nv_trt_llm_"),
-    stranger="a metrics page without nv_trt_llm_ series (Triton without the tensorrtllm backend?)",
+    mismatch="a metrics page without nv_trt_llm_ series (Triton without the tensorrtllm backend?)",
 )
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `pages.read`. KV blocks become tokens."""
-    return blocks.in_tokens(engine_pages_pages.read(body, state, limits, WORDS))
+    """Parses one page; see `pages.read`. KV blocks are converted to tokens."""
+    return blocks.in_tokens(pages.read(body, state, limits, RULES))
 
 
 COLLECTOR = Collector(
@@ -103,6 +102,6 @@ COLLECTOR = Collector(
     reads="Triton with the tensorrtllm backend over its :8002/metrics page",
     versions="tensorrtllm_backend 0b9d7d5a by source",
     parse=parse,
-    poll=plain.poll_of(parse),
-    matches_page=plain.known_by(_PAGE),
+    poll=pages.poll_of(parse),
+    matches_page=pages.matcher(_PAGE),
 )

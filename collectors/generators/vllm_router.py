@@ -1,18 +1,18 @@
-"""vllm-router, which prime-rl starts before its engines: workers' health, requests in flight, retries, errors.
+"""Reads vllm-router, which prime-rl starts in front of its engines: worker health, requests in flight, retries, errors.
 
-Its metrics are on a port of their own (--prometheus-port, 29000; prime-rl: its server's port + 21000). In names
-`vllm_router_...`: a fork of sglang-router's older ones. With prefill-decode pairs it has no requests in flight.
+Its metrics are on a separate port (--prometheus-port, 29000; prime-rl: its server's port + 21000). The names
+`vllm_router_...` are a fork of sglang-router's older ones. With prefill-decode pairs it has no requests in flight.
 """
 
 import re
 
-from collectors.engine_pages import plain, routers
+from collectors.engine_pages import pages, routers
 from collectors.engine_pages import router_names as names
 from collectors.model import Collector, Limits, Reading, State
 
 _PAGE = re.compile(rb"^vllm_router_\w+[{ ]", re.MULTILINE)
 
-WORDS = routers.vocabulary(
+RULES = routers.page_rules(
     "vllm_router",
     routers.RouterNames(
         re.compile(r"vllm_router_(.+)"), names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS
@@ -22,8 +22,8 @@ WORDS = routers.vocabulary(
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `routers.read`."""
-    return routers.read(body, state, limits, WORDS)
+    """Parses one page; see `routers.read`."""
+    return routers.read(body, state, limits, RULES)
 
 
 COLLECTOR = Collector(
@@ -32,6 +32,6 @@ COLLECTOR = Collector(
     reads="vllm-router over its metrics port",
     versions="0.1.17 by source",
     parse=parse,
-    poll=plain.poll_of(parse),
-    matches_page=plain.known_by(_PAGE),
+    poll=pages.poll_of(parse),
+    matches_page=pages.matcher(_PAGE),
 )

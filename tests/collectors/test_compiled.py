@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.engine_pages import pages as engine_pages_pages
-from collectors.engine_pages.compiled import compiled
-from collectors.engine_pages.pages import PagePlan, Vocabulary
+from collectors.engine_pages import pages
+from collectors.engine_pages.pages import PagePlan, PageRules, compiled
 from collectors.formats.exposition import layout as exposition_layout
 from collectors.formats.exposition.page import Page
 from collectors.formats.exposition.parser import Series
@@ -36,11 +35,11 @@ odd = st.sampled_from([-1.0, float("nan"), float("inf"), float("-inf")])
 
 def slow(page: Page, made: list[PagePlan], numbers: list[float]) -> list[Sample]:
     """Value by value, as a page without a layout is read."""
-    held: dict[engine_pages_pages.Key, tuple[PagePlan, float]] = {}
+    held: dict[pages.Key, tuple[PagePlan, float]] = {}
     for plan, value in zip(made, numbers, strict=True):
-        if 0.0 <= value < float("inf") or engine_pages_pages._makes_sense(page, plan, value):
-            engine_pages_pages._offer(held, plan, value)
-    return list(engine_pages_pages._settled(held))
+        if 0.0 <= value < float("inf") or pages._makes_sense(page, plan, value):
+            pages._offer(held, plan, value)
+    return list(pages._settled(held))
 
 
 @given(st.lists(st.tuples(plans, values), max_size=12))
@@ -62,7 +61,7 @@ def test_a_value_that_may_make_no_sense_is_looked_at_one_by_one(
     assert program.samples(numbers) is None
     page, expected = Page.by(layout_of(series), numbers), Page()
     held = slow(expected, made, numbers)
-    assert list(engine_pages_pages._at_once(page, program).samples) == held
+    assert list(pages._by_layout(page, program).samples) == held
     assert (page.dropped, page.why) == (expected.dropped, expected.why)
 
 
@@ -71,11 +70,11 @@ def layout_of(series: list[Series]) -> "exposition_layout.Layout[Series]":
 
 
 def test_folded_values_are_added_in_their_order_under_the_newest_name() -> None:
-    words = Vocabulary("v", lambda series, *_: PLANS.get(series.name), lambda _: True, "stranger")
+    words = PageRules("v", lambda series, *_: PLANS.get(series.name), lambda _: True, "stranger")
     body = b"# TYPE x gauge\nold 9\nnew 1\nother 2\nworst 3\n# end\n"
     state: State = {}
     exposition_layout.forget()
-    readings = [engine_pages_pages.read(body, state, Limits(), words) for _ in range(3)]
+    readings = [pages.read(body, state, Limits(), words) for _ in range(3)]
     assert [sample.value for sample in readings[-1].samples] == [3.0, 3.0]
     assert readings[0] == readings[1] == readings[2]
 

@@ -304,7 +304,7 @@ def test_warnings_of_a_partial_answer_are_told() -> None:
     reading = Store.of(engine(NOW), more={"warnings": [words, 5, words]}).poll()
     assert [sample.value for sample in reading.samples] == [3]
     assert any("the store warns: receive series from Addr" in gap for gap in reading.gaps)
-    assert len(reading.gaps) <= prometheus.GAPS_MOST
+    assert len(reading.gaps) <= prometheus.MAX_GAPS
 
 
 def test_histograms_may_fail_alone() -> None:

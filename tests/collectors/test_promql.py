@@ -48,9 +48,9 @@ def test_nothing_but_matchers_passes(selector: str) -> None:
 def test_every_label_that_the_collectors_look_at_is_kept() -> None:
     """A label that the sums drop would add engines' parts up: the tables may grow, this list follows them."""
     assert {"engine", "dp_rank", "tp_rank", "finished_reason", "mode", "reason", "source", "operation"} <= set(
-        queries.KEPT
+        queries.SUM_LABELS
     )
-    assert not {"le", "pod", "instance", "replica"} & set(queries.KEPT)
+    assert not {"le", "pod", "instance", "replica"} & set(queries.SUM_LABELS)
 
 
 def test_gauges_are_held_as_long_as_the_stores_interval_asks_for() -> None:

@@ -1,34 +1,37 @@
-"""Queries for what the engines' collectors read, and a user's selector checked before it becomes part of one. Pure.
+"""Builds PromQL queries for the series that the engines' collectors read, and validates the user's selector. Pure.
 
-Names come from the collectors' own tables; sums keep every label that those look at and drop the rest (pod, node,
-process), so that a store sends what is read and no more. Prometheus 2 stores `_` for `:`, Ray puts `ray_` before.
+Names come from the collectors' tables. Sums keep the labels that the collectors use and drop the others (pod, node,
+process), to limit the size of the answers. Prometheus 2 stores `_` for `:`; Ray adds the prefix `ray_`.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from collectors.engine_pages.pages import REPLICA_LABELS, Take
+from collectors.engine_pages.pages import REPLICA_LABELS, MetricRule
 from collectors.generators.sglang import names as sglang_names
 from collectors.generators.vllm import names as vllm_names
 
-# Whose scrape it was. Several scrapes of one engine (two jobs, a highly available pair) are one engine: never added up.
+# Labels of a scrape. Several scrapes of one engine (two jobs, a highly available pair) are never added up.
 TARGET = ("cluster", "instance", "job")
+# Labels of the Prometheus replica that scraped.
 PAIR = ("prometheus", "prometheus_replica", "replica")
 
+# Labels that the collectors use in code, in addition to those of their tables.
 _KV = ("kv_cache_size_tokens", "num_gpu_blocks", "num_gpu_blocks_override", "block_size", "kv_cache_max_concurrency")
 _OWN = ("model_name", "engine", "server", "sleep_state", "dp_rank", "priority", "num_pages", "page_size")
 _CALLED = ("endpoint", "status_code", "handler", "method", "status")
 
 _STRING = r'"(?:[^"\\\n]|\\[abfnrtv\\"\'])*"'
 _MATCHER = re.compile(rf"\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*({_STRING})\s*", re.ASCII)
+# Longest accepted selector.
 SELECTOR_CHARACTERS = 500
 
 
 def matchers(selector: str) -> str:
-    """The inside of a user's ``{name="value", ...}``, ready to stand beside our own matchers; "" for none.
+    """The matchers of a user's ``{name="value", ...}``, to be joined with our own; "" for none.
 
     Raises:
-        ValueError: what is wrong with it. Nothing but matchers passes: no function, no comment, no second selector.
+        ValueError: for anything but matchers: no function, comment or second selector is accepted.
     """
     text = selector.strip()
     if len(text) > SELECTOR_CHARACTERS:
@@ -43,26 +46,26 @@ def matchers(selector: str) -> str:
 def _each(inside: str) -> Iterator[str]:
     at = 0
     while inside[at:].strip():
-        found = _MATCHER.match(inside, at)
-        if found is None or (found.end() < len(inside) and inside[found.end()] != ","):
+        match = _MATCHER.match(inside, at)
+        if match is None or (match.end() < len(inside) and inside[match.end()] != ","):
             raise ValueError('must be matchers in braces, as {job="vllm"}: label, one of = != =~ !~, text in ""')
-        if found.group(1) == "__name__":
+        if match.group(1) == "__name__":
             raise ValueError("__name__ is the collector's own")
-        yield "".join(found.groups())
-        at = found.end() + 1
+        yield "".join(match.groups())
+        at = match.end() + 1
 
 
-def _labels(tables: Iterable[Mapping[str, Take]]) -> Iterator[str]:
-    """Labels that rows of the tables split by or ask for."""
+def _labels(tables: Iterable[Mapping[str, MetricRule]]) -> Iterator[str]:
+    """Labels that rows of the tables split by or require."""
     for table in tables:
         for row in table.values():
-            take: Take | None = row
-            while take is not None:
-                yield from (name for name in (take.split.partition(">")[0], *dict(take.only)) if name)
-                take = take.also
+            rule: MetricRule | None = row
+            while rule is not None:
+                yield from (name for name in (rule.split.partition(">")[0], *dict(rule.only)) if name)
+                rule = rule.also
 
 
-KEPT: tuple[str, ...] = tuple(
+SUM_LABELS: tuple[str, ...] = tuple(
     dict.fromkeys(
         (
             *_OWN,
@@ -74,13 +77,13 @@ KEPT: tuple[str, ...] = tuple(
         )
     )
 )
-"""Labels that the engines' collectors look at."""
+"""Labels that the engines' collectors use."""
 
 _VALUES = {
     "vllm": ("cache_config_info", "engine_sleep_state", *vllm_names.VALUES),
     "sglang": ("cache_config_info", "http_responses", "http_requests_active", *sglang_names.VALUES),
 }
-# On every page of an engine; behind Ray a gauge is in every second page only, a counter from its first increase on.
+# Series on every page of an engine. Behind Ray a gauge is on every second page, a counter after its first increase.
 _ALWAYS = {
     "vllm": ("num_requests_running", "generation_tokens_total"),
     "sglang": ("num_running_reqs", "realtime_tokens_total", "generation_tokens_total"),
@@ -93,22 +96,22 @@ def _select(names: str, inside: str) -> str:
 
 
 def seen(inside: str) -> str:
-    """When was each engine last scraped? One row per scrape of it: epoch seconds by the store's clock."""
-    # timestamp() takes the name away: of several names at once it would leave series that cannot be told apart.
+    """Time of the last scrape of each engine: one row per scrape, in epoch seconds of the store's clock."""
+    # timestamp() drops the name, so a query for several names at once could return several series with equal labels.
     forms = ("{engine}:{name}", "{engine}_{name}", "ray_{engine}_{name}")
     every = [(form, engine, name) for form in forms for engine, names in _ALWAYS.items() for name in names]
     return " or ".join(_last(form.format(engine=engine, name=name), inside) for form, engine, name in every)
 
 
 def _last(name: str, inside: str) -> str:
-    # Behind Ray `replica` tells engines of one page apart; elsewhere it is a replica of the Prometheus that scraped.
+    # Behind Ray `replica` identifies an engine of the page; elsewhere it is a replica of the Prometheus that scraped.
     by = (*TARGET, *(PAIR[:-1] if name.startswith("ray_") else PAIR))
     own = f'__name__="{name}"' + (f",{inside}" if inside else "")
     return f"max by ({', '.join(by)}) (timestamp({{{own}}}))"
 
 
 def up(inside: str) -> str:
-    """Did the last scrape of each target succeed? Behind one of a pair is enough."""
+    """Did the last scrape of each target succeed, for at least one Prometheus of a pair?"""
     return f"max by ({', '.join(TARGET)}) (up{{{inside}}})"
 
 
@@ -125,7 +128,7 @@ def histograms(inside: str) -> str:
 
 
 def servers(inside: str) -> str:
-    """What the HTTP server around an engine counts: pauses, resumes and weight updates; and when it began."""
+    """Counters of the HTTP server around an engine (pauses, resumes, weight updates), and its start time."""
     handlers = "|".join(vllm_names.CALLS)
     own = f'handler=~"{handlers}",method="POST"' + (f",{inside}" if inside else "")
     counted = _sum((), _select("http_requests_total|http_request_duration_seconds_sum", own))
@@ -133,4 +136,4 @@ def servers(inside: str) -> str:
 
 
 def _sum(more: tuple[str, ...], selected: str) -> str:
-    return f"sum by ({', '.join(('__name__', *TARGET, *PAIR, *KEPT, *more))}) ({selected})"
+    return f"sum by ({', '.join(('__name__', *TARGET, *PAIR, *SUM_LABELS, *more))}) ({selected})"

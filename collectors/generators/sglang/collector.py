@@ -1,11 +1,11 @@
-"""SGLang's /metrics page: load, KV cache, tokens, latencies, retractions, idle time, weight updates.
+"""Reads SGLang's /metrics page: load, KV cache, tokens, latencies, retractions, idle time, weight updates.
 
-Reads names of 0.4 to 0.5.23 (tables in `names`), plain, behind Ray (`ray_sglang_...`) and with `_` for `:`
-(sgl-router's `/engine_metrics`, Prometheus 2). Data-parallel ranks come under the label ``engine``. An engine without
-`--enable-metrics` is read over `/v1/loads`, which has its load and KV cache, and no counters.
+Accepts the names of 0.4 to 0.5.23 (`names`), behind Ray (`ray_sglang_...`), and with `_` for `:` (sgl-router's
+`/engine_metrics`, Prometheus 2). Data-parallel ranks have the label ``engine``. An engine without `--enable-metrics` is
+read from `/v1/loads`, which has load and KV cache but no counters.
 
-Does not know: why requests finished (only how many, and how many were aborted). Scheduler gauges are as old as 40
-decode steps (`--decode-log-interval`), 30 s when idle. `live_sequence_tokens` is 0 until something was decoded.
+Finish reasons are not reported, only the numbers of finished and aborted requests. Scheduler gauges are up to 40 decode
+steps old (`--decode-log-interval`), 30 s when idle. `live_sequence_tokens` is 0 before the first decoded token.
 """
 
 import re
@@ -14,10 +14,9 @@ from typing import Any
 
 import httpx
 
-from collectors.engine_pages import pages as engine_pages_pages
-from collectors.engine_pages import paused, prefix_cache, side_requests
-from collectors.engine_pages.pages import Decision, PagePlan, Unmapped, Vocabulary
-from collectors.engine_pages.side_requests import Question, SideAnswer
+from collectors.engine_pages import pages, paused, prefix_cache, side_requests
+from collectors.engine_pages.pages import Decision, PagePlan, PageRules, Unmapped
+from collectors.engine_pages.side_requests import SideAnswer, SideRequest
 from collectors.formats.exposition.parser import Series
 from collectors.generators.sglang import names
 from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
@@ -33,45 +32,45 @@ _LOADS = "/v1/loads?format=prometheus"
 
 
 def decide(series: Series, family: str, kind: str) -> Decision:
-    """What to do with one series of an engine's page."""
+    """Maps one series of an engine's page."""
     own = _FAMILY.fullmatch(family)
     if own is None:
         return None
     base = own.group(1)
-    # With priorities the total stands under "" and every priority adds a part of it.
+    # With priorities the series with priority "" is the total and the others are its parts.
     if base.endswith("_created") or base in names.USELESS or series.label("priority"):
         return None
-    if part := engine_pages_pages.untyped_part(base, kind, names.HISTOGRAMS):
+    if part := pages.untyped_part(base, kind, names.HISTOGRAMS):
         base, family, kind = base.removesuffix(part), family.removesuffix(part), "histogram"
     if kind == "histogram":
         return _histogram(series, family, base)
-    while base.endswith("_total"):  # Ray may add its own to theirs
+    while base.endswith("_total"):  # Ray may add a second one
         base = base.removesuffix("_total")
     if base == "cache_config_info":
         return _cache_config(series)
     if base.startswith("http_"):
         return _call(series, base)
-    take = names.VALUES.get(base)
-    if take is None:
+    rule = names.VALUES.get(base)
+    if rule is None:
         return Unmapped(base)
     # Ray's older exporter writes every counter twice, the second time as a gauge without "_total".
     doubled = base in names.COUNTERS and series.name.startswith("ray_") and not series.name.endswith("_total")
-    plan = engine_pages_pages.value_of(take, series, labels(series), int(doubled))
-    return _told_once(plan, series) if plan is not None else None
+    plan = pages.value_of(rule, series, labels(series), int(doubled))
+    return _one_copy(plan, series) if plan is not None else None
 
 
 def _histogram(series: Series, family: str, base: str) -> Decision:
-    take = names.HISTOGRAMS.get(base)
-    if take is None:
+    rule = names.HISTOGRAMS.get(base)
+    if rule is None:
         return Unmapped(base)
-    plan = engine_pages_pages.bucket_of(take, series, family, labels(series))
+    plan = pages.bucket_of(rule, series, family, labels(series))
     return replace(plan, copy=_copy(series)) if plan is not None else None
 
 
-def _told_once(plan: PagePlan, series: Series) -> PagePlan:
-    """Of the ranks of one model one is taken. The tokenizer's names, without a dp_rank, yield to the schedulers'."""
-    also = _told_once(plan.also, series) if plan.also is not None else None
-    return replace(plan, copy=_copy(series), scope=engine_pages_pages.replica_of(series), also=also)
+def _one_copy(plan: PagePlan, series: Series) -> PagePlan:
+    """The plan for one rank of a model only. Schedulers' names have precedence over the tokenizer's (no dp_rank)."""
+    also = _one_copy(plan.also, series) if plan.also is not None else None
+    return replace(plan, copy=_copy(series), scope=pages.replica_of(series), also=also)
 
 
 def _copy(series: Series) -> Labels:
@@ -79,23 +78,23 @@ def _copy(series: Series) -> Labels:
 
 
 def _cache_config(series: Series) -> Decision:
-    """0.5.9 only: pages and their size in labels."""
-    pages, size = (
-        engine_pages_pages.number(series.label("num_pages")),
-        engine_pages_pages.number(series.label("page_size")),
+    """0.5.9 only: the number of KV pages and their size are in labels."""
+    count, size = (
+        pages.number(series.label("num_pages")),
+        pages.number(series.label("page_size")),
     )
-    if pages is None or size is None:
+    if count is None or size is None:
         return None
-    plan = PagePlan("kv_cache_capacity_tokens", labels(series), rank=1, scale=pages * size)
-    return _told_once(plan, series)
+    plan = PagePlan("kv_cache_capacity_tokens", labels(series), rank=1, scale=count * size)
+    return _one_copy(plan, series)
 
 
 def _call(series: Series, base: str) -> Decision:
-    """The HTTP server's counts by route (0.5.23): the only trace of pauses and weight updates."""
+    """Maps the HTTP server's counts by route (0.5.23): only these show pauses and weight updates."""
     call = names.CALLS.get(series.label("endpoint"))
     if call is None:
         return None
-    own = (("call", call), *engine_pages_pages.replica_of(series))
+    own = (("call", call), *pages.replica_of(series))
     if base == "http_responses" and series.label("status_code") == "200":
         return PagePlan("generator_control_requests_total", own, fold="sum")
     if base == "http_requests_active":
@@ -104,65 +103,66 @@ def _call(series: Series, base: str) -> Decision:
 
 
 def labels(series: Series) -> Labels:
-    """The canonical labels: the data-parallel rank as engine, and the replica where a page holds several processes."""
+    """Our labels: the data-parallel rank as engine, and the replica if the page holds several processes."""
     rank = series.label("dp_rank")
-    return ((("engine", rank),) if rank else ()) + engine_pages_pages.replica_of(series)
+    return ((("engine", rank),) if rank else ()) + pages.replica_of(series)
 
 
 def _proves(series: Series) -> bool:
-    # A Ray page may lack the engine now and then.
+    # Any Ray page is accepted, because it sometimes lacks the engine.
     return series.name.startswith("ray_") or _FAMILY.fullmatch(series.name) is not None
 
 
-WORDS = Vocabulary(
+RULES = PageRules(
     name="sglang",
     decide=decide,
     proves=_proves,
-    stranger="a metrics page without sglang: series (a router's own? give the engines' URLs, or its /engine_metrics)",
+    mismatch="a metrics page without sglang: series (a router's own? give the engines' URLs, or its /engine_metrics)",
 )
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page; see `pages.read`. `generator_paused` is worked out of the calls that the HTTP server counts."""
-    return paused.judged(prefix_cache.counted_once(engine_pages_pages.read(body, state, limits, WORDS)), state)
+    """Parses one page; see `pages.read`. Pauses are derived from the calls that the HTTP server counts."""
+    return paused.with_paused(prefix_cache.select_counters(pages.read(body, state, limits, RULES)), state)
 
 
 def _configured(answer: Any) -> SideAnswer:
-    """The cap on running requests of every data-parallel rank, and the version: only `/v1/loads` has them."""
+    """The limit of running requests of each data-parallel rank, and the version: only `/v1/loads` has them."""
     loads = answer.get("loads") if isinstance(answer, dict) else None
     rows = [row for row in loads if isinstance(row, dict)] if isinstance(loads, list) else []
-    found = [(row, rest.number(row.get("max_running_requests"))) for row in rows]
+    limits = [(row, rest.number(row.get("max_running_requests"))) for row in rows]
     ranked = len(rows) > 1  # an engine without data parallelism has no dp_rank on its page
     samples = [
         Sample("generator_request_limit", limit, (("engine", str(row.get("dp_rank"))),) if ranked else ())
-        for row, limit in found
+        for row, limit in limits
         if limit is not None
     ]
     return SideAnswer(tuple(samples), side_requests.version("SGLang")(answer).events)
 
 
-# Not /get_weight_version: gone in 0.5.23. The old name of /model_info logs a warning in newer engines, so it is last.
+# /get_weight_version is not requested: it was removed in 0.5.23. The old name of /model_info is last, because newer
+# engines log a warning for it.
 SIDE = (
-    Question(("/model_info", "/get_model_info"), side_requests.OFTEN_SECONDS, side_requests.weights),
-    Question(("/v1/loads",), side_requests.SELDOM_SECONDS, _configured),
+    SideRequest(("/model_info", "/get_model_info"), side_requests.OFTEN_SECONDS, side_requests.weights),
+    SideRequest(("/v1/loads",), side_requests.SELDOM_SECONDS, _configured),
 )
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """GET the page, or `/v1/loads` of an engine that has none. Beside it, every 15 s, the version of the weights.
+    """GETs the page, or `/v1/loads` of an engine without one. Every 15 s it also requests the version of the weights.
 
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    page = await engine_pages_pages.parsed(parse, await _page(client, limits), state, limits)
-    # A page made of loads has them already.
-    known = any(sample.metric == "generator_request_limit" for sample in page.samples)
-    return side_requests.joined(page, await side_requests.ask(client, state, limits, SIDE[:1] if known else SIDE))
+    page = await pages.parsed(parse, await _page(client, limits), state, limits)
+    # A page from `/v1/loads` contains them already.
+    present = any(sample.metric == "generator_request_limit" for sample in page.samples)
+    return side_requests.joined(page, await side_requests.poll(client, state, limits, SIDE[:1] if present else SIDE))
 
 
 async def _page(client: httpx.AsyncClient, limits: Limits) -> bytes:
     try:
-        return await engine_pages_pages.fetch(client, limits)
+        return await pages.fetch(client, limits)
     except ScrapeError as error:
         if error.kind != "status" or "404" not in str(error) or client.base_url.path.rstrip("/").endswith("metrics"):
             raise
@@ -177,7 +177,7 @@ async def _loads(client: httpx.AsyncClient, limits: Limits, first: ScrapeError) 
 
 
 def matches_page(body: bytes) -> bool:
-    """Is it an SGLang engine's page, or engines' pages merged by a router?"""
+    """Is it the page of an SGLang engine, or a router's merged page of engines?"""
     return _PAGE.search(body) is not None
 
 
