@@ -1,9 +1,8 @@
 """A real Chromium for tests, as a pytest plugin: ``pytest_plugins = ["tests.browser_support"]``.
 
-The browser comes from the npm package `@sparticuz/chromium`, the only way to get one from a package registry.
-We unpack it ourselves: the package would put it into a shared temporary folder and start it with
-``--disable-web-security`` and ``--single-process``. A browser of the user's own goes before:
-ROLLSCOPE_TEST_CHROMIUM=/path/to/chromium.
+The browser comes from the npm package `@sparticuz/chromium`, the only way to get one from a package registry. We unpack
+it, because the package would use a shared temporary folder and the flags ``--disable-web-security`` and
+``--single-process``. ROLLSCOPE_TEST_CHROMIUM=/path/to/chromium has precedence.
 """
 
 import fcntl
@@ -21,16 +20,16 @@ from playwright.sync_api import Browser, Playwright, sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "node_modules" / "@sparticuz" / "chromium"
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-# Nothing of these weakens what pages may do; a container's /dev/shm is small.
+# None of these flags weakens the restrictions of pages. The first is needed because a container's /dev/shm is small.
 FLAGS = ["--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb"]
 
 
 class NoBrowser(RuntimeError):
-    """Chromium cannot be had here, and why."""
+    """Chromium is not available; the message has the reason."""
 
 
 def cache_folder() -> Path:
-    """Ours alone: a browser in a shared temporary folder could be anybody's."""
+    """A private folder: another user could have replaced a browser in a shared temporary folder."""
     base = os.environ.get("XDG_CACHE_HOME")
     return Path(base) / "rollscope" / "chromium" if base else ROOT / ".cache" / "chromium"
 
@@ -44,7 +43,7 @@ def unpack() -> Path:
     folder = cache_folder() / stamp
     binary = folder / "chromium"
     folder.mkdir(parents=True, exist_ok=True)
-    # One of the workers unpacks, the others wait: a browser replaced while it starts cannot start its own helpers.
+    # One of the workers unpacks and the others wait, because a browser that is replaced during its start fails.
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not binary.exists():
@@ -60,18 +59,18 @@ def _unpack_into(packed: Path, folder: Path, binary: Path) -> None:
     part = folder / f"chromium.{os.getpid()}"
     part.write_bytes(brotli.decompress((packed / "chromium.br").read_bytes()))
     part.chmod(0o755)
-    # Last and atomic: who is stopped on the way leaves no half of a browser.
+    # Last and atomic, so that an interrupted process leaves no partial browser.
     part.replace(binary)
 
 
 def environment(binary: Path) -> dict[str, str]:
-    """The libraries the package carries, behind the machine's own."""
-    found = [os.environ.get("LD_LIBRARY_PATH", ""), str(binary.parent / "lib"), str(binary.parent)]
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(path for path in found if path)}
+    """The environment with the libraries of the package, after those of the machine."""
+    paths = [os.environ.get("LD_LIBRARY_PATH", ""), str(binary.parent / "lib"), str(binary.parent)]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
 
 
 def start(playwright: Playwright) -> Browser:
-    """Chromium with our own flags; root (containers) cannot have its sandbox."""
+    """Starts Chromium with our flags, without its sandbox for root (containers)."""
     own = os.environ.get("ROLLSCOPE_TEST_CHROMIUM")
     binary = Path(own) if own else unpack()
     flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
@@ -80,13 +79,13 @@ def start(playwright: Playwright) -> Browser:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One Chromium per module: while it lives a loop runs in this thread, in which other tests could not start theirs.
+    """One Chromium per module. Playwright runs an event loop in this thread, so other modules could not start theirs.
 
-    Cannot start: the test fails, unless ROLLSCOPE_TEST_SKIP names ``browser``.
+    If Chromium cannot start, the test fails, unless ROLLSCOPE_TEST_SKIP names ``browser``.
     """
     if "browser" in os.environ.get("ROLLSCOPE_TEST_SKIP", "").split(","):
         pytest.skip("ROLLSCOPE_TEST_SKIP names browser")
     with sync_playwright() as playwright:
-        found = start(playwright)
-        yield found
-        found.close()
+        chromium = start(playwright)
+        yield chromium
+        chromium.close()

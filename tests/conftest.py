@@ -1,4 +1,4 @@
-"""Fixtures for every test: both databases, and a last line that says what the run really touched."""
+"""Fixtures for all tests: both databases, and a summary line with the backends that the tests ran against."""
 
 import gc
 import os
@@ -14,21 +14,21 @@ from sqlalchemy import make_url
 
 from server.store import Store, migrate
 from tests import support_postgres
-from tests.order import TESTS, compile_a_share, dear_first
+from tests.order import TESTS, compile_a_share, slow_first
 
 pytest_plugins = ["tests.browser_support"]
-# An assert of a helper's that fails shows its values, as one of a test's does.
+# A failed assert in a helper module shows its values, too.
 pytest.register_assert_rewrite(*(f"tests.{folder.name}" for folder in TESTS.iterdir() if folder.is_dir()))
 
-# How long an example takes says how busy the machine is, not whether the code is right.
-# Few examples of each property at every run, for the suite has fifteen minutes; more when they are asked for.
+# No deadline: the duration of an example depends on the load of the machine. Few examples per property keep the suite
+# within fifteen minutes; the variable asks for more.
 EXAMPLES = int(os.environ.get("ROLLSCOPE_TEST_EXAMPLES", "25"))
 settings.register_profile("ours", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ours")
 
 SKIP = "ROLLSCOPE_TEST_SKIP"
 BACKENDS = {"sqlite": "sqlite", "postgres": "postgres", "browser": "chromium"}
-"""Marker -> word of the summary."""
+"""Marker -> name in the summary."""
 
 _RAN: Counter[str] = Counter()
 
@@ -38,24 +38,24 @@ def _skipped() -> set[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A misspelt ROLLSCOPE_TEST_SKIP must not look like a skip."""
+    """Rejects unknown names in ROLLSCOPE_TEST_SKIP."""
     if unknown := _skipped() - {"postgres", "browser"}:
         raise pytest.UsageError(f"{SKIP}: unknown {', '.join(sorted(unknown))}; it takes postgres and browser")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """In a fresh checkout nothing is compiled, and each worker would compile everything."""
+    """Divides the compilation of a fresh checkout among the workers; otherwise each would compile everything."""
     worker = getattr(session.config, "workerinput", None)
     if worker is not None and [Path(arg).resolve() for arg in session.config.args] == [TESTS.resolve()]:
         compile_a_share(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What ROLLSCOPE_TEST_SKIP names is skipped in the open; nothing else ever is for a missing database.
+    """Skips what ROLLSCOPE_TEST_SKIP names, and sorts the tests. A missing database is never a reason to skip.
 
-    The order is that of the work: with `--no-loadscope-reorder` it is the one in which workers take files.
+    With `--no-loadscope-reorder` the workers take files in this order.
     """
-    dear_first(items)
+    slow_first(items)
     for item in items:
         for word in _skipped():
             if item.get_closest_marker(word):
@@ -63,33 +63,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Eight thousand collected tests are no garbage: without this each full collection would look at all of them."""
+    """Excludes the collected tests (8,000) from garbage collection: each full collection would traverse them."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_runtest_teardown() -> None:
-    """FastAPI remembers the last 4,096 functions it looked at, and through them every app of every test, whole."""
-    for remembered in vars(fastapi.dependencies.models).values():
-        if hasattr(remembered, "cache_clear"):
-            remembered.cache_clear()
+    """Clears FastAPI's caches: they hold the last 4,096 functions, and with them the app of each test."""
+    for cached in vars(fastapi.dependencies.models).values():
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count the tests whose body ran, whatever its outcome: here, where the reports of all workers come together."""
+    """Counts the tests with an executed body, with any outcome. Receives the reports of all workers."""
     if report.when == "call" and not report.skipped:
         _RAN.update(word for marker, word in BACKENDS.items() if marker in report.keywords)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line: a suite that silently ran against nothing must be seen."""
+    """Writes one line, so that a run without a backend is visible."""
     counts = ", ".join(f"{word} {_RAN[word]}" for word in BACKENDS.values())
     terminalreporter.write_line(f"ran against: {counts}")
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """URL of the session's PostgreSQL. If it cannot start the tests that need it fail."""
+    """URL of the session's PostgreSQL. If it cannot start, the tests that need it fail."""
     with support_postgres.server() as url:
         yield url
 
@@ -108,7 +108,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite database nobody writes to: copied in 1 ms, where migrating takes 80."""
+    """A migrated SQLite database that no test writes to. Copying it takes 1 ms, a migration 80 ms."""
     path = tmp_path_factory.mktemp("migrated") / "store.db"
     migrate(f"sqlite:///{path}")
     return path
@@ -116,7 +116,7 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_database(postgres_server: str) -> Iterator[str]:
-    """Name of a migrated PostgreSQL database nobody is connected to: the template of the tests' own."""
+    """Name of a migrated PostgreSQL database without connections: the template of the tests' databases."""
     with support_postgres.database(postgres_server) as url:
         migrate(url)
         yield make_url(url).database or ""
@@ -124,7 +124,7 @@ def migrated_database(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def reused_database(postgres_server: str, migrated_database: str) -> Iterator[support_postgres.Reused]:
-    """The migrated PostgreSQL database that tests have one after the other, each without a row."""
+    """The migrated PostgreSQL database that the tests use one after the other. It is emptied after each test."""
     reused = support_postgres.Reused(postgres_server, migrated_database)
     yield reused
     reused.close()

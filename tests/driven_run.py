@@ -1,4 +1,4 @@
-"""A run driven by hand: readings in, signals out, through the real ingest, writer, driver and reader."""
+"""Drives a run step by step: readings in, signals out, through the real ingest, writer, driver and reader."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ from server.query import StoreReader
 from server.store import Store, Writer
 
 T0 = 1_800_000_000.0
-# For hours of ticks that are about the rules and not about the store: once, on the quicker database.
+# For tests with hours of ticks about rules, not about the store: run once, on the faster database.
 ON_SQLITE = pytest.mark.parametrize("store_url", [pytest.param("sqlite", marks=pytest.mark.sqlite)], indirect=True)
 ENGINE = Target("engine-0", "run", "vllm", "generator", url="http://127.0.0.1:1")
 TRAINER = Target("trainer", "run", "prime_rl", "trainer", path="/nowhere")
 
 
 class Bench:
-    """One run in a store. `read` commits a reading, `advance` moves event time and the clock."""
+    """One run in a store. `commit` stores a reading, `advance` moves event time and the clock."""
 
     def __init__(
         self, store: Store, writer: Writer, facts: dict[str, str | float] | None = None,
@@ -93,7 +93,7 @@ def bench(
 
 
 def page(running: float, tokens: float, waiting: float = 0.0) -> Reading:
-    """What an engine's page brings."""
+    """A reading of an engine's page."""
     return Reading(
         samples=(
             Sample("generator_requests_running", running),

@@ -1,6 +1,6 @@
-"""Real processes for the tests that kill them, begun in milliseconds: forked from a server that has imported us.
+"""Starts real processes for tests that kill them, forked from a server that has imported the program.
 
-A process of its own by `python -m` takes a second to import what it needs; twenty of them are half a minute.
+A process started by `python -m` needs a second for its imports; a forked one needs milliseconds.
 """
 
 import multiprocessing
@@ -19,7 +19,7 @@ _CONTEXT.set_forkserver_preload(
 
 
 def begin(main: Callable[..., Any], *args: Any) -> tuple[ForkServerProcess, TextIO]:
-    """A process that runs ``main(*args)``, and what it prints. ``main`` is a module's own function."""
+    """Starts a process that runs ``main(*args)``; returns it and its output. ``main`` is a function of a module."""
     reading, writing = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_run, args=(writing, main, args))
     process.start()
@@ -28,15 +28,15 @@ def begin(main: Callable[..., Any], *args: Any) -> tuple[ForkServerProcess, Text
 
 
 def run_and_kill(main: Callable[..., Any], *args: Any, lines: int, spin: int) -> list[str]:
-    """Begin a process, read its first word and ``lines`` more, burn ``spin`` turns, kill it: all that it printed."""
-    process, said = begin(main, *args)
-    printed = [said.readline().strip() for _ in range(lines + 1)]
+    """Starts a process, reads ``lines`` + 1 lines, spins ``spin`` times, kills it. Returns all lines it printed."""
+    process, output = begin(main, *args)
+    printed = [output.readline().strip() for _ in range(lines + 1)]
     for _ in range(spin):
-        pass  # a seeded moment later, somewhere inside a transaction
+        pass  # until a seeded point of time, somewhere inside a transaction
     process.kill()
-    rest = said.read().split("\n")[:-1]  # the last line may be torn
+    rest = output.read().split("\n")[:-1]  # the last line may be incomplete
     process.join()
-    said.close()
+    output.close()
     return printed + rest
 
 

@@ -1,4 +1,4 @@
-"""In which order files are run, and who compiles which: the suite is as long as its slowest worker."""
+"""Order of the test files, and division of their compilation: the slowest worker determines the suite's duration."""
 
 import importlib
 from collections import Counter
@@ -53,11 +53,12 @@ SLOW = {
     "demo/test_slime.py": 8,
     "demo/test_agents.py": 8,
 }
-"""The dearest files, dearest first: seconds of work on one core, with what they start. Begun last, waited for."""
+"""The slowest files, slowest first: CPU seconds with their child processes. They start first, because the suite waits
+for the last file."""
 
 
-def dear_first(items: list[pytest.Item]) -> None:
-    """Sort tests by file: the dear ones, then those with the most tests. Within a file nothing moves."""
+def slow_first(items: list[pytest.Item]) -> None:
+    """Sorts tests by file: the slow ones, then those with the most tests. The order within a file is unchanged."""
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (-_seconds(item.path), -tests[item.path]))
 
@@ -67,11 +68,11 @@ def _seconds(path: Path) -> int:
 
 
 def compile_a_share(worker: int, workers: int) -> None:
-    """Import every ``workers``-th test module, by which pytest leaves it compiled for the others.
+    """Imports every ``workers``-th test module, so that pytest stores it compiled for the other workers.
 
-    Rewriting the asserts of all is 11 s of work; reading them compiled is next to none.
+    Rewriting the asserts of all modules takes 11 s; reading the compiled modules takes almost no time.
     """
     for path in sorted(TESTS.rglob("test_*.py"))[worker::workers]:
-        # Whatever a broken module raises: the collection says it, beside the name of the file.
+        # Any error is ignored here: the collection reports it with the name of the file.
         with suppress(Exception):
             importlib.import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))

@@ -1,4 +1,4 @@
-"""The recorded runs of trainers in tests/testdata, and what `rollscope check` finds in them."""
+"""The recorded runs of trainers in tests/testdata, and the reports of `rollscope check` about them."""
 
 from functools import cache
 from pathlib import Path
@@ -13,16 +13,16 @@ TESTDATA = Path(__file__).parent / "testdata"
 
 
 def runs() -> list[Path]:
-    """Run directories below the folder of a framework that declares what it gives."""
+    """Run directories below the folders of frameworks that declare their signals."""
     folders = [TESTDATA / collector.name for collector in availability.frameworks()]
     return sorted(path for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir())
 
 
 @cache
 def report(path: Path) -> check.RunReport:
-    """What `rollscope check PATH` says."""
-    found = check.probe([RunSettings(path.name, (TargetSettings(str(path)),))], alerts_config.defaults())
-    return found.runs[0]
+    """The report of `rollscope check PATH`."""
+    result = check.probe([RunSettings(path.name, (TargetSettings(str(path)),))], alerts_config.defaults())
+    return result.runs[0]
 
 
 def observed(framework: str) -> set[str]:
@@ -31,7 +31,7 @@ def observed(framework: str) -> set[str]:
     for run in (report(path) for path in runs() if path.parent.name == framework):
         metrics = {metric for seen in run.seen for metric in seen.metrics}
         names |= {line.name.partition("{")[0] for line in run.lines if line.state == "value"}
-        # A recorded run that is over cannot stall any more: with steps, it could while it ran.
+        # A finished run cannot stall any more; if it has steps, these signals had a value while it ran.
         if any(sample.step is not None for seen in run.seen for sample in seen.samples):
             names |= {line.name for line in run.lines if line.why in OVER.values()}
         names |= {one.name for one in availability.items() if isinstance(one, Counter) and one.metric in metrics}

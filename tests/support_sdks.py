@@ -1,6 +1,6 @@
-"""Which interpreter has which provider's SDK. `make test` makes the environments from `requirements/sdks*.txt`.
+"""Finds the interpreter with a provider's SDK. `make test` makes the environments from `requirements/sdks*.txt`.
 
-ROLLSCOPE_TEST_SDKS names others, several joined by ``:``. An SDK that none of them has fails the test that needs it.
+ROLLSCOPE_TEST_SDKS names other environments, joined by ``:``. If none of them has an SDK, the test that needs it fails.
 """
 
 import os
@@ -13,13 +13,13 @@ ENVIRONMENTS = (ROOT / ".venv-sdks" / "sdks", ROOT / ".venv-sdks" / "sdks-apart"
 
 
 def environments() -> list[Path]:
-    """Where SDKs are looked for, in this order."""
+    """Environments that are searched for SDKs, in this order."""
     named = [Path(name) for name in os.environ.get("ROLLSCOPE_TEST_SDKS", "").split(":") if name]
     return named or list(ENVIRONMENTS)
 
 
 def python_with(module: str) -> str:
-    """The interpreter of the first environment that has this import package; fails the test where there is none."""
+    """The interpreter of the first environment with this import package; fails the test if there is none."""
     for venv in environments():
         if any(venv.glob(f"lib/python*/site-packages/{module}/__init__.py")):
             return str(venv / "bin" / "python")

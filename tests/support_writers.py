@@ -1,7 +1,7 @@
-"""The real writers of the logs we read (wandb, TensorBoard, trackio, mlflow), run in an environment of their own.
+"""Runs the real writers of the logs we read (wandb, TensorBoard, trackio, mlflow) in a separate environment.
 
-`make test` makes it from `requirements/writers.txt`; ROLLSCOPE_TEST_WRITERS names another. Where it is missing the
-test fails: a skip would hide that nothing was held against the writer.
+`make test` makes it from `requirements/writers.txt`; ROLLSCOPE_TEST_WRITERS names another. Without it the test fails,
+because a skip would hide that nothing was compared with the writer.
 """
 
 import os
@@ -15,14 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-writers"
-# wandb's own process and mlflow's migrations take seconds on a busy machine; a writer that hangs must end the test.
+# Timeout of a writer. wandb's process and mlflow's migrations take seconds on a busy machine.
 SECONDS = 180.0
-# Nobody listens on the discard port: what is tried over the network fails at once.
+# The discard port is closed, so that network access fails at once.
 NOWHERE = "http://127.0.0.1:9"
 
 
 def python() -> str:
-    """The interpreter that has the writers; fails the test where there is none."""
+    """The interpreter with the writers; fails the test if there is none."""
     venv = Path(os.environ.get("ROLLSCOPE_TEST_WRITERS") or ENVIRONMENT)
     if not any(venv.glob("lib/python*/site-packages/wandb/__init__.py")):
         pytest.fail(f"{venv} has no wandb: run `make test`, which sets it up")
@@ -30,10 +30,10 @@ def python() -> str:
 
 
 def run_writer(script: str, *args: object) -> str:
-    """Run a script (Python source, arguments in ``sys.argv[1:]``) to its end; what it printed.
+    """Runs a script (Python source, arguments in ``sys.argv[1:]``) to its end and returns its output.
 
-    Its HOME and working directory are a temporary folder, so paths given to it are absolute. A script that fails
-    fails the test, with what it said.
+    Its HOME and working directory are a temporary folder, so pass absolute paths. A script that fails makes the test
+    fail, with its output.
     """
     with tempfile.TemporaryDirectory(prefix="rs-writer-") as home:
         command = [python(), "-c", script, *map(str, args)]
@@ -46,13 +46,13 @@ def run_writer(script: str, *args: object) -> str:
 
 
 class LiveWriter:
-    """A writer that lives: it does something for every line it is sent, and answers with one line when it is done."""
+    """A running writer: it performs an action for each line it receives, and then answers with one line."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
 
     def say(self, line: object) -> str:
-        """Send a line, wait for the answer. A writer that ended instead fails the test."""
+        """Sends a line and returns the answer. If the writer ends instead, the test fails."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
@@ -62,7 +62,7 @@ class LiveWriter:
         return answer.rstrip("\n")
 
     def end(self) -> int:
-        """Close its input and wait for its end; the exit code."""
+        """Closes its input, waits for its end and returns the exit code."""
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
         return self.process.wait(SECONDS)
@@ -70,9 +70,9 @@ class LiveWriter:
 
 @contextmanager
 def live_writer(script: str, *args: object) -> Iterator[LiveWriter]:
-    """A script that runs on: ``for line in sys.stdin: ...; print(answer, flush=True)``.
+    """Starts a script that continues to run: ``for line in sys.stdin: ...; print(answer, flush=True)``.
 
-    Nothing else may go to its stdout. It is ended (by the end of its input, at last by a signal) with the block.
+    It must write nothing else to stdout. At the end of the block its input is closed and, if needed, it is killed.
     """
     with tempfile.TemporaryDirectory(prefix="rs-writer-") as home:
         process = subprocess.Popen(

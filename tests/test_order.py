@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.order import SLOW, TESTS, dear_first
+from tests.order import SLOW, TESTS, slow_first
 
 
 def test_every_dear_file_is_there_and_the_dearest_comes_first() -> None:
@@ -19,5 +19,5 @@ def test_dear_files_come_first_then_those_of_many_tests() -> None:
         SimpleNamespace(path=path, name=name)
         for path, name in ((elsewhere, "a"), (many, "b"), (few, "c"), (dear, "d"), (many, "e"), (few, "f"), (many, "g"))
     ]
-    dear_first(items)
+    slow_first(items)
     assert "".join(item.name for item in items) == "dbegcfa"

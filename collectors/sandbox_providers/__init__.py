@@ -1,1 +1,1 @@
-"""Listing a provider's sandboxes: pages, limits, failures, costs."""
+"""Shared parts of the sandbox collectors: listings over several pages, limits, failure causes."""

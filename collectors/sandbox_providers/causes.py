@@ -1,6 +1,6 @@
-"""Why a sandbox failed: providers' words -> canonical causes. First match wins; nothing matches: ``unknown``.
+"""Maps providers' error texts and codes to canonical failure causes. The first match wins; without one: ``unknown``.
 
-Sources: error texts quoted in users' threads and codes the SDKs branch on. Providers have no common codes, and most
+Sources: error texts quoted in users' threads, and codes that the SDKs handle. Providers have no common codes, and most
 have no codes at all.
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from collectors.model import FailureCause
 
-# In this order: an image that cannot be pulled often "timed out", and a queue that timed out had no capacity.
-_WORDS: tuple[tuple[FailureCause, str], ...] = (
+# The order matters: the text of a failed image pull often contains "timed out", and so does that of missing capacity.
+_PATTERNS: tuple[tuple[FailureCause, str], ...] = (
     ("oom", r"\boom\b|oom[_ ]?kill|out[_ ]of[_ ]memory|cannot allocate memory"),
     ("rate_limit", r"rate[_ ]?limit|too many requests|throttl"),
     ("credit", r"\bcredits?\b|payment|suspended|insufficient (?:funds|balance)"),
@@ -29,9 +29,9 @@ _WORDS: tuple[tuple[FailureCause, str], ...] = (
     ("auth", r"unauthori[sz]ed|forbidden|permission|access denied|credentials"),
     ("internal", r"internal|crash|panic|health[_ ]?check|execution[_ ]failed|node (?:lost|failure)|unexpected"),
 )
-_CAUSES = tuple((cause, re.compile(words, re.IGNORECASE)) for cause, words in _WORDS)
+_CAUSES = tuple((cause, re.compile(pattern, re.IGNORECASE)) for cause, pattern in _PATTERNS)
 
-# An HTTP status that a text begins with or names as one; any other number of three digits is a number.
+# An HTTP status at the start of a text or marked as one; other numbers of three digits do not count.
 _STATUS = re.compile(r"(?:^|http(?:/[\d.]+)?|status(?: code)?|error|code)[\s:=(]{0,3}([45]\d\d)\b", re.IGNORECASE)
 _STATUSES: dict[str, FailureCause] = {
     "401": "auth",
@@ -43,7 +43,7 @@ _STATUSES: dict[str, FailureCause] = {
 
 
 def cause_of(*texts: str) -> FailureCause:
-    """The cause the first telling text names; codes go before prose."""
+    """The cause in the first text that has one. Pass codes before messages."""
     return next(_causes(texts), "unknown")
 
 

@@ -1,8 +1,8 @@
-"""Why a container did not start or died: texts of container runtimes and schedulers -> canonical causes.
+"""Maps texts of container runtimes and schedulers to canonical failure causes.
 
-The words are those of containerd, Docker, runc and the Kubernetes scheduler. They are no contract, so the patterns
-are loose and the words themselves always travel along as the detail. What none of them says is asked of
-`collectors.sandbox_providers.causes`, which knows the providers' words.
+The texts are those of containerd, Docker, runc and the Kubernetes scheduler. They may change with any release, so the
+patterns are loose, and callers pass the text on as the detail. Other texts are looked up in
+`collectors.sandbox_providers.causes`.
 """
 
 import re
@@ -10,8 +10,8 @@ import re
 from collectors.model import FailureCause
 from collectors.sandbox_providers.causes import cause_of
 
-# Before the providers' words. "OutOfmemory" is a node without room and no process killed; the scheduler counts "0/12
-# nodes are available"; runc's "no such file" names a command that the image lacks.
+# Checked before the providers' texts. "OutOfmemory" means a node without capacity, not a killed process. The scheduler
+# writes "0/12 nodes are available". runc's "no such file" means that the image lacks the command.
 _FIRST: tuple[tuple[FailureCause, str], ...] = (
     ("rate_limit", r"too ?many ?requests|rate[_ ]limit|creation rate"),
     (
@@ -21,7 +21,7 @@ _FIRST: tuple[tuple[FailureCause, str], ...] = (
     ),
     ("image", r"\bpull(?:ing)?\b|no such file or directory|executable file not found|exec format error"),
 )
-# After them: a runtime's wrapping round whatever went wrong inside.
+# Checked after the providers' texts, because a runtime wraps the text of the original error.
 _LAST: tuple[tuple[FailureCause, str], ...] = (
     (
         "internal",
@@ -32,15 +32,13 @@ _LAST: tuple[tuple[FailureCause, str], ...] = (
 
 
 def cause(*texts: str) -> FailureCause:
-    """The cause the first telling text names: codes and reason words go before prose."""
-    for said in texts:
-        found = _match(_FIRST, said)
-        found = found if found != "unknown" else cause_of(said)
-        found = found if found != "unknown" else _match(_LAST, said)
-        if found != "unknown":
-            return found
+    """The cause in the first text that has one. Pass codes and reasons before messages."""
+    for text in texts:
+        for result in (_match(_FIRST, text), cause_of(text), _match(_LAST, text)):
+            if result != "unknown":
+                return result
     return "unknown"
 
 
-def _match(table: tuple[tuple[FailureCause, str], ...], said: str) -> FailureCause:
-    return next((found for found, words in table if re.search(words, said, re.IGNORECASE)), "unknown")
+def _match(table: tuple[tuple[FailureCause, str], ...], text: str) -> FailureCause:
+    return next((result for result, pattern in table if re.search(pattern, text, re.IGNORECASE)), "unknown")

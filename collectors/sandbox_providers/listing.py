@@ -1,4 +1,4 @@
-"""What a poll of a provider brought: how much of its listing, and what of it could not be used."""
+"""Completeness of a listing, and the rows and values of a poll that could not be used."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,18 +8,18 @@ from collectors.formats.shapes import mapping as mapping
 from collectors.formats.shapes import objects as objects
 from collectors.model import Reading, Sample, Sandbox
 
-# A listing that takes longer is told to be under way: numbers made from it are that old.
+# A listing that takes longer is reported as incomplete, because the numbers derived from it are that old.
 SLOW_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a listing a poll brought.
+    """How much of a listing a poll returned.
 
     Attributes:
-        listed: every live sandbox is among the poll's records.
-        more: the listing goes on with the next poll.
-        partial: what a user should know of one that is not whole.
+        listed: the poll's records contain every live sandbox.
+        more: the listing continues with the next poll.
+        partial: message for the user about an incomplete listing.
     """
 
     listed: bool
@@ -27,34 +27,34 @@ class Extent:
     partial: str = ""
 
     def and_(self, other: "Extent") -> "Extent":
-        """Of two listings that are read as one."""
+        """The extent of two listings that are used as one."""
         return Extent(self.listed and other.listed, self.more or other.more, self.partial or other.partial)
 
 
 def under_way(count: int, seconds: float) -> Extent:
-    """A listing that has brought ``count`` rows in ``seconds`` and goes on."""
+    """Extent of a listing that has returned ``count`` rows in ``seconds`` and continues."""
     return Extent(False, True, f"listing incomplete: {count} so far" if seconds > SLOW_SECONDS else "")
 
 
 def ended(count: int, unread: int, *, cut: bool, lost: int = 0) -> Extent:
-    """A listing of ``count`` rows that came to its end, or to the most that is read (``cut``).
+    """Extent of a listing of ``count`` rows that was read to its end, or to the maximum that is read (``cut``).
 
     Args:
-        unread: rows that nobody could read: each may be a live sandbox.
-        lost: sandboxes known to live that are not in it.
+        unread: rows that could not be parsed: each may be a live sandbox.
+        lost: live sandboxes of earlier listings that are missing.
     """
     doubts = (
         (cut, f"it goes on after {count}, the most that is read"),
         (unread, f"{unread} rows could not be read"),
         (lost, f"{lost} known to live are not in it"),
     )
-    why = next((words for doubt, words in doubts if doubt), "")
-    return Extent(not why, partial=f"listing incomplete: {why}" if why else "")
+    reason = next((text for doubt, text in doubts if doubt), "")
+    return Extent(not reason, partial=f"listing incomplete: {reason}" if reason else "")
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one poll met and could not use: words nobody maps, rows refused with the first reason, other answers."""
+    """Counts what a poll could not use: unmapped values, dropped rows with the first reason, and failed requests."""
 
     unmapped: Counter[str] = field(default_factory=Counter)
     dropped: int = 0
@@ -62,18 +62,18 @@ class Tally:
     gaps: list[str] = field(default_factory=list)
 
     def drop(self, why: str) -> None:
-        """One row was refused."""
+        """Counts a dropped row."""
         self.dropped += 1
         self.why = self.why or why
 
     def gap(self, why: str) -> None:
-        """What was asked beside the rows was not told."""
+        """Records that a request in addition to the listing failed."""
         self.gaps.append(why)
 
     def reading(
         self, provider: str, sandboxes: Iterable[Sandbox], extent: Extent, samples: Iterable[Sample] = ()
     ) -> Reading:
-        """What the poll brought, with what it could not use."""
+        """The reading of the poll, with the counts of this tally."""
         records = tuple(sandboxes)
         return Reading(
             samples=tuple(samples),
@@ -88,7 +88,7 @@ class Tally:
             samples_scraped=len(records),
         )
 
-    def unknown(self, kind: str, word: str) -> None:
-        """One word of the provider's that has no canonical one. Bounded, for words may be anything."""
-        key = f"{kind}={word[:64]}"
+    def unknown(self, kind: str, value: str) -> None:
+        """Counts a provider's value without a canonical one. The number of different values is bounded."""
+        key = f"{kind}={value[:64]}"
         self.unmapped[key if key in self.unmapped or len(self.unmapped) < 100 else f"{kind}=..."] += 1

@@ -1,9 +1,9 @@
-"""A whole listing from pages: over several polls when the provider is slow, and honest about what it saw.
+"""Reads a whole listing page by page, over several polls if the provider is slow, and checks its completeness.
 
-A listing moves while it is read: sandboxes end between two pages, and what moved up is missed. So a sandbox known to
-live that a listing leaves out is asked for by its id, and only a listing without such doubts counts as complete.
-Ended ones are read newest first, as far back as there is news. One request at a time, none waited for: a
-refusal ends the poll, and the next one goes on where it stopped.
+A listing shifts while it is read: when sandboxes end between two pages, others move up and are missed. So a live
+sandbox that is missing from a listing is requested by its id. Only a listing without missing sandboxes is complete.
+Ended sandboxes are read newest first, as far back as they are new. There is one request at a time and no retry: an
+error ends the poll, and the next poll continues at the same page.
 """
 
 import time
@@ -15,16 +15,17 @@ from collectors.model import Limits, Sandbox, SandboxState, ScrapeError, State
 from collectors.sandbox_providers.listing import Extent, ended, under_way
 from collectors.transport.rest import Refusal
 
-# Of a poll's time: after this no further page is begun, so that the last one may still be slow.
+# No page is requested after this share of the poll's time, so that a slow last page still fits.
 SHARE = 0.6
-PAGES_MAX = 1000
-ROWS_MAX = 50_000
-ENDED_PAGES_MAX = 10
-# How many lost ones a poll asks for by id.
-LOOKUPS_MAX = 50
-# A listing that got no page for so long would go on in another world. One that is merely slow goes on.
+# Bounds of one listing.
+MAX_PAGES = 1000
+MAX_ROWS = 50_000
+MAX_ENDED_PAGES = 10
+# Missing sandboxes that one poll requests by id.
+MAX_LOOKUPS = 50
+# A listing without a page for this time starts again, because the sandboxes have changed too much.
 IDLE_SECONDS = 600.0
-# A server that gives one page again and again has no end. Once is honest: just a page of new ones may have pushed in.
+# Equal pages in a row that mean an endless listing. One repetition is normal if a page of new sandboxes was inserted.
 SAME_PAGES = 2
 
 LIVE: frozenset[SandboxState] = frozenset(
@@ -34,7 +35,7 @@ LIVE: frozenset[SandboxState] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ListedRow:
-    """One record, and what it takes of each quota resource (``cpu``: 4)."""
+    """One record, and its use of each quota resource (``cpu``: 4)."""
 
     sandbox: Sandbox
     uses: Mapping[str, float] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class ListedRow:
 
 @dataclass(frozen=True, slots=True)
 class ListingPage:
-    """One answer: raw rows and where the next ones are (opaque; None: this was the last)."""
+    """One answer: raw rows, and the position of the next page (opaque; None after the last)."""
 
     rows: list[Any]
     next: Any = None
@@ -50,14 +51,14 @@ class ListingPage:
 
 @dataclass(frozen=True, slots=True)
 class ListingSource:
-    """How one provider lists.
+    """How the listing of one provider is read.
 
     Attributes:
-        live: one query each, together every live sandbox, in the order of a sandbox' life.
-        ended: queries that bring ended ones (too), newest first; read while they are news.
-        fetch: a query and a page's place (None: the first) -> that page.
-        row: a raw row -> its record; None for what has no id (counting it is the source's).
-        look: an id -> its raw row now; None where the provider cannot say.
+        live: queries that together return every live sandbox, in the order of a sandbox's states.
+        ended: queries that return ended sandboxes (also), newest first; read as long as they are new.
+        fetch: a query and a page's position (None: the first) -> that page.
+        row: a raw row -> its record; None for a row without an id (the source counts it).
+        look: an id -> its current raw row; None if the provider has no such request.
     """
 
     live: tuple[Any, ...]
@@ -69,13 +70,13 @@ class ListingSource:
 
 @dataclass(slots=True)
 class _Sweep:
-    """One listing under way. ``begun``, ``touched`` (the last page): monotonic seconds."""
+    """One listing in progress. ``begun`` and ``touched`` (the last page) are monotonic seconds."""
 
     begun: float
     touched: float
     query: int = 0
-    place: Any = None
-    places: set[tuple[int, Any]] = field(default_factory=set)
+    position: Any = None
+    positions: set[tuple[int, Any]] = field(default_factory=set)
     rows: dict[str, ListedRow] = field(default_factory=dict)
     pages: int = 0
     ended_pages: int = 0
@@ -88,7 +89,7 @@ class _Sweep:
 
 @dataclass(slots=True)
 class SweepMemory:
-    """What is kept between polls: the live by their last record, the newest ended, and the listing under way."""
+    """State between polls: last records of live sandboxes, the newest ended ones, and the listing in progress."""
 
     sweep: _Sweep | None = None
     known: dict[str, ListedRow] = field(default_factory=dict)
@@ -97,11 +98,11 @@ class SweepMemory:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one poll brought.
+    """Result of one poll.
 
     Attributes:
-        done: the listing reached its end in this poll; `rows` then holds all of it, else what this poll read.
-        extent: ``listed`` when it is done, every row was read and no sandbox known to live is left out.
+        done: the listing reached its end in this poll. `rows` are then the whole listing, else the rows of this poll.
+        extent: ``listed`` if the listing is done, every row was parsed and no live sandbox is missing.
     """
 
     rows: tuple[ListedRow, ...]
@@ -113,105 +114,112 @@ class Swept:
 
 
 async def sweep(source: ListingSource, state: State, limits: Limits, begun: float) -> Swept:
-    """Read pages until the end or until this poll's share of time is over. ``begun``: monotonic seconds.
+    """Reads pages until the end or until the poll's share of time is used. ``begun``: monotonic seconds.
 
     Raises:
-        ScrapeError: as the source's calls; ``garbage`` for a listing that runs in circles and for a page of which
-            no row can be read.
+        ScrapeError: as the source's calls; ``garbage`` for a listing that runs in circles, and for a page without a
+            valid row.
     """
     memory: SweepMemory = state.setdefault("sweep", SweepMemory())
     if memory.sweep is None or begun - memory.sweep.touched > IDLE_SECONDS:
         memory.sweep = _Sweep(begun, begun)
-    now, met = memory.sweep, set[str]()
+    current, ids_of_poll = memory.sweep, set[str]()
     until = begun + SHARE * limits.timeout_seconds
     try:
-        done = await _pages(source, memory, now, met, until)
+        done = await _pages(source, memory, current, ids_of_poll, until)
         if not done:
-            extent = under_way(len(now.rows), time.monotonic() - now.begun)
-            return Swept(tuple(now.rows[key] for key in met), False, extent)
-        lost = await _look_for_lost(source, memory, now, until)
+            extent = under_way(len(current.rows), time.monotonic() - current.begun)
+            return Swept(tuple(current.rows[key] for key in ids_of_poll), False, extent)
+        lost = await _look_for_lost(source, memory, current, until)
     except ScrapeError as error:
-        # A place in a listing outlives a pause; an answer that makes no sense may be the place's fault.
+        # After an interruption the position is still valid; after an invalid answer the position may be the reason.
         if error.kind not in ("throttled", "timeout", "unreachable"):
             memory.sweep = None
         raise
-    memory.known = {key: row for key, row in now.rows.items() if row.sandbox.state in LIVE} | lost
-    memory.ended, memory.sweep = now.ended or memory.ended, None
-    return Swept(tuple(now.rows.values()), True, ended(len(now.rows), now.unread, cut=now.cut, lost=len(lost)))
+    memory.known = {key: row for key, row in current.rows.items() if row.sandbox.state in LIVE} | lost
+    memory.ended, memory.sweep = current.ended or memory.ended, None
+    return Swept(
+        tuple(current.rows.values()), True, ended(len(current.rows), current.unread, cut=current.cut, lost=len(lost))
+    )
 
 
-async def _pages(source: ListingSource, memory: SweepMemory, now: _Sweep, met: set[str], until: float) -> bool:
-    queries, before = (*source.live, *source.ended), now.pages
-    while now.query < len(queries):
-        # One page at least, so that a slow account cannot keep its listing from ever being read.
-        if now.pages > before and time.monotonic() > until:
+async def _pages(
+    source: ListingSource, memory: SweepMemory, current: _Sweep, ids_of_poll: set[str], until: float
+) -> bool:
+    queries, before = (*source.live, *source.ended), current.pages
+    while current.query < len(queries):
+        # At least one page per poll, so that the listing of a slow account is eventually read.
+        if current.pages > before and time.monotonic() > until:
             return False
-        page = await source.fetch(queries[now.query], now.place)
-        now.touched = time.monotonic()
-        ids = _take(source, now, page)
-        met |= ids
-        if now.query >= len(source.live):
-            enough = _enough_ended(memory, now, ids)
+        page = await source.fetch(queries[current.query], current.position)
+        current.touched = time.monotonic()
+        ids = _take(source, current, page)
+        ids_of_poll |= ids
+        if current.query >= len(source.live):
+            enough = _enough_ended(memory, current, ids)
         else:
-            enough = now.cut = now.cut or now.pages >= PAGES_MAX or len(now.rows) > ROWS_MAX
+            enough = current.cut = current.cut or current.pages >= MAX_PAGES or len(current.rows) > MAX_ROWS
         if page.next is None or enough:
-            now.query, now.place, now.ended_pages = now.query + 1, None, 0
-            now.last, now.same = set(), 0
+            current.query, current.position, current.ended_pages = current.query + 1, None, 0
+            current.last, current.same = set(), 0
         else:
-            _go_on(now, page.next, ids)
+            _go_on(current, page.next, ids)
     return True
 
 
-def _take(source: ListingSource, now: _Sweep, page: ListingPage) -> set[str]:
-    """Map one page; a row that is read twice (the listing moved) counts as it was read last."""
+def _take(source: ListingSource, current: _Sweep, page: ListingPage) -> set[str]:
+    """Maps one page. If a row is read twice (the listing shifted), the last one counts."""
     read = [row for raw in page.rows if (row := source.row(raw)) is not None]
     if page.rows and not read:
         raise ScrapeError("garbage", f"none of the {len(page.rows)} rows of a page could be read")
-    now.rows.update((row.sandbox.id, row) for row in read)
-    if now.query < len(source.live):
-        now.unread += len(page.rows) - len(read)  # an ended one hides nothing that lives
-    now.pages += 1
+    current.rows.update((row.sandbox.id, row) for row in read)
+    if current.query < len(source.live):
+        current.unread += len(page.rows) - len(read)  # an unread ended row hides no live sandbox
+    current.pages += 1
     return {row.sandbox.id for row in read}
 
 
-def _enough_ended(memory: SweepMemory, now: _Sweep, ids: set[str]) -> bool:
-    """Back at what the last poll had read, or, while known ones are missing, at a page without news.
+def _enough_ended(memory: SweepMemory, current: _Sweep, ids: set[str]) -> bool:
+    """Are enough ended sandboxes read? Yes at a sandbox of the last poll or, while live ones are missing, at a page
+    without new ones.
 
-    At first one page: history before our time is not ours to count. Lists are sorted by creation and not by end, so
-    the news may begin below what is known; what is too far down is asked for by id.
+    The first poll reads one page only, because earlier sandboxes are not counted. Lists are sorted by creation and not
+    by end, so new ones may follow after known ones. Those too far down are requested by id.
     """
-    over = {key for key in ids if now.rows[key].sandbox.state not in LIVE}
-    now.ended |= over
-    now.ended_pages += 1
-    if now.ended_pages >= ENDED_PAGES_MAX or not (memory.known or memory.ended):
+    over = {key for key in ids if current.rows[key].sandbox.state not in LIVE}
+    current.ended |= over
+    current.ended_pages += 1
+    if current.ended_pages >= MAX_ENDED_PAGES or not (memory.known or memory.ended):
         return True
-    if memory.known.keys() - now.rows.keys():
+    if memory.known.keys() - current.rows.keys():
         return bool(over) and over <= memory.ended
     return not over or bool(over & memory.ended)
 
 
-def _go_on(now: _Sweep, place: Any, ids: set[str]) -> None:
-    if (now.query, place) in now.places:
+def _go_on(current: _Sweep, position: Any, ids: set[str]) -> None:
+    if (current.query, position) in current.positions:
         raise ScrapeError("garbage", "the listing runs in circles: a page names an earlier one as the next")
-    now.same = now.same + 1 if ids and ids == now.last else 0
-    now.last = ids
-    if now.same >= SAME_PAGES:
+    current.same = current.same + 1 if ids and ids == current.last else 0
+    current.last = ids
+    if current.same >= SAME_PAGES:
         raise ScrapeError("garbage", "the listing runs in circles: the same page comes again and again")
-    now.places.add((now.query, place))
-    now.place = place
+    current.positions.add((current.query, position))
+    current.position = position
 
 
-async def _look_for_lost(source: ListingSource, memory: SweepMemory, now: _Sweep, until: float) -> dict[str, ListedRow]:
-    """Ask for those known to live that were not listed; returns those still in doubt."""
-    lost = {key: row for key, row in memory.known.items() if key not in now.rows}
+async def _look_for_lost(
+    source: ListingSource, memory: SweepMemory, current: _Sweep, until: float
+) -> dict[str, ListedRow]:
+    """Requests live sandboxes that were not listed by their ids. Returns those that remain unknown."""
+    lost = {key: row for key, row in memory.known.items() if key not in current.rows}
     if source.look is None:
         return {}
-    for key in list(lost)[:LOOKUPS_MAX]:
+    for key in list(lost)[:MAX_LOOKUPS]:
         if time.monotonic() > until:
             break
         row = await _look(source, source.look, lost[key])
         if row is not None:
-            now.rows[key] = row
+            current.rows[key] = row
             del lost[key]
     return lost
 

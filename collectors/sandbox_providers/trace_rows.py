@@ -1,9 +1,9 @@
-"""One saved episode of verifiers as records: where its rollouts ran, how long boot took, what was lost to a sandbox.
+"""Converts a saved episode of verifiers to records: sandboxes, boot times, and rollouts lost to a sandbox.
 
-Source: verifiers 0.4.0 (v1/trace.py, rollout.py, episode.py). Messages, tokens and tool output are never kept.
+Source: verifiers 0.4.0 (v1/trace.py, rollout.py, episode.py). Messages, tokens and tool output are not stored.
 
-`timing.boot` is the caller's wall clock round `runtime.start()` and `prepare_setup()`: it holds the wait in verifiers'
-own limiter of creations, so it is longer than the provider's figure when the run throttles itself.
+`timing.boot` is the wall time of `runtime.start()` and `prepare_setup()`. It contains the wait in verifiers' own limit
+of creations, so it exceeds the provider's figure if the run throttles itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,14 +19,14 @@ from collectors.transport import rest
 
 @dataclass(frozen=True, slots=True)
 class TracedRollout:
-    """One episode, as far as sandboxes go. Epoch seconds.
+    """The sandbox data of one episode. Times are epoch seconds.
 
     Attributes:
-        ended_at: when its last phase ended; None: it says no time.
-        purpose: ``train`` or ``eval`` of a training run; "" when it does not say (a run of its own).
-        boxed: it ran, or was to run, in a sandbox.
-        lost: it failed, and its sandbox is why.
-        errors: types of all errors on the way, those of attempts that were repeated too.
+        ended_at: end of its last phase; None if not recorded.
+        purpose: ``train`` or ``eval`` of a training run; "" if not recorded (a separate run).
+        boxed: it ran, or should have run, in a sandbox.
+        lost: it failed because of its sandbox.
+        errors: types of all errors, also those of repeated attempts.
     """
 
     environment: str
@@ -40,7 +40,7 @@ class TracedRollout:
 
 
 def rollout(episode: Mapping[str, Any]) -> TracedRollout:
-    """An episode's record. Of several agents each has its sandbox; the episode is lost when one of them is."""
+    """The record of an episode. Each agent has its own sandbox; the episode is lost if one of them is."""
     traces = objects(episode.get("traces"))
     run = mapping(episode, "run")
     name = rest.text(run.get("name"), 200)
@@ -59,7 +59,7 @@ def rollout(episode: Mapping[str, Any]) -> TracedRollout:
 
 
 def sandbox(trace: Mapping[str, Any], run: str) -> Sandbox | None:
-    """The sandbox a trace had to itself; None on the host, or in a box it only borrowed."""
+    """The sandbox that belongs to a trace; None for a trace on the host or in a shared sandbox."""
     runtime = mapping(trace, "agent", "runtime")
     kind, trace_id = verifiers.runtime_kind(trace), rest.text(trace.get("id"), 100)
     uid = rest.text(runtime.get("id"), 200) or trace_id
@@ -67,10 +67,10 @@ def sandbox(trace: Mapping[str, Any], run: str) -> Sandbox | None:
         return None
     lost, cached = verifiers.lost(trace), runtime.get("image_cached")
     requested, ready = rest.epoch(mapping(trace, "timing", "boot").get("start")), verifiers.booted(trace)
-    said = _message(trace) if lost else ""
+    message = _message(trace) if lost else ""
     return Sandbox(
         provider=kind,
-        # A creation that was refused has no id: the trace's is the name the sandbox would have had.
+        # A rejected creation has no id; the trace's id would have been the name of the sandbox.
         id=uid,
         state="failed" if lost else "terminated",
         name=trace_id,
@@ -82,13 +82,13 @@ def sandbox(trace: Mapping[str, Any], run: str) -> Sandbox | None:
         image=rest.text(runtime.get("image"), 300),
         image_cached=cached if isinstance(cached, bool) else None,
         latency_source="trace" if ready is not None and requested is not None else None,
-        cause=cause(said) if lost else None,
-        detail=rest.clean(said),
+        cause=cause(message) if lost else None,
+        detail=rest.clean(message),
     )
 
 
 def _message(trace: Mapping[str, Any]) -> str:
-    """The first line of the last error: what follows may be output of the model's own commands."""
+    """The first line of the last error. The other lines may be output of the model's commands."""
     message = objects(trace.get("errors"))[-1].get("message")
     return message.strip().split("\n", 1)[0][:800] if isinstance(message, str) and message.strip() else ""
 

@@ -1,8 +1,8 @@
-"""A listing of many pages, walked within one poll's time and gone on with in the next when that was too short.
+"""Walks through the pages of a listing within the time of a poll, and continues in the next poll.
 
-What one poll saw is handed out at once; that *everything* was seen is said once the last page was, together with
-every row of the walk. Bounded in rows; a page that fails ends the poll. The walk begins anew then, unless the failure
-was one of time: a slow provider would never be read to the end otherwise.
+The rows of a poll are returned at once. After the last page all rows of the walk are returned as the complete listing.
+The number of rows is bounded. A failed page ends the poll, and the walk starts again. After a timeout or throttling it
+continues instead, because a slow provider would otherwise never be read to the end.
 """
 
 import asyncio
@@ -15,19 +15,20 @@ from collectors.sandbox_providers.listing import Extent, ended, under_way
 
 Row = TypeVar("Row")
 
+# Bounds of one walk.
 MAX_ROWS = 20_000
 MAX_PAGES = 1_000
-# No new page is begun after this share of the poll's time: the last one needs some too.
+# No page is requested after this share of the poll's time, so that a slow last page still fits.
 SHARE = 0.6
-# A walk that got no page for so long would go on in another world.
+# A walk without a page for this time starts again, because the listing has changed too much.
 IDLE_SECONDS = 600.0
-# Pages that bring nothing new, in succession: the next would not either.
+# Pages in a row without a new row that mean an endless listing.
 STALE_PAGES = 2
 
 
 @dataclass(slots=True)
 class WalkPage(Generic[Row]):
-    """One page's rows by id, what leads to the next page ("" after the last), how many rows could not be read."""
+    """Rows of a page by id, token of the next page ("" after the last), number of rows that could not be parsed."""
 
     rows: dict[str, Row]
     next: str = ""
@@ -36,11 +37,15 @@ class WalkPage(Generic[Row]):
 
 @dataclass(slots=True)
 class Walk(Generic[Row]):
-    """Where a walk is. ``rows`` holds every row since its first page, ``fresh`` those of this poll.
+    """State of a walk.
 
     Attributes:
-        cut: it was ended at the most that is read; ``done`` is at its own end.
-        since, touched: its begin and its last page, time of the running loop.
+        rows: all rows since the first page.
+        fresh: rows of this poll.
+        done: the last page was read.
+        cut: the walk was stopped at the bound.
+        since: start, in time of the running loop.
+        touched: time of the last page.
     """
 
     token: str = ""
@@ -56,80 +61,79 @@ class Walk(Generic[Row]):
     touched: float = 0.0
 
     def extent(self) -> Extent:
-        """How much of the listing this poll brought."""
+        """How much of the listing this poll returned."""
         if self.done or self.cut:
             return ended(len(self.rows), self.unread, cut=self.cut)
         return under_way(len(self.rows), self.touched - self.since)
 
 
 class Budget:
-    """How much of a poll's time is left for beginning new pages. Monotonic time of the running loop."""
+    """Time of a poll in which new requests may start. Monotonic time of the running loop."""
 
     def __init__(self, limits: Limits) -> None:
         self._end = asyncio.get_running_loop().time() + SHARE * limits.timeout_seconds
 
     def spent(self) -> bool:
-        """Is it too late to begin another request?"""
+        """Is it too late for another request?"""
         return asyncio.get_running_loop().time() > self._end
 
 
 async def walk(state: State, name: str, fetch: Callable[[str], Awaitable[WalkPage[Row]]], budget: Budget) -> Walk[Row]:
-    """Go on with the walk of this name. The caller calls `finish` once it has used a walk that is done.
+    """Continues the walk of this name. The caller calls `finish` after it has used a complete walk.
 
     Raises:
-        ScrapeError: as ``fetch``; ``garbage`` for a listing that runs in circles and for a page of which no row can
-            be read.
+        ScrapeError: as ``fetch``; ``garbage`` for a listing that runs in circles, and for a page without a valid row.
     """
     key = f"walk {name}"
-    held: Walk[Row] = _held(state, key)
-    held.fresh = {}
+    current: Walk[Row] = _current(state, key)
+    current.fresh = {}
     first = True
-    while not held.done and (first or not budget.spent()):
+    while not current.done and (first or not budget.spent()):
         first = False
-        page = await _page(state, key, fetch, held)
-        if nonsense := _take(held, page):
+        page = await _page(state, key, fetch, current)
+        if error := _add(current, page):
             state.pop(key)
-            raise ScrapeError("garbage", nonsense)
-        held.done = not page.next
-        if not held.done and (len(held.rows) >= MAX_ROWS or held.pages >= MAX_PAGES):
-            held.cut = True
+            raise ScrapeError("garbage", error)
+        current.done = not page.next
+        if not current.done and (len(current.rows) >= MAX_ROWS or current.pages >= MAX_PAGES):
+            current.cut = True
             state.pop(key)
-            return held
-        held.token = page.next
-    return held
+            return current
+        current.token = page.next
+    return current
 
 
-def _held(state: State, key: str) -> Walk[Row]:
+def _current(state: State, key: str) -> Walk[Row]:
     now = asyncio.get_running_loop().time()
-    held: Walk[Row] | None = state.get(key)
-    if held is None or now - held.touched > IDLE_SECONDS:
-        held = state[key] = Walk(since=now, touched=now)
-    return held
+    current: Walk[Row] | None = state.get(key)
+    if current is None or now - current.touched > IDLE_SECONDS:
+        current = state[key] = Walk(since=now, touched=now)
+    return current
 
 
-def _take(held: Walk[Row], page: WalkPage[Row]) -> str:
-    """Add a page to the walk; returns why it makes no sense, "" when it does."""
+def _add(current: Walk[Row], page: WalkPage[Row]) -> str:
+    """Adds a page to the walk. Returns an error if the page is invalid, else ""."""
     if page.unread and not page.rows:
         return f"none of the {page.unread} rows of a page could be read"
-    # An empty page is honest: Kubernetes filters after it has cut pages.
-    known = bool(page.rows) and page.rows.keys() <= held.rows.keys()
-    held.stale = held.stale + 1 if known else 0
-    held.rows.update(page.rows)
-    held.fresh.update(page.rows)
-    held.pages, held.unread = held.pages + 1, held.unread + page.unread
-    held.touched = asyncio.get_running_loop().time()
-    if page.next and page.next == held.token:
+    # An empty page is valid: Kubernetes filters after it has divided the list into pages.
+    repeated = bool(page.rows) and page.rows.keys() <= current.rows.keys()
+    current.stale = current.stale + 1 if repeated else 0
+    current.rows.update(page.rows)
+    current.fresh.update(page.rows)
+    current.pages, current.unread = current.pages + 1, current.unread + page.unread
+    current.touched = asyncio.get_running_loop().time()
+    if page.next and page.next == current.token:
         return "the listing runs in circles: a page names itself as the next"
-    if page.next and held.stale >= STALE_PAGES:
+    if page.next and current.stale >= STALE_PAGES:
         return "the listing runs in circles: its pages bring nothing new"
     return ""
 
 
 async def _page(
-    state: State, key: str, fetch: Callable[[str], Awaitable[WalkPage[Row]]], held: Walk[Row]
+    state: State, key: str, fetch: Callable[[str], Awaitable[WalkPage[Row]]], current: Walk[Row]
 ) -> WalkPage[Row]:
     try:
-        return await fetch(held.token)
+        return await fetch(current.token)
     except ScrapeError as error:
         if error.kind not in ("timeout", "throttled"):
             state.pop(key, None)
@@ -137,6 +141,6 @@ async def _page(
 
 
 def finish(state: State, *names: str) -> None:
-    """The walks of these names are used up: the next poll begins at the first page."""
+    """Ends the walks of these names: the next poll starts at the first page."""
     for name in names:
         state.pop(f"walk {name}", None)

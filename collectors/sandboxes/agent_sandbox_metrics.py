@@ -1,14 +1,14 @@
-"""Metrics pages about sandboxes on Kubernetes: agent-sandbox's controller and router, and the kubelet's pod starts.
+"""Reads metrics pages about sandboxes on Kubernetes: agent-sandbox's controller and router, the kubelet's pod starts.
 
-The controller's histograms are in milliseconds; they become seconds here, edges too. Its largest edge is 240 or
-600 s, so an hour-long straggler is only "more than that": the age of the oldest pending comes from the collector
-`kubernetes`. Latencies are recorded for claims; a Sandbox created without one appears in the counts only.
+The controller's histograms are converted from milliseconds to seconds, with their edges. The largest edge is 240 or
+600 s, so longer starts are not resolved: the age of the oldest pending sandbox comes from the collector `kubernetes`.
+Latencies are recorded for claims; a Sandbox created without a claim appears only in the counts.
 
-One page may time the same start several times: by claim, by sandbox, as the client and as the controller saw it.
-One of them is used, the one that covers most of what a rollout waits for; families that repeat it are dropped. The
-kubelet's page covers every pod of its node, sandbox or not; of its three histograms the one with image pulls is used.
+A page may measure the same start several times: by claim, by sandbox, by client, by controller. The family that covers
+most of a rollout's wait is used and the others are dropped. The kubelet's page covers all pods of its node, also those
+without sandboxes; of its three histograms the one that includes image pulls is used.
 
-Series that differ in template or namespace are summed: what they have in common is the image being there or not.
+Series of different templates and namespaces are summed by launch type (image cached or not).
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, float, int]] = {
     "kubelet_pod_start_duration_seconds": ("sandbox_spinup_seconds", 1.0, 3),
     "sandbox_router_request_duration_seconds": ("sandbox_exec_seconds", 1.0, 0),
 }
-# Known and left out: other clocks' view of the same starts, starts without the image pull, facts of the build.
+# Dropped on purpose: other measurements of the same starts, starts without the image pull, build information.
 _LEFT_OUT = {
     "agent_sandbox_claim_controller_startup_latency_ms",
     "agent_sandbox_client_claim_startup_latency_ms",
@@ -46,10 +46,10 @@ _IMAGE = {"warm": "cached"}
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """One page. Counts and histograms since the process began; times in seconds.
+    """Parses one page. Counts and histograms count from the start of the process; times are in seconds.
 
     Raises:
-        ScrapeError: as `parser.parse`; ``garbage`` also for a page that was cut or holds none of the families.
+        ScrapeError: as `parser.parse`; ``garbage`` also for a page that is truncated or has none of the families.
     """
     page = parser.parse(body, state, limits)
     parser.check_whole(body)
@@ -71,7 +71,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
 
 
 def _histograms(page: Page) -> tuple[tuple[Histogram, ...], set[str]]:
-    """One histogram per metric and image, and the families whose series cannot be added up."""
+    """One histogram per metric and image, and the families with series that cannot be added."""
     found: dict[tuple[str, int], list[Bucketed]] = defaultdict(list)
     for one in parser.histograms(page):
         if one.family in _HISTOGRAMS:
@@ -93,7 +93,7 @@ def _histograms(page: Page) -> tuple[tuple[Histogram, ...], set[str]]:
 
 
 def _image(labels: Labels) -> str:
-    """A sandbox out of a warm pool has its image; of a cold one nobody says whether the node had it."""
+    """ "cached" for a sandbox of a warm pool; for a cold start it is not reported."""
     return _IMAGE.get(dict(labels).get("launch_type", ""), "unknown")
 
 
@@ -101,7 +101,7 @@ def _sum(metric: str, image: str, members: list[Bucketed]) -> Histogram:
     factor = _HISTOGRAMS[members[0].family][1]
     return Histogram(
         metric,
-        # Division keeps 250 ms at 0.25 s, where a factor of 0.001 leaves dust in the last digit.
+        # Division yields exactly 0.25 s for 250 ms; multiplication by 0.001 has a rounding error.
         tuple(edge / round(1 / factor) for edge in members[0].edges),
         tuple(map(sum, zip(*(member.counts for member in members), strict=True))),
         sum(member.total for member in members) / round(1 / factor),
@@ -126,14 +126,14 @@ def _samples(page: Page) -> Iterator[Sample]:
 
 
 def _state(series: Series) -> str:
-    """Not ready may be starting, suspended or failed: the gauge does not say which, so neither is claimed."""
+    """The state of a series. "Not ready" may be starting, suspended or failed, so it is unknown."""
     if series.label("expired") == "true":
         return "terminated"
     return "running" if series.label("ready_condition") == "true" else "unknown"
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """GET the page: at the client's base URL when that names one (`.../metrics`), else at /metrics under it.
+    """GETs the page: at the client's base URL if that names one (`.../metrics`), else at /metrics below it.
 
     Raises:
         ScrapeError: as `http.get` and `parse`.
@@ -144,7 +144,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 
 def matches_page(body: bytes) -> bool:
-    """Does a line of it begin with one of the families?"""
+    """Does a line start with one of the families?"""
     return any(body.startswith(prefix) or b"\n" + prefix in body for prefix in _PREFIXES)
 
 

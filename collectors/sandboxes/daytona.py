@@ -194,8 +194,8 @@ async def _of_organization(
     client: httpx.AsyncClient, key: str, region: str, limits: Limits, tally: Tally
 ) -> list[Sample]:
     path = f"/organizations/{quote(key, safe='')}"
-    samples = _organization(mapping(await account.ask(client, path, {}, limits, tally)))
-    return samples + _usage(await account.ask(client, f"{path}/usage", {}, limits, tally), region)
+    samples = _organization(mapping(await account.fetch(client, path, {}, limits, tally)))
+    return samples + _usage(await account.fetch(client, f"{path}/usage", {}, limits, tally), region)
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:

@@ -1,9 +1,9 @@
-"""E2B sandboxes over the REST API: what runs and what is paused, and the team's concurrency and start rate.
+"""Reads E2B sandboxes over the REST API: running and paused ones, and the team's concurrency and start rate.
 
-Tells when a sandbox started and when it will end, never when it was asked for: there is no spin-up latency here, and
-a creation that failed leaves no trace (time `create()` on the caller's side). Creation answers once the sandbox runs,
-so started is ready. Paused ones do not count against the concurrency limit; that limit and the credit are told
-nowhere: give ``limit_concurrent`` and ``limit_creates_per_second``. The start rate needs the team's id.
+The API has start and end of a sandbox but not the time of its request. So spin-up latency is unknown, and a failed
+creation leaves no trace (measure `create()` in the client). A creation returns when the sandbox runs, so it is ready at
+its start. Paused sandboxes do not count against the concurrency limit. The limits and the credit are not in the API:
+configure ``limit_concurrent`` and ``limit_creates_per_second``. The start rate needs the team's id.
 """
 
 import time
@@ -21,8 +21,8 @@ from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSo
 from collectors.transport import rest
 
 PROVIDER = "e2b"
-PAGE_ROWS = 100  # the most it gives
-TEAM_WINDOW_SECONDS = 300
+PAGE_ROWS = 100  # the API's maximum
+TEAM_WINDOW_SECONDS = 300  # of the team's metrics, of which the newest point is used
 
 STATES: Mapping[str, SandboxState] = {"running": "running", "paused": "paused"}
 
@@ -30,7 +30,7 @@ STATES: Mapping[str, SandboxState] = {"running": "running", "paused": "paused"}
 @dataclass(slots=True)
 class _Rows:
     run_label: str
-    running: float | None = None  # the answer's own count, before paging
+    running: float | None = None  # total in the answer's header
     tally: Tally = field(default_factory=Tally)
 
     def row(self, raw: Any) -> ListedRow | None:
@@ -73,10 +73,10 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
 
 
 async def _team(client: httpx.AsyncClient, team: str, now: float, limits: Limits, tally: Tally) -> list[Sample]:
-    """The newest point of the team's own metrics. ``now``: epoch seconds, bounds the window asked for."""
+    """The newest point of the team's metrics. ``now``: epoch seconds, the end of the requested window."""
     window = {"start": int(now) - TEAM_WINDOW_SECONDS, "end": int(now)}
-    told = await account.ask(client, f"/teams/{quote(team, safe='')}/metrics", window, limits, tally)
-    points = [mapping(point) for point in told] if isinstance(told, list) else []
+    answer = await account.fetch(client, f"/teams/{quote(team, safe='')}/metrics", window, limits, tally)
+    points = [mapping(point) for point in answer] if isinstance(answer, list) else []
     dated = [(ts, point) for point in points if (ts := rest.epoch(point.get("timestampUnix"))) is not None]
     if not dated:
         return []
@@ -87,7 +87,7 @@ async def _team(client: httpx.AsyncClient, team: str, now: float, limits: Limits
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """One poll: as much of the listing as fits the time, and the team's metrics now and then.
+    """Reads as much of the listing as fits into the poll, and the team's metrics at their own interval.
 
     Options: ``team`` (team id), ``run_label`` (metadata key, default ``run``), ``limit_concurrent``,
     ``limit_creates_per_second``.
@@ -104,8 +104,8 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
             samples += await _team(client, options["team"], time.time(), limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
     samples += account.quota("concurrent", rows.running, None)
-    found = (row.sandbox for row in swept.rows)
-    return rows.tally.reading(PROVIDER, found, swept.extent, samples)
+    sandboxes = (row.sandbox for row in swept.rows)
+    return rows.tally.reading(PROVIDER, sandboxes, swept.extent, samples)
 
 
 COLLECTOR = Collector(

@@ -1,12 +1,12 @@
-"""An OpenEnv environment server: health, name and version, and sessions where its state tells them.
+"""Reads an OpenEnv environment server: health, name and version, and sessions if its state reports them.
 
-`/health` is asked at every poll. `/metadata` and `/state` make the server build an environment for each request
-(`http_server.py`), which may start a browser or a container: `/metadata` is asked once, `/state` only where the
-option ``state = "on"`` says that it is cheap there. A stock server's `/state` is that of the new environment and says
-nothing; servers that share one state may tell ``active_sessions`` and ``max_sessions`` in it.
+`/health` is requested at every poll. For `/metadata` and `/state` the server builds an environment per request
+(`http_server.py`), which may start a browser or a container. So `/metadata` is requested once, and `/state` only with
+the option ``state = "on"``. The `/state` of a stock server is that of the new environment and is not useful; servers
+with one shared state may report ``active_sessions`` and ``max_sessions`` in it.
 
-Does not know: sessions of a stock server (its count is no HTTP route), spin-up (its launcher's to time), harness
-results (files of the harness).
+Not available: sessions of a stock server (no route returns their number), spin-up (measured by its launcher), harness
+results (in files of the harness).
 """
 
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ from collectors.sandbox_providers.listing import Tally, mapping
 from collectors.sandboxes.swerex import identity
 from collectors.transport.rest import get_json, number, text, whole
 
-# "ok" and "running": servers from before the status was an enum, and OpenEnv look-alikes.
+# Status -> detail. "ok" and "running" come from older servers and from compatible ones.
 _HEALTH = {"healthy": "", "ok": "", "running": "", "degraded": "degraded", "unhealthy": "unhealthy"}
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """One record for the server. ``unhealthy`` and ``degraded`` are answers; silence is an error.
+    """Reads one record for the server. ``unhealthy`` and ``degraded`` are valid answers; no answer is an error.
 
     Raises:
-        ScrapeError: as `rest.get_json`; ``garbage`` for an answer that is no health report.
+        ScrapeError: as `rest.get_json`; ``garbage`` for an answer that is not a health report.
     """
     options: Mapping[str, str] = state.get("options") or {}
     tally = Tally()
@@ -66,7 +66,7 @@ async def _about(client: httpx.AsyncClient, state: State, limits: Limits) -> Map
 
 
 async def _optional(client: httpx.AsyncClient, path: str, limits: Limits) -> Mapping[str, Any]:
-    """What the path says, or nothing: the server is healthy whether or not it has it, or in time."""
+    """The JSON at the path, or {}: a missing or late answer does not make the server unhealthy."""
     quarter = replace(limits, timeout_seconds=limits.timeout_seconds / 4)
     try:
         return mapping((await get_json(client, path, {}, quarter)).json)

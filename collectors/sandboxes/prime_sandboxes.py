@@ -228,7 +228,7 @@ async def _money(
     client: httpx.AsyncClient, root: str, team: Mapping[str, str], limits: Limits, tally: Tally
 ) -> list[Sample]:
     wallet = mapping(
-        await sandbox_providers_account.ask(client, f"{root}/billing/wallet", {"limit": 1, **team}, limits, tally)
+        await sandbox_providers_account.fetch(client, f"{root}/billing/wallet", {"limit": 1, **team}, limits, tally)
     )
     # The field says USD whatever the wallet's currency is.
     balance = rest.number(wallet.get("balance_usd")) if wallet.get("currency") in (None, "USD", "usd") else None
@@ -252,7 +252,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         samples: list[Sample] = []
         if sandbox_providers_account.due(state, begun):
             of_team = {"teamId": team} if team else {}
-            who = await sandbox_providers_account.ask(client, f"{root}/user/whoami", of_team, limits, rows.tally)
+            who = await sandbox_providers_account.fetch(client, f"{root}/user/whoami", of_team, limits, rows.tally)
             state["limits"] = _limits(mapping(who, "data", "account_limits"), mapping(who, "data", "key_limits"))
             samples += await _money(client, root, of_team, limits, rows.tally)
         swept = await sweep(

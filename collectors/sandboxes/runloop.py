@@ -158,7 +158,7 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
 
 
 async def _suspended(client: httpx.AsyncClient, limits: Limits, tally: Tally) -> list[Sample]:
-    word = mapping(await account.ask(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
+    word = mapping(await account.fetch(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
     told = ACCOUNTS.get(word) if isinstance(word, str) else None
     if told is None and word is not None:
         tally.unknown("account_status", rest.text(word, 64))

@@ -1,8 +1,8 @@
-"""A SWE-ReX runtime: is the server inside one sandbox alive? (`GET /is_alive`)
+"""Reads a SWE-ReX runtime: is the server inside a sandbox alive? (`GET /is_alive`)
 
-One target is one server; its sandbox belongs to whatever provider SWE-ReX deploys to, whose collector knows states
-and times. What a target adds is the one thing no provider says: that the server in the sandbox answers. SWE-ReX has
-no metrics, no list and no times; spin-up is in its log lines ("Runtime started in X s").
+One target is one server. States and times of its sandbox come from the collector of the provider that SWE-ReX deploys
+to; providers do not report whether the server inside answers. SWE-ReX has no metrics, no list and no times. Spin-up is
+in its log lines ("Runtime started in X s").
 """
 
 import hashlib
@@ -13,15 +13,15 @@ import httpx
 from collectors.model import Collector, Limits, Reading, Sandbox, ScrapeError, State
 from collectors.transport.rest import clean, get_json, text, whole
 
-# An exception inside the runtime comes as this status.
+# HTTP status of an exception inside the runtime.
 RUNTIME_ERROR = 511
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """The server's word on itself. "Not alive" is an answer (running, but unreachable), silence is an error.
+    """Reads the server's state. "Not alive" is a valid answer (running but unreachable); no answer is an error.
 
     Raises:
-        ScrapeError: as `rest.get_json`; ``garbage`` for an answer that says neither.
+        ScrapeError: as `rest.get_json`; ``garbage`` for any other answer.
     """
     options: Mapping[str, str] = state.get("options") or {}
     async with whole(limits):
@@ -43,7 +43,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 
 def identity(client: httpx.AsyncClient, options: Mapping[str, str]) -> str:
-    """The option ``name``, else a digest of host, port and path: stable, and no URL that leaves the configuration."""
+    """The option ``name``, else a digest of host, port and path: stable, and does not disclose the URL."""
     url = client.base_url
     address = f"{url.host}:{url.port}{url.path.rstrip('/')}"
     return text(options.get("name"), 200) or hashlib.sha256(address.encode()).hexdigest()[:12]

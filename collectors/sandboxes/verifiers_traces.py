@@ -1,11 +1,11 @@
-"""Episodes that verifiers saves (prime-rl run directories, its own evaluations): boot times and lost rollouts.
+"""Reads episodes saved by verifiers (prime-rl run directories, evaluations): boot times and lost rollouts.
 
-No key, no provider API, no change to the run: prime-rl writes these files by default (its file monitor), appended as
-each episode ends. `rollouts/step_N/{train,eval}/all/traces.jsonl` in a run directory (`effective/` repeats what was
-shipped), `traces.jsonl` in the directory of an evaluation, or such a file itself.
+It needs no key, no provider API and no change to the run: prime-rl writes these files by default (its file monitor) and
+appends each episode at its end. The path is a run directory (`rollouts/step_N/{train,eval}/all/traces.jsonl`;
+`effective/` repeats the shipped ones), the directory of an evaluation (`traces.jsonl`), or such a file.
 
-Does not know: sandboxes of rollouts still under way (a line is written at the end, so a straggler is in no figure until
-then: only the provider's API shows it), when the first command ran, and sandboxes shared by several rollouts.
+Not available: sandboxes of rollouts in progress (only the provider's API shows a straggler), the time of the first
+command, and sandboxes that several rollouts share.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from collectors.transport import bytetail
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one call gathers. ``memory`` is the cursor of the next."""
+    """Results of one call. ``memory`` is the cursor of the next."""
 
     memory: dict[str, Any]
     rollouts: list[TracedRollout] = field(default_factory=list)
@@ -35,7 +35,7 @@ class _Gathered:
 
 
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Sandboxes and counters of the episodes appended since ``cursor``, step by step.
+    """Reads sandboxes and counters of the episodes appended since ``cursor``, step by step.
 
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
@@ -43,7 +43,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     try:
         return _tail(path, cursor, limits, now)
     except OSError as error:
-        # A folder that may not be entered, or went away between two looks at it.
+        # A folder without permission, or one that was removed in between.
         raise ScrapeError("missing", f"the traces cannot be read: {type(error).__name__}") from None
 
 
@@ -52,7 +52,7 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     steps = _steps(path)
     if not steps:
         verifiers.refuse(path)
-    # A resume removes the steps it goes back over and writes them again.
+    # A resumed run removes the steps that it repeats and writes them again.
     memory["floor"] = min(memory["floor"], max(steps, default=0))
     got = _Gathered(memory)
     _read_steps({step: files for step, files in steps.items() if step >= memory["floor"]}, path, limits, got)
@@ -76,12 +76,12 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 def _facts(got: _Gathered) -> dict[str, str | float]:
     facts: dict[str, str | float] = {"has_sandbox": 1.0} if any(one.boxed for one in got.rollouts) else {}
-    # Providers know sandboxes by this name (prime-rl puts it on each as a label).
+    # prime-rl sets this name as a label on each sandbox.
     return facts | ({"run_name": got.run} if got.run else {})
 
 
 def _steps(path: Path) -> dict[int, list[Path]]:
-    """Where traces are or will be, by step, ascending; the only file of an evaluation is step 0."""
+    """Paths of present and future traces by step, ascending. The single file of an evaluation is step 0."""
     only = verifiers.alone(path)
     found = {0: [only]} if only is not None else {}
     for step in verifiers.steps(path):
@@ -90,7 +90,7 @@ def _steps(path: Path) -> dict[int, list[Path]]:
 
 
 def _read_steps(steps: dict[int, list[Path]], path: Path, limits: Limits, got: _Gathered) -> None:
-    """Read file after file until what one call may take is used up, and leave behind the steps that are over."""
+    """Reads file after file up to the limits of a call, and closes the steps that are over."""
     left = replace(limits, line_bytes=verifiers.LINE_BYTES)
     newest = list(steps)[-verifiers.OPEN_STEPS :]
     files: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def _read(file: Path, cursor: Cursor, limits: Limits, step: int, got: _Gathered)
     got.dropped += read.dropped
     got.why = got.why or read.why
     got.rows += len(read.lines)
-    # Read again from its start: a file that was rewritten, or one of a step that the run has gone back to.
+    # The file is read again from its start: it was rewritten, or the run repeats the step.
     again = read.restarted or (not cursor and step < got.memory["closed"])
     for offset, line in read.lines:
         row = verifiers.parse(line)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Sample
-from collectors.sandbox_providers.rollout_counts import NAMES_MAX, count
+from collectors.sandbox_providers.rollout_counts import MAX_NAMES, count
 from collectors.sandbox_providers.trace_rows import TracedRollout
 
 NOW = 1_795_300_500.0
@@ -39,4 +39,4 @@ def test_late_equal_and_impossible_times_still_go_forward() -> None:
 def test_names_without_end_make_few_series() -> None:
     counts: dict[str, Any] = {}
     list(count(counts, [ended(NOW, env=f"e{n}", errors=(f"E{n}",)) for n in range(200)], NOW))
-    assert len(counts) == NAMES_MAX + 1 and counts["other"]["seen"] == 200 - NAMES_MAX
+    assert len(counts) == MAX_NAMES + 1 and counts["other"]["seen"] == 200 - MAX_NAMES

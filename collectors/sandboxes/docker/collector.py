@@ -1,11 +1,11 @@
-"""Sandboxes that are containers of a Docker engine (or Podman's compatible API), over its socket or TCP.
+"""Reads sandboxes that are containers of a Docker engine (or Podman's compatible API), over its socket or TCP.
 
-A container's record is complete once it was inspected; that is done once per container and state, newest first, as
-many as fit into a poll. Does not know: how long the image pull took (it comes before `Created`), whether the server
-inside answers (only a HEALTHCHECK tells), quotas, prices. Removed containers leave no trace.
+Each container is inspected once per state, newest first, as many as fit into a poll. Not available: the duration of the
+image pull (it precedes `Created`), the state of the server inside (unless there is a HEALTHCHECK), quotas, prices.
+Removed containers leave no trace.
 
-The engine's API can do anything to its host: give this a read-only proxy of the socket where that matters. Only GET
-is ever sent.
+Only GET requests are sent. The engine's API has full control of its host, so use a read-only proxy of the socket where
+that matters.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, wa
 from collectors.sandboxes.docker.rows import PROVIDER, Inspected, inspect, key, row
 from collectors.transport.rest import Params, Refusal, get_json, text, whole
 
-# The URL that says "no URL": the engine's own socket.
+# Host of the default URL; it stands for the engine's socket.
 SOCKET_HOST = "docker.sock"
 SOCKET = "/var/run/docker.sock"
-# A container is 1.5 to 3 kB of JSON.
+# Containers per page: each is 1.5 to 3 kB of JSON.
 PAGE_ROWS = 1_000
 
 Item = Mapping[str, Any]
@@ -34,10 +34,10 @@ Starts = MutableMapping[str, tuple[float, float | None]]
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """Every container with the options' label, living or not; inspections go on over several polls.
+    """Reads all containers with the label of the options. Inspections may take several polls.
 
     Raises:
-        ScrapeError: as `rest.get_json`; ``missing`` when a file of the options cannot be read.
+        ScrapeError: as `rest.get_json`; ``missing`` if a file of the options cannot be read.
     """
     options: Mapping[str, str] = state.get("options") or {}
     socket = options.get("socket", "") or (SOCKET if client.base_url.host == SOCKET_HOST else "")
@@ -45,15 +45,15 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     inspected: MutableMapping[str, Inspected] = state.setdefault("inspected", {})
     async with whole(limits), opened(client, options, limits, socket) as engine:
         budget = Budget(limits)
-        found = await _containers(engine, options, state, limits, budget, tally)
-        items = found.rows if found.done else found.fresh
+        listing = await _containers(engine, options, state, limits, budget, tally)
+        items = listing.rows if listing.done else listing.fresh
         await _inspect(engine, items, inspected, state, limits, budget)
-    if found.done:
+    if listing.done:
         finish(state, "containers")
-        _forget(state, found.rows)
+        _forget(state, listing.rows)
     label = options.get("run_label", "run")
     rows = (row(item, label, inspected.get(uid), tally) for uid, item in items.items())
-    return tally.reading(PROVIDER, (one for one in rows if one is not None), found.extent())
+    return tally.reading(PROVIDER, (sandbox for sandbox in rows if sandbox is not None), listing.extent())
 
 
 async def _containers(
@@ -85,7 +85,7 @@ async def _containers(
     except Refusal as error:
         if error.status not in (400, 404, 500) or "o such container" not in str(error):
             raise
-        # The container the next page was to begin after is removed by now.
+        # The last container of the previous page was removed: start again.
         finish(state, "containers")
         return await walk(state, "containers", fetch, budget)
 
@@ -98,14 +98,14 @@ async def _inspect(
     limits: Limits,
     budget: Budget,
 ) -> None:
-    """Ask about new and changed containers, a few at a time, until the poll's time is used up."""
+    """Inspects new and changed containers, a few at a time, until the poll's time is used."""
     starts: Starts = state.setdefault("starts", {})
     wanted = [uid for uid, item in items.items() if (held := inspected.get(uid)) is None or held.seen != key(item)]
     for first in range(0, len(wanted), CONNECTIONS):
         if budget.spent():
             return
         batch = wanted[first : first + CONNECTIONS]
-        # Waits for all of them, so that none is left running when one fails.
+        # Waits for all requests, so that none is still running when one fails.
         answers = await asyncio.gather(*(_one(engine, uid, limits) for uid in batch), return_exceptions=True)
         for uid, answer in zip(batch, answers, strict=True):
             if isinstance(answer, BaseException):

@@ -1,8 +1,7 @@
-"""A Docker container's JSON (list item and inspection) -> a sandbox row. Pure.
+"""Converts a Docker container's JSON (list item and inspection) to a sandbox row. Pure.
 
-The list says what exists; only an inspection says when a container started, why it died and whether it is healthy.
-`StartedAt` is the *latest* start: a container that was stopped and started again, or restarted by its policy, has no
-known first start unless it was seen before. Docker writes "0001-01-01T00:00:00Z" for never.
+Only the inspection has start time, cause of death and health. `StartedAt` is the *latest* start: the first start of a
+restarted container is unknown unless it was seen before. Docker writes "0001-01-01T00:00:00Z" for never.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -32,15 +31,15 @@ _STATES: Mapping[str, SandboxState] = {
 # 128 + SIGINT, SIGKILL, SIGTERM: how `docker stop` and `docker kill` end a container.
 _KILLED = (130.0, 137.0, 143.0)
 HEALTH_LOG = 5
-"""The engine keeps the last five probes only."""
+"""Number of probes that the engine stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What an inspection said, as far as it goes into a row; ``seen`` is the list's words it was made under."""
+    """The result of an inspection. ``seen`` is the `key` of the list item at that time."""
 
     seen: tuple[str, str]
-    word: SandboxState
+    state: SandboxState
     started_at: float | None = None
     ready_at: float | None = None
     ended_at: float | None = None
@@ -50,14 +49,14 @@ class Inspected:
 
 
 def key(item: Mapping[str, Any]) -> tuple[str, str]:
-    """What of a list item makes an inspection out of date: its state and its health."""
+    """State and health of a list item: if they change, the inspection is out of date."""
     status = text(item.get("Status"), 200)
     health = next((word for word in ("health: starting", "unhealthy", "healthy") if word in status), "")
     return text(item.get("State"), 40).lower(), health
 
 
 def row(item: Mapping[str, Any], run_label: str, inspected: Inspected | None, tally: Tally) -> Sandbox | None:
-    """One list item with what is known from its inspection; None (counted in the tally) when it has no id."""
+    """The row of a list item and its inspection; None (counted in the tally) without an id."""
     uid = text(item.get("Id"), 100)
     if not uid:
         tally.drop("a container without an id")
@@ -66,32 +65,34 @@ def row(item: Mapping[str, Any], run_label: str, inspected: Inspected | None, ta
     if word not in _STATES:
         tally.unknown("state", word)
     requested = epoch(item.get("Created"))
-    known = inspected if inspected is not None else Inspected((word, health), _listed(word, health))
-    ready = known.ready_at
+    result = inspected if inspected is not None else Inspected((word, health), _listed(word, health))
+    ready = result.ready_at
     if ready is not None and requested is not None and ready < requested:
-        ready = requested if requested - ready < 1.0 else None  # Created has whole seconds, the start nanoseconds
+        ready = (
+            requested if requested - ready < 1.0 else None
+        )  # `Created` is in whole seconds, the start in nanoseconds
     names = item.get("Names")
     return Sandbox(
         provider=PROVIDER,
         id=uid,
-        state=known.word,
+        state=result.state,
         name=text(names[0], 253).lstrip("/") if isinstance(names, list) and names else "",
         run_key=text(mapping(item, "Labels").get(run_label), 200),
         provider_state=f"{word} ({health})" if health else word,
         requested_at=requested,
-        started_at=known.started_at,
+        started_at=result.started_at,
         ready_at=ready,
-        ended_at=known.ended_at,
+        ended_at=result.ended_at,
         image=text(item.get("Image"), 300),
         latency_source="server" if ready is not None and requested is not None else None,
-        cause=known.cause,
-        detail=known.detail,
-        unreachable=known.unreachable,
+        cause=result.cause,
+        detail=result.detail,
+        unreachable=result.unreachable,
     )
 
 
 def _listed(word: str, health: str) -> SandboxState:
-    """The state by the list alone; ``dead`` has no cause before its inspection, so it is not called failed yet."""
+    """The state by the list item. ``dead`` becomes ``failed`` only with the inspection, which has the cause."""
     state = _STATES.get(word, "unknown")
     if state == "running" and health == "health: starting":
         return "starting"
@@ -101,19 +102,19 @@ def _listed(word: str, health: str) -> SandboxState:
 def inspect(
     item: Mapping[str, Any], answer: Mapping[str, Any], first_start: MutableMapping[str, tuple[float, float | None]]
 ) -> Inspected:
-    """What ``GET /containers/{id}/json`` tells about a list item.
+    """Converts the answer of ``GET /containers/{id}/json`` for a list item.
 
     Args:
-        first_start: per id, when it first started and was first ready; read and added to.
+        first_start: per id the first start and the first readiness; read and updated.
     """
     status = mapping(answer, "State")
     word = text(status.get("Status"), 40).lower()
     health = text(mapping(status, "Health").get("Status"), 40)
     started, ready = _starts(text(item.get("Id"), 100), answer, first_start)
     state = _STATES.get(word, "unknown")
-    found, detail = _failure(word, status)
-    if found is not None:
-        return Inspected(key(item), "failed", started, ready, epoch(status.get("FinishedAt")), found, detail)
+    cause, detail = _failure(word, status)
+    if cause is not None:
+        return Inspected(key(item), "failed", started, ready, epoch(status.get("FinishedAt")), cause, detail)
     if state == "terminated":
         return Inspected(key(item), state, started, ready, epoch(status.get("FinishedAt")), detail=detail)
     if state == "running" and health == "starting":
@@ -125,13 +126,13 @@ def inspect(
 def _starts(
     uid: str, answer: Mapping[str, Any], first_start: MutableMapping[str, tuple[float, float | None]]
 ) -> tuple[float | None, float | None]:
-    """First start and first readiness, as far as they can be known."""
+    """First start and first readiness, None if unknown."""
     status = mapping(answer, "State")
     started, finished = epoch(status.get("StartedAt")), epoch(status.get("FinishedAt"))
     held = first_start.get(uid)
     if held is None:
         again = (number(answer.get("RestartCount")) or 0.0) > 0
-        # Ended before its latest start: there was an earlier one.
+        # An end before the latest start proves an earlier start.
         again = again or (finished is not None and started is not None and finished < started)
         if started is None or again:
             return None, None
@@ -142,32 +143,32 @@ def _starts(
 
 
 def _ready(status: Mapping[str, Any], started: float) -> float | None:
-    """The start itself without a health check, else the end of the first probe that passed, if it is still kept."""
+    """The start if there is no health check, else the end of the first successful probe if it is still stored."""
     health = mapping(status, "Health")
     if text(health.get("Status"), 40) in ("", "none"):
         return started
     probes = objects(health.get("Log"))
     for index, probe in enumerate(probes):
         if number(probe.get("ExitCode")) == 0.0:
-            kept = index > 0 or len(probes) < HEALTH_LOG
-            return epoch(probe.get("End")) if kept else None
+            is_first = index > 0 or len(probes) < HEALTH_LOG
+            return epoch(probe.get("End")) if is_first else None
     return None
 
 
 def _failure(word: str, status: Mapping[str, Any]) -> tuple[FailureCause | None, str]:
-    """Cause (None: no failure) and words. A container that never started keeps ``created`` and says why in Error."""
+    """Cause (None: no failure) and message. A container that never started stays ``created``; Error has the reason."""
     error, code = clean(status.get("Error"), 200), number(status.get("ExitCode"))
-    said = error or ("" if code is None else f"exit code {code:g}")
+    message = error or ("" if code is None else f"exit code {code:g}")
     if status.get("OOMKilled") is True and word in ("exited", "stopped", "dead"):
-        return "oom", said
+        return "oom", message
     if word == "created" and error:
-        return cause_of(error), said
+        return cause_of(error), message
     if word == "dead":
-        return cause_of(error) if cause_of(error) != "unknown" else "internal", said
+        return cause_of(error) if cause_of(error) != "unknown" else "internal", message
     if word not in ("exited", "stopped") or code in (None, 0.0):
         return None, ""
     if code in _KILLED and not error:
-        return None, said
+        return None, message
     if code in (126.0, 127.0) and not error:
-        return "image", said  # the command is not there, or cannot be executed
-    return cause_of(error), said
+        return "image", message  # the command is not there, or cannot be executed
+    return cause_of(error), message

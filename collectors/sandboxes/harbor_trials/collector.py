@@ -1,8 +1,7 @@
-"""Results that harbor writes when a trial is over: how long environments took to start, trials lost to them.
+"""Reads the results that harbor writes at the end of a trial: start times of environments, trials lost to them.
 
-`JOBS/JOB/TRIAL/result.json`; the path may be a folder of jobs, a job or a trial. Any provider harbor drives, no key.
-
-Does not know: trials under way, the provider's own ids, whether an image was cached.
+`JOBS/JOB/TRIAL/result.json`; the path may be a folder of jobs, a job or a trial. Works for all providers of harbor,
+without a key. Not available: trials in progress, the provider's own ids, whether an image was cached.
 """
 
 import os
@@ -19,15 +18,18 @@ from collectors.sandboxes.harbor_trials.rows import is_trial, trial
 
 FILE = "result.json"
 LOOKED_FOR = f"{FILE} of harbor trials, up to two folders down"
-# A trial with its token ids; what is larger is counted as dropped.
+# Largest result that is read (a trial with its token ids); larger files count as dropped.
 FILE_BYTES = 32 << 20
-FOLDERS_MAX, DEPTH_MAX, PROBED_MAX = 20_000, 2, 8
-# Clocks of hosts that write into one folder differ; results this much older than the newest are still looked for.
+# Folders that are searched, their depth, and the files that detection opens.
+MAX_FOLDERS = 20_000
+MAX_DEPTH = 2
+MAX_PROBED = 8
+# Files this much older than the newest may still be new, because the clocks of the writing hosts differ.
 SLACK_SECONDS = 60.0
 
 
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Trials that ended since ``cursor``, oldest first. The cursor holds the newest time and what is near it.
+    """Reads trials that ended since ``cursor``, oldest first. The cursor has the newest time and the files near it.
 
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
@@ -37,7 +39,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         found = sorted((at, name, file) for name, file in _results(path) if (at := _written(file)) is not None)
     except OSError as error:
         raise ScrapeError("missing", f"the results cannot be read: {type(error).__name__}") from None
-    if not cursor and not any(is_trial(row) for _, _, file in found[:PROBED_MAX] if (row := _row(file)) is not None):
+    if not cursor and not any(is_trial(row) for _, _, file in found[:MAX_PROBED] if (row := _row(file)) is not None):
         raise ScrapeError("not_a_run", f"no trials in {path.name}: looked for {LOOKED_FOR}")
     seen: dict[str, float] = dict(cursor.get("recent", {}))
     since = cursor.get("newest", 0.0) - SLACK_SECONDS
@@ -61,7 +63,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 
 def _read(taken: list[tuple[float, str, Path]], seen: dict[str, float], now: float) -> tuple[list[TracedRollout], int]:
-    """(trials, files that are broken); what was read is noted in `seen`, so one just being written comes again."""
+    """(trials, number of invalid files). Files that were read are added to `seen`; a file being written is not."""
     trials, dropped = [], 0
     for at, name, file in taken:
         row = _row(file)
@@ -75,7 +77,7 @@ def _read(taken: list[tuple[float, str, Path]], seen: dict[str, float], now: flo
 
 
 def _written(file: Path) -> float | None:
-    """When a regular file was last modified; None for anything else: a broken link, a pipe, one that went away."""
+    """Modification time of a regular file; None for anything else (broken link, pipe, removed file)."""
     try:
         found = file.stat()
     except OSError:
@@ -89,7 +91,7 @@ def _no_wait(path: str, flags: int) -> int:
 
 def _row(file: Path) -> dict[str, Any] | None:
     try:
-        # It may have become a pipe since it was looked at: opening one would wait for a writer.
+        # Non-blocking, because the file may have been replaced by a pipe, whose opening waits for a writer.
         with open(file, "rb", opener=_no_wait) as opened:
             body = opened.read(FILE_BYTES + 1) if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else b""
     except OSError:
@@ -99,25 +101,25 @@ def _row(file: Path) -> dict[str, Any] | None:
 
 
 def _results(path: Path) -> Iterator[tuple[str, Path]]:
-    """(name, file) of every result up to two folders down; bounded, links not followed."""
+    """(name, file) of each result up to two folders deep. Links are not followed."""
     for folders, (folder, names, files) in enumerate(os.walk(path), 1):
         here = Path(folder).relative_to(path)
-        names[:] = [] if len(here.parts) >= DEPTH_MAX or folders > FOLDERS_MAX else sorted(names)
+        names[:] = [] if len(here.parts) >= MAX_DEPTH or folders > MAX_FOLDERS else sorted(names)
         if FILE in files:
             yield here.as_posix(), Path(folder) / FILE
-        if folders > FOLDERS_MAX:
+        if folders > MAX_FOLDERS:
             return
 
 
 def matches_path(path: Path) -> str | None:
-    """The trial that gives harbor's folder away."""
+    """The first trial of a harbor folder, as the reason for the detection."""
     try:
         if not path.is_dir():
             return None
         for number, (name, file) in enumerate(_results(path)):
             if (row := _row(file)) is not None and is_trial(row):
                 return f"{name}/{FILE} of a harbor trial"
-            if number >= PROBED_MAX:
+            if number >= MAX_PROBED:
                 return None
     except OSError:
         return None

@@ -1,7 +1,7 @@
-"""One result of a harbor trial as records. Source: harbor 0.25.0 (models/trial/result.py, trial/trial.py).
+"""Converts the result of a harbor trial to records. Source: harbor 0.25.0 (models/trial/result.py, trial/trial.py).
 
-`environment_setup` is the wall time of the environment's start, whatever provider harbor drives; its end is written
-also when the start failed, so a start counts as done once the agent's set-up followed.
+`environment_setup` is the wall time of the environment's start, for every provider. Its end is also written after a
+failure, so a start counts as successful only if the agent's set-up followed.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from collectors.sandbox_providers.listing import mapping
 from collectors.sandbox_providers.trace_rows import TracedRollout
 from collectors.transport import rest
 
-# What harbor itself calls `sandbox_failed` (models/trial/error_policy.py).
+# Errors that harbor classifies as `sandbox_failed` (models/trial/error_policy.py).
 SANDBOX_FAILED = frozenset(
     (
         "EnvironmentStartTimeoutError", "SandboxBuildFailedError", "AgentSetupTimeoutError", "HealthcheckError",
@@ -22,18 +22,18 @@ SANDBOX_FAILED = frozenset(
     )
 )  # fmt: skip
 CANCELLED = "CancelledError"
-# A type says more than its message; those that name their cause.
+# Causes of error types; for other types the message is searched.
 _CAUSES = {"EnvironmentStartTimeoutError": "timeout", "SandboxBuildFailedError": "image build failed",
            "SandboxLikelyOutOfMemoryError": "oom", "MemoryLimitExceededError": "oom"}  # fmt: skip
 
 
 def is_trial(row: Mapping[str, Any]) -> bool:
-    """Does this look like harbor's `TrialResult`? A job's own result has neither key."""
+    """Is it a `TrialResult` of harbor? The result of a job lacks these keys."""
     return isinstance(row.get("trial_name"), str) and "task_checksum" in row and "environment_setup" in row
 
 
 def trial(row: Mapping[str, Any]) -> TracedRollout | None:
-    """The trial's record; None when it was cancelled: that is no one's failure, and no rollout."""
+    """The record of a trial; None for a cancelled trial, which is neither a failure nor a rollout."""
     failed = rest.text(mapping(row, "exception_info").get("exception_type"), 60)
     if failed == CANCELLED:
         return None
@@ -53,12 +53,12 @@ def trial(row: Mapping[str, Any]) -> TracedRollout | None:
 
 def _sandbox(row: Mapping[str, Any], failed: str, begun: float | None, ready: float | None) -> Sandbox:
     message = mapping(row, "exception_info").get("exception_message")
-    # The first line: what follows may be output of the agent's own commands.
-    said = message.strip().split("\n", 1)[0][:800] if failed and isinstance(message, str) else ""
+    # Only the first line: the others may be output of the agent's commands.
+    line = message.strip().split("\n", 1)[0][:800] if failed and isinstance(message, str) else ""
     name = rest.text(row.get("trial_name"), 200)
     return Sandbox(
         provider=rest.text(mapping(row, "config", "environment").get("type"), 40) or "harbor",
-        # The provider's own id is not saved; the trial's stands for it.
+        # The provider's id is not in the file, so the trial's id is used.
         id=rest.text(row.get("id"), 100) or name,
         state="failed" if failed else "terminated",
         name=name,
@@ -67,8 +67,8 @@ def _sandbox(row: Mapping[str, Any], failed: str, begun: float | None, ready: fl
         ready_at=ready,
         ended_at=rest.epoch(row.get("finished_at")),
         latency_source="trace" if ready is not None else None,
-        cause=cause(_CAUSES.get(failed, failed), said) if failed else None,
-        detail=rest.clean(f"{failed}: {said}" if said else failed),
+        cause=cause(_CAUSES.get(failed, failed), line) if failed else None,
+        detail=rest.clean(f"{failed}: {line}" if line else failed),
     )
 
 

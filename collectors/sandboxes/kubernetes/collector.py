@@ -1,12 +1,11 @@
-"""Sandboxes that are Kubernetes pods, or Sandbox resources of agent-sandbox, and the namespace's resource quota.
+"""Reads sandboxes that are Kubernetes pods or Sandbox resources of agent-sandbox, and the namespace's resource quota.
 
-Reads the API server: `list` on pods, on sandboxes.agents.x-k8s.io where asked for, and on resourcequotas where
-allowed; a service account with these three verbs is enough. Deleted objects leave no trace in the API: what was
-listed and is not any more has ended. A pod that quota refused was never created and is seen only through its Sandbox
-resource (`ReconcilerError`).
+Needs `list` on pods, on sandboxes.agents.x-k8s.io if configured, and on resourcequotas if allowed; a service account
+with these verbs is sufficient. Deleted objects leave no trace in the API, so a sandbox that is no longer listed has
+ended. A pod that was rejected by the quota does not exist; only its Sandbox resource shows it (`ReconcilerError`).
 
-Does not know: whether an image was on the node already (events would tell, for an hour), what the server inside
-answers beyond its readiness probe, prices.
+Not available: whether an image was on the node already (only in events, for an hour), the state of the server inside
+beyond its readiness probe, prices.
 """
 
 import re
@@ -27,7 +26,7 @@ from collectors.transport.rest import JsonAnswer, Refusal, get_json, number, tex
 
 Row = TypeVar("Row")
 
-# A pod is 5 to 15 kB of JSON: 250 of them stay well below the byte limit.
+# Items per page: a pod is 5 to 15 kB of JSON, so a page stays below the byte limit.
 PAGE_ROWS = 250
 KINDS = ("pods", "sandboxes", "both")
 VERSIONS = ("v1beta1", "v1alpha1")
@@ -38,7 +37,7 @@ _FACTORS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3} | {
     for suffix, base in (("", 1000.0), ("i", 1024.0))
     for power, prefix in enumerate(("K" if suffix else "k", "M", "G", "T", "P", "E"), 1)
 }
-# resource -> (names in a ResourceQuota, divisor). Several quotas may bind: the one with the least room left counts.
+# resource -> (names in a ResourceQuota, divisor). Of several quotas the one with the least remaining amount is used.
 _RESOURCES: Mapping[str, tuple[tuple[str, ...], float]] = {
     "concurrent": (("pods", "count/pods", "count/sandboxes.agents.x-k8s.io"), 1.0),
     "cpu": (("requests.cpu", "cpu", "limits.cpu"), 1.0),
@@ -49,10 +48,10 @@ _RESOURCES: Mapping[str, tuple[tuple[str, ...], float]] = {
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """Every pod or Sandbox resource within the options' namespace and selector; long lists over several polls.
+    """Reads the pods or Sandbox resources of the options' namespace and selector. Long lists take several polls.
 
     Raises:
-        ScrapeError: as `rest.get_json`; ``missing`` when a file of the options cannot be read.
+        ScrapeError: as `rest.get_json`; ``missing`` if a file of the options cannot be read.
     """
     options: Mapping[str, str] = state.get("options") or {}
     tally = Tally()
@@ -92,7 +91,7 @@ async def _sandboxes(
 
 
 def _touched(resources: Mapping[str, Sandbox], pods: Mapping[str, Pod]) -> dict[str, Sandbox]:
-    """Rows these pods say something about. A resource whose pod was not read yet waits: it would look healthier."""
+    """Rows of these pods. A resource is left out until its pod was read, because it would look healthier."""
     rows = merged(resources, pods)
     return {uid: rows[uid] for uid in (one.owner if one.owner in resources else one.row.id for one in pods.values())}
 
@@ -106,13 +105,13 @@ async def _resources(
     tally: Tally,
     build: Callable[[Mapping[str, Any]], Sandbox | None],
 ) -> Walk[Sandbox]:
-    """Sandbox resources by the newest API version the cluster serves; which one that is, is remembered."""
+    """Reads Sandbox resources by the newest API version that the cluster serves, and stores that version."""
     for version in [state["version"]] if "version" in state else VERSIONS:
         path = _path(f"/apis/agents.x-k8s.io/{version}", options, "sandboxes")
         try:
             found = await _list(kube, path, options, state, limits, budget, tally, build)
         except ScrapeError as error:
-            if not _says(error, 404):
+            if not _has_status(error, 404):
                 raise
             state.pop("version", None)
         else:
@@ -145,21 +144,21 @@ async def _list(
     try:
         return await walk(state, name, fetch, budget)
     except ScrapeError as error:
-        if not _says(error, 410):
+        if not _has_status(error, 410):
             raise
-        # The snapshot behind the token is gone (after 5 to 15 minutes, or a compaction): begin anew.
+        # The snapshot of the token has expired (after 5 to 15 minutes, or a compaction): start again.
         return await walk(state, name, fetch, budget)
 
 
 def _items(answer: JsonAnswer) -> list[Any]:
-    """What a list holds; an answer without ``items`` is no empty list."""
+    """The items of a list. An answer without ``items`` is invalid, not empty."""
     items = mapping(answer.json).get("items")
     if not isinstance(items, list):
         raise ScrapeError("garbage", "the answer is not a Kubernetes list")
     return items
 
 
-def _says(error: ScrapeError, status: int) -> bool:
+def _has_status(error: ScrapeError, status: int) -> bool:
     return isinstance(error, Refusal) and error.status == status
 
 
@@ -169,7 +168,7 @@ def _path(group: str, options: Mapping[str, str], plural: str) -> str:
 
 
 async def _quota(kube: httpx.AsyncClient, options: Mapping[str, str], limits: Limits) -> tuple[Sample, ...]:
-    """Used and granted by the namespace's quotas; nothing without a namespace, or where it may not be read."""
+    """Used and granted amounts of the namespace's quotas; nothing without a namespace or without permission."""
     if not options.get("namespace"):
         return ()
     try:

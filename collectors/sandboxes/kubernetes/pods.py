@@ -1,8 +1,8 @@
-"""A Kubernetes pod's JSON -> a sandbox row. Pure.
+"""Converts a Kubernetes pod's JSON to a sandbox row. Pure.
 
-Times have one second's resolution. A pod's conditions hold the *last* change only: after a container restarted, or a
-readiness probe flapped, "Ready since" says nothing about the first start. What was seen first is remembered
-(``first_ready``); a restarted pod met late has no known start.
+Times have a resolution of one second. Conditions have only the *last* change: after a restart or a failed readiness
+probe "Ready since" is not the first start. So the first readiness is stored when it is seen (``first_ready``). It is
+unknown for a pod that restarted before the first poll.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -16,8 +16,8 @@ from collectors.transport.rest import clean, epoch, number, text
 
 PROVIDER = "kubernetes"
 
-# A container that waits for one of these has failed: the kubelet tries again, but somebody has to do something.
-# ErrImagePull is not here: it is the first attempt's word, and ImagePullBackOff follows if it was not a hiccup.
+# Wait reasons that mean failure: the kubelet tries again, but without a change it will not succeed. ErrImagePull is not
+# listed: it is the reason of the first attempt, and ImagePullBackOff follows if the error persists.
 _FAILED_WAITS: Mapping[str, FailureCause | None] = {
     "ImagePullBackOff": "image",
     "InvalidImageName": "image",
@@ -26,12 +26,12 @@ _FAILED_WAITS: Mapping[str, FailureCause | None] = {
     "RegistryUnavailable": "image",
     "SignatureValidationFailed": "image",
     "CreateContainerConfigError": "internal",
-    "CreateContainerError": None,  # its message tells: a missing executable, a full disk
+    "CreateContainerError": None,  # the cause is in its message: a missing executable, a full disk
     "RunContainerError": None,
     "PreCreateHookError": "internal",
     "PreStartHookError": "internal",
     "PostStartHookError": "internal",
-    "CrashLoopBackOff": None,  # what it crashed of is in lastState
+    "CrashLoopBackOff": None,  # the cause of the crash is in lastState
 }
 _REASONS: Mapping[str, FailureCause] = {
     "OOMKilled": "oom",
@@ -57,15 +57,15 @@ _PHASES: Mapping[str, SandboxState] = {
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as a sandbox, and the uid of the Sandbox resource that owns it ("" when none does)."""
+    """A pod as a sandbox, and the uid of the Sandbox resource that owns it, or ""."""
 
     row: Sandbox
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
-    """What a pod's status comes to."""
+class _Status:
+    """The state of a pod, derived from its status."""
 
     state: SandboxState
     provider_state: str
@@ -75,10 +75,10 @@ class _Word:
 
 
 def pod(item: Mapping[str, Any], run_label: str, first_ready: MutableMapping[str, float], tally: Tally) -> Pod | None:
-    """One item of a pod list; None (counted in the tally) when it has no uid.
+    """Converts an item of a pod list; None (counted in the tally) without a uid.
 
     Args:
-        first_ready: when each uid was first seen ready; read and added to.
+        first_ready: per uid the first readiness; read and updated.
     """
     meta, status, spec = mapping(item, "metadata"), mapping(item, "status"), mapping(item, "spec")
     uid = text(meta.get("uid"), 100)
@@ -92,7 +92,7 @@ def pod(item: Mapping[str, Any], run_label: str, first_ready: MutableMapping[str
     ready = first(uid, ready_since(conditions), word, restarted, first_ready)
     requested, scheduled = epoch(meta.get("creationTimestamp")), ready_since(conditions, "PodScheduled")
     if ready is not None and requested is not None and ready < requested:
-        ready = None  # clocks of two nodes; a negative latency is none
+        ready = None  # the clocks of two nodes differ; a negative latency is invalid
     row = Sandbox(
         provider=PROVIDER,
         id=uid,
@@ -120,13 +120,13 @@ def by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def ready_since(conditions: Mapping[str, Mapping[str, Any]], name: str = "Ready") -> float | None:
-    """Since when a condition is true, epoch seconds; None while it is not."""
+    """Epoch seconds since which a condition is true; None if it is not."""
     condition = mapping(conditions.get(name))
     return epoch(condition.get("lastTransitionTime")) if condition.get("status") == "True" else None
 
 
 def first(uid: str, since: float | None, word: Any, doubtful: bool, memory: MutableMapping[str, float]) -> float | None:
-    """When it was first ready: the earliest moment seen; unknown where "ready since" may be a later time's."""
+    """The first readiness: the earliest one seen; None if "ready since" may be that of a later start."""
     if uid not in memory and since is not None and not doubtful and word.state == "running":
         memory[uid] = since
     return memory.get(uid)
@@ -143,14 +143,14 @@ def _word(
     conditions: Mapping[str, Mapping[str, Any]],
     containers: list[Mapping[str, Any]],
     tally: Tally,
-) -> _Word:
+) -> _Status:
     phase = text(status.get("phase"), 60)
     state = _PHASES.get(phase)
     if meta.get("deletionTimestamp") and state != "failed":
-        return _Word("stopping" if state != "terminated" else state, f"{phase} Terminating".strip())
+        return _Status("stopping" if state != "terminated" else state, f"{phase} Terminating".strip())
     if state is None:
         tally.unknown("phase", phase)
-        return _Word("unknown", phase)
+        return _Status("unknown", phase)
     if state == "failed":
         return _failed(status, containers)
     waiting = _waiting(objects(status.get("initContainerStatuses")) + containers)
@@ -158,59 +158,59 @@ def _word(
         return waiting
     if state == "starting":
         return _pending(phase, conditions)
-    return _running(phase, conditions, containers) if state == "running" else _Word(state, phase)
+    return _running(phase, conditions, containers) if state == "running" else _Status(state, phase)
 
 
-def _failed(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _Word:
+def _failed(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _Status:
     reason, message = text(status.get("reason"), 100), text(status.get("message"), 800)
     ended = [mapping(one, "state", "terminated") for one in containers]
     why = next((one for one in ended if number(one.get("exitCode")) not in (None, 0.0)), mapping(None))
     inner = text(why.get("reason"), 100)
     code = number(why.get("exitCode"))
-    said = message or text(why.get("message"), 800) or ("" if code is None else f"exit code {code:g}")
-    found = _REASONS.get(inner) or _REASONS.get(reason) or cause_of(reason, said, inner)
-    return _Word("failed", " ".join(word for word in ("Failed", reason or inner) if word), found, said)
+    message_text = message or text(why.get("message"), 800) or ("" if code is None else f"exit code {code:g}")
+    found = _REASONS.get(inner) or _REASONS.get(reason) or cause_of(reason, message_text, inner)
+    return _Status("failed", " ".join(word for word in ("Failed", reason or inner) if word), found, message_text)
 
 
-def _waiting(containers: list[Mapping[str, Any]]) -> _Word | None:
-    """The first container (init containers first) that waits for something that will not come by itself."""
+def _waiting(containers: list[Mapping[str, Any]]) -> _Status | None:
+    """State by the first container (init containers first) with a wait reason that means failure."""
     for one in containers:
         waiting = mapping(one, "state", "waiting")
         reason = text(waiting.get("reason"), 100)
         if reason not in _FAILED_WAITS:
             continue
         last = mapping(one, "lastState", "terminated")
-        died, said = text(last.get("reason"), 100), text(waiting.get("message"), 800)
+        died, message_text = text(last.get("reason"), 100), text(waiting.get("message"), 800)
         code = number(last.get("exitCode"))
-        found = _FAILED_WAITS[reason] or _REASONS.get(died) or cause_of(said if not last else died)
+        found = _FAILED_WAITS[reason] or _REASONS.get(died) or cause_of(message_text if not last else died)
         crash = f"{died} exit code {code:g}" if code is not None else ""
-        return _Word("failed", reason, found, " ".join(part for part in (crash, said) if part))
+        return _Status("failed", reason, found, " ".join(part for part in (crash, message_text) if part))
     return None
 
 
-def _pending(phase: str, conditions: Mapping[str, Mapping[str, Any]]) -> _Word:
+def _pending(phase: str, conditions: Mapping[str, Mapping[str, Any]]) -> _Status:
     scheduled = mapping(conditions.get("PodScheduled"))
     if scheduled.get("status") == "True":
-        return _Word("starting", phase)
-    # Unschedulable is a wait, not a failure: the pod starts as soon as there is room, and is the oldest pending
-    # until then. The scheduler's words say what there is too little of.
+        return _Status("starting", phase)
+    # Unschedulable is not a failure: the pod starts when there is capacity. The scheduler's message names the missing
+    # resource.
     reason = text(scheduled.get("reason"), 100)
-    return _Word("queued", f"{phase} {reason}".strip(), detail=text(scheduled.get("message"), 800))
+    return _Status("queued", f"{phase} {reason}".strip(), detail=text(scheduled.get("message"), 800))
 
 
-def _running(phase: str, conditions: Mapping[str, Mapping[str, Any]], containers: list[Mapping[str, Any]]) -> _Word:
+def _running(phase: str, conditions: Mapping[str, Mapping[str, Any]], containers: list[Mapping[str, Any]]) -> _Status:
     ready = mapping(conditions.get("Ready"))
     if ready.get("status") == "True" or not ready:
-        return _Word("running", phase)
+        return _Status("running", phase)
     started = [moment for one in containers if (moment := epoch(mapping(one, "state", "running").get("startedAt")))]
     since = epoch(ready.get("lastTransitionTime"))
     restarts = sum(number(one.get("restartCount")) or 0.0 for one in containers)
-    # "Not ready" is older than the containers while they first come up; younger, it was ready before.
+    # "Not ready" since before the start of the containers: they are starting. Since later: the pod was ready before.
     lost = since is not None and bool(started) and since > max(started)
     if ready.get("status") == "Unknown" or lost or restarts > 0:
-        said = text(ready.get("message"), 800) or text(ready.get("reason"), 100)
-        return _Word("running", f"{phase} NotReady", detail=said, unreachable=True)
-    return _Word("starting", f"{phase} NotReady")
+        message_text = text(ready.get("message"), 800) or text(ready.get("reason"), 100)
+        return _Status("running", f"{phase} NotReady", detail=message_text, unreachable=True)
+    return _Status("starting", f"{phase} NotReady")
 
 
 def _ended(containers: list[Mapping[str, Any]]) -> float | None:
