@@ -1,4 +1,4 @@
-"""The browser of the tests: unpacked once, whoever asks for it first."""
+"""The browser of the tests is unpacked once, by the first worker."""
 
 import fcntl
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests import browser_support
 
 
-def test_who_unpacks_keeps_the_other_workers_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_workers_wait_for_the_one_that_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("package.json", "bin/chromium.br"):
         (tmp_path / name).write_text("{}")

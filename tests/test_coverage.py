@@ -1,4 +1,4 @@
-"""The table of signals by frameworks: it is the registries', and recorded runs bear it out."""
+"""The table of signals by frameworks matches the registries and the recorded runs."""
 
 import re
 
@@ -13,15 +13,15 @@ from server.signals import availability
 from server.signals.availability import cells, frameworks, items
 from tests.recorded import observed, report, runs
 
-# Claimed, and in none of the recorded runs. Why is in the comment; each is checked by the collector's own tests.
+# Declared signals without a value in the recorded runs, with the reason; the collectors' own tests check them.
 NOT_RECORDED: dict[str, set[str]] = {
-    # From TensorBoard, which keeps no configuration with the bound; a recipe of one turn.
+    # TensorBoard has no configuration with the bound; the recipe has one turn.
     "areal": {"staleness_bound_ratio", "turns"},
     # The queue is on the API server.
     "atropos": {"queue_arrivals_samples_per_second", "queue_batches", "queue_samples", "queue_samples_now"},
     # The dashboard's and the event log's runs: in flight is in the console only, turns behind an option.
     "miles": {"in_flight_ratio", "in_flight_rollouts", "rollouts_in_flight", "staleness_bound_ratio", "turns"},
-    # TensorBoard keeps no configuration (the group's size); the rest is the SingleController's.
+    # TensorBoard has no configuration (the group size); the rest is logged by the SingleController.
     "nemo_rl": {
         "in_flight_ratio",
         "discarded_rollout_ratio",
@@ -36,7 +36,7 @@ NOT_RECORDED: dict[str, set[str]] = {
         "zero_advantage_low_ratio",
         "zero_advantage_ratio",
     },
-    # The queues are on the status page; recorded is a run without tools.
+    # The queues are on the status page; the recorded run has no tools.
     "open_instruct": {
         "rollout_phase_seconds",
         "failure_ratio",
@@ -45,7 +45,7 @@ NOT_RECORDED: dict[str, set[str]] = {
         "queue_samples_now",
         "tool_calls",
     },
-    # Of agentic runs; recorded is RLVR, without the batch or the size of a group.
+    # Only in agentic runs; the recorded one is RLVR, without batch or group size.
     "roll": {"turns", "zero_advantage_groups"},
     # The printed log without a configuration; single-turn.
     "oat": {
@@ -56,9 +56,9 @@ NOT_RECORDED: dict[str, set[str]] = {
         "zero_advantage_low_ratio",
         "zero_advantage_ratio",
     },
-    # The bound is a fact of the user's: `finetune.max_lag` is in samples.
+    # The bound is a fact from the user: `finetune.max_lag` is in samples.
     "pipeline_rl": {"staleness_bound_ratio"},
-    # The recorded folder is without the orchestrator's log and its aggregates.
+    # The recorded folder lacks the orchestrator's log and its aggregates.
     "prime_rl": {
         "clip_ratio",  # its metrics hold no `is_masked/*`
         "in_flight_ratio",
@@ -78,17 +78,17 @@ NOT_RECORDED: dict[str, set[str]] = {
         "zero_advantage_low_ratio",
         "zero_advantage_ratio",
     },
-    # The bound is in a configuration TensorBoard does not keep; tokens in newer versions only.
+    # The bound is in a configuration that TensorBoard does not store; tokens are in newer versions only.
     "skyrl": {"staleness_bound_ratio", "trained_tokens_total"},
     "slime": {"in_flight_ratio", "turns"},
-    # Waiting is told only for steps that were watched.
+    # Waiting is reported only for steps that were watched.
     "tinker_cookbook": {
         "queue_arrivals_samples_per_second",
         "capacity_samples_per_second",
         "trainer_wait_ratio",
         "trainer_wait_seconds_total",
     },
-    # The batch and the bound are in wandb's configuration; recorded is the console.
+    # Batch and bound are in wandb's configuration; the recorded run has the console log.
     "torchforge": {
         "compute_capacity_samples_per_second",
         "queue_arrivals_samples_per_second",
@@ -120,7 +120,7 @@ NOT_RECORDED: dict[str, set[str]] = {
 
 
 @pytest.mark.parametrize("collector", frameworks(), ids=lambda one: one.name)
-def test_recorded_runs_bear_it_out(collector: Collector) -> None:
+def test_recorded_runs_have_the_declared_signals(collector: Collector) -> None:
     claimed = {name for name, cell in cells(collector.name).items() if cell in ("native", "derived")}
     seen = observed(collector.name)
     assert seen - claimed == set(), "a recorded run has a value that the table calls unknown"
@@ -147,7 +147,7 @@ def test_every_format_of_records_declares_what_follows_from_it() -> None:
     for name in collectors.record_formats():
         collector = collectors.load()[name]
         given = {signal for signal, _ in collector.gives}
-        # Each tells rewards; and what it does not give it says the reason of.
+        # Each format has rewards; for each missing signal it has a reason.
         assert "reward" in given and given.isdisjoint(collector.hints), name
         assert given | set(collector.hints) == follow
     assert len(collectors.record_formats()) == 12
@@ -172,7 +172,7 @@ def test_what_follows_from_fields() -> None:
     ]
 
 
-def test_cells_read_by_hand() -> None:
+def test_cells_have_the_expected_text() -> None:
     assert {name: cells("trl")[name] for name in ("trainer_wait_ratio", "queue_samples", "zero_advantage_ratio")} == {
         "trainer_wait_ratio": "native",
         "queue_samples": "native",
@@ -187,18 +187,18 @@ def test_cells_read_by_hand() -> None:
     assert (openrlhf["queue_samples"], openrlhf["staleness_versions"], openrlhf["trainer_mfu_ratio"]) == (
         "-", "derived", "-",
     )  # fmt: skip
-    # OAT's rounds are never asynchronous as far as its log goes: there is no queue to know.
+    # OAT's log has no asynchronous rounds, so there is no queue.
     assert (cells("oat")["queue_samples"], cells("oat")["trainer_wait_ratio"]) == ("n/a", "n/a")
     # Groups without the number of samples: the configuration is needed.
     assert cells("skyrl")["queue_samples"] == "derived"
-    # Versions behind are said in wandb by other words only; the streams have them.
+    # wandb has versions behind under other names only; the streams have them.
     assert cells("pipeline_rl")["staleness_versions"] == "derived"
 
 
 def test_every_hint_is_of_a_metric_the_framework_can_give() -> None:
     for collector in frameworks():
         unknown = set(collector.hints) - {metric for metric, _ in collector.gives}
-        # A signal's own entry may also say that the framework cannot tell it.
+        # The entry of a signal may also be that the framework does not report it.
         assert unknown <= {item.name for item in items()}, collector.name
         assert all(re.fullmatch(r"[^\n]{10,120}", how) for how in collector.hints.values())
 

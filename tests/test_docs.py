@@ -96,7 +96,7 @@ def test_every_command_has_an_example(name: str, capsys: pytest.CaptureFixture[s
     assert f"rollscope {name}" in shown
 
 
-# ---- pages written by hand
+# ---- pages that are not generated
 
 
 def first_column(page: str, heading: str) -> list[str]:
@@ -139,7 +139,7 @@ def links() -> Iterator[tuple[Path, str]]:
                 yield path, target
 
 
-def test_every_relative_link_leads_somewhere() -> None:
+def test_every_relative_link_has_a_target() -> None:
     for path, target in links():
         file, _, anchor = target.partition("#")
         found = (path.parent / file).resolve() if file else path
@@ -198,7 +198,7 @@ def test_the_receiver_of_the_contributors_guide_makes_a_request() -> None:
 # ---- modules
 
 
-def test_every_module_opens_with_what_it_is() -> None:
+def test_every_module_starts_with_a_docstring() -> None:
     for folder in ("collectors", "server", "dashboard", "migrations"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text("utf-8").strip()

@@ -1,4 +1,4 @@
-"""Who may import whom: one row per package, with its reason in the failure."""
+"""Import rules: one row per package, with its reason in the failure message."""
 
 import ast
 import re
@@ -185,21 +185,21 @@ RULES: dict[str, Row] = {
     "migrations": Row({"migrations"}, {"alembic", "sqlalchemy"}, "a migration is frozen: tables.py may change, it not"),
 }  # fmt: skip
 
-# The server names no collector, but for these: what stands here wants an attribute of `Collector`.
+# Exceptions to "the server names no collector"; each should become an attribute of `Collector`.
 NAMED_COLLECTORS = {
     ("server.config.discovery", "collectors.trainers"): "the collector `custom` is configured by a map",
     ("server.config.settings", "collectors.trainers"): "the collector `custom` is configured by a map",
     ("server.targets.resolve", "collectors.generators"): "a Ray agent's page belongs to `ray_node` and to a trainer",
 }
 
-# Layer 1 knows no signal, but for these.
+# Exceptions to "layer 1 uses no signal name".
 SIGNAL_NAMES_IN_LAYER_1 = {
     "collectors/rollout_signals.py": "which signals follow from a record's fields; the server is to say it",
     "collectors/trainers/slime/collector.py": "hints about whole signals, not about one metric",
     "collectors/trainers/trl/collector.py": "a hint about a whole signal, not about one metric",
     "collectors/trainers/verl/collector.py": "a hint about a whole signal, not about one metric",
 }
-# A signal's name that ends in a unit is no raw key of a log by chance.
+# Suffixes of signal names: a raw key of a log does not end in a unit by chance.
 UNIT = re.compile(r"_(ratio|total|seconds|second|versions|samples|tokens|hour|usd|steps|step)$")
 
 NO_CLOCK_NO_IO = {
@@ -252,7 +252,7 @@ def broken(module: str, names: list[str]) -> list[str]:
         top = name.split(".")[0]
         if top in OURS:
             home = rule_of(name)
-            # A bare `import server` (or `from server import x`, whose x is checked by itself) brings nothing along.
+            # A bare `import server` (or `from server import x`, where x is checked separately) imports nothing else.
             allowed = home == own or home in ours or f"{top}.*" in ours or name in OURS
         else:
             allowed = libraries is None or top in libraries or top in sys.stdlib_module_names
@@ -312,7 +312,7 @@ def test_server_names_no_collector() -> None:
     assert found == NAMED_COLLECTORS.keys()
 
 
-def test_layer_1_knows_no_signal() -> None:
+def test_layer_1_uses_no_signal_name() -> None:
     from collectors.catalog import METRICS  # noqa: PLC0415
     from collectors.model import FACTS  # noqa: PLC0415
     from server import signals  # noqa: PLC0415
@@ -330,7 +330,7 @@ def test_layer_1_knows_no_signal() -> None:
 
 
 def unfit(names: list[str]) -> set[str]:
-    """Modules of the standard library that pure code has no use for."""
+    """Modules of the standard library that pure code does not need."""
     return NO_CLOCK_NO_IO & {name.split(".")[0] for name in names}
 
 
@@ -356,7 +356,7 @@ PURE_ALERTS = (
     "silences",
     "text",
 )
-"""What decides about alerts: a reader must be able to trust it on paper, like the signals."""
+"""Modules that decide about alerts: pure, like the signals, so that they can be verified by reading."""
 
 PURE_ALERTS_IMPORT = {
     "server.alerts", "server.matchers", "server.notify.model", "server.signals", "server.store.types",
@@ -372,7 +372,7 @@ def impure(source: str) -> list[str]:
         for name in names
         if name.startswith(("server", "dashboard")) and name not in allowed and not name.startswith("server.signals.")
     }
-    # Times are formatted there, never read.
+    # Times are formatted there, the clock is not read.
     clock = (NO_CLOCK_NO_IO - {"datetime"}) & {name.split(".")[0] for name in names}
     read = [word for word in ("datetime.now", "utcnow", ".today(") if word in source]
     return sorted(ours) + sorted(clock) + read
@@ -383,7 +383,7 @@ def test_what_decides_about_alerts_is_pure(name: str) -> None:
     assert impure((ROOT / f"server/alerts/{name}.py").read_text("utf-8")) == []
 
 
-def test_purity_bites() -> None:
+def test_impure_code_is_found() -> None:
     assert impure("import time") == ["time"]
     assert impure("from server.store import Store") == ["server.store"]
     assert impure("from datetime import datetime\ndatetime.now()") == ["datetime.now"]
@@ -392,7 +392,7 @@ def test_purity_bites() -> None:
     assert unfit(["logging"]) == {"logging"} and unfit(["json"]) == set()
 
 
-def test_the_rules_bite() -> None:
+def test_violations_are_found() -> None:
     """A planted violation of each kind is found."""
     planted = {
         "collectors.trainers.x": "server.store",

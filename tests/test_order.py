@@ -1,4 +1,4 @@
-"""The order of the suite: a dear file begins before a cheap one, and a name that is none would order nothing."""
+"""The order of the suite: slow files start first, and each listed file exists."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,12 +7,12 @@ from typing import Any
 from tests.order import SLOW, TESTS, slow_first
 
 
-def test_every_dear_file_is_there_and_the_dearest_comes_first() -> None:
+def test_every_slow_file_exists_and_the_slowest_comes_first() -> None:
     assert [name for name in SLOW if not (TESTS / name).is_file()] == []
     assert list(SLOW.values()) == sorted(SLOW.values(), reverse=True)
 
 
-def test_dear_files_come_first_then_those_of_many_tests() -> None:
+def test_slow_files_come_first_then_those_with_many_tests() -> None:
     dear, few, many = TESTS / "demo/test_truth.py", TESTS / "test_few.py", TESTS / "test_many.py"
     elsewhere = Path("/elsewhere/demo/test_truth.py")
     items: list[Any] = [

@@ -53,7 +53,7 @@ def pins(name: str) -> dict[str, str]:
 
 def test_extras_are_locked_for_the_tests_and_not_in_the_runtime() -> None:
     for extra, requirements in PROJECT["project"]["optional-dependencies"].items():
-        # Modal's SDK brings 23 packages: it is tested in an environment of its own, with the other providers' SDKs.
+        # Modal's SDK brings 23 packages: it is tested in a separate environment, with the other providers' SDKs.
         inputs, lock = ("sdks.in", "sdks") if extra == "modal" else ("dev.in", "dev")
         assert set(requirements) <= names((ROOT / "requirements" / inputs).read_text("utf-8").splitlines())
         for requirement in requirements:
@@ -61,8 +61,8 @@ def test_extras_are_locked_for_the_tests_and_not_in_the_runtime() -> None:
             assert pin in pins(lock) and pin not in pins("runtime")
 
 
-def test_the_modal_extra_is_pinned_and_moves_none_of_our_versions() -> None:
-    """The collector calls private parts of the SDK, and who installs the extra must get the runtime we test."""
+def test_the_modal_extra_is_pinned_and_changes_none_of_our_versions() -> None:
+    """The collector calls private parts of the SDK, and an installation with the extra must have the tested runtime."""
     assert PROJECT["project"]["optional-dependencies"]["modal"] == [f"modal=={TESTED}"]
     assert pins("runtime").items() <= pins("sdks").items()
 

@@ -1,4 +1,4 @@
-"""The database that tests have one after the other: whatever one did to it, the next finds it as it was made."""
+"""The reused database: each test gets it as new, after any change by an earlier test."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def reused(postgres_server: str, migrated_database: str) -> Iterator[Reused]:
     made.close()
 
 
-def test_the_next_has_the_same_database_without_rows_days_or_numbers(reused: Reused) -> None:
+def test_the_next_test_gets_the_same_database_without_rows_partitions_or_sequences(reused: Reused) -> None:
     urls, numbers = [], []
     for _ in range(2):
         with reused.lend() as url:
@@ -50,7 +50,7 @@ def test_the_next_has_the_same_database_without_rows_days_or_numbers(reused: Reu
         "CREATE TABLE large AS SELECT repeat(md5(n::text), 20) FROM generate_series(1, 40000) n",
     ],
 )
-def test_one_that_cannot_be_emptied_is_made_anew(reused: Reused, change: str) -> None:
+def test_a_database_that_cannot_be_emptied_is_replaced(reused: Reused, change: str) -> None:
     with reused.lend() as first, psycopg.connect(first, autocommit=True) as connection:
         connection.execute(change.encode())
     with reused.lend() as second:
@@ -58,7 +58,7 @@ def test_one_that_cannot_be_emptied_is_made_anew(reused: Reused, change: str) ->
     assert first != second
 
 
-def test_who_is_still_connected_holds_nothing_back(reused: Reused) -> None:
+def test_open_connections_do_not_block(reused: Reused) -> None:
     with reused.lend() as first:
         left = psycopg.connect(first)
         left.execute("LOCK TABLE runs")
@@ -70,7 +70,7 @@ def test_who_is_still_connected_holds_nothing_back(reused: Reused) -> None:
     left.close()
 
 
-def test_two_at_once_have_two(reused: Reused) -> None:
+def test_two_users_at_once_get_two_databases(reused: Reused) -> None:
     with reused.lend() as first, reused.lend() as second:
         assert first != second
     with reused.lend() as third:

@@ -1,4 +1,4 @@
-"""An SDK that is missing fails the test that needs it; a skip would hide that nothing was checked."""
+"""A missing SDK makes the test fail that needs it, because a skip would hide that nothing was checked."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def with_package(folder: Path, name: str) -> Path:
     return folder
 
 
-def test_the_first_environment_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_environment_with_the_sdk_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = with_package(tmp_path / "one", "alpha"), with_package(tmp_path / "two", "beta")
     with_package(two, "alpha")
     monkeypatch.setenv("ROLLSCOPE_TEST_SDKS", f"{one}:{two}")
@@ -22,13 +22,13 @@ def test_the_first_environment_that_has_it(tmp_path: Path, monkeypatch: pytest.M
     assert python_with("beta") == str(two / "bin/python")
 
 
-def test_a_missing_one_fails_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sdk_fails_with_the_command_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLSCOPE_TEST_SDKS", str(tmp_path))
     with pytest.raises(pytest.fail.Exception, match="has modal: run `make test`"):
         python_with("modal")
 
 
-def test_by_default_they_are_those_make_test_sets_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_environments_are_those_of_make_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROLLSCOPE_TEST_SDKS", raising=False)
     assert python_with("modal") == python_with("prime_sandboxes") == str(ENVIRONMENTS[0] / "bin/python")
     assert python_with("e2b") == python_with("daytona") == str(ENVIRONMENTS[1] / "bin/python")

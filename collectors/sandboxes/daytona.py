@@ -1,11 +1,12 @@
-"""Daytona sandboxes over the REST API: states and error texts, the organization's usage, limits and suspension.
+"""Reads Daytona sandboxes over the REST API: states and error texts, the organization's usage, limits and suspension.
 
-Tells when a sandbox was created and last changed, not when it started. Where a new one is first met ``started``, its
-last change is an upper bound of when it was ready (`poll_bound`); one that already ran when the watching began has
-none, nor one taken from a warm pool (it was created long before it was asked for). The list is eventually consistent:
-what it leaves out is asked for by id. Waiting in vain for a runner ends as destroyed with ``queueTimedOutAt``.
+The API has the times of creation and of the last change, but not of the start. For a new sandbox that is first seen as
+``started``, the last change is an upper bound of its readiness (`poll_bound`). There is none for a sandbox that was
+already running at the first poll, or that comes from a warm pool (created long before its request). The list is
+eventually consistent, so missing sandboxes are requested by id. A timeout while waiting for a runner ends as destroyed
+with ``queueTimedOutAt``.
 
-Does not know the credit: without any, the organization is suspended. Archived and destroyed ones are not listed.
+The credit is not available; without credit the organization is suspended. Archived and destroyed ones are not listed.
 """
 
 import time
@@ -24,7 +25,7 @@ from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSo
 from collectors.transport import rest
 
 PROVIDER = "daytona"
-PAGE_ROWS = 200  # the most it gives
+PAGE_ROWS = 200  # the API's maximum
 
 STATES: Mapping[str, SandboxState] = {
     "creating": "starting",
@@ -51,19 +52,19 @@ STATES: Mapping[str, SandboxState] = {
     "unknown": "unknown",
 }
 LISTED = [word for word in STATES if word not in ("archived", "destroyed")]
-# States of a beginning: whoever is met in one of these is watched for being ready.
+# States before the start: a sandbox seen in one of these is new, so its readiness can be dated.
 BEGINNING = ("creating", "starting", "pending_build", "building_snapshot", "pulling_snapshot")
 RESOURCES = {"cpu": "Cpu", "memory_gb": "Memory", "disk_gb": "Disk", "gpu": "Gpu"}
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is kept between polls to date a readiness nobody tells. Times are Daytona's, epoch seconds."""
+    """State between polls, to determine times of readiness. Times are Daytona's, epoch seconds."""
 
     pending: set[str] = field(default_factory=set)
     built: set[str] = field(default_factory=set)
     ready: dict[str, float] = field(default_factory=dict)
-    newest: float | None = None  # creation of the newest one of the last whole listing; None before that
+    newest: float | None = None  # creation of the newest one in the last complete listing; None before that
 
     def forget(self, keep: set[str]) -> None:
         self.pending &= keep
@@ -114,8 +115,8 @@ class _Rows:
         if state is None:
             self.tally.unknown("state", word)
             return "unknown"
-        taken = record.get("queueTimedOutAt") or record.get("spotEvictedAt")
-        return "failed" if state == "terminated" and taken else state
+        lost = record.get("queueTimedOutAt") or record.get("spotEvictedAt")
+        return "failed" if state == "terminated" and lost else state
 
     def _ready(self, key: str, word: str, created: float | None, record: Mapping[str, Any]) -> float | None:
         watch = self.watch
@@ -136,26 +137,26 @@ class _Rows:
 
 def _cause(word: str, record: Mapping[str, Any]) -> FailureCause:
     if word not in ("error", "build_failed"):
-        return "capacity"  # no runner in time, or its machine was taken away
-    found = cause_of(rest.text(record.get("errorReason"), 500))
-    return "image" if found == "unknown" and word == "build_failed" else found
+        return "capacity"  # no runner in time, or its machine was withdrawn
+    cause = cause_of(rest.text(record.get("errorReason"), 500))
+    return "image" if cause == "unknown" and word == "build_failed" else cause
 
 
 def _ended(state: SandboxState, record: Mapping[str, Any]) -> float | None:
     if state != "failed":
         return None
-    told = rest.epoch(record.get("queueTimedOutAt")) or rest.epoch(record.get("spotEvictedAt"))
-    return told or rest.epoch(record.get("updatedAt"))
+    lost = rest.epoch(record.get("queueTimedOutAt")) or rest.epoch(record.get("spotEvictedAt"))
+    return lost or rest.epoch(record.get("updatedAt"))
 
 
 def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSource:
     async def fetch(query: rest.Params, place: Any) -> ListingPage:
         params = {**query, "limit": PAGE_ROWS, **({"cursor": place} if place else {})}
         body = mapping((await rest.get_json(client, "/sandbox", params, limits)).json)
-        found = body.get("items")
-        if not isinstance(found, list):
+        items = body.get("items")
+        if not isinstance(items, list):
             raise ScrapeError("garbage", "the answer is not a list of sandboxes")
-        return ListingPage(found, rest.text(body.get("nextCursor"), 4096) or None)
+        return ListingPage(items, rest.text(body.get("nextCursor"), 4096) or None)
 
     async def look(key: str) -> Any:
         return (await rest.get_json(client, f"/sandbox/{quote(key, safe='')}", {}, limits)).json
@@ -164,9 +165,9 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
     return ListingSource((query,), fetch, rows.row, look=look)
 
 
-def _usage(told: Any, region: str) -> list[Sample]:
-    """Per resource the fullest of the regions and classes: a sum would hide the one that is full."""
-    entries = [one for one in objects(mapping(told).get("regionUsage")) if region in ("", one.get("regionId"))]
+def _usage(answer: Any, region: str) -> list[Sample]:
+    """Per resource the region and class with the highest usage, because a sum would hide a full one."""
+    entries = [one for one in objects(mapping(answer).get("regionUsage")) if region in ("", one.get("regionId"))]
     samples: list[Sample] = []
     for resource, name in RESOURCES.items():
         pairs = [
@@ -178,14 +179,14 @@ def _usage(told: Any, region: str) -> list[Sample]:
     return samples
 
 
-def _organization(told: Mapping[str, Any]) -> list[Sample]:
+def _organization(answer: Mapping[str, Any]) -> list[Sample]:
     samples = []
-    suspended = told.get("suspended")
+    suspended = answer.get("suspended")
     if isinstance(suspended, bool):
         samples.append(Sample("sandbox_account_suspended", float(suspended)))
-    limit = rest.number(told.get("sandboxCreateRateLimit"))
-    seconds = rest.number(told.get("sandboxCreateRateLimitTtlSeconds"))
-    # Per minute unless the organization has a window of its own.
+    limit = rest.number(answer.get("sandboxCreateRateLimit"))
+    seconds = rest.number(answer.get("sandboxCreateRateLimitTtlSeconds"))
+    # Per minute unless the organization has another window.
     window = seconds if seconds is not None and seconds > 0 else 60.0
     return samples + account.quota("creates_per_second", None, None if limit is None else limit / window)
 
@@ -199,9 +200,9 @@ async def _of_organization(
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """One poll: as much of the listing as fits the time, and the organization's limits now and then.
+    """Reads as much of the listing as fits into the poll, and the organization's limits at their own interval.
 
-    Options: ``organization`` (id; else that of the first sandbox met), ``region`` (of the quota), ``run_label``
+    Options: ``organization`` (id; else that of the first sandbox), ``region`` (of the quota), ``run_label``
     (label key, default ``run``).
 
     Raises:
@@ -222,8 +223,8 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         watch.forget({row.sandbox.id for row in swept.rows})
         created = [row.sandbox.requested_at for row in swept.rows if row.sandbox.requested_at is not None]
         watch.newest = max([*created, watch.newest or 0.0])
-    found = (row.sandbox for row in swept.rows)
-    return rows.tally.reading(PROVIDER, found, swept.extent, samples)
+    sandboxes = (row.sandbox for row in swept.rows)
+    return rows.tally.reading(PROVIDER, sandboxes, swept.extent, samples)
 
 
 COLLECTOR = Collector(

@@ -1,12 +1,12 @@
-"""Prime Intellect sandboxes over the REST API behind prime-sandboxes: the live list, the newest ended, limits, wallet.
+"""Reads Prime Intellect sandboxes over the REST API of prime-sandboxes: live and newest ended ones, limits, wallet.
 
-Spin-up is startedAt - createdAt by Prime's clock. It leaves out the time until the gateway reaches the sandbox, and
-includes the building of a first-use image (``image_cached`` False when the build was seen or is pending).
-prime-rl labels each sandbox with the run's name; verifiers names it after the rollout's trace. Both are carried.
+Spin-up is startedAt - createdAt by Prime's clock. It excludes the time until the gateway reaches the sandbox, and
+includes the build of an image at its first use (``image_cached`` is False if the build was seen or is pending).
+prime-rl labels each sandbox with the run's name; verifiers names it after the rollout's trace. Both are stored.
 
-Does not know: a starting limit (there is one, unpublished), memory and disk limits, the order of the listing (newest
-first is assumed; were it otherwise, ended ones are still met by id). Account limits cap VM sandboxes only, key limits
-all: whichever leaves less room is `concurrent`.
+Not available: a limit of starts (it is unpublished), memory and disk limits, the order of the listing (newest first is
+assumed; otherwise ended sandboxes are still requested by id). Account limits apply to VM sandboxes only, key limits to
+all; the one with less remaining is `concurrent`.
 """
 
 import time
@@ -58,14 +58,14 @@ class _Rows:
     """Raw rows -> records.
 
     Attributes:
-        built: ids whose image was seen being built, which only a pending one tells.
-        before: what the last listing's rows said and were: most of them come again as they were.
+        built: ids with an image build, which is visible only while the sandbox is pending.
+        before: raw rows of the last listing with their records, because most rows do not change.
     """
 
     run_label: str
     built: MutableMapping[str, None]
     before: Mapping[str, tuple[Any, ListedRow]] = field(default_factory=dict)
-    met: dict[str, tuple[Any, ListedRow]] = field(default_factory=dict)
+    read_rows: dict[str, tuple[Any, ListedRow]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
     def row(self, raw: Any) -> ListedRow | None:
@@ -76,10 +76,10 @@ class _Rows:
             return None
         last = self.before.get(key)
         if last is not None and last[0] == raw and last[1].sandbox.state != "unknown":
-            self.met[key] = last
+            self.read_rows[key] = last
             return last[1]
-        self.met[key] = raw, self._read(key, record)
-        return self.met[key][1]
+        self.read_rows[key] = raw, self._read(key, record)
+        return self.read_rows[key][1]
 
     def _read(self, key: str, record: Mapping[str, Any]) -> ListedRow:
         uses = {"cpu": rest.number(record.get("cpuCores")), "gpu": rest.number(record.get("gpuCount"))}
@@ -120,12 +120,12 @@ class _Rows:
         if state is None:
             self.tally.unknown("status", word)
             return "unknown"
-        # What was killed is reported as terminated; its error type tells.
+        # A killed sandbox is reported as terminated; its error type shows the difference.
         return "failed" if state == "terminated" and error else state
 
 
 def _run_key(labels: Any, run_label: str) -> str:
-    """The label ``KEY=run`` or ``KEY:run``, else the first one: prime-rl puts the run's name before the task's own."""
+    """The label ``KEY=run`` or ``KEY:run``, else the first label: prime-rl writes the run's name before task labels."""
     words = [word for item in labels[:100] if (word := rest.text(item, 200))] if isinstance(labels, list) else []
     for word in words:
         if word[: len(run_label) + 1] in (f"{run_label}=", f"{run_label}:"):
@@ -134,9 +134,8 @@ def _run_key(labels: Any, run_label: str) -> str:
 
 
 def _cause(word: str, error: str, record: Mapping[str, Any]) -> FailureCause:
-    told = CAUSES.get(error)
-    if told is not None:
-        return told
+    if error in CAUSES:
+        return CAUSES[error]
     found = cause_of(error, rest.text(record.get("errorMessage"), 500), rest.text(record.get("terminationReason"), 200))
     return "timeout" if found == "unknown" and word == "TIMEOUT" else found
 
@@ -152,7 +151,7 @@ def _ended(state: SandboxState, record: Mapping[str, Any]) -> float | None:
 
 
 def _expires(started: float | None, minutes: Any) -> float | None:
-    """Its time counts from the start; -1 minutes is no limit."""
+    """End of the lifetime, which counts from the start; -1 minutes means no limit."""
     budget = rest.number(minutes)
     return rest.epoch(started + 60.0 * budget) if started is not None and budget is not None and budget > 0 else None
 
@@ -176,10 +175,10 @@ def _source(
 
 
 def _page(body: Mapping[str, Any], found: list[Any], number: int, before: float, reads: int) -> ListingPage:
-    """The page and the next one's place.
+    """The page and the position of the next one.
 
-    Pages are counted from the newest: when k sandboxes ended since the last page, k have moved up into pages already
-    read, which are read again. Newer ones only push down, and come twice.
+    Pages are numbered from the newest sandbox. If k sandboxes ended since the last page, k have moved up into pages
+    already read, so those pages are read again. New sandboxes only shift rows down, which are then read twice.
     """
     total = rest.number(body.get("total")) or 0.0
     size = max(rest.number(body.get("perPage")) or PAGE_ROWS, 1.0)
@@ -202,8 +201,8 @@ def _usage(swept: Swept) -> dict[str, float]:
 def _limits(account: Mapping[str, Any], key: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for resource, (of_account, of_key, per) in LIMITS.items():
-        told = [rest.number(account.get(of_account)), rest.number(key.get(of_key))]
-        granted = [limit / per for limit in told if limit is not None]
+        both = [rest.number(account.get(of_account)), rest.number(key.get(of_key))]
+        granted = [limit / per for limit in both if limit is not None]
         if granted:
             found[resource] = min(granted)
     for name, limit in (("all", key.get("max_concurrent_sandboxes")), ("vm", account.get("vm_sandbox_limit"))):
@@ -216,7 +215,7 @@ def _quota(limits: Mapping[str, float], used: Mapping[str, float]) -> list[Sampl
     samples: list[Sample] = []
     for resource in LIMITS:
         samples += sandbox_providers_account.quota(resource, used.get(resource), limits.get(resource))
-    # Two caps on how many: the key's on all, the account's on VMs. The one with less room is what will bind.
+    # Two limits of the number of sandboxes: the key's for all, the account's for VMs. The one with less left counts.
     caps = [(used["concurrent"], limits["all"])] if "all" in limits else []
     if "vm" in limits and (used["vm"] or not caps):
         caps.append((used["vm"], limits["vm"]))
@@ -230,13 +229,13 @@ async def _money(
     wallet = mapping(
         await sandbox_providers_account.fetch(client, f"{root}/billing/wallet", {"limit": 1, **team}, limits, tally)
     )
-    # The field says USD whatever the wallet's currency is.
+    # The field is named USD for every currency of the wallet.
     balance = rest.number(wallet.get("balance_usd")) if wallet.get("currency") in (None, "USD", "usd") else None
     return [Sample("sandbox_credit_usd", balance)] if balance is not None else []
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """One poll: limits and wallet now and then, and as much of the listing as fits the time.
+    """Reads as much of the listing as fits into the poll, and limits and wallet at their own interval.
 
     Options: ``team`` (team id), ``run_label`` (of a label ``KEY=run``, default ``run``).
 
@@ -252,19 +251,19 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         samples: list[Sample] = []
         if sandbox_providers_account.due(state, begun):
             of_team = {"teamId": team} if team else {}
-            who = await sandbox_providers_account.fetch(client, f"{root}/user/whoami", of_team, limits, rows.tally)
-            state["limits"] = _limits(mapping(who, "data", "account_limits"), mapping(who, "data", "key_limits"))
+            user = await sandbox_providers_account.fetch(client, f"{root}/user/whoami", of_team, limits, rows.tally)
+            state["limits"] = _limits(mapping(user, "data", "account_limits"), mapping(user, "data", "key_limits"))
             samples += await _money(client, root, of_team, limits, rows.tally)
         swept = await sweep(
             _source(client, root, {"team_id": team} if team else {}, rows, limits), state, limits, begun
         )
     if swept.done:
         quotas = _quota(state.get("limits", {}), _usage(swept))
-        # What is granted is told; what is used is counted, and a part of it is no count.
+        # Limits come from the API. Used amounts are counted here, so they need a complete listing.
         samples += [one for one in quotas if swept.extent.listed or one.metric != "sandbox_quota_used"]
         listed = {row.sandbox.id for row in swept.rows}
         state["built"] = {key: None for key in rows.built if key in listed}
-        state["read"] = {key: one for key, one in {**rows.before, **rows.met}.items() if key in listed}
+        state["read"] = {key: one for key, one in {**rows.before, **rows.read_rows}.items() if key in listed}
     found = (row.sandbox for row in swept.rows)
     return rows.tally.reading(PROVIDER, found, swept.extent, samples)
 

@@ -1,14 +1,14 @@
-"""Sandboxes of Alibaba's ROCK, by the list of its admin or proxy service (`GET /apis/envs/sandbox/v1/sandboxes`).
+"""Reads sandboxes of Alibaba's ROCK from the list of its admin or proxy service.
 
-Only the list is asked. `/get_status` and `/is_alive` of one sandbox look like reading, but make it live longer (they
-renew its expiry) and advance its state: polling them would keep dangling sandboxes alive. `/get_sandbox_statistics`
-is CPU and memory of one sandbox through its actor, which no canonical metric asks for.
+Only the list is requested (`GET /apis/envs/sandbox/v1/sandboxes`). `/get_status` and `/is_alive` of a sandbox have side
+effects: they renew its expiry and advance its state, so polling them would keep abandoned sandboxes alive.
+`/get_sandbox_statistics` (CPU and memory through the sandbox's actor) is not needed.
 
-The list holds pending and running ones only: one that is stopped vanishes; one whose phase failed stays listed as
-pending until it is cleared, and that is where failures are seen. Its `is_alive` is a constant. A refusal comes as
-HTTP 200 with ``"status": "Failed"``. Pages are cut from an unordered scan made anew for each, so that one may slip
-between two pages: of a list of several pages, only what is missed twice has ended. OTLP metrics (`xrl_gateway.*`) are
-pushed by ROCK to an OTLP endpoint, not read here.
+The list contains pending and running sandboxes only. A stopped one disappears. One with a failed phase stays listed as
+pending until it is cleared; that is where failures are visible. Its `is_alive` is a constant. Errors are answered with
+HTTP 200 and ``"status": "Failed"``. Each page is cut from a new unordered scan, so a sandbox may be missed between two
+pages: in a listing of several pages only a sandbox that is missing twice has ended. OTLP metrics (`xrl_gateway.*`) are
+pushed by ROCK to an OTLP endpoint and not read here.
 """
 
 import re
@@ -26,7 +26,7 @@ from collectors.transport.rest import clean, epoch, get_json, text, whole
 
 PROVIDER = "rock"
 PATH = "/apis/envs/sandbox/v1/sandboxes"
-# The service's own maximum (`batch_get_status_max_count`); a smaller one is read from its refusal.
+# The service's default maximum (`batch_get_status_max_count`); a smaller one is read from its error message.
 PAGE_ROWS = 2_000
 FILTERS = ("namespace", "experiment_id", "user_id")
 
@@ -48,25 +48,25 @@ _PAGE_SIZE = re.compile(r"page_size exceeds maximum (\d{1,6})")
 
 
 async def poll(client: httpx.AsyncClient, state: Memory, limits: Limits) -> Reading:
-    """Every pending and running sandbox within the options' filters; long lists over several polls.
+    """Reads the pending and running sandboxes that match the options' filters. Long lists take several polls.
 
     Raises:
-        ScrapeError: as `rest.get_json`; also for a refusal inside a 200 answer.
+        ScrapeError: as `rest.get_json`; also for an error inside a 200 answer.
     """
     options: Mapping[str, str] = state.get("options") or {}
     tally = Tally()
     async with whole(limits):
-        found = await _sandboxes(client, options, state, limits, tally)
-    rows = found.fresh
-    if found.done:
+        listing = await _sandboxes(client, options, state, limits, tally)
+    rows = listing.fresh
+    if listing.done:
         finish(state, "rock")
-        rows = found.rows if found.pages == 1 else _with_shifted(found.rows, state)
+        rows = listing.rows if listing.pages == 1 else _with_shifted(listing.rows, state)
         state["last"] = rows
-    return tally.reading(PROVIDER, rows.values(), found.extent())
+    return tally.reading(PROVIDER, rows.values(), listing.extent())
 
 
 def _with_shifted(rows: Mapping[str, Sandbox], state: Memory) -> dict[str, Sandbox]:
-    """The rows, and those of the last listing that are missed for the first time: they may sit between two pages."""
+    """The rows, and those of the last listing that are missing for the first time: they may be between two pages."""
     last: Mapping[str, Sandbox] = state.get("last") or {}
     missed: frozenset[str] = state.get("missed") or frozenset()
     again = {uid: one for uid, one in last.items() if uid not in rows and uid not in missed}
@@ -96,26 +96,26 @@ async def _sandboxes(
 async def _page(
     client: httpx.AsyncClient, options: Mapping[str, str], state: Memory, limits: Limits, page: int
 ) -> tuple[Mapping[str, Any], int]:
-    """The result of one page, and its number: a service with smaller pages begins at the first of those."""
+    """The result of one page, and its number. With smaller pages of the service the listing starts at the first one."""
     size = state.setdefault("page_size", PAGE_ROWS)
     params: dict[str, str | int | list[str]] = {name: options[name] for name in FILTERS if options.get(name)}
     answer = mapping((await get_json(client, PATH, params | {"page": page, "page_size": size}, limits)).json)
     if answer.get("status") == "Success":
         return mapping(answer, "result"), page
-    said = f"{text(answer.get('message'), 200)}: {text(answer.get('error'), 400)}"
-    smaller = _PAGE_SIZE.search(said)
+    message = f"{text(answer.get('message'), 200)}: {text(answer.get('error'), 400)}"
+    smaller = _PAGE_SIZE.search(message)
     if smaller is not None and 0 < int(smaller.group(1)) < size:
         state["page_size"] = int(smaller.group(1))
         return await _page(client, options, state, limits, 1)
     if answer.get("status") != "Failed":
         raise ScrapeError("garbage", "the answer is not that of a ROCK service")
-    raise ScrapeError(_KINDS.get(cause_of(said), "status"), f"the service refused: {clean(said, 120)}")
+    raise ScrapeError(_KINDS.get(cause_of(message), "status"), f"the service refused: {clean(message, 120)}")
 
 
 def row(item: Mapping[str, Any], run_label: str, tally: Tally) -> Sandbox | None:
-    """One item of the list -> a row; None (counted in the tally) when it has no id.
+    """Converts an item of the list; None (counted in the tally) without an id.
 
-    The run is the sandbox's metadata under ``run_label``, else the experiment it was started for.
+    The run is the sandbox's metadata under ``run_label``, else its experiment.
     """
     uid = text(item.get("sandbox_id"), 100)
     if not uid:
@@ -152,19 +152,19 @@ def row(item: Mapping[str, Any], run_label: str, tally: Tally) -> Sandbox | None
 
 
 def _pending(phases: Mapping[str, Any]) -> tuple[SandboxState, FailureCause | None, str]:
-    """What its phases make of a pending sandbox."""
+    """State of a pending sandbox, derived from its phases."""
     words = {name: text(mapping(phases, name).get("status"), 40) for name in phases}
     for name, word in words.items():
         if word in ("failed", "timeout"):
-            said = text(mapping(phases, name).get("message"), 800)
-            return "failed", _cause(name, word, said), clean(f"{name}: {said}", 200)
+            message = text(mapping(phases, name).get("message"), 800)
+            return "failed", _cause(name, word, message), clean(f"{name}: {message}", 200)
     if words.get("docker_run") == "running" or words.get("image_pull") == "success":
         return "starting", None, ""
     return ("building_image" if words.get("image_pull") == "running" else "queued"), None, ""
 
 
-def _cause(phase: str, word: str, said: str) -> FailureCause:
-    found = cause_of(said)
+def _cause(phase: str, word: str, message: str) -> FailureCause:
+    found = cause_of(message)
     if phase == "image_pull":
         return found if found in ("rate_limit", "auth", "capacity") else "image"
     if word == "timeout":
@@ -173,14 +173,14 @@ def _cause(phase: str, word: str, said: str) -> FailureCause:
 
 
 def _requested(item: Mapping[str, Any]) -> float | None:
-    """Its creation; for one that was restarted or restored, when it last became pending."""
+    """Time of the creation; after a restart or restore the time of the last change to pending."""
     history = objects(item.get("state_history"))
     again = [epoch(one.get("timestamp")) for one in history if one.get("to_state") == "pending"]
     return again[-1] if again and again[-1] is not None else epoch(item.get("create_time"))
 
 
 def _ready(item: Mapping[str, Any], requested: float | None) -> float | None:
-    """When the server inside answered; `start_time` is that, or when somebody first saw it. Whole seconds."""
+    """Time of the first answer of the server inside, in whole seconds. `start_time` may be later: the first poll."""
     ready = epoch(mapping(item, "status", "docker_run").get("completed_at"))
     if ready is None or (requested is not None and ready < requested):
         ready = epoch(item.get("start_time"))
@@ -188,7 +188,7 @@ def _ready(item: Mapping[str, Any], requested: float | None) -> float | None:
 
 
 def _cached(phase: Mapping[str, Any]) -> bool | None:
-    """A skipped pull says so in its message only."""
+    """Was the image cached? Only the message of the pull phase shows that the pull was skipped."""
     status, message = text(phase.get("status"), 40), text(phase.get("message"), 200)
     if status == "success":
         return "skip image pull" in message

@@ -1,11 +1,11 @@
-"""Runloop devboxes over the REST API: every state change with its time, the best spin-up record of all providers.
+"""Reads Runloop devboxes over the REST API, with the time of each state change.
 
-Spin-up is create_time_ms to the first ``running``; a resumed devbox runs again, which is no second spin-up. The list
-holds everything that ever was, and filters by one status at a time: the live statuses are asked for one by one in the
-order of a devbox's life, and the newest of all statuses once, for what failed and for statuses not known here.
+Spin-up is create_time_ms to the first ``running``; a resume is not a second spin-up. The list contains all devboxes
+ever created, and filters by one status at a time. So the live statuses are requested one by one, in the order of a
+devbox's states, and then the newest devboxes of all statuses, for failures and for new statuses.
 
-Does not know: limits and credit (give ``limit_concurrent``), and whether keep-alive calls put the end off:
-`expires_at` is the earliest.
+Not available: limits and credit (configure ``limit_concurrent``), and the effect of keep-alive calls: `expires_at` is
+the earliest end.
 """
 
 import time
@@ -24,7 +24,7 @@ from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSo
 from collectors.transport import rest
 
 PROVIDER = "runloop"
-PAGE_ROWS = 500  # 5,000 are allowed, but a row has no largest size and a body has
+PAGE_ROWS = 500  # 5,000 are allowed, but the size of a row is unbounded and that of a body is limited
 TRANSITIONS_MAX = 1000
 
 STATES: Mapping[str, SandboxState] = {
@@ -107,14 +107,14 @@ class _Rows:
 
 
 def _first(changes: list[Mapping[str, Any]], since: float | None, *words: str) -> float | None:
-    """When one of these statuses was first reached, not before ``since``."""
+    """Time of the first change to one of these statuses, not before ``since``."""
     times = [rest.epoch(change.get("transition_time_ms")) for change in changes if change.get("status") in words]
     return min((moment for moment in times if moment is not None and moment >= (since or 0.0)), default=None)
 
 
 def _reasons(record: Mapping[str, Any], changes: list[Mapping[str, Any]]) -> list[str]:
-    told = [record.get("failure_reason"), *(change.get("failure_reason") for change in reversed(changes))]
-    return [words for reason in told if (words := rest.text(reason, 200))]
+    reasons = [record.get("failure_reason"), *(change.get("failure_reason") for change in reversed(changes))]
+    return [text for reason in reasons if (text := rest.text(reason, 200))]
 
 
 def _cause(record: Mapping[str, Any], changes: list[Mapping[str, Any]]) -> FailureCause:
@@ -128,7 +128,7 @@ def _detail(record: Mapping[str, Any], changes: list[Mapping[str, Any]]) -> str:
 
 
 def _expires(requested: float | None, launch: Mapping[str, Any]) -> float | None:
-    """From the creation on; an idle rule, where there is one, replaces it."""
+    """The end of the keep-alive time, which counts from the creation; None if there is an idle rule instead."""
     keep = rest.number(launch.get("keep_alive_time_seconds"))
     idle = launch.get("after_idle") or mapping(launch, "lifecycle").get("after_idle")
     return (
@@ -145,11 +145,11 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
             **({"starting_after": place} if place else {}),
         }
         body = mapping((await rest.get_json(client, "/v1/devboxes", params, limits)).json)
-        found = body.get("devboxes")
-        if not isinstance(found, list):
+        devboxes = body.get("devboxes")
+        if not isinstance(devboxes, list):
             raise ScrapeError("garbage", "the answer is not a list of devboxes")
-        last = rest.text(mapping(found[-1]).get("id"), 200) if found else ""
-        return ListingPage(found, last if body.get("has_more") is True and last else None)
+        last = rest.text(mapping(devboxes[-1]).get("id"), 200) if devboxes else ""
+        return ListingPage(devboxes, last if body.get("has_more") is True and last else None)
 
     async def look(key: str) -> Any:
         return (await rest.get_json(client, f"/v1/devboxes/{quote(key, safe='')}", {}, limits)).json
@@ -159,14 +159,14 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
 
 async def _suspended(client: httpx.AsyncClient, limits: Limits, tally: Tally) -> list[Sample]:
     word = mapping(await account.fetch(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
-    told = ACCOUNTS.get(word) if isinstance(word, str) else None
-    if told is None and word is not None:
+    suspended = ACCOUNTS.get(word) if isinstance(word, str) else None
+    if suspended is None and word is not None:
         tally.unknown("account_status", rest.text(word, 64))
-    return [] if told is None else [Sample("sandbox_account_suspended", told)]
+    return [] if suspended is None else [Sample("sandbox_account_suspended", suspended)]
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """One poll: as much of the listing as fits the time, and the account's state now and then.
+    """Reads as much of the listing as fits into the poll, and the account's state at its own interval.
 
     Options: ``run_label`` (metadata key, default ``run``), ``limit_concurrent``.
 
@@ -182,11 +182,11 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
             samples += await _suspended(client, limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
     if swept.extent.listed:
-        # Suspended ones hold a disk and no machine.
+        # Suspended devboxes have a disk but no machine.
         running = sum(row.sandbox.state != "paused" for row in swept.live())
         samples += account.quota("concurrent", float(running), None)
-    found = (row.sandbox for row in swept.rows)
-    return rows.tally.reading(PROVIDER, found, swept.extent, samples)
+    sandboxes = (row.sandbox for row in swept.rows)
+    return rows.tally.reading(PROVIDER, sandboxes, swept.extent, samples)
 
 
 COLLECTOR = Collector(

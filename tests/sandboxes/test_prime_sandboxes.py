@@ -316,7 +316,7 @@ def always_more(rows: Callable[[int], list[dict[str, Any]]]) -> Callable[[Reques
 
 
 def test_a_server_that_always_says_more_ends(fake: FakePrime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectors.sandbox_providers.sweep.PAGES_MAX", 7)
+    monkeypatch.setattr("collectors.sandbox_providers.sweep.MAX_PAGES", 7)
     fake.fault = always_more(lambda number: [prime_row(f"sb-{number}")])
     reading = Poller(fake, "prime_sandboxes").poll()
     assert len([request for request in fake.requests if request.one("is_active")]) == 7

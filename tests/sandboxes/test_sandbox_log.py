@@ -16,7 +16,7 @@ from collectors.detect import detect_path
 from collectors.model import Limits, Reading, ScrapeError
 from collectors.sandboxes.sandbox_log import collector as sandbox_log
 from collectors.sandboxes.sandbox_log.dates import date
-from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, said
+from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, event_of
 from tests.collectors._reading import TESTDATA
 
 DATA = TESTDATA / "sandbox_log" / "driven"
@@ -121,7 +121,7 @@ def test_swerex_on_modal_is_one_sandbox(tmp_path: Path) -> None:
     ],
 )
 def test_lines(line: str, wanted: SandboxLine | None) -> None:
-    assert said(line) == wanted
+    assert event_of(line) == wanted
 
 
 def test_causes_of_failures(tmp_path: Path) -> None:
@@ -258,6 +258,6 @@ def test_what_is_missing_says_so(tmp_path: Path) -> None:
 @given(st.text(max_size=300))
 def test_any_line_is_harmless(text: str) -> None:
     for line in (text, f"prime: sandbox {text} up (image={text})", f"[startup_timing] [{text}] {text} took {text} s"):
-        event = said(line)
+        event = event_of(line)
         assert event is None or event.id != "" or event.kind in ("failed", "throttled", "runtime")
         list(date([line], T0, None))

@@ -1,8 +1,8 @@
-"""A Sandbox resource of kubernetes-sigs/agent-sandbox -> a sandbox row; joined with its pod where pods may be read.
+"""Converts a Sandbox resource of kubernetes-sigs/agent-sandbox to a sandbox row, and joins it with its pod.
 
-`Ready` is the one condition to believe: `Suspended` may linger after a resume (sandbox_types.go says so). A sandbox
-out of a warm pool was created long before anybody asked for it: it has no known request, so no latency and no age as
-pending; its claim's latency is in the controller's histograms (collector `agent_sandbox_metrics`).
+Only the condition `Ready` is reliable: `Suspended` may remain after a resume (sandbox_types.go). A sandbox of a warm
+pool is created long before its request, so it has no request time, no latency and no age as pending. The latency of its
+claim is in the controller's histograms (collector `agent_sandbox_metrics`).
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -29,7 +29,7 @@ _NOT_READY: Mapping[str, SandboxState] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _Status:
     state: SandboxState
     provider_state: str
     ended_at: float | None = None
@@ -41,10 +41,10 @@ class _Word:
 def resource(
     item: Mapping[str, Any], run_label: str, first_ready: MutableMapping[str, float], tally: Tally
 ) -> Sandbox | None:
-    """One item of a Sandbox list (v1alpha1 or v1beta1); None (counted in the tally) when it has no uid.
+    """Converts an item of a Sandbox list (v1alpha1 or v1beta1); None (counted in the tally) without a uid.
 
     Args:
-        first_ready: when each uid was first seen ready; read and added to.
+        first_ready: per uid the first readiness; read and updated.
     """
     meta, spec, status = mapping(item, "metadata"), mapping(item, "spec"), mapping(item, "status")
     uid = text(meta.get("uid"), 100)
@@ -80,7 +80,7 @@ def resource(
 
 
 def joined(row: Sandbox, pod: Sandbox) -> Sandbox:
-    """The resource's row with what only its pod tells: why it fails, since when it is scheduled, its restarts."""
+    """The resource's row with data that only its pod has: failure cause, scheduling time, restarts."""
     started = row.started_at if row.started_at is not None else pod.started_at
     row = replace(row, started_at=started)
     if pod.state == "failed" and row.state in ("queued", "starting", "running", "failed"):
@@ -118,49 +118,51 @@ def _word(
     conditions: Mapping[str, Mapping[str, Any]],
     first_ready: Mapping[str, float],
     tally: Tally,
-) -> _Word:
+) -> _Status:
     finished, ready = mapping(conditions.get("Finished")), mapping(conditions.get("Ready"))
     if finished.get("status") == "True":
         return _finished(finished)
     if meta.get("deletionTimestamp"):
-        return _Word("stopping", "Terminating")
+        return _Status("stopping", "Terminating")
     if ready.get("status") == "True":
-        return _Word("running", "Ready")
+        return _Status("running", "Ready")
     reason = text(ready.get("reason"), 100)
-    if spec.get("operatingMode") == "Suspended" or number(spec.get("replicas")) == 0.0:  # v1alpha1 says it so
-        return _Word("paused", reason or "Suspended")
+    if spec.get("operatingMode") == "Suspended" or number(spec.get("replicas")) == 0.0:  # the form of v1alpha1
+        return _Status("paused", reason or "Suspended")
     if not ready:
-        return _Word("queued", "new")
+        return _Status("queued", "new")
     return _not_ready(reason, ready, conditions, uid in first_ready, tally)
 
 
-def _finished(finished: Mapping[str, Any]) -> _Word:
-    reason, said = text(finished.get("reason"), 100), text(finished.get("message"), 800)
+def _finished(finished: Mapping[str, Any]) -> _Status:
+    reason, message = text(finished.get("reason"), 100), text(finished.get("message"), 800)
     ended = epoch(finished.get("lastTransitionTime"))
     if reason == "PodFailed":
-        return _Word("failed", reason, ended, cause_of(said), said)
-    return _Word("terminated", reason, ended)
+        return _Status("failed", reason, ended, cause_of(message), message)
+    return _Status("terminated", reason, ended)
 
 
 def _not_ready(
     reason: str, ready: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]], was_ready: bool, tally: Tally
-) -> _Word:
-    state, said = _NOT_READY.get(reason), text(ready.get("message"), 800)
+) -> _Status:
+    state, message = _NOT_READY.get(reason), text(ready.get("message"), 800)
     if state is None:
         tally.unknown("reason", reason)
-        return _Word("unknown", reason, detail=said)
+        return _Status("unknown", reason, detail=message)
     if state == "failed":
-        return _Word("failed", reason, None, "internal" if reason == "MultiplePods" else cause_of(said), said)
+        return _Status("failed", reason, None, "internal" if reason == "MultiplePods" else cause_of(message), message)
     if state == "terminated":
-        return _Word(state, reason, epoch(ready.get("lastTransitionTime")))
+        return _Status(state, reason, epoch(ready.get("lastTransitionTime")))
     if state == "starting" and was_ready:
-        return _Word("running", reason, detail=said, unreachable=True)
+        return _Status("running", reason, detail=message, unreachable=True)
     scheduled = mapping(conditions.get("PodScheduled"))
     if state == "starting" and scheduled.get("status") != "True":
-        return _Word("queued", f"{reason} {text(scheduled.get('reason'), 100)}".strip(), None, None, said_of(scheduled))
-    return _Word(state, reason)
+        return _Status(
+            "queued", f"{reason} {text(scheduled.get('reason'), 100)}".strip(), None, None, message_of(scheduled)
+        )
+    return _Status(state, reason)
 
 
-def said_of(condition: Mapping[str, Any]) -> str:
-    """A condition's message; an orderly wait has none worth showing."""
+def message_of(condition: Mapping[str, Any]) -> str:
+    """The message of a condition that is False; other messages are not shown."""
     return text(condition.get("message"), 800) if condition.get("status") == "False" else ""

@@ -1,12 +1,12 @@
-"""Sandboxes of Modal, by the SDK's own gRPC client (extra ``rollscope[modal]``), which is loaded at the first poll.
+"""Reads sandboxes of Modal with the SDK's gRPC client (extra ``rollscope[modal]``), which is loaded at the first poll.
 
-The public list has no times and no failures; the response behind it has. So the SDK's stub is called directly: it is
-private, the version is pinned, and a contract test runs against the real SDK. Both generations of sandboxes are
-listed (`SandboxListV2`). Only three calls are made: `AuthTokenGet`, `AppGetOrCreate` as a look-up (for option
-``app``) and `SandboxListV2`; none is retried, so that throttling is seen here and not slept away in the SDK.
+The SDK's public list has no times and no failures, but the response has. So the private stub of the SDK is called
+directly; the version is pinned, and a contract test runs against the real SDK. Both generations of sandboxes are listed
+(`SandboxListV2`). Only three calls are made: `AuthTokenGet`, `AppGetOrCreate` as a lookup (for option ``app``) and
+`SandboxListV2`. None is retried, so that throttling is visible here instead of delays in the SDK.
 
-Does not know: limits of the workspace (no call tells: configure them), credit, whether an image was cached; whether a
-sandbox without a readiness probe is usable before its first command (its start counts as ready).
+Not available: limits of the workspace (configure them), credit, whether an image was cached. A sandbox without a
+readiness probe counts as ready at its start.
 """
 
 import importlib
@@ -27,7 +27,7 @@ from collectors.sandboxes.modal.rows import PROVIDER, row
 from collectors.transport.rest import clean, text, whole
 
 TESTED = "1.6.4"
-# Tokens live longer, but how long is the server's to say.
+# A token is used this long. Its lifetime is longer, but only the server knows it.
 TOKEN_SECONDS = 300.0
 DEFAULT_URL = "https://api.modal.com"
 ABSENT = "the Modal SDK is not installed: pip install 'rollscope[modal]'"
@@ -43,10 +43,10 @@ _KINDS: Mapping[str, ErrorKind] = {
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """Every live sandbox of the options' app (else of the environment), and the newest ended ones.
+    """Reads the live sandboxes of the options' app (else of the environment), and the newest ended ones.
 
-    Of the target's client only its URL and its key (``TOKEN_ID:TOKEN_SECRET``) are used; without a key the SDK's own
-    configuration is (``MODAL_TOKEN_ID`` and ``MODAL_TOKEN_SECRET``, ``~/.modal.toml``).
+    Of the target's client only URL and key (``TOKEN_ID:TOKEN_SECRET``) are used. Without a key the configuration of the
+    SDK is used (``MODAL_TOKEN_ID`` and ``MODAL_TOKEN_SECRET``, ``~/.modal.toml``).
 
     Raises:
         ScrapeError: ``missing`` without the SDK; ``garbage`` for an SDK that differs from the pinned one.
@@ -58,8 +58,8 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         request = partial(api.SandboxListRequest, app_id=app, environment_name=options.get("environment", ""))
 
         async def fetch(finished: bool, before: float | None) -> ListingPage:
-            asked = request(include_finished=finished, before_timestamp=before or 0.0)
-            answer = await stub.SandboxListV2(asked, retry=None, metadata=metadata)
+            message = request(include_finished=finished, before_timestamp=before or 0.0)
+            answer = await stub.SandboxListV2(message, retry=None, metadata=metadata)
             return ListingPage(list(answer.sandboxes), _next(answer.sandboxes, before))
 
         source = ListingSource(
@@ -70,15 +70,15 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 
 def _row(run_label: str, tally: Tally, info: Any) -> ListedRow | None:
-    found = row(info, run_label, tally)
-    return ListedRow(found) if found is not None else None
+    sandbox = row(info, run_label, tally)
+    return ListedRow(sandbox) if sandbox is not None else None
 
 
 def _next(page: Any, before: float | None) -> float | None:
-    """Where the next page begins; the list is newest first and ends with an empty page.
+    """Time before which the next page starts; the list is newest first and ends with an empty page.
 
-    Sandboxes created in one call share their time to the last bit, and "before" leaves out all of them: so a page
-    begins with those of the last one's time once more, and moves on when nothing else came.
+    Sandboxes created by one call have equal times, and "before" excludes all of them. So the next page starts with
+    those of the last time again, and continues after them if it has no others.
     """
     if not page:
         return None
@@ -89,7 +89,7 @@ def _next(page: Any, before: float | None) -> float | None:
 
 @asynccontextmanager
 async def _opened(client: httpx.AsyncClient, state: State) -> AsyncIterator[tuple[Any, Any, Any]]:
-    """The SDK's messages, its stub and the metadata a call of the second generation needs."""
+    """The SDK's messages, its stub, and the metadata for calls of the second generation."""
     try:
         errors = importlib.import_module("modal.exception")
         wire = importlib.import_module("grpclib.exceptions")
@@ -118,7 +118,7 @@ async def _opened(client: httpx.AsyncClient, state: State) -> AsyncIterator[tupl
 
 
 async def _token(api: Any, stub: Any, state: State) -> str:
-    """A token for the second generation's calls, kept for a while. The SDK's own manager would sleep on throttling."""
+    """A cached token for calls of the second generation. The SDK's own manager would sleep when throttled."""
     token, since = state.get("token", ("", -inf))
     if time.monotonic() - since > TOKEN_SECONDS:
         token = (await stub.AuthTokenGet(api.AuthTokenGetRequest(), retry=None)).token
@@ -127,7 +127,7 @@ async def _token(api: Any, stub: Any, state: State) -> str:
 
 
 def _url(client: httpx.AsyncClient, config: Any) -> str:
-    """The target's URL; where it has none, the SDK's own (``MODAL_SERVER_URL``, a fail-over list)."""
+    """The target's URL, else that of the SDK (``MODAL_SERVER_URL``, a fail-over list)."""
     url = str(client.base_url).rstrip("/")
     return str(config["server_url"]) if url in ("", DEFAULT_URL) else url
 
@@ -148,33 +148,33 @@ async def _app(api: Any, stub: Any, options: Mapping[str, str], state: State) ->
     if options.get("app_id") or not name:
         return options.get("app_id", "")
     if "app" not in state:
-        asked = api.AppGetOrCreateRequest(
+        request = api.AppGetOrCreateRequest(
             app_name=name,
             environment_name=options.get("environment", ""),
             object_creation_type=api.OBJECT_CREATION_TYPE_UNSPECIFIED,  # looks up, creates nothing
         )
-        state["app"] = text((await stub.AppGetOrCreate(asked, retry=None)).app_id, 100)
+        state["app"] = text((await stub.AppGetOrCreate(request, retry=None)).app_id, 100)
     return str(state["app"])
 
 
 def _refusal(error: Any) -> ScrapeError:
     status = getattr(getattr(error, "_grpc_status", None), "name", "")
-    said = text(getattr(error, "_grpc_message", "") or str(error), 400)
+    message = text(getattr(error, "_grpc_message", "") or str(error), 400)
     kind: ErrorKind = _KINDS.get(status, "status" if status else _unnamed(error))
     if status in ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED"):
-        cause = cause_of(said)
+        cause = cause_of(message)
         kind = cause if cause in ("quota", "credit") else "throttled" if cause == "rate_limit" else kind
-    asked = (getattr(one, "retry_after_secs", None) for one in getattr(error, "_grpc_details", None) or ())
-    wait = next((seconds for seconds in asked if seconds is not None), None)
+    waits = (getattr(detail, "retry_after_secs", None) for detail in getattr(error, "_grpc_details", None) or ())
+    wait = next((seconds for seconds in waits if seconds is not None), None)
     if wait is not None and kind in ("status", "quota"):
-        kind = "throttled"  # who says when to come again refuses the pace, whatever the words
-    # Refused tokens are the messages that quote the token.
-    why = "the credentials are missing or wrong" if kind == "auth" else clean(said, 120)
+        kind = "throttled"  # a retry time means throttling, with any message
+    # The message of a rejected token contains the token.
+    why = "the credentials are missing or wrong" if kind == "auth" else clean(message, 120)
     return ScrapeError(kind, f"{status or type(error).__name__}: {why}", wait)
 
 
 def _unnamed(error: Any) -> ErrorKind:
-    """Errors the SDK raises without an answer."""
+    """Kind of an error that the SDK raises without an answer."""
     name = type(error).__name__
     return "auth" if "Auth" in name else "timeout" if "Timeout" in name else "unreachable"
 

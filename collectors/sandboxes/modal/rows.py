@@ -1,7 +1,7 @@
-"""A Modal `SandboxInfo` (protobuf message) -> a sandbox row. Pure; knows the message's fields, not the SDK.
+"""Converts a Modal `SandboxInfo` (protobuf message) to a sandbox row. Pure; does not use the SDK.
 
-Modal has no state word: it is derived from the task's times and result. The public `returncode` is no help: it calls
-a sandbox that died at init a success. Protobuf's 0 is "not set".
+Modal has no state field: the state is derived from the task's times and result. The public `returncode` is not used,
+because it reports a sandbox that died at init as a success. In protobuf 0 means "not set".
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,16 @@ from collectors.transport.rest import clean, epoch, number, text
 
 PROVIDER = "modal"
 
-# GenericResult.GenericStatus: number -> (word, state, cause where the number alone tells it).
+# GenericResult.GenericStatus: number -> (name, state, cause if the number determines it).
 _RESULTS: Mapping[int, tuple[str, SandboxState, FailureCause | None]] = {
     1: ("SUCCESS", "terminated", None),
     2: ("FAILURE", "failed", None),
     3: ("TERMINATED", "terminated", None),
-    4: ("TIMEOUT", "terminated", None),  # its own time to live; before a start it is a failure
+    4: ("TIMEOUT", "terminated", None),  # its lifetime is over; before the start it is a failure
     5: ("INIT_FAILURE", "failed", None),
     6: ("INTERNAL_FAILURE", "failed", "internal"),
     7: ("IDLE_TIMEOUT", "terminated", None),
-    8: ("MEMORY_MANAGER_EVICTION", "failed", "capacity"),  # the worker ran short, not the sandbox
+    8: ("MEMORY_MANAGER_EVICTION", "failed", "capacity"),  # out of memory on the worker, not in the sandbox
     9: ("MEMORY_THRASHING_EVICTION", "failed", "oom"),
     10: ("KERNEL_OOM_KILL", "failed", "oom"),
 }
@@ -32,7 +32,7 @@ _KILLED = (130, 137, 143)
 
 
 def row(info: Any, run_label: str, tally: Tally) -> Sandbox | None:
-    """One listed sandbox; None (counted in the tally) when it has no id."""
+    """Converts a listed sandbox; None (counted in the tally) without an id."""
     uid = text(info.id, 100)
     if not uid:
         tally.drop("a sandbox without an id")
@@ -89,14 +89,14 @@ def _ended(result: Any, started: float | None, tally: Tally) -> tuple[SandboxSta
         return "terminated", word, None, f"exit code {result.exitcode}"
     if state != "failed":
         return state, word, None, detail
-    found = cause or cause_of(detail)
-    if found == "unknown" and word == "INIT_FAILURE":
-        found = "internal"
-    return "failed", word, found, detail or (f"exit code {result.exitcode}" if result.exitcode else "")
+    cause = cause or cause_of(detail)
+    if cause == "unknown" and word == "INIT_FAILURE":
+        cause = "internal"
+    return "failed", word, cause, detail or (f"exit code {result.exitcode}" if result.exitcode else "")
 
 
 def _ready(info: Any, started: float | None) -> float | None:
-    """A probe's first success where one is configured, else the start: then commands can be run."""
+    """The first success of the readiness probe, if there is one, else the start."""
     return epoch(info.ready_at) if _probed(info) else started
 
 

@@ -1,11 +1,11 @@
-"""Sandboxes in the logs of a run: what SDKs and frameworks say of creations, throttling and failures.
+"""Reads sandboxes from the logs of a run: messages of SDKs and frameworks about creations, throttling and failures.
 
-For providers whose API may not be read. Point it at a file or a folder of logs; by itself it attaches only where such
-lines were seen. Latencies are those the lines tell (create() as the caller saw it; ROCK's stages added up).
+For providers without API access. The target is a file or a folder of logs; detection requires such lines. Latencies are
+those in the lines (create() measured by the client; the sum of ROCK's stages).
 
-Does not know: creations nobody logs (E2B, Daytona and Prime say nothing of a create that works; Modal only at DEBUG,
-`MODAL_LOGLEVEL=DEBUG`), and mostly not the end: what came up counts as running until a line ends it, it is 24 h old, or
-1,000 others came after it.
+Not available: creations that are not logged (E2B, Daytona and Prime do not log successful ones, Modal only with
+`MODAL_LOGLEVEL=DEBUG`), and most ends. A sandbox counts as running until a line ends it, until it is 24 h old, or until
+1,000 others started after it.
 """
 
 import os
@@ -18,28 +18,38 @@ from collectors.formats import textlog
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, Sandbox, ScrapeError
 from collectors.sandbox_providers.failures import cause
 from collectors.sandboxes.sandbox_log.dates import date
-from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, said
+from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, event_of
 from collectors.transport import rest
 
 SUFFIXES = (".log", ".out", ".err")
 LOOKED_FOR = "files named *.log, *.out or *.err"
-# Folders with many files and no logs.
+# Folders with many files that are not logs.
 NO_LOGS = {"rollouts", "checkpoints", "weights", "broadcasts", "wandb", "node_modules", "__pycache__"}
-FILES_MAX, ENTRIES_MAX, DEPTH_MAX = 50, 5_000, 5
-# What detection reads of a file's end, of how many files, and how far down: a folder of many runs is not one.
-PROBE_BYTES, PROBED_MAX, PROBE_DEPTH = 64 << 10, 20, 1
-# Modal's longest life; nothing else lives longer by default.
-LIFE_SECONDS = 24 * 3600.0
-OPEN_MAX = 1_000
-# The stages of ROCK's start that belong to a container, in any order; the last one ends it.
+# Bounds of the search: log files (the newest ones are read), directory entries, depth.
+MAX_FILES = 50
+MAX_ENTRIES = 5_000
+MAX_DEPTH = 5
+# Detection reads this much of a file's end, of this many files, and this deep: a folder of many runs is not a run.
+PROBE_BYTES = 64 << 10
+MAX_PROBED = 20
+PROBE_DEPTH = 1
+# Modal's maximum lifetime; the defaults of other providers are shorter.
+LIFETIME_SECONDS = 24 * 3600.0
+# Sandboxes that count as running at a time.
+MAX_OPEN = 1_000
+# Stages of a container's start with ROCK, in any order.
 ROCK_STAGES = ("Image pull", "Kata disk prepare", "Random sleep", "Docker start", "Wait until alive")
+# The stage that ends the start.
 ROCK_LAST = ("Wait until alive", "Wait sandbox running")
-TICK, PAUSE_SECONDS = 0.001, 5.0
+# Seconds between two samples of a series: the store's resolution.
+TICK = 0.001
+# Pause after which the old value of a counter is repeated; shorter than the 15 s for which a sample holds.
+PAUSE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one call gathers. ``memory`` is the cursor of the next."""
+    """Results of one call. ``memory`` is the cursor of the next."""
 
     memory: dict[str, Any]
     boxes: dict[str, Sandbox] = field(default_factory=dict)
@@ -51,7 +61,7 @@ class _Gathered:
 
 
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Records and counters of the lines written since ``cursor``.
+    """Reads records and counters from the lines written since ``cursor``.
 
     Raises:
         ScrapeError: ``not_a_run`` (a folder without logs), ``missing``.
@@ -63,15 +73,15 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     if not files:
         raise ScrapeError("not_a_run", f"no logs in {path.name}: looked for {LOOKED_FOR}")
     got = _Gathered({"files": {}, "open": {}, "begun": {}, "counts": {}, "nested": {}, "last": "", **_copied(cursor)})
-    known, left = got.memory["files"], limits
+    previous, left = got.memory["files"], limits
     got.memory["files"] = {}
     for file in files:
         name = file.relative_to(path).as_posix() if file != path else file.name
         if left.tail_rows <= 0 or left.tail_bytes <= 0:
             got.more = True
-            got.memory["files"] |= {name: known[name]} if name in known else {}
+            got.memory["files"] |= {name: previous[name]} if name in previous else {}
         else:
-            left = _read(file, name, known.get(name, {}), left, now, got)
+            left = _read(file, name, previous.get(name, {}), left, now, got)
     _expire(got, now)
     return Reading(
         samples=tuple(got.samples),
@@ -89,10 +99,10 @@ def _copied(cursor: Cursor) -> dict[str, Any]:
     return {key: dict(value) if isinstance(value, dict) else value for key, value in cursor.items()}
 
 
-def _files(path: Path, depth: int = DEPTH_MAX) -> list[Path]:
-    """The file itself, or the logs written last below a folder, oldest first. A bounded walk, links not followed."""
+def _files(path: Path, depth: int = MAX_DEPTH) -> list[Path]:
+    """The file, or the newest logs below a folder, oldest first. The walk is bounded and follows no links."""
     if not path.is_dir():
-        path.stat()  # raises when there is none
+        path.stat()  # raises OSError for a missing file
         return [path]
     found, entries = [], 0
     for folder, names, files in os.walk(path):
@@ -100,10 +110,10 @@ def _files(path: Path, depth: int = DEPTH_MAX) -> list[Path]:
         names[:] = [] if deep else sorted(name for name in names if name not in NO_LOGS and not name.startswith("."))
         entries += len(names) + len(files)
         found += [Path(folder) / name for name in files if name.endswith(SUFFIXES)]
-        if entries > ENTRIES_MAX:
+        if entries > MAX_ENTRIES:
             break
     dated = sorted((one.stat().st_mtime, one) for one in found if one.is_file() and not one.is_symlink())
-    return [one for _, one in dated[-FILES_MAX:]]
+    return [one for _, one in dated[-MAX_FILES:]]
 
 
 def _read(file: Path, name: str, before: Cursor, limits: Limits, now: float, got: _Gathered) -> Limits:
@@ -112,7 +122,7 @@ def _read(file: Path, name: str, before: Cursor, limits: Limits, now: float, got
     got.why, got.rows = got.why or read.why, got.rows + len(read.lines)
     ts = None if read.restarted else before.get("ts")
     for stamp, line in date(read.lines, min(now, file.stat().st_mtime), ts):
-        ts, event = stamp, said(line)
+        ts, event = stamp, event_of(line)
         if event is not None:
             _take(event, min(stamp, now), name, got)
     got.memory["files"][name] = {"at": read.cursor, "ts": ts}
@@ -164,12 +174,12 @@ def _over(event: SandboxLine, key: str, ts: float, got: _Gathered) -> None:
 
 
 def _stage(event: SandboxLine, key: str, ts: float, got: _Gathered) -> None:
-    """ROCK tells each stage when it is over: the start began with the earliest of them."""
+    """Applies a stage of ROCK, which is logged at its end. The start began with the earliest stage."""
     began = ts - (event.seconds or 0.0)
     first, cached = got.memory["begun"].get(key, (began, None))
     if event.stage in ROCK_STAGES:
         if event.stage == "Image pull":
-            cached = False  # it is only timed when there is one
+            cached = False  # the stage is logged only if an image is pulled
         elif event.stage == "Docker start" and cached is None:
             cached = True
         got.memory["begun"][key] = [min(first, began), cached]
@@ -178,7 +188,7 @@ def _stage(event: SandboxLine, key: str, ts: float, got: _Gathered) -> None:
 
 
 def _runtime(event: SandboxLine, ts: float, name: str, got: _Gathered) -> None:
-    """SWE-ReX's server inside came up, without a name: in its Modal deployment the sandbox was told before."""
+    """Adds a sandbox for a started SWE-ReX server, whose line has no id; a Modal deployment has logged it already."""
     if name in got.memory["nested"]:
         return
     number = got.memory["counts"].get("runtimes", 0) + 1
@@ -191,7 +201,7 @@ def _runtime(event: SandboxLine, ts: float, name: str, got: _Gathered) -> None:
 
 
 def _failed(event: SandboxLine, ts: float, got: _Gathered) -> None:
-    # A chain of exceptions prints each: the framework's, which knows its provider, quotes the SDK's before it.
+    # A chain of exceptions is logged as a whole: the framework's exception, with the provider, quotes that of the SDK.
     quoted = got.memory["last"].partition(": ")[2][:150]
     got.memory["last"] = "" if event.provider else event.why[:200]
     if event.provider and quoted and quoted in event.why:
@@ -200,7 +210,7 @@ def _failed(event: SandboxLine, ts: float, got: _Gathered) -> None:
 
 
 def _count(metric: str, label: tuple[str, str], ts: float, got: _Gathered) -> None:
-    """One more, in event time. After a pause the old value is said once more, or the growth would be spread over it."""
+    """Increases a counter, in event time. After a pause the old value is repeated, so the increase is not spread."""
     key = f"{metric} {label[1]}"
     before, last = got.memory["counts"].get(key, (0, None))
     ts = round(max(ts, last + 2 * TICK) if last is not None else ts, 3)
@@ -211,25 +221,25 @@ def _count(metric: str, label: tuple[str, str], ts: float, got: _Gathered) -> No
 
 
 def _expire(got: _Gathered, now: float) -> None:
-    """What came up long ago, or too many others ago, is not said to run for ever."""
+    """Ends sandboxes that are too old, and the oldest ones if there are too many."""
     ordered = sorted(got.memory["open"].items(), key=lambda item: item[1])
-    old = [key for key, ts in ordered if now - ts > LIFE_SECONDS]
-    for key in {*old, *(key for key, _ in ordered[: max(0, len(ordered) - OPEN_MAX)])}:
+    old = [key for key, ts in ordered if now - ts > LIFETIME_SECONDS]
+    for key in {*old, *(key for key, _ in ordered[: max(0, len(ordered) - MAX_OPEN)])}:
         ts = got.memory["open"].pop(key)
         made = got.boxes.get(key) or Sandbox(key.partition(" ")[0], key.partition(" ")[2], "running")
         unlogged = replace(made, state="terminated", provider_state="its end is not logged")
-        got.boxes[key] = replace(unlogged, ended_at=min(now, ts + LIFE_SECONDS))
+        got.boxes[key] = replace(unlogged, ended_at=min(now, ts + LIFETIME_SECONDS))
     begun = got.memory["begun"]
-    for key in sorted(begun, key=lambda key: begun[key][0])[: max(0, len(begun) - OPEN_MAX)]:
+    for key in sorted(begun, key=lambda key: begun[key][0])[: max(0, len(begun) - MAX_OPEN)]:
         del begun[key]
 
 
 def matches_path(path: Path) -> str | None:
-    """The log in whose last lines an SDK was heard."""
+    """The first log with lines of a sandbox SDK at its end, as the reason for the detection."""
     try:
         named = path.is_dir() or path.suffix in SUFFIXES
-        for file in (_files(path, PROBE_DEPTH) if named else [])[-PROBED_MAX:]:
-            if any(said(line) for _, line in date(_last_lines(file), 0.0, 0.0)):
+        for file in (_files(path, PROBE_DEPTH) if named else [])[-MAX_PROBED:]:
+            if any(event_of(line) for _, line in date(_last_lines(file), 0.0, 0.0)):
                 return f"{file.name} with lines of a sandbox SDK"
     except OSError:
         return None

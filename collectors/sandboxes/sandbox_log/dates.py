@@ -1,7 +1,7 @@
-"""When a line of a log was written, and what it says without that.
+"""Separates the time and the message of log lines.
 
-Dates with or without a zone (without: local), JSON lines, times of day (loguru's), and none at all: then the time is
-that of the line before, else of the file.
+Supports dates with or without a zone (without: local time), JSON lines and times of day (loguru). A line without a time
+gets that of the line before, else that of the file.
 """
 
 import re
@@ -12,13 +12,13 @@ from collectors.formats import jsonl
 from collectors.trainers.prime_rl.log import LogClock, anchor_backwards
 from collectors.transport import rest
 
-# Ray puts the worker before each line: (RolloutWorker pid=123, ip=10.0.0.1), with [repeated 3x across cluster] after.
+# Ray's prefix of each line: (RolloutWorker pid=123, ip=10.0.0.1). "[repeated 3x across cluster]" may follow the line.
 _WORKER = re.compile(r"^\([\w.:() -]{0,100}\bpid=\d{1,10}(?:, ip=[\w.:]{1,60})?\)\s?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\s?(?:Z\b|[+-]\d\d:?\d\d\b)?")
 _TIME = re.compile(r"^(\d\d):(\d\d):(\d\d)\b")
-# rich folds lines at 80 columns when nobody looks, and SWE-ReX's longest ids fall on the next one.
+# Without a terminal rich folds lines at 80 columns, which moves SWE-ReX's longest ids to the next line.
 _FOLDED = re.compile(r"sandbox with ID:$")
-# A date stands before the message, behind a logger's name at most.
+# Characters in which a date is searched: it precedes the message, after a logger's name at most.
 DATE_WITHIN = 60
 
 
@@ -26,8 +26,8 @@ def date(lines: Iterable[str], written: float, before: float | None) -> Iterator
     """(epoch seconds, message) of each line.
 
     Args:
-        written: when the file was last written: no line is later by much.
-        before: the time of the line before the first; None at the beginning of a file.
+        written: modification time of the file; the lines are not much later.
+        before: time of the line before the first one; None at the start of a file.
     """
     lines = list(_unfolded(_WORKER.sub("", line) for line in lines))
     clock = LogClock(before) if before is not None else LogClock(anchor_backwards(lines, written), anchored=True)
@@ -60,7 +60,7 @@ def _unfolded(lines: Iterable[str]) -> Iterator[str]:
 def _stamp(value: object) -> float | None:
     if isinstance(value, str):
         try:
-            # Without a zone it is this machine's time, as Python's logging and loguru write it.
+            # Without a zone it is local time, as written by Python's logging and by loguru.
             value = datetime.fromisoformat(value.strip().replace(",", ".").replace(" +", "+")).timestamp()
         except (ValueError, OverflowError):
             return None

@@ -1,4 +1,4 @@
-"""What SDKs and frameworks say of sandboxes in a log: one line -> one event, or none.
+"""Converts a log line of an SDK or framework about a sandbox to an event.
 
 Texts by source: modal 1.6.4 (sandbox/_common.py `_format_sandbox_create_timing_log`, level DEBUG; _utils/grpc_utils.py,
 the warning of a throttled call), verifiers 0.4.0 (v1/runtimes/{prime,modal,e2b,docker}.py), SWE-ReX 5c995c3
@@ -18,11 +18,11 @@ class SandboxLine:
     """One event.
 
     Attributes:
-        kind: ``up`` it can be used; ``building`` its image is built first; ``gone`` it is being ended; ``kept`` ending
-            it failed; ``runtime`` a server inside came up; ``stage`` a part of a start took `seconds`; ``throttled`` a
-            call was told to wait; ``failed`` a creation came to nothing.
-        seconds: how long the line says it took; None when it does not.
-        why: the words about a failure.
+        kind: ``up`` it is ready; ``building`` its image is being built; ``gone`` it is being ended; ``kept`` ending it
+            failed; ``runtime`` the server inside started; ``stage`` a stage of the start took `seconds`; ``throttled``
+            a call was throttled; ``failed`` a creation failed.
+        seconds: duration in the line, if any.
+        why: message of a failure.
     """
 
     kind: Kind
@@ -34,8 +34,9 @@ class SandboxLine:
     why: str = ""
 
 
-# Digits and names are bounded, for logs hold anything. `up` with seconds: the caller's wall time of create().
-_ID, _SECONDS = r"(?P<id>[\w.-]{4,100})", r"(?P<seconds>\d{1,7}\.\d{1,6})"
+# Lengths are bounded, because a log may contain anything. `seconds` of `up` is the client's wall time of create().
+_ID = r"(?P<id>[\w.-]{4,100})"
+_SECONDS = r"(?P<seconds>\d{1,7}\.\d{1,6})"
 _IMAGE = r"(?:\[[^\]]{1,300}\] )?"
 _SDK_ERRORS = (
     "ResourceExhaustedError|PaymentRequiredError|SandboxNotRunningError|SandboxImagePullError|SandboxOOMError"
@@ -65,18 +66,18 @@ _TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("failed", "", rf"^(?:[A-Za-z_][\w.]{{0,80}}\.)?(?P<why>(?:{_SDK_ERRORS}): .+)"),
 )
 _PATTERNS = tuple((kind, provider, re.compile(pattern)) for kind, provider, pattern in _TABLE)
-# Nothing above is without one of these words; most lines of a log are.
+# Prefilter: each pattern above requires one of these words, and most lines have none.
 _HINT = re.compile(r"[Ss]andbox|Retrying|startup_timing|Runtime |Error: |Exception: ")
 
 
-def said(line: str) -> SandboxLine | None:
-    """The event a line tells; `line` without colours, time and prefix of a worker."""
+def event_of(line: str) -> SandboxLine | None:
+    """The event in a line without colours, time and worker prefix; None if there is none."""
     if not _HINT.search(line):
         return None
     for kind, provider, pattern in _PATTERNS:
-        found = pattern.search(line)
-        if found:
-            named = {name: text for name, text in found.groupdict().items() if text is not None}
+        match = pattern.search(line)
+        if match:
+            named = {name: text for name, text in match.groupdict().items() if text is not None}
             seconds = float(named.pop("seconds")) if "seconds" in named else None
             return SandboxLine(kind, seconds=seconds, **{"provider": provider, **named})
     return None
