@@ -312,13 +312,20 @@ class Collector:
         key_variable: environment variable that usually holds the key (``PRIME_API_KEY``); it goes into `key_header`,
             as ``Bearer KEY`` when that is ``authorization``.
         options: keys of the target's configuration that reach `poll` through ``state["options"]``.
-        configured: options -> the collector of one target, where they change what it is.
+        option_values: option -> the values that it may have, for options with a fixed set of values.
+        takes_map: the user maps the source's keys to our metrics in the configuration (`[[run.NAME.target.map]]`).
+        configured: options -> the collector of one target, if the options change what the collector reads.
         looks_for: what `matches_path` looks for, in words, for "nothing found".
         gives: every series it can report of a run of which everything is logged: under a key of its own
-            (``native``), or worked out from several (``derived``). Empty: not declared. Of a format of rollout records
-            the signals that follow from them (`collectors.rollout_signals`).
-        hints: metric -> what to set in the framework so that it is reported; of records, signal -> what they lack.
+            (``native``), or computed from several (``derived``). Empty: not declared.
+        record_fields: the fields of `Rollout` that the records contain in a run that logs everything; empty: the
+            collector reads no rollout records. Further values, which are no fields: ``parts`` (records of rollouts in
+            flight), ``failures`` (records of failed rollouts), ``turn versions`` (turns with the version of the state
+            they saw), ``sampled`` (only some rollouts have a record).
+        hints: metric -> what to set in the framework so that the metric is reported.
         records: its numbers are counted from records of single rollouts: they are believed before any metric.
+        has_series: does a page that another collector recognises contain series of this one, too? For processes that
+            put the metrics of several systems on one page.
         merges_servers: one target reports series of several servers, each with its address in a label.
         version_path: where the server answers with its version, as ``{"version": ...}``; "" where it does not.
         position: a path and a cursor of `tail` -> how far it has read; None where it does not read by bytes.
@@ -341,11 +348,15 @@ class Collector:
     key_variable: str = ""
     key_header: str = "authorization"
     options: tuple[str, ...] = ()
+    option_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    takes_map: bool = False
     configured: Callable[[Mapping[str, str]], "Collector"] | None = None
     looks_for: tuple[str, ...] = ()
     gives: Mapping[tuple[str, Labels], Basis] = field(default_factory=dict)
+    record_fields: tuple[str, ...] = ()
     hints: Mapping[str, str] = field(default_factory=dict)
     records: bool = False
+    has_series: Callable[[bytes], bool] | None = None
     merges_servers: bool = False
     version_path: str = ""
     position: Callable[[Path, Cursor], "Position | None"] | None = None

@@ -6,10 +6,10 @@ import pytest
 
 import collectors
 from bench.docs.labels import LABELS
-from collectors import rollout_signals
+from collectors.catalog import METRICS
 from collectors.model import Collector
 from server import signals
-from server.signals import availability
+from server.signals import availability, record_fields
 from server.signals.availability import cells, frameworks, items
 from tests.recorded import observed, report, runs
 
@@ -143,32 +143,30 @@ def test_labels_of_signals_are_documented(path) -> None:  # type: ignore[no-unty
 
 def test_every_format_of_records_declares_what_follows_from_it() -> None:
     follow = {item.name for item in signals.load() if isinstance(item, signals.Signal) and item.records}
-    assert set(rollout_signals.NEEDS) == follow
+    assert set(record_fields.REQUIRED) == follow
     for name in collectors.record_formats():
-        collector = collectors.load()[name]
-        given = {signal for signal, _ in collector.gives}
-        # Each format has rewards; for each missing signal it has a reason.
-        assert "reward" in given and given.isdisjoint(collector.hints), name
-        assert given | set(collector.hints) == follow
+        assert "reward" in record_fields.available_signals(collectors.load()[name].record_fields), name
     assert len(collectors.record_formats()) == 12
 
 
 def test_what_follows_from_fields() -> None:
-    assert {signal for signal, _ in rollout_signals.gives("reward", "group_id", "consumptions")} == {
+    assert set(record_fields.available_signals(("reward", "group_id", "consumptions"))) == {
         "production_samples_per_second", "reward", "rollout_exit_ratio", "solve_ratio", "solve_band_ratio",
         "zero_advantage_ratio", "zero_advantage_group_ratio", "zero_advantage_groups", "zero_advantage_low_ratio",
     }  # fmt: skip
-    lacking = rollout_signals.lacks("version_start", "consumptions")
-    assert lacking["mixed_version_ratio"] == "its records do not tell version_finish"
-    assert lacking["zero_advantage_ratio"] == "its records do not tell group_id or reward"
-    assert "staleness_versions" not in lacking
+    fields = ("version_start", "consumptions")
+    assert record_fields.missing_fields("mixed_version_ratio", fields) == ("version_finish",)
+    assert record_fields.missing_fields("zero_advantage_ratio", fields) == ("group_id", "reward")
+    assert record_fields.missing_fields("staleness_versions", fields) == ()
+    # A sample of the rollouts has rewards, but not their number.
+    assert record_fields.available_signals(("reward", "finished_at", "failures", "sampled")) == ["reward"]
     assert list(availability.of_records(collectors.load()["verl_rollouts"]))[:3] == [
         "gives, where the run logs it: production_samples_per_second, reward, rollout_exit_ratio, solve_band_ratio, "
         "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_groups, "
         "zero_advantage_low_ratio, zero_advantage_ratio",
-        "does not give discarded_rollout_ratio, infra_failure_ratio: its records do not tell failures",
+        "does not give discarded_rollout_ratio, infra_failure_ratio: its records do not contain failures",
         "does not give drift_since_step, drift_slope_ratio, response_length_drift_ratio, response_tokens, "
-        "tail_index_ratio: its records do not tell response_tokens",
+        "tail_index_ratio: its records do not contain response_tokens",
     ]
 
 
@@ -197,9 +195,7 @@ def test_cells_have_the_expected_text() -> None:
 
 def test_every_hint_is_of_a_metric_the_framework_can_give() -> None:
     for collector in frameworks():
-        unknown = set(collector.hints) - {metric for metric, _ in collector.gives}
-        # The entry of a signal may also be that the framework does not report it.
-        assert unknown <= {item.name for item in items()}, collector.name
+        assert collector.hints.keys() <= METRICS.keys(), collector.name
         assert all(re.fullmatch(r"[^\n]{10,120}", how) for how in collector.hints.values())
 
 

@@ -34,17 +34,16 @@ RULES: dict[str, Row] = {
     "collectors.model": Row({"collectors.records"}, {"httpx"}, "types of layer 1: everything above builds on them"),
     "collectors.records": Row(set(), set(), "records are values: the standard library is enough"),
     "collectors.catalog": Row({"collectors.model"}, set(), "a table of names and units"),
-    "collectors.formats": Row(PLUGINS, {"httpx", "prometheus_client", "pyarrow", "yaml"}, "bytes to rows"),
+    "collectors.formats": Row(PLUGINS, {"google", "httpx", "prometheus_client", "pyarrow", "yaml"}, "bytes to rows"),
     "collectors.transport": Row({"collectors.model"}, {"httpx"}, "bytes from somewhere; a format is another's matter"),
     "collectors.engine_pages": Row(PLUGINS, {"httpx"}, "one evaluator for the pages of all engines: it names none"),
     "collectors.training_logs": Row(PLUGINS, set(), "one reader for the logs of all frameworks: it names none"),
     "collectors.rollout_files": Row(PLUGINS, set(), "what readers of rollout files share"),
     "collectors.sandbox_providers": Row(PLUGINS, {"httpx"}, "what readers of providers share"),
-    "collectors.rollout_signals": Row({"collectors.model"}, set(), "signals that follow from a record's fields"),
     "collectors.generators": Row(PLUGINS | {"collectors.engine_pages"}, {"httpx"}, "plugins know what they share"),
     "collectors.otlp_names": Row(PLUGINS | {"collectors.generators"}, set(), "names of metrics that are pushed"),
     "collectors.rollouts": Row(
-        PLUGINS | {"collectors.rollout_files", "collectors.rollout_signals", "collectors.training_logs"}, {"yaml"},
+        PLUGINS | {"collectors.rollout_files", "collectors.training_logs"}, {"yaml"},
         "plugins know what they share",
     ),
     "collectors.trainers": Row(
@@ -88,7 +87,7 @@ RULES: dict[str, Row] = {
     "server.config": Row(
         PURE_TYPES | CONFIGURED
         | {
-            "collectors", "collectors.otlp_names", "collectors.trainers", "collectors.training_logs", "server.alerts",
+            "collectors", "collectors.otlp_names", "collectors.training_logs", "server.alerts",
             "server.notify", "server.signals", "server.verdict",
         },
         set(), "every configuration error at once, against the types that settings become",
@@ -115,7 +114,7 @@ RULES: dict[str, Row] = {
     ),
     "server.targets": Row(
         PURE_TYPES | CONFIGURED
-        | {"collectors", "collectors.detect", "collectors.formats", "collectors.transport", "collectors.generators",
+        | {"collectors", "collectors.detect", "collectors.formats", "collectors.transport",
            "server.alerts", "server.store"},
         {"httpx", "yaml"}, "which targets exist; reading them on schedule is scrape's",
     ),
@@ -185,21 +184,7 @@ RULES: dict[str, Row] = {
     "migrations": Row({"migrations"}, {"alembic", "sqlalchemy"}, "a migration is frozen: tables.py may change, it not"),
 }  # fmt: skip
 
-# Exceptions to "the server names no collector"; each should become an attribute of `Collector`.
-NAMED_COLLECTORS = {
-    ("server.config.discovery", "collectors.trainers"): "the collector `custom` is configured by a map",
-    ("server.config.settings", "collectors.trainers"): "the collector `custom` is configured by a map",
-    ("server.targets.resolve", "collectors.generators"): "a Ray agent's page belongs to `ray_node` and to a trainer",
-}
-
-# Exceptions to "layer 1 uses no signal name".
-SIGNAL_NAMES_IN_LAYER_1 = {
-    "collectors/rollout_signals.py": "which signals follow from a record's fields; the server is to say it",
-    "collectors/trainers/slime/collector.py": "hints about whole signals, not about one metric",
-    "collectors/trainers/trl/collector.py": "a hint about a whole signal, not about one metric",
-    "collectors/trainers/verl/collector.py": "a hint about a whole signal, not about one metric",
-}
-# Suffixes of signal names: a raw key of a log does not end in a unit by chance.
+# A signal's name that ends in a unit is no raw key of a log by chance.
 UNIT = re.compile(r"_(ratio|total|seconds|second|versions|samples|tokens|hour|usd|steps|step)$")
 
 NO_CLOCK_NO_IO = {
@@ -309,7 +294,7 @@ def test_server_names_no_collector() -> None:
         for name in imports(path)
         if module_of(path).startswith("server.") and name.startswith(plugins)
     }
-    assert found == NAMED_COLLECTORS.keys()
+    assert found == set()
 
 
 def test_layer_1_uses_no_signal_name() -> None:
@@ -326,7 +311,7 @@ def test_layer_1_uses_no_signal_name() -> None:
                 keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
                 if keys & names:
                     found.add(path.relative_to(ROOT).as_posix())
-    assert found == SIGNAL_NAMES_IN_LAYER_1.keys()
+    assert found == set()
 
 
 def unfit(names: list[str]) -> set[str]:

@@ -103,8 +103,8 @@ def matches_page(body: bytes) -> bool:
     return _PAGE.search(body) is not None and _OTHERS.search(body) is None
 
 
-def has_own(body: bytes) -> bool:
-    """Does the page contain GPUs or queues, also if it is detected as another system's?"""
+def has_series(body: bytes) -> bool:
+    """Returns whether a page contains GPU or queue series of this collector, even if it is an engine's or trainer's."""
     return _OWN.search(body) is not None
 
 
@@ -116,5 +116,6 @@ COLLECTOR = Collector(
     parse=parse,
     poll=poll,
     matches_page=matches_page,
+    has_series=has_series,
     report_seconds=10.0,
 )

@@ -21,7 +21,6 @@ from collectors.formats.shapes import mapping
 from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import first_of, tail_of, with_parquet
-from collectors.rollout_signals import gives, lacks
 
 LOOKED_FOR = "trajectories/<split>/NNNN.parquet of ART"
 FOLDER, TRAINED, DISCARDED = "trajectories", "train", "discarded"
@@ -124,8 +123,8 @@ def matches_path(path: Path) -> str | None:
     return f"{found.name} of ART" + ("" if parquet.installed() else f" ({parquet.INSTALL})")
 
 
-TELLS = ("group_id", "reward", "turns", "tool_calls", "consumptions", "exit")
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+RECORD_FIELDS = ("group_id", "reward", "turns", "tool_calls", "consumptions", "exit")
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="art_rollouts",
@@ -135,6 +134,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

@@ -20,7 +20,6 @@ from collectors.rollout_files.rows import RowLine, lines
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.tokens import items, ones
 from collectors.rollout_files.verbs import verbs_of
-from collectors.rollout_signals import gives, lacks
 from collectors.transport import rest
 
 LOOKED_FOR = "train_data_stepN.jsonl of NeMo-RL"
@@ -107,8 +106,8 @@ def _agent(value: Any) -> Any:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of NeMo-RL")
 
-TELLS = ("group_id", "reward", "response_tokens", "environment", "consumptions")
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+RECORD_FIELDS = ("group_id", "reward", "response_tokens", "environment", "consumptions")
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="nemo_rl_rollouts",
@@ -118,6 +117,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

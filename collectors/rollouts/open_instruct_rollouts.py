@@ -20,7 +20,6 @@ from collectors.rollout_files.rows import RowLine, lines
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.tokens import length
 from collectors.rollout_files.verbs import begins, verbs_of
-from collectors.rollout_signals import gives, lacks
 from collectors.transport import rest
 
 LOOKED_FOR = "<run>_rollouts_NNNNNN.jsonl of open-instruct's --save_traces"
@@ -83,8 +82,8 @@ def _tool_calls(asked: Mapping[str, Any]) -> int | None:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of open-instruct", appended=True)
 
-TELLS = ("group_id", "reward", "response_tokens", "environment", "tool_calls", "consumptions")
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+RECORD_FIELDS = ("group_id", "reward", "response_tokens", "environment", "tool_calls", "consumptions")
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="open_instruct_rollouts",
@@ -94,6 +93,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

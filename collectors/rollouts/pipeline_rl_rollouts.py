@@ -19,7 +19,6 @@ from collectors.formats import jsonl, slim
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, objects, whole
 from collectors.model import Collector, Cursor, Limits, Purpose, Reading, Rollout, ScrapeError, Turn
-from collectors.rollout_signals import gives, lacks
 from collectors.training_logs import pipeline_versions
 from collectors.transport import bytetail, rest
 
@@ -198,8 +197,8 @@ def _is_groups(file: Path) -> bool:
     return not head or head.startswith((b'[{"text":', b'[{"text" :'))
 
 
-TELLS = ("group_id", "reward", "response_tokens", "version_start", "turns", "exit")
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+RECORD_FIELDS = ("group_id", "reward", "response_tokens", "version_start", "turns", "exit")
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="pipeline_rl_rollouts",
@@ -209,6 +208,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

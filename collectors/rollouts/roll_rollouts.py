@@ -21,7 +21,6 @@ from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import verbs_of
-from collectors.rollout_signals import gives, lacks
 from collectors.transport import rest
 
 LOOKED_FOR = "rollout_dump_data.step_N.jsonl of ROLL's rollout_dump_dir"
@@ -139,7 +138,7 @@ def _tokens(lengths: Mapping[str, Any], turns: int | None) -> int | None:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of ROLL")
 
-TELLS = (
+RECORD_FIELDS = (
     "group_id",
     "reward",
     "response_tokens",
@@ -150,7 +149,7 @@ TELLS = (
     "consumptions",
     "failures",
 )
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="roll_rollouts",
@@ -160,6 +159,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

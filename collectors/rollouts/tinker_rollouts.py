@@ -22,7 +22,6 @@ from collectors.model import Collector, Consumption, Purpose, Rollout, Turn
 from collectors.rollout_files.rows import RowLine, lines
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import count, verbs_of
-from collectors.rollout_signals import gives, lacks
 from collectors.transport import rest
 
 LOOKED_FOR = "iteration_N/train_rollout_summaries.jsonl of the Tinker cookbook"
@@ -118,7 +117,7 @@ def _without_constant(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of the Tinker cookbook")
 
-TELLS = (
+RECORD_FIELDS = (
     "group_id",
     "reward",
     "response_tokens",
@@ -129,7 +128,7 @@ TELLS = (
     "turns",
     "consumptions",
 )
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="tinker_rollouts",
@@ -139,6 +138,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

@@ -18,7 +18,6 @@ from collectors.formats.shapes import whole
 from collectors.formats.trackio import database as trackio_database
 from collectors.formats.trackio import log as trackio_log
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
-from collectors.rollout_signals import gives, lacks
 
 LOOKED_FOR = "a trackio *.db with traces of TRL's AsyncGRPOTrainer"
 KEY = "rollouts"
@@ -135,8 +134,8 @@ def matches_path(path: Path) -> str | None:
     return f"{found.name} with traces of AsyncGRPO" if found is not None else None
 
 
-TELLS = ("group_id", "reward", "response_tokens", "version_dispatched", "consumptions", "sampled")
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+RECORD_FIELDS = ("group_id", "reward", "response_tokens", "version_dispatched", "consumptions", "sampled")
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="trl_traces",
@@ -146,6 +145,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

@@ -18,7 +18,6 @@ from collectors.model import Collector, Consumption, Purpose, Rollout
 from collectors.rollout_files.rows import RowLine, lines
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import begins, verbs_of
-from collectors.rollout_signals import gives, lacks
 from collectors.transport import rest
 
 LOOKED_FOR = "<step>.jsonl of verl's rollout_data_dir, there or one folder below"
@@ -84,8 +83,8 @@ def _hash(raw: bytes) -> str:
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{}, generations that verl dumped")
 
-TELLS = ("group_id", "reward", "environment", "consumptions")
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+RECORD_FIELDS = ("group_id", "reward", "environment", "consumptions")
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="verl_rollouts",
@@ -95,6 +94,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

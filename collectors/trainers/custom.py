@@ -165,5 +165,7 @@ COLLECTOR = Collector(
     tail=configured({}).tail,
     # Named in the configuration, never guessed.
     matches_path=lambda path: None,
+    option_values={"format": FORMATS},
+    takes_map=True,
     configured=configured,
 )

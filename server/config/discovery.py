@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import collectors
-from collectors.trainers import custom
 from server.config import alert_rules
 from server.config.alerts import secret
 from server.config.errors import Problems
@@ -119,7 +118,7 @@ def _sources(problems: Problems, table: Mapping[str, Any], kind: str, where: str
 
 def _collector(problems: Problems, table: Mapping[str, Any], where: str) -> str:
     name: str = problems.take(table, "collector", str, "", where)
-    known = {one.name for one in collectors.load().values() if one.poll is not None and one is not custom.COLLECTOR}
+    known = {one.name for one in collectors.load().values() if one.poll is not None}
     if name and name not in known:
         problems.add(f"{where}.collector", f"reads no URL; collectors that do: {', '.join(sorted(known))}")
         return ""

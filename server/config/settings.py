@@ -16,7 +16,6 @@ from typing import Any, get_args
 
 import collectors
 from collectors.model import FACTS, Collector, Lifecycle, Mode
-from collectors.trainers import custom
 from collectors.training_logs.maps import check as check_maps
 from server.config import alert_rules, cost, discovery
 from server.config import alerts as alerts_config
@@ -345,19 +344,25 @@ def _target(problems: Problems, where: str, table: Any, env: Mapping[str, str]) 
         interval_seconds=_interval(problems, table, where, _default_interval(collector)),
         bearer=_bearer(problems, table, env, where),
         key=_key(problems, table, env, collector, where),
-        options=(*_options(problems, table, collector, where), *_map(problems, table, name, where)),
+        options=(*_options(problems, table, collector, where), *_map(problems, table, collector, where)),
     )
 
 
-def _map(problems: Problems, table: Mapping[str, Any], collector: str, where: str) -> tuple[tuple[str, str], ...]:
-    """`[[run.NAME.target.map]]`: checked here, then passed to the collector as JSON."""
+def _map(
+    problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str
+) -> tuple[tuple[str, str], ...]:
+    """Checks `[[run.NAME.target.map]]`, the user's table of keys, and returns it as an option in JSON."""
     rows = table.get("map")
+    takes_map = collector is not None and collector.takes_map
     if rows is None:
-        if collector == custom.COLLECTOR.name:
-            problems.add(f"{where}.map", f"is missing: collector {collector} reads what [[run.NAME.target.map]] names")
+        if takes_map and collector is not None:
+            problems.add(
+                f"{where}.map", f"is missing: collector {collector.name} reads what [[run.NAME.target.map]] names"
+            )
         return ()
-    if collector != custom.COLLECTOR.name:
-        problems.add(f"{where}.map", f'needs collector = "{custom.COLLECTOR.name}"')
+    if not takes_map:
+        names = [f'"{one.name}"' for one in collectors.load().values() if one.takes_map]
+        problems.add(f"{where}.map", f"needs collector = {' or '.join(names)}")
     check_maps(rows, lambda key, text: problems.add(f"{where}.map{key}", text))
     return (("map", json.dumps(rows, default=str)),)
 
@@ -400,8 +405,8 @@ def _options(
             problems.add(f"{where}.options.{key}", f"unknown option of this collector; {suggestion(key, known)}")
         elif not isinstance(value, str):
             problems.add(f"{where}.options.{key}", "must be a string")
-        elif collector is custom.COLLECTOR and key == "format" and value not in custom.FORMATS:
-            problems.add(f"{where}.options.{key}", f"must be one of {', '.join(custom.FORMATS)}")
+        elif collector is not None and value not in collector.option_values.get(key, (value,)):
+            problems.add(f"{where}.options.{key}", f"must be one of {', '.join(collector.option_values[key])}")
     return tuple(sorted((str(key), str(value)) for key, value in found.items()))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from collectors.catalog import METRICS, rollout, trainer
 from collectors.model import Collector, Target
+from server.signals import record_fields
 from server.signals.model import STEP_WINDOW
 from server.signals.window import Gauge, Step, StepKey
 
@@ -76,9 +77,9 @@ class SourcePriority:
         return (0 if place.collector.records else 2 if derived else 1, place.order)
 
     def gives(self, target: str, signal: str) -> bool:
-        """Does the target's format contain the signal? False for a target that is not attached."""
+        """Can the signal be computed from the target's rollout records? False for targets that are not attached."""
         place = self._targets.get(target)
-        return place is not None and (signal, ()) in place.collector.gives
+        return place is not None and not record_fields.missing_fields(signal, place.collector.record_fields)
 
     # ---- steps
 

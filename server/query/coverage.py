@@ -32,8 +32,7 @@ def coverage() -> Coverage:
     hints: dict[str, Mapping[str, str]] = {}
     for item in registry.items():
         cells[item.name] = {one.name: by_framework[one.name][item.name] for one in known}
-        # As the documentation's list has it: what turns on the signal itself, or one of its inputs.
-        wanted = (item.name, *registry.inputs(item))
-        told = {one.name: [one.hints[name] for name in wanted if name in one.hints] for one in known}
+        inputs = registry.inputs(item)
+        told = {one.name: [one.hints[name] for name in inputs if name in one.hints] for one in known}
         hints[item.name] = {name: texts[0] for name, texts in told.items() if texts}
     return Coverage(tuple(one.name for one in known), cells, hints)

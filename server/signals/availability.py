@@ -13,6 +13,7 @@ import collectors
 from collectors.catalog import METRICS, rollout, trainer
 from collectors.model import Collector
 from server import signals
+from server.signals import record_fields
 from server.signals.model import STEP_WINDOW, NotApplicable, View, is_gap
 from server.signals.window import TRAINER, Gauge, StepBook, StepKey
 
@@ -68,8 +69,7 @@ def missing_metrics(item: signals.Signal, words: str, reports: Callable[[str], b
     known = collectors.load()
     trainers = [known[name] for name in dict.fromkeys(kinds) if name in known and known[name].actor == "trainer"]
     for one in trainers:
-        # What turns one of its inputs on need not be enough for a signal: its own entry comes first.
-        if how := next((one.hints[name] for name in (item.name, *absent) if name in one.hints), ""):
+        if how := next((one.hints[name] for name in absent if name in one.hints), ""):
             return f"not reported by {one.name}: {how}"
     if not trainers:
         return words
@@ -78,12 +78,14 @@ def missing_metrics(item: signals.Signal, words: str, reports: Callable[[str], b
 
 
 def of_records(collector: Collector) -> Iterator[str]:
-    """Which signals follow from a format of rollout records, and what the others miss in them, by what that is."""
-    yield f"gives, where the run logs it: {', '.join(sorted(signal for signal, _ in collector.gives))}"
-    without: dict[str, list[str]] = {}
-    for signal, lack in sorted(collector.hints.items()):
-        without.setdefault(lack, []).append(signal)
-    yield from (f"does not give {', '.join(names)}: {lack}" for lack, names in without.items())
+    """Lists the signals that the rollout records of a collector give, and the others with the fields they lack."""
+    yield f"gives, where the run logs it: {', '.join(record_fields.available_signals(collector.record_fields))}"
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for signal in record_fields.REQUIRED:
+        if missing := record_fields.missing_fields(signal, collector.record_fields):
+            lacking.setdefault(missing, []).append(signal)
+    for missing, names in lacking.items():
+        yield f"does not give {', '.join(names)}: its records do not contain {' or '.join(missing)}"
 
 
 def plain(words: str) -> str:
@@ -168,6 +170,6 @@ def hints() -> Iterator[str]:
         if collector.hints:
             yield f"### {collector.name}\n"
             for metric, how in sorted(collector.hints.items()):
-                wanted = ", ".join(f"`{item.name}`" for item in items() if metric in (item.name, *inputs(item)))
+                wanted = ", ".join(f"`{item.name}`" for item in items() if metric in inputs(item))
                 yield f"- {wanted or f'`{metric}`'}: {how}"
             yield ""

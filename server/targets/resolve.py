@@ -15,7 +15,6 @@ import httpx
 import collectors
 from collectors.detect import detect_page, detect_path
 from collectors.formats import unreadable
-from collectors.generators import ray_node
 from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.transport.http import get
 from server.config.discovery import BY_URL, KINDS, DiscoverSettings
@@ -383,8 +382,9 @@ async def _detect(url: str, headers: Sequence[tuple[str, str]], limits: Limits, 
     name = detect_page(body) or await _server(url, limits, among)
     if name is None:
         raise ScrapeError("garbage", _unsupported(body))
-    shared = collectors.load()[name].actor == "trainer" and ray_node.has_own(body)
-    return [name, ray_node.COLLECTOR.name] if shared else [name]
+    known = collectors.load()
+    shared = known.values() if known[name].actor == "trainer" else ()
+    return [name, *(one.name for one in shared if one.has_series is not None and one.has_series(body))]
 
 
 def _unsupported(body: bytes) -> str:
@@ -405,7 +405,8 @@ async def _whole(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -
     """The page; of a Ray agent's that names no trainer and no engine, what several looks at it show together."""
     body = await _fetch(url, headers, limits)
     for _ in range(RAY_LOOKS - 1):
-        if not _RAY.search(body) or detect_page(body) not in (None, ray_node.COLLECTOR.name):
+        name = detect_page(body)
+        if not _RAY.search(body) or (name is not None and collectors.load()[name].has_series is None):
             break
         await asyncio.sleep(RAY_PAUSE_SECONDS)
         try:

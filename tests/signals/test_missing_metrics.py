@@ -89,7 +89,7 @@ def test_what_turns_one_input_on_is_no_advice_where_another_is_missing() -> None
     """Configured logs give TRL's batch, and nothing counts what a synchronous trainer throws away."""
     item = SIGNALS["discarded_rollout_ratio"]
     words = missing_metrics(item, item.hint, "loss_mean".__eq__, ("trl",))
-    assert words == "not reported by trl: the asynchronous trainer only: a synchronous one counts nothing it drops"
+    assert words == "not reported by trl: only the asynchronous trainer counts the rollouts that it drops"
     assert "JSON lines" not in missing_metrics(item, item.hint, "loss_mean".__eq__, ("verl",))
     rate = SIGNALS["trainer_samples_per_second"]
     assert "what was read" in missing_metrics(rate, rate.hint, "loss_mean".__eq__, ("verl",))

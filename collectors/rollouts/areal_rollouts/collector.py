@@ -13,7 +13,6 @@ from typing import Any
 
 from collectors.formats import jsonl
 from collectors.model import Collector, Cursor, Limits, Reading, Rollout, ScrapeError
-from collectors.rollout_signals import gives, lacks
 from collectors.rollouts.areal_rollouts import dumps as areal_rollouts_dumps
 from collectors.rollouts.areal_rollouts import sessions as areal_rollouts_sessions
 
@@ -114,7 +113,7 @@ def _is_sessions(file: Path) -> bool:
     return any({"task_id", "session_id", "status", "submit_ts"} <= row.keys() for row in rows)
 
 
-TELLS = (
+RECORD_FIELDS = (
     "group_id",
     "reward",
     "response_tokens",
@@ -126,7 +125,7 @@ TELLS = (
     "turns",
     "tool_calls",
 )
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="areal_rollouts",
@@ -136,6 +135,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

@@ -22,7 +22,6 @@ from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Ro
 from collectors.rollout_files.rows import RowLine, lines
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, follow, listed
 from collectors.rollout_files.verbs import begins
-from collectors.rollout_signals import gives, lacks
 from collectors.rollouts.miles_rollouts.events import ABORTED, TRUNCATED, Attempts
 from collectors.transport import bytetail
 
@@ -195,7 +194,7 @@ def matches_path(path: Path) -> str | None:
     return f"{files[0].name} in {CONVERSATIONS}/ of miles" if files else None
 
 
-TELLS = (
+RECORD_FIELDS = (
     "group_id",
     "reward",
     "response_tokens",
@@ -211,7 +210,7 @@ TELLS = (
     "turns",
     "parts",
 )
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="miles_rollouts",
@@ -221,6 +220,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

@@ -16,7 +16,6 @@ from collectors.formats import parquet
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
 from collectors.rollout_files.verbs import tail_of, with_parquet
-from collectors.rollout_signals import gives, lacks
 from collectors.rollouts.trl_completions import groups as trl_completions_groups
 
 FOLDER = "completions"
@@ -113,7 +112,7 @@ def matches_path(path: Path) -> str | None:
     return None
 
 
-TELLS = (
+RECORD_FIELDS = (
     "group_id",
     "reward",
     "version_dispatched",
@@ -123,7 +122,7 @@ TELLS = (
     "tool_calls",
     "consumptions",
 )
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="trl_completions",
@@ -133,6 +132,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=matches_path,
     looks_for=(LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

@@ -20,7 +20,6 @@ from collectors.formats import copies, jsonl, slim, verifiers
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, objects
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
-from collectors.rollout_signals import gives, lacks
 from collectors.rollouts.verifiers_rollouts import exits
 from collectors.rollouts.verifiers_rollouts import rows as verifiers_rollouts_rows
 from collectors.rollouts.verifiers_rollouts import settings as verifiers_rollouts_settings
@@ -246,7 +245,7 @@ def _forget(file: Path, got: _Gathered) -> None:
         )
 
 
-TELLS = (
+RECORD_FIELDS = (
     "group_id",
     "reward",
     "response_tokens",
@@ -263,7 +262,7 @@ TELLS = (
     "exit",
     "failures",
 )
-"""Of each rollout, where a run logs everything: see `collectors.rollout_signals`."""
+"""See `collectors.model.Collector`."""
 
 COLLECTOR = Collector(
     name="verifiers_rollouts",
@@ -273,6 +272,5 @@ COLLECTOR = Collector(
     tail=tail,
     matches_path=verifiers.matches_path,
     looks_for=(verifiers.LOOKED_FOR,),
-    gives=gives(*TELLS),
-    hints=lacks(*TELLS),
+    record_fields=RECORD_FIELDS,
 )

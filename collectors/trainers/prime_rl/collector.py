@@ -307,7 +307,7 @@ COLLECTOR = Collector(
     looks_for=(LOOKED_FOR,),
     gives=prime_rl_keys.GIVES,
     hints={
-        "tool_calls": "no key of its log counts tool calls",
+        "tool_calls_mean": "no key of its log counts tool calls",
         "response_tokens_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
         "turns_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
         "truncation_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",

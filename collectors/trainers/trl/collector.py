@@ -225,7 +225,7 @@ FRAMEWORK = Framework(
         "queue_samples": "only the asynchronous trainer has a queue, and logs its length",
         "generation_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
         "trainer_compute_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
-        "discarded_rollout_ratio": "the asynchronous trainer only: a synchronous one counts nothing it drops",
+        "stale_dropped_rollouts": "only the asynchronous trainer counts the rollouts that it drops",
         "trainer_samples": "`report_to` trackio, wandb or mlflow, which keep the configuration",
     },
 )

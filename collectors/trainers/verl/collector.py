@@ -132,7 +132,7 @@ FRAMEWORK = Framework(
         "groups_zero_advantage_ratio": "`algorithm.filter_groups` on: without it no scalar reports equal rewards",
         "queue_samples": "give the printed log too, or TransferQueue's page (`transfer_queue.metrics.enabled=True`)",
         "mismatch_kl_mean": "`actor_rollout_ref.rollout.calculate_log_probs=True`, for `rollout_corr/*`",
-        "discarded_rollout_ratio": "only asynchronous trainers count it; needs `actor_rollout_ref.rollout.n`",
+        "stale_dropped_rollouts": "only asynchronous trainers count it; needs `actor_rollout_ref.rollout.n`",
         "trainer_samples": "needs `data.train_batch_size`, not in what was read: wandb and MLflow keep it",
     },
 )

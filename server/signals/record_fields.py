@@ -1,16 +1,14 @@
-"""What signals follow from what a format of rollout records tells; see `docs/reference/rollouts.md` for pushed ones."""
+"""Which signals can be computed from which fields of rollout records; docs/reference/rollouts.md lists the fields."""
 
 from collections.abc import Collection, Mapping
 
-from collectors.model import Basis, Labels
-
 _GROUPS = ("group_id", "reward")
-_WATCHED = (("response_tokens", "consumptions"), ("turns", "consumptions"), ("tool_calls", "consumptions"))
+_DRIFT = (("response_tokens", "consumptions"), ("turns", "consumptions"), ("tool_calls", "consumptions"))
 
-NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "discarded_rollout_ratio": (("failures",),),
-    "drift_since_step": _WATCHED,
-    "drift_slope_ratio": _WATCHED,
+    "drift_since_step": _DRIFT,
+    "drift_slope_ratio": _DRIFT,
     "in_flight_ratio": (("parts", "the cap on rollouts in flight"),),
     "in_flight_rollouts": (("parts",),),
     "infra_failure_ratio": (("failures",),),
@@ -43,31 +41,22 @@ NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "zero_advantage_low_ratio": (_GROUPS,),
     "zero_advantage_ratio": (_GROUPS,),
 }  # fmt: skip
-"""Signal -> fields of `collectors.model.Rollout` it needs, any of several sets. Not fields: ``parts`` (a rollout is
-told of while it is in flight), ``failures`` (those that failed are told, too), ``turn versions`` (with what changed its
-environment). ``sampled`` among what a format tells: of some rollouts only."""
+"""Signal -> sets of values of `Collector.record_fields`; any one of the sets is enough."""
 
-WHOLE = frozenset({
+NEEDS_ALL_ROLLOUTS = frozenset({
     "discarded_rollout_ratio", "in_flight_ratio", "in_flight_rollouts", "infra_failure_ratio",
     "production_samples_per_second", "rollout_exit_ratio", "rollouts_in_flight",
 })  # fmt: skip
-"""What counts rollouts: of a sample it is not known."""
+"""Signals that count rollouts. A sample of the rollouts does not give their number."""
 
 
-def gives(*fields: str) -> dict[tuple[str, Labels], Basis]:
-    """`Collector.gives` of a format whose records tell these fields: its signals, each worked out from records."""
-    return {(signal, ()): "derived" for signal in NEEDS if not missing(signal, fields)}
+def available_signals(fields: Collection[str]) -> list[str]:
+    """The signals that can be computed from records with these fields, by name; none without fields."""
+    return [signal for signal in REQUIRED if not missing_fields(signal, fields)]
 
 
-def lacks(*fields: str) -> dict[str, str]:
-    """`Collector.hints` of the same: signal -> what its records do not tell."""
-    found = {signal: missing(signal, fields) for signal in NEEDS}
-    return {signal: f"its records do not tell {' or '.join(absent)}" for signal, absent in found.items() if absent}
-
-
-def missing(signal: str, fields: Collection[str]) -> tuple[str, ...]:
-    """Of the set that comes nearest what is not among ``fields``; () where the signal follows."""
-    if signal in WHOLE and "sampled" in fields:
+def missing_fields(signal: str, fields: Collection[str]) -> tuple[str, ...]:
+    """The fields missing from the required set that lacks the fewest; () if the signal can be computed."""
+    if signal in NEEDS_ALL_ROLLOUTS and "sampled" in fields:
         return ("all rollouts",)
-    absent = [tuple(one for one in needed if one not in fields) for needed in NEEDS[signal]]
-    return min(absent, key=len)
+    return min((tuple(name for name in names if name not in fields) for names in REQUIRED[signal]), key=len)
