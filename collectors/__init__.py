@@ -1,8 +1,8 @@
-"""Layer 1: what Rollscope reads. Imports nothing of ours above it.
+"""Layer 1: the collectors. Imports no package of the layers above.
 
 A collector reads one kind of system. It is one module, or a folder with a module ``collector``, that holds a constant
 ``COLLECTOR`` of type :class:`collectors.model.Collector`; :func:`load` finds them all, so there is no list to edit.
-The folders of `PACKAGES` hold collectors only; what several of them share is in packages of its own.
+The folders of `PACKAGES` have collectors only; shared modules are in packages of their own.
 """
 
 import importlib
@@ -13,7 +13,9 @@ from types import ModuleType
 
 from collectors.model import Collector
 
-# The folders that hold collectors and nothing else: one per actor, and one for rollout records.
+__dist__ = "rollscope"
+
+# The folders with collectors: one per actor, and one for rollout records.
 PACKAGES = ("collectors.generators", "collectors.rollouts", "collectors.sandboxes", "collectors.trainers")
 
 
@@ -27,7 +29,7 @@ def modules(package_name: str) -> Iterator[tuple[str, ModuleType]]:
 
 @cache
 def record_formats() -> frozenset[str]:
-    """Names of the collectors that read records of rollouts: what a generator made, not the generator itself."""
+    """Names of the collectors that read rollout records, as opposed to collectors of the generator itself."""
     package = importlib.import_module("collectors.rollouts")
     return frozenset(info.name for info in pkgutil.iter_modules(package.__path__))
 

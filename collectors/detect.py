@@ -1,4 +1,4 @@
-"""What is this page, what is this path? For `rollscope watch` and `rollscope check`, over every collector there is."""
+"""Detects the collector of a page or a path, for `rollscope watch` and `rollscope check`."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from collectors.model import ScrapeError
 
 
 def detect_path(path: Path) -> list[tuple[str, str]]:
-    """Collectors that know this file or directory, with the reason each gives; empty when none does.
+    """Collectors that recognise this file or directory, with the reason of each; empty if none does.
 
-    More than one may match (a folder with the logs of two systems): reading it with each is right then.
+    Several may match (a folder with the logs of two systems); then each of them reads it.
 
     Raises:
-        ScrapeError: ``locked``: no trainer's collector knows it, but a database in it may not be read now.
+        ScrapeError: ``locked``: no trainer's collector recognises it, and a database in it cannot be read now.
     """
-    # In name order, so that the same folder gives the same answer everywhere.
+    # In name order, so that the same folder gives the same result on every machine.
     found: list[tuple[str, str]] = []
     locked: ScrapeError | None = None
     known = load()
@@ -27,14 +27,14 @@ def detect_path(path: Path) -> list[tuple[str, str]]:
                 locked, reason = error, None
             if reason is not None:
                 found.append((name, reason))
-    # What else writes there is no reason to go on without the trainer.
+    # Collectors of other actors do not replace the trainer's.
     if locked is not None and not any(known[name].actor == "trainer" for name, _ in found):
         raise ScrapeError("locked", f"{locked}, so whose log it is cannot be told: try again when its writer is done")
     return found
 
 
 def detect_page(body: bytes) -> str | None:
-    """The collector whose page this is, or None. Engines do not share names, so the first match is the only one."""
+    """The collector of this page, or None. Engines do not share names, so the first match is the only one."""
     for collector in load().values():
         if collector.matches_page is not None and collector.matches_page(body):
             return collector.name

@@ -1,7 +1,7 @@
-"""What a collector says: samples, histograms, events and facts, in canonical names and base units.
+"""The types that collectors return: samples, histograms, events and facts, in canonical names and base units.
 
-Everything here is frozen and standard library only, so that a collector can run without the server
-(later: as an agent beside the trainer). Nothing here reads a clock or opens a file.
+All types are frozen and need only the standard library, so that a collector can run without the server (later: as an
+agent on the trainer's machine). Nothing here reads a clock or opens a file.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import httpx
 
-# Named here too, where everything that a reading holds is found.
+# Exported here, too, next to the other parts of a reading.
 from collectors.records import Consumption as Consumption
 from collectors.records import Exit as Exit
 from collectors.records import Purpose as Purpose
@@ -21,7 +21,7 @@ from collectors.records import SpanKind as SpanKind
 from collectors.records import Turn as Turn
 
 Labels = tuple[tuple[str, str], ...]
-"""Label pairs sorted by name, without run, actor, instance and target: those are the scraper's to add."""
+"""Label pairs sorted by name, without run, actor, instance and target, which the scraper adds."""
 
 Actor = Literal["trainer", "generator", "sandbox"]
 Mode = Literal["sync_colocated", "sync_split", "one_step", "async", "async_colocated"]
@@ -29,10 +29,10 @@ Basis = Literal["native", "derived"]
 Lifecycle = Literal["starting", "running", "paused", "finished", "crashed"]
 
 Cursor = Mapping[str, Any]
-"""Where a tail stopped, JSON-able, opaque to everybody but its collector. ``{}`` is the beginning."""
+"""The position of a tail, JSON-able, opaque except for its collector. ``{}`` is the beginning."""
 
 State = MutableMapping[str, Any]
-"""A collector's per-target memory between calls (caches). May be dropped at any time: never truth."""
+"""A collector's cache per target between calls. It may be dropped at any time."""
 
 ErrorKind = Literal[
     "unreachable",  # no connection, name not resolved, connection reset
@@ -43,23 +43,23 @@ ErrorKind = Literal[
     "empty",  # the body or file holds nothing
     "garbage",  # bytes that are not the format
     "locked",  # a database another process holds
-    "refused",  # read, but the store did not take it; or an address that must not be asked
-    "missing",  # the file or directory is not there, or may not be read
-    "not_a_run",  # a directory without anything a collector knows
+    "refused",  # read, but rejected by the store; or an address that must not be requested
+    "missing",  # the file or directory does not exist or cannot be read
+    "not_a_run",  # a directory that no collector recognises
     "silent",  # a heartbeat that did not come in time
-    "throttled",  # 429: asked too often, by us or by the run; itself a finding
-    "credit",  # 402, or a refusal that says the account has no money left
-    "quota",  # a refusal that says a limit of the account is used up
+    "throttled",  # 429: too many requests, by us or by the run; itself a finding
+    "credit",  # 402, or a refusal because the account has no money left
+    "quota",  # a refusal because a limit of the account is used up
 ]
 
 SandboxState = Literal[
     "queued", "building_image", "starting", "running", "paused", "stopping", "terminated", "failed", "unknown"
 ]
-"""Canonical: ``starting`` is apart from ``running``, for many providers limit how many may start at once."""
+"""Canonical: ``starting`` differs from ``running``, because many providers limit how many may start at once."""
 
 LatencySource = Literal["server", "client", "log", "trace", "poll_bound"]
-"""Whose clock says how long a spin-up took: the provider's, the caller's, a log line's, a trace's, or only ours
-between two polls (an upper bound)."""
+"""The clock that measured a spin-up: the provider's, the caller's, a log line's, a trace's, or ours between two polls
+(an upper bound)."""
 
 FailureCause = Literal[
     "rate_limit", "quota", "credit", "capacity", "image", "oom", "timeout", "auth", "internal", "unknown"
@@ -71,9 +71,9 @@ class Sample:
     """One number. ``metric`` is a row of :mod:`collectors.catalog`; the value is in that row's unit.
 
     Attributes:
-        ts: epoch seconds of the event; None means "now", the scrape's stamp.
+        ts: epoch seconds of the event; None means "now", the time of the scrape.
         step: the step it belongs to, for per-step metrics; None for gauges and counters of the moment.
-        axis: which counter ``step`` counts (``trainer``, ``orchestrator``): they are not the same number.
+        axis: the counter of ``step`` (``trainer``, ``orchestrator``): the two are different numbers.
     """
 
     metric: str
@@ -89,7 +89,7 @@ class Histogram:
     """One histogram with its own edges, as read: cumulative counts, since the process began.
 
     Attributes:
-        edges: finite upper bounds, ascending. Never assumed: users may configure them.
+        edges: finite upper bounds, ascending. Never assumed, because users may configure them.
         counts: cumulative counts, one per edge plus one for +Inf (``len(edges) + 1``).
         total: sum of the observations.
     """
@@ -106,7 +106,7 @@ class Histogram:
 class Event:
     """Something that happened once. ``key`` makes it idempotent within a run.
 
-    ``version``: the policy version that was published, of ``weights_published``, where it is told as a number.
+    ``version``: the published policy version, of ``weights_published``, if reported as a number.
     """
 
     kind: Literal[
@@ -128,21 +128,21 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """One sandbox as its provider (or whoever made it) describes it now. Times are epoch seconds; None: not known.
+    """One sandbox as its provider (or its creator) describes it now. Times are epoch seconds; None: unknown.
 
     Attributes:
         id: the provider's; with `provider` it is the identity.
-        run_key: the run it says it belongs to (label, tag, metadata, or the name's prefix); "" says nothing.
-        provider_state: the provider's own word.
-        requested_at, started_at, ready_at, ended_at: asked for; scheduled or booted; usable; over.
+        run_key: the run that it names (label, tag, metadata, or the name's prefix); "" if it names none.
+        provider_state: the provider's own term.
+        requested_at, started_at, ready_at, ended_at: requested; scheduled or booted; usable; over.
         first_exec_at: first command in it, epoch seconds.
-        image_cached: False when its image had to be built or pulled first; None: not told.
-        latency_source: whose clock ready - requested is; None while there is no such difference.
+        image_cached: False if its image had to be built or pulled first; None: unknown.
+        latency_source: the clock of ready - requested; None without such a difference.
         cause: why it failed; set exactly when `state` is ``failed``.
-        detail: the provider's words for it, at most 200 characters, without secrets.
-        unreachable: running by the provider's word, but it does not answer.
+        detail: the provider's message, at most 200 characters, without secrets.
+        unreachable: the provider reports it as running, but it does not answer.
         expires_at: when the provider ends it by itself.
-        cost_usd_per_hour: its price, where told.
+        cost_usd_per_hour: its price, if reported.
     """
 
     provider: str
@@ -168,23 +168,23 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one call of a verb brought.
+    """The result of one call of a verb.
 
     Attributes:
-        facts: run facts (see ``FACTS``): later readings win key by key.
-        unmapped: raw keys nobody maps, with how often they were met; shown, so a renamed key is seen, not lost.
-        cursor: where to go on; None when the verb has no position (a page).
+        facts: run facts (see ``FACTS``): later readings override earlier ones key by key.
+        unmapped: unknown raw keys with their number of occurrences; shown, so that a renamed key is noticed.
+        cursor: where to continue; None if the verb has no position (a page).
         more: a limit stopped the verb before the end: call a tail again at once, a poll within seconds.
-        dropped: records that were refused (a broken line, say), with the first reason in ``why_dropped``.
-        implausible: how many of them are single values that their unit rules out; all else of the answer is whole.
-        samples_scraped: samples met before mapping (``scrape_samples_scraped``).
-        sandboxes: records met; the newest word on each id wins.
-        rollouts: what is newly known of rollouts, oldest first; partial records of one are merged.
-        listed: the providers of which ``sandboxes`` holds every live one: what it leaves out has ended.
-        partial: in what way a listing is not whole, where that needs to be told; "" else.
-        gaps: what was asked beside the records (limits, money) and not answered: "wallet: HTTP 403".
-        origins: metric -> the raw keys it was read from (the first few), or in words how it came about.
-        reader: what was read of the path given: the kind of log and its name.
+        dropped: rejected records (a broken line, say), with the first reason in ``why_dropped``.
+        implausible: how many of them are single values that their unit excludes; the rest of the result is complete.
+        samples_scraped: samples before mapping (``scrape_samples_scraped``).
+        sandboxes: records; the newest of each id counts.
+        rollouts: new information on rollouts, oldest first; partial records of one rollout are merged.
+        listed: the providers for which ``sandboxes`` has every live one: absent ones have ended.
+        partial: why a listing is incomplete, if it is; "" else.
+        gaps: requests in addition to the records (limits, money) that failed: "wallet: HTTP 403".
+        origins: metric -> the raw keys it was read from (the first few), or a text about its computation.
+        reader: the kind of log and its name, relative to the given path.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -249,22 +249,22 @@ FACTS: Mapping[str, str] = {
 class Limits:
     """What a verb may read. Checked before parsing, so that a hostile or broken source costs a bounded amount.
 
-    The defaults carry headroom over the largest real input met: a vLLM page with 8 engines is 0.5 MB and
-    4,100 samples; a prime-rl step row 20 kB; a trackio row with a completions table 2 MB.
+    The defaults are above the largest real inputs: a vLLM page with 8 engines has 0.5 MB and 4,100 samples; a prime-rl
+    step row 20 kB; a trackio row with a completions table 2 MB.
     """
 
     body_bytes: int = 16 << 20
     line_bytes: int = 4 << 20
     samples: int = 200_000
     labels: int = 128  # vllm:cache_config_info carries about 40
-    tail_bytes: int = 8 << 20  # one call of `tail`, so that a long history cannot hold up its neighbours
+    tail_bytes: int = 8 << 20  # one call of `tail`, so that a long history does not delay other targets
     tail_rows: int = 20_000
     timeout_seconds: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something to read. ``name`` is what every label and error shows; a URL never leaves the configuration."""
+    """Something to read. ``name`` is shown in labels and errors; a URL never leaves the configuration."""
 
     name: str
     run: str
@@ -277,7 +277,7 @@ class Target:
     options: tuple[tuple[str, str], ...] = ()
 
     def option(self, name: str, default: str = "") -> str:
-        """A key of the configuration that only its collector knows (a team, an organisation, a namespace)."""
+        """A key of the configuration for its collector (a team, an organisation, a namespace)."""
         return dict(self.options).get(name, default)
 
 
@@ -287,26 +287,26 @@ class ScrapeError(Exception):
     def __init__(self, kind: ErrorKind, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.kind: ErrorKind = kind
-        # Seconds the other side asked us to wait.
+        # Seconds that the server requested to wait.
         self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """One kind of system and the verbs to read it with. A verb it lacks is None; each is bounded by `Limits`.
+    """One kind of system and the verbs to read it. A verb it lacks is None; each is bounded by `Limits`.
 
     Attributes:
-        name: the file's name; the word used in config, README and `rollscope check`.
+        name: the file's name, used in config, README and `rollscope check`.
         reads: one clause for the README row.
         versions: the versions of the system whose source or output the mapping was checked against.
-        parse: bytes of one page or file -> Reading. Pure but for its per-target `State` (caches).
+        parse: bytes of one page or file -> Reading. Pure except for its per-target `State` (caches).
         tail: a path and a cursor -> what was appended since, oldest first. Read-only. ``now`` (epoch seconds)
             dates rows whose source gives no time.
         poll: an HTTP client bound to one target (base URL and headers set) -> Reading. ``state["now"]`` is the event
             time of the poll, ``state["options"]`` the target's own settings.
-        matches_page: does this body look like mine? For `rollscope watch URL`.
-        matches_path: does this file or directory look like mine? The reason, or None.
-        matches_server: does such a system answer behind this client? Asked when a URL has no page; never with a key.
+        matches_page: is this body a page of this system? For `rollscope watch URL`.
+        matches_path: is this file or directory of this system? The reason, or None.
+        matches_server: does such a system answer this client? Called if a URL has no page; never with a key.
         report_seconds: how often the source reports its gauges; a gauge missing for 3 of these is stale.
         default_url: where the provider's API is, for targets without a URL.
         key_variable: environment variable that usually holds the key (``PRIME_API_KEY``); it goes into `key_header`,
@@ -315,7 +315,7 @@ class Collector:
         option_values: option -> the values that it may have, for options with a fixed set of values.
         takes_map: the user maps the source's keys to our metrics in the configuration (`[[run.NAME.target.map]]`).
         configured: options -> the collector of one target, if the options change what the collector reads.
-        looks_for: what `matches_path` looks for, in words, for "nothing found".
+        looks_for: a description of what `matches_path` looks for, for the message "nothing found".
         gives: every series it can report of a run of which everything is logged: under a key of its own
             (``native``), or computed from several (``derived``). Empty: not declared.
         record_fields: the fields of `Rollout` that the records contain in a run that logs everything; empty: the
@@ -323,14 +323,14 @@ class Collector:
             flight), ``failures`` (records of failed rollouts), ``turn versions`` (turns with the version of the state
             they saw), ``sampled`` (only some rollouts have a record).
         hints: metric -> what to set in the framework so that the metric is reported.
-        records: its numbers are counted from records of single rollouts: they are believed before any metric.
+        records: its numbers are counted from records of single rollouts: they take priority over any metric.
         has_series: does a page that another collector recognises contain series of this one, too? For processes that
             put the metrics of several systems on one page.
         merges_servers: one target reports series of several servers, each with its address in a label.
-        version_path: where the server answers with its version, as ``{"version": ...}``; "" where it does not.
-        position: a path and a cursor of `tail` -> how far it has read; None where it does not read by bytes.
+        version_path: path at which the server answers with its version, as ``{"version": ...}``; "" if there is none.
+        position: a path and a cursor of `tail` -> how far it has read; None if it does not read by bytes.
         recent: (path, limits, now, bytes) -> a cursor of `tail` that many bytes before the end of a log, with the facts
-            of its first lines; None where `tail` cannot begin there.
+            of its first lines; None if `tail` cannot begin there.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Names that systems send over OpenTelemetry -> metrics of the vocabulary. Pure.
+"""Maps names that systems send over OpenTelemetry to metrics of the catalogue. Pure.
 
 Checked by source: Daytona SDK 0.226.1 (`_utils/otel_decorator.py`: histograms in ms, labels component, method,
 status) and its Datadog dashboard (quotas), ROCK 026e924a (`rock/admin/metrics/monitor.py`), torchtitan 36850ca1
 (`experiments/rl/observability/vllm_otel_stat_logger.py`), agent-sandbox 2fd412d5 and its client 1.0.8; Modal's by its
-documentation only. Canonical names need no row here: they are taken as they are.
+documentation only. Canonical names need no row here.
 """
 
 import re
@@ -15,13 +15,13 @@ from collectors.model import Labels
 
 Attributes = Mapping[str, str]
 
-# The SDK's classes are Daytona and AsyncDaytona, Process and AsyncProcess; both kinds are timed the same way.
+# The SDK's classes are Daytona and AsyncDaytona, Process and AsyncProcess; both kinds have the same timers.
 _EXEC = ("process_exec", "process_code_run", "async_process_exec", "async_process_code_run")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What becomes of one name.
+    """The metric of one name.
 
     Attributes:
         factor: divide by it to get the metric's unit (1000: milliseconds to seconds); 0: the unit sent decides.
@@ -38,7 +38,7 @@ class Rule:
 
 
 def _image(attributes: Attributes) -> Labels:
-    """A sandbox out of a warm pool has its image; of another one nobody says whether the node had it."""
+    """A sandbox from a warm pool has its image; for others it is unknown whether the node had it."""
     return (("image", "cached" if attributes.get("launch_type") == "warm" else "unknown"),)
 
 
@@ -59,7 +59,7 @@ RULES: Mapping[str, Rule] = {
     "daytona_create_duration": Rule(_SPINUP, 1000, _image, failures=_FAILURES),
     "async_daytona_create_duration": Rule(_SPINUP, 1000, _image, failures=_FAILURES),
     **{f"{name}_duration": Rule("sandbox_exec_seconds", 1000) for name in _EXEC},
-    # The gateway counts what it knows, in whatever state: neither running nor starting is claimed.
+    # The gateway counts sandboxes in any state, neither running nor starting in particular.
     "xrl_gateway.sandbox.count.total": Rule("sandboxes", 1, _fixed("state", "unknown")),
     "xrl_gateway.sandbox.phase.failure": Rule(_FAILURES, 1, _cause),
     "modal.container.running": Rule("sandboxes", 1, _fixed("state", "running")),
@@ -70,7 +70,7 @@ RULES: Mapping[str, Rule] = {
     "sandbox_router_request_duration_seconds": Rule("sandbox_exec_seconds"),
 }
 
-# torchtitan's own words for its engines (`vllm.` stands before them), where they are not vLLM's.
+# torchtitan's names for its engines (prefix `vllm.`), if they differ from vLLM's.
 _TORCHTITAN: Mapping[str, str] = {
     "num_running_requests": "generator_requests_running",
     "num_waiting_requests": "generator_requests_waiting",
@@ -85,7 +85,7 @@ _TORCHTITAN: Mapping[str, str] = {
 }
 _VLLM = re.compile(r"vllm[.:_](.+)")
 
-# UCUM's words and what people write -> divide by it to get (our unit).
+# Units of UCUM and common spellings -> the divisor that gives our unit.
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "seconds": {"s": 1, "ms": 1e3, "milliseconds": 1e3, "us": 1e6, "ns": 1e9, "min": 1 / 60, "h": 1 / 3600},
     "ratio": {"1": 1, "%": 100, "percent": 100},
@@ -94,12 +94,12 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 
 
 def factor_of(unit: str, ours: str) -> float | None:
-    """What a value in `unit` is divided by to be in our unit; None where nobody knows."""
+    """The divisor that converts a value in `unit` to our unit; None if unknown."""
     return 1.0 if unit == ours else _UNITS.get(ours, {}).get(unit)
 
 
 def vllm_rule(name: str) -> Rule | None:
-    """The rule of an engine's name: torchtitan's words, or vLLM's own with dots for colons."""
+    """The rule of an engine's name: torchtitan's name, or vLLM's with dots for colons."""
     own = _VLLM.fullmatch(name)
     if own is None:
         return None
@@ -119,19 +119,18 @@ def vllm_rule(name: str) -> Rule | None:
 
 
 def _engine(attributes: Attributes) -> Labels:
-    """One engine of several: by its index, and by who runs it (torchtitan: every generator has an engine 0)."""
+    """One of several engines: its index, and its process (torchtitan: every generator has an engine 0)."""
     engine = attributes.get("engine_index") or attributes.get("engine") or ""
     return tuple((name, value) for name, value in (("engine", engine), ("replica", replica(attributes))) if value)
 
 
 def replica(attributes: Attributes) -> str:
-    """Whose engine it is, where several send the same; "" when nothing tells."""
+    """The process of the engine, if several send the same names; "" if unknown."""
     named = [attributes[key] for key in ("generator_name", "rank") if attributes.get(key)]
     return "/".join(named) or attributes.get("service.instance.id", "")
 
 
-# ROCK and Daytona tell totals beside what is free or used; what is used is their difference, where one request holds
-# both.
+# ROCK and Daytona send totals together with what is free or used; used is the difference, if one request has both.
 QUOTAS: Mapping[str, tuple[str, str]] = {
     f"xrl_gateway.resource.{word}.{part}": (resource, part)
     for word, resource in (("cpu", "cpu"), ("mem", "memory"), ("disk", "disk"))

@@ -1,4 +1,4 @@
-"""One rollout as a record: who made it with which policy, what became of it, when. Frozen, standard library only."""
+"""The record of one rollout: its policy versions, its times, its outcome. Frozen, standard library only."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,25 +7,25 @@ Purpose = Literal["train", "eval", "judge"]
 Exit = Literal[
     "trained", "aborted_oversample", "truncated_drop", "env_error", "infra_error", "surplus", "stale", "zero_advantage"
 ]
-"""Why a rollout is not in flight any more; the first cause wins. One that is suspended has not left."""
+"""Why a rollout is no longer in flight; the first cause counts. A suspended one is still in flight."""
 
 SpanKind = Literal[
     "queued", "boot", "generate", "prefill", "decode", "tool", "scoring", "waiting_group", "in_queue", "suspended"
 ]
-"""What a rollout did for a while: a bar of its timeline."""
+"""What a rollout did for some time: a bar of its timeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of a rollout, as far as its environment's state and the policy go.
+    """One turn of a rollout, as far as its environment's state and the policy are concerned.
 
     Attributes:
-        version: policy version that acted; None: not told.
-        tool_calls: calls it made; None: not told.
-        mutated: did it change its environment? None: not told, so that every successful call counts (an upper bound).
-        reset: the environment was made anew before it.
+        version: policy version that acted; None: unknown.
+        tool_calls: its tool calls; None: unknown.
+        mutated: did it change its environment? None: unknown, so every successful call counts (an upper bound).
+        reset: the environment was created again before it.
         sandbox_id: the environment's identity; "" is the rollout's only one.
-        forked_from: the sandbox whose state this one was copied from.
+        forked_from: the sandbox whose state was copied into this one.
     """
 
     version: int | None = None
@@ -38,7 +38,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a rollout's time, epoch seconds; ``end`` None: it lasts. ``version``: the policy's, where told."""
+    """A part of a rollout's time, epoch seconds; ``end`` None: it continues. ``version``: the policy's, if reported."""
 
     kind: SpanKind
     start: float
@@ -60,22 +60,22 @@ class Consumption:
 class Rollout:
     """What is known of one rollout. A record may be partial: later ones add to it, in any order. Epoch seconds.
 
-    Texts and token ids are never kept. None, "" and () mean "not told".
+    Texts and token ids are never stored. None, "" and () mean "unknown".
 
     Attributes:
         rollout_id: its identity within the run.
-        group_size: rollouts its group should have.
-        incarnation: life of the trainer it was made in.
+        group_size: rollouts that its group has when complete.
+        incarnation: incarnation of the trainer in which it was made.
         version_dispatched, version_start, version_finish: policy version when its group was dispatched, when it
             began to generate, and when it ended.
-        token_versions: (policy version, loss tokens it produced) of what was kept, oldest first.
+        token_versions: (policy version, loss tokens it produced) of the final rollout, oldest first.
         consumptions: every use by the trainer; replayed rollouts have several.
-        turn_count: turns, where `turns` does not list them.
-        solved: the task's own word.
-        error: type of what ended it, in the framework's words, at most 200 characters.
-        exited_at: when it left, where that is told apart from its end: who is dropped as stale had waited before.
-        engine: who generated it.
-        sampled: its source tells of some rollouts only: nothing may be counted from it.
+        turn_count: turns, if `turns` does not list them.
+        solved: the task's own result.
+        error: type of the error that ended it, in the framework's words, at most 200 characters.
+        exited_at: when it left, if different from its end: a rollout dropped as stale waited before.
+        engine: the engine that generated it.
+        sampled: its source reports only some rollouts: nothing may be counted from it.
         spans: its timeline.
     """
 

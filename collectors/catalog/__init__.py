@@ -1,7 +1,7 @@
 """The vocabulary: every metric a collector may report, with unit, kind, reduction, actor and help.
 
-Nothing outside this table gets in, so every layer above may rely on names and units. To add a metric nobody
-reported before, add a row to its actor's table; that is the whole change.
+Only metrics of this table are stored, so every layer above may rely on names and units. To add a metric, add a row to
+its actor's table.
 """
 
 from collections.abc import Mapping

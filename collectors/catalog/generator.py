@@ -1,4 +1,4 @@
-"""Generator metrics: what an inference engine says about itself.
+"""Generator metrics, reported by inference engines.
 
 Engine counters count requests of every purpose (train, eval, judge, retries) and turns, not rollouts; request
 histograms move only when a request finishes, so with long responses they lag by one response.
@@ -92,7 +92,7 @@ ROWS = (
     _g.histogram("generator_inference_seconds", "seconds", "Time in the running batch."),
     _g.histogram("generator_prefill_seconds", "seconds", "Time in prefill."),
     _g.histogram("generator_decode_seconds", "seconds", "Time in decode."),
-    # A frontend's own view of the requests it hands to engines: seen a second time, never added to the engines'.
+    # A frontend's view of the requests it passes to engines; never added to the engines' own numbers.
     _g.gauge("frontend_requests_in_flight", "requests", "Requests that a frontend has passed on and not answered."),
     _g.gauge("frontend_requests_queued", "requests", "Requests that wait in a frontend."),
     _g.counter("frontend_requests_total", "requests", "Requests a frontend has answered; label status."),

@@ -1,6 +1,6 @@
-"""GPU metrics: what the hardware says about itself, whoever's process runs on it.
+"""GPU metrics, reported by the hardware for all processes on it.
 
-Labels: gpu (its UUID, or its index where no UUID is told), index, host, mig (an instance of a split GPU).
+Labels: gpu (its UUID, or its index if there is no UUID), index, host, mig (an instance of a split GPU).
 """
 
 from collectors.catalog.row import Rows
@@ -8,7 +8,7 @@ from collectors.catalog.row import Rows
 _g = Rows("generator")
 
 ROWS = (
-    # What a GPU does. The three activities tell work from waiting, utilisation does not.
+    # What a GPU does. The three activities distinguish work from waiting; utilisation does not.
     _g.gauge("gpu_engine_active_ratio", "ratio", "Share of time in which any compute or graphics engine was busy."),
     _g.gauge("gpu_tensor_active_ratio", "ratio", "Share of cycles in which the tensor cores were busy."),
     _g.gauge("gpu_dram_active_ratio", "ratio", "Share of cycles in which GPU memory was read or written."),
@@ -25,7 +25,7 @@ ROWS = (
     _g.gauge("gpu_temperature_celsius", "celsius", "Temperature of the GPU."),
     _g.gauge("gpu_memory_temperature_celsius", "celsius", "Temperature of the GPU's memory."),
     _g.gauge("gpu_sm_clock_hertz", "hertz", "Clock of the SMs."),
-    # What is wrong with it.
+    # Errors.
     _g.gauge("gpu_last_xid", "", "Code of the last XID error, also after it is over; 0 if there was none."),
     _g.counter("gpu_xid_errors_total", "errors", "XID errors since the exporter began; label xid."),
     _g.counter("gpu_ecc_errors_total", "errors", "ECC errors since the driver was loaded; label kind."),

@@ -1,7 +1,7 @@
 """Rollout metrics: rewards, lengths, groups, the queue between generator and trainer.
 
-They are filed under the trainer where the trainer's log carries them and under the generator where they tell of
-production. Per-step values cover the rollouts the step consumed unless the help says otherwise.
+The actor is the trainer if the trainer's log has the metric, and the generator for metrics of production. Per-step
+values cover the rollouts the step consumed unless the help text states otherwise.
 """
 
 from collectors.catalog.row import Rows

@@ -1,6 +1,6 @@
-"""Router metrics: what hands requests to engines says of itself and of them.
+"""Router metrics, reported by processes that pass requests to engines.
 
-Its requests are the engines' own, seen a second time: never added to those. Label worker: the engine's address.
+The requests are also the engines' own and never added to those. Label worker: the engine's address.
 """
 
 from collectors.catalog.row import Rows
@@ -8,7 +8,7 @@ from collectors.catalog.row import Rows
 _r = Rows("generator")
 
 ROWS = (
-    # Who it routes to.
+    # Workers.
     _r.gauge("router_workers", "workers", "Workers registered with a router."),
     _r.gauge("router_worker_healthy", "", "1 while a router considers a worker healthy, else 0; label worker."),
     _r.gauge("router_circuit_state", "", "Circuit breaker of a worker: 0 closed, 1 open, 2 half open; label worker."),

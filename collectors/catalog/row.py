@@ -1,7 +1,6 @@
-"""The shape of a catalogue row, and the four ways to write one.
+"""The type of a catalogue row, and functions to write one of each kind.
 
-A row says what a number means, whoever reports it. It does not say where a framework keeps it: that is the
-collector's table.
+A row defines a metric independently of its source. The keys of a framework are in the collector's table.
 """
 
 from dataclasses import dataclass, field
@@ -12,16 +11,16 @@ from collectors.model import Actor
 Kind = Literal["gauge", "counter", "histogram"]
 Reduction = Literal["instant", "cumulative", "per_step", "window_delta"]
 
-# A count, an amount or a time beyond it is a fault of the source: 10^15 tokens are 300 years of an engine's work, 10^15
-# seconds 30 million years; and beyond 9 x 10^15 a number no longer counts by one.
+# A larger count, amount or time is an error of the source: 10^15 tokens are 300 years of an engine's work, 10^15
+# seconds 30 million years. Beyond 9 x 10^15 a float no longer counts by one.
 LARGEST = 1e15
-# Losses, norms and estimates come out of 32-bit floats and may be as large as those in a run that diverges; FLOPs are
-# counted by the 10^15 a second. Sums and products of a whole fleet of them are still numbers.
+# Losses, norms and estimates are 32-bit floats and may be as large in a run that diverges; FLOPs are counted by the
+# 10^15 a second. Sums and products over a whole fleet of them still fit.
 LARGEST_FLOAT = 3.5e38
 _FLOATS = frozenset({"", "nats", "flops"})
 # May be below zero: estimates, a temperature, an account that is overdrawn, a difference of versions.
 _SIGNED = frozenset({"", "nats", "celsius", "usd", "versions"})
-# A share is at most 1; up to 5 % more is the source's rounding (blocks, two clocks), and is kept as it was told.
+# A share is at most 1; up to 5 % more is the source's rounding (blocks, two clocks) and is stored unchanged.
 LARGEST_RATIO = 1.05
 
 
@@ -30,12 +29,12 @@ class Metric:
     """One metric a collector may report.
 
     Attributes:
-        unit: base unit in words; empty for a pure number.
-        kind: Prometheus' word: what may be done with two values in a row.
+        unit: the name of the base unit; empty for a pure number.
+        kind: Prometheus' type.
         reduction: what one value covers. ``instant``: the moment; ``cumulative``: since the process began;
-            ``per_step``: one trainer step; ``window_delta``: what happened since the value before.
-        actor: whose number it is, which may differ from who reports it.
-        lowest, highest: what its unit allows; nobody can mean a value beyond.
+            ``per_step``: one trainer step; ``window_delta``: since the previous value.
+        actor: the actor that the number describes, which may differ from the reporting one.
+        lowest, highest: the range that its unit allows; other values are errors.
     """
 
     name: str
@@ -53,7 +52,7 @@ class Metric:
         object.__setattr__(self, "lowest", -highest if self.unit in _SIGNED and self.kind != "counter" else 0.0)
 
     def cannot_be(self, value: float) -> str:
-        """Why nobody can mean the value, in words; "" for one that may be (NaN is no value at all)."""
+        """Why the value is impossible, as text; "" if it is possible (NaN is no value)."""
         if value < self.lowest:
             return f"{self.name} {value:.4g}: {self.unit or 'it'} cannot be below {self.lowest:g}"
         if value > self.highest:
@@ -63,7 +62,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Writes rows of one actor; keeps the tables narrow enough to read."""
+    """Writes rows of one actor, so that the tables stay narrow."""
 
     actor: Actor
 
@@ -76,7 +75,7 @@ class Rows:
         return Metric(name, unit, "gauge", "per_step", self.actor, help)
 
     def delta(self, name: str, unit: str, help: str) -> Metric:
-        """What was added since the report before: sum it, never difference it."""
+        """The amount since the previous report: add values up, never take differences."""
         return Metric(name, unit, "gauge", "window_delta", self.actor, help)
 
     def counter(self, name: str, unit: str, help: str) -> Metric:

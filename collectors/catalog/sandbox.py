@@ -1,6 +1,6 @@
-"""Sandbox metrics: what a provider says about the machines rollouts run in.
+"""Sandbox metrics, reported by providers about the machines of rollouts.
 
-Providers differ in what they know: no row here is required of any of them. Per-sandbox truth is in records.
+Providers differ in what they report; no row is required. Data of single sandboxes is in records.
 """
 
 from collectors.catalog.row import Rows

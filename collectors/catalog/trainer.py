@@ -1,7 +1,7 @@
 """Trainer metrics: the step and its phases, the update, what arrived to be trained on.
 
-A step is wait + compute + weight sync + checkpoint + other. Frameworks name the wait differently and in
-synchronous modes the same key means generation; the collector sorts that out, not the reader of this table.
+A step is wait + compute + weight sync + checkpoint + other. Frameworks name the wait differently, and in synchronous
+modes the same key means generation; collectors map each key to the right metric.
 """
 
 from collectors.catalog.row import Rows
@@ -31,7 +31,7 @@ ROWS = (
         "",
         "1 while the trainer reports this phase (wait, compute, weight_sync, checkpoint, eval); label phase.",
     ),
-    # How much work, how well.
+    # Amount of work and its efficiency.
     _t.step("trainer_samples", "samples", "Samples the step consumed."),
     _t.step("trainer_groups", "groups", "Groups the step consumed."),
     _t.step("trained_tokens", "tokens", "Loss tokens the step trained on."),
@@ -39,7 +39,7 @@ ROWS = (
     _t.step("trainer_tokens_per_second", "tokens/s", "Tokens per second; label basis: wall (whole step) or busy."),
     _t.step("trainer_mfu_ratio", "ratio", "Model FLOPs utilisation; label basis: wall (whole step) or busy (compute)."),
     _t.step("trainer_peak_memory_bytes", "bytes", "Largest accelerator memory in use during the step."),
-    # No share: rows that share a prefix (tree packing) hold more tokens than they are long; TRL logs 1.05 to 1.23.
+    # Not a share: rows with a common prefix (tree packing) hold more tokens than their length; TRL logs 1.05 to 1.23.
     _t.step("packing_ratio", "", "Tokens per packed row over its length; above 1 with shared prefixes."),
     _t.step("padding_ratio", "ratio", "Share of padding in the batch."),
     _t.step("masked_tokens_ratio", "ratio", "Share of response tokens kept out of the loss."),

@@ -1,8 +1,8 @@
-"""What a trainer printed, as a sink: the output of a job kept in a file, with everything terminals and Ray add to it.
+"""A sink for the printed output of a trainer: the output of a job in a file, with all that terminals and Ray add.
 
-Taken off: Ray's `(Actor pid=1, ip=10.0.0.2)` before every line and `[repeated 3x across cluster]` behind it, colours,
-progress bars that overwrite themselves. A dict that pformat spread over lines is one message again, also between lines
-of other processes. What a message says is the framework's business: it hands in a parser.
+Removed are Ray's `(Actor pid=1, ip=10.0.0.2)` before every line and `[repeated 3x across cluster]` behind it, colours,
+and progress bars that overwrite themselves. A dict that pformat spread over lines becomes one message again, also
+between lines of other processes. The framework supplies the parser of the messages.
 """
 
 import ast
@@ -22,26 +22,26 @@ from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
 
 PATTERNS = ("*.log", "*.out", "*.txt", "console*")
-# A file that is named outright may have no ending at all (`nohup ... > train`).
+# A file given by name may have no suffix (`nohup ... > train`).
 SUFFIXES = frozenset((".log", ".out", ".txt", ".err", ""))
-# `console*` must not find what other readers are for.
+# `console*` must not match files of other sinks.
 FOREIGN = frozenset((".json", ".jsonl", ".db", ".html", ".gz", ".zip", ".png"))
-# A whole configuration is some hundred lines and 40 kB; beyond this a brace was simply never closed.
+# A whole configuration has some hundred lines and 40 kB; in a longer block a brace was never closed.
 BLOCK_LINES = 3_000
 BLOCK_CHARS = 1 << 20
 # What is looked at behind the beginning of a log to tell whose it is: its end, and so many places before that.
 END_BYTES, PLACE_BYTES, PLACES = 512 << 10, 64 << 10, 8
-# Of one call, however many of them say something.
+# Lines read in one call, with or without rows.
 MAX_LINES = 50_000
-# Ray forwards a print in one go: so many lines of others within it mean that its end got lost.
+# Ray forwards a print in one piece: after so many lines of other processes the end of a block is lost.
 FOREIGN_LINES = 200
-# Evaluating a literal costs memory by the hundredfold of its text.
+# Characters. Evaluating a literal costs a hundred times the memory of its text.
 LITERAL_CHARS = 256 << 10
 
 _RAY = re.compile(r"^\((?:[^()\s]+(?:\([^()]*\))? )?pid=\d+(?:, ip=[^()\s]+)?\) ?")
 _REPEATED = re.compile(r"\s*\[repeated \d+x across (?:the )?cluster\](?:\s*\(Ray deduplicates logs.*)?$")
 _DATED = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?", re.ASCII)
-# A date further in belongs to what is said, not to when.
+# Characters. A date further in belongs to the message and is not its time.
 _DATE_WITHIN = 48
 _WORD = r"[A-Za-z_][\w.]*"
 _TOKEN = re.compile(
@@ -53,7 +53,7 @@ _WRAPPED = re.compile(r"(?:np|numpy|torch)\.\w+\(([-+\w.]*)\)|tensor\(([-+\w.]*)
 
 
 class ConsoleLine(NamedTuple):
-    """One message: its text (lines of a block joined by newlines), and epoch seconds where it says them."""
+    """One message: its text (lines of a block joined by newlines), and its time in epoch seconds, if it has one."""
 
     text: str
     ts: float | None = None
@@ -68,7 +68,7 @@ class ConsoleConfig:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run is over, and the words that say so."""
+    """The run is over; ``why``: the words of the log."""
 
     why: str
     failed: bool = False
@@ -76,7 +76,7 @@ class Ended:
 
 Said = Logged | ConsoleConfig | Ended | None
 Parse = Callable[[ConsoleLine, dict[str, Any]], Said]
-"""(message, JSON-able memory of the parser's own) -> what it says, None for nothing. Never raises."""
+"""(message, JSON-able memory of the parser) -> what the message contains, None for nothing. Never raises."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Messages:
-    """Messages with the indices of their first and last line; ``whole``: how many lines are done with."""
+    """Messages with the indices of their first and last line; ``whole``: the number of lines that are processed."""
 
     found: list[tuple[int, int, ConsoleLine]] = field(default_factory=list)
     whole: int = 0
@@ -101,11 +101,11 @@ class _Messages:
         self.found.append((first, last, ConsoleLine(text, _date(text))))
 
     def parted(self, index: int) -> bool:
-        """Does no message reach over the beginning of this line?"""
+        """Returns whether no message crosses the beginning of this line."""
         return not any(first < index <= last for first, last, _ in self.found)
 
     def cut(self, whole: int) -> None:
-        """Lines from ``whole`` on are for the next call, and so is every message that reaches there."""
+        """Leaves lines from ``whole`` on, and every message that reaches into them, for the next call."""
         for first, last, _ in reversed(self.found):
             whole = first if first < whole <= last else whole
         self.whole = whole
@@ -125,13 +125,13 @@ def _find(patterns: tuple[str, ...], depth: int, path: Path) -> list[Path]:
 
 
 def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
-    """Rows since ``cursor``: `bytetail`'s, and the parser's memory beside it."""
+    """Rows since ``cursor``, which is `bytetail`'s with the memory of the parser."""
     at = cursor.get("at", {})
-    # Most lines say nothing: servers print thousands before a run's first step. The limit is for those that do.
+    # Most lines have no rows: servers print thousands before a run's first step. The row limit counts rows only.
     window = replace(limits, tail_rows=MAX_LINES)
     chunk = bytetail.read(path, at, window)
     more, messages = chunk.more, _messages(chunk.lines)
-    # A block without its end waits, and what follows it; unless it alone fills the window, then it never ends.
+    # An open block waits, with the lines behind it, unless it fills the whole window: then it never ends.
     whole = messages.whole if messages.whole or not more else len(chunk.lines)
     memory = {} if chunk.restarted else dict(cursor.get("memory", {}))
     logs = Logs([], {}, more, chunk.restarted)
@@ -159,7 +159,7 @@ def _near_end(path: Path, size: int) -> Cursor:
 
 
 def _further(parse: Parse, path: Path, limits: Limits) -> Logs:
-    """What the end of a log says, and places between it and the first ``limits.tail_bytes``."""
+    """The messages at the end of a log, and at places between the end and the first ``limits.tail_bytes``."""
     logs, memory = Logs(), dict[str, Any]()
     try:
         status = path.stat()
@@ -185,7 +185,7 @@ def _places(begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=2 * PLACES)
 def _lines(path: Path, _modified: int, offset: int, size: int) -> list[ConsoleLine]:
-    """Messages between two line ends, kept per state of the file: every framework asks the same."""
+    """Messages between two line ends. Cached per state of the file, because every framework reads the same log."""
     with path.open("rb") as file:
         file.seek(offset)
         whole = file.read(size).split(b"\n")[1:-1]
@@ -203,7 +203,7 @@ def _say(logs: Logs, said: Said) -> None:
 
 
 def _messages(lines: list[tuple[int, bytes]]) -> _Messages:
-    """Lines put together to messages. Blocks are told apart by who prints them: Ray's prefix."""
+    """Joins lines to messages. Ray's prefix separates the blocks of different processes."""
     result = _Messages()
     blocks: dict[str, _Block] = {}
     for index, (_, raw) in enumerate(lines):
@@ -226,16 +226,16 @@ def _messages(lines: list[tuple[int, bytes]]) -> _Messages:
 
 
 def _give_up(blocks: dict[str, _Block], who: str, index: int, result: _Messages) -> None:
-    """The end of a block was never printed: its lines are what they are."""
+    """Ends a block whose end was never printed: each line becomes a message."""
     block = blocks.pop(who, None)
     if block is not None:
-        # They reach to where the loss is noticed: a cut within would lose them, or tell them twice.
+        # The messages reach to the line where the loss is noticed; a cut in between would lose or repeat them.
         for text in block.lines:
             result.add(block.first, index, text)
 
 
 def _continues(block: _Block, text: str) -> bool:
-    """pformat indents what belongs together; a line at the margin means that the end of the block was never printed."""
+    """pformat indents a block; a line without indent means that the end of the block was never printed."""
     room = len(block.lines) < BLOCK_LINES and block.size < BLOCK_CHARS
     return room and text[:1] in (" ", "\t", "}", "]", ")")
 
@@ -248,7 +248,7 @@ def _extend(block: _Block, text: str, index: int) -> None:
 
 
 def _depth(text: str) -> int:
-    """Braces opened and not closed, outside quotes."""
+    """The number of braces opened and not closed, outside quotes."""
     if "{" not in text and "}" not in text:
         return 0
     bare = _TOKEN.sub("", text)
@@ -256,7 +256,7 @@ def _depth(text: str) -> int:
 
 
 def _parts(raw: bytes) -> Iterator[tuple[str, str]]:
-    """(who, text) of one line of the file; a progress bar makes several of it."""
+    """(prefix, text) of one line of the file; a progress bar makes several."""
     for part in raw.decode(errors="replace").split("\r"):
         text = textlog.strip(part)
         prefix = _RAY.match(text)
@@ -279,7 +279,7 @@ def _date(text: str) -> float | None:
 
 
 def figure(text: str) -> float | None:
-    """A finite number as Python prints it, also `np.float64(0.5)` and `tensor(0.5)`; None for anything else."""
+    """A finite number in Python's notation, also `np.float64(0.5)` and `tensor(0.5)`; None for anything else."""
     match = _WRAPPED.fullmatch(text.strip())
     plain = (match.group(1) or match.group(2) or "") if match is not None else text
     try:
@@ -289,9 +289,9 @@ def figure(text: str) -> float | None:
 
 
 def literal(text: str) -> dict[str, Any] | None:
-    """The dict between the first brace and the last, as `print` or pformat wrote it; NaN and infinities become None.
+    """Parses the dict from the first brace to the last, as `print` or pformat wrote it; NaN, infinity become None.
 
-    Only literals are read, nothing is called. None when it is no dict, or too large.
+    Only literals are evaluated, nothing is called. None if it is not a dict, or too large.
     """
     start, end = text.find("{"), text.rfind("}")
     if not 0 <= start < end or end - start > LITERAL_CHARS:

@@ -1,6 +1,6 @@
-"""Tail of append-only JSON lines: metrics.jsonl and its kin.
+"""Tails append-only JSON lines such as metrics.jsonl.
 
-A line that is no JSON object is skipped and counted, never fatal: one torn write must not hide the rest of a run.
+A line that is not a JSON object is skipped and counted: one incomplete write must not hide the rest of a run.
 """
 
 import json
@@ -47,7 +47,7 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Rows:
 
 
 def parse(text: bytes | str) -> Row | None:
-    """A JSON object, or None. Deep nesting (RecursionError) counts as broken, like any other nonsense."""
+    """A JSON object, or None. Text nested too deeply (RecursionError) counts as broken."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):
@@ -57,7 +57,7 @@ def parse(text: bytes | str) -> Row | None:
 
 def number(value: object) -> float | None:
     """A finite number, or None: loggers write NaN as null, as "NaN", or as an object."""
-    # bool is an int in Python, and a flag is no measurement.
+    # bool is an int in Python, but a flag is no measurement.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     # JSON integers have no bound, floats have.

@@ -1,4 +1,4 @@
-"""JSON lines as a sink: one line is one call of the logger. Each framework has a shape of its own, so it unpacks."""
+"""JSON lines as a sink: one line is one call of the logger. The framework supplies the function that unpacks it."""
 
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -17,7 +17,7 @@ def sink(patterns: tuple[str, ...], unpack: Unpack, *, name: str = "jsonl", max_
     """A sink for files whose names match one of ``patterns`` (as in a shell, names only).
 
     Args:
-        unpack: a line's object -> a row, or None when it is not one of this shape (counted as dropped).
+        unpack: a line's object -> a row, or None for an object of another shape (counted as dropped).
     """
     looks_for = " or ".join(patterns)
     return Sink(name, looks_for, partial(_find, patterns, max_depth), partial(_read, unpack), near_end=near_end)

@@ -1,7 +1,7 @@
-"""Columns of a Parquet file, row by row, through pyarrow: an extra, for it is 50 MB and few runs write such files.
+"""Reads columns of a Parquet file row by row with pyarrow, an optional extra because it is 50 MB and rarely needed.
 
-Only the columns asked for are decoded, a few hundred rows at a time (checked with pyarrow 26.0.1). Loading it takes
-0.2 s and 85 MB, so it is loaded with the first file that needs it.
+Only the requested columns are decoded, a few hundred rows at a time (checked with pyarrow 26.0.1). Importing it takes
+0.2 s and 85 MB, so the import waits for the first file that needs it.
 """
 
 import importlib
@@ -14,32 +14,32 @@ from typing import Any
 from collectors.model import ScrapeError
 
 INSTALL = "Parquet files need pyarrow: install rollscope[parquet]"
-# A footer names its columns and row groups; of a training step's file it is some 5 kB.
+# Bytes. A footer lists columns and row groups; that of a training step's file has about 5 kB.
 FOOTER_BYTES = 16 << 20
 BATCH_ROWS = 256
-# Of a column read at a time; without a buffer pyarrow reads a whole column chunk.
+# Bytes of a column read at a time; without a buffer pyarrow reads a whole column chunk.
 BUFFER_BYTES = 1 << 20
 
 _HEAD = b"PAR1"
 
 
 def installed() -> bool:
-    """Can Parquet files be read at all?"""
+    """Returns whether pyarrow is installed."""
     return find_spec("pyarrow") is not None
 
 
 def looks_like(path: Path) -> bool:
-    """Does it begin as Parquet does? Needs no pyarrow.
+    """Returns whether the file begins as Parquet. Needs no pyarrow.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         return file.read(len(_HEAD)) == _HEAD
 
 
 class Table:
-    """An open file: its columns and their numbers of bytes, and its rows."""
+    """An open file: its columns with their sizes in bytes, and its rows."""
 
     def __init__(self, arrow: Any, file: Any) -> None:
         self._arrow, self._file = arrow, file
@@ -49,7 +49,7 @@ class Table:
         self.numeric: list[str] = [one.name for one in schema if any(is_one(one.type) for is_one in numbers)]
 
     def leaves(self) -> list[str]:
-        """Paths of what is stored: ``completion.list.element.role`` of a list of messages."""
+        """Paths of stored columns: ``completion.list.element.role`` of a list of messages."""
         schema = self._file.schema
         return [schema.column(index).path for index in range(len(schema))]
 
@@ -59,7 +59,7 @@ class Table:
         return sum(meta.row_group(group).column(index).total_uncompressed_size for group in range(meta.num_row_groups))
 
     def read(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Rows with these columns or leaves, from the first on.
+        """Rows with these columns or leaves, from the first row on.
 
         Raises:
             ScrapeError: ``garbage``.
@@ -73,10 +73,10 @@ class Table:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Table]:
-    """The file.
+    """Opens the file.
 
     Raises:
-        ScrapeError: ``missing``, also when pyarrow is not installed; ``garbage`` for what is no whole Parquet file.
+        ScrapeError: ``missing``, also when pyarrow is not installed; ``garbage`` for an invalid or incomplete file.
     """
     if not installed():
         raise ScrapeError("missing", INSTALL)

@@ -1,7 +1,7 @@
-"""Protobuf's wire format (encoding version 2 and 3), as much as logs need: fields of a message, one level at a time.
+"""Protobuf's wire format (proto2 and proto3), as far as wandb's records need it: fields of a message, level by level.
 
-What a field means is the reader's business: TensorBoard's events and wandb's records are read without their schemas,
-for those come with packages of hundreds of megabytes. Groups (deprecated, used by neither) are refused.
+wandb's records are read without their schema, because it comes with a package of hundreds of megabytes. Groups
+(deprecated, not used by wandb) are refused.
 """
 
 import struct
@@ -12,17 +12,17 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MAX_VARINT_BYTES = 10
 
 Field = tuple[int, int, int, bytes]
-"""(number, wire type, value of a varint else 0, bytes of any other else b"")."""
+"""(number, wire type, value of a varint, bytes of any other type); the value that does not apply is 0 or b""."""
 
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """The fields of a message in the order they were written; a repeated field comes several times.
+    """The fields of a message in written order; a repeated field comes several times.
 
     Raises:
-        ValueError: no message: an unknown wire type, a length or number beyond the end, field number 0.
+        ValueError: not a message: an unknown wire type, a length or number beyond the end, field number 0.
     """
     position, end = 0, len(data)
     while position < end:
@@ -67,7 +67,7 @@ def varint(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            # The tenth byte holds one bit more than 63; what overflows is cut, as protobuf's own readers do.
+            # The tenth byte has one bit for 64; overflow is cut, as protobuf's own readers do.
             return value & 0xFFFF_FFFF_FFFF_FFFF, position
         shift += 7
     raise ValueError("a number without end")
@@ -119,5 +119,5 @@ def single(data: bytes) -> float:
 
 
 def text(data: bytes) -> str:
-    """A string; broken UTF-8 is replaced, for a key that looks odd is better than a row that is lost."""
+    """Decodes a string. Broken UTF-8 is replaced, because a row with an odd key is better than a lost row."""
     return data.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""What trainers' loggers have in common: calls of `log({key: value}, step)`, whatever file they end up in.
+"""The common form of trainers' logs: calls of `log({key: value}, step)`, in files of any kind.
 
-A sink (TensorBoard, wandb, JSON lines, ...) is read into `Logged` rows; a framework's table then says what the keys
-mean. So every framework can be read from every sink, and a sink is written once.
+A sink (TensorBoard, wandb, JSON lines, ...) is read into `Logged` rows; a framework's table has the meaning of the
+keys. So every framework can be read from every sink, and each sink is implemented once.
 """
 
 import os
@@ -14,11 +14,11 @@ from typing import Any
 
 from collectors.model import Cursor, Limits
 
-# A run directory has a handful of logs; a home directory given by mistake must not be walked for minutes.
+# Levels of folders. A home directory given by mistake must not be searched for minutes.
 MAX_DEPTH = 6
 # Of one folder: files looked at by name, entries listed at all; and folders entered.
 MAX_ENTRIES, MAX_LISTED, MAX_FOLDERS = 5_000, 200_000, 2_000
-# Folders that hold many files and never a log.
+# Folders with many files and never a log.
 SKIPPED = frozenset(
     {"checkpoints", "node_modules", "__pycache__", ".git", ".venv", "site-packages", "weights", "completions"}
 )
@@ -26,13 +26,13 @@ SKIPPED = frozenset(
 
 @dataclass(slots=True)
 class Logged:
-    """One call of a logger, or what its file makes of it (TensorBoard: the scalars of one step together).
+    """One call of a logger, or the form its file gives it (TensorBoard: the scalars of one step together).
 
     Attributes:
-        values: by key as logged; numbers, and whatever else the sink holds (texts, None, tables as dicts).
-        step: the sink's own step. It may count something else than the trainer's steps: the framework knows.
-        ts: epoch seconds, or None where the sink keeps no time.
-        origin: who wrote it where one sink has several writers or kinds of line ("perf", "rollout", a file's name).
+        values: by key as logged; numbers, and other values of the sink (texts, None, tables as dicts).
+        step: the sink's own step, which may count something else than the trainer's steps.
+        ts: epoch seconds, or None if the sink has no times.
+        origin: the writer or kind of line, if a sink has several ("perf", "rollout", a file's name).
     """
 
     values: dict[str, Any]
@@ -46,13 +46,13 @@ class Logs:
     """Rows since the cursor, oldest first; fields of the same name as in `collectors.model.Reading`.
 
     Attributes:
-        restarted: the source is not the one the cursor was about: these rows begin at its start.
-        config: the run's configuration as the sink keeps it, flat or nested; only when (newly) met.
-        run_name: the run's own name for itself.
-        finished: the evidence that the run is over, in words; "" when there is none.
-        failed: that end was a failure.
+        restarted: the source is not the cursor's: these rows begin at its start.
+        config: the run's configuration as the sink has it, flat or nested; only in the call that read it.
+        run_name: the run's own name.
+        finished: the evidence that the run is over, as text; "" if there is none.
+        failed: the run ended with a failure.
         modified: epoch seconds of the source's last change, for rows without a time.
-        ahead: how much is left to read, as a multiple of what this call read (0 at the end), for the same purpose.
+        ahead: the unread rest as a multiple of what this call read (0 at the end), for rows without a time.
     """
 
     rows: list[Logged] = field(default_factory=list)
@@ -74,15 +74,15 @@ class Sink:
     """One kind of log.
 
     Attributes:
-        name: the word shown to users.
-        looks_for: what is looked for, in words, for "nothing found".
+        name: the name shown to users.
+        looks_for: a description of the logs, for the message "nothing found".
         find: a file or a run directory -> the logs of this kind in it, the newest first. Bounded; never raises.
         read: one of those paths and a cursor -> rows. Raises `ScrapeError`: ``missing``, ``garbage``, ``locked``.
         writers: several processes may write into one log at once, so that rows of one step may come late.
-        lag_seconds: how long the sink itself holds a row back.
-        further: places of a log behind its first ``limits.tail_bytes``, its end among them: what is said there, for
-            logs in which others print megabytes before the trainer does. Bounded, with gaps; not for numbers.
-        near_end: (path, bytes) -> a cursor that many bytes before the end; None: it is read from its start only.
+        lag_seconds: how long the sink itself delays a row.
+        further: reads places of a log after its first ``limits.tail_bytes``, its end among them, for logs in which
+            other processes print megabytes before the trainer does. Bounded, with gaps; not for numbers.
+        near_end: (path, bytes) -> a cursor that many bytes before the end; None: the sink is read from its start.
     """
 
     name: str
@@ -96,10 +96,9 @@ class Sink:
 
 
 def walk(folder: Path, wanted: Callable[[Path], bool], depth: int = MAX_DEPTH) -> list[Path]:
-    """Regular files below a folder that are wanted, the newest first. Bounded in depth and number.
+    """Wanted regular files below a folder, the newest first. Bounded in depth and number.
 
-    Folders behind links are not entered. Every folder has a share of its own, so that 100,000 completions beside a log
-    do not hide it.
+    Links to folders are not followed. Every folder has its own limit, so that 100,000 completions do not hide a log.
     """
     found: list[tuple[float, Path]] = []
     queue, folders = [(folder, 0)], 0
@@ -110,18 +109,18 @@ def walk(folder: Path, wanted: Callable[[Path], bool], depth: int = MAX_DEPTH) -
         if level < depth:
             queue += [(here / name, level + 1) for name in below if name not in SKIPPED]
         logs = (path for path in map(here.joinpath, files) if wanted(path))
-        # A pipe of that name would be waited on for ever.
+        # Reading a pipe of that name would block.
         found += [(_modified(path), path) for path in logs if path.is_file()]
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def newest(paths: Iterable[Path]) -> list[Path]:
-    """The newest first; what is gone meanwhile is last."""
+    """The newest first; removed files last."""
     return sorted(paths, key=_modified, reverse=True)
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """(folders, others) in it by name; empty when it may not be read."""
+    """(folders, other entries) by name; empty if the folder cannot be read."""
     try:
         return entries(folder)[:2]
     except OSError:
@@ -129,15 +128,15 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def entries(folder: Path) -> tuple[list[str], list[str], int]:
-    """(folders, others, how many others were left out) in it by name. Raises `OSError`."""
+    """(folders, other entries, number of entries left out) by name. Raises `OSError`."""
     return _listed(folder, folder.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
 def _listed(folder: Path, modified: int) -> tuple[list[str], list[str], int]:
-    """Kept per state of the folder: every sink of every framework asks the same."""
+    """Cached per state of the folder, because every sink of every framework lists it."""
     with os.scandir(folder) as found:
-        # Sorted, so that the same folder gives the same answer everywhere.
+        # Sorted, so that the same folder gives the same result on every machine.
         named = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(found, MAX_LISTED))
     others = [name for name, is_folder in named if not is_folder]
     return [name for name, is_folder in named if is_folder], others[:MAX_ENTRIES], max(0, len(others) - MAX_ENTRIES)

@@ -1,6 +1,6 @@
-"""SQLite databases that another process writes, read-only: the part all readers of them share.
+"""Reads SQLite databases that another process writes, read-only, for all readers of such databases.
 
-Never writes and never waits long: a WAL database nobody has open is read with ``immutable`` (a plain read-only
+Never writes and never waits long. A WAL database that no process has open is read with ``immutable`` (a plain read-only
 connection would leave `-wal` and `-shm` behind), any other one with ``mode=ro`` inside one short transaction.
 """
 
@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from collectors.model import ScrapeError
 
-# Writers hold their lock for milliseconds; waiting longer would hold a scraper thread.
+# Writers hold their lock for milliseconds; a longer wait would block a scraper thread.
 BUSY_SECONDS = 1.0
-# trackio opens and closes its database every 0.5 s; three tries that each meet a write are bad luck enough.
+# trackio opens and closes its database every 0.5 s; three tries that each meet a write are enough.
 QUIET_TRIES = 3
 
 Found = TypeVar("Found")
@@ -26,7 +26,7 @@ _held: ContextVar[set[Path] | None] = ContextVar("_held", default=None)
 
 @contextmanager
 def one_look() -> Iterator[None]:
-    """Within it a database that was found locked is waited for once, however many readers ask for it."""
+    """Within the block, a locked database is waited for once, however many readers open it."""
     token = _held.set(set())
     try:
         yield
@@ -37,13 +37,13 @@ def one_look() -> Iterator[None]:
 def reading(
     path: Path, read: Callable[[sqlite3.Connection], Found], what: str, busy_seconds: float = BUSY_SECONDS
 ) -> Found:
-    """The answer of `read`, given a connection at one moment of the database; see also `one_look`.
+    """Calls `read` with a connection to one state of the database and returns its result; see also `one_look`.
 
     Args:
-        what: whose database is expected, for the message when it is another.
+        what: the expected kind of database, for the message when it is another.
 
     Raises:
-        ScrapeError: ``missing``, ``locked``, ``garbage`` (no SQLite file, or not of this kind).
+        ScrapeError: ``missing``, ``locked``, ``garbage`` (not a SQLite file, or not of this kind).
     """
     held = _held.get()
     if held is not None and path in held:
@@ -68,7 +68,7 @@ def _reading(path: Path, read: Callable[[sqlite3.Connection], Found], what: str,
             if error.kind != "garbage" or quiet(path) == before:
                 raise
             continue
-        # Immutable takes no lock: what was read counts only if nobody wrote meanwhile.
+        # Immutable takes no lock: the result is valid only if no process wrote during the read.
         if quiet(path) == before:
             return found
     with connection(path, "mode=ro", what, busy_seconds) as database:
@@ -76,7 +76,7 @@ def _reading(path: Path, read: Callable[[sqlite3.Connection], Found], what: str,
 
 
 def columns(database: sqlite3.Connection, table: str) -> set[str]:
-    """Names of a table's columns; empty when there is no such table. ``table`` is a word of ours."""
+    """Names of a table's columns; empty if there is no such table. ``table`` is a constant of ours."""
     return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
@@ -85,7 +85,7 @@ def connection(path: Path, mode: str, what: str, busy_seconds: float = BUSY_SECO
     """A read-only connection inside one read transaction.
 
     Raises:
-        ScrapeError: also for what goes wrong inside the block.
+        ScrapeError: also for errors inside the block.
     """
     try:
         uri = f"file:{quote(str(path.absolute()))}?{mode}"
@@ -99,7 +99,7 @@ def connection(path: Path, mode: str, what: str, busy_seconds: float = BUSY_SECO
 
 
 def quiet(path: Path) -> tuple[int, int] | None:
-    """Size and age of a WAL database that nobody has open; None for any other, which is read with locks.
+    """Size and age of a WAL database that no process has open; None for any other, which is read with locks.
 
     Raises:
         ScrapeError: ``missing``.

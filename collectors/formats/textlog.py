@@ -1,4 +1,4 @@
-"""Tail of text logs, without terminal colours. What a line means is the collector's business."""
+"""Tails text logs and removes terminal colours. Collectors interpret the lines."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from collectors.model import Cursor, Limits
 from collectors.transport import bytetail
 
-# CSI sequences (colours, cursor moves) and the OSC ones some loggers use for links.
+# CSI sequences (colours, cursor moves), and OSC sequences that some loggers use for links.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
@@ -23,7 +23,7 @@ class Text(NamedTuple):
 
 
 def read(path: Path, cursor: Cursor, limits: Limits) -> Text:
-    """Lines appended since ``cursor``; bytes that are no UTF-8 become replacement characters.
+    """Lines appended since ``cursor``; invalid UTF-8 becomes replacement characters.
 
     Raises:
         ScrapeError: ``missing``.

@@ -1,6 +1,6 @@
-"""What of a path nobody read, and why: files and folders without permission, damaged databases, folders cut off.
+"""Lists what could not be read at a path and why: no permission, damaged databases, folders beyond a limit.
 
-For the words beside "nothing here" and beside a run that was found: what lies there and is left out is named.
+The list is added to the message "nothing found" and to the report of a detected run.
 """
 
 import os
@@ -11,26 +11,26 @@ from pathlib import Path
 from collectors.formats import rows, sqlite
 from collectors.model import ScrapeError
 
-# Names of what trainers' loggers write; of anything else it is nobody's loss.
+# File names of trainers' loggers; other files are not reported.
 LOGS = (
     "*.jsonl", "*.ndjson", "*.json", "*.log", "*.out", "*.txt", "console*", "*.db", "*.wandb", "events.out.tfevents.*",
 )  # fmt: skip
-# The first few tell what to do; files and databases that are opened to be tried.
+# The first few entries show what to do; the number of files, and of databases, that are opened for a check.
 SHOWN, TRIED, TRIED_DATABASES = 5, 2_000, 20
-# A larger one is not read through to see whether it is whole.
+# Bytes. A larger database is not checked for damage.
 CHECKED_BYTES = 16 << 20
 MAGIC = b"SQLite format 3\0"
 GIVE = "give the log itself as the path"
 
 
 def words(path: Path) -> str:
-    """As an appendix to an error: ``; not read: a.jsonl: no permission``, or "" when all was read."""
+    """A suffix for an error: ``; not read: a.jsonl: no permission``, or "" if all was read."""
     found = look(path)
     return f"; not read: {'; '.join(found)}" if found else ""
 
 
 def look(path: Path) -> list[str]:
-    """A line for each log or folder at ``path`` that could not be read, with the reason: `SHOWN` and a count."""
+    """One line for each log or folder at ``path`` that could not be read, with the reason: `SHOWN` and a count."""
     try:
         found = list(_file(path, path.name) if not path.is_dir() else _below(path))
     except OSError as error:
@@ -40,7 +40,7 @@ def look(path: Path) -> list[str]:
 
 
 def _below(folder: Path) -> Iterator[str]:
-    """Bounded as `rows.walk`, which is what looked for the logs."""
+    """Bounded like `rows.walk`, which looks for the logs."""
     queue, folders, files, databases = [(folder, 0)], 0, 0, 0
     while queue and folders < rows.MAX_FOLDERS:
         here, level = queue.pop(0)
@@ -73,7 +73,7 @@ def _file(path: Path, name: str, open_database: bool = True) -> Iterator[str]:
 
 
 def _database(path: Path, name: str) -> Iterator[str]:
-    """Whether it is whole. One that is locked is told by whoever reads it."""
+    """The error of a damaged database. Readers report a locked one themselves."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             yield f"{name}: no SQLite database: damaged, or another program's"
@@ -88,7 +88,7 @@ def _database(path: Path, name: str) -> Iterator[str]:
 
 
 def reason(error: OSError) -> str:
-    """Why the system would not read it, with the fix where there is one."""
+    """The reason of the operating system, with the fix if there is one."""
     if isinstance(error, PermissionError):
         return "no permission to read it: allow the user that runs Rollscope to"
     return f"the system says {type(error).__name__}"

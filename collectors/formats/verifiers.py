@@ -1,10 +1,10 @@
-"""Episodes as verifiers and prime-rl save them: where their files are, and what several collectors read of a line.
+"""Episodes saved by verifiers and prime-rl: their files, and the parts of a line that several collectors read.
 
-`rollouts/step_N/{train,eval}/{all,effective}/traces.jsonl` in a run directory of prime-rl, `traces.jsonl` in the
-directory of an evaluation of verifiers, or such a file itself.
+The files are `rollouts/step_N/{train,eval}/{all,effective}/traces.jsonl` in a run directory of prime-rl, `traces.jsonl`
+in the directory of an evaluation of verifiers, or such a file itself.
 
 Source: verifiers 0.4.0 (v1/trace.py, rollout.py, episode.py); prime-rl 559b4477 (monitors/file.py, orchestrator.py).
-Messages, tokens and tool output are never kept.
+Messages, tokens and tool output are never stored.
 """
 
 import re
@@ -23,49 +23,49 @@ FILE, STEPS = "traces.jsonl", "rollouts"
 KINDS = ("train", "eval")
 CONFIG = ("configs", "rl.json")
 LOOKED_FOR = f"{STEPS}/step_N/train/all/{FILE} or {FILE}, as verifiers writes them, or configs/rl.json"
-# An episode of 200,000 tokens with its log-probabilities is some 6 MB; the long ones are the ones that matter.
+# Bytes. An episode of 200,000 tokens with log-probabilities has about 6 MB, and long episodes matter most.
 LINE_BYTES = 32 << 20
-# A step's file grows until the next step begins (evaluations a little longer); older ones are not looked at again.
+# A step's file grows until the next step begins (evaluations a little longer); older files are not read again.
 OPEN_STEPS = 8
 HEAD_BYTES = 512
 
 TRACE_VERSION = 1
 PHASES = ("boot", "setup", "agent", "finalize", "scoring")
-# Runs on the host itself: nothing is provisioned, and its "id" is a path of the user's.
+# Runtimes on the host itself: nothing is provisioned, and the "id" is a path of the user.
 NO_SANDBOX = ("", "subprocess")
-# Errors of the task's author or of the harness, raised at a boundary of their own: the sandbox is not to blame.
+# Errors of the task or of the harness, raised at their own boundary: they are no failures of the sandbox.
 NOT_OURS = frozenset(
     f"{boundary}Error" for boundary in ("Task", "Harness", "Toolset", "Env", "Provider", "Interception", "Tunnel")
 )
 
 _STEP = re.compile(r"step_(\d{1,12})")
-# Fields come in the order of the class; a whole line may be megabytes.
+# Fields come in the order of the class. A whole line may have megabytes.
 _HEAD = re.compile(rb'\{"id": ?"[^"]{1,200}", ?"env": ?\{')
 
 
 def steps(path: Path) -> list[int]:
-    """The steps that have a folder, ascending."""
+    """The steps with a folder, ascending."""
     folder = path / STEPS
     numbered = (_STEP.fullmatch(one.name) for one in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(match[1]) for match in numbered if match)
 
 
 def file_of(path: Path, step: int, kind: str, cohort: str = "all") -> Path:
-    """Where a step's episodes are or will be."""
+    """The path of a step's episodes, existing or not."""
     return path / STEPS / f"step_{step}" / kind / cohort / FILE
 
 
 def alone(path: Path) -> Path | None:
-    """The only file of an evaluation: this one, or the one right in this directory."""
+    """The only file of an evaluation: the path itself, or a file directly in it."""
     file = path if path.is_file() else path / FILE
     return file if file.is_file() and is_traces(file) else None
 
 
 def refuse(path: Path) -> None:
-    """Say why there is nothing to read.
+    """Raises the reason why there is nothing to read.
 
     Raises:
-        ScrapeError: ``missing`` or ``not_a_run``; none while there is a configuration that says there will be some.
+        ScrapeError: ``missing`` or ``not_a_run``; none if a configuration shows that episodes will be written.
     """
     if path.joinpath(*CONFIG).is_file():
         return
@@ -75,7 +75,7 @@ def refuse(path: Path) -> None:
 
 
 def matches_path(path: Path) -> str | None:
-    """The file that shows saved episodes, or prime-rl's configuration, which says that there will be some."""
+    """The file with saved episodes, or prime-rl's configuration, which shows that some will be written."""
     try:
         for file in islice(_there(path), OPEN_STEPS):
             if is_traces(file):
@@ -93,7 +93,7 @@ def _there(path: Path) -> Iterator[Path]:
 
 
 def is_traces(file: Path) -> bool:
-    """Does it begin with an episode? The file of an evaluation is made empty, and filled as episodes end."""
+    """Returns whether it begins with an episode, or is empty: an evaluation's file is created empty."""
     if file.suffix != ".jsonl":
         return False
     with file.open("rb") as opened:
@@ -102,51 +102,51 @@ def is_traces(file: Path) -> bool:
 
 
 def name(file: Path, root: Path) -> str:
-    """The file's path below what was given."""
+    """The file's path relative to the given one."""
     return file.relative_to(root).as_posix() if file != root else file.name
 
 
 def left(limits: Limits, read: bytetail.Lines) -> Limits:
-    """What one call may still take."""
+    """What one call may still read."""
     taken = sum(len(line) for _, line in read.lines)
     return replace(limits, tail_rows=limits.tail_rows - len(read.lines), tail_bytes=limits.tail_bytes - taken)
 
 
 def parse(line: bytes) -> Mapping[str, Any] | None:
-    """The episode on a line, without its long lists of numbers; None when it is no JSON object."""
+    """The episode on a line without its long lists of numbers; None if it is not a JSON object."""
     return jsonl.parse(slim.numbers(line))
 
 
 def is_episode(row: Mapping[str, Any]) -> bool:
-    """Does this look like `Episode.to_record` of verifiers 1?"""
+    """Returns whether this looks like `Episode.to_record` of verifiers 1."""
     return isinstance(row.get("traces"), list) and isinstance(row.get("env"), dict) and "ok" in row
 
 
 def unknown_versions(episode: Mapping[str, Any]) -> Iterator[str]:
-    """Traces of a schema that was not checked are read as well as they can be, and named."""
+    """Names schema versions of traces that were not checked; the traces are read as well as possible."""
     for trace in objects(episode.get("traces")):
         if trace.get("version") != TRACE_VERSION:
             yield f"trace version {rest.text(trace.get('version'), 10)}"
 
 
 def environment(episode: Mapping[str, Any]) -> str:
-    """The name it is run under, else what it is."""
+    """The configured name of the environment, else its id."""
     env = mapping(episode, "env")
     return rest.text(env.get("name"), 100) or rest.text(env.get("id"), 100)
 
 
 def runtime_kind(trace: Mapping[str, Any]) -> str:
-    """What it ran in (``prime``, ``docker``, ...); one of `NO_SANDBOX` on the host itself."""
+    """The runtime (``prime``, ``docker``, ...); one of `NO_SANDBOX` on the host itself."""
     agent = mapping(trace, "agent")
     told = mapping(agent, "runtime").get("type") or mapping(agent, "config", "runtime").get("type")
     return rest.text(told, 40)
 
 
 def booted(trace: Mapping[str, Any]) -> float | None:
-    """When its sandbox was ready; None when it never was.
+    """When the sandbox was ready; None if it never was.
 
-    A boot that fails has its span closed at the end of the rollout (rollout.py, `close`): that is no boot time. What
-    tells the two apart is `timing.setup.start`, which is written in the moment of a boot's true end, and nowhere else.
+    A failed boot has its span closed at the end of the rollout (rollout.py, `close`), which is no boot time.
+    `timing.setup.start` distinguishes the two: it is written at the true end of a boot only.
     """
     timing = mapping(trace, "timing")
     if rest.epoch(mapping(timing, "setup").get("start")) is None:
@@ -155,23 +155,23 @@ def booted(trace: Mapping[str, Any]) -> float | None:
 
 
 def ended(trace: Mapping[str, Any]) -> float | None:
-    """When its last phase ended."""
+    """The end of its last phase."""
     spans = (mapping(trace, "timing", phase) for phase in PHASES)
     ends = (rest.epoch(span.get("end")) for span in spans)
     return max((end for end in ends if end is not None), default=None)
 
 
 def last_error(record: Mapping[str, Any]) -> str:
-    """Type of the last error of an episode or a trace: earlier ones are of attempts before. "" without any."""
+    """Type of the last error of an episode or a trace; earlier errors belong to earlier attempts. "" for none."""
     errors = objects(record.get("errors"))
     return rest.text(errors[-1].get("type"), 60) if errors else ""
 
 
 def lost(trace: Mapping[str, Any]) -> bool:
-    """It failed, and by its sandbox.
+    """Returns whether it failed because of its sandbox.
 
-    Runtimes raise SandboxError, but for what they did not foresee (an engine that does not answer: RuntimeError);
-    that is theirs too while nothing else has run yet.
+    Runtimes raise SandboxError, except for unexpected errors (an engine that does not answer: RuntimeError). Such an
+    error belongs to the sandbox as long as nothing else has run.
     """
     if trace.get("ok") is not False:
         return False

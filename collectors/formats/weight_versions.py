@@ -1,9 +1,8 @@
-"""Which policy version made which token, as engines tell it in their answers.
+"""Reads from engines' answers which policy version made which token.
 
-vLLM's `/inference/v1/generate` (`--enable-scale-out`) has `weight_versions` spans beside each choice's tokens
-(0.29.0: outputs.py, `WeightVersionSpan`), SGLang the same in a request's `meta_info` or `metadata`: the version's name
-and the tokens [start, end) it made. A name is what the trainer called it: a number, or one behind a word
-("v12", "step-12").
+vLLM's `/inference/v1/generate` (`--enable-scale-out`) has `weight_versions` spans next to each choice's tokens (0.29.0:
+outputs.py, `WeightVersionSpan`), SGLang the same in a request's `meta_info` or `metadata`: the version's name and its
+tokens [start, end). The trainer chooses the name: a number, or a number behind a word ("v12", "step-12").
 """
 
 import re
@@ -13,7 +12,7 @@ from typing import Any
 from collectors.formats.shapes import mapping, objects, whole
 
 KEY = "weight_versions"
-# Of one answer: weights change a few times while it is made.
+# Spans of one answer: weights change a few times during it.
 SPANS_MAX = 10_000
 _NAMED = re.compile(r"(?!-\d)[^\d]{0,40}(\d{1,15})")
 
@@ -22,7 +21,7 @@ TokenVersions = tuple[tuple[int, int], ...]
 
 
 def number_of(name: object) -> int | None:
-    """The policy version a name stands for; None where it holds no number ("default") or more than one."""
+    """The policy version in a name; None if it has no number ("default") or more than one."""
     if not isinstance(name, str):
         return whole(name)
     found = _NAMED.fullmatch(name.strip()[:64])
@@ -30,10 +29,11 @@ def number_of(name: object) -> int | None:
 
 
 def token_versions(spans: object) -> TokenVersions:
-    """Spans ``[{version, start, end}, ...]`` as versions with their tokens; neighbours of one version are one.
+    """Spans ``[{version, start, end}, ...]`` as versions with their tokens; neighbours of one version are joined.
 
-    Empty when there are none, or when they do not tell it all: a version without a number, tokens that no span or
-    several cover. Half of it would pass for the whole.
+
+    Empty if there are none or they are incomplete (a version without a number, tokens with no span or several),
+    because a part would be taken for the whole.
     """
     found: list[list[int]] = []
     at = 0
@@ -53,7 +53,7 @@ def token_versions(spans: object) -> TokenVersions:
 
 
 def of_answer(answer: Any) -> TokenVersions:
-    """Of an engine's answer as it came: its choices one after the other, or its `meta_info`. Empty when not told."""
+    """The versions in an engine's raw answer: of its choices in order, or of its `meta_info`. Empty if not reported."""
     choices = objects(mapping(answer).get("choices"))
     told = [token_versions(one.get(KEY)) for one in choices] if choices else [token_versions(_told(answer))]
     return together(told) if all(told) else ()
@@ -65,7 +65,7 @@ def _told(answer: Any) -> object:
 
 
 def together(parts: Sequence[TokenVersions]) -> TokenVersions:
-    """Of several answers (turns) of one rollout: its tokens in their order, neighbours of one version together."""
+    """Joins the versions of several answers (turns) of one rollout, in order; neighbours of one version are joined."""
     found: list[tuple[int, int]] = []
     for version, tokens in (one for part in parts for one in part):
         if found and found[-1][0] == version:

@@ -1,6 +1,6 @@
-"""Files of JSON lines with a rollout per row, the rows of a group one after the other: texts and tokens are skipped.
+"""Reads files of JSON lines with one rollout per row and the rows of a group in sequence; texts and tokens are skipped.
 
-A group's size is how many rows it has, so a group that the limits of a look would cut is left for the next look.
+A group's size is the number of its rows, so a group that exceeds the limits of a call waits for the next call.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from collectors.formats import jsonl, slim
 from collectors.model import Rollout
 from collectors.rollout_files.step_files import FilePart, Look
 
-# A row of 200,000 tokens with log-probabilities and the whole conversation is some 6 MB; the long ones matter most.
+# Bytes. A row of 200,000 tokens with log-probabilities and conversation has about 6 MB; long rows matter most.
 LINE_BYTES = 32 << 20
 SKIP_BYTES = 1 << 20
 HEAD_BYTES = 256
@@ -21,7 +21,7 @@ HEAD_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class RowLine:
-    """A row that was read. ``index``: its number in the file; ``raw``: its bytes, whole; ``at``: epoch seconds."""
+    """One row. ``index``: its number in the file; ``raw``: its bytes; ``at``: its time in epoch seconds."""
 
     index: int
     row: Mapping[str, Any]
@@ -39,12 +39,12 @@ class Numbered:
 
 
 def lines(look: Look, make: Callable[[RowLine], Rollout | None], what: str, *, appended: bool = False) -> FilePart:
-    """The rollouts on the lines of a file, in whole groups as far as they fit.
+    """The rollouts on the lines of a file, in whole groups as far as the limits allow.
 
     Args:
-        make: a row -> its rollout; None: it is no such row.
-        what: what a row is called, for the reason of one that is dropped.
-        appended: the file grows: what has no line's end yet waits, and older rows are dated before the newest.
+        make: a row -> its rollout; None for a row of another kind.
+        what: the name of a row, for the reason of a dropped one.
+        appended: the file grows: an incomplete line waits, and older rows get earlier times than the newest.
     """
     part, found, bad, waiting = FilePart(), list[Numbered](), list[int](), False
     with look.file.path.open("rb") as file:
@@ -80,10 +80,10 @@ def lines(look: Look, make: Callable[[RowLine], Rollout | None], what: str, *, a
 def whole_groups(
     found: Sequence[Numbered], stop: Numbered, cut: str, *, done: bool, first: bool
 ) -> tuple[list[Rollout], Numbered]:
-    """Rollouts with their groups' sizes, and where to go on: before the last group, as long as it may go on.
+    """Adds the groups' sizes to the rollouts; returns where to continue: before the last group while it may grow.
 
-    A group that no look can hold, be it the ``first`` thing a look takes, has no size: ``cut`` is one that began in the
-    look before, and ``stop`` names one that goes on. One that says its size, or when it was complete, is not counted.
+    A group that exceeds the limits of any call, even as the ``first`` of a call, has no size: ``cut`` began in the
+    previous call, and ``stop`` is the one that continues. Rows with a stated size or completion time are not counted.
     """
     groups = [list(group) for _, group in groupby(found, key=lambda one: one.rollout.group_id)]
     sizes = [len(group) if _is_counted(group[0].rollout, cut) else None for group in groups]
@@ -104,7 +104,7 @@ def _is_counted(first: Rollout, cut: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What is new in a file: from which row and byte to which byte, and the times between which it was written."""
+    """The new part of a file: first and last row and byte, and the times between which it was written."""
 
     index: int
     start: int
@@ -146,6 +146,6 @@ def _raw(file: BinaryIO, look: Look, span: _Span) -> Iterator[tuple[int, int, by
 
 
 def _head(file: BinaryIO, offset: int) -> str:
-    """A hash of the first bytes that were read: another file's begin otherwise."""
+    """A hash of the first bytes read; another file begins differently."""
     file.seek(0)
     return hashlib.blake2b(file.read(min(HEAD_BYTES, offset)), digest_size=8).hexdigest()

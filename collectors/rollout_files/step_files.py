@@ -1,11 +1,11 @@
-"""Files of which a trainer writes one a step, whole: what is new among them, however many there are.
+"""Reads the new files of a folder in which a trainer writes one whole file per step, for any number of files.
 
-Such a file is read when nobody has written to it for a few seconds, so that what is read is whole, its groups can be
-counted and its time is the last one; written again (a resumed run goes back), it is read again from its start. Its
-rows have no times: the file's own dates them.
+A file is read when it has not changed for a few seconds. Then it is complete, its groups can be counted and its time is
+final. A file that is written again (by a resumed run) is read again from its start. Its rows have no times, so they get
+the file's.
 
 The cursor is ``{files: {name: {at: [size, mtime], place}}, step, mtime, memory, copied}``: the newest files one by one,
-older ones as a step and a time, after which a file that changed shows. ``copied``: see `collectors.formats.copies`.
+older ones as a step and a time, which show changed files. ``copied``: see `collectors.formats.copies`.
 """
 
 import os
@@ -20,11 +20,11 @@ from typing import Any
 from collectors.formats import copies
 from collectors.model import Cursor, Limits, Purpose, Reading, Rollout, ScrapeError
 
-# A trainer's dump is written in one go; a background thread's may pause between two blocks.
+# A trainer's dump is written at once; the dump of a background thread may pause between two blocks.
 QUIET_SECONDS = 3.0
-# A clock that far ahead is another host's: waiting for it would be for ever.
+# A file time further in the future comes from another host's clock; the reader does not wait for it.
 SKEW_SECONDS = 60.0
-# Files remembered one by one; of older ones a step and a time tell whether they changed.
+# Files in the cursor one by one; for older files a step and a time show changes.
 REMEMBERED = 16
 MAX_LISTED = 200_000
 
@@ -33,7 +33,7 @@ Place = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StepFile:
-    """One file; ``name`` is its path below what was given."""
+    """One file; ``name``: its path relative to the given path."""
 
     step: int
     path: Path
@@ -43,12 +43,12 @@ class StepFile:
 
 @dataclass(slots=True)
 class FilePart:
-    """What one look at one file brought.
+    """The result of reading a part of one file.
 
     Attributes:
         rows, taken: rows and bytes read, for the limits.
-        place: where to go on in it.
-        done: to its end.
+        place: where to continue.
+        done: the file was read to its end.
     """
 
     rollouts: list[Rollout] = field(default_factory=list)
@@ -62,10 +62,10 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a reader is given: the file, where it stopped in it, its time, and what it may still take.
+    """The input of a reader: the file, the position reached in it, its time, and the limits that remain.
 
-    ``memory`` is the reader's own, from file to file; ``first``: nothing was taken yet, so that a next look has no more
-    room than this one.
+    ``memory``: the reader's own, passed from file to file. ``first``: nothing was read in this call yet, so the next
+    call has no more room than this one.
     """
 
     file: StepFile
@@ -80,7 +80,7 @@ class Look:
 def listed(
     folder: Path, pattern: re.Pattern[str], purpose: Purpose = "train", root: Path | None = None
 ) -> list[StepFile]:
-    """Files of a folder whose whole name matches; group 1 is the step. Ascending; none when there is no folder."""
+    """Files of a folder whose whole name matches; group 1 is the step. Ascending; empty if there is no folder."""
     try:
         with os.scandir(folder) as found:
             names = [(int(match[1]), entry.name) for entry in islice(found, MAX_LISTED)
@@ -95,11 +95,11 @@ def follow(
     files: Iterable[StepFile], cursor: Cursor, limits: Limits, now: float, read: Callable[[Look], FilePart], *,
     appended: bool = False,
 ) -> Reading:  # fmt: skip
-    """What the files hold that was not read yet, oldest step first.
+    """Reads the new contents of the files, oldest step first.
 
     Args:
-        read: reads a part of one file; a `ScrapeError` of it is a file that is dropped, with its reason.
-        appended: files grow, and are read on where they were left.
+        read: reads a part of one file; its `ScrapeError` drops the file with a reason.
+        appended: files grow, and reading continues where it stopped.
     """
     files = list(files)
     book = _Book(cursor, appended)
@@ -145,14 +145,14 @@ def _fresh(files: Iterable[StepFile], book: "_Book", now: float) -> Iterator[tup
         try:
             status = file.path.stat()
         except OSError:
-            continue  # gone between the listing and this look
+            continue  # removed between the listing and this read
         age = now - status.st_mtime
         if not book.knows(file, status) and not -SKEW_SECONDS < age < QUIET_SECONDS:
             yield file, status
 
 
 class _Book:
-    """Which files were read, and how far."""
+    """The files that were read, and how far."""
 
     def __init__(self, cursor: Cursor, appended: bool) -> None:
         self._files: dict[str, dict[str, Any]] = dict(cursor.get("files", {}))
@@ -162,12 +162,12 @@ class _Book:
         self._copied: float | None = cursor.get("copied")
 
     def look_for_copies(self, files: Sequence[StepFile]) -> None:
-        """Decide once, as soon as there are files enough, whether those that are there were copied."""
+        """Decides once, as soon as there are enough files, whether the existing ones were copied."""
         if self._copied is None and len({file.step for file in files}) >= copies.STEPS_LEAST:
             self._copied = max(0.0, copies.copied_until(_times(files).values()))
 
     def told_of_copies(self, files: Sequence[StepFile]) -> dict[str, Any]:
-        """What a reading says of it: rates need times, and those of copied files are not the run's."""
+        """Facts about copies: rates need times, and those of copied files are not the run's."""
         if not self._copied:
             return {}
         newest = max(files, key=lambda file: file.step)

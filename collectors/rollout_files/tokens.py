@@ -1,11 +1,11 @@
-"""How long a list of numbers is, from a row's bytes: token lists are counted and never made."""
+"""Counts the numbers of a list in a row's bytes, so that token lists are never created."""
 
 import re
 from functools import cache
 
 
 def length(raw: bytes, key: bytes) -> int | None:
-    """Numbers in the flat list under a key; None when there is no such list. The first one of the row counts."""
+    """The count of numbers in the flat list under a key; None if there is no list. The first one of the row counts."""
     found = _list(key).search(raw)
     if found is None:
         return None
@@ -13,13 +13,13 @@ def length(raw: bytes, key: bytes) -> int | None:
 
 
 def ones(raw: bytes, key: bytes) -> int | None:
-    """How many of a mask's numbers are 1 (as ``1``, ``1.0`` or ``true``)."""
+    """The count of ones in a mask (``1``, ``1.0`` or ``true``)."""
     found = _list(key).search(raw)
     return found[1].count(b"1") + found[1].count(b"true") if found is not None else None
 
 
 def items(raw: bytes, key: bytes) -> bytes | None:
-    """The list's bytes, without its brackets."""
+    """The list's bytes without its brackets."""
     found = _list(key).search(raw)
     return found[1] if found is not None else None
 

@@ -1,4 +1,4 @@
-"""What the adapters of step files share: the verb `tail`, and numbers of whatever type a row has."""
+"""Verbs shared by the collectors of step files, and conversions of numbers in rows."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ def tail_of(
     """New rollouts in the files that ``find`` lists.
 
     Raises:
-        ScrapeError: ``not_a_run`` when there are none and never were, ``missing`` when the path cannot be read.
+        ScrapeError: ``not_a_run`` if there are none and never were, ``missing`` if the path cannot be read.
     """
     try:
         files = find(path)
@@ -50,7 +50,7 @@ def verbs_of(
 
 
 def with_parquet(find: Callable[[Path], list[StepFile]]) -> Callable[[Path], list[StepFile]]:
-    """The same, with a word where there are files and nothing to read them with (``missing``)."""
+    """The same, with an error (``missing``) if there are files but pyarrow is not installed."""
 
     def there(path: Path) -> list[StepFile]:
         files = find(path)
@@ -62,7 +62,7 @@ def with_parquet(find: Callable[[Path], list[StepFile]]) -> Callable[[Path], lis
 
 
 def first_of(find: Callable[[Path], list[StepFile]], path: Path) -> StepFile | None:
-    """The first file there is, for `matches_path`."""
+    """The first file, for `matches_path`."""
     try:
         return next(iter(find(path)), None)
     except OSError:
@@ -70,7 +70,7 @@ def first_of(find: Callable[[Path], list[StepFile]], path: Path) -> StepFile | N
 
 
 def begins(path: Path, head: re.Pattern[bytes]) -> bool:
-    """Does the file begin like this? One that cannot be read does not."""
+    """Returns whether the file begins like this; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return head.match(file.read(HEAD_BYTES)) is not None
@@ -79,7 +79,7 @@ def begins(path: Path, head: re.Pattern[bytes]) -> bool:
 
 
 def count(values: Iterable[object]) -> int | None:
-    """The sum, None when one of them is not told."""
+    """The sum; None if a value is absent."""
     found = [whole(value) for value in values]
     told = [value for value in found if value is not None]
     return sum(told) if len(told) == len(found) and found else None

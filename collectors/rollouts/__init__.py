@@ -1,1 +1,1 @@
-"""Records of single rollouts as frameworks write them. One file is one format; texts and token ids are never kept."""
+"""Records of single rollouts as frameworks write them, one module per format. Texts and token ids are never stored."""

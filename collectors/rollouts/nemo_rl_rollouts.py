@@ -1,10 +1,10 @@
 """Training data that NeMo-RL dumps: `train_data_stepN.jsonl` in its log folder, one row per sample.
 
-Written whole after each step (7ea279abf: algorithms/grpo.py, utils/logger.py:1071), each value in a list of one. Groups
-are not named: rows of one prompt follow each other, and the prompt is what comes before the first token with loss,
-hashed in memory. Tokens and masks are counted, never parsed. `val_data_stepN.jsonl` has conversations alone.
+A file is written whole after each step (7ea279abf: algorithms/grpo.py, utils/logger.py:1071), with each value in a list
+of one. Groups have no ids: rows of one prompt follow each other. The prompt is the tokens before the first token with
+loss, hashed in memory. Tokens and masks are counted, never parsed. `val_data_stepN.jsonl` has only conversations.
 
-Does not know: the version that generated (so no staleness of an asynchronous run), turns, times but the file's own.
+Not available: the version that generated (so no staleness of an asynchronous run), turns, times except the file's.
 With `should_log_nemo_gym_responses` NeMo-RL writes no such file.
 """
 
@@ -26,12 +26,12 @@ LOOKED_FOR = "train_data_stepN.jsonl of NeMo-RL"
 
 _FILE = re.compile(r"train_data_step(\d{1,12})\.jsonl")
 _EXPERIMENT = re.compile(r"exp_\d{3,6}")
-# A mask's first one: everything before it is the prompt.
+# The first one in a mask; the prompt is before it.
 _FIRST_ONE = re.compile(rb"[1t]")
 
 
 def find(path: Path) -> list[StepFile]:
-    """The files of a run's log folder (NeMo-RL numbers them: exp_001, ...), or of the last one in the folder given."""
+    """The files of a run's log folder (NeMo-RL numbers them: exp_001, ...), or of the last log folder in it."""
     if found := listed(path, _FILE):
         return found
     numbered = sorted((one.name for one in path.iterdir() if _EXPERIMENT.fullmatch(one.name)), reverse=True)
@@ -46,7 +46,7 @@ def _read(look: Look) -> FilePart:
 
 
 class _Prompts:
-    """Numbers the groups of a file, row by row; ``last``: number and hash of the group that is under way."""
+    """Numbers the groups of a file, row by row; ``last``: number and hash of the current group."""
 
     def __init__(self, last: Any) -> None:
         self._number, self._hash = int(last[0]), str(last[1])
@@ -59,12 +59,12 @@ class _Prompts:
         return self._number
 
     def at(self, row: int) -> list[Any]:
-        """What was known before a row."""
+        """The state before a row."""
         return self._before.get(row, [self._number, self._hash])
 
 
 def rollout(line: RowLine, file: StepFile, prompts: _Prompts) -> Rollout | None:
-    """A row as a rollout; None for what is no row of training data."""
+    """A row as a rollout; None for other rows."""
     row, raw = line.row, line.raw
     if "rewards" not in row or "idx" not in row:
         return None
@@ -89,7 +89,7 @@ def rollout(line: RowLine, file: StepFile, prompts: _Prompts) -> Rollout | None:
 
 
 def _prompt(mask: bytes | None, tokens: bytes | None) -> bytes | None:
-    """The prompt's tokens as written; None when the row has no tokens or no loss."""
+    """The prompt's tokens as written; None if the row has no tokens or no loss."""
     first = _FIRST_ONE.search(mask) if mask else None
     if mask is None or tokens is None or first is None:
         return None

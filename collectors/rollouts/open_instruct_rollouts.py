@@ -1,11 +1,11 @@
 """Rollouts of open-instruct runs with `--save_traces`: `<rollouts_save_path>/<run>_rollouts_NNNNNN.jsonl`.
 
-Files of some 10,000 rows, appended as each batch is made ready for the trainer (e6c3044aa: rl_utils.py:30-160), which
+Files of about 10,000 rows, appended when a batch is ready for the trainer (e6c3044aa: rl_utils.py:30-160). The trainer
 counts its steps from 0: a row of step N is trained from the weights after N steps. Token ids and log-probabilities are
 counted and not parsed. Of several runs in the folder the one that began last is read.
 
-Does not know: the version that generated, times but the file's own (rows between two looks are spread evenly), and
-what was filtered: rows are what reached the trainer.
+Not available: the version that generated, times except the file's (new rows are spread evenly since the last read), and
+filtered rollouts, because rows are what reached the trainer.
 """
 
 import re
@@ -27,7 +27,7 @@ LOOKED_FOR = "<run>_rollouts_NNNNNN.jsonl of open-instruct's --save_traces"
 _HEAD = re.compile(rb'\{"step": ?\d{1,12}, ?"sample_idx": ?\d')
 _FILE = re.compile(r".{1,200}_rollouts_(\d{6,12})\.jsonl")
 _RUN = re.compile(r"(.{1,200})_rollouts_\d{6,12}\.jsonl")
-# Why vLLM stopped: only at the limit of tokens is a completion cut off.
+# vLLM's stop reason of a truncated completion.
 LENGTH = "length"
 
 
@@ -47,7 +47,7 @@ def _read(look: Look) -> FilePart:
 
 
 def rollout(line: RowLine) -> Rollout | None:
-    """A row as a rollout; None for what is no row of `RolloutRecord`."""
+    """A row as a rollout; None for other rows than `RolloutRecord`."""
     row = line.row
     step, index, prompt = (whole(row.get(key)) for key in ("step", "sample_idx", "prompt_idx"))
     if step is None or index is None:
@@ -69,7 +69,7 @@ def rollout(line: RowLine) -> Rollout | None:
 
 
 def _first(value: Any) -> Any:
-    """A data set's name, of a row that may be of several."""
+    """The name of the data set; a row may have several."""
     return value[0] if isinstance(value, list) and value else value
 
 

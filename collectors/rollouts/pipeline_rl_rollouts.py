@@ -1,11 +1,12 @@
 """Rollouts in PipelineRL's own streams (`streams=files`, the default): a line per group when all of it is finished.
 
 `streams/actor/0/0/0.jsonl` holds groups of training, `actor_test` of evaluation; a sample is one turn of one rollout
-(58d393458: actor.py, rollouts.py). Versions in it count samples: `weight_update_request` tells which update that is.
+A line of `streams/actor/0/0/0.jsonl` is a training group, of `actor_test` an evaluation; a sample is one turn of a
+rollout (58d393458: actor.py, rollouts.py). Its versions count samples: `weight_update_request` maps them to updates.
 
-Does not know: any time (a line is dated when it is first seen), which rollouts a step used, the versions that came in
-while a rollout was generated (it bears the one at its start). A group without advantage is known to be left out where
-conf/exp_config.yaml has `finetune.rl.filter_zero_advantage_groups`.
+Not available: times (a line is dated when it is first read), which rollouts a step used, versions that arrived during a
+rollout (only the one at its start is logged). A group without advantage is left out if conf/exp_config.yaml has
+`finetune.rl.filter_zero_advantage_groups`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from collectors.transport import bytetail, rest
 STREAMS: Mapping[str, Purpose] = {"actor": "train", "actor_test": "eval"}
 UPDATES = "weight_update_request"
 LOOKED_FOR = "streams/actor/0/0/0.jsonl, as PipelineRL writes it"
-# A group of 16 at 64,000 tokens with ids, labels and log-probabilities is some 20 MB.
+# Bytes. A group of 16 at 64,000 tokens with ids, labels and log-probabilities has about 20 MB.
 LINE_BYTES = 64 << 20
 CONFIG_BYTES = 1 << 20
 HEAD_BYTES = 64
@@ -36,7 +37,7 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What one call knows: versions, and whether groups without advantage are left out."""
+    """State of one call: versions, and whether groups without advantage are left out."""
 
     runs: pipeline_versions.Runs
     filters: bool
@@ -53,7 +54,7 @@ class _Gathered:
 
 
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """Groups appended since ``cursor``, which holds a position per stream and the updates so far.
+    """Groups appended since ``cursor``, which has a position per stream and the updates so far.
 
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
@@ -89,7 +90,7 @@ def _stream(path: Path, topic: str) -> Path:
 
 
 def _updates(path: Path, limits: Limits, got: _Gathered) -> pipeline_versions.Runs:
-    """All updates published so far: an actor's line follows the update it tells of."""
+    """All updates published so far, because an actor's line follows the update that it refers to."""
     runs = [list(run) for run in got.cursor["runs"]]
     file, place = _stream(path, UPDATES), got.cursor.get(UPDATES, {})
     more = file.is_file()
@@ -104,7 +105,7 @@ def _updates(path: Path, limits: Limits, got: _Gathered) -> pipeline_versions.Ru
 
 
 def _filters(path: Path) -> bool:
-    """Does the run leave out groups of which all advantages are zero? False where nothing tells."""
+    """Returns whether the run leaves out groups in which all advantages are zero; False if nothing states it."""
     try:
         with (path / "conf" / "exp_config.yaml").open("rb") as file:
             found: Any = yaml.safe_load(file.read(CONFIG_BYTES))
@@ -122,7 +123,7 @@ def _read(file: Path, name: str, told: _Told, limits: Limits, got: _Gathered) ->
     got.rows, got.more = got.rows + len(read.lines), got.more or read.more
     got.dropped, got.why = got.dropped + read.dropped, got.why or read.why
     for offset, line in read.lines:
-        # A line of the stream is a list, which the reader of rows of objects does not take.
+        # A line of the stream is a list, but the reader takes only objects.
         samples = objects(mapping(jsonl.parse(b'{"group":' + slim.cut(line) + b"}")).get("group"))
         found = list(_group(samples, offset, STREAMS[name], told))
         if not found:
@@ -132,7 +133,7 @@ def _read(file: Path, name: str, told: _Told, limits: Limits, got: _Gathered) ->
 
 
 def _group(samples: list[Mapping[str, Any]], offset: int, purpose: Purpose, told: _Told) -> Iterator[Rollout]:
-    """The rollouts of a group. Group ids begin anew with every actor, and the line's place makes them one's own."""
+    """The rollouts of a group. Group ids start again with every actor; the line's offset makes them unique."""
     rollouts: dict[int, list[Mapping[str, Any]]] = {}
     for sample in samples:
         index = whole(mapping(sample, "metadata").get("rollout_index"))
@@ -149,7 +150,7 @@ def _group(samples: list[Mapping[str, Any]], offset: int, purpose: Purpose, told
 
 
 def _without_advantage(rollouts: Mapping[int, list[Mapping[str, Any]]]) -> bool:
-    """Are all rewards of each turn equal? Advantages are taken from the mean of the others' same turn."""
+    """Returns whether all rewards of each turn are equal: advantages are relative to the mean of the same turn."""
     turns: dict[int, list[float]] = {}
     for steps in rollouts.values():
         for place, step in enumerate(steps):
@@ -175,13 +176,13 @@ def _rollout(identity: str, steps: list[Mapping[str, Any]], told: _Told) -> Roll
         turns=(Turn(),) * min(len(steps), TURNS_MAX),
         turn_count=len(steps),
         reward=rewards[0] if len(set(rewards)) == 1 else None,
-        # A turn is finished when its text has an end.
+        # A turn is finished if its text has an end.
         truncated=False in finished if all(isinstance(one, bool) for one in finished) else None,
     )
 
 
 def matches_path(path: Path) -> str | None:
-    """The actor's stream; before its first group, the one the trainer's updates go to."""
+    """The actor's stream; before its first group, the stream of the trainer's updates."""
     try:
         for name in STREAMS:
             if (file := _stream(path, name)).is_file() and _is_groups(file):

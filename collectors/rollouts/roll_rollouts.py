@@ -1,12 +1,12 @@
 """Rollouts that ROLL dumps (`rollout_dump_dir`): `rollout_dump_data.step_N.jsonl`, one object of columns per step.
 
-Written whole by a process of its own (8eb27cc2: pipeline/rlvr/utils.py, pipeline/agentic/utils.py:298). Rows of the
-RLVR pipeline are responses, groups following each other by `id` or prompt; of the agentic one they are trajectories
-with a JSON text each, and rows of step samples without one are left out by ROLL itself. Steps count from 0: step N is
-trained from the weights after N steps.
+A separate process writes a file whole (8eb27cc2: pipeline/rlvr/utils.py, pipeline/agentic/utils.py:298). Rows of the
+RLVR pipeline are responses; groups follow each other by `id` or prompt. Rows of the agentic pipeline are trajectories
+with a JSON text each; ROLL itself leaves out step samples without one. Steps count from 0: step N is trained from the
+weights after N steps.
 
-Does not know: the version that generated, lengths in tokens, what filters took out afterwards; of RLVR no times but the
-file's own. The agentic pipeline's evaluations are dumped under the same name, and tell by their mode.
+Not available: the version that generated, lengths in tokens, what filters removed later; for RLVR times except the
+file's. The agentic pipeline dumps evaluations under the same name; their mode distinguishes them.
 """
 
 import re
@@ -24,7 +24,7 @@ from collectors.rollout_files.verbs import verbs_of
 from collectors.transport import rest
 
 LOOKED_FOR = "rollout_dump_data.step_N.jsonl of ROLL's rollout_dump_dir"
-# One line is a whole step with its texts. What is larger is dropped, with that reason.
+# Bytes. One line is a whole step with its texts; a larger one is dropped, with that reason.
 FILE_BYTES = 96 << 20
 
 _TRAJECTORIES = re.compile(rb'"trajectory_data": ?(\[(?:[^"\[\]]|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+\])', re.DOTALL)
@@ -34,7 +34,7 @@ _FILE = re.compile(r"rollout_dump_data\.step_(\d{1,12})\.jsonl")
 
 
 def find(path: Path) -> list[StepFile]:
-    """The files of a dump's folder."""
+    """The files of a dump folder."""
     return listed(path, _FILE)
 
 
@@ -58,7 +58,7 @@ def _read(look: Look) -> FilePart:
 
 
 def _responses(columns: Mapping[str, list[Any]], look: Look) -> Iterator[Rollout]:
-    """RLVR: a row is a response. A group is a run of one id, or of one prompt where the data set has no ids."""
+    """RLVR: a row is a response; consecutive rows of one id (or of one prompt, without ids) are a group."""
     rows = _table(columns)
     key = "id" if any(row.get("id") not in (None, "") for row in rows) else "prompt"
     index = 0
@@ -70,7 +70,7 @@ def _responses(columns: Mapping[str, list[Any]], look: Look) -> Iterator[Rollout
 
 
 def _table(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    """The columns of equal length as rows; ROLL writes them all equally long."""
+    """The columns of equal length as rows; ROLL writes all of them with equal length."""
     rows = max((len(column) for column in columns.values()), default=0)
     whole_ones = {name: column for name, column in columns.items() if len(column) == rows}
     return [{name: column[index] for name, column in whole_ones.items()} for index in range(rows)]
@@ -96,7 +96,7 @@ def _trajectories(texts: Sequence[Any], look: Look) -> Iterator[Rollout | None]:
 
 
 def _trajectory(row: Mapping[str, Any], index: int, look: Look) -> Rollout:
-    """Agentic: the steps that the environment's manager saw at its beginning and end are the policy's."""
+    """Agentic: the policy's steps are those that the environment's manager recorded at begin and end."""
     env, lengths, failure = (mapping(row, name) for name in ("env_info", "length_info", "failure_info"))
     evaluated = env.get("mode") == "val"
     turns, versions = (
@@ -123,7 +123,7 @@ def _trajectory(row: Mapping[str, Any], index: int, look: Look) -> Rollout:
 
 
 def _group(env: Mapping[str, Any], look: Look) -> str:
-    """Trajectories of one group have its id, the episode's and the seed in common."""
+    """Trajectories of one group share its id, the episode's and the seed."""
     told = [
         rest.text(str(env[key]), 40) for key in ("tag", "group_id", "episode_id", "seed") if env.get(key) is not None
     ]

@@ -1,12 +1,12 @@
 """Rollouts of Tinker cookbook runs: `iteration_N/{train,eval_*}_rollout_summaries.jsonl`, one row per trajectory.
 
-Written whole after each iteration (0.6.1: rl/rollout_logging.py, rl/train.py), no texts but what an environment logs.
-The sampler's weights of a group are those of one step, so that staleness is ``iteration - sampling_client_step``.
-Groups whose rewards are all equal are in the file also when `remove_constant_reward_groups` keeps them from being
-trained: then they left as zero advantage. Asynchronous recipes drop them before, untold.
+A file is written whole after each iteration (0.6.1: rl/rollout_logging.py, rl/train.py), without texts except those an
+environment logs. A group is sampled with the weights of one step, so its staleness is
+``iteration - sampling_client_step``. Groups with equal rewards are in the file even if `remove_constant_reward_groups`
+excludes them from training; they count as zero advantage. Asynchronous recipes drop them before the file is written.
 
-Does not know: where (in flight, in the group, in the queue) a rollout grew stale, times but the file's own, when single
-trajectories ended, truncation, which groups failed.
+Not available: where (in flight, in the group, in the queue) a rollout became stale, times except the file's, when
+single trajectories ended, truncation, which groups failed.
 """
 
 import re
@@ -54,7 +54,7 @@ def _read(look: Look) -> FilePart:
 
 
 def rollout(line: RowLine, file: StepFile) -> Rollout | None:
-    """A row as a rollout; None for what is no row of a summary."""
+    """A row as a rollout; None for other rows."""
     row = line.row
     group, index = whole(row.get("group_idx")), whole(row.get("traj_idx"))
     if group is None or index is None or not isinstance(row.get("steps"), list):
@@ -72,7 +72,7 @@ def rollout(line: RowLine, file: StepFile) -> Rollout | None:
         environment=_environment(row, file),
         version_dispatched=version,
         version_start=version,
-        # All by one policy; which one was newest when the last token came is not told.
+        # All tokens are by one policy; the newest version at the last token is unknown.
         token_versions=((version, tokens),) if version is not None and tokens else (),
         consumptions=(Consumption(iteration if iteration is not None else file.step, line.at),) if trained else (),
         finished_at=None if trained else line.at,
@@ -93,7 +93,7 @@ def _environment(row: Mapping[str, Any], file: StepFile) -> str:
 
 
 def _removes_constant(folder: Path) -> bool:
-    """Does the recipe take groups without a difference in reward out after it wrote them? (Synchronous ones do.)"""
+    """Returns whether the recipe drops groups with equal rewards after writing them, as synchronous recipes do."""
     try:
         with (folder / "config.json").open("rb") as file:
             config = jsonl.parse(file.read(CONFIG_BYTES)) or {}

@@ -1,10 +1,10 @@
 """Traces of TRL's AsyncGRPOTrainer in trackio's database: 8 rollouts of every 8th policy version (TRL 1.16.0).
 
-A row of table `traces` is one rollout as the trainer took it from its queue (experimental/async_grpo/
+A row of table `traces` is one rollout when the trainer took it from its queue (experimental/async_grpo/
 async_grpo_trainer.py:264): `step` is the policy's version then, `model_version` that of its group's first dispatch.
-They are a sample: nothing is counted from them. Of a row only `metadata` is read; messages are not (trackio 0.43.0).
+The rows are a sample, so nothing is counted from them. Only `metadata` is read, no messages (trackio 0.43.0).
 
-Does not know: versions of single tokens, what was dropped, turns, when a rollout was made.
+Not available: versions of single tokens, dropped rollouts, turns, when a rollout was made.
 """
 
 import sqlite3
@@ -22,7 +22,7 @@ from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Ro
 LOOKED_FOR = "a trackio *.db with traces of TRL's AsyncGRPOTrainer"
 KEY = "rollouts"
 METADATA_BYTES = 64 << 10
-# Only the asynchronous trainer has this setting, and only it writes traces.
+# Only the asynchronous trainer has this setting, and only that trainer writes traces.
 SETTING = "max_staleness"
 
 _COLUMNS = frozenset({"run_id", "timestamp", "step", "key", "trace_index", "metadata"})
@@ -95,13 +95,13 @@ def _told(data: Mapping[str, Any] | None, key: str) -> int | None:
 
 
 def _find(path: Path) -> Path | None:
-    """The newest database in which such traces are or will be."""
+    """The newest database with such traces, or of a trainer that will write them."""
     path.stat()
     return next((one for one in trackio_log.find(path) if _has_traces(one)), None)
 
 
 def _has_traces(path: Path) -> bool:
-    """It has the table, and rollouts in it or the trainer that writes them.
+    """Returns whether it has the table, and either rollouts in it or the configuration of the trainer.
 
     Raises:
         ScrapeError: ``locked``.

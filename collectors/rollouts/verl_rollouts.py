@@ -1,10 +1,10 @@
 """Generations that verl dumps: `<trainer.rollout_data_dir>/<step>.jsonl`, and `validation_data_dir` likewise.
 
 A file is a step's batch, rewritten whole (0.9.1: trainer/ppo/v1/trainer_base.py:1225, trainer/ppo/ray_trainer.py:479).
-The V1 trainers add `uid`, ``{prompt}_{rollout}_{output}``, which names the group; the older ones do not, and may have
-put the rows in another order: there a group is the rows of one prompt, hashed in memory.
+The V1 trainers add `uid`, ``{prompt}_{rollout}_{output}``, which names the group. The older trainers do not, and may
+reorder the rows: there a group is the rows of one prompt, hashed in memory.
 
-Does not know: the version that generated (so no staleness of an asynchronous run), lengths, times but the file's own.
+Not available: the version that generated (so no staleness of an asynchronous run), lengths, times except the file's.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from collectors.rollout_files.verbs import begins, verbs_of
 from collectors.transport import rest
 
 LOOKED_FOR = "<step>.jsonl of verl's rollout_data_dir, there or one folder below"
-# Of a run's folder: folders looked into.
+# Folders of a run's folder that are searched.
 MAX_FOLDERS = 200
 
 _FILE = re.compile(r"(\d{1,12})\.jsonl")
 _HEAD = re.compile(rb'\{"input": ?"')
 _EVALUATION = re.compile(r"(?:.*[^a-z])?e?val.*", re.IGNORECASE)
 _INPUT = re.compile(rb'"input": ?("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
-# The trainer's own word for a key: prompt, then which rollout of it, then which output of that.
+# The trainer's key: prompt, rollout of the prompt, output of the rollout.
 _UID = re.compile(r"(.{1,120})_(\d{1,9})_(\d{1,9})")
 
 
@@ -41,7 +41,7 @@ def find(path: Path) -> list[StepFile]:
 
 
 def _dump(folder: Path, root: Path) -> list[StepFile]:
-    """Files of one folder; a folder called after validation holds evaluations, for the rows do not say."""
+    """Files of one folder; the name of the folder shows evaluations, because the rows do not."""
     purpose: Purpose = "eval" if _EVALUATION.fullmatch(folder.name) else "train"
     files = listed(folder, _FILE, purpose, root)
     return files if files and any(begins(file.path, _HEAD) for file in (files[0], files[-1])) else []
@@ -55,7 +55,7 @@ def _read(look: Look) -> FilePart:
 
 
 def rollout(line: RowLine, file: StepFile, prompts: dict[str, int]) -> Rollout | None:
-    """A row as a rollout; None for what is no row. ``prompts``: hash of a prompt -> its number in the file."""
+    """A row as a rollout; None for other rows. ``prompts``: hash of a prompt -> its number in the file."""
     row = line.row
     if "input" not in row or "output" not in row or "score" not in row:
         return None
@@ -70,7 +70,7 @@ def rollout(line: RowLine, file: StepFile, prompts: dict[str, int]) -> Rollout |
         consumptions=(Consumption(max(0, file.step - 1), line.at),) if trained else (),
         finished_at=None if trained else line.at,
         scored_at=None if trained else line.at,
-        # Rows of one prompt may be apart, so that they cannot be counted here; the batch is whole by the file's time.
+        # Rows of one prompt may be apart, so they cannot be counted here; the file's time completes the batch.
         group_complete_at=None if named else line.at,
         reward=number(row.get("score")),
     )

@@ -1,9 +1,9 @@
 """ART runs: history.jsonl, one object per step and split (openpipe-art 0.5.18: model.py:661, pipeline_trainer/).
 
-Rows of split `train` are the trainer's steps. The pipeline trainer runs beside its rollouts and throws groups of
-equal rewards away before they are counted; a loop of one's own (`model.train`) is synchronous and counts them.
+Rows of split `train` are the trainer's steps. The pipeline trainer runs in parallel with its rollouts and drops groups
+of equal rewards before it counts them; a user's own loop (`model.train`) is synchronous and counts them.
 
-Does not know: queue and rollouts in flight (a status line on the terminal), the largest staleness, weight sync, MFU,
+Not available: queue and rollouts in flight (a status line on the terminal), the largest staleness, weight sync, MFU,
 response lengths, truncation.
 """
 
@@ -37,7 +37,7 @@ KEYS: dict[str, Key | tuple[Key, ...]] = {
     EVALUATED: Key("trainer_eval_seconds"),
     "train/steps_off_policy": Key("staleness_versions_mean"),
     "train/reward": Key("reward_mean"),
-    # The mean of the groups' own deviations.
+    # The mean of the groups' standard deviations.
     "train/reward_std_dev": Key("reward_group_std_mean"),
     "train/exception_rate": Key("rollout_error_ratio"),
     TRAJECTORIES: Key("trainer_samples"),
@@ -50,7 +50,7 @@ KEYS: dict[str, Key | tuple[Key, ...]] = {
     NORM: Key("gradient_norm"),
     NONFINITE: Key("gradient_nonfinite"),
 }
-# Totals and means since the start, money, and whatever users measure of their trajectories.
+# Totals and means since the start, costs, and what users measure of their trajectories.
 IGNORED = re.compile(
     r"(?:time|throughput|data)/(?:cum/.*|wall_clock_sec|step_actor_idle_s|step_num_.*|step_actor_tokens|avg_.*)"
     r"|throughput/(?:avg_.*|step_actor_idle_s)|costs/.*|train/.*|pipeline/.*|offpolicy/.*|loss/.*|reward/.*"
@@ -64,7 +64,7 @@ def _unpack(row: jsonl.Row) -> Logged:
 
 
 def _time(text: object) -> float | None:
-    """`recorded_at` says no zone: it is the machine's own, which is ours."""
+    """`recorded_at` has no zone: it is the machine's own, which is also that of this process."""
     match = _DATED.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         return None
@@ -87,7 +87,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """Waiting or generation, the rest of the step, groups without advantage, what was dropped as too old."""
+    """The wait or generation, the rest of the step, groups without advantage, groups dropped as too old."""
     values = piece.values
     pipeline = any(mark in values for mark in PIPELINE_MARKS)
     yield from _phases(values, pipeline)
@@ -97,7 +97,7 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
     dropped = _dropped(piece, context)
     trajectories = values.get(TRAJECTORIES)
     if dropped is not None and groups and trajectories is not None:
-        # In groups; those of one run are of one size.
+        # In groups; all groups of a run have one size.
         yield "stale_dropped_rollouts", (), dropped * trajectories / groups
 
 
@@ -111,7 +111,7 @@ def _phases(values: Mapping[str, float], pipeline: bool) -> Iterator[Out]:
 
 
 def _dropped(piece: Piece, context: Context) -> float | None:
-    """Groups thrown away since the step before, from their total; None where that step was not read."""
+    """Groups dropped since the previous step, from their total; None if that step was not read."""
     total = piece.values.get(STALE)
     if total is None:
         return None
@@ -122,7 +122,7 @@ def _dropped(piece: Piece, context: Context) -> float | None:
     context.own["stale"] = {step: known[step] for step in sorted(known, key=int) if int(step) >= piece.step - 4}
     if since is None:
         return None
-    # The process began anew: it counts from zero.
+    # The process restarted and counts from zero.
     return total - since if total >= since else total
 
 

@@ -1,10 +1,10 @@
-"""Atropos: the queue of its API server, and what its environments and its example trainer log to wandb.
+"""Atropos: the queue of its API server, and the wandb logs of its environments and its example trainer.
 
-Of the server only `GET /status` and `GET /info` are asked. `GET /batch` takes a batch from the trainer and
-`GET /reset_data` ends the run; `GET /status-env` writes the environment's group size.
+Only `GET /status` and `GET /info` of the server are requested. `GET /batch` would take a batch from the trainer,
+`GET /reset_data` would end the run, and `GET /status-env` writes the environment's group size.
 
-Does not know: staleness and ages (no version is kept), groups of equal rewards, reward (every environment names its
-own), what is in flight. The server's `current_step` counts batches cut, several at once.
+Not available: staleness and ages (no version is stored), groups of equal rewards, reward (every environment has its own
+name), rollouts in flight. The server's `current_step` counts batches it has cut, several at once.
 """
 
 import re
@@ -26,13 +26,13 @@ from collectors.transport.rest import get_json, whole
 ENVIRONMENT = "orchestrator"
 UPDATE, SYNC, WAIT = "train/step_time", "train/sync_time", "train/data_fetch_time"
 NORM = "train/grad_norm"
-# Not a key of Atropos': made by `pieces`, for a norm that is none is itself a finding.
+# Not a key of Atropos: `pieces` adds it, because a gradient norm that is not finite is itself a finding.
 NONFINITE = "train/grad_norm is not finite"
 # Behind the environment's name: "gsm8k_train/completion_lengths".
 _NAMED = re.compile(r"(?:.+_)?(train(?:_perf)?/(?:completion_lengths|items_|task_duration|percent_correct).*)")
 
 KEYS: dict[str, Key | tuple[Key, ...]] = {
-    # The example trainer's.
+    # Keys of the example trainer.
     WAIT: Key("trainer_wait_seconds"),
     UPDATE: Key("trainer_compute_seconds"),
     SYNC: Key("trainer_weight_sync_seconds"),
@@ -40,17 +40,17 @@ KEYS: dict[str, Key | tuple[Key, ...]] = {
     "train/lr": Key("learning_rate"),
     NORM: Key("gradient_norm"),
     NONFINITE: Key("gradient_nonfinite"),
-    # Of the policy over the log-probabilities that came with the samples.
+    # Policy over the log-probabilities that came with the samples.
     "grpo/mean_ratio": Key("importance_ratio_mean"),
     "grpo/clipped_fraction": Key("clip_ratio"),
     "alignment/diff_abs_mean": Key("mismatch_logprob_difference_mean"),
     "alignment/diff_max": Key("mismatch_logprob_difference_max"),
-    # An environment's. `completion_lengths_p95` is a share of completions, not a length.
+    # Keys of an environment. `completion_lengths_p95` is a share of completions, not a length.
     "train/completion_lengths": Key("response_tokens_mean"),
     "train/completion_lengths_max": Key("response_tokens_max"),
     "train/completion_lengths_min": Key("response_tokens_min"),
     "train/percent_correct": Key("solve_ratio"),
-    # Logged when there were at least two.
+    # Logged if there are at least two.
     "train/items_rejected": Key("filtered_groups"),
 }
 IGNORED = re.compile(r"(?:.+_)?train(?:_perf)?/.*|(?:.+_)?eval/.*|server/.*|grpo/.*|alignment/.*|logprobs/.*|_.*")
@@ -77,7 +77,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """A row of the trainer, or one of an environment on an axis of its own, its name taken off."""
+    """A row of the trainer, or one of an environment on its own axis without the environment's name."""
     if row.step is None or row.ts is None:
         return
     if "train/loss" in row.values:
@@ -92,7 +92,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """The step: `step_time` is the update alone; the three follow one another (example_trainer/trainers.py)."""
+    """The step: `step_time` is the update alone; the three phases follow one another (example_trainer/trainers.py)."""
     values = piece.values
     if UPDATE in values and WAIT in values:
         yield "trainer_step_seconds", (), values[WAIT] + values[UPDATE] + values.get(SYNC, 0.0)
@@ -127,7 +127,7 @@ def _ours(info: Any, status: Any) -> bool:
 
 
 async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
-    """Does an Atropos server answer?"""
+    """Returns whether an Atropos server answers."""
     try:
         info = (await get_json(client, "/info", {}, limits)).json
         return _ours(info, (await get_json(client, "/status", {}, limits)).json)

@@ -1,8 +1,7 @@
-"""Any trainer: the user says what its keys mean (`[[run.NAME.target.map]]`), over any log we can read.
+"""Any trainer, with the user's map of keys (`[[run.NAME.target.map]]`), over any log format of the other collectors.
 
-For in-house frameworks and for keys nobody has met yet. The log is a file or a run directory in any of the formats
-the other collectors read; what is not mapped is counted and shown as unmapped, so `rollscope check` lists the keys
-there are to map.
+For in-house frameworks and unknown keys. The log is a file or a run directory. Keys without a map are counted and shown
+as unmapped, so `rollscope check` lists the keys that can be mapped.
 """
 
 import math
@@ -23,21 +22,21 @@ from collectors.training_logs import maps as training_logs_maps
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Piece
 from collectors.training_logs.tail import stated_facts, tail
 
-# Words that trainers use for the same thing, in the order of how sure they are.
+# Names of the step, the most certain first.
 STEPS = ("train/global_step", "global_step", "training_step", "train_step", "step", "iteration", "_step")
 TIMES = ("ts", "time", "timestamp", "_timestamp", "wall_time")
 OPTIONS = ("map", "format", "step_key", "time_key")
-# A key that means this tells of a gradient that is none, too, as the frameworks' own tables do.
+# A key mapped to the norm also gives `gradient_nonfinite`, as in the tables of frameworks.
 NORM, NONFINITE = "gradient_norm", "gradient_nonfinite"
-# Not a key of theirs: made of the norm's.
+# Suffix of a key derived from the norm; not a key of the source.
 MADE = " is not finite"
 WORDS = frozenset({"nan", "inf", "infinity"})
-# Of logs that are not read a person needs a few names.
+# Names of unread logs shown to the user.
 SHOWN = 3
 
 
 def unpack(row: jsonl.Row, time_key: str = "") -> Logged:
-    """A line's object, groups inside it as dotted keys; its time from a field of a usual name."""
+    """A line's object with dotted keys for nested objects; its time from a field with a usual name."""
     values = dict(flat(row))
     names = (time_key,) if time_key else TIMES
     times = (_epoch(values.get(name)) for name in names)
@@ -45,7 +44,7 @@ def unpack(row: jsonl.Row, time_key: str = "") -> Logged:
 
 
 def _epoch(value: object) -> float | None:
-    """Epoch seconds of a number (milliseconds are told by their size) or an ISO-8601 text; without a zone it is UTC."""
+    """Epoch seconds of a number (a large one is in milliseconds) or an ISO-8601 text; without a zone it is UTC."""
     figure = jsonl.number(value)
     if figure is not None:
         return figure / 1000 if figure > 1e11 else figure
@@ -77,7 +76,7 @@ def configured(options: Mapping[str, str]) -> Collector:
     told = any(one.ours is not None and one.ours.metric == NONFINITE for one in maps)
 
     def split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
-        # Who logs it himself is believed.
+        # A value that the log reports itself is preferred.
         made = {} if told else _nonfinite(mapped, row)
         yield from _pieces(mapped, step_key, row, {**values, **made})
 
@@ -106,13 +105,13 @@ def _is_norm(one: training_logs_maps.Map | None) -> bool:
 
 
 def _nonfinite(mapped: Callable[[str], training_logs_maps.Map | None], row: Logged) -> dict[str, float]:
-    """1 or 0 for each gradient norm of a row. What is no number in any way (null, a text) says nothing."""
+    """1 or 0 for each gradient norm of a row; values that are no numbers (null, a text) give nothing."""
     norms = {key: _is_finite(value) for key, value in row.values.items() if _is_norm(mapped(key))}
     return {f"{key}{MADE}": float(not finite) for key, finite in norms.items() if finite is not None}
 
 
 def _is_finite(value: object) -> bool | None:
-    """None: neither a number nor one of the words that loggers write in its place."""
+    """None: neither a number nor a text that loggers write for one that is not finite."""
     if isinstance(value, str):
         return False if value.strip().lower().lstrip("+-") in WORDS else None
     if jsonl.number(value) is not None:
@@ -137,14 +136,14 @@ def _pieces(
 
 
 def _own_words(framework: Framework, path: Path, reading: Reading) -> Reading:
-    """Its mode and name are the user's to state: facts of the configuration."""
+    """Removes framework and mode, which only the user can state for this collector."""
     ours = {"framework", "mode", "mode_assumed"} - framework.stated.keys()
     facts = {key: value for key, value in reading.facts.items() if key not in ours}
     return replace(reading, facts=facts, reader=f"{reading.reader}{_beside(framework, path, reading.cursor or {})}")
 
 
 def _beside(framework: Framework, path: Path, cursor: Cursor) -> str:
-    """Logs of the same kind that are not read, in words: nobody knows whether they are the same run's."""
+    """A text about logs of the same kind that are not read, because they may belong to another run."""
     source = cursor["source"]
     sink = next(one for one in framework.sinks if one.name == source["sink"])
     read = {source["path"], *source["left"]}
@@ -163,7 +162,7 @@ _FIELDS = {"name": "custom", "actor": "trainer", "reads": READS, "versions": VER
 COLLECTOR = Collector(
     **_FIELDS,  # type: ignore[arg-type]
     tail=configured({}).tail,
-    # Named in the configuration, never guessed.
+    # Named in the configuration, never detected.
     matches_path=lambda path: None,
     option_values={"format": FORMATS},
     takes_map=True,

@@ -1,10 +1,10 @@
-"""Any framework's run on an MLflow tracking server, by its URL: whose keys it has is found out (or named).
+"""A run of any framework on an MLflow tracking server, by its URL; the framework is detected by its keys (or stated).
 
-The newest run that is running is read. It needs no access to the server's database; the option ``framework`` names
-the framework where its keys do not tell. Where the reading stood is not kept over a restart of ours: the history is
-asked for again then, and changes nothing.
+The newest running run is read. Access to the server's database is not needed. The option ``framework`` names the
+framework if its keys do not identify it. The reading position is not stored: after a restart of Rollscope the history
+is requested again, which changes nothing.
 
-Does not know: artifacts, traces, models; system metrics are left alone.
+Not available: artifacts, traces, models, system metrics.
 """
 
 import os
@@ -21,7 +21,7 @@ from collectors.training_logs.model import Framework
 from collectors.training_logs.sources import Peek
 from collectors.training_logs.tail import recognised, tail
 
-# What a framework's tail is given for a path: it exists everywhere, and holds nothing.
+# The path passed to a framework's tail: it exists everywhere and is empty.
 NOWHERE = Path(os.devnull)
 
 
@@ -33,10 +33,10 @@ class _Memory:
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """What the newest run logged since the last poll, in the words of the framework that logged it.
+    """Reads what the newest run logged since the last poll, by the keys of its framework.
 
     Raises:
-        ScrapeError: as `mlflow_rest.read`; ``not_a_run`` when the keys are no framework's we know.
+        ScrapeError: as `mlflow_rest.read`; ``not_a_run`` if the keys belong to no known framework.
     """
     memory: _Memory = state.setdefault("mlflow", _Memory())
     logs = await mlflow_rest.read(client, memory.follower, limits)
@@ -66,7 +66,7 @@ def _frameworks() -> dict[str, Framework]:
 
 
 def _digest(framework: Framework, logs: Logs, cursor: Cursor) -> Reading:
-    """The framework's own tail, over rows that are here already, each with its time."""
+    """Runs the framework's own tail over rows that were read already, each with its time."""
     sink = Sink("mlflow", "an MLflow server", lambda _: [NOWHERE], lambda _path, _cursor, _limits: logs)
     over_http = replace(framework, sinks=(sink,), beside=None, folder_facts=None, config_marks=(), marks=(".*",))
     source = {"sink": sink.name, "path": str(NOWHERE)}

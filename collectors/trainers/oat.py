@@ -1,9 +1,10 @@
 """OAT runs: wandb, or the dict it prints with every logged step.
 
-Read from c1a074c (2025-10-31: learners/base.py:482-570, algorithms/ppo.py, actors/reward.py). Nothing is logged with a
-step: it is `misc/policy_sgd_step`, of which a learning round takes several. Values are means over the learner's ranks.
+Read from c1a074c (2025-10-31: learners/base.py:482-570, algorithms/ppo.py, actors/reward.py). Rows have no step of
+their own: it is `misc/policy_sgd_step`, several of which make a learning round. Values are means over the learner's
+ranks.
 
-Does not know: staleness, queue and waiting (with `--asynchronous` a batch lags by one), tokens per second, MFU.
+Not available: staleness, queue and wait (with `--asynchronous` a batch lags by one), tokens per second, MFU.
 """
 
 import re
@@ -20,7 +21,7 @@ from collectors.training_logs.tail import collector_of
 STEP, ELAPSED, ROUND = "misc/policy_sgd_step", "misc/elapse", "train/learning_round"
 GENERATE, SYNC, BATCH = "actor/generate_time", "misc/weight_sync_elapse", "train/learn_batch_time"
 SCORING = ("actor/verify_time", "actor/oracle_time")
-# Not keys of theirs: what two rows say together.
+# Not keys of OAT: computed from two rows.
 SECONDS, UPDATES = "rollscope: seconds per round", "rollscope: updates per round"
 BUFFER, NONE_SOLVED, ALL_SOLVED = "misc/pi_buffer_len", "train/all_zero_rewards_count", "train/all_one_rewards_count"
 NOT_NUMBERS = ("train/policy_grad_norm_nan", "train/policy_grad_norm_inf")
@@ -78,7 +79,7 @@ def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """A row of a learning round; one of evaluation alone (before the first round, say) repeats old numbers."""
+    """A row of a learning round; a row of evaluation alone (before the first round, say) repeats old numbers."""
     if row.ts is None or STEP not in values or ROUND not in values:
         return
     kept = dict(values)
@@ -87,14 +88,14 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     context.own["round"] = here
     if before is not None and here[1] is not None and before[1] is not None and here[0] > before[0]:
         rounds = here[0] - before[0]
-        # `logging_steps` may leave rounds out: the mean of those since the row before.
+        # `logging_steps` may skip rounds: the mean of those since the previous row.
         kept[SECONDS] = max(0.0, here[1] - before[1]) / rounds
         kept[UPDATES] = max(0.0, here[2] - before[2]) / rounds
     yield Piece(TRAINER, int(values[STEP]), row.ts, kept)
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """A round's phases, the share cut short, groups without advantage, gradients that are no numbers."""
+    """A round's phases, the truncated share, groups without advantage, gradients that are not finite."""
     values = piece.values
     yield from _phases(values)
     samples = next((values[key] for key in SAMPLES if key in values), None)
@@ -121,7 +122,7 @@ def _phases(values: Mapping[str, float]) -> Iterator[Out]:
 
 
 def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    """Counts per rank, over the groups of the rank's buffer; rewards in between that are equal are not counted."""
+    """Counts per rank, over the groups of its buffer; equal rewards between the extremes are not counted."""
     size, buffer = context.facts.get("group_size"), values.get(BUFFER)
     if not isinstance(size, int | float) or not size or not buffer:
         return

@@ -1,9 +1,9 @@
 """open-instruct GRPO runs (grpo_fast.py): wandb, and the status page of its actor manager (`/api/status`).
 
-The page is there without any option, on a port the log tells ("Dashboard server started at ..."). It alone knows the
-queues. `should_stop` there is set during every weight sync: it says nothing of the run's end.
+The page needs no option; its port is in the log ("Dashboard server started at ..."). Only the page has the queues.
+`should_stop` on it is set during every weight sync, so it does not show the run's end.
 
-Does not know: what is in flight, reward deviation, a KL to the generator (`debug/vllm_local_reverse_kl` weighs sampled
+Not available: rollouts in flight, reward deviation, a KL to the generator (`debug/vllm_local_reverse_kl` weighs sampled
 tokens by their probability once more). A group is one result of the queue.
 """
 
@@ -29,7 +29,7 @@ RESULTS = "Inference Results Queue"
 STEP, TRAINING, WAIT = "time/total", "time/training", "time/trainer_waiting_for_data"
 SYNC, SAVE = "time/weight_sync", "time/saving"
 NORM = "optim/grad_norm"
-# Not a key of open-instruct's: made by `pieces`, for a norm that is none is itself a finding.
+# Not a key of open-instruct: `pieces` adds it, because a gradient norm that is not finite is itself a finding.
 NONFINITE = "optim/grad_norm is not finite"
 OFF, OLDEST, MEAN = "num_steps_off_policy", "model_step_min", "model_step_mean"
 GROUPS, LENGTH, DROPPED = "val/total_reward_groups", "val/sequence_lengths", "stale_results_dropped"
@@ -42,7 +42,7 @@ KEYS: dict[str, Key | tuple[Key, ...]] = {
     WAIT: Key("trainer_wait_seconds"),
     SYNC: Key("trainer_weight_sync_seconds"),
     SAVE: Key("trainer_checkpoint_seconds"),
-    # How long the preparation of batches was held because the trainer was `async_steps` behind.
+    # How long the preparation of batches waited because the trainer was `async_steps` behind.
     "time/generation_waiting_for_trainer": Key("backpressure_seconds"),
     GROUPS: Key("trainer_groups"),
     "learner_tokens_per_second_step": Key("trainer_tokens_per_second", labels=(("basis", "wall"),)),
@@ -79,7 +79,7 @@ IGNORED = re.compile(
 
 
 def facts(config: Mapping[str, Any]) -> Facts:
-    """From wandb's configuration, where all groups of arguments lie side by side (grpo_fast.py:1061)."""
+    """From wandb's configuration, which has all groups of arguments at one level (grpo_fast.py:1061)."""
     settings = Settings(config)
     size, ahead = settings.number("num_samples_per_prompt_rollout"), settings.number("async_steps")
     learners = config.get("num_learners_per_node")
@@ -98,7 +98,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """One per row; a row of evaluation alone is no step."""
+    """One piece per row; a row of evaluation alone is no step."""
     if row.step is None or row.ts is None or not any(not key.startswith(("eval/", "_")) for key in values):
         return
     kept = dict(values)
@@ -113,7 +113,7 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
     if STEP in values and TRAINING in values:
         yield from _phases(values)
     if OFF in values and OLDEST in values and MEAN in values:
-        # Not `training_step - model_step_min`: batches are prepared under a count of their own.
+        # Not `training_step - model_step_min`, because batches are prepared under a separate count.
         yield "staleness_versions_max", (), values[OFF] + values[MEAN] - values[OLDEST]
     if isinstance(size, float):
         yield from _samples(values, size)
@@ -121,7 +121,7 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _phases(values: Mapping[str, float]) -> Iterator[Out]:
-    """A learner first sends its weights, then waits for data, then trains: all of it is `time/training`."""
+    """A learner first sends its weights, then waits for data, then trains; `time/training` covers all three."""
     busy = values[TRAINING] - values.get(WAIT, 0.0) - values.get(SYNC, 0.0)
     yield "trainer_compute_seconds", (), max(0.0, busy)
     yield "trainer_other_seconds", (), max(0.0, values[STEP] - values[TRAINING] - values.get(SAVE, 0.0))
@@ -131,14 +131,14 @@ def _samples(values: Mapping[str, float], size: float) -> Iterator[Out]:
     if GROUPS in values:
         yield "trainer_samples", (), values[GROUPS] * size
         if LENGTH in values and TOOLS not in values:
-            # With tools a response holds their answers too, which are masked.
+            # With tools a response contains their answers, too, which are masked.
             yield "trained_tokens", (), values[GROUPS] * size * values[LENGTH]
     if DROPPED in values:
         yield "stale_dropped_rollouts", (), values[DROPPED] * size
 
 
 def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    """Groups of equal rewards are filtered out, unless `filter_zero_std_samples` is off: then 0 says nothing."""
+    """Groups of equal rewards are filtered out, unless `filter_zero_std_samples` is off: then 0 has no meaning."""
     filtered, kept = values.get(FILTERED), values.get(KEPT)
     if filtered is None or kept is None:
         return
@@ -152,7 +152,7 @@ def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """The queues and the rate of generation, from `GET /api/status`; nothing else is asked.
+    """The queues and the rate of generation, from `GET /api/status`; nothing else is requested.
 
     Raises:
         ScrapeError: as `rest.get_json`; ``garbage`` for an answer of another shape.
@@ -175,12 +175,12 @@ def _gauges(answer: Mapping[str, Any]) -> Iterator[Sample]:
     if isinstance(results, dict):
         for key, metric in (("current", "queue_groups"), ("maxsize", "queue_capacity_groups")):
             value = number(results.get(key))
-            # Ray's queue says 0 for "no bound".
+            # Ray's queue reports 0 for "no bound".
             if value is not None and math.isfinite(value) and (value > 0 or key == "current"):
                 yield Sample(metric, value)
     tokens = answer["token_stats"]
     rate = number(tokens.get("decode_tokens_per_sec"))
-    # Without a sample yet it says 0, which is not a rate.
+    # Before the first sample it reports 0, which is not a rate.
     if rate is not None and number(tokens.get("sample_count")):
         yield Sample("rollout_tokens_per_second", rate)
 
@@ -190,7 +190,7 @@ def _ours(answer: Any) -> bool:
 
 
 async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
-    """Does an actor manager answer?"""
+    """Returns whether an actor manager answers."""
     try:
         return _ours((await get_json(client, STATUS, {}, limits)).json)
     except ScrapeError:

@@ -1,9 +1,10 @@
-"""TorchForge runs: wandb, or what its console backend prints with every step.
+"""TorchForge runs: wandb, or the lines that its console backend prints with every step.
 
 Read from 6e77f0b3 (2025-11-15: apps/grpo/main.py:429-470, actors/replay_buffer.py, observability/metrics.py), mode
-`global_reduce`. A step is flushed when the trainer ends it, so what ran beside it is what ran since the step before.
+`global_reduce`. A step is flushed when the trainer ends it, so other processes' values cover the time since the
+previous step.
 
-Does not know: the buffer in items (only how full it is), zero-advantage groups, truncation, MFU, KL and entropy.
+Not available: the buffer in items (only its fill level), zero-advantage groups, truncation, MFU, KL and entropy.
 """
 
 import re
@@ -23,7 +24,7 @@ TRAIN = f"{_TRAINING}train_step/duration_avg_s"
 SYNC = (f"{_TRAINING}push_weights/duration_avg_s", f"{_TRAINING}update_weights/duration_avg_s")
 SAVE = "rl_trainer_perf/step/save_checkpoint/duration_avg_s"
 GENERATED = "generator/generate/sum_tokens_generated"
-# What a step's message begins with, and how long it may get before its end must have been lost.
+# The first line of a step's message, and its largest size; in a longer message the end was lost.
 _BEGIN = re.compile(r".*=== \[[^]]*\] - METRICS STEP (\d{1,15}) ===")
 _PAIR = re.compile(r"  ([^\s:]+): (\S+)")
 KEYS_PER_STEP = 5_000
@@ -60,7 +61,7 @@ IGNORED = re.compile(
 
 
 def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
-    """Lines of a step's message: a row when the closing rule comes."""
+    """Lines of a step's message; returns a row at the closing rule."""
     if (match := _BEGIN.fullmatch(line.text)) is not None:
         memory.update(step=int(match.group(1)), ts=line.ts, values={})
     elif "step" not in memory:
@@ -73,7 +74,7 @@ def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """The weights' way to the generators, the rest of the step, tokens per second."""
+    """The time to send weights, the rest of the step, tokens per second."""
     values = piece.values
     whole, wait, train = values.get(STEP), values.get(WAIT), values.get(TRAIN)
     if whole is None:
@@ -85,7 +86,7 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
         # The checkpoint is written inside `train_step`.
         yield "trainer_compute_seconds", (), max(0.0, train - values.get(SAVE, 0.0))
     if wait is not None and train is not None:
-        # Among it: the weights of the version before, thrown away.
+        # Includes dropping the weights of the previous version.
         yield "trainer_other_seconds", (), max(0.0, whole - wait - train - sync)
     if (tokens := values.get(GENERATED)) is not None and whole > 0:
         yield "rollout_tokens_per_second", (), tokens / whole

@@ -1,10 +1,10 @@
 """The page of TransferQueue's controller (0.1.11), the store between generators and trainer in verl's V1 trainers.
 
-`transfer_queue.metrics.enabled=True` turns it on. Of partition ``train`` a sample is a key: one per prompt, which never
-holds data, and one per trajectory, which does as soon as it is finished. So the queue is the samples that hold data.
-A batch that is being trained on is among them until its step ends.
+`transfer_queue.metrics.enabled=True` turns it on. In partition ``train`` a sample is a key: one per prompt, which never
+has data, and one per trajectory, which has data when it is finished. So the queue is the samples with data. A batch in
+training is counted until its step ends.
 
-Does not know: groups (a trajectory whose siblings are not finished counts), staleness, what is generated just now.
+Not available: groups (a trajectory of an unfinished group counts), staleness, current generations.
 """
 
 import math
@@ -19,7 +19,7 @@ from collectors.model import Collector, Limits, Reading, Sample, ScrapeError, St
 from collectors.transport import http
 
 SAMPLES, PRODUCED = "tq_partition_samples_total", "tq_partition_production_progress"
-# Its own health: request times, storage, memory.
+# The controller's own health: request times, storage, memory.
 _KNOWN = re.compile(
     r"tq_(?:controller|storage|global_index)_.*|tq_partitions_total|tq_partition_(?:samples_total|(?:pro|con)\w+_progress)"
 )
@@ -30,7 +30,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """One page.
 
     Raises:
-        ScrapeError: as `parser.parse`; ``garbage`` also for a page of something else, or one that was cut.
+        ScrapeError: as `parser.parse`; ``garbage`` also for a page of another system, or a truncated one.
     """
     page = parser.parse(body, state, limits)
     parser.check_whole(body)
@@ -47,7 +47,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
 
 
 def _queue(page: Page) -> Iterator[Sample]:
-    """Absent while nothing has been produced: then the controller has no share to show."""
+    """Absent while nothing has been produced: then the controller exports no share."""
     of_train = {
         (series.name, series.label("task_name")): value
         for series, value in page.samples
@@ -55,7 +55,7 @@ def _queue(page: Page) -> Iterator[Sample]:
     }
     count, share = of_train.get((SAMPLES, "")), of_train.get((PRODUCED, "all"))
     if count is not None and share is not None and math.isfinite(count * share):
-        # A share of whole samples: the division left some dust.
+        # A share of whole samples: rounding removes the error of the division.
         yield Sample("queue_samples", float(round(count * share)))
 
 
@@ -69,7 +69,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 
 def matches_page(body: bytes) -> bool:
-    """Does it have the controller's gauges?"""
+    """Returns whether the page has the controller's gauges."""
     return _PAGE.search(body) is not None
 
 

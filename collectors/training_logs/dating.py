@@ -1,25 +1,25 @@
-"""Times for rows whose sink keeps none (verl's JSON lines, console text without a clock): estimated, in order."""
+"""Estimates times for rows of sinks without times (verl's JSON lines, console text without a clock), in order."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from collectors.formats.rows import Logged, Logs
 
-# For rows that do not say how long a step took: any guess keeps the order, and one second does not look precise.
+# For rows without the duration of their step. Any estimate keeps the order; one second does not look precise.
 UNKNOWN_STEP_SECONDS = 1.0
-# Two rows of one moment need times of their own.
+# Smallest distance of two rows of the same moment.
 APART_SECONDS = 0.001
 
 
 def date(logs: Logs, seconds: Callable[[Logged], float | None], last: float | None, now: float) -> bool:
-    """Give every row a time, ascending. True when some were estimated.
+    """Gives every row a time, ascending. Returns True if some times were estimated.
 
-    A file without times ends when it was last written: the last row is put there and the others step by step before
-    it. Of a long file read in parts the rest is reckoned to take as long, byte for byte, as what was read.
+    A file without times ends at its modification time: the last row gets that time, and the rows before it follow
+    backwards step by step. The unread rest of a long file is assumed to take as long per byte as the part read.
 
     Args:
-        seconds: how long the step of a row took, where it says so.
-        last: time of the last row of the call before.
+        seconds: returns the duration of the row's step, if the row has one.
+        last: time of the last row of the previous call.
     """
     if all(row.ts is not None for row in logs.rows):
         return False
@@ -33,7 +33,7 @@ def _spread(rows: Sequence[Logged], lengths: list[float], end: float, ahead: flo
     end -= total * ahead
     start = end - total
     if last is not None and start < last:
-        # The estimate reaches into what is dated already: the rows share the room there is, and keep their order.
+        # The estimate overlaps rows that have a time already: divide the remaining time evenly, in order.
         start = last
         total = max(end - start, len(rows) * APART_SECONDS)
         lengths = [total / len(rows)] * len(rows)

@@ -1,4 +1,4 @@
-"""A user's own table "their key -> our metric", as configured: checked, and turned into `Key`s."""
+"""The user's table "source key -> our metric" of the configuration: checks it and turns it into `Key`s."""
 
 import difflib
 import json
@@ -13,7 +13,7 @@ from collectors.training_logs.folds import FOLDS, ONLY
 from collectors.training_logs.model import Key
 from collectors.training_logs.patterns import KEY_LENGTH, hangs
 
-# What a value times this is in the metric's own unit.
+# Unit -> factor to the metric's own unit.
 UNITS: Mapping[str, Mapping[str, float]] = {
     "seconds": {"s": 1, "seconds": 1, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60, "h": 3600},
     "ratio": {"ratio": 1, "fraction": 1, "percent": 0.01, "%": 0.01},
@@ -23,16 +23,19 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 }
 REDUCTIONS = {"value": "value", "per_step": "value", "total": "total", "cumulative": "total"}
 FIELDS = ("key", "metric", "unit", "scale", "reduction", "fold", "labels", "axis", "ignore")
-# Parts of a step: two waits are one longer wait. The step itself is no part.
+# Parts of a step, whose durations add up. The step itself is no part.
 PHASES = frozenset(row.name for row in trainer.ROWS if row.unit == "seconds") - {"trainer_step_seconds"}
-# A pattern is the user's own, but it runs on every key there is: on each once, whatever it costs.
-PATTERN_LENGTH, MAX_MAPS = 300, 500
-KEPT_KEYS = 20_000
+# Characters of a pattern. Every pattern is matched once against every key.
+PATTERN_LENGTH = 300
+# Rows of one table.
+MAX_MAPS = 500
+# Keys whose row is cached per table.
+CACHED_KEYS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """One row of the table. ``ours`` None: the key is known and not wanted."""
+    """One row of the table. ``ours`` None: the user ignores the key."""
 
     pattern: re.Pattern[str]
     ours: Key | None
@@ -40,41 +43,41 @@ class Map:
 
 
 def lookup(maps: tuple[Map, ...]) -> Callable[[str], Map | None]:
-    """Their key -> the first row that matches the whole of it. A key longer than `KEY_LENGTH` is nobody's."""
+    """Returns a function: source key -> the first row whose pattern matches the whole key, None for long keys."""
 
-    @lru_cache(maxsize=KEPT_KEYS)
-    def found(key: str) -> Map | None:
+    @lru_cache(maxsize=CACHED_KEYS)
+    def row_of(key: str) -> Map | None:
         if len(key) > KEY_LENGTH:
             return None
-        return next((one for one in maps if one.pattern.fullmatch(key)), None)
+        return next((row for row in maps if row.pattern.fullmatch(key)), None)
 
-    return found
+    return row_of
 
 
 def parse(text: str) -> tuple[Map, ...]:
-    """Rows from their JSON, as `check` has passed them."""
+    """Parses rows from their JSON, which `check` has accepted."""
     problems: list[str] = []
-    return check(json.loads(text or "[]"), lambda where, words: problems.append(f"{where}: {words}"))
+    return check(json.loads(text or "[]"), lambda where, message: problems.append(f"{where}: {message}"))
 
 
 def check(rows: Any, add: Callable[[str, str], None]) -> tuple[Map, ...]:
-    """Rows of `[[run.NAME.target.map]]`; what is wrong goes to ``add(where, words)``, all of it at once."""
+    """Parses rows of `[[run.NAME.target.map]]`; reports every error through ``add(where, message)``."""
     if not isinstance(rows, list) or len(rows) > MAX_MAPS:
         add("", f"must be a list of tables, {MAX_MAPS} at most: [[run.NAME.target.map]]")
         return ()
-    found = [_row(row, lambda words, n=n: add(f"[{n}]", words)) for n, row in enumerate(rows)]  # type: ignore[misc]
-    _one_fold(found, add)
-    return tuple(one for one in found if one is not None)
+    found = [_row(row, lambda text, n=n: add(f"[{n}]", text)) for n, row in enumerate(rows)]  # type: ignore[misc]
+    _check_folds(found, add)
+    return tuple(row for row in found if row is not None)
 
 
-def _one_fold(maps: Sequence[Map | None], add: Callable[[str, str], None]) -> None:
-    """Rows of one metric are folded together, so they must say the same of it."""
-    said: dict[tuple[object, ...], str] = {}
-    for n, one in enumerate(maps):
-        if one is None or (ours := one.ours) is None:
+def _check_folds(maps: Sequence[Map | None], add: Callable[[str, str], None]) -> None:
+    """Rows of one metric are folded together, so they must state the same fold."""
+    folds: dict[tuple[object, ...], str] = {}
+    for n, row in enumerate(maps):
+        if row is None or (ours := row.ours) is None:
             continue
-        if said.setdefault((ours.metric, ours.labels, one.axis), ours.fold) != ours.fold:
-            add(f"[{n}]", f"fold: another row of {ours.metric} says otherwise: write the same fold in both")
+        if folds.setdefault((ours.metric, ours.labels, row.axis), ours.fold) != ours.fold:
+            add(f"[{n}]", f"fold: another row of {ours.metric} has another fold: write the same fold in both")
 
 
 def _row(row: Any, add: Callable[[str], None]) -> Map | None:
@@ -97,12 +100,12 @@ def _row(row: Any, add: Callable[[str], None]) -> Map | None:
 
 def _pattern(given: Any, add: Callable[[str], None]) -> re.Pattern[str] | None:
     if not isinstance(given, str) or not 0 < len(given) <= PATTERN_LENGTH:
-        add("key: is missing: a regular expression that matches the whole of their key")
+        add("key: is missing: a regular expression that matches the whole of the source's key")
         return None
     try:
         pattern = re.compile(given)
     except (re.error, OverflowError, RecursionError) as error:
-        add(f"key: no regular expression: {error}")
+        add(f"key: not a regular expression: {error}")
         return None
     if problem := hangs(pattern):
         add(f"key: {given!r}: {problem}")
@@ -114,7 +117,8 @@ def _metric(given: Any, add: Callable[[str], None]) -> Metric | None:
     found = METRICS.get(given) if isinstance(given, str) else None
     if found is not None and found.kind != "histogram":
         return found
-    near = difflib.get_close_matches(str(given), [name for name, one in METRICS.items() if one.kind != "histogram"], 3)
+    names = [name for name, metric in METRICS.items() if metric.kind != "histogram"]
+    near = difflib.get_close_matches(str(given), names, 3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/reference/input-metrics.md lists the names"
     add(f"metric: {given!r} is no metric{hint}" if given else "metric: is missing")
     return None
@@ -142,14 +146,14 @@ def _key(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> 
 def _scale(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> float | None:
     scale = row.get("scale", 1)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < abs(scale) < 1e15:
-        add("scale: must be a number that is not 0: our value = theirs * scale")
+        add("scale: must be a number that is not 0: our value = source value * scale")
         return None
     unit = row.get("unit")
     if unit is None or unit == metric.unit:
         return float(scale)
-    known = UNITS.get(metric.unit, {})
-    if unit not in known:
-        words = ", ".join(known) or metric.unit or "none (a pure number)"
-        add(f"unit: {metric.name} is in {metric.unit or 'no unit'}; units that can be converted: {words}")
+    factors = UNITS.get(metric.unit, {})
+    if unit not in factors:
+        units = ", ".join(factors) or metric.unit or "none (a pure number)"
+        add(f"unit: {metric.name} is in {metric.unit or 'no unit'}; units that can be converted: {units}")
         return None
-    return float(scale) * known[unit]
+    return float(scale) * factors[unit]

@@ -1,4 +1,4 @@
-"""What a tail keeps: between calls (JSON-able, small, its own copy), and of one call the keys it met."""
+"""The cursor of a tail between calls (small, JSON-able), and the source keys that one call read."""
 
 import zlib
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from collectors.formats.rows import Logged, Logs
 from collectors.model import Cursor
 
 Memory = dict[str, Any]
-# Every reward function has a key of its own: a few show where a metric comes from.
-KEPT_ORIGINS = 3
+# Source keys shown per metric. Every reward function has a key of its own; a few are enough.
+MAX_ORIGINS = 3
 
 
 def mark(key: str) -> int:
-    """A key as a small number: the cursor is written at every poll."""
+    """Shortens a key to a number, because the cursor is written at every poll."""
     return zlib.crc32(key.encode())
 
 
 def copied(cursor: Cursor) -> Memory:
-    """A cursor of one's own, deep: the caller keeps the old one until the new one is committed."""
+    """Returns a deep copy of a cursor: the caller keeps the old cursor until the new one is committed."""
     return {key: _deep(value) for key, value in cursor.items()}
 
 
@@ -30,7 +30,7 @@ def _deep(value: Any) -> Any:
 
 
 def whole_steps(logs: Logs) -> None:
-    """Takes out, counted, the rows whose step is no whole number (a flag, a text, 2.5, NaN); 3.0 is 3."""
+    """Removes, and counts, rows whose step is not a whole number (a flag, a text, 2.5, NaN); 3.0 is 3."""
     rows = [row for row in logs.rows if _counted(row)]
     if len(rows) < len(logs.rows):
         logs.why = logs.why or "a step that is no whole number"
@@ -44,7 +44,7 @@ def _counted(row: Logged) -> bool:
     step = number(row.step)
     if step is None or not step.is_integer():
         return False
-    # Not of an int: beyond 2^53 its neighbour would come back.
+    # An int stays: beyond 2^53 the conversion through float would change it.
     row.step = row.step if isinstance(row.step, int) else int(step)
     return True
 
@@ -56,11 +56,11 @@ class Origins:
         self._keys: dict[str, dict[str, None]] = {}
 
     def add(self, metric: str, key: str) -> None:
-        """One more key of a metric, unless there are enough."""
+        """Adds a key of a metric, up to `MAX_ORIGINS`."""
         keys = self._keys.setdefault(metric, {})
-        if len(keys) < KEPT_ORIGINS:
+        if len(keys) < MAX_ORIGINS:
             keys[key] = None
 
-    def said(self) -> dict[str, str]:
+    def as_text(self) -> dict[str, str]:
         """Metric -> its keys, as in `Reading.origins`."""
         return {metric: ", ".join(keys) for metric, keys in self._keys.items()}

@@ -1,4 +1,4 @@
-"""What a trainer framework is, as data: its keys, what they mean, how its steps are told. `tail` reads by it."""
+"""A trainer framework as data: its keys, their meaning, and how its steps are numbered. `tail` reads by it."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,11 +15,11 @@ TRAINER = "trainer"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What one key of theirs is for us: value * scale + offset, in the catalogue's unit.
+    """The meaning of one source key: value * scale + offset, in the catalogue's unit.
 
     Attributes:
-        reduction: ``value``: the step's own; ``total``: since the process began, so the step gets the difference.
-        fold: how several keys of one metric become one value (`folds`); "": they are the same number twice.
+        reduction: ``value``: the step's own value; ``total``: since the process began, so the step gets the difference.
+        fold: how several keys of one metric become one value (`folds`); "": all of them hold the same number.
     """
 
     metric: str
@@ -32,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one row says of one step of one axis. ``values``: finite numbers by key, prefixes taken off."""
+    """The values of one row for one step of one axis: finite numbers by key, without prefixes."""
 
     axis: str
     step: int
@@ -46,14 +46,14 @@ Out = tuple[str, Labels, float]
 
 @dataclass(slots=True)
 class Context:
-    """What the functions of a framework may look at and keep.
+    """What the functions of a framework may read and write.
 
     Attributes:
-        own: JSON-able memory of theirs.
-        restarted: the rows of this call begin a log (or a run in it) other than the one read before.
-        finished: theirs to set: the evidence among the rows that the run is over, in words.
-        stated: facts of the configuration, also in ``facts``: no log overrules them.
-        found: what the run tells of those itself, for the day nobody states them any more.
+        own: JSON-able memory of the framework's functions.
+        restarted: the rows of this call begin another log (or another run in it) than the previous call read.
+        finished: set by the functions: the evidence among the rows that the run is over, as text.
+        stated: facts of the configuration, also in ``facts``. No log overrides them.
+        found: values that the run reports for stated facts; they count when the configuration no longer states them.
     """
 
     facts: dict[str, str | float]
@@ -67,7 +67,7 @@ class Context:
     found: dict[str, str | float] = field(default_factory=dict)
 
     def take(self, facts: Mapping[str, str | float]) -> None:
-        """Facts that the run tells of itself. A mode among them is assumed no longer."""
+        """Adds facts that the run reports. A reported mode is no longer an assumed one."""
         for name, value in facts.items():
             (self.found if name in self.stated else self.facts)[name] = value
         if "mode" in facts:
@@ -79,31 +79,31 @@ class Framework:
     """A trainer framework.
 
     Attributes:
-        name, reads, versions: as of `Collector`.
-        sinks: what it can be read from, the best first (live, with times, complete).
-        keys: their key -> ours; several ours for one of theirs are allowed.
-        find: as `patterns`, for whoever looks keys up in a way of its own: ours, () for known and not used, or None.
-        patterns: for families of keys; the first that matches wholly answers, None: known and not used.
-        ignored: keys known and not used (bookkeeping, extremes of what is read anyway, evaluation).
-        marks: keys that only it logs; one is enough to know it, of several in a tuple all. Patterns match wholly.
-        not_marks: keys that speak against it (a sibling with the same keys and more).
+        name, reads, versions: as in `Collector`.
+        sinks: the logs the framework writes, the best first (live, with times, complete).
+        keys: source key -> our key or keys.
+        find: as `patterns`, for frameworks with a lookup of their own: our keys, () for an unused key, or None.
+        patterns: for families of keys; the first full match counts. Its function returns None for an unused key.
+        ignored: known keys that are not used (bookkeeping, extremes of values that are read anyway, evaluation).
+        marks: keys that only this framework logs, as full matches; one is enough; of a tuple all are needed.
+        not_marks: keys that exclude it (a related framework with the same keys and more).
         config_marks: (flat) configuration keys that only it has, for sinks with a configuration.
-        strip: prefixes taken off every key, the first that fits.
+        strip: prefixes removed from every key; the first that fits.
         split: a row -> pieces; the default is one piece of axis `trainer` at the sink's step.
-        needs: keys of which `derive` sees what was logged for the step so far, in this row or an earlier one.
-        derive: (piece with the values of `needs`, context) -> what follows from several keys together.
+        needs: keys that `derive` reads, logged for the step in this row or an earlier one.
+        derive: (piece with the values of `needs`, context) -> metrics computed from several keys.
         facts: a configuration (nested or flat, as the sink has it) -> facts.
         folder_facts: facts from other files of the run directory (configs on disk).
-        seen: every row, before it is split: for events, and for gauges of the moment (`context.samples`).
-        beside: after the rows: what other files of the run directory say now (facts, `context.finished`).
-        seconds: keys that tell how long a step took, for rows without a time.
-        mode: where neither facts nor rows say it: assumed then, and shown as that.
-        only_mode: its runs have no other one: nothing is assumed.
-        first_step: the number of a run's first step on axis `trainer`: with fact `max_steps` it tells the last one.
-        extra_path: does this path give it away by something else than a log? The reason, or None.
-        derives: metrics that `patterns`, `derive`, `seen` and `beside` can give beside those of `keys`.
-        hints: metric -> what to set in the framework so that it is logged.
-        stated: facts of the configuration of one target's run: they win over what its logs tell.
+        seen: called with every row before the split: for events, and for gauges of the moment (`context.samples`).
+        beside: called after the rows: facts and `context.finished` from other files of the run directory.
+        seconds: keys with the duration of a step, for rows without a time.
+        mode: the mode to assume when neither facts nor rows have one; shown as assumed.
+        only_mode: the framework has no other mode, so nothing is assumed.
+        first_step: number of a run's first step on axis `trainer`; with fact `max_steps` it gives the last step.
+        extra_path: detects the framework at a path by something else than a log; returns the reason, or None.
+        derives: metrics that `patterns`, `derive`, `seen` and `beside` can give in addition to those of `keys`.
+        hints: metric -> what to set in the framework so that the metric is logged.
+        stated: facts of the configuration of one target's run; they override the facts of its logs.
     """
 
     name: str

@@ -1,17 +1,17 @@
-"""Can a user's regular expression hang? Python's engine backtracks, and a pattern runs on every key that is logged.
+"""Detects regular expressions of users that could hang: Python's engine backtracks, and a pattern runs on every key.
 
-Read off the pattern's text, which `re.compile` has accepted: groups, alternatives and repetitions are all that count.
-What varies (``*``, ``?``, ``a|b``) has so many choices; they multiply where pieces follow one another, and a piece
-that varies may not be repeated, for then they grow exponentially: ``(a+)+``, ``(a|a)*``, ``(a?){30}``. A class that
-ends at its separator (``[^/]+/``) and a possessive repetition (``.*+``) leave nothing to choose.
+The check reads the pattern's text, which `re.compile` has accepted: groups, alternatives and repetitions count. Each
+part that varies (``*``, ``?``, ``a|b``) has a number of choices. The choices of consecutive parts multiply. A part that
+varies may not be repeated, because its choices would grow exponentially: ``(a+)+``, ``(a|a)*``, ``(a?){30}``. A class
+that ends at its separator (``[^/]+/``) and a possessive repetition (``.*+``) have one choice.
 """
 
 import re
 from dataclasses import dataclass
 
-# Longer keys are not matched.
+# Characters of a key; longer keys are not matched.
 KEY_LENGTH = 256
-# Three `.*` and a few alternatives: some tenths of a second, once for a key.
+# Three `.*` and a few alternatives: some tenths of a second, once per key.
 MOST_CHOICES = 5 * KEY_LENGTH**3
 
 _TOKEN = re.compile(
@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 
 @dataclass(slots=True)
 class _Group:
-    """``choices``: of the alternatives before; ``branch``: of the one being read; ``last``: its newest piece's."""
+    """``choices``: of the finished alternatives; ``branch``: of the current one; ``last``: of its newest piece."""
 
     start: int
     choices: int = 0
@@ -42,10 +42,10 @@ class _Group:
 
 
 def hangs(pattern: re.Pattern[str]) -> str:
-    """Why a pattern may take for ever on some key, with what to write instead; "" when it cannot."""
+    """Returns why a pattern may hang on some key, and what to write instead; "" if it cannot."""
     text = pattern.pattern
     if pattern.flags & re.VERBOSE:
-        return "(?x) is not read here: write the pattern without spaces and comments"
+        return "(?x) is not supported: write the pattern without spaces and comments"
     groups = [_Group(0)]
     for token in _TOKEN.finditer(text):
         if problem := _take(token, text, groups):
@@ -75,7 +75,7 @@ def _repeat(token: re.Match[str], text: str, here: _Group) -> str:
     least, most = _bounds(token["times"])
     if here.last > 1 and most > 1:
         return (
-            f"{here.text}{token[0]} repeats what varies itself, and may take for ever: repeat a class such as [^/]+ "
+            f"{here.text}{token[0]} repeats a part that varies, and may never finish: repeat a class such as [^/]+ "
             "or .*, or write the alternatives out"
         )
     free = token["how"] == "+" or _ends_by_itself(here.text, text[token.end() : token.end() + 1])
@@ -92,6 +92,6 @@ def _bounds(times: str) -> tuple[int, int]:
 
 
 def _ends_by_itself(piece: str, following: str) -> bool:
-    """Is it a class without the very character that comes next?"""
+    """Returns whether the piece is a class that excludes the character after it."""
     inside = piece[2:-1] if piece.startswith("[^") else ""
     return "\\" not in inside and following not in ("", *"\\.[(|)*+?{^$") and following in inside

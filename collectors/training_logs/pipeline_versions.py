@@ -1,25 +1,25 @@
-"""PipelineRL's weight updates as policy versions: its own number is how many samples the trainer had processed.
+"""Policy versions of PipelineRL. Its own number of a weight update is the count of samples the trainer had processed.
 
-`weight_update_request` tells of each update in order, the first before anything was trained (58d393458:
-finetune_loop.py, `send_weight_update`). The n-th (from 0) is policy version n; a resumed trainer publishes a number it
-has published before, and that is the same version again.
+The stream `weight_update_request` has each update in order, the first before any training (58d393458:
+finetune_loop.py, `send_weight_update`). The n-th update (from 0) is policy version n. A resumed trainer publishes
+numbers again that it published before; those are the same versions.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 Runs = list[list[int]]
-"""``[samples of the first, samples between two, how many, version of the first]``, oldest first: updates are regular,
-so a long run takes a few. JSON-able."""
+"""``[samples of the first, samples between two, count, version of the first]``, oldest first. Updates are regular, so
+a long run has few entries. JSON-able."""
 
+# More entries are another writer's; rollouts are of the newest versions.
 RUNS_MAX = 4_096
 
 
 def add(runs: Runs, published: Iterable[int]) -> None:
-    """Take updates in, in the order they were published."""
+    """Adds updates in the order they were published."""
     for samples in published:
         _add(runs, samples)
-        # So many would be another writer's; the newest are what rollouts are of.
         del runs[:-RUNS_MAX]
 
 
@@ -32,12 +32,12 @@ def _add(runs: Runs, samples: int) -> None:
     if samples > newest and (count == 1 or samples - newest == each):
         last[1], last[2] = samples - newest, count + 1
     elif samples != newest:
-        known = version_of(runs, samples)
-        runs.append([samples, 0, 1, known if known is not None else version + count])
+        same = version_of(runs, samples)
+        runs.append([samples, 0, 1, same if same is not None else version + count])
 
 
 def version_of(runs: Runs, samples: int) -> int | None:
-    """The version whose weights had seen so many samples, by the newest life that published it; None: nobody told."""
+    """The version whose weights had seen this number of samples, by the newest incarnation; None: not published."""
     for start, each, count, version in reversed(runs):
         if samples == start:
             return version
@@ -47,7 +47,7 @@ def version_of(runs: Runs, samples: int) -> int | None:
 
 
 def published(row: dict[str, Any]) -> int | None:
-    """The samples a record of the stream says were published; None for other records."""
+    """The published number of samples in a record of the stream; None for other records."""
     version = row.get("version")
-    told = row.get("kind") == "weight_update_success" and isinstance(version, int) and not isinstance(version, bool)
-    return version if told and isinstance(version, int) and version >= 0 else None
+    valid = row.get("kind") == "weight_update_success" and isinstance(version, int) and not isinstance(version, bool)
+    return version if valid and isinstance(version, int) and version >= 0 else None

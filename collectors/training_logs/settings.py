@@ -1,4 +1,4 @@
-"""A run's configuration as a sink kept it, looked up by dotted keys: nested, flat, or MLflow's slashes and texts."""
+"""Looks up a run's configuration by dotted keys: nested, flat, or in MLflow's form (slashes, texts)."""
 
 import json
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ Facts = dict[str, str | float]
 
 
 class Settings:
-    """Settings by dotted key, whatever the sink made of them.
+    """Settings by dotted key, independent of the sink.
 
-    wandb and JSON keep the nesting and the types; MLflow has one text per key, with ``/`` or ``.`` between the parts.
+    wandb and JSON keep nesting and types. MLflow has one text per key, with ``/`` or ``.`` between the parts.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -48,12 +48,12 @@ class Settings:
 
 
 def facts_of(**known: str | float | None) -> Facts:
-    """The facts that are known: None, "" and numbers that are not positive are left out."""
+    """Returns facts without None, "" and numbers that are not positive."""
     return {key: value for key, value in known.items() if value and (isinstance(value, str) or value > 0)}
 
 
 def product(*factors: float | None) -> float | None:
-    """Of numbers that are all known; else None."""
+    """The product, or None if a factor is None."""
     result = 1.0
     for factor in factors:
         if factor is None:

@@ -1,8 +1,8 @@
-"""Which log of a run directory is read: the framework's best sink that is there and holds its keys.
+"""Selects the log of a run directory that is read: the framework's best sink that exists and has its keys.
 
-One run logged to four sinks is read from one of them, so every value is there once. The choice is kept as long as
-its file lives; a newer file of the same kind (a resumed run begins a new one) is taken when the old one is read out.
-A better sink that appears in the first reads is adopted: a logger may open its file after another's first steps.
+A run that logs to four sinks is read from one of them, so that every value is read once. The selection stays while its
+file exists. A newer file of the same kind (a resumed run begins a new one) is read after the old one is read to its
+end. A better sink that appears within the first reads replaces the selection, because loggers open files late.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +15,17 @@ from collectors.formats import unreadable
 from collectors.formats.rows import Sink, flat
 from collectors.model import Limits, ScrapeError
 
-# The first rows tell whose they are; config and keys are there from the first steps on.
+# The first rows identify the framework: configuration and keys are present from the first steps on.
 PEEK = Limits(tail_bytes=1 << 20, tail_rows=400)
-# Of each kind only the newest logs are looked into.
+# Only this many newest logs of each kind are examined.
 CANDIDATES = 8
-# For so many reads (half an hour at 5 s) a better sink is looked for; a log that appears later is another run's.
+# For this many reads (half an hour at 5 s) a better sink is looked for; a later log belongs to another run.
 LOOKS = 360
 
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What the first rows of a log hold: keys as logged, dotted configuration keys with their values."""
+    """The first rows of a log: keys as logged, dotted configuration keys with their values."""
 
     keys: frozenset[str]
     config: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Peek:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A log that was chosen. ``identity`` goes into the cursor."""
+    """The selected log. ``identity`` is stored in the cursor."""
 
     sink: Sink
     path: Path
@@ -44,32 +44,32 @@ class Source:
         return {"sink": self.sink.name, "path": str(self.path)}
 
     def seen_from(self, given: Path) -> str:
-        """The kind of log and its name, as seen from the path that was given."""
+        """The kind of log and its name relative to the given path."""
         below = self.path != given and self.path.is_relative_to(given)
         return f"{self.sink.name} {self.path.relative_to(given) if below else self.path.name}"
 
 
-def choose(sinks: Sequence[Sink], path: Path, known: Callable[[Peek], bool]) -> Source | None:
-    """The best sink's newest log whose keys are known; None when there is none.
+def choose(sinks: Sequence[Sink], path: Path, recognises: Callable[[Peek], bool]) -> Source | None:
+    """Selects the newest log of the best sink whose keys are recognised; None if there is none.
 
     Raises:
-        ScrapeError: ``locked``: there is one, and saying no would hide the run.
+        ScrapeError: ``locked``: a log exists but cannot be read now; None would hide the run.
     """
     for sink in sinks:
         for candidate in sink.find(path)[:CANDIDATES]:
-            if (peek := _of_run(sink, candidate, known)) is not None:
+            if (peek := _of_run(sink, candidate, recognises)) is not None:
                 return Source(sink, candidate, peek)
     return None
 
 
-def follow(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: Callable[[Peek], bool]) -> Source:
-    """The log to read now, given what `remembered` said of the one read before (``{}`` at the beginning).
+def follow(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], recognises: Callable[[Peek], bool]) -> Source:
+    """Selects the log to read now, given the result of `remembered` of the previous call (``{}`` at the beginning).
 
     Raises:
-        ScrapeError: ``missing``; ``not_a_run`` with what was looked for.
+        ScrapeError: ``missing``; ``not_a_run`` with the kinds of logs looked for.
     """
-    kept = _kept(sinks, path, before, known) if before else None
-    found = kept or choose(sinks, path, known)
+    continued = _continued(sinks, path, before, recognises) if before else None
+    found = continued or choose(sinks, path, recognises)
     if found is not None:
         return found
     if not path.exists():
@@ -79,9 +79,9 @@ def follow(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: 
 
 
 def remembered(source: Source, before: Mapping[str, Any], more: bool, rows: bool = True) -> dict[str, Any]:
-    """What the cursor keeps of a source: which one, whether it is read out, and those that were left for it.
+    """The cursor's part about the source: its identity, whether it is read to its end, and logs left before.
 
-    ``rows``: it has told any just now. Until it does it is ``silent``.
+    ``rows``: the call read rows. A source without rows so far is ``silent``.
     """
     left = [*before.get("left", ())]
     moved = before.get("path") != str(source.path)
@@ -93,27 +93,29 @@ def remembered(source: Source, before: Mapping[str, Any], more: bool, rows: bool
 
 
 def is_upgrade(sinks: Sequence[Sink], source: Source, before: Mapping[str, Any]) -> bool:
-    """Is the log of a better kind than the one before? Then it is the same run, and nothing was restarted."""
+    """Returns whether the log is of a better kind than the previous one: then it is the same run, not a restart."""
     names = [sink.name for sink in sinks]
     return before.get("sink") in names and names.index(source.sink.name) < names.index(before["sink"])
 
 
-def _kept(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], known: Callable[[Peek], bool]) -> Source | None:
+def _continued(
+    sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], recognises: Callable[[Peek], bool]
+) -> Source | None:
     sink = next((one for one in sinks if one.name == before.get("sink")), None)
     old = Path(before.get("path", ""))
     if sink is None:
         return None
-    # A job prints its configuration long before its logger writes a first step elsewhere.
+    # A job prints its configuration long before its logger writes a first step to another sink.
     wanted = before.get("silent") or (not before.get("more") and before.get("looks", LOOKS) < LOOKS)
-    better = choose(sinks[: sinks.index(sink)], path, known) if wanted else None
+    better = choose(sinks[: sinks.index(sink)], path, recognises) if wanted else None
     if better is not None and better.peek.keys:
         return better
     there = old.exists()
     if not (there and before.get("more")):
         newest = next((log for log in sink.find(path) if str(log) not in before.get("left", ())), None)
-        # Never back to one that was left: two runs that grow side by side would be read by turns, each from its start.
+        # Never return to a log left before: two runs that grow at once would alternate, each read again from its start.
         fresh = newest is not None and newest != old and _newer(newest, old)
-        if fresh and newest is not None and (peek := _of_run(sink, newest, known)) is not None:
+        if fresh and newest is not None and (peek := _of_run(sink, newest, recognises)) is not None:
             return Source(sink, newest, peek)
     return Source(sink, old, Peek(frozenset(), {})) if there else None
 
@@ -125,20 +127,20 @@ def _newer(path: Path, than: Path) -> bool:
         return False
 
 
-def _of_run(sink: Sink, path: Path, known: Callable[[Peek], bool]) -> Peek | None:
-    """What a log holds, if that is known: by its first rows, and by what it says further on where it is long."""
+def _of_run(sink: Sink, path: Path, recognises: Callable[[Peek], bool]) -> Peek | None:
+    """The content of a log, if its keys are recognised: from its first rows, and from later parts of a long log."""
     try:
         modified, size = _state(path)
     except OSError:
         return None
     first = _peeked(sink, path, modified, size, further=False)
-    if known(first):
+    if recognises(first):
         return first
     if sink.further is None or size <= PEEK.tail_bytes:
         return None
     later = _peeked(sink, path, modified, size, further=True)
     both = Peek(first.keys | later.keys, {**first.config, **later.config})
-    return both if known(both) else None
+    return both if recognises(both) else None
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -151,7 +153,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def _peeked(sink: Sink, path: Path, modified: int, size: int, further: bool) -> Peek:
-    """Kept per state of the file: eighteen frameworks ask the same of the same log."""
+    """Cached per state of the file, because eighteen frameworks read the same log."""
     try:
         logs = sink.further(path, PEEK) if further and sink.further is not None else sink.read(path, {}, PEEK)
     except ScrapeError as error:

@@ -1,8 +1,8 @@
-"""The tail that reads any trainer framework by its `model.Framework`.
+"""Reads any trainer framework's log by its `model.Framework`.
 
-A framework module holds a `Framework` and makes its `Collector` of it with `collector_of`. Everything that is the
-same for all of them is here: which sink is read, rows of one step that come apart, totals since the start of the
-process, times where the sink has none, resumed runs.
+A framework module defines a `Framework` and makes its `Collector` with `collector_of`. This module has what all
+frameworks share: selection of the sink, rows of one step that come separately, totals since the start of the process,
+times for sinks without times, resumed runs.
 """
 
 import json
@@ -21,13 +21,13 @@ from collectors.training_logs.folds import Folds
 from collectors.training_logs.memory import Memory, Origins, copied, mark, whole_steps
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Piece, gives
 
-# A late row of a step is told from a rewind by what was logged for it before; older ones than this are not kept.
-KEPT_STEPS = 4
+# Steps cached per axis. The keys logged for a step distinguish a late row from a rewind.
+CACHED_STEPS = 4
 UNMAPPED_LENGTH = 120
 
 
 def collector_of(framework: Framework, **more: Any) -> Collector:
-    """The collector that tails a framework's runs; ``more``: further fields of `Collector`."""
+    """Makes the collector of a framework; ``more``: further fields of `Collector`."""
     return Collector(
         name=framework.name,
         configured=lambda options: collector_of(replace(framework, stated=stated_facts(options)), **more),
@@ -47,16 +47,16 @@ def collector_of(framework: Framework, **more: Any) -> Collector:
 
 
 def stated_facts(options: Mapping[str, str]) -> dict[str, str | float]:
-    """Facts of the configuration, as they come with a target's options; numbers as those that logs tell."""
+    """Facts of the configuration from a target's options; numbers become floats, as in logs."""
     facts: dict[str, str | int | float] = json.loads(options.get("facts", "{}"))
     return {name: value if isinstance(value, str) else float(value) for name, value in facts.items()}
 
 
 def matches(framework: Framework, path: Path) -> str | None:
-    """Why this file or directory is one of the framework's runs, or None.
+    """Returns why this file or directory is a run of the framework, or None.
 
     Raises:
-        ScrapeError: ``locked``: there is a log, and nobody can tell whose.
+        ScrapeError: ``locked``: there is a log, but its framework cannot be detected now.
     """
     try:
         said = framework.extra_path(path) if framework.extra_path is not None else None
@@ -75,7 +75,7 @@ def matches(framework: Framework, path: Path) -> str | None:
 
 
 def recognised(framework: Framework, peek: sources.Peek) -> str | None:
-    """The key or configuration that gives the framework away, or None."""
+    """The key or configuration that identifies the framework, or None."""
     keys = {_stripped(framework, key) for key in peek.keys}
     if any(re.fullmatch(one, key) for one in framework.not_marks for key in keys):
         return None
@@ -99,12 +99,12 @@ def tail(framework: Framework, path: Path, cursor: Cursor, limits: Limits, now: 
     try:
         return _Tail(framework, path, cursor, limits, now).reading()
     except OSError as error:
-        # A folder that may not be entered, or went away between two looks at it.
+        # A folder without read permission, or removed between two reads.
         raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
 
 
 def position(path: Path, cursor: Cursor) -> Position | None:
-    """How far the log that a cursor of `tail` is about has been read; None where bytes are not counted."""
+    """How far the log of a cursor of `tail` has been read; None if the sink does not count bytes."""
     log, at = Path(cursor.get("source", {}).get("path", path)), cursor.get("at", {})
     offset = at.get("offset", at.get("at", {}).get("offset") if isinstance(at.get("at"), Mapping) else None)
     try:
@@ -113,12 +113,14 @@ def position(path: Path, cursor: Cursor) -> Position | None:
         return None
 
 
-# The configuration that a console log prints first, and the keys of the first steps.
-HEAD_BYTES, HEAD_ROWS = 1 << 18, 100
+# Bytes at the start of a console log with the configuration that is printed first.
+HEAD_BYTES = 1 << 18
+# Rows with the keys of the first steps.
+HEAD_ROWS = 100
 
 
 def recent(framework: Framework, path: Path, limits: Limits, now: float, size: int) -> Cursor | None:
-    """A cursor of `tail` near the end of the log; None: it is too short, or its sink is read from the start only."""
+    """A cursor of `tail` near the end of the log; None if the log is short or its sink is read from the start only."""
     head = tail(framework, path, {}, replace(limits, tail_bytes=HEAD_BYTES, tail_rows=HEAD_ROWS), now)
     memory: Memory = copied(head.cursor or {})
     sink = next((one for one in framework.sinks if one.name == memory["source"]["sink"]), None)
@@ -131,10 +133,10 @@ def recent(framework: Framework, path: Path, limits: Limits, now: float, size: i
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the keys of a row mean. A log has a few layouts, and a row of a known one costs a third.
+    """The meaning of a row's keys. A log has a few layouts, and a row of a cached layout costs a third.
 
     Attributes:
-        marks: of all its keys. needs: those that `Framework.derive` sees. unmapped: those without a meaning.
+        marks: of all keys. needs: keys that `Framework.derive` reads. unmapped: keys without a meaning.
     """
 
     marks: frozenset[int]
@@ -154,18 +156,18 @@ class _Tail:
         self.origins, self.folds = Origins(), Folds()
         self._layouts: dict[tuple[str, ...], _Layout] = {}
         self._derived: dict[tuple[str, Labels], str] = {}
-        self.source = sources.follow(framework.sinks, path, self.memory.get("source", {}), self._known)
+        self.source = sources.follow(framework.sinks, path, self.memory.get("source", {}), self._recognises)
         self.context = self._context()
 
     def _context(self) -> Context:
-        known, stated = {**self.memory.get("facts", {})}, self.framework.stated
-        if "mode" in stated and known.pop("mode_assumed", None):
-            del known["mode"]
-        found = {name: known[name] for name in stated if name in known}
+        reported, stated = {**self.memory.get("facts", {})}, self.framework.stated
+        if "mode" in stated and reported.pop("mode_assumed", None):
+            del reported["mode"]
+        found = {name: reported[name] for name in stated if name in reported}
         own = self.memory.setdefault("own", {})
-        return Context({**known, **stated}, own, self.source.sink.name, stated=stated, found=found)
+        return Context({**reported, **stated}, own, self.source.sink.name, stated=stated, found=found)
 
-    def _known(self, peek: sources.Peek) -> bool:
+    def _recognises(self, peek: sources.Peek) -> bool:
         return recognised(self.framework, peek) is not None
 
     def reading(self) -> Reading:
@@ -189,13 +191,13 @@ class _Tail:
         if self.framework.beside is not None and self.path.is_dir():
             self.framework.beside(self.path, context)
         self._lifecycle(logs)
-        told = {key: value for key, value in context.facts.items() if key not in context.stated} | context.found
-        memory["facts"] = {key: value for key, value in told.items() if not key.startswith("lifecycle")}
+        reported = {key: value for key, value in context.facts.items() if key not in context.stated} | context.found
+        memory["facts"] = {key: value for key, value in reported.items() if not key.startswith("lifecycle")}
         context.facts |= context.stated
         return self._reading(logs)
 
     def _new_file(self) -> None:
-        # Its totals begin anew; its steps may, and the store tells a rewind from going on.
+        # Totals begin again. Steps may begin again, too: the store distinguishes a rewind from a continued run.
         self.memory["totals"] = {}
         self.memory["axes"] = {}
 
@@ -226,35 +228,35 @@ class _Tail:
             self._piece(piece)
 
     def _piece(self, piece: Piece) -> None:
-        """Samples of one piece; what comes late for an earlier step keeps that step's time."""
+        """Adds samples of one piece; late values of an earlier step get the time of that step."""
         axis = self.memory.setdefault("axes", {}).setdefault(piece.axis, {})
         steps: dict[str, Memory] = axis.setdefault("steps", {})
-        known = self._same_step(steps, piece)
-        if known is None:
-            # Ascending within an axis, or the store would take a step of the same moment for an old one.
+        stored = self._same_step(steps, piece)
+        if stored is None:
+            # Ascending within an axis; otherwise the store would take a step of the same moment for an old one.
             ts = max(piece.ts, axis.get("ts", piece.ts) + dating.APART_SECONDS) if steps else piece.ts
-            known = {"ts": ts, "keys": [], "values": {}}
+            stored = {"ts": ts, "keys": [], "values": {}}
             if str(piece.step) in steps or any(int(step) > piece.step for step in steps):
                 steps.clear()
                 self.memory.setdefault("rewound", []).append(piece.axis)
-            steps[str(piece.step)] = known
+            steps[str(piece.step)] = stored
             axis["ts"] = ts
         layout = self._layout(piece.values)
-        known["keys"] = sorted(layout.marks.union(known["keys"]))
-        known["values"].update({key: piece.values[key] for key in layout.needs})
-        while len(steps) > KEPT_STEPS:
+        stored["keys"] = sorted(layout.marks.union(stored["keys"]))
+        stored["values"].update({key: piece.values[key] for key in layout.needs})
+        while len(steps) > CACHED_STEPS:
             del steps[min(steps, key=int)]
-        self._samples(Piece(piece.axis, piece.step, known["ts"], piece.values), layout, known)
-        self.memory["ts"] = max(self.memory.get("ts", piece.ts), known["ts"])
+        self._samples(Piece(piece.axis, piece.step, stored["ts"], piece.values), layout, stored)
+        self.memory["ts"] = max(self.memory.get("ts", piece.ts), stored["ts"])
 
     def _same_step(self, steps: Mapping[str, Memory], piece: Piece) -> Memory | None:
-        """What is known of the step, unless this is another life's: then the same keys come once more."""
-        known = steps.get(str(piece.step))
-        if known is None:
+        """The memory of the step, unless the step belongs to another incarnation: then the same keys come again."""
+        stored = steps.get(str(piece.step))
+        if stored is None:
             return None
         newest = max(steps, key=int) == str(piece.step)
-        # Rows of the newest step may repeat a key (a correction, a step logged twice): the later word wins.
-        return known if newest or self._layout(piece.values).marks.isdisjoint(known["keys"]) else None
+        # Rows of the newest step may repeat a key (a correction, a step logged twice): the later value counts.
+        return stored if newest or self._layout(piece.values).marks.isdisjoint(stored["keys"]) else None
 
     def _layout(self, values: Mapping[str, float]) -> _Layout:
         keys = tuple(values)
@@ -272,7 +274,7 @@ class _Tail:
                     self.origins.add(ours.metric, key)
         return layout
 
-    def _samples(self, piece: Piece, layout: _Layout, known: Memory) -> None:
+    def _samples(self, piece: Piece, layout: _Layout, stored: Memory) -> None:
         values, ts, step, axis = piece.values, piece.ts, piece.step, piece.axis
         for key, ours in layout.mapped:
             value: float | None = values[key]
@@ -282,31 +284,31 @@ class _Tail:
                     continue
             assert value is not None
             if ours.fold:
-                self.folds.add(known, ours, key, value * ours.scale + ours.offset)
+                self.folds.add(stored, ours, key, value * ours.scale + ours.offset)
             else:
                 value = value * ours.scale + ours.offset
                 self.samples.append(Sample(ours.metric, value, ours.labels, ts, step, axis))
         for name in layout.unmapped:
             self.unmapped[name] = self.unmapped.get(name, 0) + 1
-        for ours, keys, folded in self.folds.told():
+        for ours, keys, folded in self.folds.take():
             self.samples.append(Sample(ours.metric, folded, ours.labels, ts, step, axis))
             for key in keys:
                 self.origins.add(ours.metric, key)
         if self.framework.derive is not None:
-            self._derive(piece, known)
+            self._derive(piece, stored)
 
-    def _derive(self, piece: Piece, known: Memory) -> None:
-        """Metrics that follow from several keys of the step so far."""
+    def _derive(self, piece: Piece, stored: Memory) -> None:
+        """Adds metrics that are computed from several keys of the step so far."""
         assert self.framework.derive is not None
-        merged, told = Piece(piece.axis, piece.step, piece.ts, known["values"]), known.setdefault("told", {})
+        merged, previous = Piece(piece.axis, piece.step, piece.ts, stored["values"]), stored.setdefault("told", {})
         for metric, labels, derived in self.framework.derive(merged, self.context):
-            # Each row of a step derives anew; only what is new, or other than before, is said.
-            if told.get(told_as := self._told_as(metric, labels)) != derived:
+            # Each row of a step computes them again; only new or changed values are emitted.
+            if previous.get(derived_key := self._derived_key(metric, labels)) != derived:
                 self.samples.append(Sample(metric, derived, labels, piece.ts, piece.step, piece.axis))
-            told[told_as] = derived
+            previous[derived_key] = derived
 
-    def _told_as(self, metric: str, labels: Labels) -> str:
-        """A derived metric's name in the memory of a step."""
+    def _derived_key(self, metric: str, labels: Labels) -> str:
+        """The key of a derived metric in the memory of a step."""
         found = self._derived.get((metric, labels))
         if found is None:
             self.origins.add(metric, "of several keys")
@@ -314,18 +316,18 @@ class _Tail:
         return found
 
     def _delta(self, key: str, value: float, axis: str) -> float | None:
-        """What a total grew by since the row before. None for the first one met: when that was counted is not known."""
+        """The increase of a total since the previous row. None for the first value, whose begin is unknown."""
         totals = self.memory.setdefault("totals", {})
         before, totals[key] = totals.get(key), value
         if before is None:
             return None
         if value >= before:
             return float(value - before)
-        # It began anew: at a restart of the process. When the steps went back too, they are counted again.
+        # The total began again, at a restart of the process. When the steps went back too, they are counted again.
         return 0.0 if axis in self.memory.get("rewound", ()) else value
 
     def _mapped(self, key: str) -> tuple[Key, ...] | None:
-        """Ours for a key of theirs: empty when it is known and not used, None when nobody knows it."""
+        """Our keys for a source key: empty for a known but unused key, None for an unknown key."""
         framework = self.framework
         found = framework.keys.get(key)
         if found is not None:
@@ -368,14 +370,14 @@ class _Tail:
             dropped=logs.dropped + self.folds.dropped,
             why_dropped=logs.why or self.folds.why,
             samples_scraped=len(logs.rows),
-            origins=self.origins.said(),
+            origins=self.origins.as_text(),
             reader=self.source.seen_from(self.path),
         )
 
 
 def finite(framework: Framework, values: Mapping[str, Any]) -> dict[str, float]:
-    """Finite numbers by key, prefixes taken off; texts and flags are none."""
-    # Nearly all values are floats: to ask `number` about each was a fifth of reading a long log.
+    """Finite numbers by key without prefixes; texts and flags are left out."""
+    # Nearly all values are floats: calling `number` for each took a fifth of the time of reading a long log.
     figures = {
         key: value
         for key, given in values.items()

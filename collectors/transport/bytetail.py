@@ -1,13 +1,13 @@
-"""What was appended to a growing file since last time, as whole lines: the part all file tails share.
+"""Reads what was appended to a growing file since the last call, as whole lines, for all file tails.
 
 Polling only (inotify does not see a write on another host of a cluster file system). The cursor is
-``{inode, offset, skipping, head, tail}`` (the last two are hashes): a shrunk file, or other bytes where
-we have read (copy-truncate, a log rewritten on resume) starts the file over, and says so: what it held after the last
-look is lost. A file renamed to make room for a new one is finished first, where it is still beside it; one of several
-rotated away between two looks is not noticed. A line without its end waits for the next call. Reads at most
-``limits.tail_bytes`` and one line per call.
+``{inode, offset, skipping, head, tail}`` (the last two are hashes). A smaller file, or other bytes at places already
+read (copy-truncate, a log rewritten on resume), starts the file over and is reported: lines written after the last
+read are lost. A renamed file (log rotation) is read to its end first, if it is still in the folder. Of several
+rotations between two reads only the last is noticed. An incomplete line waits for the next call. A call reads at most
+``limits.tail_bytes`` and one line.
 
-Files of records instead of lines (TensorBoard, wandb) share the part below the lines: `unchanged` and `appended`.
+Formats with records instead of lines (TensorBoard, wandb) use the lower part: `unchanged` and `appended`.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from typing import Any, BinaryIO
 
 from collectors.model import Cursor, Limits, ScrapeError
 
-# Enough of the start to tell two logs apart (their first rows carry times), enough of the end to notice a rewrite.
+# Bytes at the start that distinguish two logs (first rows have times), and at the end that detect a rewrite.
 HEAD_BYTES = 256
 TAIL_BYTES = 64
-# Of a folder looked through for a renamed file.
+# Entries of a folder that is searched for a renamed file.
 MAX_BESIDE = 20_000
 
 ROTATED = "rotated: the rest of the old file was not found"
@@ -38,8 +38,8 @@ class Lines:
     """Whole lines with the offset each begins at.
 
     Attributes:
-        restarted: the file is not the one the cursor was about: these lines begin at its start.
-        dropped: lines longer than the limit (``why`` says the first one's offset), or 1 for what a rotation took away.
+        restarted: the file is not the cursor's: these lines begin at its start.
+        dropped: lines longer than the limit (``why`` has the first one's offset); 1 for lines lost in a rotation.
     """
 
     lines: list[tuple[int, bytes]] = field(default_factory=list)
@@ -52,10 +52,10 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An open file and where reading goes on in it.
+    """An open file and the offset where reading continues.
 
     Attributes:
-        offset: the first byte not read yet; 0 when the file is not the one the cursor was about (``restarted``).
+        offset: the first unread byte; 0 if the file is not the cursor's (``restarted``).
     """
 
     file: BinaryIO
@@ -64,34 +64,34 @@ class Appended:
     restarted: bool
 
     def window(self, size: int, offset: int | None = None) -> bytes:
-        """At most so many bytes from ``offset`` on (else from where reading goes on)."""
+        """At most ``size`` bytes from ``offset`` on (default: from the first unread byte)."""
         self.file.seek(self.offset if offset is None else offset)
         return self.file.read(size)
 
     def cursor(self, offset: int, *, whole: bool) -> dict[str, Any]:
-        """The cursor to go on at ``offset``; ``whole``: all there was has been looked at, see `unchanged`."""
+        """The cursor to continue at ``offset``; ``whole``: the file was read to its end, see `unchanged`."""
         found = {"inode": self.status.st_ino, "offset": offset, **_marks(self.file, offset)}
         return {**found, "seen": [self.status.st_size, self.status.st_mtime_ns]} if whole else found
 
 
 def unchanged(status: os.stat_result, cursor: Cursor) -> bool:
-    """Nothing was written since all there was had been looked at: the file need not be opened."""
+    """Returns whether nothing was written since the file was read to its end: it need not be opened."""
     return cursor.get("inode") == status.st_ino and cursor.get("seen") == [status.st_size, status.st_mtime_ns]
 
 
 @contextmanager
 def appended(path: Path, cursor: Cursor) -> Iterator[Appended]:
-    """The file, open, with the place to go on at.
+    """Opens the file at the offset to continue at.
 
     Raises:
-        ScrapeError: ``missing`` when the file is not there or may not be read, also for what the block meets.
+        ScrapeError: ``missing`` if the file is not there or cannot be read, also for errors inside the block.
     """
     try:
         with open(path, "rb", opener=_opened) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ScrapeError("missing", f"{path.name} is no regular file")
-            # By what was read, not by its inode: rsync and mv put a grown copy in its place.
+            # Compared by content, not by inode: rsync and mv replace a file by a grown copy.
             same = bool(cursor) and _is_continued(file, cursor, status.st_size)
             yield Appended(file, status, int(cursor["offset"]) if same else 0, bool(cursor) and not same)
     except OSError as error:
@@ -99,18 +99,18 @@ def appended(path: Path, cursor: Cursor) -> Iterator[Appended]:
 
 
 def _opened(path: str, flags: int) -> int:
-    """A pipe without a writer must not hold the reader."""
+    """Opens without blocking: a pipe without a writer would block the reader."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read(path: Path, cursor: Cursor, limits: Limits) -> Lines:
-    """Lines appended since ``cursor``; those of a file renamed meanwhile before those of the new one (``more``).
+    """Lines appended since ``cursor``; first those of a file renamed meanwhile, then those of the new one (``more``).
 
     Raises:
-        ScrapeError: ``missing`` when the file is not there or may not be read.
+        ScrapeError: ``missing`` if the file is not there or cannot be read.
     """
     with appended(path, cursor) as new:
-        # Of an empty file any other looks like the continuation.
+        # Any file looks like the continuation of an empty one.
         replaced = bool(cursor) and not new.offset and cursor.get("inode") != new.status.st_ino
         if not new.restarted and not replaced:
             return _read(new, cursor, limits)
@@ -135,7 +135,7 @@ def near_end(path: Path, size: int) -> dict[str, Any]:
 
 
 def _rest(path: Path, cursor: Cursor, limits: Limits) -> tuple[Lines | None, str]:
-    """What the file that was renamed still holds, else what is lost of it, in words."""
+    """The unread lines of the renamed file, else a text about what is lost of it."""
     old = _renamed(path.parent, cursor.get("inode"))
     if old is None:
         return None, ROTATED
@@ -153,9 +153,9 @@ def _rest(path: Path, cursor: Cursor, limits: Limits) -> tuple[Lines | None, str
 
 
 def _renamed(folder: Path, inode: object) -> Path | None:
-    """The regular file of that inode; a rename within a folder keeps it."""
+    """The regular file with that inode; a rename within a folder keeps it."""
     with os.scandir(folder) as found:
-        # The listing tells inodes, so that nothing but the one file is asked for more.
+        # The listing has the inodes, so that only one file needs a stat call.
         same = (entry for entry in islice(found, MAX_BESIDE) if entry.inode() == inode)
         return next((folder / entry.name for entry in same if entry.is_file(follow_symlinks=False)), None)
 
@@ -164,7 +164,7 @@ def _read(new: Appended, cursor: Cursor, limits: Limits) -> Lines:
     found = Lines(restarted=new.restarted)
     offset, size = new.offset, new.status.st_size
     skipping = bool(cursor.get("skipping")) and not new.restarted
-    # One byte more than a line may have, so that a line too long is seen as such and not as unfinished.
+    # One byte more than a line may have, so that a line that is too long is not taken for an incomplete one.
     window = new.window(max(limits.tail_bytes, limits.line_bytes + 1))
     used, skipping = _split(window, offset, skipping, limits, found)
     offset += used
@@ -174,7 +174,7 @@ def _read(new: Appended, cursor: Cursor, limits: Limits) -> Lines:
 
 
 def _split(window: bytes, offset: int, skipping: bool, limits: Limits, found: Lines) -> tuple[int, bool]:
-    """Cut the window into lines; how many bytes are done with, and whether a line too long goes on behind them."""
+    """Splits the window into lines; returns the bytes processed, and whether a line that is too long continues."""
     start = 0
     while (end := window.find(b"\n", start)) >= 0:
         if len(found.lines) >= limits.tail_rows:
@@ -189,7 +189,7 @@ def _split(window: bytes, offset: int, skipping: bool, limits: Limits, found: Li
             found.lines.append((offset + start, line))
         start = end + 1
     rest = len(window) - start
-    # What is left has no end yet. Within the limit it waits to be read again whole; beyond, it is never kept.
+    # The rest has no line end yet. Within the limit it is read again as a whole; beyond the limit it is dropped.
     if skipping:
         return len(window), True
     if rest > limits.line_bytes:
@@ -214,7 +214,7 @@ def _marks(file: BinaryIO, offset: int) -> dict[str, str]:
     head = file.read(min(HEAD_BYTES, offset))
     file.seek(max(0, offset - TAIL_BYTES))
     tail = file.read(min(TAIL_BYTES, offset))
-    # Hashes, not bytes: the cursor is stored and shown, and a log line may hold a secret.
+    # Hashes, not bytes: the cursor is stored and shown, and a log line may contain a secret.
     return {"head": _hash(head), "tail": _hash(tail)}
 
 

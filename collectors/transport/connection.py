@@ -1,8 +1,8 @@
-"""One kept HTTP/1.1 connection that carries one GET after the other: what a page costs beside its bytes.
+"""A persistent HTTP/1.1 connection that carries one GET after the other.
 
-httpx takes 0.6 ms of CPU for an exchange (perf.md 2b), this 0.1: the request is laid out once, and the answer is read
-where it arrives. It knows what servers of metrics pages say (lengths, chunks, an answer that ends with its connection)
-and takes anything else for an error. Bounds are the caller's: bytes through `BodySink`, time by cancelling.
+httpx takes 0.6 ms of CPU per exchange (perf.md 2b), this module 0.1 ms: the request is built once, and the answer is
+read as it arrives. It supports what servers of metrics pages send (lengths, chunks, answers that end with their
+connection); anything else is an error. Callers bound bytes through `BodySink`, and time by cancelling.
 """
 
 import asyncio
@@ -12,27 +12,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-# As h11, which httpx reads with: no server's head comes near it.
+# Bytes, as in h11, which httpx reads with; real headers are much smaller.
 HEAD_BYTES = 100 << 10
-# A chunk's size in hex and an extension; a trailer's line.
+# Bytes of a chunk's size in hex with an extension, or of a trailer's line.
 CHUNK_HEAD_BYTES = 4 << 10
-# As asyncio does by default for who is told of two addresses, of which one may lead nowhere.
+# As asyncio's default; of two addresses of a host one may not answer.
 HAPPY_EYEBALLS_SECONDS = 0.25
 
 
 class ConnectionLost(OSError):
-    """The connection ended before its answer did, or what came is no HTTP."""
+    """The connection ended before its answer did, or the answer is not HTTP."""
 
 
 class ConnectionStale(ConnectionLost):
-    """A kept connection ended without a byte of an answer: the server had closed it, and may be asked anew."""
+    """A persistent connection ended before any byte of an answer: the server had closed it; repeat the request."""
 
 
 class BodySink(Protocol):
-    """Takes an answer as it comes. What it raises ends the exchange, and with it the connection."""
+    """Receives an answer in parts. An exception from it ends the exchange and the connection."""
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The status, and the headers by their names in lower case (of several the last)."""
+        """The status, and the headers by lower-case name (the last of repeated ones)."""
 
     def body(self, chunk: bytes) -> None:
         """The next bytes of the body."""
@@ -40,7 +40,7 @@ class BodySink(Protocol):
 
 @dataclass(slots=True)
 class HostPort:
-    """Where a connection leads."""
+    """The address of a connection."""
 
     host: str
     port: int
@@ -49,18 +49,18 @@ class HostPort:
 
 @dataclass(slots=True)
 class HttpConnection:
-    """The connection, made when it is first asked for. One exchange at a time."""
+    """The connection, opened on first use. One exchange at a time."""
 
     place: HostPort
     _exchange: "_Exchange | None" = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def get(self, request: bytes, sink: BodySink) -> None:
-        """Send a request as laid out; return when its answer is in the sink.
+        """Sends a prepared request and returns when its answer is in the sink.
 
         Raises:
             OSError: no connection (`ConnectionLost`: one that broke).
-            Whatever the sink raised.
+            Exception: any exception of the sink.
         """
         async with self._turn:
             kept = self._exchange
@@ -89,7 +89,7 @@ class HttpConnection:
 
 
 class _Exchange(asyncio.Protocol):
-    """The connection's protocol. `open`: may be asked again."""
+    """The connection's protocol. `open`: can be used again."""
 
     def __init__(self) -> None:
         self.open = self._kept = self._began = False
@@ -97,7 +97,7 @@ class _Exchange(asyncio.Protocol):
         self._held = bytearray()
         self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[None] | None = None
-        # What is read next: True when it took something and there may be more. None: nothing is awaited.
+        # The function that reads next: True if it read something and there may be more. None: nothing is expected.
         self._next: Callable[[], bool] | None = None
         self._left, self._last = 0, False
 
@@ -115,7 +115,7 @@ class _Exchange(asyncio.Protocol):
         self._kept = True
 
     def end(self) -> None:
-        """Close it, now."""
+        """Closes the connection at once."""
         self.open, self._next = False, None
         if self._transport is not None:
             self._transport.abort()
@@ -237,7 +237,7 @@ class _Exchange(asyncio.Protocol):
         return line is not None
 
     def _line(self) -> bytes | None:
-        """The next line of the framing, or None while it is not here."""
+        """The next line of the framing, or None while it is incomplete."""
         end = self._held.find(b"\n")
         if end < 0 and len(self._held) <= CHUNK_HEAD_BYTES:
             return None
@@ -272,7 +272,7 @@ def _parsed(head: bytes) -> tuple[int, int, dict[bytes, bytes]]:
         if header is None:
             raise ConnectionLost("no HTTP, for it has no header")
         name, value = header[1].lower(), header[2]
-        # Two lengths, or codings, mean that two sides may not agree on where the answer ends.
+        # Two lengths or codings: client and server may not agree on where the answer ends.
         if name in (b"content-length", b"transfer-encoding") and headers.get(name, value) != value:
             raise ConnectionLost("no HTTP, for it has two lengths")
         headers[name] = value

@@ -30,7 +30,7 @@ _BY_ERRNO = {
 }
 _CLOSED = _BY_ERRNO[errno.ECONNRESET]
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
-# OpenSSL's names for an answer that is no TLS record.
+# OpenSSL's names of errors for an answer that is not TLS.
 _PLAIN = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL")
 _ENDED = re.compile(r"disconnected|closed connection|ended before", re.IGNORECASE)
 
@@ -48,7 +48,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception and what led to it: the HTTP library wraps the system's error, which names the cause."""
+    """The exception and its causes: the HTTP library wraps the system's error, which has the reason."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -70,7 +70,7 @@ def _of_system(error: BaseException) -> str:
         return "no TLS on this port: did you mean http:// instead of https://?" if plain else "the TLS handshake failed"
     if not isinstance(error, OSError) or isinstance(error, ConnectionLost):
         return ""
-    # Several addresses of one name fail with one error whose text holds every errno.
+    # If all addresses of a name fail, one error has every errno in its text.
     numbers = [error.errno, *map(int, _ERRNO.findall(str(error)))]
     reset = _CLOSED if isinstance(error, ConnectionResetError | BrokenPipeError) else ""
     return next((_BY_ERRNO[number] for number in numbers if number in _BY_ERRNO), reset)

@@ -1,4 +1,4 @@
-"""One bounded GET: how every collector that speaks HTTP reads a page.
+"""One bounded GET, used by every collector that reads a page over HTTP.
 
 Bounds the bytes on the wire, the bytes after inflation and the total time, follows no redirect, and turns every
 failure into a `ScrapeError` whose text holds no URL, header or body. Does not retry: the next scrape does.
@@ -23,25 +23,25 @@ CONTENT_TYPE = "text/plain;version=0.0.4"
 
 _HEADERS = {
     "Accept": CONTENT_TYPE,
-    # A page is 80 kB and the engine has better uses for its cores; also there is no zip bomb in plain text.
+    # A page has 80 kB, and compressing would use the engine's CPU; plain text also has no zip bombs.
     "Accept-Encoding": "identity",
 }
 
 WBITS = 47  # 32 + 15: gzip or zlib, told by the header
-# Each costs a microsecond and needs twenty bytes: a body of nothing else would take seconds.
+# gzip members of a body. Each costs a microsecond and needs twenty bytes: a body of members would take seconds.
 MEMBERS = 1_000
 
 
 @lru_cache(maxsize=1)
 def certificates() -> ssl.SSLContext:
-    """Whom we trust: read once, for a thousand clients with one each are 20 s and 400 MB."""
+    """The trusted certificates, read once: a thousand clients with one copy each would take 20 s and 400 MB."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 class PageClient(httpx.AsyncClient):
-    """A client of one target. `get` reads its pages over a kept connection of their own, past httpx's machinery.
+    """A client of one target. `get` reads its pages over a persistent connection of their own instead of httpx.
 
-    The request is httpx's, laid out once per URL; everything else that is asked of the target goes through httpx.
+    The request is httpx's, built once per URL. All other requests to the target use httpx.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -51,7 +51,7 @@ class PageClient(httpx.AsyncClient):
 
     @property
     def plain(self) -> bool:
-        """May it go past httpx? Who hooked in wants to see what passes."""
+        """Returns whether the page may be read without httpx: hooks on the client need httpx."""
         return not any(self.event_hooks.values())
 
     async def page(self, url: httpx.URL | str, limits: Limits) -> bytes:
@@ -90,19 +90,19 @@ class PageClient(httpx.AsyncClient):
 
 
 class _Body:
-    """A page's bytes as they come, bounded on the wire and inflated."""
+    """A page's body in parts, bounded on the wire and inflated."""
 
     def __init__(self, limits: Limits, encoding: str = "identity") -> None:
         self.parts: list[bytes] = []
         self._limits, self._wire, self._size, self._stream = limits, 0, 0, _stream(encoding)
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a status that is no page, a length beyond the limit."""
+        """Refuses a status other than 200, and a length beyond the limit."""
         _check_head(status, headers.get(b"content-length", b"").decode("latin-1"), self._limits)
         self._stream = _stream(headers.get(b"content-encoding", b"identity").decode("latin-1"))
 
     def body(self, chunk: bytes) -> None:
-        """Keep what came, inflated."""
+        """Adds the next bytes, inflated."""
         room = self._limits.body_bytes + 1 - self._size
         plain = chunk if self._stream is None else self._stream.inflate(chunk, room)
         self._wire, self._size = self._wire + len(chunk), self._size + len(plain)
@@ -111,7 +111,7 @@ class _Body:
         self.parts.append(plain)
 
     def whole(self) -> bytes:
-        """All of it, when nothing more comes."""
+        """The whole body after its last part."""
         if self._stream is not None and not self._stream.ended:
             raise ScrapeError("garbage", "no complete answer: what is compressed breaks off")
         return b"".join(self.parts)
@@ -120,8 +120,8 @@ class _Body:
 async def get(client: httpx.AsyncClient, url: httpx.URL | str, limits: Limits) -> bytes:
     """The body of a 200 answer.
 
-    Reads at most ``limits.body_bytes`` and one chunk, for at most ``limits.timeout_seconds`` in all: an answer that
-    drips for ever ends there, which httpx' own time-outs (each between two reads) would let pass.
+    Reads at most ``limits.body_bytes`` and one chunk, for at most ``limits.timeout_seconds`` in total. httpx's own
+    time-outs, each between two reads, would not end an answer that trickles in.
 
     Raises:
         ScrapeError: ``unreachable``, ``timeout``, ``auth``, ``status``, ``too_large`` or ``garbage``.
@@ -161,18 +161,18 @@ async def body(response: httpx.Response, limits: Limits) -> bytes:
 
 
 class _Stream:
-    """Compressed bytes as they come: gzip (of any number of members, as a proxy may join them) or zlib."""
+    """A compressed body in parts: gzip (of any number of members, as a proxy may join them) or zlib."""
 
     def __init__(self) -> None:
         self._member, self._members = zlib.decompressobj(wbits=WBITS), 1
 
     @property
     def ended(self) -> bool:
-        """Did it end with a member? What is cut between two flushes inflates as well as what is whole."""
+        """Returns whether it ended with a member: a body cut between two flushes inflates without an error."""
         return self._member.eof
 
     def inflate(self, chunk: bytes, room: int) -> bytes:
-        """What a chunk holds, and never more than `room` bytes of it."""
+        """Inflates a chunk, at most ``room`` bytes."""
         plain = b""
         try:
             while chunk and len(plain) < room:
@@ -191,7 +191,7 @@ class _Stream:
 
 
 def _stream(encoding: str) -> _Stream | None:
-    """How a body is read; None: as it comes."""
+    """The decoder of a body; None: it is not compressed."""
     if encoding.strip().lower() in ("", "identity"):
         return None
     if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
@@ -204,7 +204,7 @@ def _too_large(limits: Limits) -> ScrapeError:
 
 
 async def metrics_page(client: httpx.AsyncClient, limits: Limits) -> bytes:
-    """GET a metrics page: the client's base URL when that names one (`.../metrics`), else /metrics under it.
+    """GET a metrics page: the client's base URL if it names one (`.../metrics`), else /metrics under it.
 
     Raises:
         ScrapeError: as `get`.

@@ -1,8 +1,8 @@
-"""One bounded GET of JSON from a provider's API, and the small conversions every answer needs.
+"""One bounded GET of JSON from a provider's API, and conversions of JSON values.
 
 Bounds are those of `collectors.transport.http` (wire bytes, inflated bytes, total time, no redirect). Refusals become
-the kinds an operator acts on: wrong key, no money, a limit used up, asked too often. Only a short, cleaned part of
-the provider's own message is kept; never a URL, a key or a body.
+error kinds on which an operator can act: wrong key, no money, a limit used up, too many requests. Only a short, cleaned
+part of the provider's own message is kept; never a URL, a key or a body.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from collectors.transport import failures, http
 
 Params = Mapping[str, str | int | list[str]]
 
-# A body this big takes long enough to parse (10 ms) to be worth leaving the event loop for.
+# Bytes. Parsing a larger body takes 10 ms or more, so it is done in a thread.
 THREAD_BYTES = 512 << 10
 ERROR_BODY_BYTES = 64 << 10
 EXCERPT_CHARS = 120
 RETRY_AFTER_MAX_SECONDS = 86_400.0
 
-# Providers do not sign in 1999, and 1e11 is where seconds (year 5138) end and milliseconds (1973) begin.
+# Epoch seconds: 2000-01-01, and the year 5138. Larger numbers are milliseconds (1e11 ms is 1973).
 OLDEST, NEWEST = 946_684_800.0, 1e11
 
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip"}
@@ -58,7 +58,7 @@ _SECRETS = (
 
 @dataclass(frozen=True, slots=True)
 class JsonAnswer:
-    """A 200 answer: its JSON, of whatever shape, and its headers (any case)."""
+    """A 200 answer: its JSON, of any shape, and its headers (any case)."""
 
     json: Any
     headers: Mapping[str, str]
@@ -74,7 +74,7 @@ class Refusal(ScrapeError):
 
 @asynccontextmanager
 async def whole(limits: Limits) -> AsyncIterator[None]:
-    """Everything inside together takes at most ``limits.timeout_seconds``.
+    """Limits everything inside together to ``limits.timeout_seconds``.
 
     Raises:
         ScrapeError: ``timeout``.
@@ -90,8 +90,8 @@ async def get_json(client: httpx.AsyncClient, path: str, params: Params, limits:
     """GET ``path`` under the client's base URL with ``params`` (a list repeats its key).
 
     Raises:
-        ScrapeError: ``auth``, ``credit``, ``quota``, ``throttled`` (with `retry_after` in seconds where told),
-            ``status``, ``too_large``, ``garbage``, ``timeout`` or ``unreachable``; a `Refusal` when a status says so.
+        ScrapeError: ``auth``, ``credit``, ``quota``, ``throttled`` (with `retry_after` in seconds, if sent),
+            ``status``, ``too_large``, ``garbage``, ``timeout`` or ``unreachable``; a `Refusal` for an error status.
     """
     return await _ask(client, "GET", path, limits, params=params)
 
@@ -145,7 +145,7 @@ async def _refusal(client: httpx.AsyncClient, response: httpx.Response, limits: 
     if 300 <= status < 400:
         return Refusal(status, "status", f"HTTP {status}: redirects are not followed; configure where it leads")
     if status == 401:
-        # Refused keys are the messages that quote the key.
+        # The message of a refused key is the one that may quote the key.
         return Refusal(status, "auth", f"HTTP 401: {_WHY['auth']}")
     body = await _error_body(response, limits)
     kind = _kind(status, body)
@@ -168,7 +168,7 @@ def _kind(status: int, body: str) -> ErrorKind:
         return "throttled"
     if status != 403:
         return "status"
-    # First, as in `causes`: every rate limit is a limit, but it passes by itself.
+    # First, as in `causes`: every rate limit is a limit, but a temporary one.
     if _RATE.search(body):
         return "throttled"
     if _CREDIT.search(body):
@@ -177,7 +177,7 @@ def _kind(status: int, body: str) -> ErrorKind:
 
 
 async def _error_body(response: httpx.Response, limits: Limits) -> str:
-    """The beginning of it as text; whatever is wrong with an error's body, its status is the news."""
+    """The beginning of the body as text; errors of the body are ignored, because the status matters."""
     try:
         body = await http.body(response, replace(limits, body_bytes=min(limits.body_bytes, ERROR_BODY_BYTES)))
     except (ScrapeError, httpx.HTTPError, httpx.StreamError):
@@ -186,7 +186,7 @@ async def _error_body(response: httpx.Response, limits: Limits) -> str:
 
 
 def _excerpt(body: str, secrets: tuple[str, ...]) -> str:
-    """The message inside a JSON error. Other bodies (a proxy's page) say nothing worth showing."""
+    """The message inside a JSON error; "" for other bodies (a proxy's page)."""
     try:
         message = _message(json.loads(body))
     except (ValueError, RecursionError):
@@ -207,7 +207,7 @@ def _message(answer: Any, depth: int = 0) -> str:
 
 
 def _own_secrets(client: httpx.AsyncClient) -> tuple[str, ...]:
-    """What we sent and must not read back: header values and the parts of the URL, longest first."""
+    """Secrets that we sent and an error may quote: header values and the parts of the URL, longest first."""
 
     def parts() -> Iterator[str]:
         for name, value in client.headers.items():
@@ -220,7 +220,7 @@ def _own_secrets(client: httpx.AsyncClient) -> tuple[str, ...]:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds a ``Retry-After`` header (seconds or a date) asks for, 0 to a day; None without a sensible one."""
+    """Seconds of a ``Retry-After`` header (seconds or a date), 0 to a day; None without a valid one."""
     asked = headers.get("retry-after", "").strip()
     seconds = number(asked)
     if seconds is None:
@@ -258,7 +258,7 @@ def _iso(value: str) -> float | None:
 
 
 def number(value: Any) -> float | None:
-    """A finite number from JSON: int, float or a string holding one (money and 64-bit integers come so)."""
+    """A finite number from JSON: int, float or a string with one (the form of money and 64-bit integers)."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -278,7 +278,7 @@ def text(value: Any, limit: int) -> str:
 
 
 def clean(value: Any, limit: int = 200) -> str:
-    """As `text`, without what looks like a credential: for a provider's own words about a failure."""
+    """As `text`, without anything that looks like a credential: for a provider's own message about a failure."""
     found = text(value, 4 * limit)
     for pattern, put in _SECRETS:
         found = pattern.sub(put, found)

@@ -1,4 +1,4 @@
-"""Histograms put together from a page's lines, and what is wrong with those that are broken. Pure."""
+"""Builds histograms from a page's lines and describes the errors of broken ones. Pure."""
 
 from collections.abc import Iterator, MutableMapping, Sequence
 from math import inf, isfinite, isnan
@@ -7,9 +7,9 @@ from collectors.model import Labels
 
 
 class Grouper:
-    """Collects buckets, sums and counts of histograms by whatever key the caller uses.
+    """Collects buckets, sums and counts of histograms by a key of the caller.
 
-    ``flaws``: key -> what is wrong with the histogram, once `done` was asked.
+    ``flaws``: key -> the error of the histogram, filled by `done`.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Grouper:
         self.flaws: dict[tuple[str, Labels], str] = {}
 
     def add(self, key: tuple[str, Labels], part: str, bound: float, value: float) -> None:
-        """One sample. Two with the same key and bound are two processes' shares: the last wins, as in Prometheus."""
+        """Adds one sample. Of two with the same key and bound the last counts, as in Prometheus."""
         if part == "bucket":
             bounds = self._buckets.get(key)
             if bounds is None:
@@ -37,7 +37,7 @@ class Grouper:
         self._counts.pop(key, None)
 
     def done(self) -> Iterator[tuple[tuple[str, Labels], tuple[tuple[float, ...], tuple[float, ...], float]]]:
-        """Key and (finite edges, cumulative counts, sum) of every sound histogram; `flaws` tells of the others."""
+        """Key and (finite edges, cumulative counts, sum) of every valid histogram; `flaws` has the others."""
         for key, bounds in self._buckets.items():
             edges = sorted(bounds)
             counts = tuple([bounds[edge] for edge in edges])
@@ -50,20 +50,20 @@ class Grouper:
 
 
 def flaw_of(edges: Sequence[float], counts: tuple[float, ...], total: float | None, count: float | None) -> str:
-    """What is wrong with a histogram; "" when nothing is. ``count``: as told beside the buckets, if it was."""
+    """The error of a histogram; "" if it is valid. ``count``: the page's `_count`, if it has one."""
     return edges_flaw(edges) or flaw_of_counts(counts, total, count)
 
 
 def edges_flaw(edges: Sequence[float]) -> str:
-    """The same of its edges alone: all, ascending."""
+    """The error of the edges alone: they must be complete and ascending."""
     return 'the histogram has no bucket le="+Inf"' if edges[-1] != inf or isnan(sum(edges[:-1])) else ""
 
 
 def flaw_of_counts(counts: tuple[float, ...], total: float | None, count: float | None) -> str:
-    """The same of its numbers alone."""
+    """The error of the counts and the sum alone."""
     if total is None:
         return "the histogram has no sum"
-    # Sorting what is sorted costs next to nothing.
+    # Sorting a sorted list costs almost nothing.
     if counts[0] < 0 or not isfinite(sum(counts)) or list(counts) != sorted(counts):
         return "the histogram's buckets are not cumulative"
     if isnan(total):

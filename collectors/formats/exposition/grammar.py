@@ -1,9 +1,9 @@
-"""What a line of Prometheus' text format may be: the grammar of its own scrape parser, as regular expressions. Pure.
+"""The grammar of a line of Prometheus' text format, as the regular expressions of its own scrape parser. Pure.
 
-By `model/textparse/promlex.l` and `promparse.go` of Prometheus 2.42, and held against the program itself: one line that
-it cannot read makes it refuse the whole page. Linear in the line's length. Stricter in one thing: labels need commas.
+Taken from `model/textparse/promlex.l` and `promparse.go` of Prometheus 2.42 and compared with the program: it refuses a
+whole page for one invalid line. Time is linear in the line's length. Stricter in one point: labels need commas.
 
-Does not know: OpenMetrics, whose pages end in `# EOF`, and the quoted names of Prometheus 3.
+Not covered: OpenMetrics, whose pages end in `# EOF`, and the quoted names of Prometheus 3.
 """
 
 import re
@@ -24,21 +24,21 @@ _TIME = re.compile(r"\d+", re.ASCII)
 _META = re.compile(r"#[ \t]+(?:(?P<type>TYPE)|HELP)[ \t]+")
 _ABOUT = re.compile(rf"({_NAME})(?:[ \t](.*))?", re.ASCII | re.DOTALL)
 LAST_TIME = 2**63 - 1
-# Spaces round "=", quoted names and reserved "__" names are prometheus_client's to judge.
+# Spaces around "=", quoted names and reserved "__" names are left to prometheus_client.
 _PLAIN_LABEL = re.compile(r'((?!__)[a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r'\\([\\n"])')
 
-# float() strips and reads more than the format has: other blanks, other scripts' digits.
+# float() strips and accepts more than the format allows: other blanks, digits of other scripts.
 ODD = (b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x1f")
 
 
 def odd(body: bytes) -> bool:
-    """May a number of this page be written as only Python reads it?"""
+    """Returns whether the page may contain numbers that only Python accepts."""
     return not body.isascii() or any(byte in body for byte in ODD)
 
 
 def number_flaw(text: str) -> str:
-    """Why Go's parser would not take a number that float() has taken; "" when it would."""
+    """Why Go's parser refuses a number that float() accepts; "" if it accepts it."""
     plain = text.strip(" \t")
     if plain.lower() == "nan":
         return ""
@@ -50,7 +50,7 @@ def number_flaw(text: str) -> str:
 
 
 def line_flaw(line: str) -> str:
-    """Why a sample's line is none; "" when it is one. A line that begins with a blank has a name that does."""
+    """Why a line is not a valid sample; "" if it is. A line that begins with a blank has an invalid name."""
     key = _KEY.match(line)
     if key is None:
         return _key_flaw(line)
@@ -92,13 +92,13 @@ def meta(line: str, open_metrics: bool) -> tuple[str, str] | None:
 
 
 def _quoted(text: str) -> tuple[str, str]:
-    """`"dotted.name" gauge`, as Prometheus 3 has it."""
+    """`"dotted.name" gauge`, as in Prometheus 3."""
     name, _, kind = text[1:].partition('" ')
     return name, kind
 
 
 def stamped(line: str) -> tuple[str, int | None]:
-    """A line without its time, and the time. Behind the labels (or the name) stand a value and perhaps a time."""
+    """The line without its timestamp, and the timestamp. Value and timestamp follow the labels (or the name)."""
     rest = line[line.rfind("}") + 1 :] if "}" in line else line.partition(" ")[2]
     parts = rest.split()
     if len(parts) != 2 or not parts[1].removeprefix("-").isdecimal() or len(parts[1]) > 18:
@@ -107,7 +107,7 @@ def stamped(line: str) -> tuple[str, int | None]:
 
 
 def plain_labels(text: str) -> Labels | None:
-    """Sorted labels, or None when the text needs the careful parser."""
+    """Sorted labels, or None if the text needs prometheus_client's parser."""
     found: dict[str, str] = {}
     position = count = 0
     while position < len(text):
@@ -116,7 +116,7 @@ def plain_labels(text: str) -> Labels | None:
             return None
         found[match.group(1)] = _unescape(match.group(2))
         position, count = match.end(), count + 1
-    # A label given twice is an error, and which error is prometheus_client's to say.
+    # A label given twice is an error; prometheus_client's parser reports it.
     return tuple(sorted(found.items())) if len(found) == count else None
 
 

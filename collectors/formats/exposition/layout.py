@@ -1,7 +1,7 @@
-"""Pages that are laid out as one before: the same lines in the same order, other numbers.
+"""Fast reading of pages with a cached layout: the same lines in the same order, with other numbers.
 
-That is nearly every page, of a thousand engines of one kind too: what was read of the first is shared by all, in this
-process. A layout only ever stands for lines that `exposition.parse` took as plain, so a page by it is read the same.
+Nearly every page has a cached layout, also among a thousand engines of one kind: all targets of the process share the
+layouts. A layout holds only lines that `exposition.parse` read as plain, so its pages are read identically.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -16,26 +16,26 @@ S = TypeVar("S")
 
 Words = tuple[str, ...]
 
-# Measured: 1,000 B a line, its series included. Some hundred kinds of pages; a target keeps its own beyond that.
+# Bytes of shared layouts (measured: 1,000 B a line with its series): some hundred kinds of pages.
 SHARED_BYTES = 64 << 20
 LINE_BYTES = 1000
-# A page that is another each time is learned in vain: after so many only now and then.
+# Learning stops for a page that changes every time: after `VAIN` failures only every `SELDOM`-th page is learned.
 VAIN, SELDOM = 3, 16
-# From then on the target needs no memory of single lines.
+# Pages read by a layout after which the target drops its cache of single lines.
 SETTLED = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout(Generic[S]):
-    """Lines of a page, apart from the numbers.
+    """The lines of a page without the numbers.
 
     Attributes:
-        heads: of every line what is before its last blank.
+        heads: the text of every line before its last blank.
         starts: the same with that blank.
-        length: characters of them all, and of what is said.
-        said: of every line that is no sample what is behind it.
+        length: characters of all heads and texts.
+        said: the text behind the head, for lines that are not samples.
         series, types: the samples' series in order; families and their types.
-        made: what others worked out of it, under a key of theirs.
+        made: values that callers computed from the layout, by their key.
     """
 
     heads: Words
@@ -49,14 +49,14 @@ class Layout(Generic[S]):
     made: dict[Any, Any] = field(default_factory=dict)
 
     def values(self, lines: Sequence[str], characters: int) -> list[float] | None:
-        """The samples' numbers; None where the page is another, or a number needs a closer look.
+        """Returns the samples' numbers; None if the page has another layout, or a number needs the full parser.
 
-        ``characters``: of all lines; -1 where there are others than ASCII's.
+        ``characters``: of all lines; -1 if some are not ASCII.
         """
         if len(lines) != len(self.starts):
             return None
-        # Nothing is taken off a line that begins in another way: then what is left is longer than it should be. That
-        # is half of what it costs to look at every line's beginning and to cut it off.
+        # `removeprefix` leaves lines with another beginning unchanged; the length check below detects them. It costs
+        # half of a comparison and a slice per line.
         tails = list(map(str.removeprefix, lines, self.starts))
         if self.others(tails) != self.said:
             return None
@@ -66,7 +66,7 @@ class Layout(Generic[S]):
 
 
 def _numbers(texts: Words, joined: str) -> list[float] | None:
-    # float() takes more than the format has: "1_0", and blanks of all kinds round a number.
+    # float() accepts more than the format allows: "1_0", and blanks of all kinds around a number.
     if any([one in joined for one in _NOT_IN_NUMBERS]):
         return None
     try:
@@ -82,7 +82,7 @@ _NOT_IN_NUMBERS = "_ " + "".join(map(bytes.decode, grammar.ODD))
 
 @dataclass(slots=True)
 class LayoutMemory(Generic[S]):
-    """What a target remembers of its layouts."""
+    """The layouts of one target."""
 
     own: Layout[S] | None = None
     met: int = 0
@@ -96,7 +96,7 @@ _guard = Lock()
 def known(
     memory: LayoutMemory[S], labels: int, lines: Sequence[str], characters: int
 ) -> tuple[Layout[S], list[float]] | None:
-    """The layout of a page met before, by this target or another, and its numbers. ``labels``: how many may be.
+    """Finds the cached layout of a page, of this target or another, and its numbers. ``labels``: limit per series.
 
     ``characters``: see `Layout.values`.
     """
@@ -120,7 +120,7 @@ def learn(
     series: list[S],
     types: dict[str, str],
 ) -> None:
-    """Remember a page, if all of its ``series`` are of plain lines, by ``keys``."""
+    """Caches the layout of a page if all of its ``series`` come from plain lines, given by ``keys``."""
     memory.vain += 1
     if memory.vain > VAIN and memory.vain % SELDOM:
         return
@@ -128,7 +128,7 @@ def learn(
     others = [at for at, line in enumerate(lines) if line.lstrip(" \t")[:1] in ("", "#")]
     skipped = set(others)
     samples = [at for at in range(len(lines)) if at not in skipped]
-    # itemgetter of one thing is not a tuple of it.
+    # itemgetter with one index does not return a tuple.
     if min(len(samples), len(others)) < 2 or [keys.get(halves[at][0]) for at in samples] != series:
         return
     heads, starts = tuple([half[0] for half in halves]), [half[0] + half[1] for half in halves]
@@ -140,7 +140,7 @@ def learn(
 
 
 def _share(labels: int, layout: Layout[Any]) -> None:
-    """With every target of this process; the oldest make room."""
+    """Shares a layout with every target of this process; the oldest layouts are removed."""
     with _guard:
         held = sum(len(heads) for _, heads in _shared)
         while _shared and (held + len(layout.heads)) * LINE_BYTES > SHARED_BYTES:
@@ -151,6 +151,6 @@ def _share(labels: int, layout: Layout[Any]) -> None:
 
 
 def forget() -> None:
-    """As if no page had ever been met: what is measured or tested begins anew."""
+    """Clears all shared layouts, for measurements and tests."""
     with _guard:
         _shared.clear()

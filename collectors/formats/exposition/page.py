@@ -1,4 +1,4 @@
-"""A page as read: its samples, its families' types, and what was left out. Pure."""
+"""The result of reading a page: its samples, its families' types, and what was left out. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from collectors.model import Labels
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """A parsed key. Compared by identity: a target's cache hands out the same object for the same text."""
+    """A parsed key. Compared by identity: a target's cache returns the same object for the same text."""
 
     name: str
     labels: Labels
@@ -25,12 +25,12 @@ class Page:
     """One page.
 
     Attributes:
-        types: family names as on the wire -> Prometheus' type words.
-        slow: characters that went to prometheus_client.
-        dropped: lines left out of a page that is good else, with the first reason in ``why``.
-        open_metrics: it ends in `# EOF`: its grammar is another, which prometheus_client judges.
-        last_time: the latest time a line may carry, epoch ms.
-        layout: what it shares with other pages, where it does.
+        types: family names as in the page -> Prometheus' type names.
+        slow: characters that prometheus_client parsed.
+        dropped: lines left out of an otherwise valid page, with the first reason in ``why``.
+        open_metrics: the page ends in `# EOF`: prometheus_client checks its grammar, which is another.
+        last_time: the latest timestamp a line may have, epoch ms.
+        layout: the layout that it shares with other pages, if any.
     """
 
     types: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Page:
 
     @classmethod
     def by(cls, layout: "exposition_layout.Layout[Series]", values: Sequence[float]) -> "Page":
-        """Of a known layout: its samples are put together when somebody asks for them."""
+        """A page with a cached layout; its samples are built on first use."""
         return cls(layout.types, layout=layout, _values=values)
 
     @property
@@ -65,22 +65,22 @@ class Page:
         return self._values or [value for _, value in self._samples]
 
     def drop(self, why: str) -> None:
-        """Count a line, or a histogram, that is left out."""
+        """Counts a line, or a histogram, that is left out."""
         self.dropped, self.why = self.dropped + 1, self.why or why
 
     def drop_all(self, flaws: Iterable[str]) -> None:
-        """Count each."""
+        """Counts each flaw."""
         for flaw in flaws:
             self.drop(flaw)
 
     def rows(self) -> list[tuple[str, Labels, float]]:
-        """Name, sorted labels, value: for pushes, where nobody scrapes twice."""
+        """Name, sorted labels, value: for pushes, which are read once."""
         return [(series.name, series.labels, value) for series, value in self.samples]
 
     def family(self, name: str) -> tuple[str, str]:
-        """The family a sample belongs to, with its type ("untyped" when the page does not say).
+        """The family of a sample, with its type ("untyped" if the page has none).
 
-        `iteration_tokens_total` is a histogram's family: its own type is asked before any suffix is taken off.
+        `iteration_tokens_total` is a histogram's family: the full name is looked up before any suffix is removed.
         """
         for suffix in ("", "_bucket", "_sum", "_count", "_total"):
             base = name.removesuffix(suffix) if suffix else name

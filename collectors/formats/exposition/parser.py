@@ -1,15 +1,15 @@
 """Prometheus text (0.0.4) -> typed series and histograms, fast when the same target is read again.
 
-A page repeats the same `name{labels}` texts scrape after scrape, so each is parsed once and kept, bounded, in the
-target's `State`; after that a line costs one dictionary look-up and one `float`. Lines that are not plain (a
-timestamp, tabs, odd spacing, escapes, quoted names) go to prometheus_client's parser one by one, so what is read
-never differs from what it reads; it is just faster. Measured: `bench/parse.py`.
+A page repeats the same `name{labels}` texts in every scrape. Each is parsed once and cached, bounded, in the target's
+`State`; a line then costs one dictionary look-up and one `float`. Lines that are not plain (a timestamp, tabs, odd
+spacing, escapes, quoted names) go to prometheus_client's parser one by one, so the result always equals its result.
+`bench/parse.py` measures the speed.
 
-What Prometheus itself would refuse as a whole is refused as a whole (`grammar`); what it would leave out of a page it
-keeps, series that come twice and times that nobody can mean, is left out and counted.
+A page that Prometheus refuses as a whole is refused (`grammar`). Lines that Prometheus drops from a page, series that
+come twice and impossible timestamps, are left out and counted.
 
-Does not know: OpenMetrics (prometheus_client >= 0.23.1 writes it with names that clash; ask for text), exemplars,
-timestamps (accepted and dropped: a scrape has one stamp). Sample names stay as on the wire, where
+Not covered: OpenMetrics (prometheus_client >= 0.23.1 writes it with names that clash; request text), exemplars,
+timestamps (accepted and dropped: a scrape has one time). Sample names stay as in the page, whereas
 prometheus_client adds `_total` to counters that lack it.
 """
 
@@ -28,8 +28,8 @@ from collectors.formats.exposition.page import Page as Page
 from collectors.formats.exposition.page import Series as Series
 from collectors.model import Labels, Limits, ScrapeError, State
 
-# A key kept costs its text and 700 bytes (measured: 1,000 B a series of a vLLM page, comments included); enough for
-# 8 engines eight times over and stops a page that invents labels from filling memory.
+# Bytes of cached keys. A key costs its text and 700 bytes (measured: 1,000 B a series of a vLLM page, with comments).
+# Enough for 8 engines eight times over; a page with ever new labels cannot fill the memory.
 CACHE_BYTES = 32 << 20
 KEY_OVERHEAD = 700
 # 2000-01-01, and a day, in ms: a time on a line before the one, or the other ahead of now, is in another unit.
@@ -37,10 +37,10 @@ FIRST_TIME, AHEAD = 946_684_800_000, 86_400_000
 TWICE = "a series that is on the page twice, with different values: the first is taken"
 UNTIMELY = "a time before 2000 or more than a day ahead (milliseconds since 1970 are meant)"
 
-# prometheus_client walks labels character by character, quadratic in escaped quotes: a page of such lines would hold
-# a core for minutes. No real line that needs it (a timestamp, odd spacing) comes near this length.
+# Characters. prometheus_client walks labels character by character, quadratic in escaped quotes: a page of such lines
+# would take minutes of CPU. No real line that needs its parser (a timestamp, odd spacing) is nearly as long.
 SLOW_LINE_CHARACTERS = 8192
-# About one second of CPU (measured 0.7 to 0.9 s per MB): what one page may cost, however odd it is.
+# Characters of one page for prometheus_client: about one second of CPU (measured 0.7 to 0.9 s per MB).
 SLOW_PAGE_CHARACTERS = 1 << 20
 
 _PLAIN = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?", re.ASCII)
@@ -50,7 +50,7 @@ _BEGINS = _DIGITS | frozenset("+-.")
 
 @dataclass(frozen=True, slots=True)
 class Bucketed:
-    """One histogram of a page with the edges it came with. Fields as in `collectors.model.Histogram`."""
+    """One histogram of a page with its own edges. Fields as in `collectors.model.Histogram`."""
 
     family: str
     labels: Labels
@@ -61,8 +61,8 @@ class Bucketed:
 
 @dataclass(slots=True)
 class _Cache:
-    """``series``: keys as on the wire; ``same``: one object for each series, in whatever order its labels come;
-    ``meta``: TYPE and HELP lines, with what the former say."""
+    """``series``: by key as in the page; ``same``: one object per series, for any order of its labels;
+    ``meta``: TYPE and HELP lines, with the types."""
 
     series: dict[str, Series] = field(default_factory=dict)
     same: dict[tuple[str, Labels], Series] = field(default_factory=dict)
@@ -70,13 +70,13 @@ class _Cache:
     cost: int = 0
 
     def keep(self, raw: str, name: str, labels: Labels) -> Series:
-        """The series of a key as on the wire."""
+        """Caches and returns the series of a key as in the page."""
         self.pay(len(raw))
         series = self.series[raw] = self.one(name, labels)
         return series
 
     def one(self, name: str, labels: Labels) -> Series:
-        """The one object of a series, however its labels are written."""
+        """The one object of a series, for any order of its labels."""
         key = (name, labels)
         series = self.same.get(key)
         if series is None:
@@ -84,7 +84,7 @@ class _Cache:
         return series
 
     def pay(self, size: int) -> None:
-        """Make room for something to be kept."""
+        """Makes room in the cache for ``size`` bytes."""
         self.cost += size + KEY_OVERHEAD
         if self.cost > CACHE_BYTES:
             self.series.clear()
@@ -94,11 +94,11 @@ class _Cache:
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Page:
-    """Read a page.
+    """Reads a page.
 
     Args:
-        state: the target's memory; the key cache lives in it under ``"exposition"``, and ``"now"`` (epoch s), where it
-            is given, bounds times on lines. Pass ``{}`` for a push.
+        state: the target's cache; the keys are in it under ``"exposition"``; ``"now"`` (epoch s), if given, bounds
+            timestamps on lines. Pass ``{}`` for a push.
 
     Raises:
         ScrapeError: ``too_large`` past a limit, ``empty`` without a sample or comment, ``garbage`` when a line is
@@ -106,7 +106,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Page:
     """
     lines = _lines(body, limits)
     memory: exposition_layout.LayoutMemory[Series] = state.setdefault("layout", exposition_layout.LayoutMemory())
-    # Line feeds are not of the lines.
+    # Line feeds are not part of the lines.
     characters = len(body) - len(lines) + 1 if body.isascii() else -1
     if (known := exposition_layout.known(memory, limits.labels, lines, characters)) is not None:
         if memory.met == exposition_layout.SETTLED:
@@ -123,7 +123,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Page:
 
 
 def _read(lines: list[str], state: State, limits: Limits, careful: bool, open_metrics: bool) -> Page:
-    """The page line by line."""
+    """Reads the page line by line."""
     cache: _Cache = state.setdefault("exposition", _Cache())
     page = Page(open_metrics=open_metrics)
     page.last_time = state["now"] * 1000 + AHEAD if "now" in state else inf
@@ -131,11 +131,11 @@ def _read(lines: list[str], state: State, limits: Limits, careful: bool, open_me
     for number, line in enumerate(lines, 1):
         raw, _, text = line.rpartition(" ")
         series = known.get(raw)
-        # float() takes "1_0", which is no number in this format.
+        # float() accepts "1_0", which this format does not allow.
         if series is not None and "_" not in text:
             try:
                 value = float(text)
-                # The difference of what is not finite is not a number: what float() made of "-nan" or "1e400".
+                # `value - value` is not 0 for values that are not finite: float() may have read "-nan" or "1e400".
                 if careful or value - value:
                     _check_number(text, number)
                 samples.append((series, value))
@@ -150,7 +150,7 @@ def _read(lines: list[str], state: State, limits: Limits, careful: bool, open_me
 
 
 def _once(page: Page) -> None:
-    """Each series once, its first value, as Prometheus has it: what repeats that is no news, another is refused."""
+    """Leaves each series once with its first value, as Prometheus does: equal repeats are ignored, others counted."""
     first: dict[Series, float] = {}
     for series, value in page.samples:
         held = first.setdefault(series, value)
@@ -160,12 +160,12 @@ def _once(page: Page) -> None:
 
 
 def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float, int | None] | ScrapeError]]:
-    """A pushed page line by line: (number, (series, value, own time in ms or None)); a bad line costs only itself.
+    """Reads a pushed page line by line: (number, (series, value, own time in ms or None)); an error costs its line.
 
-    Unlike a scrape, a push may bring times. Nothing is remembered: nobody pushes the same page twice.
+    Unlike a scrape, a push may have timestamps. Nothing is cached, because each pushed page is read once.
 
     Raises:
-        ScrapeError: as `parse`, for what is wrong with the body as a whole.
+        ScrapeError: as `parse`, for errors of the body as a whole.
     """
     page, cache = Page(), _Cache()
     for number, line in enumerate(_lines(body, limits), 1):
@@ -182,12 +182,12 @@ def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float
 
 
 def _other(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> None:
-    """A comment, a blank line, or a key not met before."""
+    """Reads a comment, a blank line, or a key that is not cached."""
     if line in cache.meta:
         told = cache.meta[line]
     elif (stripped := line.lstrip(" \t")).startswith("#"):
         told = _meta(stripped, number, page)
-        # A comment may say something else each time: those are not kept.
+        # Other comments may differ each time and are not cached.
         if told is not None or stripped.startswith("# HELP "):
             cache.pay(len(line))
             cache.meta[line] = told
@@ -241,11 +241,11 @@ def _lines(body: bytes, limits: Limits) -> list[str]:
 def _first_sight(
     line: str, number: int, page: Page, cache: _Cache, limits: Limits
 ) -> tuple[Series, float, int | None]:  # fmt: skip
-    """Series, value and the line's own time (ms)."""
+    """Series, value and the line's own timestamp (ms)."""
     raw, _, text = line.rpartition(" ")
     stamp = None
     if text.isascii() and text.isdecimal() and len(text) < 19 and raw[-1:] not in ("}", " ") and " " in raw:
-        # `name{...} 1.5 1700000000000`: federation and cAdvisor stamp every line, too many for the careful parser.
+        # `name{...} 1.5 1700000000000`: federation and cAdvisor stamp every line, too many for the slow parser.
         stamp = int(text)
         raw, _, text = raw.rpartition(" ")
     series = cache.series.get(raw) or _plain_series(raw, number, cache, limits)
@@ -255,14 +255,14 @@ def _first_sight(
         value = float(text)
     except ValueError:
         return _slow(line, number, page, cache, limits)
-    # What begins and ends as a number does is one, where it is finite: most of them need no closer look.
+    # A finite number with a number's first and last character is valid: most need no further check.
     if value - value or not (text[:1] in _BEGINS and text[-1:] in _DIGITS and text.isascii()):
         _check_number(text, number)
     return series, value, stamp
 
 
 def _plain_series(raw: str, number: int, cache: _Cache, limits: Limits) -> Series | None:
-    """The key parsed and kept, or None when it needs the careful parser."""
+    """Parses and caches the key; None if it needs prometheus_client's parser."""
     plain = _PLAIN.fullmatch(raw)
     labels = grammar.plain_labels(plain.group(2) or "") if plain else None
     if plain is None or labels is None:
@@ -275,7 +275,7 @@ def _slow(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> 
     page.slow += len(line)
     if len(line) > SLOW_LINE_CHARACTERS or page.slow > SLOW_PAGE_CHARACTERS:
         raise ScrapeError("too_large", f"line {number}: more oddly written text than is worth parsing")
-    # It reads what Prometheus does not. Quoted names are for it alone, and OpenMetrics.
+    # prometheus_client accepts lines that Prometheus refuses. Quoted names and OpenMetrics are left to it.
     flaw = "" if page.open_metrics or '{"' in line else grammar.line_flaw(line)
     if flaw:
         _refuse(number, flaw)
@@ -286,7 +286,7 @@ def _slow(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> 
     except (ValueError, IndexError, KeyError, OverflowError):
         _refuse(number, "its labels or its value cannot be read")
     _check_labels(len(sample.labels), number, limits)
-    # The client's times are seconds.
+    # prometheus_client returns seconds.
     stamp = None if sample.timestamp is None or page.open_metrics else round(float(sample.timestamp) * 1000)
     cache.pay(len(line))
     return cache.one(sample.name, tuple(sorted(sample.labels.items()))), value, stamp
@@ -298,7 +298,7 @@ def _check_labels(count: int, number: int, limits: Limits) -> None:
 
 
 def check_whole(body: bytes) -> None:
-    """The format ends every line with a line feed: a page that does not was cut, and its last number may be too.
+    """Checks that the page ends with a line feed. Without one it was truncated, and its last number may be, too.
 
     Raises:
         ScrapeError: ``garbage``.
@@ -308,9 +308,9 @@ def check_whole(body: bytes) -> None:
 
 
 def histograms(page: Page) -> Iterator[Bucketed]:
-    """Histograms of a page, each with its own edges; broken ones are left out and counted with what was dropped.
+    """Histograms of a page, each with its own edges; broken ones are left out and counted as dropped.
 
-    A gauge that carries an `le` label (SGLang's routing keys) is no histogram: the TYPE line decides.
+    A gauge with an `le` label (SGLang's routing keys) is not a histogram: the TYPE line decides.
     """
     grouper = Grouper()
     for series, value in page.samples:

@@ -1,9 +1,9 @@
 """MLflow's local stores as a sink: the SQLite backend (mlflow.db) and the old folder of files (mlruns/).
 
 Checked with MLflow 3.17 and 3.18. Table `metrics` has one row per key and value; the rows of one call share time and
-step. It is followed by rowid, which rises with every commit of SQLite's one writer, so what an asynchronous logger
-writes late (HF's callback) is neither lost nor read twice. The run that is read is the one started last that logged
-anything. NaN is a flag beside a zero; infinities are the largest float.
+step. It is followed by rowid, which rises with every commit of SQLite's one writer, so late rows of an asynchronous
+logger (HF's callback) are neither lost nor read twice. The reader selects the run that started last and has logged.
+NaN is a flag next to a zero; infinities are the largest float.
 """
 
 import sqlite3
@@ -19,12 +19,12 @@ from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError
 
 CANDIDATES = 20
-# What a value costs beside its key, for the bound on bytes read.
+# Bytes of a value without its key, for the bound on bytes read.
 VALUE_BYTES = 40
-# Values MLflow keeps of a parameter; longer ones are no scalars.
+# Characters of a parameter; longer values are not scalars.
 SETTING_CHARS = 8_000
 
-# Asked for by name, so that a table which is still being migrated is noticed and not taken for another's.
+# Selected by name, so that a table in migration is an error and is not taken for another format's.
 _FIRST_COLUMNS = {"key", "value", "timestamp", "run_uuid"}
 _ALL_COLUMNS = _FIRST_COLUMNS | {"step", "is_nan"}
 
@@ -38,11 +38,11 @@ _VALUES = (
 _MARK = "SELECT key, timestamp, step, run_uuid FROM metrics WHERE rowid = ?"
 
 ENDS: Mapping[str, str] = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "was killed"}
-"""Statuses of a run that is over, in words; any but ``FINISHED`` is a failure."""
+"""Statuses of a finished run -> text; any but ``FINISHED`` is a failure."""
 
 
 def find(path: Path) -> list[Path]:
-    """Databases of MLflow's and metrics folders of its file store, the newest first. A locked one counts."""
+    """MLflow databases and metrics folders of its file store, the newest first. A locked database counts."""
     if path.is_file():
         return [path] if path.suffix == ".db" and _is_mlflow(path) else []
     if not path.is_dir():
@@ -91,7 +91,7 @@ def _read(database: sqlite3.Connection, path: Path, cursor: Cursor, limits: Limi
 
 
 def _continued(database: sqlite3.Connection, path: Path, cursor: Cursor) -> bool:
-    """Is the row we stopped at still itself? Numbers are given out anew after a VACUUM or a deleted run."""
+    """Returns whether the last row read is unchanged. rowids change after a VACUUM or when a run is deleted."""
     if cursor.get("inode") != path.stat().st_ino:
         return False
     return cursor.get("id", 0) == 0 or _mark(database, int(cursor["id"])) == cursor.get("mark")

@@ -1,7 +1,7 @@
-"""MLflow's file store (mlruns/<experiment>/<run>/), which MLflow 3.17 still reads and writes when told to.
+"""MLflow's file store (mlruns/<experiment>/<run>/), which MLflow 3.17 still supports as an option.
 
-Every metric is a file of its own, with lines ``milliseconds value step``; params are files with a value each, the
-run's name and status are in meta.yaml. A key's slashes are folders.
+Every metric is a file with lines ``milliseconds value step``. Params are files with one value each; the run's name and
+status are in meta.yaml. Slashes of a key are folders.
 """
 
 import ast
@@ -14,7 +14,7 @@ from typing import Any
 from collectors.formats.rows import Logged, Logs, newest, walk
 from collectors.model import Cursor, Limits, ScrapeError
 
-# A run has some hundred keys; a folder with more files than this is not one.
+# A run has some hundred keys; a folder with more files is not a run.
 MAX_FILES = 2_000
 META_BYTES = 64 << 10
 SETTING_BYTES = 8_000
@@ -30,7 +30,7 @@ At = tuple[float, int]
 
 @dataclass(slots=True)
 class _File:
-    """Whole lines of one metric since the cursor. ``at`` is None for a line that is none of MLflow's."""
+    """Whole lines of one metric since the cursor. ``at`` is None for a line that is not in MLflow's format."""
 
     key: str
     offset: int
@@ -39,7 +39,7 @@ class _File:
 
 
 def find(path: Path) -> list[Path]:
-    """``metrics`` folders of the runs below a folder, the newest first: they are what is read."""
+    """The ``metrics`` folders of the runs below a folder, the newest first."""
     metas = [meta for meta in walk(path, lambda file: file.name == "meta.yaml") if (meta.parent / "metrics").is_dir()]
     return newest(meta.parent / "metrics" for meta in metas)
 
@@ -47,9 +47,9 @@ def find(path: Path) -> list[Path]:
 def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     """Rows since ``cursor``, those of one time and step together; ``path`` is a run's ``metrics`` folder.
 
-    The cursor is ``{run, at: {key: offset}}``. A file that shrank is read anew from its start.
-
-    Raises:
+        The cursor is ``{run, at: {key: offset}}``. A file that shrank is read anew from its start.
+    The cursor is ``{run, at: {key: offset}}``. A file that shrank is read again from its start.
+        Raises:
         ScrapeError: ``missing``.
     """
     same = cursor.get("run") == path.parent.name
@@ -80,7 +80,7 @@ def _lines(path: Path, key: str, before: dict[str, int], most: int) -> _File:
     whole = [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
     found = _File(key, offset, [_parsed(line) for line in whole], offset + len(data) < size)
     if found.cut and not whole:
-        # One line longer than all we read of a file: no metric has that.
+        # One line longer than the bytes read of a file: no metric has that.
         found.lines = [(None, 0.0, len(data))]
     return found
 
@@ -96,9 +96,9 @@ def _parsed(line: bytes) -> tuple[At | None, float, int]:
 
 
 def _merge(files: list[_File], limits: Limits, logs: Logs) -> None:
-    """Take of every file what lies before the point up to which all of them were read.
+    """Takes from every file the values up to the time up to which all files have been read.
 
-    A file that was cut short would else fall behind the others, and its steps would look like a rewind.
+    Otherwise a file that was read in part would fall behind, and its steps would look like a rewind.
     """
     ends = [max((at for at, _, _ in file.lines if at is not None), default=None) for file in files if file.cut]
     until = min((end for end in ends if end is not None), default=None)
@@ -130,7 +130,7 @@ def _within(at: At, until: At | None) -> bool:
 
 
 def settings(params: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Parameters as a configuration: MLflow keeps them as Python would print them, nested ones with slashes."""
+    """Parameters as a configuration: MLflow keeps them in Python's notation, nested keys with slashes."""
     return {str(key).replace("/", "."): _setting(str(value)) for key, value in params}
 
 

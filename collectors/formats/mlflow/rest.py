@@ -1,8 +1,8 @@
 """MLflow's tracking server over its REST API: the newest run's metrics, as rows (checked with MLflow 3.17.2).
 
-The search for runs brings every metric's newest value. What lies between it and the value before is asked for key by
-key, so a call of the logger is put together over several requests, and handed on when all its keys are there. Two
-searches (POST, they change nothing) and at most `MAX_REQUESTS` histories a poll.
+The search for runs returns every metric's newest value. Values between it and the previous one are requested key by
+key, so one call of the logger is joined from several requests and emitted when all its keys are complete. A poll makes
+two searches (POST, read-only) and at most `MAX_REQUESTS` requests of histories.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from collectors.model import Limits, ScrapeError
 from collectors.transport import rest
 
 API = "/api/2.0/mlflow"
-# A key costs 2 to 5 ms on a server nearby; what is left over is asked for at the next poll, which follows at once.
+# Requests of histories per poll, 2 to 5 ms each on a near server; the rest follows in the next poll, at once.
 MAX_REQUESTS = 60
 # MLflow's own bound on a page of a history is 25,000.
 PAGE_VALUES = 5_000
 EXPERIMENTS, RUNS = 500, 50
-# Of the time one poll has: the rest is for the searches before.
+# Share of a poll's time for histories; the rest is for the searches before.
 TIME_SHARE = 0.5
 
 ENDS: Mapping[str, str] = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "was killed"}
@@ -31,14 +31,14 @@ ENDS: Mapping[str, str] = {"FINISHED": "finished", "FAILED": "failed", "KILLED":
 
 @dataclass(slots=True)
 class Follower:
-    """Where the reading of one server stands.
+    """The reading position on one server.
 
     Attributes:
         run: the id of the run that is read.
-        seen: key -> (milliseconds, step) of the newest value handed on or held.
-        held: values not yet handed on, by (milliseconds, step) of their call.
-        todo: key -> page to go on with, of histories still to be asked for.
-        repeated: keys logged several times a step: of these the newest value is not the whole news.
+        seen: key -> (milliseconds, step) of the newest value that was emitted or held.
+        held: values not yet emitted, by (milliseconds, step) of their call.
+        todo: key -> page token, of histories still to be requested.
+        repeated: keys logged several times a step: their newest value is not the only new one.
     """
 
     run: str = ""
@@ -75,7 +75,7 @@ async def read(client: httpx.AsyncClient, follower: Follower, limits: Limits) ->
 
 
 async def _newest_run(client: httpx.AsyncClient, limits: Limits) -> dict[str, Any]:
-    """Of the runs that logged anything the one started last; one that is running goes before those that are over."""
+    """The run that started last among those with metrics; a running one comes before finished ones."""
     found = await rest.search_json(client, f"{API}/experiments/search", {"max_results": EXPERIMENTS}, limits)
     ids = [rest.text(one.get("experiment_id"), 64) for one in _objects(found.json, "experiments")]
     query = {"experiment_ids": ids, "max_results": RUNS, "order_by": ["attributes.start_time DESC"]}
@@ -87,7 +87,7 @@ async def _newest_run(client: httpx.AsyncClient, limits: Limits) -> dict[str, An
 
 
 async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
-    """Does an MLflow server answer there?"""
+    """Returns whether an MLflow server answers."""
     try:
         found = await rest.search_json(client, f"{API}/experiments/search", {"max_results": 1}, limits)
     except ScrapeError:
@@ -96,7 +96,7 @@ async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
 
 
 def _plan(data: Mapping[str, Any], follower: Follower) -> None:
-    """Take over the newest values that follow the ones before; of other keys the history is asked for."""
+    """Takes the newest values that directly follow the previous ones; plans requests of histories for other keys."""
     for key, at, value in _values(data):
         before = follower.seen.get(key)
         if before == at or key in follower.todo:

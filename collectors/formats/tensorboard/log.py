@@ -22,20 +22,20 @@ from collectors.formats.tensorboard import records as tensorboard_records
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
 
-# Beyond these the oldest are left out: a directory of that many resumed runs is a directory of directories.
+# The oldest are left out: a directory with more resumed runs is a directory of run directories.
 MAX_FILES = 256
-# A window is a part of what one call may read; smaller ones would open files for a few records.
+# Bytes. A window is a share of one call's bytes; smaller windows would open files for a few records.
 MIN_WINDOW = 256 << 10
 MAX_SHARES = 8
 
 _NAME = re.compile(r".*\btfevents\.(\d{9,11})\b.*")
-# add_hparams of torch and tensorboardX opens a writer of its own in a folder named by the time.
+# add_hparams of torch and tensorboardX opens a separate writer in a folder named by the time.
 _HPARAMS = re.compile(r"\d{9,11}\.\d+")
 
 
 @dataclass(slots=True)
 class _Row:
-    """A row, the offset in its file behind which it is not done with, and its place in time within the file."""
+    """A row, the file offset before which it is not yet emitted, and its order in time within the file."""
 
     start: int
     order: float
@@ -44,7 +44,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Part:
-    """What one call took from one file."""
+    """The part of one file read by one call."""
 
     name: str
     new: bytetail.Appended
@@ -57,7 +57,7 @@ class _Part:
     taken: int = 0
 
     def cursor(self, before: float) -> dict[str, Any]:
-        """``before``: the time of the last row taken by an earlier call."""
+        """``before``: the time of the last row emitted by an earlier call."""
         done = self.taken == len(self.rows)
         offset = self.end if done else self.rows[self.taken].start
         ts = self.rows[self.taken - 1].order if self.taken else before
@@ -65,7 +65,7 @@ class _Part:
 
 
 def find(path: Path) -> list[Path]:
-    """Directories with event files below a run directory, the one written to last first; a file is itself."""
+    """Directories with event files below a run directory, the last written one first; a file is itself."""
     if path.is_file():
         return [path] if _is_log(path) else []
     folders = dict.fromkeys(file.parent for file in walk(path, _is_log))
@@ -80,7 +80,7 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     """Rows since ``cursor``; `Logged.origin` is the name of the file.
 
     Raises:
-        ScrapeError: ``missing``; ``garbage`` when the only file is none of TensorBoard's.
+        ScrapeError: ``missing``; ``garbage`` when the only file is not a TensorBoard file.
     """
     files = _files(path)
     known: Mapping[str, Any] = cursor.get("files", {})
@@ -119,20 +119,20 @@ def _files(path: Path) -> list[tuple[Path, os.stat_result]]:
 
 
 def _begun(name: str) -> float:
-    """When a file was begun; its name says so."""
+    """The time in the file's name: when the file was begun."""
     match = _NAME.fullmatch(name)
     return float(match[1]) if match is not None else 0.0
 
 
 def _floor(name: str, known: Mapping[str, Any]) -> float:
-    """No row that is still to come from a file is older."""
+    """The lower bound of the times of all rows still to come from a file."""
     return float(known.get(name, {}).get("ts", _begun(name)))
 
 
 def _parts(
     changed: list[Path], known: Mapping[str, Any], limits: Limits, stack: ExitStack
 ) -> tuple[list[_Part], float]:
-    """A window of every file that may hold the next rows, and the time up to which nothing is missing."""
+    """A window of every file that may have the next rows, and the time up to which no row is missing."""
     parts, until = [], float("inf")
     size = max(limits.tail_bytes // min(len(changed), MAX_SHARES), min(MIN_WINDOW, limits.tail_bytes))
     size = max(size, tensorboard_records.HEADER_BYTES)
@@ -157,14 +157,14 @@ def _window(name: str, new: bytetail.Appended, before: Cursor, size: int, limits
         frames = tensorboard_records.split(new.window(frames.needs), left, limits.line_bytes, lost=lost)
     part = _Part(name, new, end=new.offset + frames.used, lost=frames.lost)
     part.bad = [(new.offset + at, why) for at, why in frames.bad]
-    # What waits for the rest of its last record is read to its end, too.
+    # A file that waits for the rest of its last record is read to its end, too.
     part.ended = part.end >= new.status.st_size or size >= left or frames.needs > left - frames.used
     _rows(part, frames.records)
     return part
 
 
 def _rows(part: _Part, records: Iterable[tuple[int, bytes, int]]) -> None:
-    """The scalars of consecutive events of one step as one row; a key that comes again begins another."""
+    """Joins the scalars of consecutive events of one step to one row; a repeated key begins another row."""
     order = 0.0
     for start, payload, crc in records:
         at = part.new.offset + start
@@ -189,7 +189,7 @@ def _rows(part: _Part, records: Iterable[tuple[int, bytes, int]]) -> None:
 
 
 def _take(parts: list[_Part], until: float, limits: Limits, logs: Logs) -> bool:
-    """Move rows of all files, by time, into the answer; is something left?"""
+    """Moves rows of all files, by time, into the result; returns whether rows are left."""
     ready = ((row.order, index, row) for index, part in enumerate(parts) for row in part.rows if row.order <= until)
     for _, index, row in islice(sorted(ready, key=itemgetter(0)), limits.tail_rows):
         logs.rows.append(row.logged)
@@ -207,7 +207,7 @@ def _report(part: _Part, logs: Logs) -> None:
 
 
 def _hparams(path: Path, limits: Limits) -> dict[str, Any]:
-    """What add_hparams wrote beside the run; nothing where it did not."""
+    """The configuration that add_hparams wrote into a folder of the run; empty if there is none."""
     found: dict[str, Any] = {}
     try:
         folders = [one for one in path.iterdir() if _HPARAMS.fullmatch(one.name) and one.is_dir()]
@@ -217,7 +217,7 @@ def _hparams(path: Path, limits: Limits) -> dict[str, Any]:
                 for part in parts:
                     found |= part.config
     except (OSError, ScrapeError):
-        # Gone or not readable: the run itself is read all the same.
+        # Removed or not readable: the run itself is read without it.
         return {}
     return found
 

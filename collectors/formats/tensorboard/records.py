@@ -1,4 +1,4 @@
-"""TFRecord framing, as TensorBoard's event files have it (tensorboard 2.21.0, tensorboardX 2.6.5).
+"""The TFRecord framing of TensorBoard's event files (tensorboard 2.21.0, tensorboardX 2.6.5).
 
 A record is ``length (u64) | masked crc32c of the length (u32) | payload | masked crc32c of the payload (u32)``.
 """
@@ -16,7 +16,7 @@ _AROUND = HEADER_BYTES + _FOOTER.size
 _MASK = 0xA282EAD8
 _POLYNOMIAL = 0x82F63B78  # crc32c, Castagnoli, reflected
 
-# What may begin a record behind garbage: a length below 4 GiB that is no multiple of 64 KiB.
+# Possible beginnings of a record behind damaged bytes: a length below 4 GiB that is no multiple of 64 KiB.
 _START = re.compile(rb"(?=(?:[^\0].|\0[^\0])..\0{4})", re.DOTALL)
 
 
@@ -25,11 +25,11 @@ class Frames:
     """Records of a window.
 
     Attributes:
-        records: where each begins (in the window), its payload and the checksum that was written of it.
-        used: bytes done with; beyond the window when a long record is passed over.
-        needs: how long the record that waits at ``used`` is, when its header is there.
-        bad: (where, what is wrong) of what was passed over.
-        lost: the window ends amid garbage that is counted already.
+        records: the offset of each in the window, its payload and its stored checksum.
+        used: bytes processed; beyond the window when a long record is skipped.
+        needs: bytes of the incomplete record at ``used``, if its header is there.
+        bad: (offset, error) of skipped bytes.
+        lost: the window ends within damaged bytes that are already counted.
     """
 
     records: list[tuple[int, bytes, int]] = field(default_factory=list)
@@ -40,12 +40,12 @@ class Frames:
 
 
 def split(data: bytes, left: int, limit: int, *, lost: bool = False) -> Frames:
-    """Cut a window into records. A record without its end waits; behind garbage the next sound header goes on.
+    """Splits a window into records. An incomplete record waits; behind damaged bytes the next valid header continues.
 
     Args:
         left: bytes of the file from the window's start on.
         limit: the longest payload that is read.
-        lost: as the window before said.
+        lost: `Frames.lost` of the previous window.
     """
     found, at = Frames(), 0
     while at + HEADER_BYTES <= len(data):
@@ -73,7 +73,7 @@ def split(data: bytes, left: int, limit: int, *, lost: bool = False) -> Frames:
 
 
 def _resync(data: bytes, start: int, limit: int) -> tuple[int, bool]:
-    """Where the next sound header begins; where there is none, where one could still begin, and True."""
+    """The offset of the next valid header and False; without one, the next possible offset and True."""
     for match in _START.finditer(data, start, max(start, len(data) - 4)):
         at = match.start()
         if at + HEADER_BYTES > len(data):
@@ -93,7 +93,7 @@ def masked_crc(data: bytes) -> int:
     """crc32c (RFC 3720), rotated and shifted as TFRecord has it. Python's library only has crc32."""
     table, crc = _table(), 0xFFFF_FFFF
     even = len(data) & ~1
-    # Two bytes a step: the loop is what it costs.
+    # Two bytes a step, because the loop takes most of the time.
     for pair in struct.unpack(f"<{even // 2}H", data[:even]):
         crc = table[(crc ^ pair) & 0xFFFF] ^ (crc >> 16)
     if even < len(data):
@@ -105,7 +105,7 @@ def masked_crc(data: bytes) -> int:
 @lru_cache(maxsize=1)
 def _table() -> "array[int]":
     low = [_shifted(byte) for byte in range(256)]
-    # Of a pair the low byte is shifted out first; what is left of it meets the high byte.
+    # The low byte of a pair is shifted out first; the rest is combined with the high byte.
     halves = ((low[pair & 0xFF], pair >> 8) for pair in range(1 << 16))
     return array("I", (low[(first ^ high) & 0xFF] ^ (first >> 8) for first, high in halves))
 

@@ -1,8 +1,8 @@
 """Tail of a trackio project database (SQLite; checked with trackio 0.43.0), read-only, while trackio writes.
 
 Table `metrics` is followed by id. trackio's own `step` column is not the training step, and several rows share one
-flush time, so both are handed on as they are. Rows whose text is large and holds a trackio table or trace are
-skipped unparsed. Never writes (`collectors.formats.sqlite`).
+flush time; both are returned unchanged. Large rows with a trackio table or trace are skipped without parsing. Never
+writes (`collectors.formats.sqlite`).
 """
 
 import sqlite3
@@ -14,12 +14,12 @@ from typing import Any
 from collectors.formats import jsonl, sqlite
 from collectors.model import Cursor, Limits, ScrapeError
 
-# A row of scalars is 2 kB; a completions table begins at 9 kB and reaches megabytes.
+# Bytes. A row of scalars has 2 kB; a completions table begins at 9 kB and reaches megabytes.
 SMALL_ROW_BYTES = 64 << 10
-# trackio's writer holds its lock for milliseconds; waiting longer would hold a scraper thread.
+# trackio's writer holds its lock for milliseconds; a longer wait would block a scraper thread.
 BUSY_SECONDS = 1.0
 
-# Runs of a database taken up again are few: a sweep's agents at most.
+# Runs of a database whose last row is cached: few are resumed, at most a sweep's agents.
 KEPT_RUNS = 20
 
 _MARKS = (b'"trackio.table"', b'"trackio.trace"', b'"trackio.image"', b'"trackio.histogram"')
@@ -27,7 +27,7 @@ _MARKS = (b'"trackio.table"', b'"trackio.trace"', b'"trackio.image"', b'"trackio
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One row. ``step`` is trackio's counter or what the caller of `trackio.log` gave; ``ts`` the flush time."""
+    """One row. ``step``: trackio's counter, or the step passed to `trackio.log`; ``ts``: the flush time."""
 
     id: int
     ts: float | None
@@ -50,10 +50,10 @@ class Rows:
 
 
 def is_trackio(path: Path) -> bool:
-    """Is it a trackio database? MLflow keeps a table `metrics` too, with other columns.
+    """Returns whether it is a trackio database. MLflow has a table `metrics` too, with other columns.
 
     Raises:
-        ScrapeError: ``locked``: it may be one, and saying no would hide the run.
+        ScrapeError: ``locked``: it may be one; False would hide the run.
     """
     try:
         columns = sqlite.reading(path, lambda database: sqlite.columns(database, "metrics"), "trackio", BUSY_SECONDS)
@@ -65,16 +65,16 @@ def is_trackio(path: Path) -> bool:
 
 
 def read(path: Path, cursor: Cursor, limits: Limits) -> Rows:
-    """Rows of the newest run logged since ``cursor``; another file starts over, another run where it was left.
+    """Rows of the newest run logged since ``cursor``; another file starts over, another run continues at its last row.
 
     Raises:
-        ScrapeError: ``missing``, ``locked``, ``garbage`` (no SQLite file, or not trackio's).
+        ScrapeError: ``missing``, ``locked``, ``garbage`` (not a SQLite file, or not trackio's).
     """
     return sqlite.reading(path, lambda database: _read(database, path, cursor, limits), "trackio", BUSY_SECONDS)
 
 
 def newest_run(database: sqlite3.Connection, limits: Limits) -> tuple[str, dict[str, Any]]:
-    """Id and configuration of the run that was configured or logged last; ``""`` when there is none yet."""
+    """Id and configuration of the run that was configured or logged last; ``""`` if there is none yet."""
     run_id, _ = _newest_run(database)
     return run_id, _config(database, run_id, limits)
 
@@ -96,7 +96,7 @@ def _read(database: sqlite3.Connection, path: Path, cursor: Cursor, limits: Limi
 
 
 def _left(cursor: Cursor) -> dict[str, int]:
-    """Run id -> its last row read, of the runs left, the newest last: one taken up again goes on behind that row."""
+    """Run id -> last row read, of runs read before, the newest last; a resumed run continues after that row."""
     left = {str(run): int(row) for run, row in cursor.get("left", {}).items()}
     if "run_id" in cursor:
         left.pop(cursor["run_id"], None)
@@ -133,7 +133,7 @@ def _is_table(text: bytes) -> bool:
 
 
 def _newest_run(database: sqlite3.Connection) -> tuple[str, str]:
-    """Run id and name: the run configured last, else (no config logged) the one that logged last."""
+    """Run id and name: the run configured last, else (no configuration logged) the one that logged last."""
     for table in ("configs", "metrics") if _has_configs(database) else ("metrics",):
         row = database.execute(f"SELECT run_id, run_name FROM {table} ORDER BY id DESC LIMIT 1").fetchone()
         if row is not None:
@@ -155,7 +155,7 @@ def _config(database: sqlite3.Connection, run_id: str, limits: Limits) -> dict[s
 
 
 def _has_configs(database: sqlite3.Connection) -> bool:
-    """trackio makes its tables one by one, and may be met between two of them."""
+    """Returns whether the table of configurations exists: trackio creates its tables one by one."""
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'configs'"
     return database.execute(query).fetchone() is not None
 

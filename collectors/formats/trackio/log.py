@@ -1,7 +1,7 @@
 """trackio project databases as a sink: a row of table `metrics` is one call of `trackio_database.log` (trackio 0.43.0).
 
-trackio's own `step` counts its rows, tables and traces included, unless the caller gave one: whether it is the
-trainer's is for the framework to know. A row becomes visible about 0.6 s after the call; several share one flush time.
+trackio's own `step` counts its rows, tables and traces included, unless the caller passed a step: the framework
+decides whether it is the trainer's. A row is visible about 0.6 s after the call; several share one flush time.
 """
 
 from pathlib import Path
@@ -10,12 +10,12 @@ from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.formats.trackio import database as trackio_database
 from collectors.model import Cursor, Limits, ScrapeError
 
-# A shared trackio folder holds a database per project: the newest ones are the candidates.
+# A shared trackio folder has a database per project; only the newest are candidates.
 CANDIDATES = 20
 
 
 def find(path: Path) -> list[Path]:
-    """Databases of trackio's, the newest first. One that is locked counts: it may be the run."""
+    """trackio databases, the newest first. A locked one counts, because it may be the run."""
     found = [path] if path.is_file() and path.suffix == ".db" else []
     if path.is_dir():
         found = walk(path, lambda file: file.suffix == ".db")[:CANDIDATES]

@@ -1,8 +1,8 @@
 """The journal of a `.wandb` file: LevelDB's log format behind a header of seven bytes (wandb 0.31.0).
 
-The file is cut into blocks of 32 KiB, counted from its first byte. A record is one chunk or several, none over a
-block's end: ``crc32 of type and data (u32) | length (u16) | type (u8) | data``. wandb writes zlib's plain crc32;
-LevelDB's own masked crc is taken too, for nothing but a release note would tell of a change.
+The file has blocks of 32 KiB, counted from its first byte. A record is one chunk or several, none across a block's
+end: ``crc32 of type and data (u32) | length (u16) | type (u8) | data``. wandb writes zlib's plain crc32. LevelDB's own
+masked crc is accepted, too, because only a release note would announce a change.
 """
 
 import struct
@@ -22,10 +22,10 @@ class Records:
     """Whole records of a window.
 
     Attributes:
-        records: the offset in the file where each begins, and its payload.
-        offset: where to go on.
-        skipping: there the rest of a record begins that was given up, and counted.
-        bad: (offset, what is wrong) of what was given up.
+        records: the offset of each in the file, and its payload.
+        offset: where the next window begins.
+        skipping: the rest of a skipped and counted record begins there.
+        bad: (offset, error) of skipped records.
     """
 
     records: list[tuple[int, bytes]] = field(default_factory=list)
@@ -35,16 +35,16 @@ class Records:
 
 
 def window_bytes(least: int, limit: int) -> int:
-    """How much to read so that a record within the limit is there whole."""
+    """The bytes to read so that a record within the limit is complete."""
     return max(least, limit + _HEADER.size * (limit // (BLOCK_BYTES - _HEADER.size) + 2) + BLOCK_BYTES)
 
 
 def split(data: bytes, offset: int, limit: int, *, skipping: bool = False) -> Records:
-    """Cut a window that begins at ``offset`` of the file into records. What has no end yet waits.
+    """Splits a window that begins at ``offset`` of the file into records. An incomplete record waits.
 
     Args:
         limit: the longest record that is read.
-        skipping: as the window before said.
+        skipping: `Records.skipping` of the previous window.
     """
     return _Splitting(data, offset, limit, skipping).result()
 
@@ -54,7 +54,7 @@ class _Splitting:
         self.data, self.base, self.limit = data, offset, limit
         self.found = Records(skipping=skipping)
         self.at = 0
-        # Chunks of the record that is being put together, and where it begins.
+        # Chunks of the record that is being joined, and its offset.
         self.parts: list[bytes] = []
         self.start = 0
 
@@ -66,7 +66,7 @@ class _Splitting:
         return found
 
     def _step(self) -> bool:
-        """One chunk, or the rest of a block; False when what is left has to wait."""
+        """Reads one chunk, or the rest of a block; False if the rest has to wait."""
         left = BLOCK_BYTES - (self.base + self.at) % BLOCK_BYTES
         if left < _HEADER.size:
             return self._next_block(left)
@@ -78,7 +78,7 @@ class _Splitting:
             return self._damaged(left)
         if end > len(self.data):
             return False
-        # The type is the header's last byte, so it and the data lie together.
+        # The type is the header's last byte, so it is contiguous with the data.
         if crc not in _checksums(self.data[self.at + _HEADER.size - 1 : end]):
             return self._damaged(left)
         self._chunk(kind, self.data[self.at + _HEADER.size : end])
@@ -92,7 +92,7 @@ class _Splitting:
         return True
 
     def _damaged(self, left: int) -> bool:
-        """LevelDB's rule: the next block is sound again. Until there is one, a torn write may still be completed."""
+        """LevelDB's rule: reading continues at the next block. Without one, a partial write may still be completed."""
         at = self.at
         if not self._next_block(left):
             return False

@@ -1,8 +1,8 @@
 """wandb's transaction log as a sink: `run-<id>.wandb`, which it writes online and offline (checked with 0.31.0).
 
-The file lags behind by up to 15 s: wandb flushes it that often. Field numbers are those of
-wandb/proto/wandb_internal.proto. `Logged.step` is wandb's own counter, which grows with every `wandb.log` and is seldom
-the trainer's step; a nested dictionary is logged under dotted keys.
+wandb flushes the file every 15 s. Field numbers are those of wandb/proto/wandb_internal.proto. `Logged.step` is
+wandb's own counter, which grows with every `wandb.log` and is seldom the trainer's step. A nested dictionary is logged
+under dotted keys.
 """
 
 import json
@@ -19,22 +19,22 @@ from collectors.transport import bytetail
 
 # Fields of Record.
 _HISTORY, _CONFIG, _RUN, _EXIT = 2, 5, 17, 18
-# wandb's own telemetry among the settings.
+# The setting with wandb's own telemetry.
 _OWN = "_wandb"
 
 
 def find(path: Path) -> list[Path]:
-    """`run-*.wandb` below a run directory, the one written to last first; a file is itself."""
+    """`run-*.wandb` below a run directory, the last written one first; a file is itself."""
     if path.is_file():
         return [path] if path.suffix == ".wandb" else []
     return walk(path, lambda file: file.suffix == ".wandb" and file.name.startswith("run-"))
 
 
 def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
-    """Rows since ``cursor``. A configuration that grew is given whole, as of then.
+    """Rows since ``cursor``. A configuration that grew is returned whole.
 
     Raises:
-        ScrapeError: ``missing``; ``garbage``: no wandb file, or one of another version.
+        ScrapeError: ``missing``; ``garbage``: not a wandb file, or of another version.
     """
     try:
         status = path.stat()
@@ -56,23 +56,23 @@ def _read(path: Path, new: bytetail.Appended, skipping: bool, limits: Limits) ->
     data = new.window(size, begin)
     found = journal.split(data, begin, limits.line_bytes, skipping=skipping)
     offset, broken = _records(found, limits, logs)
-    # Beyond the offset it is met, and counted, once more.
+    # Errors beyond the offset are read, and counted, in the next call.
     bad = sorted([*broken, *(one for one in found.bad if one[0] < offset)])
     logs.dropped = len(bad)
     logs.why = f"the record at byte {bad[0][0]} of {path.name} {bad[0][1]}" if bad else ""
     if logs.config and new.offset:
-        # Later settings alone would read as if the others were not set.
+        # Later settings alone would look as if the others were not set.
         logs.config = _settings(new.window(size, len(journal.MAGIC)), limits) | logs.config
     ended = begin + len(data) >= new.status.st_size
     logs.more = not ended or offset < found.offset
     logs.ahead = max(0, new.status.st_size - offset) / max(offset - new.offset, 1) if logs.more else 0.0
-    # Given up is what lies at the end of the window; before it, reading goes on with a sound record.
+    # A skipped record at the end of the window stays skipped; before the end, reading continues with a valid record.
     logs.cursor = new.cursor(offset, whole=not logs.more) | {"skipping": found.skipping and offset == found.offset}
     return logs
 
 
 def _header(path: Path, new: bytetail.Appended) -> int:
-    """Where the first record is; 0 while the header itself is not there.
+    """The offset of the first record; 0 while the header is incomplete.
 
     Raises:
         ScrapeError: ``garbage``.
@@ -84,7 +84,7 @@ def _header(path: Path, new: bytetail.Appended) -> int:
 
 
 def _records(found: journal.Records, limits: Limits, logs: Logs) -> tuple[int, list[tuple[int, str]]]:
-    """Read the records into the answer; the offset of the first that was left, and the broken ones."""
+    """Reads the records into the result; returns the offset of the first unread one, and the broken ones."""
     broken: list[tuple[int, str]] = []
     for at, payload in found.records:
         if len(logs.rows) >= limits.tail_rows:
@@ -97,7 +97,7 @@ def _records(found: journal.Records, limits: Limits, logs: Logs) -> tuple[int, l
 
 
 def _record(payload: bytes, logs: Logs) -> None:
-    """A Record; its kind is the field that is set."""
+    """A Record; the field that is set gives its kind."""
     for kind, wire, _, data in protobuf.fields(payload):
         if wire != protobuf.BYTES:
             continue
@@ -149,7 +149,7 @@ def _set(config: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def _settings(data: bytes, limits: Limits) -> dict[str, Any]:
-    """The configuration as the start of a file has it."""
+    """The configuration at the start of a file."""
     logs = Logs()
     for _, payload in journal.split(data, len(journal.MAGIC), limits.line_bytes).records:
         if payload and any(kind in (_CONFIG, _RUN) for kind in _kinds(payload)):
@@ -208,7 +208,7 @@ def _item(data: bytes) -> tuple[list[str], bytes, Any]:
 
 
 def _all(texts: list[bytes]) -> list[Any]:
-    """Values of one row. As one list they are parsed four times as fast as one by one."""
+    """Parses the values of one row. As one list this is four times as fast as one by one."""
     try:
         together = json.loads(b"[" + b",".join(texts) + b"]")
     except (ValueError, RecursionError):
@@ -217,7 +217,7 @@ def _all(texts: list[bytes]) -> list[Any]:
 
 
 def _loads(text: bytes) -> Any:
-    """A value, or None when it is no JSON: the rest of its row is sound."""
+    """A value, or None if it is not JSON; the rest of its row is valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

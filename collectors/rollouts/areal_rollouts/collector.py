@@ -1,9 +1,9 @@
-"""Rollouts as AReaL dumps them (`rollout.dump_to_file`) and traces their sessions (`perf_tracer.session_tracer`).
+"""Rollouts from AReaL's dumps (`rollout.dump_to_file`) and session traces (`perf_tracer.session_tracer`).
 
-Both are off by default; either alone is read. Where both are written the dumps count, for they hold version, reward
-and tokens, and nothing joins a session to its sample: sessions are then timelines of some rollouts (``sampled``).
+Both are off by default; either is enough. If both exist the dumps count, because they have version, reward and tokens,
+and no key joins a session to its sample. Sessions are then timelines of some rollouts (``sampled``).
 
-Does not know: when the trainer used a rollout, which of its tokens which version made, the oldest version in it.
+Not available: when the trainer used a rollout, the version of each token, the oldest version in it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from collectors.rollouts.areal_rollouts import sessions as areal_rollouts_sessio
 
 TRACES, PATTERN = "session_tracer", "sessions-r*.jsonl"
 LOOKED_FOR = f"rollout/VERSION/TASK.jsonl or {TRACES}/**/{PATTERN}, as AReaL writes them"
-# A file per rank.
+# One file per rank.
 SESSION_FILES_MAX = 1_024
 
 
@@ -68,7 +68,7 @@ def _is_dumped(path: Path) -> bool:
 
 
 def _session_files(path: Path) -> list[Path]:
-    """Of the run, of its folder of traces, or the one given."""
+    """Session files of the run, of its folder of traces, or the given file."""
     if path.is_file():
         return [path] if path.match(PATTERN) else []
     folder = path if path.name == TRACES else path / TRACES
@@ -98,7 +98,7 @@ def _read_sessions(
 
 
 def matches_path(path: Path) -> str | None:
-    """Folders of dumps by what is in their first file; files of sessions by their name and first row."""
+    """Recognises folders of dumps by their first file, and session files by their name and first row."""
     try:
         for name in areal_rollouts_dumps.FOLDERS:
             if areal_rollouts_dumps.shows(path / name):

@@ -1,15 +1,15 @@
 """AReaL's dumps of trajectories: `rollout/{tail_version}/{task_id}.jsonl`, a line per sample of a finished task.
 
-Written once, when the whole task is over and before it is accepted or rejected (1.0.4: infra/workflow_executor.py,
-`_dump_trajectory`). So the file's time is when its group was complete, and no line has another.
+A file is written once, at the end of the whole task, before the task is accepted or rejected (1.0.4:
+infra/workflow_executor.py, `_dump_trajectory`). The file's time is the completion of the group; lines have no times.
 
-- `head_version` is the least over all tokens of the task, and the prompt's tokens have version -1: it is read where it
-  is a version, which it is not as the workflows come. `tail_version` is the task's newest.
-- Task ids begin anew in every process, so they name nothing without the version's folder; of several ranks that append
-  to one file the second sample of an index is told apart by ``#2``.
+- `head_version` is the minimum over all tokens of the task, and the prompt's tokens have version -1. It is read if it
+  is a version, which it is not in the included workflows. `tail_version` is the task's newest.
+- Task ids start again in every process, so they are unique only with the version's folder. If several ranks append to
+  one file, the second sample of an index gets the suffix ``#2``.
 
-Files are many (one a task), so the cursor holds, of each of the newest folders, how far in time it was read and what
-was written near that.
+There is one file per task. The cursor therefore has, for each of the newest folders, the time up to which it was read
+and the files written near that time.
 """
 
 import os
@@ -27,20 +27,20 @@ from collectors.model import Limits, Purpose, Rollout
 from collectors.transport import rest
 
 FOLDERS: Mapping[str, Purpose] = {"rollout": "train", "eval-rollout": "eval"}
-# A task that ends late is dumped under its own tokens' version; older folders are not looked at again.
+# Newest folders that are read. A task that ends late is dumped under the version of its own tokens.
 OPEN_VERSIONS = 8
 # A file is written sample by sample.
 QUIET_SECONDS, SKEW_SECONDS = 3.0, 60.0
-# Another host's file may be seen that much after later ones (a cluster file system keeps its listings).
+# Nanoseconds. A file of another host may become visible this much later (cached listings of a cluster file system).
 SLACK_NS = 120 * 10**9
 LISTED_MAX = 50_000
-# Texts of a group of 64 at 200,000 tokens each are some 50 MB.
+# Bytes. Texts of a group of 64 with 200,000 tokens each have about 50 MB.
 FILE_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
 class Dumps:
-    """What one call read. ``cursor`` is the next one's: ``{folder: {floor, versions: {version: [mark, near]}}}``."""
+    """The result of one call. ``cursor``: ``{folder: {floor, versions: {version: [mark, near]}}}``."""
 
     cursor: dict[str, Any]
     left: Limits
@@ -60,7 +60,7 @@ class _File:
 
 
 def versions(folder: Path) -> list[int]:
-    """The versions that have a folder, ascending."""
+    """The versions with a folder, ascending."""
     try:
         with os.scandir(folder) as found:
             names = [entry.name for entry in islice(found, LISTED_MAX)]
@@ -70,9 +70,9 @@ def versions(folder: Path) -> list[int]:
 
 
 def shows(folder: Path) -> bool:
-    """Is there a sample of AReaL in one of its first files?"""
+    """Returns whether one of its first files has a sample of AReaL."""
     for version in versions(folder)[:3]:
-        # Long ago for every file: what is still being written may be looked at.
+        # Time 0 disables the check for files that are still being written.
         for file in islice(_settled(folder / str(version), 0.0), 3):
             with file.path.open("rb") as opened:
                 row = jsonl.parse(slim.cut(opened.readline(FILE_BYTES)))
@@ -82,10 +82,10 @@ def shows(folder: Path) -> bool:
 
 
 def read(root: Path, cursor: Mapping[str, Any], limits: Limits, now: float) -> Dumps:
-    """Samples of tasks that were dumped since ``cursor``, oldest version first.
+    """Samples of tasks dumped since ``cursor``, oldest version first.
 
     Raises:
-        OSError: a folder that may not be entered.
+        OSError: a folder cannot be read.
     """
     found = Dumps({name: dict(one) for name, one in cursor.items()}, limits)
     for name in FOLDERS:
@@ -97,7 +97,7 @@ def _read_folder(folder: Path, name: str, now: float, found: Dumps) -> None:
     kept = found.cursor.get(name, {"floor": 0, "versions": {}})
     there = versions(folder)
     marks: dict[str, Any] = {}
-    # A run that goes back writes to older folders again: the floor comes down with the newest.
+    # A run that rewinds writes to older folders again: the floor decreases to the newest folder.
     floor = min(kept["floor"], max(there, default=0))
     for version in there:
         if version < floor:
@@ -112,7 +112,7 @@ def _read_folder(folder: Path, name: str, now: float, found: Dumps) -> None:
 
 
 def _read_version(folder: Path, name: str, place: list[Any], now: float, found: Dumps) -> list[Any]:
-    """Files of one version in the order of their times; where the next call goes on."""
+    """Reads files of one version in the order of their times; returns where the next call continues."""
     mark, near = int(place[0]), dict(place[1])
     for file in sorted(_settled(folder, now), key=lambda one: (one.at_ns, one.path.name)):
         if file.at_ns < mark - SLACK_NS or near.get(file.path.name) == [file.at_ns, file.size]:
@@ -138,7 +138,7 @@ def _settled(folder: Path, now: float) -> Iterator[_File]:
 
 
 def _read_file(file: _File, name: str, found: Dumps) -> bool:
-    """Take a file whole; False when it does not fit into what this call may still take."""
+    """Reads a whole file; False if it exceeds what this call may still read."""
     if found.rows and found.taken + file.size > found.left.tail_bytes:
         return False
     with file.path.open("rb") as opened:
@@ -164,7 +164,7 @@ def _take(line: bytes, file: _File, name: str, seen: Counter[int], found: Dumps)
     if one is not None:
         found.rollouts.append(one)
     elif line.endswith(b"\n"):
-        # One without its end may still be written: the file's time will tell.
+        # An incomplete line may still be written; then the file's time changes.
         _drop(f"a line of {file.path.name} is no sample of AReaL", found)
 
 

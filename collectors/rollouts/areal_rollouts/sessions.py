@@ -1,13 +1,14 @@
 """AReaL's session traces as rollouts: `session_tracer/**/sessions-r{rank}.jsonl`, a line per sample when it is over.
 
-Times and fate of each sample, and no version, token or reward (1.0.4: utils/perf_tracer.py, `SessionRecord.to_dict`).
-Lines come in blocks of `flush_threshold` (256), so the newest are late.
+A line has times and outcome of a sample, but no version, token or reward (1.0.4: utils/perf_tracer.py,
+`SessionRecord.to_dict`). Lines come in blocks of `flush_threshold` (256), so the newest are late.
 
-`accepted` goes to the trainer, and when is not told. `rejected` is the run's own filter (`should_accept_fn`): which one
-is not told, so ``surplus``; a workflow that returned nothing or raised is ``env_error``.
+`accepted` samples go to the trainer at an unknown time. `rejected` samples were removed by a filter of the run
+(`should_accept_fn`); the file does not name it, so they are ``surplus``. A workflow that returned nothing or raised is
+``env_error``.
 
-Task and session ids begin anew with every process, and the file is appended to: a session that was submitted later and
-has a lower id begins another life, which is part of its ids.
+Task and session ids start again with every process, and the file is appended to. A session with a later submit time
+and a lower id begins another incarnation, whose number is part of its ids.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,16 +25,16 @@ NOTHING_RETURNED = "returned_none"
 STATUSES = ("accepted", "pending", *_EXITS)
 
 Lives = dict[str, Any]
-"""Of one file: ``{life, id, at (the newest session's), began (first of this life)}``; JSON-able."""
+"""Per file: ``{life, id, at (of the newest session), began (first of this incarnation)}``; JSON-able."""
 
 
 def new_lives() -> Lives:
-    """Before the first line."""
+    """The state before the first line."""
     return {"life": 0, "id": -1, "at": 0.0, "began": 0.0}
 
 
 def rollout(row: Mapping[str, Any], lives: Lives, *, sampled: bool) -> Rollout | None:
-    """A session's record; None for what is none. ``lives`` is changed in place."""
+    """A session's record; None for other rows. ``lives`` is changed in place."""
     task, session, at = whole(row.get("task_id")), whole(row.get("session_id")), rest.epoch(row.get("submit_ts"))
     status = row.get("status")
     if task is None or session is None or at is None or status not in STATUSES:
@@ -51,7 +52,7 @@ def rollout(row: Mapping[str, Any], lives: Lives, *, sampled: bool) -> Rollout |
         scored_at=_end(spans, "scoring"),
         group_complete_at=rest.epoch(row.get("finalized_ts")),
         turn_count=len(objects(told.get("generate"))) or None,
-        # A phase that never ran is left out, and so is one that the workflow does not trace.
+        # Phases that did not run, and phases that the workflow does not trace, are absent.
         tool_calls=len(objects(told.get("toolcall"))) or None,
         exit="env_error" if reason == NOTHING_RETURNED else _EXITS.get(status),
         error=reason or (status if status in _EXITS else ""),
@@ -61,7 +62,7 @@ def rollout(row: Mapping[str, Any], lives: Lives, *, sampled: bool) -> Rollout |
 
 
 def _life(session: int, at: float, lives: Lives) -> int:
-    """Which life of the process a session is of; stragglers of the one before come late."""
+    """The incarnation of the process that ran a session; late sessions of the previous incarnation may follow."""
     if at > lives["at"]:
         if session < lives["id"]:
             lives.update(life=lives["life"] + 1, began=at)

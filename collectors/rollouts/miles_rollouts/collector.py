@@ -1,12 +1,12 @@
-"""Rollouts of miles runs with `--dump-details DIR`: what became of each sample, and which were trained.
+"""Rollouts of miles runs with `--dump-details DIR`: the outcome of each sample, and which samples were trained.
 
-`DIR/dashboard/trajectories/*.jsonl` (with `--use-miles-dashboard`: hourly files of lifecycle events, `events`)
-tell times, turns and the engines' versions as they happen; `DIR/trajectory/N.jsonl` (conversations only, written whole
-before rollout N is trained; `eval_N.jsonl` of evaluations) tells rewards and that rollout N trained them (31f1ca961).
-Versions count the updates of the engines from 1, so that rollout N is trained from version N + 1: told unless the run
-was resumed or the engines' own versions fall far behind (updates of several rollouts at once).
+`DIR/dashboard/trajectories/*.jsonl` (with `--use-miles-dashboard`: hourly files of lifecycle events, `events`) has
+times, turns and the engines' versions as they happen. `DIR/trajectory/N.jsonl` (conversations only, written whole
+before rollout N is trained; `eval_N.jsonl` of evaluations) has rewards and shows that step N trained them (31f1ca961).
+Versions count the updates of the engines from 1, so that rollout N is trained from version N + 1. The version is
+unknown if the run was resumed or the engines' own versions are far behind (updates of several rollouts at once).
 
-Does not know: lengths of prompts, scoring, which groups were dropped as stale or for their rewards.
+Not available: lengths of prompts, scoring, which groups were dropped as stale or for their rewards.
 """
 
 import re
@@ -28,7 +28,7 @@ from collectors.transport import bytetail
 LOOKED_FOR = "dashboard/trajectories/*.jsonl or trajectory/N.jsonl of miles' --dump-details"
 EVENTS, CONVERSATIONS, META = "dashboard/trajectories", "trajectory", "dashboard/meta.json"
 META_BYTES = 256 << 10
-# Of the hourly files: the clocks of two processes may put a late event into the hour before.
+# Newest hourly files that are read: clocks of two processes may put a late event into the previous hour.
 OPEN_HOURS = 3
 
 _EVENT = re.compile(rb'\{"ts": ?[0-9.e+]+, ?"kind": ?"')
@@ -39,7 +39,7 @@ _EVALUATED = re.compile(r"eval_(\d{1,12})\.jsonl")
 
 @dataclass(slots=True)
 class _Run:
-    """What the dashboard's meta.json tells, and the newest version that events told of."""
+    """The contents of the dashboard's meta.json, and the newest version in the events."""
 
     group_size: int | None = None
     started: float | None = None
@@ -48,7 +48,7 @@ class _Run:
 
 
 def _hours(path: Path) -> list[Path]:
-    """The streams of events, oldest first; a single file before there were hours (legacy)."""
+    """The event files, oldest first; a single file in older versions without hours."""
     single, folder = path / f"{EVENTS}.jsonl", path / EVENTS
     hours = sorted(one for one in folder.iterdir() if one.suffix == ".jsonl") if folder.is_dir() else []
     return [*([single] if single.is_file() else []), *hours]
@@ -61,7 +61,7 @@ def _conversations(path: Path) -> list[StepFile]:
 
 
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    """What is newly known of rollouts: first what happened, then what was trained.
+    """New information on rollouts: first the events, then the trained samples.
 
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
@@ -75,7 +75,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         events = _events(hours, cursor.get("events", {}), limits, run)
         left = replace(limits, tail_rows=limits.tail_rows - events.rows, tail_bytes=limits.tail_bytes - events.taken)
         known: Mapping[str, Any] = cursor.get("trajectory", {})
-        # What happened comes before what was made of it, in a back-fill too.
+        # Events come before trained samples, also in a back-fill.
         told = Reading(cursor=known) if events.more else follow(files, known, left, now, lambda look: _read(look, run))
     except OSError as error:
         raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
@@ -98,7 +98,7 @@ def _run(path: Path, files: list[StepFile]) -> _Run:
     except OSError:
         return _Run()
     started = number(meta.get("start_ts"))
-    # Each start writes the file anew; a rollout that is older than the start was of another life.
+    # Each start writes the file again; a rollout older than the start belongs to another incarnation.
     first = files[0].path.stat().st_mtime if files and started is not None else None
     resumed = first is not None and started is not None and first < started
     return _Run(whole(mapping(meta, "args").get("n_samples_per_prompt")), started, resumed)
@@ -153,13 +153,13 @@ def _read(look: Look, run: _Run) -> FilePart:
 
 
 def rollout(line: RowLine, file: StepFile, run: _Run) -> Rollout | None:
-    """A row as a rollout: what it says is added to what the events told of the same sample."""
+    """A row as a rollout, which completes the events of the same sample."""
     row = line.row
     sample, group, status = whole(row.get("sample_index")), whole(row.get("group_index")), row.get("status")
     if sample is None or not isinstance(status, str):
         return None
     trained, prefix = file.purpose == "train", "" if file.purpose == "train" else f"{file.path.stem}/"
-    # A sample of several turns may have several rows, so that rows are not counted.
+    # A sample of several turns may have several rows, so rows do not give the group size.
     size = run.group_size if trained else None
     return Rollout(
         rollout_id=f"{prefix}{sample}",
@@ -176,7 +176,7 @@ def rollout(line: RowLine, file: StepFile, run: _Run) -> Rollout | None:
 
 
 def _version(file: StepFile, at: float, run: _Run) -> int | None:
-    """The engines' version just before a rollout is trained; None where counting rollouts does not tell it."""
+    """The engines' version just before a rollout is trained; None if counting rollouts does not give it."""
     version = file.step + 1
     behind = run.newest is not None and run.newest < version // 2
     later = run.resumed and run.started is not None and at >= run.started
@@ -184,7 +184,7 @@ def _version(file: StepFile, at: float, run: _Run) -> int | None:
 
 
 def matches_path(path: Path) -> str | None:
-    """The stream of events, or the first file of conversations."""
+    """The event file, or the first file of conversations."""
     try:
         hours, files = _hours(path), _conversations(path)
     except OSError:

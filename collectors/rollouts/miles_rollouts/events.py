@@ -1,10 +1,10 @@
-"""miles' stream of lifecycle events as rollouts: what a sample did, attempt by attempt (miles/dashboard/hooks.py:170).
+"""miles' lifecycle events as rollouts: what each sample did, attempt by attempt (miles/dashboard/hooks.py:170).
 
 ``{ts, kind, sample_index, group_index, turn, weight_version, detail}``: an attempt begins (and waits for a slot), its
-first generation begins, generations and tools follow as pairs per turn (-1: the attempt's own), it ends with a status.
-A record is told as far as it is known whenever there is news of it, so that the last word on it is whole.
+first generation begins, generations and tools follow as pairs per turn (-1: of the attempt), it ends with a status.
+Each change emits the whole record, so that the last record is complete.
 
-What is known of samples under way is kept in the cursor; of an aborted one too, for a partial rollout goes on later.
+The state of samples in flight is in the cursor, also of aborted ones, because a partial rollout continues later.
 """
 
 import copy
@@ -23,20 +23,20 @@ MAX_SAMPLES, MAX_SPANS, MAX_TURNS = 4_000, 24, 200
 KINDS = frozenset({"attempt_start", "gen_start", "gen_end", "tool_start", "tool_end", "attempt_end"})
 ABORTED, TRUNCATED, FAILED = "aborted", "truncated", "failed"
 
-# Aborted samples are taken up again before any other begins; one that was not by then, and so long after, never is.
+# Aborted samples continue before other samples begin; one that did not within this time never continues.
 GIVEN_UP_SECONDS = 300.0
 
 Known = dict[str, dict[str, Any]]
 """Sample -> ``at`` (dispatched), ``on`` (first generation), ``spans`` as in `Span`, ``turns`` as version and tokens,
-``tries`` (attempts), ``late``: the version of its last turn is yet to be told, ``left``: when it was
+``tries`` (attempts), ``late``: the version of its last turn is still to come, ``left``: when it was
 aborted, ``group``."""
 
 
 class Attempts:
-    """Samples under way, in the order they began."""
+    """Samples in flight, in the order of their begin."""
 
     def __init__(self, known: Mapping[str, dict[str, Any]], group_size: int | None) -> None:
-        # A copy all the way down: the cursor that was given stays as it is.
+        # A deep copy, because the caller's cursor must not change.
         self._known: Known = copy.deepcopy(dict(known))
         aborted = sorted((one["left"], key) for key, one in known.items() if one["left"] is not None)
         self._aborted = {key: left for left, key in aborted}
@@ -45,7 +45,7 @@ class Attempts:
         self.newest: int | None = None
 
     def take(self, event: Mapping[str, Any]) -> bool:
-        """One event; False for what is none."""
+        """Adds one event; False for other rows."""
         kind, ts, sample = event.get("kind"), number(event.get("ts")), whole(event.get("sample_index"))
         if kind not in KINDS or ts is None or sample is None:
             return False
@@ -68,7 +68,7 @@ class Attempts:
         return True
 
     def _begins(self, key: str, ts: float, *, fresh: bool) -> None:
-        """An attempt begins: one that was aborted goes on, or a new one, before which those given up are told."""
+        """An attempt begins: an aborted sample continues, or a new one begins, after aborted ones that gave up."""
         self._known[key]["left"] = None
         self._aborted.pop(key, None)
         while fresh and self._aborted:
@@ -81,11 +81,11 @@ class Attempts:
             self._told[oldest] = _left(_rollout(oldest, one, self._group_size), left, ABORTED)
 
     def known(self) -> Known:
-        """For the cursor: the newest ones."""
+        """The state for the cursor: the newest samples."""
         return dict(list(self._known.items())[-MAX_SAMPLES:])
 
     def rollouts(self) -> list[Rollout]:
-        """What is newly known."""
+        """The changed rollouts."""
         return list(self._told.values())
 
 
@@ -139,11 +139,11 @@ def _spans(one: dict[str, Any]) -> tuple[Span, ...]:
 
 
 def _note(one: dict[str, Any], kind: str, ts: float, event: Mapping[str, Any]) -> None:
-    """Add an event to what is known of a sample."""
+    """Adds an event to the state of a sample."""
     version, tokens = _digits(event.get("weight_version")), _digits(event.get("detail"))
     spans: list[list[Any]] = one["spans"]
     if one["late"]:
-        # The multi-turn function tells a turn's end before it takes over the engine's answer, version included.
+        # The multi-turn function reports a turn's end before it copies the engine's answer, which has the version.
         one["turns"][-1][0], one["late"] = version, False
         last = next((span for span in reversed(spans) if span[0] == "generate"), None)
         if last is not None and last[3] is None:
@@ -156,7 +156,7 @@ def _note(one: dict[str, Any], kind: str, ts: float, event: Mapping[str, Any]) -
         one["on"] = one["on"] if one["on"] is not None else ts
         _close(spans, "queued", ts)
         if spans and spans[-1][0] == "generate" and spans[-1][2] is None:
-            spans.pop()  # the attempt's own mark: its turns follow, with their own times
+            spans.pop()  # the attempt's own span: its turns follow, with their own times
         _open(spans, "generate", ts)
     elif kind == "gen_end":
         one["late"] = tokens is not None
@@ -171,7 +171,7 @@ def _note(one: dict[str, Any], kind: str, ts: float, event: Mapping[str, Any]) -
 
 
 def _ended(one: dict[str, Any], ts: float, version: int | None) -> None:
-    """An attempt's end ends what is open; a generation that told no turns was one."""
+    """An attempt's end closes open spans; a generation without turns counts as one turn."""
     if any(span[0] == "generate" and span[2] is None for span in one["spans"]):
         one["turns"] = [*one["turns"], [version, None]][:MAX_TURNS]
     for kind in {span[0] for span in one["spans"] if span[2] is None}:
@@ -191,6 +191,6 @@ def _close(spans: list[list[Any]], kind: str, ts: float, version: int | None = N
 
 
 def _digits(value: Any) -> int | None:
-    """Versions and counts are told as texts, empty when they are not known."""
+    """Versions and counts are texts, empty if unknown."""
     text = rest.text(value, 20)
     return int(text) if text.isascii() and text.isdigit() else None

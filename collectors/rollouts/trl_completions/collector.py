@@ -1,12 +1,12 @@
 """Completions of TRL's GRPOTrainer: `completions/completions_NNNNN.parquet`, written with `log_completions=True`.
 
-A file is the batch that was generated last when step N was logged (TRL 1.16.0, trainer/grpo_trainer.py:3312): trained
-by step N, from the weights of step N - 1, which made it too. A batch that is trained again (`num_iterations`,
-`steps_per_generation`) is written again, and is the same rollouts then. With `logging_steps` above 1 only every such
-batch is written: those rollouts are a sample, and nothing is counted from them.
+A file is the last batch generated before step N was logged (TRL 1.16.0, trainer/grpo_trainer.py:3312). It was generated
+by the weights of step N - 1 and trained in step N. A batch that is trained again (`num_iterations`,
+`steps_per_generation`) is written again with the same rollouts. With `logging_steps` above 1 only every such batch is
+written: those rollouts are a sample, so nothing is counted from them.
 
-Does not know: lengths in tokens, truncation, times but the file's own, weights of reward functions other than 1 (the
-sum of their columns is the reward). An evaluation's rows replace a training step's where both log at one step.
+Not available: lengths in tokens, truncation, times except the file's, weights of reward functions other than 1 (the
+sum of their columns is the reward). An evaluation's rows replace those of a training step that logs at the same step.
 """
 
 import re
@@ -20,7 +20,7 @@ from collectors.rollouts.trl_completions import groups as trl_completions_groups
 
 FOLDER = "completions"
 LOOKED_FOR = "completions/completions_NNNNN.parquet of TRL"
-# A batch of 16,384 completions of 32,000 characters; more than that is no step's file.
+# Bytes. A batch of 16,384 completions of 32,000 characters; no step has a larger file.
 FILE_BYTES = 1 << 30
 
 _FILE = re.compile(r"completions_(\d{5,12})\.parquet")
@@ -43,7 +43,7 @@ def _read(look: Look, steps: list[int]) -> FilePart:
     begin = int(look.place.get("row", 0))
     end = _end(begin, begin + look.rows, len(batch.rows), batch.group_size)
     first = _first(look, batch.print)
-    # The step before it was logged too: this is all that was trained between the two.
+    # The previous step was logged, too: the file has all that was trained between the two.
     sampled = file.step - max((step for step in steps if step < file.step), default=0) > 1
     rollouts = [_rollout(batch, index, first, look, sampled) for index in range(begin, end)]
     part = FilePart(rollouts, len(rollouts), file.path.stat().st_size, {"row": end}, end == len(batch.rows))
@@ -51,12 +51,12 @@ def _read(look: Look, steps: list[int]) -> FilePart:
 
 
 def _end(begin: int, most: int, rows: int, size: int) -> int:
-    """Where this look stops: at a group's end, if one fits."""
+    """The row where this call stops: at the end of a group, if one fits."""
     return min(rows, max(most - most % size, begin + size) if most < rows and most - begin >= size else most)
 
 
 def _first(look: Look, seal: str) -> int:
-    """The step that these rows were made for: an earlier one when they are trained again."""
+    """The step that these rows were generated for; an earlier one if they are trained again."""
     last, memory = look.memory.get("print"), look.memory
     if seal != last or look.file.step < memory["step"]:
         memory |= {"print": seal, "step": look.file.step}

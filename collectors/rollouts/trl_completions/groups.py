@@ -1,7 +1,7 @@
-"""One file of TRL's completions as groups: where groups begin, which columns are rewards, whether it is a repetition.
+"""Finds the groups in a file of TRL's completions, its columns of rewards, and whether it repeats another file.
 
-The file says none of it: rows are in the order of generation, `num_generations` of one prompt after another, and
-columns of users' own (`log_extra`) follow those of the reward functions (TRL 1.16.0, trainer/grpo_trainer.py:3342).
+The file does not state them. Rows are in the order of generation, `num_generations` of one prompt after another.
+Columns of users (`log_extra`) follow those of the reward functions (TRL 1.16.0, trainer/grpo_trainer.py:3342).
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from collectors.formats.parquet import Table
 
 PROMPT, COMPLETION, ADVANTAGE = "prompt", "completion", "advantage"
 ROLES = "completion.list.element.role"
-# Advantages are single precision: two of one group that differ by less were equal before they were stored.
+# Advantages have single precision: a smaller difference within a group was none before they were stored.
 EPSILON = 1e-6
 
 
@@ -32,7 +32,7 @@ class CompletionRow:
 
 @dataclass(frozen=True, slots=True)
 class CompletionBatch:
-    """A file's rows. ``group_size``: rows per group; ``print``: a hash that only the same rows have."""
+    """A file's rows. ``group_size``: rows per group; ``print``: a hash of the rows."""
 
     rows: Sequence[CompletionRow]
     group_size: int
@@ -40,7 +40,7 @@ class CompletionBatch:
 
 
 def read(table: Table) -> CompletionBatch:
-    """The whole file, without its texts: prompts are hashed in memory, completions are not decoded.
+    """Reads the whole file without its texts: prompts are hashed in memory, completions are not decoded.
 
     Raises:
         ScrapeError: ``garbage``.
@@ -62,14 +62,14 @@ def read(table: Table) -> CompletionBatch:
 
 
 def group_size(prompts: Sequence[bytes]) -> int:
-    """Rows per group: the greatest number that divides every run of one prompt (a prompt may be drawn twice)."""
+    """Rows per group: the greatest common divisor of the runs of equal prompts (a prompt may be drawn twice)."""
     return math.gcd(*(len(list(run)) for _, run in groupby(prompts)))
 
 
 def reward_columns(names: Sequence[str], rows: Sequence[Mapping[str, Any]], size: int) -> list[str]:
-    """The columns of reward functions: the longest run of first columns whose sums order groups as advantages do.
+    """The columns of reward functions: the longest prefix of columns whose sums order groups as advantages do.
 
-    All of them when none does (weighted functions, or an estimator that is not relative to the group).
+    All columns if no prefix does (weighted functions, or an estimator that is not relative to the group).
     """
     for many in range(len(names), 0, -1):
         sums = [_sum(row, names[:many]) for row in rows]
@@ -79,7 +79,7 @@ def reward_columns(names: Sequence[str], rows: Sequence[Mapping[str, Any]], size
 
 
 def _agree(sums: Sequence[float | None], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Within a group a higher reward has a higher advantage, an equal one an equal advantage."""
+    """Returns whether within each group a higher reward has a higher advantage and an equal one an equal advantage."""
     pairs = [(reward, gain) for reward, row in zip(sums, rows, strict=True)
              if reward is not None and (gain := number(row.get(ADVANTAGE))) is not None]  # fmt: skip
     pairs.sort()
@@ -103,5 +103,5 @@ def _row(one: Mapping[str, Any], rewarded: Sequence[str]) -> CompletionRow:
 
 
 def _roles(messages: Any) -> list[Any] | None:
-    """Who spoke, of a completion that is a conversation; None for a plain text."""
+    """The roles of a conversation's messages; None for a plain text."""
     return [one.get("role") for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else None

@@ -1,13 +1,13 @@
-"""Rollouts as verifiers and prime-rl save them: versions, rewards, turns, tokens, times, and the step that used them.
+"""Rollouts saved by verifiers and prime-rl: versions, rewards, turns, tokens, times, and the step that used them.
 
-No change to the run: prime-rl writes these files by default. `rollouts/step_N/train/all` gets an episode when it ends;
-`effective` the traces of batch N when it is shipped, which is how consumption is known: batch N trains version N-1, and
-staleness is (N - 1) - `policy.start`. `eval/all` holds evaluations. `configs/rl.json` tells sizes of groups and the
-staleness bound. One trace is one rollout.
+The run needs no change: prime-rl writes these files by default. `rollouts/step_N/train/all` gets an episode when it
+ends. `effective` gets the traces of batch N when the batch is shipped, which gives the consumption: batch N trains
+version N-1, and staleness is (N - 1) - `policy.start`. `eval/all` has evaluations. `configs/rl.json` has the sizes of
+groups and the staleness bound. One trace is one rollout.
 
-Does not know: what is under way (a line is written at the end), what was cancelled before its end, which version made
-which token of an episode that met an update, and why a batch left out what neither the bound nor its reward explains.
-When a batch was shipped is the time of its file; of files that were copied, the end of its last rollout.
+Not available: rollouts in flight (a line is written at the end), cancelled rollouts, the version of each token in an
+episode that met an update, and why a batch left out a rollout that neither the bound nor its reward explains. The time
+of its file is when a batch was shipped; for copied files it is the end of its last rollout.
 """
 
 from collections.abc import Iterator
@@ -25,15 +25,15 @@ from collectors.rollouts.verifiers_rollouts import rows as verifiers_rollouts_ro
 from collectors.rollouts.verifiers_rollouts import settings as verifiers_rollouts_settings
 from collectors.transport import bytetail
 
-# A batch is written in one go, which may take a while; its time is the one after the last block.
+# A batch is written at once, which may take a while; its time is that of the last block.
 QUIET_SECONDS = 5.0
-# A batch may wait for the trainer's next version, at most a long step: a file this much later was copied.
+# A batch waits for the trainer's next version, at most one long step: a file that is later by this was copied.
 COPIED_SECONDS = 6 * 3600.0
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one call gathers. ``memory`` is the cursor of the next; ``limits`` what is left of what it may take."""
+    """The result of one call. ``memory``: the next cursor; ``limits``: what the call may still read."""
 
     root: Path
     memory: dict[str, Any]
@@ -61,7 +61,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     try:
         return _tail(path, cursor, limits, now)
     except OSError as error:
-        # A folder that may not be entered, or went away between two looks at it.
+        # A folder without read permission, or removed between two reads.
         raise ScrapeError("missing", f"the traces cannot be read: {type(error).__name__}") from None
 
 
@@ -98,13 +98,13 @@ def _batch_times(path: Path, found: list[int]) -> Iterator[float]:
 
 
 def _is_copied(path: Path, found: list[int], got: _Gathered) -> bool:
-    """Is the newest batch of a copy? A run that goes on behind one has times of its own."""
+    """Returns whether the newest batch was copied; a run that continues after a copy has times of its own."""
     times = list(_batch_times(path, found[-verifiers.OPEN_STEPS :]))
     return bool(times) and max(times) <= got.memory.get("copied", 0.0)
 
 
 def _memory(cursor: Cursor, found: list[int]) -> dict[str, Any]:
-    """What is known so far. A resumed run removes the steps it goes back over, and with them all that waited."""
+    """The state so far. A resumed run removes the steps that it repeats, and with them all waiting rollouts."""
     kept = {"floor": 0, "last": 0, "judged": 0, "ends": {}, "newest": 0.0, "shipped": {}, **cursor}
     waiting = cursor.get("waiting", {"groups": {}, "next": 0})
     groups = {name: {**one, "waiting": dict(one["waiting"])} for name, one in waiting["groups"].items()}
@@ -121,7 +121,7 @@ def _memory(cursor: Cursor, found: list[int]) -> dict[str, Any]:
 
 
 def _read_steps(found: list[int], now: float, got: _Gathered) -> None:
-    """Step after step, until what one call may take is used up; steps that are over are left behind."""
+    """Reads step after step up to the limits of the call; finished steps are dropped from the state."""
     memory = got.memory
     newest = found[-verifiers.OPEN_STEPS :]
     open_steps = [step for step in found if step >= memory["floor"]]
@@ -137,12 +137,12 @@ def _read_steps(found: list[int], now: float, got: _Gathered) -> None:
 
 
 def _step_of(name: str) -> str:
-    """The step in a file's name below the run."""
+    """The step in a file's path below the run."""
     return name.split("/")[1].removeprefix("step_") if name.count("/") > 1 else ""
 
 
 def _read_step(step: int, now: float, got: _Gathered) -> bool:
-    """Read what there is of it, in the order it was written. Was that all, for now?"""
+    """Reads the new part of a step in the order it was written; returns whether that was all of it so far."""
     done = _read_file(verifiers.file_of(got.root, step, "train"), step, got)
     done = done and _read_batch(verifiers.file_of(got.root, step, "train", "effective"), step, now, got)
     return _read_file(verifiers.file_of(got.root, step, "eval"), step, got) and done
@@ -156,7 +156,7 @@ def _read_file(file: Path, step: int, got: _Gathered) -> bool:
 
 def _episode(row: Any, step: int, got: _Gathered) -> None:
     memory = got.memory
-    # A line comes after the one before it: the newest end is when an episode without a time must have ended.
+    # Lines are in order of time: an episode without a time ended at the newest end before it.
     records = verifiers_rollouts_rows.rollouts(row, got.settings, memory["newest"] or None)
     end = max((one.scored_at or one.finished_at or 0.0 for one in records), default=0.0)
     memory["newest"] = max(memory["newest"], end)
@@ -171,7 +171,7 @@ def _episode(row: Any, step: int, got: _Gathered) -> None:
 
 
 def _read_batch(file: Path, step: int, now: float, got: _Gathered) -> bool:
-    """What was shipped at this step, once all of it is written; and, when the step is over, what was left out."""
+    """Reads the batch shipped at this step when it is complete, and when the step is over, what was left out."""
     over = step < got.memory["last"]
     if file.is_file():
         at = file.stat().st_mtime
@@ -196,7 +196,7 @@ def _shipped_at(modified: float, step: int, got: _Gathered) -> float:
 
 
 def _ship(row: Any, step: int, at: float, got: _Gathered) -> int:
-    """One episode of batch ``step``, which trains the version before it; the order of its group."""
+    """Ships one episode of batch ``step``, which trains the version before it; returns the order of its group."""
     group, orders = verifiers_rollouts_rows.group_of(row), [-1]
     for trace in objects(row.get("traces")):
         if not (identity := verifiers_rollouts_rows.trace_id(trace)):
@@ -211,7 +211,7 @@ def _ship(row: Any, step: int, at: float, got: _Gathered) -> int:
 
 
 def _rows(file: Path, got: _Gathered) -> Iterator[Any]:
-    """Episodes appended to a file; what is none is dropped and named."""
+    """Episodes appended to a file; other rows are dropped and counted."""
     got.more = got.more or got.limits.tail_rows <= 0 or got.limits.tail_bytes <= 0
     if got.more or not file.is_file():
         return
@@ -232,7 +232,7 @@ def _rows(file: Path, got: _Gathered) -> Iterator[Any]:
 
 
 def _forget(file: Path, got: _Gathered) -> None:
-    """A file was written anew, as by a run that goes back: its step is read again, and nobody waits any more."""
+    """A file was rewritten, as by a run that rewinds: its step is read again, and its waiting rollouts are dropped."""
     memory, step = got.memory, _step_of(verifiers.name(file, got.root))
     if file.parent.parent.name != "train":
         return

@@ -1,16 +1,16 @@
-"""What becomes of rollouts that ended and are not shipped: prime-rl writes nothing of it, and its rules tell.
+"""Infers the exit of rollouts that ended and are not shipped, because prime-rl logs it nowhere.
 
 Source: prime-rl 559b4477 (orchestrator/train_sink.py, dispatcher.py, utils.py).
 
-- Traces wait in the order in which their groups were complete, and a batch is taken from the front. So when a trace of
-  a later group was shipped and this one was not, it was left out: as stale, when its version was beyond the bound at
-  that step; for want of an advantage, when its reward is its group's mean and the run drops such; else by a filter
-  that no file names (a curriculum's gate): ``surplus``.
-- The bound is hard: batch N trains version N-1, and a trace that began at v ships no later than v + bound + 1. After
-  that it is gone, whatever its group did: ``stale``.
+- Traces wait in the order in which their groups were complete, and a batch takes them from the front. If a trace of a
+  later group was shipped and this one was not, it was left out. The reason is ``stale`` if its version was beyond the
+  bound at that step, or zero advantage if its reward is its group's mean and the run drops such rollouts. Otherwise it
+  was a filter that no file names (a curriculum's gate): ``surplus``.
+- The bound is strict: batch N trains version N-1, and a trace that began at v ships no later than v + bound + 1. After
+  that it is ``stale``.
 
-What was cancelled on its way (stale or too many at once) leaves no line at all: it is in no record, and
-`off_policy/dropped` and `dispatcher/cancelled/*` count it.
+Rollouts cancelled in flight (stale or too many at once) have no line and no record; `off_policy/dropped` and
+`dispatcher/cancelled/*` count them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,9 +20,9 @@ from typing import Any
 from collectors.model import Exit, Rollout
 from collectors.rollouts.verifiers_rollouts.settings import Settings
 
-# Groups remembered while their rollouts wait: a run holds some batches of them. Beyond it the oldest are forgotten.
+# Groups cached while their rollouts wait, a few batches. Beyond this the oldest are dropped.
 GROUPS_MAX = 4_096
-# Rewards are added up in float32 there and in float64 here.
+# Rewards are added up in float32 by prime-rl and in float64 here.
 EQUAL = 1e-6
 
 Memory = dict[str, Any]
@@ -32,11 +32,11 @@ seen (episodes), order (None: open), n, total (of valid rewards), last (end of t
 
 
 def arrived(memory: Memory, group_id: str, records: list[Rollout], settings: Settings) -> list[Rollout]:
-    """Take one episode of a training group in; its records, with the group's completion when it is the last."""
+    """Adds one episode of a training group; returns its records, with the group's completion if it is the last."""
     group = memory["groups"].setdefault(group_id, _empty(records))
     size = settings.group_size(group["environment"], "train")
     if size is None and settings.bound is None:
-        # Nothing would ever tell that one of them is gone.
+        # Their exit would never be known.
         del memory["groups"][group_id]
         return records
     group["seen"] += 1
@@ -67,7 +67,7 @@ def _empty(records: list[Rollout]) -> dict[str, Any]:
 
 
 def _forget(memory: Memory, newest: str) -> None:
-    """Groups that nobody waits for any more, and the oldest when they are too many."""
+    """Drops groups without waiting rollouts, and the oldest if there are too many."""
     groups: dict[str, dict[str, Any]] = memory["groups"]
     if groups[newest]["order"] is not None and not groups[newest]["waiting"]:
         del groups[newest]
@@ -76,7 +76,7 @@ def _forget(memory: Memory, newest: str) -> None:
 
 
 def shipped(memory: Memory, trace: str, group_id: str) -> int:
-    """Take a trace out; the order of its group, -1 for one that is not known (to be) complete."""
+    """Removes a shipped trace; returns the order of its group, -1 if the group is unknown or incomplete."""
     group = memory["groups"].get(group_id)
     if group is None:
         return -1
@@ -88,11 +88,11 @@ def shipped(memory: Memory, trace: str, group_id: str) -> int:
 def left(
     memory: Memory, step: int, newest: int, at: float | None, settings: Settings
 ) -> Iterator[Rollout]:  # fmt: skip
-    """Those that are known to be gone once batch ``step`` is shipped.
+    """The rollouts that certainly left once batch ``step`` is shipped.
 
     Args:
-        newest: order of the last group in it.
-        at: when it was shipped.
+        newest: order of the last group in the batch.
+        at: when the batch was shipped.
     """
     groups: dict[str, dict[str, Any]] = memory["groups"]
     for name, group in list(groups.items()):
@@ -115,7 +115,7 @@ def _cause(group: Mapping[str, Any], reward: float | None, step: int, newest: in
 
 
 def _stale(group: Mapping[str, Any], step: int, settings: Settings) -> bool:
-    """May nothing of it be in batch ``step``?"""
+    """Returns whether the whole group is too old for batch ``step``."""
     version: int | None = group["version"]
     return version is not None and settings.bound is not None and version < step - 1 - settings.bound
 

@@ -1,11 +1,11 @@
-"""One saved episode of verifiers as rollouts: one per trace, for rewards, advantages and batches are per trace.
+"""Turns one saved episode of verifiers into rollouts: one per trace, as rewards, advantages and batches are per trace.
 
 Source: verifiers 0.4.0 (v1/trace.py, graph.py, episode.py, errors.py) and prime-rl 559b4477 (dispatcher.py,
 `emit_episode`).
 
-- `run.work.policy` is the span of live policy versions while the episode was generated. Its start is the version at
-  the dispatch of the *group*, so of a member that began later the true start may be newer; a member of a group that
-  met no update has one version all through, and only then its turns have one.
+- `run.work.policy` is the span of live policy versions during the episode. Its start is the version at the dispatch of
+  the *group*, so the true start of a member that began later may be newer. Only if no update happened during the group
+  do all members have one version, and only then their turns have one.
 - Rewards are `{name: {score, weight}}`, null when scoring did not run; the sum is not saved. Tokens are those of the
   provider's `usage`: `prompt_tokens` leaves out what came from the cache.
 - Traces of agents that are not trained (a judge, an opponent) have the purpose ``judge`` and no group.
@@ -22,9 +22,9 @@ from collectors.model import Exit, Purpose, Rollout, Span, Turn
 from collectors.rollouts.verifiers_rollouts.settings import Settings
 from collectors.transport import rest
 
-# Of one rollout; its count of turns is exact.
+# Turns stored per rollout; the count of turns is exact.
 TURNS_MAX = 2_000
-# Who is to blame: the machines between policy and task, else the task's own code, its tools and its harness.
+# Errors of the machines between policy and task; other errors are of the task's own code, its tools or harness.
 INFRASTRUCTURE = frozenset(
     ("SandboxError", "ProviderError", "InterceptionError", "TunnelError", "TimeoutError", "ConnectionError", "OSError")
 )
@@ -34,10 +34,10 @@ Object = Mapping[str, Any]
 
 
 def rollouts(episode: Object, settings: Settings, arrived: float | None) -> list[Rollout]:
-    """The rollouts of an episode that ended.
+    """The rollouts of an ended episode.
 
     Args:
-        arrived: when an episode that tells no time must have ended, epoch seconds; None: nothing tells.
+        arrived: end of an episode without times, epoch seconds; None if unknown.
     """
     traces = objects(episode.get("traces"))
     if not traces:
@@ -48,7 +48,7 @@ def rollouts(episode: Object, settings: Settings, arrived: float | None) -> list
 
 
 def trainable(trace: Object) -> bool:
-    """Do its tokens train the policy?"""
+    """Returns whether its tokens train the policy."""
     return mapping(trace, "agent").get("trainable") is not False
 
 
@@ -63,20 +63,20 @@ def group_of(episode: Object) -> str:
 
 
 def purpose(episode: Object) -> Purpose | None:
-    """What the episode was run for, by its own word."""
+    """The purpose of the episode as logged."""
     run = mapping(episode, "run")
     told = mapping(run, "work").get("type") or run.get("type")
     return "eval" if told == "eval" else "train" if told == "train" else None
 
 
 def versions(episode: Object) -> tuple[int | None, int | None]:
-    """Policy versions at the dispatch of its group and at its end; None of a model that is not trained."""
+    """Policy versions at the dispatch of its group and at its end; None for a model that is not trained."""
     policy = mapping(episode, "run", "work", "policy")
     return whole(policy.get("start")), whole(policy.get("end"))
 
 
 def reward(trace: Object) -> float | None:
-    """Sum of score x weight; None when scoring did not run."""
+    """Sum of score x weight; None if scoring did not run."""
     scored = [one for one in mapping(trace, "rewards").values() if isinstance(one, dict)]
     values = [_value(one) for one in scored]
     known = [value for value in values if value is not None]
@@ -102,7 +102,7 @@ def _rollout(trace: Object, episode: Object, settings: Settings, trained: int) -
     return Rollout(
         identity,
         group_id=group_of(episode) if own else "",
-        # Several agents' traces are one group, and how many they will be nobody tells.
+        # Traces of several agents form one group of unknown size.
         group_size=settings.group_size(environment, why) if own and trained == 1 and group_of(episode) else None,
         purpose=why,
         environment=environment,
@@ -130,7 +130,7 @@ def _rollout(trace: Object, episode: Object, settings: Settings, trained: int) -
 
 
 def _failed(episode: Object, settings: Settings, arrived: float | None) -> Rollout | None:
-    """An episode of which nothing but its failure is known."""
+    """An episode with nothing but its failure."""
     identity, why = rest.text(episode.get("id"), 100), purpose(episode)
     if not identity or episode.get("ok") is not False:
         return None
@@ -159,7 +159,7 @@ def _exit(trace: Object) -> Exit:
 
 
 def _truncated(trace: Object, calls: Sequence[Object]) -> bool | None:
-    """By a limit of the framework, or because the last answer was cut off; None before any answer."""
+    """Truncated by a limit of the framework, or in the last answer; None before any answer."""
     if rest.text(trace.get("stop_condition"), 60) in TRUNCATED:
         return True
     return calls[-1].get("finish_reason") == "length" if calls else None
@@ -168,19 +168,19 @@ def _truncated(trace: Object, calls: Sequence[Object]) -> bool | None:
 def _sandboxes(trace: Object) -> tuple[str, ...]:
     if verifiers.runtime_kind(trace) in verifiers.NO_SANDBOX:
         return ()
-    # As a sandbox's record has it: a creation that was refused has no id but the name it would have had.
+    # As in a sandbox's record: a refused creation has no id, only the name that it would have had.
     found = rest.text(mapping(trace, "agent", "runtime").get("id"), 200) or trace_id(trace)
     return (found,)
 
 
 def _turns(trace: Object, version: int | None) -> list[Turn]:
-    """One per answer of the model; a message that was put into its mouth is none."""
+    """One turn per answer of the model; prefilled messages are not turns."""
     sampled = (one for one in objects(trace.get("nodes")) if one.get("sampled") is True)
     return [Turn(version=version, tool_calls=_tool_calls(one)) for one in sampled]
 
 
 def _tool_calls(node: Object) -> int:
-    # None is left out when it is written, so an answer without the key made none.
+    # None is left out in the file, so an answer without the key made no call.
     called = mapping(node, "message").get("tool_calls")
     return len(called) if isinstance(called, list) else 0
 
@@ -192,7 +192,7 @@ def _loss_tokens(trace: Object) -> int | None:
 
 
 def _tokens(trace: Object, calls: Sequence[Object]) -> tuple[int | None, int | None]:
-    """Tokens fed in (each once, however often they are sent again) and tokens generated."""
+    """Input tokens (each once, even if sent again) and generated tokens."""
     used = {index: usage for index, call in enumerate(calls) if (usage := _usage(call)) is not None}
     if not used:
         return None, None
@@ -213,7 +213,7 @@ def _usage(call: Object) -> tuple[int, int] | None:
 
 
 def _predecessors(trace: Object, calls: Sequence[Object]) -> dict[int, int]:
-    """Call -> the call whose answer its prompt goes on from, by the graph of messages."""
+    """Call -> the call whose answer its prompt continues, by the graph of messages."""
     raw = trace.get("nodes")
     nodes = raw if isinstance(raw, list) else []
     by_node = {node: index for index, call in enumerate(calls) if (node := whole(call.get("node"))) is not None}
@@ -221,7 +221,7 @@ def _predecessors(trace: Object, calls: Sequence[Object]) -> dict[int, int]:
     found: dict[int, int] = {}
     for place, node in enumerate(nodes):
         parent = whole(node.get("parent")) if isinstance(node, dict) else None
-        # A parent comes before its children, so its own answer is known by now.
+        # A parent comes before its children, so its own answer is in the map.
         before = nearest.get(parent) if parent is not None and parent < place else None
         if (own := by_node.get(place)) is not None:
             if before is not None:
@@ -233,7 +233,7 @@ def _predecessors(trace: Object, calls: Sequence[Object]) -> dict[int, int]:
 
 
 def _spans(trace: Object, calls: Sequence[Object], version: int | None) -> Iterator[Span]:
-    """What it did when. Between an answer that calls a tool and the next question its tools run."""
+    """The spans of its work. Tools run between an answer with tool calls and the next request."""
     timing = mapping(trace, "timing")
     ready = verifiers.booted(trace)
     if (begun := _at(timing, "boot", "start")) is not None:

@@ -1,7 +1,7 @@
-"""What prime-rl's resolved configuration says of groups, of the staleness bound, and of what is not shipped.
+"""prime-rl's resolved configuration: groups, the staleness bound, and which rollouts are not shipped.
 
-Source: prime-rl 559b4477 (configs/orchestrator.py, configs/algorithm.py). A key that is not there is not known: the
-file holds every default.
+Source: prime-rl 559b4477 (configs/orchestrator.py, configs/algorithm.py). An absent key is unknown, because the file
+has every default.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,9 @@ from collectors.formats.shapes import mapping, objects, whole
 from collectors.model import Purpose
 from collectors.transport import rest
 
-# A resolved config is 30 kB; anything beyond this is not one.
+# Bytes. A resolved configuration has 30 kB.
 CONFIG_BYTES = 1 << 20
-# What an algorithm gives to a rollout whose reward is its group's mean: nothing. Others are not known to.
+# The algorithm that gives no advantage to a reward equal to the group's mean. For others this is not certain.
 MEAN_BASED = "grpo"
 
 
@@ -25,8 +25,8 @@ class Settings:
     """Sizes by environment ("" is the default).
 
     Attributes:
-        bound: `max_off_policy_steps`: a batch holds nothing older; None: not told.
-        pruned: environments ("": all others) whose rollouts without advantage are known to be left out of a batch.
+        bound: `max_off_policy_steps`: the most versions a rollout in a batch may be behind; None: unknown.
+        pruned: environments ("": all others) whose rollouts without advantage are certainly left out of a batch.
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -35,19 +35,19 @@ class Settings:
     pruned: Mapping[str, bool] = field(default_factory=dict)
 
     def group_size(self, environment: str, purpose: Purpose | None) -> int | None:
-        """Episodes a group of this environment has."""
+        """Episodes per group of this environment."""
         if purpose is None:
             return None
         sizes = self.eval_sizes if purpose == "eval" else self.sizes
         return sizes.get(environment, sizes.get(""))
 
     def prunes(self, environment: str) -> bool:
-        """Is a rollout whose reward is its group's mean never shipped?"""
+        """Returns whether a rollout with its group's mean reward is never shipped."""
         return self.pruned.get(environment, self.pruned.get("", False))
 
 
 def read(path: Path) -> Settings:
-    """From ``configs/rl.json`` (else ``configs/orchestrator.json``) of a run directory; nothing known without them."""
+    """Reads ``configs/rl.json`` (else ``configs/orchestrator.json``) of a run directory; empty without them."""
     for name in ("rl", "orchestrator"):
         try:
             with (path / "configs" / f"{name}.json").open("rb") as file:
@@ -72,14 +72,14 @@ def _settings(config: Mapping[str, Any]) -> Settings:
 
 
 def _sizes(default: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, int]:
-    """Group sizes of a section's environments, and what holds for others."""
+    """Group sizes of a section's environments, and the size for all others."""
     found = {"": whole(default.get("group_size"))}
     found |= {name: whole(one.get("group_size")) or found[""] for name, one in _sources(section)}
     return {name: size for name, size in found.items() if size}
 
 
 def _sources(section: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Environments by the name that their episodes bear; one without a name is meant when it is the only one."""
+    """Environments by the name in their episodes; an environment without a name counts if it is the only one."""
     found = objects(section.get("source")) or objects(section.get("env"))
     for one in found:
         name = rest.text(one.get("name"), 100) or rest.text(one.get("id"), 100)

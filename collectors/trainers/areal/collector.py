@@ -1,9 +1,9 @@
 """AReaL runs: wandb, TensorBoard, trackio, or the tables it always prints.
 
-Never asks the training service's `GET /export_stats`: it resets the run's own statistics.
+Never requests the training service's `GET /export_stats`, because it resets the run's own statistics.
 
-Does not know: the queue and what is in flight (not logged), zero-advantage groups, rejected rollouts (the keys are
-means of ones). wandb is opened also when it is disabled, so an empty log of it may lie about.
+Not available: the queue and rollouts in flight (not logged), zero-advantage groups, rejected rollouts (the keys are
+means of ones). wandb is opened even if it is disabled, so there may be an empty log of it.
 """
 
 import re
@@ -22,7 +22,7 @@ from collectors.training_logs.tail import collector_of
 # "(AReaL) 20260821-10:00:00.123 StatsLogger INFO: Epoch 1/3 Step 2/10 Train step 12/300 done."
 _DONE = re.compile(r".*\bTrain step (\d{1,12})/\d+ done\.")
 _DATED = re.compile(r"\b(\d{8}-\d\d:\d\d:\d\d)\.(\d{3})\b")
-# A table has some hundred cells; beyond this its end was lost.
+# A table has some hundred cells; in a longer one the end was lost.
 CELLS = 5_000
 
 
@@ -50,7 +50,7 @@ def _cells(text: str, cells: dict[str, Any]) -> None:
 
 
 def _time(text: str) -> float | None:
-    """The log says no zone: it is the machine's own, which is ours."""
+    """The log has no zone: it is the machine's own, which is also that of this process."""
     match = _DATED.search(text)
     try:
         return time.mktime(time.strptime(match[1], "%Y%m%d-%H:%M:%S")) + int(match[2]) / 1000 if match else None

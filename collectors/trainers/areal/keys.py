@@ -1,7 +1,7 @@
 """AReaL's metric keys -> ours (1.0.4: trainer/rl_trainer.py, trainer/ppo/actor.py, utils/stats_tracker.py).
 
-`stat` keys end in `/avg`, `/min`, `/max`; `denominator` keys are sums; `scalar` keys are means over every place that
-logged them, so the largest staleness is a mean of mini-batches' largest ones.
+`stat` keys end in `/avg`, `/min`, `/max`; `denominator` keys are sums; `scalar` keys are means over all places that
+logged them, so the largest staleness is a mean of the largest values of mini-batches.
 """
 
 import re
@@ -24,10 +24,10 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "ppo_actor/n_tokens": Key("processed_tokens"),
     "ppo_actor/task_reward/avg": Key("reward_mean"),
     "ppo_actor/prompt_len/avg": Key("prompt_tokens_mean"),
-    # Rows as long as the padded batch: the longest one counts also when it ended by itself.
+    # Rows as long as the padded batch: the longest one counts even if it ended by itself.
     "ppo_actor/no_eos_ratios/avg": Key("truncation_ratio"),
     "rollout/num_turns": Key("turns_mean"),
-    # Over generated tokens: version being trained - the token's. The largest over tokens is that over rollouts.
+    # Over generated tokens: version being trained - the token's. The maximum over tokens equals that over rollouts.
     f"{VERSIONS}sample_staleness_theta_avg": Key("token_staleness_versions_mean"),
     f"{VERSIONS}sample_staleness_theta_max": Key("staleness_versions_max"),
     f"{VERSIONS}v_theta": Key("policy_version"),
@@ -56,7 +56,7 @@ PHASES = (WAIT, *COMPUTE, *SAVES, *OTHERS)
 NEEDS = frozenset((*PHASES, "ppo_actor/seq_len/avg", "ppo_actor/prompt_len/avg", "ppo_actor/n_seqs"))
 NEEDS |= {"ppo_actor/correct_n_seqs"}
 
-# `rollout/accepted` and `rejected` are means of ones; `rollout/reward` is over rollouts that were thrown away too.
+# `rollout/accepted` and `rejected` are means of ones; `rollout/reward` includes rejected rollouts.
 IGNORED = re.compile(
     r"rollout/.*|eval-rollout/.*|eval_rollout/.*|ppo_critic/.*|ref/.*|teacher/.*|ppo_actor/(?:update/(?!.*grad_norm$).*"
     r"|compute_logp/.*|(?:in)?correct_(?:n_seqs|seq_len/.*)|(?:advantages|kl_rewards|final_reward|task_reward|prompt_len"
@@ -83,7 +83,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """One per row; the logger's step may run ahead of the trainer's when it was given a list."""
+    """One piece per row; the logger's step may be ahead of the trainer's if it was given a list."""
     if row.step is None or row.ts is None or not values:
         return
     kept = dict(values)

@@ -1,11 +1,11 @@
 """miles runs (31f1ca961, 2026-08): the dashboard's metrics, the event log, its Prometheus page, and slime's sinks.
 
-Axis ``trainer`` is the rollout, as for slime, of which it is a fork. The dashboard's and the event log's rows have the
-time of the log call; a page has the last values only. The group's size comes from the arguments (wandb, MLflow, the
-dashboard's meta.json, the printed command), for a page from the target's ``group_size``.
+Axis ``trainer`` is the rollout, as for slime, of which miles is a fork. Rows of the dashboard and the event log have
+the time of the log call; a page has only the last values. The group's size comes from the arguments (wandb, MLflow,
+the dashboard's meta.json, the printed command), for a page from the target's ``group_size``.
 
-Does not know: the prompt buffer (data_buffer.jsonl counts what is to be generated, not what is ready), the steps of
-single adapters in multi-LoRA runs, the dashboard's timeline of phases.
+Not available: the prompt buffer (data_buffer.jsonl counts prompts to generate, not ready samples), the steps of single
+adapters in multi-LoRA runs, the dashboard's timeline of phases.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """miles' event log as a sink: one JSONL file per process of the run, read together in the order of their times.
 
-`--dump-details DIR` implies it (`DIR/events/`, 31f1ca961: miles/utils/audit_utils/event_logger). Of its events only
-``metric`` ones are read: every payload of the trackers, with the time it was logged.
+`--dump-details DIR` implies it (`DIR/events/`, 31f1ca961: miles/utils/audit_utils/event_logger). Only ``metric`` events
+are read: every payload of the trackers, with the time it was logged.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
 
-# A process of every node writes one; of those that hold metrics there are two or three.
+# A process of every node writes one; two or three of them have metrics.
 MAX_FILES = 64
 
 
 @dataclass(slots=True)
 class _Part:
-    """What one call took from one file: a row (None: another event, or a broken line) per line, with its time."""
+    """The part of one file read by one call: per line a row (None: another event, or a broken line) and its time."""
 
     path: Path
     chunk: bytetail.Lines
@@ -30,16 +30,16 @@ class _Part:
 
 
 def find(path: Path) -> list[Path]:
-    """Folders with event files below a run directory, those called `events` and written to last first."""
+    """Folders with event files below a run directory: those called `events` first, then the last written ones."""
     if path.is_file():
         return [path] if path.suffix == ".jsonl" else []
     folders = dict.fromkeys(file.parent for file in walk(path, lambda file: file.suffix == ".jsonl"))
-    # The dashboard's streams are JSON lines too, in folders of their own.
+    # The dashboard's streams are JSON lines, too, in their own folders.
     return sorted(folders, key=lambda folder: folder.name != "events")
 
 
 def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
-    """Rows of all files since ``cursor``, by time; a file that has more to come holds back what is later elsewhere.
+    """Rows of all files since ``cursor``, by time; an unread rest of one file delays later rows of the others.
 
     Raises:
         ScrapeError: ``missing``.
@@ -76,7 +76,7 @@ def _part(file: Path, known: Mapping[str, Any], limits: Limits) -> _Part:
 
 
 def _until(part: _Part, known: Mapping[str, Any], limits: Limits, until: float) -> _Part:
-    """The same part, read again only up to a time when it reaches beyond."""
+    """The same part, read again up to a time if it reaches beyond it."""
     kept = next((index for index, (ts, _) in enumerate(part.lines) if ts > until), len(part.lines))
     if kept == len(part.lines):
         return part
@@ -91,7 +91,7 @@ def _row(event: dict[str, Any], ts: float, origin: str) -> Logged | None:
 
 
 def _seconds(value: object) -> float | None:
-    """Epoch seconds of a time as pydantic writes it: UTC, with a Z."""
+    """Epoch seconds of a time in pydantic's form: UTC, with a Z."""
     try:
         return datetime.fromisoformat(str(value)).timestamp() if isinstance(value, str) else None
     except (ValueError, OverflowError):

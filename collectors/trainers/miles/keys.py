@@ -1,4 +1,4 @@
-"""What miles (31f1ca961) logs beyond slime: the fully asynchronous buffer, versions, shares of equal groups, MFU."""
+"""Keys of miles (31f1ca961) in addition to slime's: the fully asynchronous buffer, versions, equal groups, MFU."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,18 +8,18 @@ from collectors.trainers.slime.keys import BUSY, DROPPED, GRADED, ZERO, groups
 from collectors.training_logs.model import Context, Key, Out, Piece
 
 _BUFFER = "rollout/fully_async/"
-# A run with several adapters has a buffer of another kind, with keys of its own.
+# A run with several adapters has another kind of buffer with its own keys.
 _ADAPTERS = "perf/fully_async/"
 QUEUE = (f"{_BUFFER}queue_size", f"{_ADAPTERS}queue_length")
 STALE = (f"{_BUFFER}stale_groups_filtered", f"{_ADAPTERS}stale_dropped")
-# Shares of all groups, 0 to 1, whatever the name says (miles/ray/rollout/metrics.py:185).
+# Shares of all groups, 0 to 1 in spite of the name (miles/ray/rollout/metrics.py:185).
 ALL_ZERO, ALL_ONE = "rollout/zero_std/all_zero_percentage", "rollout/zero_std/all_one_percentage"
 NONE_EQUAL = ("rollout/zero_std/count_0.0", "rollout/zero_std/count_1.0")
 
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     **slime_keys.KEYS,
     "perf/actor_train_mfu": Key("trainer_mfu_ratio", labels=BUSY),
-    # Versions: current - oldest of the group; of all groups that were taken out, also those dropped for it.
+    # Versions: current - oldest of the group, over all groups taken out, including those dropped as stale.
     f"{_BUFFER}avg_staleness": Key("staleness_versions_mean"),
     f"{_BUFFER}max_staleness": Key("staleness_versions_max"),
     f"{_BUFFER}aborted_groups_filtered": Key("rollout_errors", labels=(("type", "aborted_group"),)),
@@ -42,9 +42,9 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
     values = piece.values
     queue = next((values[key] for key in QUEUE if key in values), None)
     if queue is not None:
-        # Only the fully asynchronous rollouts have such a buffer.
+        # Only fully asynchronous rollouts have such a buffer.
         context.own["mode"] = "async"
-    # Slime's share needs the batch size; miles says how many groups there were, if in a roundabout way.
+    # slime's share needs the batch size; miles logs the number of groups indirectly.
     own = list(_equal(values, context))
     yield from (one for one in slime_keys.derive(piece, context) if one[0] not in {metric for metric, _, _ in own})
     yield from own
@@ -56,7 +56,7 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
 
 
 def _equal(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    """Groups of equal rewards in the batch: the share of all of them, and the two causes while these are all."""
+    """Groups of equal rewards in the batch: their share, and the two causes if these explain all of them."""
     if ALL_ZERO not in values or ALL_ONE not in values:
         return
     if values.get(GRADED, 0.0) > 0:
@@ -74,7 +74,7 @@ def _equal(values: Mapping[str, float], context: Context) -> Iterator[Out]:
 
 
 def _whole(values: Mapping[str, float], context: Context) -> float | None:
-    """Groups in the batch: from a count and its share, else as configured."""
+    """Groups in the batch: from a count and its share, else from the configuration."""
     for count, share in zip(NONE_EQUAL, (ALL_ZERO, ALL_ONE), strict=True):
         if values.get(count) and values[share] > 0:
             return values[count] / values[share]

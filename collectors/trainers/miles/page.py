@@ -1,9 +1,9 @@
 """miles' own metrics page (31f1ca961: miles/utils/tracking_utils/prometheus_utils.py): the last value of every key.
 
 A gauge per key, named `miles_metric_` and the key with `/` and `-` as `_`; its HELP line is the key itself. The steps
-are gauges among them. Several processes set them as they log, so values are filed by who logs them together: when any
-of such a group has changed, all of it belongs to the step the page shows. Where rollouts run ahead of training the
-page may show the trainer's step beside the next rollout's values: those are then one step early.
+are gauges, too. Several processes set them as they log, so values are grouped by the process that logs them together.
+If one value of a group has changed, the whole group belongs to the step on the page. If rollouts run ahead of training,
+the page may have the trainer's step with the next rollout's values, which are then one step early.
 """
 
 import math
@@ -19,20 +19,20 @@ from collectors.training_logs.model import TRAINER, Context, Framework, Key, Pie
 
 PREFIX = "miles_metric_"
 _HELP = re.compile(r"^# HELP (miles_metric_\S+) (.+)$", re.MULTILINE)
-# What the trainer logs when it has finished a rollout, and while it prepares it; the rest is the rollout manager's.
+# Keys that the trainer logs when it has finished or prepares a rollout; the others are the rollout manager's.
 _TRAINER = re.compile(
     r"perf/(?!rollout_time|fully_async/|request/|decode/|prefill/)\w+_time|perf/.*(?:tflops|mfu|tok_per_s)"
 )
 
 
 def parse(framework: Framework, body: bytes, state: State, limits: Limits) -> Reading:
-    """One page: what has changed since the page before, under the rollout's step.
+    """One page: what changed since the previous page, under the rollout's step.
 
     Args:
         state: ``options["group_size"]``, rollouts per group, turns groups into samples.
 
     Raises:
-        ScrapeError: as `parser.parse`; ``garbage`` also for a page without miles' gauges, or one that was cut.
+        ScrapeError: as `parser.parse`; ``garbage`` also for a page without miles' gauges, or a truncated one.
     """
     page = parser.parse(body, state, limits)
     parser.check_whole(body)
@@ -54,7 +54,7 @@ def parse(framework: Framework, body: bytes, state: State, limits: Limits) -> Re
 
 
 def matches(body: bytes) -> bool:
-    """Does a line of it begin with one of miles' gauges?"""
+    """Returns whether a line begins with one of miles' gauges."""
     return re.search(rb"^miles_metric_\w+[{ ]", body, re.MULTILINE) is not None
 
 
@@ -70,9 +70,9 @@ def _group(key: str) -> str:
 
 
 def _changed(raw: Mapping[str, float], own: dict[str, Any]) -> dict[str, float]:
-    """Values of those groups of which any value differs from the page before."""
+    """Values of the groups in which any value differs from the previous page."""
     before: dict[str, float] = own.get("values", {})
-    # NaN is equal to nothing: as text it is.
+    # Compared as text, because NaN is equal to nothing.
     news = {_group(key) for key, value in raw.items() if key != ROLLOUT_STEP and str(before.get(key)) != str(value)}
     own["values"] = dict(raw)
     return {key: value for key, value in raw.items() if _group(key) in news}

@@ -1,10 +1,10 @@
 """NeMo-RL runs (GRPO: synchronous, asynchronous, SingleController): wandb, MLflow or TensorBoard.
 
-All three are off by default (`logger.*_enabled`), and without one of them there is nothing to read: the samples it
-always writes (`train_data_stepN.jsonl`) have neither times nor rewards by group.
+All three are off by default (`logger.*_enabled`), and one of them is needed: the samples it always writes
+(`train_data_stepN.jsonl`) have neither times nor rewards by group.
 
-Does not know: the largest staleness, groups of equal reward that is neither 0 nor 1, staleness under the
-SingleController (printed only), the engines' queues (logged as pictures).
+Not available: the largest staleness, groups of equal reward other than 0 and 1, staleness under the SingleController
+(printed only), the engines' queues (logged as pictures).
 """
 
 from collectors.formats.mlflow import database as mlflow_database

@@ -14,7 +14,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     settings = Settings(config)
     mode, size = _mode(settings), settings.number("grpo.num_generations_per_prompt")
     trainers, generators = _gpus(settings)
-    # The largest age that is trained on; how far the SingleController's sampler lets generation run ahead.
+    # The largest age that is trained on: how far the SingleController's sampler lets generation run ahead.
     bound = settings.number(
         "async_rl.sampler.max_lookahead_versions"
         if CONTROLLER in settings
@@ -35,7 +35,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def _mode(settings: Settings) -> str:
-    """The mode, "" where the configuration says nothing of it."""
+    """The mode; "" if the configuration does not state it."""
     together = settings.flag(f"{COLOCATED}.enabled")
     if CONTROLLER in settings or settings.flag("grpo.async_grpo.enabled"):
         return "async_colocated" if together else "async"
@@ -43,7 +43,7 @@ def _mode(settings: Settings) -> str:
 
 
 def _gpus(settings: Settings) -> tuple[float | None, float | None]:
-    """(trainer's, generators') GPUs as NeMo-RL reckons them (algorithms/utils.py:775-793)."""
+    """(trainer's, generators') GPUs as NeMo-RL computes them (algorithms/utils.py:775-793)."""
     every = product(settings.number("cluster.num_nodes"), settings.number("cluster.gpus_per_node"))
     if settings.flag(f"{COLOCATED}.enabled") is not False:
         return every, None

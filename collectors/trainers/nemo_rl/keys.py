@@ -13,7 +13,7 @@ from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
 
 T = "timing/train/"
 STEP, WAIT, GENERATION, SYNC = f"{T}total_step_time", f"{T}exposed_generation", f"{T}generation", f"{T}weight_sync"
-# The synchronous trainer's own measure of the same (utils.py:732).
+# The synchronous trainer's own timer of the same phase (utils.py:732).
 SYNC_COLOCATED = f"{T}prepare_for_generation/total"
 SAVE, VALIDATION = f"{T}checkpointing", f"{T}idle/validation"
 COMPUTE = tuple(
@@ -27,7 +27,7 @@ COMPUTE = tuple(
     )
 )
 NORM = "train/grad_norm"
-# Not keys of NeMo-RL's: made by `pieces`, for a norm that is none is itself a finding.
+# Not keys of NeMo-RL: `pieces` adds them, because a gradient norm that is not finite is itself a finding.
 NONFINITE = "train/grad_norm is not finite"
 NONE, ALL = "train/baseline_reward/pct_0", "train/baseline_reward/pct_1"
 LEAST, MOST = "train/min_total_reward", "train/max_total_reward"
@@ -52,7 +52,7 @@ OUTSIDE = re.compile(r"(?:rollout|gen_fleet|router|timing/setup)/.*")
 
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     STEP: Key("trainer_step_seconds"),
-    # Holds `idle/buffer_starvation` and, before a refit, waiting for the generations under way.
+    # Contains `idle/buffer_starvation` and, before a refit, the wait for generations in flight.
     WAIT: Key("trainer_wait_seconds"),
     GENERATION: Key("generation_seconds"),
     SYNC: Key("trainer_weight_sync_seconds"),
@@ -63,7 +63,7 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     f"{T}data_processing": Key("batch_pack_seconds"),
     f"{T}policy_and_reference_logprobs": Key("trainer_logprob_seconds"),
     "train/buffer_size": Key("queue_groups"),
-    # Weight versions, one per step: the trainer's - the mean of those the groups were begun with.
+    # Weight versions, one per step: the trainer's - the mean of those at the groups' start.
     "train/avg_trajectory_age": Key("staleness_versions_mean"),
     "train/reward": Key("reward_mean"),
     "train/mean_gen_tokens_per_sample": Key("response_tokens_mean"),
@@ -91,7 +91,7 @@ NEEDS = frozenset(
 
 
 def _failed(match: re.Match[str]) -> Key:
-    """Rollouts of prompts that were given up, by the exception."""
+    """Rollouts of dropped prompts, by the exception."""
     return Key("rollout_errors", labels=(("type", match.group(1)),), reduction="total")
 
 
@@ -108,7 +108,7 @@ IGNORED = re.compile(
 
 
 def seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
-    """What is under way: the SingleController counts prompts."""
+    """Rollouts in flight: the SingleController counts prompts."""
     size = number(context, "group_size")
     if IN_FLIGHT in values and size is not None:
         states: Labels = (("state", "generating"),)
@@ -116,12 +116,12 @@ def seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """One per call. What was logged by the clock makes no step: its totals go with the next one that ends."""
+    """One piece per call. Rows logged by the clock make no step: their totals are added to the next step that ends."""
     if row.step is None or row.ts is None:
         return
     _mode(values, context)
     clock: dict[str, float] = context.own.setdefault("clock", {})
-    # Set-up is logged as step 0, before there is one.
+    # The setup is logged as step 0, before any step.
     kept = {key: value for key, value in values.items() if not OUTSIDE.fullmatch(key)}
     if NORM in row.values:
         kept[NONFINITE] = float(NORM not in values)
@@ -133,7 +133,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
 
 
 def _counters(values: Mapping[str, float], size: float | None) -> Iterator[tuple[str, float]]:
-    """Totals: repeated requests; failures in rollouts, of which a prompt that was given up takes a group."""
+    """Totals: repeated requests; failed rollouts, of which a dropped prompt has a whole group."""
     for key, value in values.items():
         if key == REPEATED:
             yield key, value
@@ -142,7 +142,7 @@ def _counters(values: Mapping[str, float], size: float | None) -> Iterator[tuple
 
 
 def _mode(values: Mapping[str, float], context: Context) -> None:
-    """Timers tell the loop where no configuration does; where the generators run they do not tell."""
+    """Detects the loop by its timers if no configuration states it; timers do not show the generators' GPUs."""
     mode = str(context.facts["mode"])
     if WAIT in values:
         context.take({"mode": "async" if mode.startswith("sync") else mode})
@@ -151,7 +151,7 @@ def _mode(values: Mapping[str, float], context: Context) -> None:
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """What follows from several keys of a step."""
+    """Metrics computed from several keys of a step."""
     values = piece.values
     if STEP in values:
         yield from _phases(values)
@@ -171,7 +171,7 @@ def _phases(values: Mapping[str, float]) -> Iterator[Out]:
 
 
 def _samples(values: Mapping[str, float]) -> Iterator[Out]:
-    """Sums over the updates of a step, brought back to means; the batch, of which only the rate is logged."""
+    """Sums over the updates of a step, divided to means; the batch, for which only the rate is logged."""
     valid, sequences = values.get(VALID), values.get(SEQUENCES)
     updates = max(1.0, float(round(valid / sequences))) if valid and sequences else None
     if updates is not None:
@@ -185,12 +185,12 @@ def _samples(values: Mapping[str, float]) -> Iterator[Out]:
 
 
 def _batch(values: Mapping[str, float]) -> float | None:
-    """Samples of the batch: the rate was made of the configured number and the step's time (utils.py:812)."""
+    """Samples of the batch: the logged rate is the configured number over the step's time (utils.py:812)."""
     return float(round(values[RATE] * values[STEP])) if RATE in values and STEP in values else None
 
 
 def _groups(values: Mapping[str, float]) -> Iterator[Out]:
-    """Groups without a gradient: by their baseline, for rewards from 0 to 1; by what dynamic sampling had to make.
+    """Groups without a gradient: by their baseline, for rewards from 0 to 1; by the batches of dynamic sampling.
 
     The default baseline leaves the sample itself out, so a group with one right (wrong) answer of N counts as 1/N of
     a wrong (right) one.
@@ -203,7 +203,7 @@ def _groups(values: Mapping[str, float]) -> Iterator[Out]:
 
 
 def _sampled(values: Mapping[str, float]) -> Iterator[Out]:
-    """Dynamic sampling makes batches until enough groups differ; of a batch its turns tell the size."""
+    """Dynamic sampling generates batches until enough groups differ; the turns of a batch give its size."""
     batches, turns, each = (values.get(key) for key in (BATCHES, TURNS, TURNS_EACH))
     batch, surplus = _batch(values), values.get(SURPLUS)
     if batches and turns and each and batch is not None and surplus is not None:

@@ -1,14 +1,14 @@
 """OpenRLHF's PPO trainers (GRPO, RLOO, REINFORCE++ and kin), synchronous and asynchronous (0.11.2 by source).
 
-wandb carries the arguments, TensorBoard and the console (`Global step N: {...}`) the same numbers without them.
+wandb has the arguments; TensorBoard and the console (`Global step N: {...}`) have the same numbers without them.
 wandb's own step counts log calls: the step is `train/global_step`. A synchronous `timing/step_total` is the sum of
-the phases, an asynchronous one the wall time with the wait for samples in it, which tells the two apart without a
-configuration (ppo_trainer.py:545, ppo_trainer_async.py:228).
+the phases; an asynchronous one is the wall time, which includes the wait for samples. This distinguishes the two
+without a configuration (ppo_trainer.py:545, ppo_trainer_async.py:228).
 
-Does not know: the wait apart from logging and checkpoints of the step before (it is what the phases leave of an
+Not available: the wait without logging and checkpoints of the previous step (it is what the phases leave of an
 asynchronous step), staleness (bounded by `train.async_queue_size`), the queue, zero-advantage groups (only the mean
-of the groups' deviations is logged), tokens per second, MFU, turns. Scoring is part of making experience, and counted
-as compute.
+of the groups' deviations is logged), tokens per second, MFU, turns. Scoring is part of making experience and counts as
+compute.
 """
 
 import re
@@ -28,9 +28,9 @@ from collectors.training_logs.tail import collector_of
 GENERATION, EXPERIENCE = "timing/generation", "timing/make_experience"
 TRAIN, BROADCAST, TOTAL = "timing/ppo_train", "timing/broadcast", "timing/step_total"
 PASSED, LENGTH, SAMPLES = "dynamic_filtering_pass_rate", "rollout/response_length_mean", "rollout/num_samples"
-# Not a key of theirs: made by `_split`, and no logger can write it.
+# Not a key of OpenRLHF: `_split` adds it, and no logger can write it.
 NONFINITE = "actor_grad_norm is not finite"
-# TensorBoard keeps 32-bit floats; an asynchronous step is never the sum of its phases that closely.
+# TensorBoard stores 32-bit floats; an asynchronous step is never that close to the sum of its phases.
 SUM_TOLERANCE = 1e-5
 
 _STEP = re.compile(r"Global step (\d{1,15}): \{")
@@ -51,22 +51,22 @@ KEYS: Mapping[str, Key] = {
     "entropy_loss": Key("entropy_mean"),
     "ppo_clip_ratio": Key("clip_ratio"),
     "kl": Key("reference_kl_mean"),
-    # The generator's log-probs against those of the old policy (models/loss.py:247).
+    # The generator's log-probabilities against those of the old policy (models/loss.py:247).
     "vllm_kl": Key("mismatch_kl_mean"),
 }
 
-# The same again over micro-batches (reward, response_length, truncated), shaped rewards, the critic's own.
+# Micro-batch values of metrics that are read anyway (reward, response_length, truncated), shaped rewards, the critic.
 IGNORED = re.compile(
     r"reward|return|score|rewards|scores|response_length|total_length|truncated|response_clip_ratio"
     r"|ppo_kl|logprobs_diff|is_filter_ratio|critic_.*|values|num_actions|num_samples|num_action_tokens|index"
     r"|eval/.*"
 )
-# wandb's own fields and the parts of the table of samples, in a row of its own under the step before.
+# wandb's own fields, and parts of the table of samples in a separate row under the previous step.
 _NO_METRIC = re.compile(r"global_step|generated_samples.*|_.*")
 
 
 def _say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
-    """The status dict of a step; an emoji before it in the synchronous trainer, Ray's prefix before either."""
+    """The status dict of a step, after an emoji in the synchronous trainer and Ray's prefix in both."""
     match = _STEP.search(line.text, 0, 200)
     values = console.literal(line.text[match.end() - 1 :]) if match is not None else None
     return Logged(values, int(match.group(1)), line.ts) if match is not None and values is not None else None
@@ -87,7 +87,7 @@ def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
 
 
 def _nonfinite(logged: Mapping[str, Any]) -> dict[str, float]:
-    """A gradient norm that is none is itself a finding: 1, and 0 beside a finite one."""
+    """1 for a gradient norm that is not finite, which is itself a finding; 0 for a finite one."""
     for key in ("actor_grad_norm", "train/actor_grad_norm"):
         if key in logged:
             return {NONFINITE: float(number(logged[key]) is None)}
@@ -95,7 +95,7 @@ def _nonfinite(logged: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _learn_mode(values: Mapping[str, float], context: Context) -> None:
-    """Where no configuration says it: a step that is not the sum of its phases overlaps with them."""
+    """Detects the mode without a configuration: a step that is not the sum of its phases overlaps with them."""
     phases = [values[key] for key in (GENERATION, EXPERIENCE, TRAIN, BROADCAST) if key in values]
     total = values.get(TOTAL)
     if total is not None and len(phases) == 4 and abs(total - sum(phases)) > SUM_TOLERANCE * total:
@@ -105,7 +105,7 @@ def _learn_mode(values: Mapping[str, float], context: Context) -> None:
 def _derive(piece: Piece, context: Context) -> Iterator[Out]:
     row = piece.values
     if SAMPLES in row and LENGTH in row:
-        # Every response token is in the loss; those an agent's tools wrote are masked, so this is an upper bound.
+        # Every response token is in the loss, except masked ones of an agent's tools: an upper bound.
         yield "trained_tokens", (), row[SAMPLES] * row[LENGTH]
     if PASSED in row:
         share = openrlhf_config.batch_share(row[PASSED], context.facts.get("group_size"))
@@ -125,7 +125,7 @@ def _phases(row: Mapping[str, float], is_async: bool) -> Iterator[Out]:
     if GENERATION in row and not is_async:
         yield "generation_seconds", (), row[GENERATION]
     if TOTAL in row and is_async:
-        # Generation runs beside the step there: what the phases leave is the wait for its samples.
+        # Generation runs in parallel with the step: what the phases leave is the wait for samples.
         yield "trainer_wait_seconds", (), max(0.0, row[TOTAL] - compute - row.get(BROADCAST, 0.0))
 
 

@@ -1,6 +1,6 @@
-"""Facts of an OpenRLHF run from the arguments it hands to wandb (0.11.2: utils/config.py, cli/train_ppo_ray.py).
+"""Facts of an OpenRLHF run from the arguments it passes to wandb (0.11.2: utils/config.py, cli/train_ppo_ray.py).
 
-The arguments are groups of groups, and wandb keeps a group as Python prints it: `namespace(async_enable=True, ...)`.
+The arguments are nested groups, and wandb stores a group in Python's notation: `namespace(async_enable=True, ...)`.
 """
 
 import ast
@@ -10,12 +10,12 @@ from typing import Any
 from collectors.formats.jsonl import number
 from collectors.training_logs.settings import Facts, Settings, facts_of, product
 
-# Evaluating a literal costs memory by the hundredfold of its text; a group of arguments has some thousand characters.
+# Evaluating a literal costs a hundred times the memory of its text; a group of arguments has some thousand characters.
 GROUP_CHARS = 64 << 10
 
 
 def facts(config: Mapping[str, Any]) -> Facts:
-    """What the configuration says; keys it lacks give no fact."""
+    """Facts of the configuration; absent keys give no fact."""
     settings = Settings({key: _group(value) for key, value in config.items()})
     group = settings.number("rollout.n_samples_per_prompt")
     found = facts_of(
@@ -25,7 +25,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
         max_response_tokens=settings.number("rollout.max_new_tokens"),
         trainer_gpus=product(settings.number("actor.num_nodes"), settings.number("actor.num_gpus_per_node")),
         generator_gpus=product(settings.number("vllm.num_engines"), settings.number("vllm.tensor_parallel_size")),
-        # TensorBoard and wandb; the console has every step, and its rows lie one step apart.
+        # For TensorBoard and wandb; the console has every step.
         logging_steps=settings.number("logger.logging_steps"),
         model=_model(settings.text("actor.model_name_or_path")),
     )
@@ -33,7 +33,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def _mode(settings: Settings) -> str:
-    """ "" when nothing says it. Asynchronous runs never share the engines' GPUs (train_ppo_ray.py:56)."""
+    """The mode; "" if unknown. Asynchronous runs never share the engines' GPUs (train_ppo_ray.py:56)."""
     is_async = settings.flag("train.async_enable")
     if is_async is None:
         return ""
@@ -43,12 +43,12 @@ def _mode(settings: Settings) -> str:
 
 
 def _model(path: str) -> str:
-    # A local path says nothing to others but its last part; "Qwen/Qwen3-8B" is a name.
+    # Of a local path only the last part is a name; "Qwen/Qwen3-8B" is a name as a whole.
     return path.rstrip("/").rpartition("/")[2] if path.startswith((".", "/")) else path
 
 
 def _group(value: Any) -> Any:
-    """A printed namespace as a dict; anything else as it is."""
+    """A printed namespace as a dict; other values unchanged."""
     if not isinstance(value, str) or not value.lower().startswith("namespace(") or len(value) > GROUP_CHARS:
         return value
     try:
@@ -63,7 +63,7 @@ def _literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):
-        return None  # inf, nan: not a setting of ours
+        return None  # inf, nan: not a setting that is read
 
 
 def batch_share(rate: float, group_size: object) -> float | None:

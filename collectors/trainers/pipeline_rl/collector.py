@@ -1,10 +1,10 @@
-"""PipelineRL runs: its own streams and log, with nothing of wandb; or the trainer's wandb log.
+"""PipelineRL runs: its own streams and log, without wandb; or the trainer's wandb log.
 
 Read from 58d393458 (2026-06-19). `stats/lag` was renamed to `stats/lag_{min,mean,max}` on 2026-07-15: both are read.
 
-wandb has one run per process: given the trainer's, staleness is unknown, for nothing there tells what a version is.
+wandb has one run per process. The trainer's run does not define what a version is, so its staleness is unknown.
 
-Does not know: when weights were sent (their `timestamp` is the import's), how many rollouts are in flight, MFU.
+Not available: when weights were sent (their `timestamp` is the import's), the number of rollouts in flight, MFU.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from collectors.trainers.pipeline_rl import streams
 from collectors.training_logs.model import Framework
 from collectors.training_logs.tail import collector_of
 
-# Hydra's resolved configuration is 15 kB.
+# Bytes. Hydra's resolved configuration has 15 kB.
 CONFIG_BYTES = 1 << 20
 
 

@@ -1,7 +1,7 @@
 """PipelineRL's metric keys -> ours (58d393458: actor.py, finetune_loop.py, finetune/rl/__init__.py).
 
-Trap of units: PipelineRL counts versions in samples the trainer has processed, so a lag is divided by the samples
-one published version stands for. Waiting is a total since the start of the training.
+PipelineRL counts versions in samples that the trainer has processed, so a lag is divided by the samples of one
+published version. The wait is a total since the start of the training.
 """
 
 import re
@@ -20,11 +20,11 @@ ACTOR = "orchestrator"
 WAITED = "stats/time_waiting_for_data"
 NORM, NONFINITE = "stats/grad_norm", "stats/grad_norm is not finite"
 _BUSY = (("basis", "busy"),)
-# Steps that were logged and may still be followed by an update.
+# Logged steps that may still be followed by an update.
 STEPS_WAITING = 16
 
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
-    # The trainer. A step ends before the optimizer and the weight update; waiting for data is in it.
+    # The trainer. A step ends before the optimizer and the weight update; it includes the wait for data.
     "throughput/sec_per_step": Key("trainer_step_seconds"),
     "throughput/tokens_per_sec": Key("trainer_tokens_per_second", labels=_BUSY),
     "throughput/tokens_per_step": Key("processed_tokens"),
@@ -40,7 +40,7 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "rl/ratio_new_old": Key("importance_ratio_mean"),
     "rl/ess": Key("effective_sample_ratio"),
     "rl/num_output_tokens_sum": Key("trained_tokens"),
-    # The actor: over the groups it finished since the version before.
+    # The actor: over the groups it finished since the previous version.
     "reward_mean": Key("reward_mean"),
     "success_mean": Key("solve_ratio"),
     "always_success": Key("groups_all_solved_ratio"),
@@ -78,8 +78,8 @@ NEEDS = frozenset(
     )
 )
 
-# What is counted but not dropped (samples_too_old_to_train), micro batches, one rank's share, other statistics,
-# the same per dataset and domain, the actor's bookkeeping, the test set.
+# Counted but not dropped samples (samples_too_old_to_train), micro batches, one rank's share, other statistics, the
+# same per dataset and domain, the actor's bookkeeping, the test set.
 IGNORED = re.compile(
     r"stats/(?:tokens|samples_too_old_to_train|passes|epoch|(?:min|max)_actor_version|queue/batches|lag_min)"
     r"|throughput/.*|rl/.*|(?:test_)?(?:reward|success|no_error|no_answer|overflow|num_turns|prompt_tokens|output_tokens"
@@ -96,7 +96,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     most = settings.number("finetune.max_train_steps") or settings.number("max_train_steps")
     return facts_of(
         mode="async",
-        # `attempts` is a reference to the other in the file as it is saved.
+        # In the saved file `attempts` is a reference to the other key.
         group_size=settings.number("finetune.attempts") or settings.number("attempts"),
         batch_samples=product(
             settings.number("finetune.gradient_accumulation_passes") or settings.number("gradient_accumulation_passes"),
@@ -109,7 +109,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """The trainer's steps, the actor's rows by the step their version was published after; queues as gauges."""
+    """The trainer's steps; the actor's rows by the step after which their version was published; queues as gauges."""
     if row.origin == streams.WEIGHTS:
         _published(row.values.get("versions", ()), context)
     elif row.origin == streams.PREPROCESSOR:
@@ -129,14 +129,14 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
 
 
 def _update(ts: float, values: Mapping[str, float], context: Context) -> None:
-    """The update that follows this step, if one does: it is published after the step is logged, and has no time."""
+    """The update that follows this step, if any: it is published after the step is logged, and has no time."""
     if (samples := values.get("stats/samples")) is not None:
         context.own["steps"] = [*context.own.get("steps", []), [int(samples), ts]][-STEPS_WAITING:]
         _tell_updates(context)
 
 
 def _tell_updates(context: Context) -> None:
-    """Steps whose update has been published by now, as events."""
+    """Adds events for steps whose update has been published by now."""
     waiting = []
     for samples, ts in context.own.get("steps", []):
         version = pipeline_versions.version_of(context.own.get("updates", []), samples)
@@ -149,7 +149,7 @@ def _tell_updates(context: Context) -> None:
 
 
 def _step_of(version: float, context: Context) -> int | None:
-    """The trainer's step after which a version (in samples) was published: the axes count the same then."""
+    """The trainer's step after which a version (in samples) was published: both axes then count the same."""
     own = context.own
     each = own.get("samples_per_step") or context.facts.get("batch_samples") or own.get("samples_per_version")
     if version <= 0:
@@ -158,7 +158,7 @@ def _step_of(version: float, context: Context) -> int | None:
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """Phases, waiting of this step, lags in versions; lengths per rollout."""
+    """Phases, the wait of this step, lags in versions; lengths per rollout."""
     if piece.axis == ACTOR:
         yield from _production(piece.values)
     elif "throughput/sec_per_step" in piece.values:
@@ -192,14 +192,14 @@ def _phases(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _waited(piece: Piece, context: Context) -> float | None:
-    """Seconds this step waited, from the total; None when the row before is not the step before."""
+    """Seconds this step waited, from the total; None if the previous row is not the previous step."""
     total = piece.values.get(WAITED)
     if total is None:
         return None
     known: dict[str, float] = context.own.setdefault("waited", {})
     before = 0.0 if piece.step == 1 else known.get(str(piece.step - 1))
     known[str(piece.step)] = total
-    # A step of an earlier life may not be the one before, and a few are enough to correct a late row.
+    # A step of an earlier incarnation may not be the previous one; a few steps are enough to correct a late row.
     context.own["waited"] = {step: known[step] for step in known if piece.step - 4 <= int(step) <= piece.step}
     return total - before if before is not None and total >= before else None
 
@@ -208,7 +208,7 @@ def _staleness(values: Mapping[str, float], context: Context) -> Iterator[Out]:
     each = context.own.get("samples_per_version")
     if not isinstance(each, int | float) or each <= 0:
         return
-    # `stats/lag` (before 2026-07-15) is taken from the oldest of the step's rollouts: it is the largest.
+    # `stats/lag` (before 2026-07-15) is that of the oldest rollout of the step: the largest.
     for keys, ours in ((("stats/lag_max", "stats/lag"), "max"), (("stats/lag_mean",), "mean")):
         if (lag := next((values[key] for key in keys if key in values), None)) is not None:
             yield f"staleness_versions_{ours}", (), lag / each
@@ -216,7 +216,7 @@ def _staleness(values: Mapping[str, float], context: Context) -> Iterator[Out]:
 
 def _production(values: Mapping[str, float]) -> Iterator[Out]:
     if "reward_mean" in values:
-        # `calculate_stats` leaves var, max and min out when var is zero (utils.py:424).
+        # `calculate_stats` leaves out var, max and min if var is zero (utils.py:424).
         yield "reward_std", (), values.get("reward_var", 0.0) ** 0.5
     turns, mean = values.get("num_turns_mean"), values.get("output_tokens_mean")
     if turns is None or mean is None:
@@ -232,7 +232,7 @@ def _production(values: Mapping[str, float]) -> Iterator[Out]:
 
 
 def _published(versions: Any, context: Context) -> None:
-    """How many samples one version stands for: the difference of the last two that were published."""
+    """The samples of one version: the difference of the last two published ones."""
     runs = [list(run) for run in context.own.get("updates", [])]
     pipeline_versions.add(runs, versions)
     context.own["updates"] = runs

@@ -1,13 +1,13 @@
 """PipelineRL's own files as one sink: streams/*/0/0/0.jsonl of actor and preprocessor, and the trainer's log.
 
-Nothing of it needs wandb (58d393458: streams.py, actor.py:673, preprocess.py:671, finetune/logging_.py:74):
+wandb is not needed (58d393458: streams.py, actor.py:673, preprocess.py:671, finetune/logging_.py:74):
 
 - `stats`: one object per new weight version, written by the actor. `time_since_start` counts from the actor's start.
-- `preprocessor_stats`: queue sizes, without any time or step: only the newest says something about now.
-- `weight_update_request`: what was published; `timestamp` is when the module was imported, so it is not read.
-- finetune/log/info_0.log: `Completed steps N: {...}` with every number as text of three decimals.
+- `preprocessor_stats`: queue sizes without time or step, so only the newest is current.
+- `weight_update_request`: published versions; `timestamp` is the module's import, so it is not read.
+- finetune/log/info_0.log: `Completed steps N: {...}` with every number as text with three decimals.
 
-Does not know: the streams kept in Redis (`streams=redis`), of which only the log is left.
+Not available: streams in Redis (`streams=redis`); then only the log is read.
 """
 
 import re
@@ -37,7 +37,7 @@ _STEP = re.compile(
 
 
 def sink() -> Sink:
-    """The sink. A path is the `stats` stream, or the trainer's log where there is none; the others are beside it."""
+    """The sink. Its path is the `stats` stream, or else the trainer's log; the other files are in the same run."""
     looks_for = "streams/stats/0/0/0.jsonl or finetune/log/info_0.log"
     return Sink("streams", looks_for, _find, _read, writers=True)
 
@@ -77,7 +77,7 @@ def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
             read(file, cursor.get(name, {}), rest, logs)
         elif name in cursor:
             logs.cursor[name] = cursor[name]
-    # By time: what the trainer says comes before what the actor says of the same moment.
+    # By time: rows of the trainer come before rows of the actor with the same time.
     logs.rows.sort(key=lambda row: row.ts or 0.0)
     return logs
 
@@ -91,7 +91,7 @@ def _opened(name: str, read: jsonl.Rows | textlog.Text, logs: Logs) -> None:
 
 
 def _stats(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
-    """Dated backwards from the file's last change: every row is flushed when it is written."""
+    """Rows are dated backwards from the file's last change, because every row is flushed at once."""
     read = jsonl.read(file, cursor, limits)
     _opened(STATS, read, logs)
     later, at = None, file.stat().st_mtime
@@ -99,7 +99,7 @@ def _stats(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
     for row in reversed(read.rows):
         since = number(row.get("time_since_start"))
         if since is not None and later is not None:
-            # A larger number before a smaller one: another life of the actor, which ended before this one began.
+            # A larger number before a smaller one: another incarnation of the actor, which ended before this one began.
             at -= later - since if since <= later else later
         later = since if since is not None else later
         version = number(row.get("trainer_model_version"))
@@ -115,7 +115,7 @@ def _preprocessor(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> Non
 
 
 def _weights(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
-    """Versions as published, in order; first of all rows, for the others are read with them."""
+    """Published versions, in order; read first, because the other rows need them."""
     read = jsonl.read(file, cursor, limits)
     _opened(WEIGHTS, read, logs)
     versions = [row.get("version") for row in read.rows if row.get("kind") == "weight_update_success"]
@@ -135,13 +135,13 @@ def _trainer(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
 
 
 def _numbers(text: str) -> dict[str, Any]:
-    """A printed dict whose numbers are texts, as numbers; empty when it is none."""
+    """A printed dict whose numbers are texts, converted to numbers; empty for other texts."""
     found = console.literal(text) or {}
     return {key: console.figure(value) if isinstance(value, str) else value for key, value in found.items()}
 
 
 def _time(text: str, milliseconds: str) -> float | None:
-    """The log says no zone: it is the machine's own, which is ours."""
+    """The log has no zone: it is the machine's own, which is also that of this process."""
     try:
         return time.mktime(time.strptime(text, "%m/%d/%Y %H:%M:%S")) + int(milliseconds) / 1000
     except (ValueError, OverflowError):

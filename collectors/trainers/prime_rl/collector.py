@@ -1,14 +1,14 @@
 """prime-rl run directory: metrics.jsonl of trainer and orchestrator, the orchestrator's log, configs/*.json.
 
-Everything read is on by default in prime-rl (559b4477, 2026-08); the run needs no change. Axes: ``trainer`` and
-``orchestrator`` count their own steps (the orchestrator's begin at 1) and are kept apart; eval lines become events.
+All files that are read are on by default in prime-rl (559b4477, 2026-08); the run needs no change. The axes ``trainer``
+and ``orchestrator`` count their own steps (the orchestrator's begin at 1) and stay separate; eval lines become events.
 Queue depth and rollouts in flight come from the orchestrator's log line of every 10 s. The trainer's own metrics page
 (`collectors.trainers.prime_rl.page`) is read from a URL.
 
-A run that logs to W&B is read from its files too (`wandb`): the concurrency cap and the engines' policy version
-are only there, and of a run without metrics.jsonl everything but the queue.
+The files of a run that logs to W&B are read, too (`wandb`): only they have the concurrency cap and the engines' policy
+version. For a run without metrics.jsonl they give everything except the queue.
 
-Does not know: `inference/*` of W&B, for the engines' own pages say it first hand; sandbox boot times, which are in
+Not available: `inference/*` of W&B, because the engines' own pages have it; sandbox boot times, which are in
 traces.jsonl and not aggregated.
 """
 
@@ -27,11 +27,11 @@ from collectors.trainers.prime_rl import log as prime_rl_log
 from collectors.trainers.prime_rl import page as prime_rl_page
 from collectors.trainers.prime_rl import wandb as prime_rl_wandb
 
-# File -> the axis its rows belong to when they do not say so themselves.
+# File -> the axis of rows that do not state one.
 METRICS = {"metrics.jsonl": "", "trainer/metrics.jsonl": "trainer", "orchestrator/metrics.jsonl": "orchestrator"}
 LOGS = ("logs/latest/orchestrator.log", "logs/orchestrator.log")
 TRAINER_LOGS = ("logs/latest/trainer.log", "logs/trainer.log")
-# The closing words are among the last lines; reading more each call would buy nothing.
+# Bytes. The closing message is among the last lines.
 CLOSING_BYTES = 16 << 10
 
 LOOKED_FOR = (
@@ -42,7 +42,7 @@ LOOKED_FOR = (
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one call gathers. ``memory`` is the cursor of the next."""
+    """The result of one call. ``memory``: the next cursor."""
 
     memory: dict[str, Any]
     samples: list[Sample] = field(default_factory=list)
@@ -73,7 +73,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     try:
         return _tail(path, cursor, limits, now)
     except OSError as error:
-        # A folder that may not be entered, or went away between two looks at it.
+        # A folder without read permission, or removed between two reads.
         raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
 
 
@@ -84,7 +84,7 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     if not files and not log and not wandb and not (path / "configs" / "rl.json").is_file():
         _not_a_run(path)
     share = max(1, len(files) + len(wandb) + bool(log))
-    # Each file gets its part, so that one long history cannot starve the others.
+    # Each file gets its share, so that one long history does not delay the others.
     part = replace(limits, tail_bytes=limits.tail_bytes // share, tail_rows=max(1, limits.tail_rows // share))
     memory = {"steps": {}, **cursor, "files": dict(cursor.get("files", {}))}
     memory["steps"], memory["ended"] = dict(memory["steps"]), dict(memory.get("ended", {}))
@@ -96,7 +96,7 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     for name in files:
         _read_metrics(path, name, part, now, run)
     for one in reversed(wandb):
-        # A resumed run's file after the one before, to its end.
+        # The file of a resumed run comes after the previous one has been read to its end.
         if _read_wandb(path, one, part, (not files, not log), run):
             break
     if log:
@@ -120,7 +120,7 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 
 def _origins(run: _Gathered) -> dict[str, str]:
-    """The keys read; of what has none in a row, the words for where it comes from."""
+    """The keys read; for metrics without a key a text about their source."""
     known = {**prime_rl_keys.ORIGINS, **run.origins}
     return {sample.metric: known[sample.metric] for sample in run.samples if sample.metric in known}
 
@@ -138,13 +138,13 @@ def _read_metrics(path: Path, name: str, limits: Limits, now: float, run: _Gathe
 
 
 def _read_wandb(path: Path, file: Path, limits: Limits, wanted: tuple[bool, bool], run: _Gathered) -> bool:
-    """Is there more? ``wanted``: are the steps, and is what is in flight, told by nothing but W&B?"""
+    """Returns whether rows are left. ``wanted``: read (the steps, what is in flight), if only W&B has them."""
     name = str(file.relative_to(path)) if file != path else file.name
     cursor = run.memory["files"].get(name, {})
     try:
         read = prime_rl_wandb.read(file, cursor, limits)
     except ScrapeError as error:
-        # Once: the run's other files are fine without it.
+        # Counted once: the run's other files are complete without it.
         run.dropped, run.why = run.dropped + ("bad" not in cursor), run.why or str(error)
         run.memory["files"][name] = {"bad": 1}
         return False
@@ -163,7 +163,7 @@ def _read_wandb(path: Path, file: Path, limits: Limits, wanted: tuple[bool, bool
 def _take_facts(read: prime_rl_wandb.Wandb, run: _Gathered) -> None:
     name = {"run_name": read.logs.run_name} if read.logs.run_name else {}
     run.facts = {**name, **prime_rl_config.facts_of(read.document), **run.facts}
-    # W&B tells its configuration once.
+    # W&B has its configuration once.
     if "max_steps" in run.facts:
         run.memory["max_steps"] = run.facts["max_steps"]
 
@@ -182,7 +182,7 @@ def _take_rows(rows: list[Row], file_axis: str, now: float, run: _Gathered) -> N
 
 
 def _steps(rows: list[Row], file_axis: str, run: _Gathered) -> Iterator[tuple[str, int, Row]]:
-    """Rows merged by axis, life and step: a resumed trainer writes step 15 again, and that is another step."""
+    """Rows merged by axis, incarnation and step: a resumed trainer writes step 15 again, which is another step."""
     lives: dict[str, int] = {}
     last: dict[str, int] = run.memory["steps"]
     keyed: dict[int, tuple[str, int, int]] = {}
@@ -226,9 +226,9 @@ def _read_log(path: Path, name: str, limits: Limits, config: prime_rl_config.Con
 def _clock(path: Path, read: textlog.Text, config: prime_rl_config.Config, run: _Gathered) -> prime_rl_log.LogClock:
     known = run.memory.get("clock")
     if known is not None and (not read.restarted or config.modified <= known):
-        # Another log (a resume) without newer configs: all that is sure is that it comes after the one before.
+        # Another log (a resume) without newer configs: it is only certain that it follows the previous one.
         return prime_rl_log.LogClock(float(known))
-    # configs/ is written once at the start; without it the log's own age is all there is, reckoned backwards.
+    # configs/ is written once at the start; without it the start is estimated backwards from the log's own age.
     start = config.modified or prime_rl_log.anchor_backwards(read.lines, path.stat().st_mtime)
     return prime_rl_log.LogClock(start, anchored=True)
 
@@ -239,19 +239,19 @@ def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> 
         failed = any(why == words and bad for words, bad in run.memory["ended"].values())
         run.facts |= {"lifecycle": "crashed" if failed else "finished", "lifecycle_why": why}
     elif run.memory.get("finished") and run.samples:
-        # It was over and goes on: resumed with more steps.
+        # The run was over and continues: resumed with more steps.
         run.facts |= {"lifecycle": "running", "lifecycle_why": "new rows after the end"}
     run.memory["finished"] = bool(why)
 
 
 def _finished(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> str:
     last, most = run.memory["steps"].get("trainer"), facts.get("max_steps", run.memory.get("max_steps"))
-    # Trainer steps count from 0: a run of 32 ends with step 31 (and would have none after it).
+    # Trainer steps count from 0: a run of 32 ends with step 31.
     if last is not None and isinstance(most, float) and last >= most - 1:
         return f"the trainer's step {last} is the last of {most:.0f}"
     ended = list(run.memory["ended"].values())
     if ended and all(why for why, _ in ended):
-        # The newest file's: of a resumed run the older ones have ended long ago.
+        # The newest file's: the older ones of a resumed run ended before.
         return str(ended[-1][0])
     for name in TRAINER_LOGS:
         if any(map(prime_rl_log.says_finished, _closing_lines(path / name))):
@@ -269,7 +269,7 @@ def _closing_lines(path: Path) -> list[str]:
 
 
 def matches_path(path: Path) -> str | None:
-    """The file that gives a prime-rl run away. metrics.jsonl is a common name, so its first rows are looked at."""
+    """The file that identifies a prime-rl run. metrics.jsonl is a common name, so its first rows are checked."""
     try:
         if (path / "configs" / "rl.json").is_file():
             return "configs/rl.json"

@@ -1,6 +1,6 @@
 """Facts of a prime-rl run from its resolved configs (configs/rl.json, trainer.json, orchestrator.json).
 
-prime-rl dumps what it resolved, so defaults are in there too. Paths are tried in order, newest layout first.
+prime-rl writes the resolved configuration with all defaults. Paths are tried in order, newest layout first.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from collectors.formats import jsonl
 from collectors.formats.jsonl import number
 
-# A resolved config is 30 kB; anything beyond this is not one.
+# Bytes. A resolved configuration has 30 kB.
 CONFIG_BYTES = 1 << 20
 SECTIONS = ("trainer", "orchestrator", "inference")
 
@@ -45,7 +45,7 @@ class Config:
 
 
 def read(folder: Path) -> Config:
-    """Facts found; an unreadable or broken file counts as absent, for the run is fine without it."""
+    """The facts; an unreadable or broken file counts as absent, because the run can be read without it."""
     document: dict[str, Any] = {}
     times = []
     for name in ("rl", *SECTIONS):
@@ -56,7 +56,7 @@ def read(folder: Path) -> Config:
                 found = jsonl.parse(file.read(CONFIG_BYTES + 1))
         except OSError:
             continue
-        # The oldest: a resumed or hand-edited section must not move the beginning.
+        # The oldest: a section that was changed later must not move the start.
         times.append(modified)
         if found is not None and name == "rl":
             document |= found
@@ -102,5 +102,5 @@ def _nodes(document: dict[str, Any]) -> dict[str, float]:
         return {}
     trainer = {"trainer_gpus": train * per_node}
     replicas = number(dig(document, "deployment.num_infer_replicas")) or 1.0
-    # Engines that the deployment does not name may run elsewhere: how many is not told.
+    # Engines that the deployment does not list may run elsewhere; their number is unknown.
     return trainer if serve is None else {**trainer, "generator_gpus": serve * replicas * per_node}

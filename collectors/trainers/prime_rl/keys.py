@@ -1,7 +1,7 @@
 """prime-rl's metric keys -> ours, and which of its two writers wrote a row (559b44772, 2026-08; monitors/file.py).
 
-Trainer and orchestrator append to one metrics.jsonl by default and both use `time/step`; only the keys beside it
-tell them apart. Keys are renamed every few weeks (six times in four months), so aggregates are matched by pattern:
+Trainer and orchestrator append to one metrics.jsonl by default and both use `time/step`; only the other keys of a row
+distinguish them. Keys are renamed every few weeks (six times in four months), so aggregates are matched by pattern:
 with the agent level (since 2026-08-03) and without.
 """
 
@@ -31,7 +31,7 @@ TRAINER: Mapping[str, Target] = {
     "loss/mean": ("loss_mean", (), 1),
     "entropy/all/mean": ("entropy_mean", (), 1),
     "mismatch_kl/all/mean": ("mismatch_kl_mean", (), 1),
-    # Tokens outside the trust region take no part in the policy gradient: what others reach by clipping (rl/loss.py).
+    # Tokens outside the trust region have no part in the policy gradient, as by clipping in other frameworks (rl/loss.py).
     "is_masked/all/mean": ("clip_ratio", (), 1),
     # Before statistics were split by environment there was no level `all`; a version writes one or the other.
     "entropy/mean": ("entropy_mean", (), 1),
@@ -43,7 +43,7 @@ ORCHESTRATOR: Mapping[str, Target] = {
     "time/step": ("orchestrator_step_seconds", (), 1),
     "time/pack": ("batch_pack_seconds", (), 1),
     "time/wait_for_policy": ("dispatch_gate_wait_seconds", (), 1),
-    # In versions: (step - 1) - version the episode began with (utils.py:57), over shipped episodes.
+    # In versions: (step - 1) - version at the episode's start (utils.py:57), over shipped episodes.
     "off_policy/mean": ("staleness_versions_mean", (), 1),
     "off_policy/max": ("staleness_versions_max", (), 1),
     "off_policy/in_flight/mean": ("staleness_in_flight_versions_mean", (), 1),
@@ -54,12 +54,12 @@ ORCHESTRATOR: Mapping[str, Target] = {
     "progress/rollouts": ("trainer_samples", (), 1),
     "progress/tasks": ("trainer_groups", (), 1),
     "progress/tokens": ("processed_tokens", (), 1),
-    # The policy's own tokens are what the loss is taken over.
+    # The loss is taken over the policy's own tokens.
     "progress/output_tokens": ("trained_tokens", (), 1),
 }
 
-# Statistic -> (metric, the population it is wanted over). `effective` is what was shipped to the trainer; groups and
-# errors must come from `all`, since filtering removes the very groups that are counted.
+# Statistic -> (metric, wanted population). `effective` is what was shipped to the trainer. Groups and errors must come
+# from `all`, because filtering removes the groups that are counted.
 AGGREGATES: Mapping[str, tuple[str, str]] = {
     "reward/mean": ("reward_mean", "effective"),
     "num_output_tokens/mean": ("response_tokens_mean", "effective"),
@@ -89,15 +89,15 @@ _AGGREGATE = re.compile(
 )
 _BASES = {name.rpartition("/")[0] for name in AGGREGATES if "/" in name}
 _BASES |= {"num_total_tokens", "num_branches", "timing/agent", "timing/finalize", "is_truncated", "cancelled"}
-# Bookkeeping, and statistics we read once again per environment or percentile: known, deliberately not read. Narrow,
-# so that a renamed key still shows as unmapped.
+# Bookkeeping, and statistics per environment or percentile that are read in total: known and unused. The pattern is
+# narrow, so that a renamed key is still shown as unmapped.
 _SKIPPED = re.compile(
     r"step|time|train/(?!agg/).*|train/agg/(?:all|effective)/(?:[^/]+/)?(?:"
     + "|".join(sorted(map(re.escape, _BASES)))
     + r")/(?:mean|max|min|p10|p90)|train/agg/effective/(?:[^/]+/)?(?:solved_(?:none|all|some)|error/[^/]+)"
     + r"|eval/.*|batch/.*|curriculum/.*|system/.*|progress/(?:input_tokens|total_[a-z_]+)"
     + r"|time/save_ckpt|perf/throughput_per_gpu"
-    # Statistics of the loss: per environment, and extremes of what is read over all.
+    # Statistics of the loss: per environment, and extremes of values that are read over all.
     + r"|(?:ref_kl/)?(?:entropy|mismatch_kl|(?:un)?masked_mismatch_kl|is_masked(?:_low|_high)?"
     + r"|masked_advantage_(?:positive|negative)|trainer_probs|inference_probs)/(?:[^/]+/)?(?:mean|max|min|std|median)"
 )
@@ -112,7 +112,7 @@ _STEP_ROW = frozenset(("time/step", "progress/rollouts", "progress/tokens", "off
 
 
 def axis_of(row: Row, file_axis: str) -> str:
-    """`trainer`, `orchestrator`, `eval`, or "" when nothing in the row says; ``file_axis`` is what the path says."""
+    """`trainer`, `orchestrator`, `eval`, or "" if the row does not show it; ``file_axis``: the axis by the path."""
     # An eval row's step is the eval's and may go backwards: it must not touch the step axes.
     if any(key.startswith("eval/") for key in row) and _STEP_ROW.isdisjoint(row):
         return "eval"
@@ -122,12 +122,12 @@ def axis_of(row: Row, file_axis: str) -> str:
 
 
 def is_own(row: Row) -> bool:
-    """A key nobody else's metrics.jsonl has."""
+    """Returns whether a row has a key that no other framework's metrics.jsonl has."""
     return any(key in row for key in ("time/forward_backward", "time/wait_for_batch", "off_policy/mean", "perf/mfu"))
 
 
 def samples(row: Row, axis: str, ts: float, step: int, unmapped: dict[str, int]) -> Iterator[Sample]:
-    """Samples of one merged row; keys nobody maps are counted into ``unmapped``."""
+    """Samples of one merged row; unknown keys are counted in ``unmapped``."""
     table = TRAINER if axis == "trainer" else ORCHESTRATOR
     aggregates: dict[tuple[str, Labels], dict[tuple[int, str], float]] = defaultdict(dict)
     for key, raw in row.items():
@@ -146,7 +146,7 @@ def samples(row: Row, axis: str, ts: float, step: int, unmapped: dict[str, int])
     if axis == "trainer":
         yield from _other(row, ts, step)
         if "optim/lr" in row:
-            # Written in one row with the norm, and the writer leaves out what is not finite (monitors/file.py).
+            # Written in one row with the norm, but the writer leaves out values that are not finite (monitors/file.py).
             broken = float(number(row.get("optim/grad_norm")) is None)
             yield Sample("gradient_nonfinite", broken, (), ts, step, "trainer")
 
@@ -160,13 +160,13 @@ def _file_aggregate(
         metric, wanted, labels = "rollout_errors", "all", (("type", statistic.removeprefix("error/")),)
     else:
         metric, wanted = AGGREGATES[statistic]
-    # Counts of groups and errors have no substitute in the other population; the rest is near enough.
+    # Counts of groups and errors cannot be replaced by the other population; other values are close enough.
     if population == wanted or wanted == "effective":
         aggregates[metric, labels][int(population != wanted), agent] = value
 
 
 def origins(row: Row, axis: str) -> dict[str, str]:
-    """Metric -> the key it was truly read from in a row: the wanted population's, else the one there is."""
+    """Metric -> the key it was read from in a row: the wanted population's, else the other one's."""
     table = TRAINER if axis == "trainer" else ORCHESTRATOR
     found: dict[str, tuple[int, str]] = {}
     for key, raw in row.items():
@@ -186,7 +186,7 @@ def origins(row: Row, axis: str) -> dict[str, str]:
 def _best(
     metric: str, labels: Labels, found: Mapping[tuple[int, str], float], ts: float, step: int, axis: str
 ) -> Iterator[Sample]:
-    """The wanted population; an agent label only when several agents report, for then there is no total to name."""
+    """The wanted population; with an agent label only if several agents report, because then there is no total."""
     rank = min(rank for rank, _ in found)
     agents = {agent: value for (at, agent), value in found.items() if at == rank}
     if "" in agents:
@@ -197,7 +197,7 @@ def _best(
 
 
 def _other(row: Row, ts: float, step: int) -> Iterator[Sample]:
-    """Step time no phase accounts for (data loading among it); never below zero, clocks being what they are."""
+    """Step time outside of all phases (data loading included); never below zero, because clocks are not exact."""
     whole = number(row.get("time/step"))
     if whole is None:
         return
@@ -207,7 +207,7 @@ def _other(row: Row, ts: float, step: int) -> Iterator[Sample]:
 
 
 def _named() -> Iterator[tuple[str, Labels, str]]:
-    """(metric, labels, key) of everything that has a key of its own."""
+    """(metric, labels, key) of every metric with its own key."""
     for key, (metric, labels, _) in (*TRAINER.items(), *ORCHESTRATOR.items()):
         yield metric, labels, key
     for statistic, (metric, population) in AGGREGATES.items():
@@ -223,7 +223,7 @@ _OTHERS = {
     "in_flight_capacity_rollouts": "concurrency/max_inflight",
     "generator_policy_version": "watcher/policy_version",
 }
-# Of keys that were renamed, the newest name.
+# For renamed keys the newest name.
 ORIGINS: Mapping[str, str] = {metric: key for metric, _, key in reversed(tuple(_named()))} | _OTHERS
 GIVES: dict[tuple[str, Labels], Basis] = {(metric, ()): "derived" for metric in _OTHERS}
 GIVES.update({(metric, labels): "native" for metric, labels, _ in _named()})

@@ -1,10 +1,10 @@
-"""prime-rl's orchestrator log: the only place that says how full the queue is and how many rollouts are under way.
+"""prime-rl's orchestrator log: the only source of the queue's length and of the rollouts in flight.
 
 One line every 10 s (orchestrator.py:801, 559b44772):
 `Train batch 57/128 (44.5%) (+12 buffered) | env a/b (..%); 512 inflight episodes (train=480, eval=32 | env=..)`.
-`queue_samples` = 57 + 12. On a real run that is close, not exact: the buffered ones include arrivals of groups that are
-not complete yet, and a batch that was shipped and is held is in neither number (train_sink.py:113-118).
-Three clothings: loguru `HH:mm:ss LEVEL message` (prime-rl's), loguru's default with a date, NDJSON. A time without
+`queue_samples` = 57 + 12. On a real run this is close, not exact: the buffered samples include arrivals of incomplete
+groups, and a batch that was shipped and is held is in neither number (train_sink.py:113-118).
+Three formats: loguru `HH:mm:ss LEVEL message` (prime-rl's), loguru's default with a date, NDJSON. A time without
 date is local and gets its date from `LogClock`.
 """
 
@@ -20,7 +20,7 @@ from collectors.model import Sample
 
 HALF_DAY = 12 * 3600.0
 
-# Digits are bounded because int() of a hostile run of them is slow, then refused.
+# Digits are bounded, because int() of very many digits is slow and then fails.
 _DATED = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)\b")
 _BATCH = re.compile(r"Train batch (\d{1,15})/(\d{1,15})(?: \([\d.]+%\))?(?: \(\+(\d{1,15}) buffered\))?")
@@ -33,8 +33,8 @@ class LogClock:
     """Gives dates to times of day.
 
     Attributes:
-        now: epoch seconds of the last line dated; before the first, the anchor: when the run began.
-        anchored: no line was dated yet, so the first may lie a little before the anchor as well.
+        now: epoch seconds of the last dated line; before the first line the anchor, which is the run's start.
+        anchored: no line was dated yet, so the first may be slightly before the anchor.
     """
 
     now: float
@@ -43,7 +43,7 @@ class LogClock:
     def date(self, hours: int, minutes: int, seconds: int) -> float:
         """Epoch seconds; the day moves on when the clock jumps back by more than half a day."""
         day = time.localtime(self.now)
-        # mktime carries day 32 over into the next month and knows about summer time.
+        # mktime carries day 32 over into the next month and handles daylight saving time.
         time_of_day = (hours, minutes, seconds, 0, 0, -1)
         stamp = time.mktime((day.tm_year, day.tm_mon, day.tm_mday, *time_of_day))
         if stamp < self.now - HALF_DAY:
@@ -55,7 +55,7 @@ class LogClock:
 
 
 def anchor_backwards(lines: list[str], modified: float) -> float:
-    """Where a clock must start for its last line to fall on the file's modification time, not after."""
+    """The start of a clock whose last line falls on the file's modification time, not after it."""
     times = [match for line in lines if (match := _CLOCK.match(line))]
     if not times:
         return modified
@@ -76,7 +76,7 @@ def _seconds(match: re.Match[str]) -> int:
 
 
 def is_undated(line: str) -> bool:
-    """Does the line begin with a time of day alone?"""
+    """Returns whether the line begins with a time of day without a date."""
     return _CLOCK.match(line) is not None
 
 
@@ -106,7 +106,7 @@ def _stamp(value: Any, fallback: float) -> float:
     if seconds is not None:
         return seconds
     try:
-        return datetime.fromisoformat(str(value)).timestamp()  # without a zone: local, like the other clothings
+        return datetime.fromisoformat(str(value)).timestamp()  # without a zone: local, like the other formats
     except (ValueError, OverflowError, OSError):
         return fallback
 
@@ -130,5 +130,5 @@ def samples(message: str, ts: float, in_rollouts: bool) -> Iterator[Sample]:
 
 
 def says_finished(line: str) -> bool:
-    """The closing words of prime-rl's processes (trainer: `RL trainer finished!`)."""
+    """Returns whether it is the closing message of prime-rl's processes (trainer: `RL trainer finished!`)."""
     return _FINISHED.search(line) is not None

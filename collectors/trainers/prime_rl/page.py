@@ -1,8 +1,8 @@
 """prime-rl's own metrics page: the trainer's last step as gauges (559b4477: utils/metrics_server.py).
 
-Off by default (`trainer.metrics_server`), on port 8000 of the master, which is also vLLM's default. It knows nothing
-of waiting, phases or staleness: those are in metrics.jsonl of the run directory. A step that is over before the next
-look at the page is not seen.
+Off by default (`trainer.metrics_server`), on port 8000 of the master, which is also vLLM's default. It has no wait,
+phases or staleness: those are in metrics.jsonl of the run directory. A step that begins and ends between two reads is
+not seen.
 """
 
 import re
@@ -34,10 +34,10 @@ _PAGE = re.compile(rb"^trainer_last_step_timestamp_seconds[ {]", re.M)
 
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
-    """The page's step, at the time it ended. Before the first step there is none: gauges begin at 0.
+    """The page's step, at the time it ended. Before the first step there is none, because gauges begin at 0.
 
     Raises:
-        ScrapeError: ``garbage`` for another's page, and as `parser.parse`.
+        ScrapeError: ``garbage`` for a page of another system, and as `parser.parse`.
     """
     page = parser.parse(body, state, limits)
     parser.check_whole(body)
@@ -82,5 +82,5 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 
 def matches_page(body: bytes) -> bool:
-    """Is it the page of prime-rl's trainer?"""
+    """Returns whether it is the page of prime-rl's trainer."""
     return _PAGE.search(body) is not None

@@ -1,4 +1,4 @@
-"""prime-rl's W&B files (`wandb/run-*/run-*.wandb`): its steps where there is no metrics.jsonl, and what only W&B gets.
+"""prime-rl's W&B files (`wandb/run-*/run-*.wandb`): steps of runs without metrics.jsonl, and keys that only W&B has.
 
 Steps are logged with the same keys as in metrics.jsonl and with a `step` (monitors/wandb/monitor.py, 559b44772); the
 orchestrator's pipeline view every 10 s is only here, in rows without one (periodic_logger.py, dispatcher.py:736,
@@ -17,7 +17,7 @@ from collectors.formats.wandb import log as wandb_log
 from collectors.model import Cursor, Labels, Limits, Sample
 from collectors.training_logs import sources
 
-# Two processes, and what a few resumes left.
+# Two processes, and the files of a few resumes.
 MOST_FILES = 8
 IN_FLIGHT = "in_flight_rollouts"
 GAUGES: Mapping[str, tuple[str, Labels]] = {
@@ -26,17 +26,17 @@ GAUGES: Mapping[str, tuple[str, Labels]] = {
     "concurrency/max_inflight": ("in_flight_capacity_rollouts", ()),
     "watcher/policy_version": ("generator_policy_version", ()),
 }
-# Counts per tick that the step rows have as shares, and the engines' pages at second hand.
+# Counts per tick that step rows have as shares, and the engines' metrics, which their own pages have.
 _SKIPPED = re.compile(r"(?:dispatcher|concurrency|watcher|event_loop_lag|inference)/.*")
 _OF_WANDB = re.compile(r"(?:offline-)?run-.*")
 _MARKS = frozenset(("time/forward_backward", "time/wait_for_batch", "off_policy/mean"))
-# Settings of the orchestrator alone: each process logs its own configuration.
+# Settings of the orchestrator only: each process logs its own configuration.
 _ORCHESTRATORS = frozenset(("group_size", "rollouts_per_example", "max_off_policy_steps"))
 
 
 @dataclass(slots=True)
 class Wandb:
-    """What one call read of one file. ``rows``: as metrics.jsonl would have them; ``document``: as configs/rl.json."""
+    """The part of one file read by one call. ``rows``: as in metrics.jsonl; ``document``: as configs/rl.json."""
 
     rows: list[Row] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
@@ -49,7 +49,7 @@ def find(path: Path) -> list[Path]:
     """The run's files, the newest first: a file, one of W&B's folders, or those in a run directory."""
     if path.is_file() or path.name == "wandb" or _OF_WANDB.fullmatch(path.name):
         return wandb_log.find(path)[:MOST_FILES]
-    # Not below the whole directory: a long run has thousands of folders of episodes.
+    # Not searched recursively: a long run has thousands of folders of episodes.
     folders = (path / part / "wandb" for part in ("", "trainer", "orchestrator"))
     return newest(file for folder in folders if folder.is_dir() for file in wandb_log.find(folder))[:MOST_FILES]
 
@@ -58,7 +58,7 @@ SINK = replace(wandb_log.SINK, find=find)
 
 
 def matches(path: Path) -> str | None:
-    """The newest file with prime-rl's keys, in words."""
+    """A description of the newest file with prime-rl's keys."""
     found = sources.choose((SINK,), path, _known)
     return f"wandb {found.path.name} with prime-rl's keys" if found is not None else None
 

@@ -1,6 +1,6 @@
 """ROLL runs, RLVR and agentic: TensorBoard (its default), wandb, trackio, or lines of its stdout tracker.
 
-Does not know: the queue and what is in flight (printed now and then), the largest staleness, the reward's deviation,
+Not available: the queue and rollouts in flight (printed irregularly), the largest staleness, the reward's deviation,
 truncation in agentic runs (`actor/max_len_mask_ratio` is always 1 there), MFU, tool calls.
 """
 

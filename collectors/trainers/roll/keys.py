@@ -1,7 +1,7 @@
 """ROLL's metric keys -> ours (8eb27cc2: roll/pipeline/{rlvr,agentic}, roll/utils/metrics/metrics_manager.py).
 
-The RLVR pipeline puts what it measures per domain behind the domain's name (`math/scheduler/off_policy_ratio`), and
-logs with each step the total time of the step before. The agentic pipeline does neither.
+The RLVR pipeline puts per-domain values behind the domain's name (`math/scheduler/off_policy_ratio`), and logs with
+each step the total time of the previous step. The agentic pipeline does neither.
 """
 
 import re
@@ -14,7 +14,7 @@ from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
 from collectors.training_logs.settings import Facts, Settings, facts_of, product
 
 STEP, UPDATE, TRAIN = "time/step_total", "time/step_model_update", "time/step_train"
-# RLVR's and the agentic pipeline's: in a synchronous run it is generation, in an asynchronous one the wait for it.
+# RLVR's and the agentic pipeline's: generation in a synchronous run, the wait for it in an asynchronous one.
 GENERATE, ROLLOUT = "time/step_generate", "time/step_rollout"
 LOGPROBS = (
     "time/ref_log_probs_values",
@@ -26,7 +26,7 @@ COMPUTE = (*LOGPROBS, "time/step_adv", TRAIN)
 BATCH, TOTAL, EVER = "system/batch_size", "actor/samples_total", "system/samples"
 CLIPPED, LENGTH, ENTROPY = "token/total_response_length/clip", "token/response_length/mean", "critic/entropy/mean"
 NORM = "actor_train/grad_norm"
-# Not keys of ROLL's: made by `pieces`.
+# Not keys of ROLL: `pieces` adds them.
 NONFINITE = "actor_train/grad_norm is not finite"
 STALENESS, KEPT, FILTERED = "staleness over domains", "share kept over domains", "filtered over domains"
 SECONDS, SCORING = "generate seconds over domains", "reward seconds over domains"
@@ -36,7 +36,7 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     STEP: Key("trainer_step_seconds"),
     UPDATE: Key("trainer_weight_sync_seconds"),
     "time/val_step": Key("trainer_eval_seconds"),
-    # Steps: the one being made - the one in which the sample was begun. A step is a version.
+    # Steps: the current one - the one in which the sample was begun. A step is a version.
     STALENESS: Key("staleness_versions_mean"),
     KEPT: Key("trainable_ratio"),
     FILTERED: Key("filtered_groups"),
@@ -103,11 +103,11 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
-    """One per row; the first of a log waits for the second, which tells whether it is a replay.
+    """One piece per row. The first row of a log waits for the second, which shows whether the log is a replay.
 
-    A resumed run logs its whole history again, all at once: those steps were told, and their times are wrong.
+    A resumed run logs its whole history again at once: those steps were read before, and their times are wrong.
     """
-    # trackio has a counter of its own; ROLL puts "step" beside the values, which trackio renames (RESERVED_KEYS).
+    # trackio has its own counter; ROLL logs "step" as a value, which trackio renames (RESERVED_KEYS).
     number = values.get("__step") if context.sink == "trackio" else row.step
     if number is None or row.ts is None or not values:
         return
@@ -139,7 +139,7 @@ def _waited(piece: Piece, row: Logged, context: Context) -> Iterator[Piece]:
 
 
 def _replayed(values: Mapping[str, float], passed: float) -> bool:
-    """Did it come faster after the row before than its own phases take?"""
+    """Returns whether the row came faster after the previous one than its own phases take."""
     phases = (GENERATE, ROLLOUT, UPDATE, *COMPUTE)
     return passed < sum(values.get(key, 0.0) for key in phases) / 2
 
@@ -149,13 +149,13 @@ def _told(piece: Piece, context: Context) -> Iterator[Piece]:
     if values.get(STALENESS, 0.0) > 0 and str(context.facts["mode"]).startswith("sync"):
         context.take({"mode": "async"})
     if context.own.setdefault("rlvr", GENERATE in values) and (whole := values.pop(STEP, 0.0)) > 0 and piece.step > 0:
-        # RLVR's is the step before's; 0 stands for none (rlvr_pipeline.py:476).
+        # RLVR's time is that of the previous step; 0 means none (rlvr_pipeline.py:476).
         yield replace(piece, step=piece.step - 1, values={STEP: whole})
     yield replace(piece, values=values)
 
 
 def _gathered(piece: Piece, own: dict[str, Any]) -> dict[str, float]:
-    """What the domains of a step say, also when its row is read in two parts."""
+    """The values of a step's domains, also if its row is read in two parts."""
     if own.get("of") != piece.step:
         own |= {"of": piece.step, "domains": {}}
     found: dict[str, float] = own["domains"]
@@ -164,7 +164,7 @@ def _gathered(piece: Piece, own: dict[str, Any]) -> dict[str, float]:
 
 
 def _domains(values: Mapping[str, float]) -> dict[str, float]:
-    """Values over all domains, or environments, under names of ours."""
+    """Values over all domains, or environments, under our own names."""
     found: dict[str, float | None] = {
         STALENESS: _mean(_weighted(values, _STALENESS, "scheduler/collect_query_count")),
         SECONDS: _mean(_durations(values, "generate")),
@@ -191,14 +191,14 @@ def _durations(values: Mapping[str, float], what: str) -> Iterator[tuple[float, 
 
 
 def _shares(values: Mapping[str, float]) -> Iterator[tuple[float, float | None]]:
-    """Samples whose tokens were kept in the loss, by domain; the agentic pipeline masks none and says 1."""
+    """Samples whose tokens stayed in the loss, by domain; the agentic pipeline masks none and logs 1."""
     for key, used in values.items():
         if (match := _USED.fullmatch(key)) is not None and (whole := values.get(f"{match.group(1)}{TOTAL}")):
             yield used / whole, whole
 
 
 def _mean(parts: Iterable[tuple[float, float | None]]) -> float | None:
-    """The mean by weights; of a single part without any. None when there is nothing to weigh by."""
+    """The weighted mean; a single part needs no weight. None without weights."""
     known = list(parts)
     if len(known) == 1:
         return known[0][0]
@@ -209,14 +209,14 @@ def _mean(parts: Iterable[tuple[float, float | None]]) -> float | None:
 
 
 def _single(values: Mapping[str, float], what: str) -> float | None:
-    """Of several environments there is no mean: how many trajectories each had is not logged."""
+    """The value of a single environment; several have no mean, because the trajectories of each are not logged."""
     matches = ((key, _ENVIRONMENT.fullmatch(key)) for key in values)
     found = [values[key] for key, match in matches if match is not None and match.group(1) == what]
     return found[0] if len(found) == 1 else None
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """The phases, the batch, what it was trained on."""
+    """The phases, the batch, the trained samples."""
     values = piece.values
     wait = values.get(GENERATE, values.get(ROLLOUT))
     compute = sum(values.get(key, 0.0) for key in COMPUTE)
@@ -228,7 +228,7 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
             yield "trainer_logprob_seconds", (), sum(values.get(key, 0.0) for key in LOGPROBS)
     if wait is not None and STEP in values:
         yield "trainer_other_seconds", (), max(0.0, values[STEP] - wait - compute - values.get(UPDATE, 0.0))
-    # 0 is what it says when nothing measured it (metrics_manager.py:182).
+    # 0 means that it was not measured (metrics_manager.py:182).
     if values.get(ENTROPY, 0.0) != 0:
         yield "entropy_mean", (), values[ENTROPY]
     yield from _batch(piece)

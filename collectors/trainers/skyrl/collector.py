@@ -1,9 +1,9 @@
 """SkyRL runs: TensorBoard, wandb, MLflow or the console; and the live gauges of a Ray metrics agent.
 
-Only one of the logs is written per run (`trainer.logger`); names and traps are in `keys` and `page`.
+A run writes only one of the logs (`trainer.logger`); `keys` and `page` describe names and pitfalls.
 
-Does not know: truncation, the deviation of rewards, how many rollouts are in flight, MFU. From TensorBoard and the
-console, which keep no configuration, the share of groups without advantage only where the trainer logs a rate.
+Not available: truncation, the deviation of rewards, the number of rollouts in flight, MFU. TensorBoard and the console
+have no configuration, so they give the share of groups without advantage only if the trainer logs a rate.
 """
 
 import re
@@ -24,7 +24,7 @@ _STEP = re.compile(r"(?:.* - )?Step (\d{1,15}): *$")
 
 
 def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
-    """Of a console message: a step's dict, whose numbers were printed as texts of four decimals."""
+    """Reads a console message: a step's dict, whose numbers were printed as texts with four decimals."""
     if (match := _STEP.fullmatch(line.text)) is not None:
         memory["step"], memory["ts"] = int(match.group(1)), line.ts
         return None

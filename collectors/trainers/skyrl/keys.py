@@ -15,17 +15,17 @@ from collectors.training_logs.settings import Facts, Settings, facts_of, product
 # Only the fully asynchronous trainer has these timers.
 ASYNC_MARKS = ("timing/wait_for_generation_buffer", "timing/run_training")
 NORM = "policy/grad_norm"
-# Not a key of SkyRL's: made by `pieces`, for a norm that is none is itself a finding.
+# Not a key of SkyRL: `pieces` adds it, because a gradient norm that is not finite is itself a finding.
 NONFINITE = "policy/grad_norm is not finite"
 
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "timing/wait_for_generation_buffer": Key("trainer_wait_seconds"),
-    # Logged by the synchronous trainer alone: the fully asynchronous one generates beside the step.
+    # Logged only by the synchronous trainer: the fully asynchronous one generates in parallel with the step.
     "timing/generate": Key("generation_seconds"),
     "timing/sync_weights": Key("trainer_weight_sync_seconds"),
     "timing/fwd_logprobs_values_reward": Key("trainer_logprob_seconds"),
     "timing/convert_to_training_input": Key("batch_pack_seconds"),
-    # Versions: the step worked on - the step when the group was scheduled (fully_async_trainer.py:997).
+    # Versions: the current step - the step when the group was scheduled (fully_async_trainer.py:997).
     "async/staleness_mean": Key("staleness_versions_mean"),
     "async/staleness_max": Key("staleness_versions_max"),
     "async/keep_rate": Key("trainable_ratio"),
@@ -80,7 +80,7 @@ NEEDS = frozenset(
     )
 )
 
-# Parts of a phase that is read whole, splits of what is read, evaluation, the machine, the engines' own means.
+# Parts of a phase that is read as a whole, splits of other values, evaluation, the machine, the engines' means.
 IGNORED = re.compile(
     r"trainer/(?:epoch|global_step)|timing/(?:policy_train|critic_train|postprocess_generator_output|log_train_results"
     r"|update_ref_with_policy|cleanup_old_checkpoints|load_checkpoints|eval_.*)|eval/.*|ray/.*|vllm/.*|error/.*"
@@ -126,11 +126,11 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """One per call of the logger; a row of evaluation alone is no step."""
+    """One piece per call of the logger; a row of evaluation alone is no step."""
     if row.step is None or row.ts is None:
         return
     if all(key.startswith(("eval/", "timing/eval", "error/", "trajectories/")) for key in values):
-        # Evaluated before training: its timer is not reset, so the first step's `timing/eval` holds it.
+        # Evaluation before training: its timer is not reset, so the first step's `timing/eval` includes it.
         context.own.setdefault("evaluated_before", row.step + 1)
         return
     context.own.setdefault("evaluated_before", -1)
@@ -146,14 +146,14 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """What follows from several keys of a step: its phases, lengths, the groups' share, the queue in samples."""
+    """Metrics computed from several keys: phases, lengths, the groups' share, the queue in samples."""
     values = piece.values
     if "timing/step" in values:
         yield from _phases(piece, context)
     yield from _lengths(values)
     yield from _groups(values, context)
     if "async/staleness_mean" in values:
-        # Staleness is bounded by pacing: no code path drops a group for its age, it only warns.
+        # Pacing bounds the staleness: no code path drops a group for its age; it only warns.
         yield "stale_dropped_rollouts", (), 0.0
     depth = product(values.get("async/gen_buffer_qsize_at_wait_start"), _number(context, "group_size"))
     if depth is not None:
@@ -186,7 +186,7 @@ def _phases(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _lengths(values: Mapping[str, float]) -> Iterator[Out]:
-    """Tokens of the model's own turns where they are told apart; `num_tokens` also counts what tools answered."""
+    """Tokens of the model's own turns, if logged separately; `num_tokens` includes the answers of tools."""
     told = "generate/avg_assistant_tokens" in values
     kind = "assistant" if told else "num"
     for theirs, ours in (("avg", "mean"), ("max", "max"), ("min", "min")):
@@ -195,12 +195,12 @@ def _lengths(values: Mapping[str, float]) -> Iterator[Out]:
     untouched = not (values.get("async/num_groups_dropped") or values.get("reward/num_zero_variance_filtered"))
     samples = values.get("generate/batch_num_seq")
     if told and untouched and samples is not None:
-        # With filters the mean is over other rollouts than those that were trained on.
+        # With filters the mean is over other rollouts than the trained ones.
         yield "trained_tokens", (), values["generate/avg_assistant_tokens"] * samples
 
 
 def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    """Groups the run's filters took out, and their share where the number of all groups is known."""
+    """Groups that the run's filters removed, and their share if the number of all groups is known."""
     taken = [values[key] for key in ("async/num_groups_dropped", "reward/num_zero_variance_filtered") if key in values]
     if taken:
         yield "filtered_groups", (), sum(taken)
@@ -212,7 +212,7 @@ def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
     elif groups is None:
         return
     elif (dropped := values.get("async/num_groups_dropped")) is not None:
-        # 0.3.0 has no rate. The collecting loop ends with exactly one batch of groups kept.
+        # 0.3.0 has no rate. The collecting loop ends with exactly one batch of remaining groups.
         yield "groups_zero_advantage_ratio", (), dropped / (groups + dropped)
         yield "trainable_ratio", (), groups / (groups + dropped)
     elif (filtered := values.get("reward/num_zero_variance_filtered")) is not None:

@@ -1,7 +1,7 @@
 """SkyRL's live gauges on the page of a Ray metrics agent (a9564572: train/utils/metrics.py, ray.util.metrics).
 
-Ray shows a gauge only after a fresh report, so every second page may lack them: such a page says nothing, which is
-not zero. Only the agent of the driver's node has them. 0.3.0 has none.
+Ray exports a gauge only after a new report, so every second page may lack them: such a page is unknown, not zero. Only
+the agent on the driver's node has them. 0.3.0 has none.
 """
 
 import re
@@ -14,7 +14,7 @@ from collectors.formats.exposition.parser import Page, Series
 from collectors.model import Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
 
-# Their macro-phases -> our phases of a step. None of them is generation: it runs beside all.
+# SkyRL's macro-phases -> our phases of a step. Generation is not among them: it runs in parallel with all.
 PHASES = {
     "wait_for_generation_buffer": "wait",
     "convert_to_training_input": "other",
@@ -24,12 +24,12 @@ PHASES = {
     "save_checkpoints": "checkpoint",
     "save_hf_model": "checkpoint",
 }
-# Groups: how many rollouts are in one is not on the page.
+# Groups; the page has no number of rollouts per group.
 QUEUES = {
     "ray_skyrl_gen_buffer_qsize": "queue_groups",
     "ray_skyrl_gen_buffer_maxsize": "queue_capacity_groups",
 }
-# Numbers of a step, which the run's log has with their step.
+# Numbers of a step, which the run's log has with the step.
 KNOWN = frozenset(("ray_skyrl_mini_batch_size", "ray_skyrl_gen_group_keep_rate"))
 _PREFIX = "ray_skyrl_"
 _PAGE = re.compile(rb"^ray_skyrl_(?:training_phase|gen_buffer_qsize)\{", re.MULTILINE)
@@ -41,7 +41,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """One page of the agent; empty when the gauges are missing from it.
 
     Raises:
-        ScrapeError: as `parser.parse`; ``garbage`` also for a page that is no Ray agent's, or was cut.
+        ScrapeError: as `parser.parse`; ``garbage`` also for a page of another system, or a truncated one.
     """
     page = parser.parse(body, state, limits)
     parser.check_whole(body)
@@ -75,7 +75,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 
 def matches(body: bytes) -> bool:
-    """Does this page hold SkyRL's gauges (just now)?"""
+    """Returns whether this page has SkyRL's gauges at the moment."""
     return _PAGE.search(body) is not None
 
 
@@ -84,11 +84,11 @@ def _own(page: Page) -> Iterator[tuple[Series, float]]:
 
 
 def _gauge(series: Series, value: float, values: Values) -> bool:
-    """File one gauge; False when it is none of those that are known."""
+    """Adds one gauge; False if it is unknown."""
     if series.name == "ray_skyrl_training_phase":
         phase = PHASES.get(series.label("phase"), "other")
         key = ("trainer_phase_active", (("phase", phase),))
-        # Two of theirs may be one of ours, and only one of them is 1.
+        # Two of SkyRL's phases may map to one of ours, and only one of them is 1.
         values[key] = max(value, values.get(key, 0.0))
         return True
     if series.name not in QUEUES:

@@ -1,11 +1,11 @@
 """slime runs (624b824a, 2026-08): what the rollout manager and the trainer log under a rollout, merged; three counters.
 
-Axis ``trainer`` is the rollout: `train/*` of the optimizer steps is folded into it (means, samples added up). The
-trainer's timer `train_wait` holds all that is not training, so weight syncs and checkpoints are taken out of the wait.
-The console tells queue, suspended rollouts and the trainer's phase as they change.
+Axis ``trainer`` is the rollout: `train/*` of the optimizer steps is folded into it (means; samples are added up). The
+trainer's timer `train_wait` covers all that is not training, so weight syncs and checkpoints are subtracted from it.
+The console has queue, suspended rollouts and the trainer's phase as they change.
 
-Does not know: staleness and policy versions (slime logs none), MFU (only FLOPs), aborted rollouts; zero-advantage
-groups as a share without the batch size (wandb's configuration or the printed command have it).
+Not available: staleness and policy versions (slime logs none), MFU (only FLOPs), aborted rollouts. The share of
+zero-advantage groups needs the batch size (from wandb's configuration or the printed command).
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from collectors.trainers.slime import log as slime_log
 from collectors.training_logs.model import Context, Framework
 from collectors.training_logs.tail import collector_of
 
-# What miles logs and slime does not.
+# Keys of miles that slime does not log.
 MILES = (
     r"rollout/zero_std/all_(?:zero|one)_percentage",
     r"rollout/weight_version/.+",

@@ -1,4 +1,4 @@
-"""Facts from the arguments of slime (624b824a: slime/utils/arguments.py) and miles, which keep the same names."""
+"""Facts from the arguments of slime (624b824a: slime/utils/arguments.py) and miles, which have the same names."""
 
 import re
 import shlex
@@ -7,10 +7,10 @@ from typing import Any
 
 from collectors.training_logs.settings import Facts, Settings, facts_of, product
 
-# Not an argument: which of the two programs was started, as the console's command line shows it.
+# Not an argument: the program that was started, from the console's command line.
 PROGRAM = "program"
 _COMMAND = re.compile(r"\btrain(?:_async|_multi_lora_async)?\.py(?=\s+--)")
-# A command of a launch script has a hundred arguments; shlex is slow on what is none.
+# A launch script's command has a hundred arguments; shlex is slow on long texts.
 COMMAND_CHARS = 20_000
 
 
@@ -35,7 +35,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def _mode(settings: Settings) -> str:
-    """The mode, "" where the arguments leave it open: train.py and train_async.py take the same ones."""
+    """The mode; "" if the arguments do not show it: train.py and train_async.py have the same ones."""
     function = settings.text("rollout_function_path")
     if settings.flag("fully_async") or "fully_async" in function:
         return "async"

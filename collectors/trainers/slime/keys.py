@@ -1,7 +1,7 @@
-"""Keys of slime (624b824a: slime/observability) and of its fork miles -> ours, and what follows from several of them.
+"""Keys of slime (624b824a: slime/observability) and of its fork miles -> ours, and metrics computed from several.
 
-Two counters: `rollout/step` (the rollout, under which the generator and the trainer log one half each) and `train/step`
-(optimizer steps, a fixed number per rollout). All of it goes under the rollout: axis ``trainer``.
+Two counters: `rollout/step` (the rollout, under which generator and trainer log one half each) and `train/step`
+(optimizer steps, a fixed number per rollout). All values belong to the rollout: axis ``trainer``.
 """
 
 import re
@@ -16,10 +16,10 @@ SYNC = ("sync_colocated", "sync_split")
 ROLLOUT_STEP, TRAIN_STEP = "rollout/step", "train/step"
 NORM = "train/grad_norm"
 BATCH = "train/global_batch_size"
-# Not keys of theirs: made by `pieces` from families of keys.
+# Not keys of slime: `pieces` computes them from families of keys.
 NONFINITE = "train/grad_norm is not finite"
 ZERO, DROPPED, DROPPED_ZERO = "zero_std groups", "dropped groups", "dropped zero_std groups"
-# Rewards other than 0 and 1 among groups of equal ones: then all-zero and all-one are not the whole story.
+# Groups of equal rewards other than 0 and 1: then all-zero and all-one groups are not all of them.
 GRADED = "zero_std groups of other rewards"
 
 BUSY = (("basis", "busy"),)
@@ -58,7 +58,7 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
 
 WAIT, TRAIN, STEP, ROLLOUT = "perf/train_wait_time", "perf/train_time", "perf/step_time", "perf/rollout_time"
 SYNC_TIME, SAVE_TIME = "perf/update_weights_time", "perf/save_model_time"
-# Timers that run between two trainings: `train_wait` is simply all that is not `train` (actor.py:59, 433).
+# Timers that run between two trainings: `train_wait` covers all that is not `train` (actor.py:59, 433).
 WITHIN_WAIT = tuple(
     f"perf/{name}_time"
     for name in ("update_weights", "save_model", "data_preprocess", "ref_model_update", "sleep", "wake_up")
@@ -72,7 +72,7 @@ NEEDS = frozenset(
     | {*WITHIN_WAIT, *LOGPROB}
 )
 
-# Extremes of what is read anyway, normalised rewards, statistics of requests, the critic, evaluation, wandb's own.
+# Extremes of values that are read anyway, normalised rewards, requests, the critic, evaluation, wandb's own.
 IGNORED = re.compile(
     r"_\w+|(?:rollout|train)/step|eval/.*|perf/.*|train/(?:critic-|mtp_|lr-pg_).*"
     r"|train/(?:pg_loss|ppo_kl|ois|tis_\w+|opsm_clipfrac|opd_reverse_kl|value_\w+)"
@@ -84,20 +84,20 @@ IGNORED = re.compile(
 
 _COUNT = re.compile(r"rollout/zero_std/count_(.+)")
 _DROP = re.compile(r"rollout/dynamic_filter/drop_(.+)")
-# What is logged under `rollout/step`; other names (adapters of a multi-LoRA run) count steps of their own.
+# Keys logged under `rollout/step`; other names (adapters of a multi-LoRA run) count their own steps.
 _ROLLOUT_KEY = re.compile(r"(?:rollout|perf|passrate|multi_turn)/.+")
-# The generator's half of a rollout, logged before anything is trained on it.
+# The generator's half of a rollout, logged before the rollout is trained.
 GENERATED = ("rollout/response_len/mean", ROLLOUT)
-# Sinks that write a step's scalars one by one, so that a read can end among them.
+# Sinks that write a step's scalars one by one, so that a read may end within a step.
 CUT = ("tensorboard",)
-# Optimizer steps that wait to learn their rollout; a rollout of more has never been seen.
+# Optimizer steps that wait for their rollout; real rollouts have fewer.
 MAX_HELD = 256
-# By rollout 4 at least rollout 2 is trained on: with two steps in each that would be step 6 or later.
+# By rollout 4 at least rollout 2 has been trained: with two steps per rollout that is step 6 or later.
 SETTLED = 4
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
-    """The rollout's half of a row, and the optimizer steps' half once it is known which rollout they belong to."""
+    """The rollout's half of a row, and the half of the optimizer steps when their rollout is known."""
     assert row.ts is not None
     own, cut = context.own, context.sink in CUT
     found = {key: value for key, value in values.items() if _ROLLOUT_KEY.fullmatch(key) and key != ROLLOUT_STEP}
@@ -107,7 +107,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
             if _again(step, [key for key in GENERATED if key in found], "newest", own):
                 own |= {"held": [], "last": -1}
             found |= counted(found, own)
-            # Before the rollout itself: they belong to earlier ones.
+            # Emitted before the rollout itself, because they belong to earlier rollouts.
             yield from _released(own, cut)
         yield Piece(TRAINER, step, row.ts, found)
     update = _step(row, values, TRAIN_STEP, context)
@@ -117,21 +117,21 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
             trained[NONFINITE] = float(NORM not in values)
         _hold(update, row.ts, trained, own)
     if step is not None and TRAIN in found and own.get("last", -1) >= 0:
-        # The trainer has finished this rollout, so its last optimizer step tells how many there are in each.
+        # The trainer has finished this rollout, so its last optimizer step gives the number per rollout.
         per, rest = divmod(own["last"] + 1, step + 1)
         own["per"] = per if not rest and per else own.get("per")
     yield from _released(own, cut)
 
 
 def _step(row: Logged, values: Mapping[str, float], key: str, context: Context) -> int | None:
-    """The step of one counter: as logged beside the values; wandb's own counter is neither."""
+    """The step of one counter, from the logged value; wandb's own counter is neither."""
     if key in values:
         return int(values[key])
     return row.step if context.sink != "wandb" else None
 
 
 def counted(values: Mapping[str, float], own: dict[str, Any]) -> dict[str, float]:
-    """Families of keys that are left out when there is none: once met, their absence means none."""
+    """Keys that are left out when their count is zero: after the first value, absence means zero."""
     equal = {match[1]: n for key, n in values.items() if (match := _COUNT.fullmatch(key)) is not None}
     dropped = {match[1]: n for key, n in values.items() if (match := _DROP.fullmatch(key)) is not None}
     own["equal"] = own.get("equal") or bool(equal)
@@ -158,7 +158,7 @@ def _hold(update: int, ts: float, values: dict[str, float], own: dict[str, Any])
 
 
 def _again(number: int, keys: list[str], counter: str, own: dict[str, Any]) -> bool:
-    """Did the counter go back? Other keys of the same number are the rest of a step that a read cut through."""
+    """Returns whether the counter went back. Other keys of the same number are the rest of a step read in two parts."""
     before, told = own.get(counter, -1), own.get(f"{counter}_keys", [])
     rest = number == before and set(told).isdisjoint(keys)
     own |= {counter: number, f"{counter}_keys": sorted([*told, *keys]) if rest else keys}
@@ -166,11 +166,11 @@ def _again(number: int, keys: list[str], counter: str, own: dict[str, Any]) -> b
 
 
 def _released(own: dict[str, Any], cut: bool) -> Iterator[Piece]:
-    """Optimizer steps of rollouts that are complete, as one piece each.
+    """Optimizer steps of complete rollouts, as one piece each.
 
-    How many there are in each is known when the trainer has finished one. Logs without the trainer's half are told by
-    their numbers: a rollout is logged before it is trained on, and at most one is ahead, so with two or more per
-    rollout the optimizer steps have passed the rollouts after a few of them.
+    The number per rollout is known when the trainer has finished one. Logs without the trainer's half are decided by
+    their numbers: a rollout is logged before it is trained, and at most one is ahead, so with two or more per rollout
+    the optimizer steps pass the rollouts after a few of them.
 
     Args:
         cut: a read may end within a step: keys that its last optimizer step lacks wait for the next one.
@@ -192,13 +192,13 @@ def _released(own: dict[str, Any], cut: bool) -> Iterator[Piece]:
 
 
 def _rest(steps: list[list[Any]], told: Mapping[str, float]) -> list[list[Any]]:
-    """Of released optimizer steps what was not told yet; none when all was."""
+    """The values of released optimizer steps that were not emitted yet; empty if all were."""
     left = [[n, ts, {key: value for key, value in values.items() if key not in told}] for n, ts, values in steps]
     return left if any(values for _, _, values in left) else []
 
 
 def _folded(steps: list[dict[str, float]]) -> dict[str, float]:
-    """Means over the optimizer steps of one rollout; samples are added up, one bad gradient is one too many."""
+    """Means over the optimizer steps of one rollout; samples are added up, and one bad gradient counts."""
     keys = dict.fromkeys(key for values in steps for key in values)
     columns = {key: [values[key] for values in steps if key in values] for key in keys}
     return {key: _fold(key, column) for key, column in columns.items()}
@@ -225,7 +225,7 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
 
 
 def _learn_mode(values: Mapping[str, float], context: Context) -> None:
-    """Where trainer and generator take turns the wait contains the whole rollout; a shorter one shows overlap."""
+    """If trainer and generator alternate, the wait contains the whole rollout; a shorter wait shows overlap."""
     if context.facts.get("mode") in SYNC and values.get(ROLLOUT, 0.0) > values.get(WAIT, float("inf")):
         context.own["mode"] = "one_step"
     if "mode" in context.own:
@@ -251,7 +251,7 @@ def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:
 
 
 def _equal(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    """Groups of equal rewards among all completed ones: those in the batch, and those a filter replaced."""
+    """Groups of equal rewards among all completed ones: those in the batch, and those that a filter replaced."""
     batch, size = context.facts.get("batch_samples"), context.facts.get("group_size")
     if (ZERO in values or DROPPED in values) and isinstance(batch, float) and isinstance(size, float):
         equal = values.get(ZERO, 0.0) + values.get(DROPPED_ZERO, 0.0)
@@ -259,7 +259,7 @@ def _equal(values: Mapping[str, float], context: Context) -> Iterator[Out]:
 
 
 def groups(count: float, context: Context) -> Out:
-    """A queue counted in groups, in samples where the group's size is known."""
+    """A queue counted in groups; in samples if the group's size is known."""
     size = context.facts.get("group_size")
     return ("queue_samples", (), count * size) if isinstance(size, float) else ("queue_groups", (), count)
 

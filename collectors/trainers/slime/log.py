@@ -1,5 +1,5 @@
-"""What slime and miles print (624b824a: slime/observability, slime/rollout/fully_async_rollout.py:208-258): dicts as
-Python writes them behind `[time] file.py:line - `, timers, and the queue of a fully asynchronous rollout every 30 s.
+"""Printed lines of slime and miles (624b824a: slime/observability, slime/rollout/fully_async_rollout.py:208-258): dicts
+in Python's notation behind `[time] file.py:line - `, timers, and the queue of a fully asynchronous rollout every 30 s.
 """
 
 import re
@@ -14,7 +14,7 @@ from collectors.trainers.slime.keys import groups
 from collectors.training_logs.model import Context
 
 LIVE, TIMER = "live", "timer"
-# Digits are bounded because int() of a hostile run of them is slow, then refused.
+# Digits are bounded, because int() of very many digits is slow and then fails.
 _LOGGED = re.compile(r" - (perf|rollout|passrate|multi_turn|step|eval) (\d{1,15}): (?=\{)")
 _QUEUE = re.compile(
     r" - fully-async rollout \d{1,15}: "
@@ -34,7 +34,7 @@ def parse(line: ConsoleLine, memory: dict[str, Any]) -> Said:
         return Logged(found, int(logged[2]), line.ts, logged[1]) if found else None
     if (queue := _QUEUE.search(text)) is not None:
         warm, collected, waiting, left = (int(one) if one else 0 for one in queue.groups())
-        # What a rollout has collected is complete and not trained on yet, like what waits in the queue.
+        # Collected samples are complete and not trained yet, like those waiting in the queue.
         return Logged({"ready": warm + collected + waiting + left}, None, line.ts, LIVE)
     if (partial := _PARTIAL.search(text)) is not None:
         return Logged({"suspended": int(partial[1])}, None, line.ts, LIVE)
@@ -45,10 +45,10 @@ def parse(line: ConsoleLine, memory: dict[str, Any]) -> Said:
 
 
 def live(row: Logged, values: Mapping[str, float], context: Context) -> None:
-    """Gauges of the moment, from lines that belong to no step."""
+    """Gauges of the moment, from lines without a step."""
     if row.origin == LIVE and row.step is None:
         if "ready" in values:
-            # Only the fully asynchronous rollout has this queue, whatever was (not) printed of the arguments.
+            # Only the fully asynchronous rollout has this queue, so the mode is known without the arguments.
             context.own["mode"] = "async"
             context.take({"mode": "async"})
         context.samples += _state(values, row.ts, context)
@@ -61,12 +61,12 @@ def _state(values: Mapping[str, float], ts: float | None, context: Context) -> I
         metric, labels, value = groups(values["ready"], context)
         yield Sample(metric, value, labels, ts)
     if "suspended" in values:
-        # Begun by an older policy, put back, and finished in a later rollout.
+        # Begun by an older policy, suspended, and finished in a later rollout.
         yield Sample("in_flight_rollouts", values["suspended"], (("state", "suspended"),), ts)
 
 
 def _phase(values: Mapping[str, float], ts: float | None, context: Context) -> Iterator[Sample]:
-    """`train_wait` runs on while weights are sent and checkpoints written: meanwhile it is no wait."""
+    """`train_wait` continues while weights are sent and checkpoints written: that time is no wait."""
     open_: dict[str, int] = context.own.setdefault("timers", {})
     open_ |= {name: int(value) for name, value in values.items()}
     busy = any(open_.get(name) for name in PHASES if name != "train_wait")

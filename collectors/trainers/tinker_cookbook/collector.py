@@ -1,10 +1,10 @@
-"""Tinker cookbook runs: metrics.jsonl, which is always written, and config.json beside it.
+"""Tinker cookbook runs: metrics.jsonl, which is always written, and config.json in the same folder.
 
-A row has no time: the newest has that of the file, for a row is appended in one go; older ones are estimated. When a
-run is resumed, the file is cut back and the old one kept as metrics.jsonl.pre_resume_<step>.
+Rows have no times. The newest has the file's time, because each row is appended at once; older ones are estimated. When
+a run is resumed, the file is cut back, and the old one stays as metrics.jsonl.pre_resume_<step>.
 
-Does not know: rollouts in flight and queued, truncation, the deviation of rewards, MFU (the service tells no time).
-In asynchronous runs the step and its waiting only for steps that were watched.
+Not available: rollouts in flight and queued, truncation, the deviation of rewards, MFU (the service reports no time).
+In asynchronous runs the step and its wait are known only for steps that were watched.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from collectors.training_logs.model import Framework
 from collectors.training_logs.settings import Settings
 from collectors.training_logs.tail import collector_of
 
-# The largest recipe's is 10 kB.
+# Bytes. The largest recipe's has 10 kB.
 CONFIG_BYTES = 1 << 20
 
 
@@ -34,7 +34,7 @@ _BASE = jsonl_log.sink(("metrics.jsonl",), _unpack, name="metrics.jsonl")
 
 
 def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
-    """The rows, each with what config.json says about removed groups; the newest with the file's time."""
+    """The rows, each with the setting of config.json about removed groups; the newest with the file's time."""
     logs = _BASE.read(path, cursor, limits)
     config = _config(path.with_name("config.json"))
     removes = Settings(config).flag("remove_constant_reward_groups")

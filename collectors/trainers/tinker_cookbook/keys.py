@@ -1,7 +1,7 @@
 """Tinker cookbook's metric keys -> ours (0.6.1: rl/train.py, rl/metric_util.py, utils/trace.py).
 
-In asynchronous runs a batch is collected before the step's window opens, so `time/total` leaves the waiting out. It
-is the time from one row to the next without `time/total`, where both rows have a time of their own.
+In asynchronous runs a batch is collected before the step's window opens, so `time/total` does not include the wait. The
+wait is the time from one row to the next minus `time/total`, if both rows have a time.
 """
 
 import re
@@ -12,13 +12,13 @@ from collectors.formats.rows import Logged
 from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
 from collectors.training_logs.settings import Facts, Settings, facts_of, product
 
-# Words of ours among a row's values: what the sink knows beside the row.
+# Our own keys among a row's values, added by the sink.
 FILTERED, GAP = "rollscope: constant groups are removed", "rollscope: seconds between steps"
 TIMED = "timed"
 TOTAL, DONE = "time/total", "progress/done_frac"
 ASYNC_MARK = "async/staleness_mean"
 _SPANS = ("sampling", "save_checkpoint", "run_evals")
-# With streamed mini-batches the window holds the waiting, and nothing tells how much of it.
+# With streamed mini-batches the window includes the wait, whose length is unknown.
 _STREAMED = re.compile(r"time/train/fwd_bwd_substep_\d+_mb_\d+_\w+(?::\w+)?")
 
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
@@ -71,7 +71,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """Rows of training; an evaluation, a summary and the costs at the end have no part of the progress."""
+    """Rows of training; an evaluation, a summary and the final costs are no steps."""
     if row.step is None or row.ts is None or DONE not in values or TOTAL not in values:
         return
     if values[DONE] > 0:
@@ -126,7 +126,7 @@ def _phases(values: Mapping[str, float]) -> Iterator[Out]:
 
 
 def _groups(values: Mapping[str, float]) -> Iterator[Out]:
-    """Unknown where groups of equal rewards are removed before they are counted: the share would always be zero."""
+    """Unknown if groups of equal rewards are removed before they are counted: the share would always be zero."""
     mixed, good, bad = (values.get(f"env/all/by_group/{name}") for name in _BY_GROUP)
     if mixed is None or good is None or bad is None or values.get(FILTERED, 1.0):
         return
@@ -138,5 +138,5 @@ def _groups(values: Mapping[str, float]) -> Iterator[Out]:
 
 
 def _span(values: Mapping[str, float], name: str) -> float | None:
-    """Seconds of a span in the step: told once, or summed when there were several."""
+    """Seconds of a span in the step: logged once, or the sum of several."""
     return values.get(f"time/{name}", values.get(f"time/{name}:total"))

@@ -1,14 +1,14 @@
-"""TRL's GRPOTrainer and AsyncGRPOTrainer, through whatever they report to (TRL 1.16.0).
+"""TRL's GRPOTrainer and AsyncGRPOTrainer, through any logger they report to (TRL 1.16.0).
 
-trackio, MLflow and wandb carry the configuration and the profiling rows, which tell the phases of a synchronous step;
-TensorBoard and trainer_state.json do not, so there the phases and (without a batch size) the samples are unknown.
-HF puts `train/` before every key but for MLflow and the state file. The counters of wandb and trackio count their own
-rows: the step is `train/global_step`. Of a run directory with several logs the best is read, and beside it the state
-file for facts and the end.
+trackio, MLflow and wandb have the configuration and the profiling rows, which give the phases of a synchronous step.
+TensorBoard and trainer_state.json do not have them, so the phases and (without a batch size) the samples are unknown.
+HF puts `train/` before every key except for MLflow and the state file. wandb and trackio count their own rows: the
+step is `train/global_step`. Of several logs in a run directory the best is read, and the state file for facts and the
+end.
 
-Does not know: solved and unsolved groups apart, turns of the synchronous trainer, MFU of it, waiting (there is none
-in a synchronous step); the policy version of single rollouts. Rollout records (completions/*.parquet, trackio
-traces) have collectors of their own.
+Not available: solved and unsolved groups separately, turns of the synchronous trainer, its MFU, its wait (a synchronous
+step has none); the policy version of single rollouts. Rollout records (completions/*.parquet, trackio traces) have
+collectors of their own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,9 +28,9 @@ from collectors.trainers.trl import state as trl_state
 from collectors.training_logs.model import TRAINER, Context, Framework, Piece
 from collectors.training_logs.tail import collector_of
 
-# A state file this much older than the newest step tells of an earlier run in the same folder.
+# A state file older than the newest step by this much is of an earlier run in the same folder.
 STATE_LAG_SECONDS = 60.0
-# Profiling rows without a step of their own belong to the step that is logged next.
+# Profiling rows without a step belong to the step that is logged next.
 NEXT = "-1"
 # HF's TensorBoard callback writes the arguments as a text.
 ARGUMENTS = "args/text_summary"
@@ -52,7 +52,7 @@ def _seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
 
 
 def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
-    """One row: profiling (kept for the step it belongs to), a step, an evaluation, the closing one, or several."""
+    """One row: profiling (cached for its step), a step, an evaluation, the final row, or several."""
     profiling = {key: value for key, value in values.items() if key.startswith(trl_keys.PROFILING)}
     if profiling:
         _keep(profiling, row, context)
@@ -67,7 +67,7 @@ def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
     if step_values:
         context.finished = ""
         yield _step(row, step_values, number, context)
-    # HF takes the summary's numbers out of its last row for wandb and trackio and leaves epoch and step.
+    # For wandb and trackio, HF removes the summary's numbers from its last row; epoch and step remain.
     if "train_runtime" in logged or {key for key in logged if not key.startswith("_")} == {"epoch", "global_step"}:
         context.finished = f"the trainer's closing row at step {number}"
 
@@ -77,12 +77,12 @@ def _is_bookkeeping(key: str) -> bool:
 
 
 def _own_step(row: Logged, sink: str) -> int | None:
-    """The sink's own step where that is the trainer's."""
+    """The sink's own step if it is the trainer's."""
     return None if sink in (trackio_log.SINK.name, wandb_log.SINK.name) else row.step
 
 
 def _keep(profiling: Mapping[str, float], row: Logged, context: Context) -> None:
-    # MLflow writes steps asynchronously and profiling at once: only the step (of those done so far) tells whose it is.
+    # MLflow writes steps asynchronously and profiling at once, so a profiling row is assigned by its step.
     at = str(row.step) if context.sink == mlflow_database.SINK.name and row.step is not None else NEXT
     pending = context.own.setdefault("pending", {}).setdefault(at, {})
     for phase, seconds in trl_keys.profiled(profiling):
@@ -112,8 +112,8 @@ def _version(number: int, steps: float | None, own: dict[str, Any]) -> int | Non
     """The policy version an asynchronous step published; None where updates cannot be counted.
 
     Version 1 is published before the first step, then one is added every `weight_sync_steps` (async_grpo_trainer.py,
-    `_sync_weight`). The setting is in few logs: two updates after the first step tell it, when every step has a row.
-    A resumed run publishes once more, and counts on from what its checkpoint says.
+    `_sync_weight`). Few logs have the setting; two updates after the first step give it, if every step has a row.
+    A resumed run publishes once more and continues from its checkpoint's count.
     """
     before: int | None = own.get("synced")
     own["synced"] = number
@@ -126,22 +126,22 @@ def _version(number: int, steps: float | None, own: dict[str, Any]) -> int | Non
 
 
 def _stands_for(number: int, context: Context) -> float | None:
-    """Steps the row of this step is logged for: `logging_steps`, fewer at the start; None when nothing tells."""
+    """Steps that the row of this step covers: `logging_steps`, fewer at the start; None if unknown."""
     own, window = context.own, context.facts.get("logging_steps")
     last: int | None = own.get("step")
-    if number != last:  # a later part of a step's row stands for what the first part stood for
+    if number != last:  # a later part of a step's row covers as many steps as the first part
         since = max(1, number if last is None or number < last else number - last)
         if isinstance(window, float):
             own["stands_for"] = min(window, float(since))
         else:
-            # A first row may be of a resumed run: without the setting only that of step 1 tells its window.
+            # A first row may be of a resumed run: without the setting only that of step 1 has a known window.
             own["stands_for"] = None if since == number > 1 else float(since)
     found: float | None = own.get("stands_for")
     return found
 
 
 def _per_step(values: Mapping[str, float], steps: float | None) -> dict[str, float]:
-    """Sums over the logging window as amounts of one step, or left out where the window is not known."""
+    """Sums over the logging window as amounts per step; left out if the window is unknown."""
     sums = trl_keys.WINDOW_SUMS & values.keys()
     kept = {key: value for key, value in values.items() if key not in sums}
     return kept | ({key: values[key] / steps for key in sums} if steps is not None else {})
@@ -161,14 +161,14 @@ def _phases(number: int, steps: float | None, own: dict[str, Any]) -> dict[str, 
 
 
 def _beside(folder: Path, context: Context) -> None:
-    """Facts and the end from a state file beside the log, unless it is older than what the log tells."""
+    """Facts and the end from a state file in the folder, unless it is older than the log's rows."""
     path = trl_state.find(folder)
     if path is None or context.sink == trl_state.NAME:
         return
     try:
         state = trl_state.read(path, Limits())
     except ScrapeError:
-        return  # half written, or gone with a rotated checkpoint: the log is the source here
+        return  # incomplete, or removed with a rotated checkpoint: the log is the source here
     own = context.own
     if state.step >= own.get("step", 0) and state.modified >= own.get("ts", 0.0) - STATE_LAG_SECONDS:
         for fact, value in state.facts.items():
@@ -199,7 +199,7 @@ FRAMEWORK = Framework(
         "frac_reward_zero_std",
         *trl_keys.ASYNC_MARKS,
         r"profiling/Time taken: \w*Trainer\..*",
-        # HF's integrations add the one, GRPO the other: other trainers log them apart.
+        # HF's integrations add one, GRPO the other: other trainers log only one of them.
         ("step_time", "global_step"),
     ),
     config_marks=("num_generations", "max_staleness", "vllm_mode", "steps_per_generation", trl_state.REWARDED),

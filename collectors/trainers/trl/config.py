@@ -1,4 +1,4 @@
-"""Facts of a TRL run from its configuration, which trackio keeps whole (HF's TrainingArguments and the model's)."""
+"""Facts of a TRL run from its configuration, which trackio stores whole (HF's TrainingArguments and the model's)."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _NUMBERS: Mapping[str, str] = {
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, str | float]:
-    """Facts; a key the configuration lacks, or whose value means "not set", gives none."""
+    """Facts; an absent key, or a value that means "not set", gives none."""
     found: dict[str, str | float] = {}
     for fact, key in _NUMBERS.items():
         value = number(config.get(key))
@@ -30,7 +30,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, str | float]:
         found["batch_samples"] = batch
     model = config.get("_name_or_path")
     if isinstance(model, str) and model:
-        # A local path says nothing to others but its last part; "Qwen/Qwen3-8B" is a name.
+        # Of a local path only the last part is a name; "Qwen/Qwen3-8B" is a name as a whole.
         found["model"] = model.rstrip("/").rpartition("/")[2] if model.startswith((".", "/")) else model
     if config:
         found["mode"] = _mode(config)
@@ -45,7 +45,7 @@ def _mode(config: Mapping[str, Any]) -> str:
 
 
 def _logging_steps(config: Mapping[str, Any]) -> float | None:
-    """Steps a row stands for. Less than one is a share of all steps, as HF counts it (TrainerState.compute_steps)."""
+    """Steps that a row covers. A value below one is a share of all steps, as in HF's TrainerState.compute_steps."""
     every, most = number(config.get("logging_steps")), number(config.get("max_steps"))
     if every is None or every <= 0 or config.get("logging_strategy", "steps") != "steps":
         return None
@@ -55,8 +55,8 @@ def _logging_steps(config: Mapping[str, Any]) -> float | None:
 
 
 def _batch(config: Mapping[str, Any]) -> float | None:
-    """Samples per optimizer step. The world size is in no key: `generation_batch_size` is
-    per_device x world x steps_per_generation, so it gives it away (async runs log the number themselves)."""
+    """Samples per optimizer step. The world size is in no key, but `generation_batch_size` is
+    per_device x world x steps_per_generation, which gives it (async runs log the number themselves)."""
     device = number(config.get("per_device_train_batch_size"))
     accumulation = number(config.get("gradient_accumulation_steps"))
     generation = number(config.get("generation_batch_size"))

@@ -1,7 +1,7 @@
 """TRL's metric keys -> ours (1.16.0: trainer/grpo_trainer.py, experimental/async_grpo/).
 
-Keys without the `train/` that HF's integrations put in front. TRL reduces over the logging window by name: a word
-`total` is a sum over the window (so `*_total` are deltas, not counters), `max` and `min` are extremes, else means.
+Keys are without the `train/` of HF's integrations. TRL reduces over the logging window by name: a word `total` is a sum
+over the window (so `*_total` are deltas, not counters), `max` and `min` are extremes, others are means.
 """
 
 import re
@@ -15,10 +15,10 @@ from collectors.training_logs.model import Context, Key, Out, Piece
 _WALL: Labels = (("basis", "wall"),)
 _BUSY: Labels = (("basis", "busy"),)
 
-# Not keys of TRL's: made by `collectors.trainers.trl.collector`, and no logger can write them.
+# Not keys of TRL: `collectors.trainers.trl.collector` adds them, and no logger can write them.
 NONFINITE = "grad_norm is not finite"
 # Length of the samples that the asynchronous trainer trained, and of the rollouts that were scored during the step.
-# They differ by a quarter where few rollouts were scored. The second counts where the first is not logged.
+# They differ by a quarter if few rollouts were scored. The second is used if the first is not logged.
 TRAINED_LENGTH, SCORED_LENGTH = "sample/trained_tokens_mean", "completions/mean_length"
 GENERATION, REWARD, WEIGHT_SYNC = "generation of the step", "rewards of the step", "weight sync of the step"
 
@@ -74,7 +74,7 @@ _ASYNC: Mapping[str, Key] = {
     "batch/packing_ratio": Key("packing_ratio"),
     "batch/pad_frac": Key("padding_ratio"),
     "batch/dropped_oversize_total": Key("oversize_dropped_samples"),
-    # In weight syncs, stamped when the group is first dispatched: saturates at max_staleness in every regime.
+    # In weight syncs, stamped at the group's first dispatch: saturates at max_staleness in all modes.
     "sample/staleness_mean": Key("staleness_versions_mean"),
     "sample/staleness_max": Key("staleness_versions_max"),
     "sample/dropped_stale_total": Key("stale_dropped_rollouts"),
@@ -97,9 +97,9 @@ _ASYNC: Mapping[str, Key] = {
     "ratio": Key("importance_ratio_mean"),
 }
 
-# Keys both trainers log and mean different things by: the asynchronous one's under names of ours.
+# Keys that both trainers log with different meanings: the asynchronous trainer's under our own names.
 ASYNC_NAMES: Mapping[str, str] = {
-    # The mean of the groups' own deviations, not the deviation over all samples.
+    # The mean of the groups' standard deviations, not the deviation over all samples.
     "reward_std": "reward_std of groups",
     # Against the policy that generated, not a frozen reference (async_grpo_trainer.py:1588).
     "kl": "kl to the generating policy",
@@ -111,10 +111,10 @@ _RENAMED: Mapping[str, Key] = {
 
 KEYS: Mapping[str, Key] = {**_COMMON, **_SYNC, **_ASYNC, **_RENAMED}
 
-# Only the async trainer logs these, and it does so from the first step on.
+# Only the asynchronous trainer logs these, from the first step on.
 ASYNC_MARKS = ("perf/rollout_wait_s", "sample/rollout_queue_size", "sample/staleness_mean")
 
-# Sums over the logging window: what a step had of them follows from how many steps the row stands for.
+# Sums over the logging window: the amount of a step follows from the number of steps that the row covers.
 DROPPED = "sample/dropped_stale_total"
 WINDOW_SUMS = frozenset((DROPPED, "rollout/vllm_retry_total", "batch/dropped_oversize_total"))
 
@@ -123,13 +123,13 @@ NEEDS = frozenset(
      "perf/fwd_bwd_s", "perf/optimizer_s", "perf/weight_sync_s", "sample/staleness_mean", DROPPED)
 )  # fmt: skip
 
-# Extremes of what is read anyway.
+# Extremes of values that are read anyway.
 IGNORED = re.compile(
     r"num_tokens|num_input_tokens_seen|completions/(?:mean|min|max)_terminated_length"
     r"|clip_ratio/(?:low_mean|high_mean|low_min|high_max)|sampling/importance_sampling_ratio/(?:min|max)"
     r"|perf/fwd_bwd_s|perf/forwarded_tok_s_wall_clock"
 )
-# HF's and wandb's bookkeeping (the parts of a table among it): a row of nothing else is no step.
+# HF's and wandb's bookkeeping (parts of a table included): a row with nothing else is no step.
 BOOKKEEPING = re.compile(r"epoch|global_step|step|total_flos|train_(?:runtime|loss|.*_per_second)|_.*|completions\..*")
 EVALUATION = re.compile(r"eval[/_].*")
 
@@ -147,7 +147,7 @@ PATTERNS = ((re.compile(r"rewards/(.+?)(?:/(mean|std))?"), _component),)
 
 
 def nonfinite(logged: Mapping[str, Any]) -> dict[str, float]:
-    """A gradient norm that is none is itself a finding: 1, and 0 beside a finite one; empty without a norm."""
+    """1 for a gradient norm that is not finite, which is itself a finding; 0 for a finite one; empty without a norm."""
     for key in ("grad_norm", "train/grad_norm"):
         if key in logged:
             return {NONFINITE: float(number(logged[key]) is None)}
@@ -170,10 +170,10 @@ def profiled(values: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """Work and phases that follow from several keys of a step."""
+    """Work and phases that are computed from several keys of a step."""
     if context.own.get("async"):
         yield from _async_phases(piece.values)
-        # TRL leaves a window's sum out when nothing happened: absent does mean none, once the step's rows are merged.
+        # TRL leaves out a window's sum of zero: absent means none, once the step's rows are merged.
         if "sample/staleness_mean" in piece.values and DROPPED not in piece.values:
             yield "stale_dropped_rollouts", (), 0.0
     else:
@@ -182,7 +182,7 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _async_phases(row: Mapping[str, float]) -> Iterator[Out]:
-    """Compute, and the rest of the step. The first step has no `perf/step_s`: no rest then, not a rest of zero."""
+    """Compute, and the rest of the step. The first step has no `perf/step_s`, so its rest is unknown, not zero."""
     compute = row.get("perf/fwd_bwd_s")
     if compute is None:
         return
@@ -205,13 +205,13 @@ def _sync_work(row: Mapping[str, float], facts: Mapping[str, str | float]) -> It
 
 
 def _sync_phases(row: Mapping[str, float]) -> Iterator[Out]:
-    """Compute is what is left of the step: log-probs, forward, backward and optimizer. TRL times only parts of them.
+    """Compute is what remains of the step: log-probs, forward, backward and optimizer. TRL times only parts of them.
 
-    Without profiling rows (TensorBoard, the state file) nothing says how the step divides.
+    Without profiling rows (TensorBoard, the state file) the division of the step is unknown.
     """
     if "step_time" not in row or GENERATION not in row:
         return
     rest = row["step_time"] - sum(row.get(phase, 0.0) for phase in (GENERATION, REWARD, WEIGHT_SYNC))
     yield "trainer_compute_seconds", (), max(0.0, rest)
-    # No phase of the catalogue is the rewards': without them the phases would not add up to the step.
+    # The catalogue has no phase for rewards; without them the phases would not add up to the step.
     yield "trainer_other_seconds", (), row.get(REWARD, 0.0)

@@ -1,4 +1,4 @@
-"""HF's trainer_state.json as a sink: the whole log history, rewritten at every checkpoint and at the end, no times.
+"""HF's trainer_state.json as a sink: the whole log history, rewritten at checkpoints and at the end, without times.
 
 Its steps are dated backwards from the file's own age.
 """
@@ -15,10 +15,10 @@ from collectors.formats.rows import Logged, Logs, Sink
 from collectors.model import Cursor, Limits, ScrapeError
 
 NAME = "trainer_state.json"
-# For rows that do not say how long a step took: any guess keeps the order, and one second does not look precise.
+# For rows without the duration of their step. Any estimate keeps the order; one second does not look precise.
 UNKNOWN_STEP_SECONDS = 1.0
 
-# Not a setting of TRL's: the history has rewards in it, so it is no supervised fine-tuning.
+# Not a setting of TRL: the history has rewards, so it is not of supervised fine-tuning.
 REWARDED = "rewards in the history"
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})")
@@ -26,7 +26,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})")
 
 @dataclass(slots=True)
 class State:
-    """``rows``: what was logged per step, ascending; ``finished``: the evidence, or empty."""
+    """``rows``: logged values per step, ascending; ``finished``: the evidence as text, or empty."""
 
     step: int
     modified: float
@@ -55,7 +55,7 @@ def read(path: Path, limits: Limits) -> State:
     """The file as it is now.
 
     Raises:
-        ScrapeError: ``missing``, ``too_large``, ``garbage`` (also when met half written: the next call reads it).
+        ScrapeError: ``missing``, ``too_large``, ``garbage`` (also for a file being written: the next call reads it).
     """
     try:
         with path.open("rb") as file:
@@ -76,7 +76,7 @@ def read(path: Path, limits: Limits) -> State:
         state.facts["max_steps"] = most
         if state.step >= most:
             state.finished = f"{NAME} says step {state.step} of {most:.0f}"
-    # Beside a strategy other than steps it is still the default, 500: no row stands for more steps than lie before it.
+    # With another strategy than steps it is still the default, 500; a row covers at most the steps before it.
     every = number(document.get("logging_steps"))
     if every is not None and every >= 1:
         state.facts["logging_steps"] = every
@@ -97,12 +97,12 @@ def _entry(entry: object, state: State) -> None:
 
 
 def is_reinforcement(state: State) -> bool:
-    """GRPO's keys in the history: the same file is written by supervised fine-tuning."""
+    """Returns whether the history has GRPO's keys: supervised fine-tuning writes the same file."""
     return any({"reward", "completions/mean_length"} <= row.keys() for row in state.rows[:20])
 
 
 def dated(state: State) -> Iterator[tuple[float, Mapping[str, Any]]]:
-    """Rows with estimated epoch seconds, oldest first: the last one at the file's age, the others step time back."""
+    """Rows with estimated epoch seconds, oldest first: the last has the file's time, each other one step less."""
     ts = state.modified
     stamps = []
     for index in range(len(state.rows) - 1, -1, -1):
@@ -119,13 +119,13 @@ def _seconds(row: Mapping[str, Any]) -> float:
 
 
 def _find(path: Path) -> list[Path]:
-    """The folder, not the file in it: the next checkpoint's is the same history, further on."""
+    """The folder, not the file in it, because the next checkpoint's file continues the same history."""
     found = find(path)
     return [] if found is None else [path]
 
 
 def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
-    """Steps beyond the cursor's ``{step}``; a history that was rewound goes on from where it ends now.
+    """Steps beyond the cursor's ``{step}``; a history that was rewound continues from its current end.
 
     Raises:
         ScrapeError: ``missing``, ``too_large``, ``garbage``, ``empty``.

@@ -1,9 +1,9 @@
 """Tunix RL runs: TensorBoard, wandb.
 
-TensorBoard first, although it may lag two minutes (metrax flushes every 100 steps, tensorboardX every 120 s): wandb
-drops what has a smaller step than the row before, and two counters share one run there.
+TensorBoard comes first, although it may lag two minutes (metrax flushes every 100 steps, tensorboardX every 120 s):
+wandb drops rows with a smaller step than the previous row, and two counters share one run.
 
-Does not know: mode (what is on devices of its own is told by timers alone), the configuration, queue, staleness,
+Not available: mode (only timers show which parts have their own devices), the configuration, queue, staleness,
 samples per step, groups of equal rewards (`advantage/nonzero_frac` is not by group), MFU.
 """
 

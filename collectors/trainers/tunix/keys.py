@@ -1,7 +1,7 @@
 """Tunix' metric names -> ours (c7d8950f: rl/rl_cluster.py, rl/{grpo,agentic}, perf/export.py, sft/peft_trainer.py).
 
 A metric buffered as "a/b/c" is logged as "a/train/b/c". Two counters share one log: global steps, and under `actor/`
-updates of the model, of which a step may have several. A step is logged when the next one has begun.
+updates of the model, several per step. A step is logged when the next one has begun.
 """
 
 import re
@@ -12,19 +12,19 @@ from typing import Any
 from collectors.formats.rows import Logged
 from collectors.training_logs.memory import mark
 from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
-from collectors.training_logs.tail import KEPT_STEPS
+from collectors.training_logs.tail import CACHED_STEPS
 
-# The trainer of the actor counts updates.
+# The actor's trainer counts updates.
 UPDATES = "update"
 PERF = "perf/train/"
 STEP, SYNC = f"{PERF}global_step_time", f"{PERF}weight_sync_time"
 ROLLOUT, REFERENCE, TRAIN = (f"{PERF}sum/{name}_time" for name in ("rollout", "refer_inference", "actor_train"))
-# Only where the rollouts have devices of their own; the gap is that between two micro-batches' training.
+# Only if the rollouts have their own devices; the gap is between the training of two micro-batches.
 FIRST, GAPS = f"{PERF}first_micro_batch_rollout_time", f"{PERF}sum/between_micro_batch_gap_time"
-# Only where the reference has, too.
+# Only if the reference has its own devices, too.
 APART = f"{PERF}sum/refer_gap_time"
 NORM = "actor/train/grad_norm"
-# Not a key of Tunix': made by `pieces`, for a norm that is none is itself a finding.
+# Not a key of Tunix: `pieces` adds it, because a gradient norm that is not finite is itself a finding.
 NONFINITE = "actor/train/grad_norm is not finite"
 KL = "actor/train/kl"
 # The sum over reward functions, averaged over samples; `rewards/train/mean` is averaged over functions, too.
@@ -37,7 +37,7 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "sampler_trainer/train/logp_diff_max": Key("mismatch_logprob_difference_max"),
     "generation/train/completions/clip_ratio": Key("truncation_ratio"),
     "trajectory/train/env_time/reset_latency/mean": Key("rollout_setup_seconds_mean"),
-    # A step of the environment: what its tools take.
+    # A step of the environment: the time of its tools.
     "trajectory/train/env_time/step_latency/mean": Key("tool_call_seconds_mean"),
     "trajectory/train/reward_time/reward_latency/mean": Key("rollout_scoring_seconds_mean"),
     "actor/train/loss": Key("loss_mean"),
@@ -69,7 +69,7 @@ IGNORED = re.compile(
 
 
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterable[Piece]:
-    """The parts of a row by their counters; times of the step before first, where they belong to that."""
+    """The parts of a row by their counters; first the times of the previous step, if they belong to it."""
     if row.step is None or row.ts is None:
         return
     updates = {key: value for key, value in values.items() if key.startswith(("actor/", "critic/"))}
@@ -81,8 +81,8 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     if ROLLOUT in times or any(key.startswith(("completions/", SCORE)) for key in rest):
         context.own["afterwards"] = True
     if times and context.own.get("afterwards") and row.step > 0:
-        # Exported when the count of steps has gone on (rl_learner.py:637); the agentic learner, which names what it
-        # logs otherwise, does so before.
+        # Exported after the count of steps has increased (rl_learner.py:637); the agentic learner, with other names,
+        # exports them before.
         found.append(Piece(TRAINER, row.step - 1, row.ts, times))
         rest = {key: value for key, value in rest.items() if key not in times}
     found.append(Piece(TRAINER, row.step, row.ts, rest))
@@ -95,10 +95,10 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
 
 
 def _first_told(piece: Piece, origin: str, own: dict[str, Any]) -> Piece:
-    """Of an older step only what it had not said yet.
+    """Only the new values of an older step.
 
     The agentic learner buffers ahead, so parts of a step may come after the next one and repeat its keys, as means
-    over the rest. That is no step back: a resumed run writes a file of its own.
+    over the rest. That is no rewind: a resumed run writes a file of its own.
     """
     if own.get("origin") != origin:
         own |= {"origin": origin, "told": {}}
@@ -107,30 +107,30 @@ def _first_told(piece: Piece, origin: str, own: dict[str, Any]) -> Piece:
     late = any(int(step) > piece.step for step in steps)
     values = {key: value for key, value in piece.values.items() if not (late and mark(key) in told)}
     steps[str(piece.step)] = sorted(told | {mark(key) for key in values})
-    while len(steps) > KEPT_STEPS:
+    while len(steps) > CACHED_STEPS:
         del steps[min(steps, key=int)]
     return replace(piece, values=values)
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
-    """The phases, the reward; a KL that was computed."""
+    """The phases, the reward, and a KL that was computed."""
     values = piece.values
     if SCORE in values or SUM in values:
         yield "reward_mean", (), values.get(SCORE, values.get(SUM, 0.0))
     if values.get(KL, 0.0) != 0.0:
-        # Without a reference model it says 0.
+        # Without a reference model it is 0.
         yield "reference_kl_mean", (), values[KL]
     if STEP in values and TRAIN in values and ROLLOUT in values:
         yield from _phases(values)
 
 
 def _phases(values: Mapping[str, float]) -> Iterator[Out]:
-    """The step has the weights' way in it. On devices of its own, generation counts where training waited for it."""
+    """The step includes the time to send weights. With its own devices, generation counts while training waits."""
     reference = 0.0 if APART in values else values.get(REFERENCE, 0.0)
     compute = values[TRAIN] + reference
     yield "trainer_compute_seconds", (), compute
     if APART in values:
-        # The gaps logged there are no gaps: from a micro-batch's begin to the end of the next.
+        # The gaps logged here are no gaps: from the begin of a micro-batch to the end of the next.
         return
     if REFERENCE in values:
         yield "trainer_logprob_seconds", (), reference

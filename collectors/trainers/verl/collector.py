@@ -1,13 +1,13 @@
 """verl runs (0.9.1): the V1 trainers (sync, colocate_async, separate_async), V0, fully_async and one_step_off_policy.
 
-Every sink of verl's holds the same keys under the same step. Axis ``trainer`` is that step: a published version in
+All sinks of verl have the same keys under the same step. Axis ``trainer`` is that step: a published version in
 fully_async, where several updates make one; an update elsewhere. The JSON lines and the console have no times, so their
-steps are dated backwards; the JSON file is truncated by every start. Between steps the console tells queue and rollouts
-under way, once a minute.
+steps are dated backwards; every start truncates the JSON file. Between steps the console has queue and rollouts in
+flight, once a minute.
 
-Does not know: zero-advantage groups without `filter_groups` (no scalar tells them), reward deviations, staleness in
-fully_async (only whether a trajectory mixes versions). Without a configuration beside the metrics groups cannot be
-turned into samples, and V1's colocate_async is taken for the disaggregated kind.
+Not available: zero-advantage groups without `filter_groups` (no scalar has them), reward deviations, staleness in
+fully_async (only whether a trajectory mixes versions). Without a configuration groups cannot be converted to samples,
+and V1's colocate_async is taken for the disaggregated kind.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from collectors.training_logs.settings import Facts
 from collectors.training_logs.tail import collector_of
 
 CONSOLE = console.sink(verl_log.parse)
-# The configuration is printed first of all; a folder of many jobs' logs is not one run's.
+# The configuration is printed first; a folder with logs of many jobs is not one run's.
 HEAD = Limits(tail_bytes=1 << 20, tail_rows=4_000)
 MAX_LOGS = 8
 
@@ -38,20 +38,20 @@ MAX_LOGS = 8
 def unpack(row: Row) -> Logged | None:
     """A line of the file logger: ``{"step": N, "data": {...}}`` (utils/tracking.py:529)."""
     step, data = row.get("step"), row.get("data")
-    # A flag is an int in Python, and no step.
+    # A flag is an int in Python, but no step.
     counted = isinstance(step, int) and not isinstance(step, bool)
     return Logged(data, step) if counted and isinstance(data, dict) else None
 
 
 def seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
-    """Gauges of the moment, from lines that belong to no step."""
+    """Gauges of the moment, from lines without a step."""
     if row.origin in (verl_log.MONITOR, verl_log.BUFFER) and row.step is None:
         found = verl_keys.monitor(values, context)
         context.samples += [Sample(metric, value, labels, row.ts) for metric, labels, value in found]
 
 
 def folder_facts(path: Path) -> Facts:
-    """Facts from the configuration a job printed beside its metrics; none where several jobs printed others."""
+    """Facts from the configuration that a job printed into the folder; none if several jobs printed different ones."""
     logs = CONSOLE.find(path)
     found = [facts for log in logs if (facts := _head(log))] if len(logs) <= MAX_LOGS else []
     return found[0] if found and all(one == found[0] for one in found) else {}
@@ -67,7 +67,7 @@ def _head(log: Path) -> Facts:
 
 @lru_cache(maxsize=64)
 def _printed(log: Path, inode: int, size: int) -> Facts:
-    """Kept until the head of the log changes: it is asked for at every poll."""
+    """Cached until the head of the log changes, because every poll needs it."""
     try:
         config = CONSOLE.read(log, {}, HEAD).config
     except ScrapeError:

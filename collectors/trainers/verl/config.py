@@ -9,11 +9,11 @@ ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def facts(config: Mapping[str, Any]) -> Facts:
-    """Facts from the whole configuration, as wandb, trackio, MLflow and the console keep it."""
+    """Facts from the whole configuration, as wandb, trackio, MLflow and the console have it."""
     settings = Settings(config)
     mode, size = _mode(settings), settings.number(f"{ROLLOUT}.n")
     model = settings.text("actor_rollout_ref.model.path").rstrip("/").rpartition("/")[2]
-    # V1 has the generators' GPUs under the rollout, the experimental trainers beside it.
+    # V1 has the generators' GPUs under the rollout, the experimental trainers at the top level.
     apart = "rollout" if "rollout.nnodes" in settings else ROLLOUT
     return facts_of(
         mode=mode,
@@ -32,7 +32,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
 
 
 def _mode(settings: Settings) -> str:
-    """The mode, "" where the configuration says nothing of it."""
+    """The mode; "" if the configuration does not state it."""
     if "async_training.trigger_parameter_sync_step" in settings:
         return "async"
     named = {"colocate_async": "async_colocated", "separate_async": "async"}

@@ -1,7 +1,7 @@
-"""verl's metric keys -> ours, and what follows from several of them (0.9.1: trainer/ppo/{metric_utils.py,v1},
+"""verl's metric keys -> ours, and metrics computed from several of them (0.9.1: trainer/ppo/{metric_utils.py,v1},
 experimental/{fully_async_policy,one_step_off_policy}).
 
-verl says "samples" for groups (a prompt with its `rollout.n` responses). The key `timing_s/gen` is generation in the
+verl's "samples" are groups (a prompt with its `rollout.n` responses). The key `timing_s/gen` is generation in the
 synchronous trainers and the wait for the next batch in the others: the run's mode decides.
 """
 
@@ -13,7 +13,7 @@ from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
 
 SYNC = ("sync_colocated", "sync_split")
 NORM = "actor/grad_norm"
-# Not a key of verl's: made by `pieces`, for a norm that is none is itself a finding.
+# Not a key of verl: `pieces` adds it, because a gradient norm that is not finite is itself a finding.
 NONFINITE = "actor/grad_norm is not finite"
 STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 EVICTED = "training/off_policy/evicted_samples"
@@ -51,12 +51,12 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "actor/pg_clipfrac": Key("clip_ratio"),
     "rollout_corr/rollout_is_mean": Key("importance_ratio_mean"),
     "rollout_corr/rollout_is_eff_sample_size": Key("effective_sample_ratio"),
-    # Versions. "worst" counts from the oldest weights that made a token, the bare name from the newest.
+    # Versions. "worst" counts from the oldest weights that made a token, the key without it from the newest.
     "training/off_policy/trajectory_staleness_worst/mean": Key("staleness_versions_mean"),
     STALENESS: Key("staleness_versions_max"),
     "training/off_policy/trajectory_staleness/mean": Key("staleness_in_queue_versions_mean"),
     "training/off_policy/trajectory_staleness/max": Key("staleness_in_queue_versions_max"),
-    # A trajectory of one version has span 1 and gained nothing while it was generated.
+    # A trajectory of one version has span 1, so no version changed during its generation.
     "training/off_policy/trajectory_spans/mean": Key("staleness_in_flight_versions_mean", offset=-1),
     "training/off_policy/trajectory_spans/max": Key("staleness_in_flight_versions_max", offset=-1),
     "fully_async/partial/partial_ratio": Key("mixed_version_ratio"),
@@ -66,7 +66,7 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "response_length/max": Key("response_tokens_max"),
     "response_length/min": Key("response_tokens_min"),
     "response_length/clip_ratio": Key("truncation_ratio"),
-    # A response of no tokens is one whose request was aborted.
+    # A response without tokens is an aborted request.
     "response/aborted_ratio": Key("rollout_cancelled_ratio"),
     "prompt_length/mean": Key("prompt_tokens_mean"),
     "num_turns/mean": Key("turns_mean"),
@@ -76,7 +76,7 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "timing_s/agent_loop/compute_score/mean": Key("rollout_scoring_seconds_mean"),
     "fully_async/processing_time/avg": Key("rollout_seconds_mean"),
     "fully_async/processing_time/max": Key("rollout_seconds_max"),
-    # verl-tool counts a trajectory without a call as one whose calls all succeeded.
+    # verl-tool counts a trajectory without a call as one with only successful calls.
     "verl_tool/tool_call_success/mean": Key("tool_failure_ratio", -1.0, offset=1.0),
 }
 
@@ -84,13 +84,13 @@ COMPUTE = tuple(
     f"timing_s/{name}" for name in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
 )
 LOGPROB = ("timing_s/old_log_prob", "timing_s/ref")
-# The trainer lends its GPUs to generation meanwhile (V1 and fully async with elastic replicas), and waits.
+# The trainer lends its GPUs to generation (V1 and fully async with elastic replicas) and waits.
 LENT = ("timing_s/switch_wait", "timing_s/wait_for_enough_samples")
-# fully_async's timer is called `timing_s/param_sync` and gets the prefix of all timers once more.
+# fully_async's timer is `timing_s/param_sync`, with the prefix of all timers once more.
 SYNCS = tuple(
     f"timing_s/{name}" for name in ("timing_s/param_sync", "param_sync", "sync_rollout_weights", "update_weights")
 )
-# The first that is there is the metric: others of them are part of it, or the same by another name.
+# The first existing key is the metric: the others are part of it, or the same value with another name.
 FIRST = {
     "trainer_weight_sync_seconds": SYNCS,
     "entropy_mean": ("actor/entropy", "actor/entropy_loss"),
@@ -108,7 +108,7 @@ NEEDS = frozenset(
     | {key for keys in FIRST.values() for key in keys}
 )
 
-# Extremes of what is read anyway, what only verl's own tuning needs, evaluation, wandb's own columns.
+# Extremes of values that are read anyway, values for verl's own tuning, evaluation, wandb's own columns.
 IGNORED = re.compile(
     r"_\w+|timing_per_token_ms/.*|val.*/.*|validation/.*|gdpo/.*|variance_proxy/.*|global_seqlen/.*|rollout/moe/.*"
     r"|.*moe.*/.*|critic/(?!score/mean).*|actor/.*|rollout_corr/.*|response_length_non_aborted/.*"
@@ -133,7 +133,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
 
 
 def _learn_mode(values: Mapping[str, float], context: Context) -> None:
-    """What only one kind of trainer logs tells which it is, where no configuration does."""
+    """Detects the kind of trainer by keys that only one kind logs, if no configuration states it."""
     if any(key.startswith("fully_async/") for key in values):
         context.own |= {"mode": "async", "saves_after": True}
     elif "timing_s/sync_rollout_weights" in values or "timing_s/generate_async" in values:
@@ -141,14 +141,14 @@ def _learn_mode(values: Mapping[str, float], context: Context) -> None:
     elif any(key.startswith("separate_async/") or key == "timing_s/switch_wait" for key in values):
         context.own["mode"] = "async"
     elif values.get(STALENESS, 0.0) > 0 and context.facts.get("mode") in SYNC:
-        # Of V1's three trainers the synchronous one alone never trains on an older policy.
+        # Among V1's three trainers only the synchronous one never trains on an older policy.
         context.own["mode"] = "async"
     if "mode" in context.own:
         context.take({"mode": context.own["mode"]})
 
 
 def groups(count: float, samples: str, of_groups: str, context: Context) -> Out:
-    """A number of groups in rollouts; as groups where the group's size is not known."""
+    """A number of groups in rollouts; as groups if the group's size is unknown."""
     size = context.facts.get("group_size")
     return (samples, (), count * size) if isinstance(size, float) else (of_groups, (), count)
 
@@ -165,7 +165,7 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
             yield metric, (), found
     calls = values.get("tool_call_counts/mean", 0.0)
     if TOOLS in values and calls > 0:
-        # Both are means over the same trajectories, so their ratio is seconds over calls.
+        # Both are means over the same trajectories, so their ratio is seconds per call.
         yield "tool_call_seconds_mean", (), values[TOOLS] / calls
 
 
@@ -186,7 +186,7 @@ def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:
         saved = 0.0 if context.own.get("saves_after") else values.get(SAVE, 0.0)
         yield "trainer_other_seconds", (), max(0.0, step - fetch - compute - sync - saved)
     if step is not None and SAVE in values and context.own.get("saves_after"):
-        # fully_async and one-step save after the step's timer has stopped, the others within it.
+        # fully_async and one-step save after the step's timer has stopped, the others before.
         yield "trainer_step_seconds", (), step + values[SAVE]
 
 
@@ -220,7 +220,7 @@ def _buffer(values: Mapping[str, float], context: Context) -> Iterator[Out]:
 def _work(piece: Piece, context: Context) -> Iterator[Out]:
     values = piece.values
     if TOKENS in values and values.get("perf/time_per_step", 0.0) > 0:
-        # verl's own throughput is per GPU, of a number of GPUs that depends on the trainer.
+        # verl's own throughput is per GPU, for a number of GPUs that depends on the trainer.
         yield "trainer_tokens_per_second", (("basis", "wall"),), values[TOKENS] / values["perf/time_per_step"]
     if VERSION in values or UPDATE in values:
         # In fully_async the global step counts updates, several of which make a version.
@@ -245,7 +245,7 @@ def _samples(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _since(totals: dict[str, float], step: int, total: float) -> float | None:
-    """By how much a total grew since the step before; None when that was not met. ``totals`` keeps a few."""
+    """The increase of a total since the previous step; None if that step is not cached. ``totals``: a few steps."""
     for old in [key for key in totals if not step - 4 < int(key) < step]:
         del totals[old]
     before = totals.get(str(step - 1))
@@ -254,7 +254,7 @@ def _since(totals: dict[str, float], step: int, total: float) -> float | None:
 
 
 def _losses(piece: Piece, context: Context) -> Iterator[Out]:
-    """What was generated and thrown away. V1 logs these keys in steps with any: where they may come, absent is none."""
+    """Rollouts that were dropped. V1 logs these keys only in steps with any: where possible, absent is zero."""
     values, size = piece.values, context.facts.get("group_size")
     dropped = values.get(EVICTED, 0.0) if STALENESS in values and context.facts.get("mode") not in SYNC else None
     if DROPPED in values:
@@ -268,7 +268,7 @@ def _losses(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _filtered(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    """Groups without a gradient, as a share of all that were completed: verl tells them only with `filter_groups`."""
+    """Groups without a gradient, as a share of all completed ones: verl logs them only with `filter_groups`."""
     filtered = values.get(FILTERED, 0.0)
     yield "filtered_groups", (), filtered
     batch, size = context.facts.get("batch_samples"), context.facts.get("group_size")
@@ -277,7 +277,7 @@ def _filtered(values: Mapping[str, float], context: Context) -> Iterator[Out]:
 
 
 def monitor(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    """Gauges of the moment from the rollouter's minutely statistics or the replay buffer's line."""
+    """Gauges of the moment from the rollouter's statistics of every minute or the replay buffer's line."""
     prefixed = {f"fully_async/{key}": value for key, value in values.items()}
     yield from _buffer(prefixed, context)
     if "finished" in values:

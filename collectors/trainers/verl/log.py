@@ -1,5 +1,5 @@
-"""What verl prints, line by line (0.9.1: utils/logger/aggregate_logger.py:26, fully_async_rollouter.py:1128,
-trainer/ppo/v1/replay_buffer.py:412, main_ppo.py:144). No line of it has a time.
+"""Printed lines of verl (0.9.1: utils/logger/aggregate_logger.py:26, fully_async_rollouter.py:1128,
+trainer/ppo/v1/replay_buffer.py:412, main_ppo.py:144). The lines have no times.
 """
 
 import re
@@ -9,8 +9,8 @@ from collectors.formats.console import ConsoleConfig, ConsoleLine, Ended, Said, 
 from collectors.formats.rows import Logged
 
 MONITOR, BUFFER = "monitor", "buffer"
-# Digits are bounded because int() of a hostile run of them is slow, then refused.
-# A progress bar may stand before it on the line: stdout and stderr go into one file.
+# Digits are bounded, because int() of very many digits is slow and then fails. A progress bar may precede them on
+# the line: stdout and stderr go into one file.
 _STEP = re.compile(r"\bstep:(\d{1,15}) - (?=\S)")
 _STATISTICS = "[MonitorLoop][Statistics]"
 _BUFFER = re.compile(r"pending: (\d{1,15}), running: (\d{1,15}), finished: (\d{1,15}), failure: (\d{1,15})")
@@ -20,7 +20,7 @@ _FINAL = "Final validation metrics:"
 
 
 def parse(line: ConsoleLine, memory: dict[str, Any]) -> Said:
-    """A logged step, statistics of the moment, the configuration, or the last words."""
+    """A logged step, statistics of the moment, the configuration, or the closing message."""
     text = line.text
     if (step := _STEP.search(text)) is not None:
         return Logged(_values(text[step.end() :]), int(step[1]), line.ts)
@@ -37,6 +37,6 @@ def parse(line: ConsoleLine, memory: dict[str, Any]) -> Said:
 
 
 def _values(text: str) -> dict[str, Any]:
-    """`key:value - key:value`. A value that is no number stays None: a NaN says something too."""
+    """`key:value - key:value`. A value that is no number becomes None, because NaN has a meaning, too."""
     pairs = (part.rpartition(":") for part in text.split(" - "))
     return {key.strip(): figure(value) for key, _, value in pairs if key}
