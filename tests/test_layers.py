@@ -14,11 +14,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 OURS = ("collectors", "server", "dashboard", "migrations")
 
-COLLECTOR_TYPES = {"collectors.model", "collectors.records", "collectors.catalog"}
+COLLECTOR_TYPES = {"collectors.model", "collectors.catalog"}
 PURE_TYPES = COLLECTOR_TYPES | {"server.matchers"}
 CONFIGURED = {"server.config", "server.secret", "server.outbound_policy", "server.matchers"}
 FORMATS = {"collectors.formats", "collectors.transport"}
-PLUGINS = FORMATS | {"collectors.model", "collectors.catalog", "collectors.records"}
+PLUGINS = FORMATS | {"collectors.model", "collectors.catalog"}
 
 
 class Row(NamedTuple):
@@ -31,8 +31,7 @@ class Row(NamedTuple):
 
 RULES: dict[str, Row] = {
     # ---- layer 1
-    "collectors.model": Row({"collectors.records"}, {"httpx"}, "types of layer 1: everything above builds on them"),
-    "collectors.records": Row(set(), set(), "records are values: the standard library is enough"),
+    "collectors.model": Row(set(), {"httpx"}, "types of layer 1: everything above builds on them"),
     "collectors.catalog": Row({"collectors.model"}, set(), "a table of names and units"),
     "collectors.formats": Row(PLUGINS, {"google", "httpx", "prometheus_client", "pyarrow", "yaml"}, "bytes to rows"),
     "collectors.transport": Row({"collectors.model"}, {"httpx"}, "bytes from somewhere; a format is another's matter"),
@@ -73,7 +72,7 @@ RULES: dict[str, Row] = {
     ),
     # ---- the rest, from the store up
     "server.store": Row(
-        {"collectors.model", "collectors.records", "migrations"}, {"sqlalchemy", "alembic", "psycopg"},
+        {"collectors.model", "migrations"}, {"sqlalchemy", "alembic", "psycopg"},
         "the store knows records, not meaning",
     ),
     "server.notify": Row(

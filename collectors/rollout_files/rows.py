@@ -4,8 +4,10 @@ A group's size is the number of its rows, so a group that exceeds the limits of 
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from typing import Any, BinaryIO
 
@@ -149,3 +151,29 @@ def _head(file: BinaryIO, offset: int) -> str:
     """A hash of the first bytes read; another file begins differently."""
     file.seek(0)
     return hashlib.blake2b(file.read(min(HEAD_BYTES, offset)), digest_size=8).hexdigest()
+
+
+def list_length(raw: bytes, key: bytes) -> int | None:
+    """The count of numbers in the flat list under a key; None if there is no list. The first one of the row counts."""
+    found = _list(key).search(raw)
+    if found is None:
+        return None
+    return found[1].count(b",") + 1 if found[1].strip() else 0
+
+
+def mask_ones(raw: bytes, key: bytes) -> int | None:
+    """The count of ones in a mask (``1``, ``1.0`` or ``true``)."""
+    found = _list(key).search(raw)
+    return found[1].count(b"1") + found[1].count(b"true") if found is not None else None
+
+
+def list_items(raw: bytes, key: bytes) -> bytes | None:
+    """The list's bytes without its brackets."""
+    found = _list(key).search(raw)
+    return found[1] if found is not None else None
+
+
+@cache
+def _list(key: bytes) -> re.Pattern[bytes]:
+    # NeMo-RL writes a batch of one: a list in a list.
+    return re.compile(rb'"' + re.escape(key) + rb'": ?\[\s?\[?([-+0-9.eE,\struefalsnNI]*+)\]')

@@ -16,9 +16,8 @@ from typing import Any
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.rows import RowLine, lines
+from collectors.rollout_files.rows import RowLine, lines, list_items, mask_ones
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
-from collectors.rollout_files.tokens import items, ones
 from collectors.rollout_files.verbs import verbs_of
 from collectors.transport import rest
 
@@ -68,9 +67,9 @@ def rollout(line: RowLine, file: StepFile, prompts: _Prompts) -> Rollout | None:
     row, raw = line.row, line.raw
     if "rewards" not in row or "idx" not in row:
         return None
-    index, mask = whole(row["idx"]), items(raw, b"token_loss_mask")
-    total, loss = whole(_one(row.get("input_lengths"))), ones(raw, b"token_loss_mask")
-    prompt = _prompt(mask, items(raw, b"token_ids"))
+    index, mask = whole(row["idx"]), list_items(raw, b"token_loss_mask")
+    total, loss = whole(_one(row.get("input_lengths"))), mask_ones(raw, b"token_loss_mask")
+    prompt = _prompt(mask, list_items(raw, b"token_ids"))
     return Rollout(
         rollout_id=f"{file.step}/{index if index is not None else line.index}",
         group_id=f"{file.step}/g{prompts.number(line.index, prompt)}" if prompt is not None else "",

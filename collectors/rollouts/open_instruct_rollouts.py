@@ -16,9 +16,8 @@ from typing import Any
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, objects, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.rows import RowLine, lines
+from collectors.rollout_files.rows import RowLine, lines, list_length
 from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
-from collectors.rollout_files.tokens import length
 from collectors.rollout_files.verbs import begins, verbs_of
 from collectors.transport import rest
 
@@ -52,14 +51,14 @@ def rollout(line: RowLine) -> Rollout | None:
     step, index, prompt = (whole(row.get(key)) for key in ("step", "sample_idx", "prompt_idx"))
     if step is None or index is None:
         return None
-    tokens, asked = length(line.raw, b"response_tokens"), mapping(row, "request_info")
+    tokens, asked = list_length(line.raw, b"response_tokens"), mapping(row, "request_info")
     return Rollout(
         rollout_id=f"{step}/{index}",
         group_id=f"{step}/g{prompt}" if prompt is not None else "",
         purpose="train",
         environment=rest.text(_first(row.get("dataset")), 100),
         consumptions=(Consumption(step, line.at),),
-        prompt_tokens=length(line.raw, b"prompt_tokens"),
+        prompt_tokens=list_length(line.raw, b"prompt_tokens"),
         response_tokens=tokens,
         tool_calls=_tool_calls(asked),
         reward=number(row.get("reward")),

@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from collectors.catalog import METRICS, Metric, trainer
-from collectors.training_logs.folds import FOLDS, ONLY
-from collectors.training_logs.model import Key
+from collectors.training_logs.model import FOLDS, ONLY, Key
 from collectors.training_logs.patterns import KEY_LENGTH, hangs
 
 # Unit -> factor to the metric's own unit.

@@ -1,7 +1,7 @@
 """A trainer framework as data: its keys, their meaning, and how its steps are numbered. `tail` reads by it."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +11,16 @@ from collectors.model import Actor, Basis, Event, Labels, Mode, Sample
 from collectors.training_logs.memory import Memory
 
 TRAINER = "trainer"
+
+# Values come sorted by key, so that a step gives the same number for any order of its rows.
+FOLDS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "sum": sum,
+    "mean": lambda values: sum(values) / len(values),
+    "max": max,
+    "first": lambda values: values[0],
+}
+# The map states no fold: the first key is used, and the others are counted as dropped.
+ONLY = "only"
 
 
 @dataclass(frozen=True, slots=True)

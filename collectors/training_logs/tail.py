@@ -7,8 +7,9 @@ times for sinks without times, resumed runs.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from typing import Any
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs
 from collectors.model import Collector, Cursor, Labels, Limits, Position, Reading, Sample, ScrapeError
-from collectors.training_logs import dating, sources
-from collectors.training_logs.folds import Folds
+from collectors.training_logs import sources
 from collectors.training_logs.memory import Memory, Origins, copied, mark, whole_steps
-from collectors.training_logs.model import TRAINER, Context, Framework, Key, Piece, gives
+from collectors.training_logs.model import FOLDS, ONLY, TRAINER, Context, Framework, Key, Piece, gives
 
+# For rows without the duration of their step. Any estimate keeps the order; one second does not look precise.
+UNKNOWN_STEP_SECONDS = 1.0
+# Smallest distance of two rows of the same moment.
+APART_SECONDS = 0.001
 # Steps cached per axis. The keys logged for a step distinguish a late row from a rewind.
 CACHED_STEPS = 4
 UNMAPPED_LENGTH = 120
@@ -183,7 +187,7 @@ class _Tail:
         if context.restarted or upgraded:
             self._new_file()
         self._facts(logs)
-        estimated = dating.date(logs, self._seconds, memory.get("ts"), self.now)
+        estimated = estimate_times(logs, self._seconds, memory.get("ts"), self.now)
         if estimated:
             context.facts["times_estimated"] = 1.0
         for row in logs.rows:
@@ -234,7 +238,7 @@ class _Tail:
         stored = self._same_step(steps, piece)
         if stored is None:
             # Ascending within an axis; otherwise the store would take a step of the same moment for an old one.
-            ts = max(piece.ts, axis.get("ts", piece.ts) + dating.APART_SECONDS) if steps else piece.ts
+            ts = max(piece.ts, axis.get("ts", piece.ts) + APART_SECONDS) if steps else piece.ts
             stored = {"ts": ts, "keys": [], "values": {}}
             if str(piece.step) in steps or any(int(step) > piece.step for step in steps):
                 steps.clear()
@@ -396,3 +400,67 @@ def _stripped(framework: Framework, key: str) -> str:
         if key.startswith(prefix):
             return key[len(prefix) :]
     return key
+
+
+def estimate_times(logs: Logs, seconds: Callable[[Logged], float | None], last: float | None, now: float) -> bool:
+    """Gives every row a time, ascending. Returns True if some times were estimated.
+
+    A file without times ends at its modification time: the last row gets that time, and the rows before it follow
+    backwards step by step. The unread rest of a long file is assumed to take as long per byte as the part read.
+
+    Args:
+        seconds: returns the duration of the row's step, if the row has one.
+        last: time of the last row of the previous call.
+    """
+    if all(row.ts is not None for row in logs.rows):
+        return False
+    end = min(logs.modified if logs.modified is not None else now, now)
+    _spread(logs.rows, [_length(seconds(row)) for row in logs.rows], end, logs.ahead, last)
+    return True
+
+
+def _spread(rows: Sequence[Logged], lengths: list[float], end: float, ahead: float, last: float | None) -> None:
+    total = sum(lengths)
+    end -= total * ahead
+    start = end - total
+    if last is not None and start < last:
+        # The estimate overlaps rows that have a time already: divide the remaining time evenly, in order.
+        start = last
+        total = max(end - start, len(rows) * APART_SECONDS)
+        lengths = [total / len(rows)] * len(rows)
+    for row, passed in zip(rows, accumulate(lengths), strict=True):
+        row.ts = row.ts if row.ts is not None else start + passed
+
+
+def _length(seconds: float | None) -> float:
+    return max(seconds, APART_SECONDS) if seconds is not None else UNKNOWN_STEP_SECONDS
+
+
+class Folds:
+    """Folded values of one call of `tail`. ``dropped``, ``why``: keys left out because the map states no fold."""
+
+    def __init__(self) -> None:
+        self.dropped, self.why = 0, ""
+        self._added: dict[str, tuple[Key, dict[str, float]]] = {}
+
+    def add(self, step: Memory, ours: Key, key: str, value: float) -> None:
+        """Adds one key of a step. ``step``: the memory of the step, because its keys may come in several rows."""
+        name = f"{ours.metric}{ours.labels}"
+        parts: dict[str, float] = step.setdefault("parts", {}).setdefault(name, {})
+        if ours.fold == ONLY and parts and key not in parts:
+            first, second = sorted((min(parts), key))
+            self.dropped += 1
+            self.why = self.why or (
+                f"two keys for one metric ({ours.metric}): {first}, {second}: write a narrower pattern, "
+                f"or fold = {', '.join(FOLDS)} in the map"
+            )
+        parts[key] = value
+        self._added[name] = ours, parts
+
+    def take(self) -> Iterator[tuple[Key, list[str], float]]:
+        """Yields (our key, source keys, value) of each metric added to since the last call."""
+        for ours, parts in self._added.values():
+            keys = sorted(parts)
+            used = keys[:1] if ours.fold in (ONLY, "first") else keys
+            yield ours, used, FOLDS.get(ours.fold, FOLDS["first"])([parts[key] for key in used])
+        self._added.clear()

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from collectors.engine_pages import pages
 from collectors.engine_pages.pages import PagePlan, PageRules, compiled
 from collectors.formats.exposition import layout as exposition_layout
-from collectors.formats.exposition.page import Page
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition.parser import Page, Series
 from collectors.model import Limits, Sample, State
 
 LABELS = ((), (("engine", "0"),), (("engine", "1"),))

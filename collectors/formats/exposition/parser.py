@@ -14,18 +14,15 @@ prometheus_client adds `_total` to counters that lack it.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isnan
+from math import inf, isfinite, isnan
 from typing import NoReturn
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.formats.exposition import grammar
 from collectors.formats.exposition import layout as exposition_layout
-from collectors.formats.exposition.buckets import Grouper as Grouper
-from collectors.formats.exposition.page import Page as Page
-from collectors.formats.exposition.page import Series as Series
 from collectors.model import Labels, Limits, ScrapeError, State
 
 # Bytes of cached keys. A key costs its text and 700 bytes (measured: 1,000 B a series of a vLLM page, with comments).
@@ -46,6 +43,160 @@ SLOW_PAGE_CHARACTERS = 1 << 20
 _PLAIN = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?", re.ASCII)
 _DIGITS = frozenset("0123456789")
 _BEGINS = _DIGITS | frozenset("+-.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """A parsed key. Compared by identity: a target's cache returns the same object for the same text."""
+
+    name: str
+    labels: Labels
+
+    def label(self, name: str) -> str:
+        """A label's value, empty when it has none."""
+        return next((value for key, value in self.labels if key == name), "")
+
+
+@dataclass(slots=True)
+class Page:
+    """One page.
+
+    Attributes:
+        types: family names as in the page -> Prometheus' type names.
+        slow: characters that prometheus_client parsed.
+        dropped: lines left out of an otherwise valid page, with the first reason in ``why``.
+        open_metrics: the page ends in `# EOF`: prometheus_client checks its grammar, which is another.
+        last_time: the latest timestamp a line may have, epoch ms.
+        layout: the layout that it shares with other pages, if any.
+    """
+
+    types: dict[str, str] = field(default_factory=dict)
+    slow: int = 0
+    dropped: int = 0
+    why: str = ""
+    open_metrics: bool = False
+    last_time: float = inf
+    layout: "exposition_layout.Layout[Series] | None" = None
+    _samples: list[tuple[Series, float]] = field(default_factory=list)
+    _values: Sequence[float] = ()
+
+    @classmethod
+    def by(cls, layout: "exposition_layout.Layout[Series]", values: Sequence[float]) -> "Page":
+        """A page with a cached layout; its samples are built on first use."""
+        return cls(layout.types, layout=layout, _values=values)
+
+    @property
+    def samples(self) -> list[tuple[Series, float]]:
+        """Series and value, in the page's order."""
+        if self._values and not self._samples and self.layout is not None:
+            self._samples = list(zip(self.layout.series, self._values, strict=True))
+        return self._samples
+
+    @samples.setter
+    def samples(self, found: list[tuple[Series, float]]) -> None:
+        self._samples = found
+
+    @property
+    def values(self) -> Sequence[float]:
+        """The samples' values."""
+        return self._values or [value for _, value in self._samples]
+
+    def drop(self, why: str) -> None:
+        """Counts a line, or a histogram, that is left out."""
+        self.dropped, self.why = self.dropped + 1, self.why or why
+
+    def drop_all(self, flaws: Iterable[str]) -> None:
+        """Counts each flaw."""
+        for flaw in flaws:
+            self.drop(flaw)
+
+    def rows(self) -> list[tuple[str, Labels, float]]:
+        """Name, sorted labels, value: for pushes, which are read once."""
+        return [(series.name, series.labels, value) for series, value in self.samples]
+
+    def family(self, name: str) -> tuple[str, str]:
+        """The family of a sample, with its type ("untyped" if the page has none).
+
+        `iteration_tokens_total` is a histogram's family: the full name is looked up before any suffix is removed.
+        """
+        for suffix in ("", "_bucket", "_sum", "_count", "_total"):
+            base = name.removesuffix(suffix) if suffix else name
+            kind = self.types.get(base)
+            if kind is not None and suffix in _SUFFIXES.get(kind, ("",)):
+                return base, kind
+        return name, "untyped"
+
+
+_SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    "histogram": ("_bucket", "_sum", "_count"),
+    "summary": ("", "_sum", "_count"),
+    "counter": ("", "_total"),
+}
+
+
+class Grouper:
+    """Collects buckets, sums and counts of histograms by a key of the caller.
+
+    ``flaws``: key -> the error of the histogram, filled by `done`.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: MutableMapping[tuple[str, Labels], dict[float, float]] = {}
+        self._sums: MutableMapping[tuple[str, Labels], float] = {}
+        self._counts: MutableMapping[tuple[str, Labels], float] = {}
+        self.flaws: dict[tuple[str, Labels], str] = {}
+
+    def add(self, key: tuple[str, Labels], part: str, bound: float, value: float) -> None:
+        """Adds one sample. Of two with the same key and bound the last counts, as in Prometheus."""
+        if part == "bucket":
+            bounds = self._buckets.get(key)
+            if bounds is None:
+                bounds = self._buckets[key] = {}
+            bounds[bound] = value
+        elif part == "sum":
+            self._sums[key] = value
+        elif part == "count":
+            self._counts[key] = value
+
+    def drop(self, key: tuple[str, Labels]) -> None:
+        """Forget what was collected for a key."""
+        self._buckets.pop(key, None)
+        self._sums.pop(key, None)
+        self._counts.pop(key, None)
+
+    def done(self) -> Iterator[tuple[tuple[str, Labels], tuple[tuple[float, ...], tuple[float, ...], float]]]:
+        """Key and (finite edges, cumulative counts, sum) of every valid histogram; `flaws` has the others."""
+        for key, bounds in self._buckets.items():
+            edges = sorted(bounds)
+            counts = tuple([bounds[edge] for edge in edges])
+            total = self._sums.get(key)
+            flaw = flaw_of(edges, counts, total, self._counts.get(key))
+            if flaw or total is None:
+                self.flaws[key] = f"{key[0]}: {flaw}"
+            else:
+                yield key, (tuple(edges[:-1]), counts, total)
+
+
+def flaw_of(edges: Sequence[float], counts: tuple[float, ...], total: float | None, count: float | None) -> str:
+    """The error of a histogram; "" if it is valid. ``count``: the page's `_count`, if it has one."""
+    return edges_flaw(edges) or flaw_of_counts(counts, total, count)
+
+
+def edges_flaw(edges: Sequence[float]) -> str:
+    """The error of the edges alone: they must be complete and ascending."""
+    return 'the histogram has no bucket le="+Inf"' if edges[-1] != inf or isnan(sum(edges[:-1])) else ""
+
+
+def flaw_of_counts(counts: tuple[float, ...], total: float | None, count: float | None) -> str:
+    """The error of the counts and the sum alone."""
+    if total is None:
+        return "the histogram has no sum"
+    # Sorting a sorted list costs almost nothing.
+    if counts[0] < 0 or not isfinite(sum(counts)) or list(counts) != sorted(counts):
+        return "the histogram's buckets are not cumulative"
+    if isnan(total):
+        return "the histogram's sum is not a number"
+    return "" if count is None or count == counts[-1] else "the histogram's count is not that of its last bucket"
 
 
 @dataclass(frozen=True, slots=True)

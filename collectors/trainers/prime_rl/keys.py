@@ -31,7 +31,7 @@ TRAINER: Mapping[str, Target] = {
     "loss/mean": ("loss_mean", (), 1),
     "entropy/all/mean": ("entropy_mean", (), 1),
     "mismatch_kl/all/mean": ("mismatch_kl_mean", (), 1),
-    # Tokens outside the trust region have no part in the policy gradient, as by clipping in other frameworks (rl/loss.py).
+    # Tokens outside the trust region have no part in the policy gradient, as by clipping elsewhere (rl/loss.py).
     "is_masked/all/mean": ("clip_ratio", (), 1),
     # Before statistics were split by environment there was no level `all`; a version writes one or the other.
     "entropy/mean": ("entropy_mean", (), 1),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.formats import slim
-from collectors.rollout_files import tokens
+from collectors.rollout_files import rows
 
 TEXTS = st.one_of(
     st.text(),
@@ -79,8 +79,8 @@ def test_lists_are_counted_without_being_parsed() -> None:
     raw = json.dumps(
         {"ids": [], "tokens": [4, 5, 6], "mask": [[0, 1, 1, 0]], "flags": [True, False], "flat": [1.0, 0.0]}
     ).encode()
-    assert [tokens.length(raw, key) for key in (b"ids", b"tokens", b"mask", b"absent")] == [0, 3, 4, None]
-    assert [tokens.ones(raw, key) for key in (b"mask", b"flags", b"flat", b"absent")] == [2, 1, 1, None]
+    assert [rows.list_length(raw, key) for key in (b"ids", b"tokens", b"mask", b"absent")] == [0, 3, 4, None]
+    assert [rows.mask_ones(raw, key) for key in (b"mask", b"flags", b"flat", b"absent")] == [2, 1, 1, None]
 
 
 def test_a_loss_mask_may_be_counted_while_it_is_cut() -> None:
