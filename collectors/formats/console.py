@@ -74,8 +74,8 @@ class Ended:
     failed: bool = False
 
 
-Said = Logged | ConsoleConfig | Ended | None
-Parse = Callable[[ConsoleLine, dict[str, Any]], Said]
+Parsed = Logged | ConsoleConfig | Ended | None
+Parse = Callable[[ConsoleLine, dict[str, Any]], Parsed]
 """(message, JSON-able memory of the parser) -> what the message contains, None for nothing. Never raises."""
 
 
@@ -143,7 +143,7 @@ def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
             whole, logs.more = first, True
             break
         reached = max(reached, last)
-        _say(logs, parse(line, memory))
+        _add_parsed(logs, parse(line, memory))
     if whole < len(chunk.lines):
         chunk = bytetail.read(path, at, replace(limits, tail_rows=whole))
     logs.cursor, logs.dropped, logs.why = {"at": chunk.cursor, "memory": memory}, chunk.dropped, chunk.why
@@ -165,7 +165,7 @@ def _further(parse: Parse, path: Path, limits: Limits) -> Logs:
         status = path.stat()
         for offset, size in _places(limits.tail_bytes, status.st_size):
             for line in _lines(path, status.st_mtime_ns, offset, size):
-                _say(logs, parse(line, memory))
+                _add_parsed(logs, parse(line, memory))
     except OSError as error:
         raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
     return logs
@@ -193,13 +193,13 @@ def _lines(path: Path, _modified: int, offset: int, size: int) -> list[ConsoleLi
     return [line for _, _, line in messages.found]
 
 
-def _say(logs: Logs, said: Said) -> None:
-    if isinstance(said, Logged):
-        logs.rows.append(said)
-    elif isinstance(said, ConsoleConfig):
-        logs.config.update(said.values)
-    elif isinstance(said, Ended):
-        logs.finished, logs.failed = said.why, said.failed
+def _add_parsed(logs: Logs, parsed: Parsed) -> None:
+    if isinstance(parsed, Logged):
+        logs.rows.append(parsed)
+    elif isinstance(parsed, ConsoleConfig):
+        logs.config.update(parsed.values)
+    elif isinstance(parsed, Ended):
+        logs.finished, logs.failed = parsed.why, parsed.failed
 
 
 def _messages(lines: list[tuple[int, bytes]]) -> _Messages:
@@ -207,27 +207,27 @@ def _messages(lines: list[tuple[int, bytes]]) -> _Messages:
     result = _Messages()
     blocks: dict[str, _Block] = {}
     for index, (_, raw) in enumerate(lines):
-        for who, text in _parts(raw):
-            block = blocks.get(who)
+        for source, text in _parts(raw):
+            block = blocks.get(source)
             if block is not None and _continues(block, text):
                 _extend(block, text, index)
                 if block.depth <= 0:
-                    result.add(block.first, index, "\n".join(blocks.pop(who).lines))
+                    result.add(block.first, index, "\n".join(blocks.pop(source).lines))
                 continue
-            _give_up(blocks, who, index, result)
+            _give_up(blocks, source, index, result)
             if (depth := _depth(text)) > 0:
-                blocks[who] = _Block(index, index, [text], depth)
+                blocks[source] = _Block(index, index, [text], depth)
             else:
                 result.add(index, index, text)
-        for lost in [who for who, block in blocks.items() if index - block.last > FOREIGN_LINES]:
+        for lost in [source for source, block in blocks.items() if index - block.last > FOREIGN_LINES]:
             _give_up(blocks, lost, index, result)
     result.cut(min((block.first for block in blocks.values()), default=len(lines)))
     return result
 
 
-def _give_up(blocks: dict[str, _Block], who: str, index: int, result: _Messages) -> None:
+def _give_up(blocks: dict[str, _Block], source: str, index: int, result: _Messages) -> None:
     """Ends a block whose end was never printed: each line becomes a message."""
-    block = blocks.pop(who, None)
+    block = blocks.pop(source, None)
     if block is not None:
         # The messages reach to the line where the loss is noticed; a cut in between would lose or repeat them.
         for text in block.lines:
@@ -260,10 +260,10 @@ def _parts(raw: bytes) -> Iterator[tuple[str, str]]:
     for part in raw.decode(errors="replace").split("\r"):
         text = textlog.strip(part)
         prefix = _RAY.match(text)
-        who = prefix.group().strip() if prefix is not None else ""
+        source = prefix.group().strip() if prefix is not None else ""
         text = _REPEATED.sub("", text[prefix.end() :] if prefix is not None else text)
         if text.strip():
-            yield who, text
+            yield source, text
 
 
 def _date(text: str) -> float | None:

@@ -108,8 +108,8 @@ def name(file: Path, root: Path) -> str:
 
 def left(limits: Limits, read: bytetail.Lines) -> Limits:
     """What one call may still read."""
-    taken = sum(len(line) for _, line in read.lines)
-    return replace(limits, tail_rows=limits.tail_rows - len(read.lines), tail_bytes=limits.tail_bytes - taken)
+    used = sum(len(line) for _, line in read.lines)
+    return replace(limits, tail_rows=limits.tail_rows - len(read.lines), tail_bytes=limits.tail_bytes - used)
 
 
 def parse(line: bytes) -> Mapping[str, Any] | None:
@@ -138,8 +138,8 @@ def environment(episode: Mapping[str, Any]) -> str:
 def runtime_kind(trace: Mapping[str, Any]) -> str:
     """The runtime (``prime``, ``docker``, ...); one of `NO_SANDBOX` on the host itself."""
     agent = mapping(trace, "agent")
-    told = mapping(agent, "runtime").get("type") or mapping(agent, "config", "runtime").get("type")
-    return rest.text(told, 40)
+    kind = mapping(agent, "runtime").get("type") or mapping(agent, "config", "runtime").get("type")
+    return rest.text(kind, 40)
 
 
 def booted(trace: Mapping[str, Any]) -> float | None:

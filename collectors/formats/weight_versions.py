@@ -55,11 +55,13 @@ def token_versions(spans: object) -> TokenVersions:
 def of_answer(answer: Any) -> TokenVersions:
     """The versions in an engine's raw answer: of its choices in order, or of its `meta_info`. Empty if not reported."""
     choices = objects(mapping(answer).get("choices"))
-    told = [token_versions(one.get(KEY)) for one in choices] if choices else [token_versions(_told(answer))]
-    return together(told) if all(told) else ()
+    versions = (
+        [token_versions(one.get(KEY)) for one in choices] if choices else [token_versions(_metadata_spans(answer))]
+    )
+    return together(versions) if all(versions) else ()
 
 
-def _told(answer: Any) -> object:
+def _metadata_spans(answer: Any) -> object:
     places: Iterator[Mapping[str, Any]] = (mapping(answer, *path) for path in ((), ("meta_info",), ("metadata",)))
     return next((one[KEY] for one in places if KEY in one), None)
 

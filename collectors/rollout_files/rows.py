@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from collectors.formats import jsonl, slim
 from collectors.model import Rollout
-from collectors.rollout_files.step_files import FilePart, Look
+from collectors.rollout_files.step_files import FilePart, ReadRequest
 
 # Bytes. A row of 200,000 tokens with log-probabilities and conversation has about 6 MB; long rows matter most.
 LINE_BYTES = 32 << 20
@@ -40,7 +40,9 @@ class Numbered:
     rollout: Rollout
 
 
-def lines(look: Look, make: Callable[[RowLine], Rollout | None], what: str, *, appended: bool = False) -> FilePart:
+def lines(
+    request: ReadRequest, make: Callable[[RowLine], Rollout | None], what: str, *, appended: bool = False
+) -> FilePart:
     """The rollouts on the lines of a file, in whole groups as far as the limits allow.
 
     Args:
@@ -49,14 +51,14 @@ def lines(look: Look, make: Callable[[RowLine], Rollout | None], what: str, *, a
         appended: the file grows: an incomplete line waits, and older rows get earlier times than the newest.
     """
     part, found, bad, waiting = FilePart(), list[Numbered](), list[int](), False
-    with look.file.path.open("rb") as file:
-        span = _span(look, file, appended)
-        for index, start, raw in _raw(file, look, span):
+    with request.file.path.open("rb") as file:
+        span = _span(request, file, appended)
+        for index, start, raw in _raw(file, request, span):
             waiting = appended and raw is not None and not raw.endswith(b"\n")
             if waiting:
                 file.seek(start)
                 break
-            part.rows, part.taken = part.rows + 1, file.tell() - span.start
+            part.rows, part.bytes_read = part.rows + 1, file.tell() - span.start
             row = jsonl.parse(slim.cut(raw)) if raw is not None else None
             one = make(RowLine(index, row, raw or b"", span.at(file.tell()))) if row is not None else None
             if one is not None:
@@ -65,9 +67,11 @@ def lines(look: Look, make: Callable[[RowLine], Rollout | None], what: str, *, a
                 bad.append(start)
         stop = Numbered(span.index + part.rows, file.tell(), Rollout(""))
         part.done = waiting or stop.start >= span.size
-        part.rollouts, stop = whole_groups(found, stop, look.place.get("cut", ""), done=part.done, first=look.first)
+        part.rollouts, stop = whole_groups(
+            found, stop, request.place.get("cut", ""), done=part.done, first=request.first
+        )
         part.dropped = sum(start < stop.start for start in bad)
-        part.why = f"the line at byte {bad[0]} of {look.file.path.name} is no {what}" if part.dropped else ""
+        part.why = f"the line at byte {bad[0]} of {request.file.path.name} is no {what}" if part.dropped else ""
         part.place = {
             "offset": stop.start,
             "row": stop.index,
@@ -75,7 +79,7 @@ def lines(look: Look, make: Callable[[RowLine], Rollout | None], what: str, *, a
             "head": _head(file, stop.start),
         }
         if appended:
-            part.place["since"] = look.memory["since"] = span.at(stop.start)
+            part.place["since"] = request.memory["since"] = span.at(stop.start)
     return part
 
 
@@ -120,21 +124,21 @@ class _Span:
         return self.since + (self.until - self.since) * share
 
 
-def _span(look: Look, file: BinaryIO, appended: bool) -> _Span:
+def _span(request: ReadRequest, file: BinaryIO, appended: bool) -> _Span:
     size = file.seek(0, 2)
-    start, index = int(look.place.get("offset", 0)), int(look.place.get("row", 0))
-    if start > size or (start and look.place.get("head") != _head(file, start)):
+    start, index = int(request.place.get("offset", 0)), int(request.place.get("row", 0))
+    if start > size or (start and request.place.get("head") != _head(file, start)):
         start, index = 0, 0
-    since = look.place.get("since") if start else look.memory.get("since")
-    since = min(float(since), look.at) if appended and since is not None else look.at
+    since = request.place.get("since") if start else request.memory.get("since")
+    since = min(float(since), request.at) if appended and since is not None else request.at
     file.seek(start)
-    return _Span(index, start, size, since, look.at)
+    return _Span(index, start, size, since, request.at)
 
 
-def _raw(file: BinaryIO, look: Look, span: _Span) -> Iterator[tuple[int, int, bytes | None]]:
+def _raw(file: BinaryIO, request: ReadRequest, span: _Span) -> Iterator[tuple[int, int, bytes | None]]:
     """Number, first byte and bytes of each line within the limits; None for one that is too long."""
     index = span.index
-    while index - span.index < look.rows and file.tell() - span.start < look.taken:
+    while index - span.index < request.rows and file.tell() - span.start < request.bytes_read:
         start = file.tell()
         raw = file.readline(LINE_BYTES)
         if not raw:

@@ -53,7 +53,7 @@ class FilePart:
 
     rollouts: list[Rollout] = field(default_factory=list)
     rows: int = 0
-    taken: int = 0
+    bytes_read: int = 0
     place: Place = field(default_factory=dict)
     done: bool = True
     dropped: int = 0
@@ -61,7 +61,7 @@ class FilePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReadRequest:
     """The input of a reader: the file, the position reached in it, its time, and the limits that remain.
 
     ``memory``: the reader's own, passed from file to file. ``first``: nothing was read in this call yet, so the next
@@ -72,7 +72,7 @@ class Look:
     place: Mapping[str, Any]
     at: float
     rows: int
-    taken: int
+    bytes_read: int
     memory: dict[str, Any]
     first: bool = True
 
@@ -92,7 +92,7 @@ def listed(
 
 
 def follow(
-    files: Iterable[StepFile], cursor: Cursor, limits: Limits, now: float, read: Callable[[Look], FilePart], *,
+    files: Iterable[StepFile], cursor: Cursor, limits: Limits, now: float, read: Callable[[ReadRequest], FilePart], *,
     appended: bool = False,
 ) -> Reading:  # fmt: skip
     """Reads the new contents of the files, oldest step first.
@@ -105,18 +105,23 @@ def follow(
     book = _Book(cursor, appended)
     book.look_for_copies(files)
     rollouts: list[Rollout] = []
-    rows, taken, dropped, why, more = 0, 0, 0, "", False
+    rows, bytes_read, dropped, why, more = 0, 0, 0, "", False
     for file, status in _fresh(files, book, now):
-        more = rows >= limits.tail_rows or taken >= limits.tail_bytes
+        more = rows >= limits.tail_rows or bytes_read >= limits.tail_bytes
         if more:
             break
         at = min(status.st_mtime, now)
-        place, room = book.place(file, status), (limits.tail_rows - rows, limits.tail_bytes - taken)
-        look = Look(file, place, at, *room, book.memory, first=not rows)
-        part = _part(read, look)
+        place, room = book.place(file, status), (limits.tail_rows - rows, limits.tail_bytes - bytes_read)
+        request = ReadRequest(file, place, at, *room, book.memory, first=not rows)
+        part = _part(read, request)
         book.took(file, status, part)
         rollouts += part.rollouts
-        rows, taken, dropped, why = rows + part.rows, taken + part.taken, dropped + part.dropped, why or part.why
+        rows, bytes_read, dropped, why = (
+            rows + part.rows,
+            bytes_read + part.bytes_read,
+            dropped + part.dropped,
+            why or part.why,
+        )
         more = not part.done
         if more:
             break
@@ -131,13 +136,13 @@ def follow(
     )
 
 
-def _part(read: Callable[[Look], FilePart], look: Look) -> FilePart:
+def _part(read: Callable[[ReadRequest], FilePart], request: ReadRequest) -> FilePart:
     try:
-        return read(look)
+        return read(request)
     except ScrapeError as error:
         return FilePart(dropped=1, why=str(error))
     except OSError as error:
-        return FilePart(dropped=1, why=f"{look.file.path.name} cannot be read: {type(error).__name__}")
+        return FilePart(dropped=1, why=f"{request.file.path.name} cannot be read: {type(error).__name__}")
 
 
 def _fresh(files: Iterable[StepFile], book: "_Book", now: float) -> Iterator[tuple[StepFile, os.stat_result]]:

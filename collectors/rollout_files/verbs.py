@@ -7,7 +7,7 @@ from pathlib import Path
 from collectors.formats import parquet
 from collectors.formats.shapes import whole
 from collectors.model import Cursor, Limits, Reading, ScrapeError
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, follow
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, follow
 
 HEAD_BYTES = 512
 
@@ -15,7 +15,7 @@ Tail = Callable[[Path, Cursor, Limits, float], Reading]
 
 
 def tail_of(
-    find: Callable[[Path], list[StepFile]], read: Callable[[Look], FilePart], looked_for: str,
+    find: Callable[[Path], list[StepFile]], read: Callable[[ReadRequest], FilePart], looked_for: str,
     path: Path, cursor: Cursor, limits: Limits, now: float, *, appended: bool = False,
 ) -> Reading:  # fmt: skip
     """New rollouts in the files that ``find`` lists.
@@ -34,7 +34,7 @@ def tail_of(
 
 
 def verbs_of(
-    find: Callable[[Path], list[StepFile]], read: Callable[[Look], FilePart], looked_for: str, said: str, *,
+    find: Callable[[Path], list[StepFile]], read: Callable[[ReadRequest], FilePart], looked_for: str, reason: str, *,
     appended: bool = False,
 ) -> tuple[Tail, Callable[[Path], str | None]]:  # fmt: skip
     """`tail` and `matches_path` of a format that is nothing but files of steps. ``said``: the reason, {} its file."""
@@ -44,7 +44,7 @@ def verbs_of(
 
     def matches_path(path: Path) -> str | None:
         found = first_of(find, path)
-        return said.format(found.name) if found is not None else None
+        return reason.format(found.name) if found is not None else None
 
     return tail, matches_path
 
@@ -81,5 +81,5 @@ def begins(path: Path, head: re.Pattern[bytes]) -> bool:
 def count(values: Iterable[object]) -> int | None:
     """The sum; None if a value is absent."""
     found = [whole(value) for value in values]
-    told = [value for value in found if value is not None]
-    return sum(told) if len(told) == len(found) and found else None
+    known_values = [value for value in found if value is not None]
+    return sum(known_values) if len(known_values) == len(found) and found else None

@@ -20,7 +20,7 @@ from collectors.formats import jsonl, parquet
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping
 from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
 from collectors.rollout_files.verbs import first_of, tail_of, with_parquet
 
 LOOKED_FOR = "trajectories/<split>/NNNN.parquet of ART"
@@ -45,24 +45,24 @@ def find(path: Path) -> list[StepFile]:
     return [file for split in splits for file in listed(folder / split, _FILE, purposes[split], path)]
 
 
-def _read(look: Look, made_by_pipeline: bool) -> FilePart:
-    file = look.file.path
+def _read(request: ReadRequest, made_by_pipeline: bool) -> FilePart:
+    file = request.file.path
     if (size := file.stat().st_size) > FILE_BYTES:
         return FilePart(dropped=1, why=f"{file.name} is larger than {FILE_BYTES} bytes")
     with parquet.opened(file) as table:
         if not set(_COLUMNS) <= {*table.columns, *table.leaves()}:
             return FilePart(dropped=1, why=f"{file.name} has not the columns of trajectories")
         rows = list(table.read(_COLUMNS))
-    begin = int(look.place.get("row", 0))
-    end = min(len(rows), begin + look.rows)
-    made = list(_rollouts(rows, look, made_by_pipeline))[begin:end]
+    begin = int(request.place.get("row", 0))
+    end = min(len(rows), begin + request.rows)
+    made = list(_rollouts(rows, request, made_by_pipeline))[begin:end]
     return FilePart(made, end - begin, size, {"row": end}, end == len(rows))
 
 
-def _rollouts(rows: Sequence[Mapping[str, Any]], look: Look, made_by_pipeline: bool) -> Iterator[Rollout]:
-    split, step = look.file.path.parent.name, look.file.step
+def _rollouts(rows: Sequence[Mapping[str, Any]], request: ReadRequest, made_by_pipeline: bool) -> Iterator[Rollout]:
+    split, step = request.file.path.parent.name, request.file.step
     trained, discarded = split == TRAINED, split == DISCARDED
-    used = (Consumption(max(0, step - 1) if made_by_pipeline else step, look.at),) if trained else ()
+    used = (Consumption(max(0, step - 1) if made_by_pipeline else step, request.at),) if trained else ()
     index = 0
     for group, run in groupby(rows, key=lambda row: row["group_index"]):
         members = list(run)
@@ -72,11 +72,11 @@ def _rollouts(rows: Sequence[Mapping[str, Any]], look: Look, made_by_pipeline: b
                 rollout_id=f"{split}/{step}/{index}",
                 group_id=f"{split}/{step}/g{group}",
                 group_size=len(members),
-                purpose=look.file.purpose,
-                environment="" if look.file.purpose == "train" else split,
+                purpose=request.file.purpose,
+                environment="" if request.file.purpose == "train" else split,
                 consumptions=used,
-                finished_at=None if trained else look.at,
-                scored_at=None if trained else look.at,
+                finished_at=None if trained else request.at,
+                scored_at=None if trained else request.at,
                 turn_count=_turns(messages),
                 tool_calls=_tool_calls(messages),
                 reward=number(row.get("reward")),
@@ -113,7 +113,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         ScrapeError: ``not_a_run``, ``missing`` (also when pyarrow is not installed).
     """
     pipeline = _by_pipeline(path)
-    return tail_of(with_parquet(find), lambda look: _read(look, pipeline), LOOKED_FOR, path, cursor, limits, now)
+    return tail_of(with_parquet(find), lambda request: _read(request, pipeline), LOOKED_FOR, path, cursor, limits, now)
 
 
 def matches_path(path: Path) -> str | None:

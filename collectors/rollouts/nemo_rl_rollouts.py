@@ -17,7 +17,7 @@ from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
 from collectors.rollout_files.rows import RowLine, lines, list_items, mask_ones
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
 from collectors.rollout_files.verbs import verbs_of
 from collectors.transport import rest
 
@@ -37,9 +37,9 @@ def find(path: Path) -> list[StepFile]:
     return next((files for name in numbered if (files := listed(path / name, _FILE, root=path))), [])
 
 
-def _read(look: Look) -> FilePart:
-    prompts = _Prompts(look.place.get("prompts") or [-1, ""])
-    part = lines(look, lambda line: rollout(line, look.file, prompts), "training data of NeMo-RL")
+def _read(request: ReadRequest) -> FilePart:
+    prompts = _Prompts(request.place.get("prompts") or [-1, ""])
+    part = lines(request, lambda line: rollout(line, request.file, prompts), "training data of NeMo-RL")
     part.place["prompts"] = prompts.at(part.place["row"])
     return part
 

@@ -17,7 +17,7 @@ from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, objects, whole
 from collectors.model import Collector, Consumption, Rollout
 from collectors.rollout_files.rows import RowLine, lines, list_length
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
 from collectors.rollout_files.verbs import begins, verbs_of
 from collectors.transport import rest
 
@@ -41,8 +41,8 @@ def find(path: Path) -> list[StepFile]:
     return found[max(found, key=lambda name: (found[name][0].path.stat().st_mtime, name))] if found else []
 
 
-def _read(look: Look) -> FilePart:
-    return lines(look, rollout, "rollout of open-instruct", appended=True)
+def _read(request: ReadRequest) -> FilePart:
+    return lines(request, rollout, "rollout of open-instruct", appended=True)
 
 
 def rollout(line: RowLine) -> Rollout | None:
@@ -51,7 +51,7 @@ def rollout(line: RowLine) -> Rollout | None:
     step, index, prompt = (whole(row.get(key)) for key in ("step", "sample_idx", "prompt_idx"))
     if step is None or index is None:
         return None
-    tokens, asked = list_length(line.raw, b"response_tokens"), mapping(row, "request_info")
+    tokens, info = list_length(line.raw, b"response_tokens"), mapping(row, "request_info")
     return Rollout(
         rollout_id=f"{step}/{index}",
         group_id=f"{step}/g{prompt}" if prompt is not None else "",
@@ -60,7 +60,7 @@ def rollout(line: RowLine) -> Rollout | None:
         consumptions=(Consumption(step, line.at),),
         prompt_tokens=list_length(line.raw, b"prompt_tokens"),
         response_tokens=tokens,
-        tool_calls=_tool_calls(asked),
+        tool_calls=_tool_calls(info),
         reward=number(row.get("reward")),
         advantage=number(row.get("advantage")),
         truncated=row["finish_reason"] == LENGTH if isinstance(row.get("finish_reason"), str) else None,
@@ -72,11 +72,11 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) and value else value
 
 
-def _tool_calls(asked: Mapping[str, Any]) -> int | None:
+def _tool_calls(info: Mapping[str, Any]) -> int | None:
     """Calls it made; the older field counts them, the newer lists them."""
-    if isinstance(asked.get("tool_call_stats"), list):
-        return len(objects(asked["tool_call_stats"]))
-    return whole(asked.get("num_calls"))
+    if isinstance(info.get("tool_call_stats"), list):
+        return len(objects(info["tool_call_stats"]))
+    return whole(info.get("num_calls"))
 
 
 tail, matches_path = verbs_of(find, _read, LOOKED_FOR, "{} of open-instruct", appended=True)

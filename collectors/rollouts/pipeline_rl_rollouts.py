@@ -36,7 +36,7 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _State:
     """State of one call: versions, and whether groups without advantage are left out."""
 
     runs: pipeline_versions.Runs
@@ -71,9 +71,9 @@ def _tail(path: Path, cursor: Cursor, limits: Limits) -> Reading:
     if not files and not cursor and not _stream(path, UPDATES).is_file():
         raise ScrapeError("not_a_run", f"no streams of PipelineRL in {path.name}: looked for {LOOKED_FOR}")
     got = _Gathered({"runs": [], **cursor})
-    told = _Told(_updates(path, limits, got), _filters(path))
+    state = _State(_updates(path, limits, got), _filters(path))
     for name, file in files.items():
-        _read(file, name, told, replace(limits, line_bytes=LINE_BYTES), got)
+        _read(file, name, state, replace(limits, line_bytes=LINE_BYTES), got)
     return Reading(
         rollouts=tuple(got.rollouts),
         cursor=got.cursor,
@@ -114,7 +114,7 @@ def _filters(path: Path) -> bool:
     return mapping(found, "finetune", "rl").get("filter_zero_advantage_groups") is True
 
 
-def _read(file: Path, name: str, told: _Told, limits: Limits, got: _Gathered) -> None:
+def _read(file: Path, name: str, state: _State, limits: Limits, got: _Gathered) -> None:
     if got.rows >= limits.tail_rows:
         got.more = True
         return
@@ -125,25 +125,25 @@ def _read(file: Path, name: str, told: _Told, limits: Limits, got: _Gathered) ->
     for offset, line in read.lines:
         # A line of the stream is a list, but the reader takes only objects.
         samples = objects(mapping(jsonl.parse(b'{"group":' + slim.cut(line) + b"}")).get("group"))
-        found = list(_group(samples, offset, STREAMS[name], told))
+        found = list(_group(samples, offset, STREAMS[name], state))
         if not found:
             got.dropped += 1
             got.why = got.why or f"the line at byte {offset} of {file.name} is no group of PipelineRL"
         got.rollouts += found
 
 
-def _group(samples: list[Mapping[str, Any]], offset: int, purpose: Purpose, told: _Told) -> Iterator[Rollout]:
+def _group(samples: list[Mapping[str, Any]], offset: int, purpose: Purpose, state: _State) -> Iterator[Rollout]:
     """The rollouts of a group. Group ids start again with every actor; the line's offset makes them unique."""
     rollouts: dict[int, list[Mapping[str, Any]]] = {}
     for sample in samples:
         index = whole(mapping(sample, "metadata").get("rollout_index"))
         if index is not None:
             rollouts.setdefault(index, []).append(sample)
-    useless = purpose == "train" and told.filters and _without_advantage(rollouts)
+    useless = purpose == "train" and state.filters and _without_advantage(rollouts)
     for index, steps in sorted(rollouts.items()):
         steps.sort(key=lambda one: whole(mapping(one, "metadata").get("step_index")) or 0)
         group = f"{rest.text(steps[0].get('group_id'), 80)}@{offset}"
-        one = _rollout(f"{group}/{index}", steps, told)
+        one = _rollout(f"{group}/{index}", steps, state)
         yield replace(
             one, group_id=group, group_size=len(rollouts), purpose=purpose, exit="zero_advantage" if useless else None
         )
@@ -161,16 +161,16 @@ def _without_advantage(rollouts: Mapping[int, list[Mapping[str, Any]]]) -> bool:
     return len(rollouts) > 1 and all(max(one) - min(one) <= EPSILON for one in turns.values())
 
 
-def _rollout(identity: str, steps: list[Mapping[str, Any]], told: _Told) -> Rollout:
+def _rollout(identity: str, steps: list[Mapping[str, Any]], state: _State) -> Rollout:
     samples = whole(mapping(steps[0], "metadata").get("model_version"))
-    asked, answered = whole(steps[0].get("prompt_tokens")), [whole(one.get("output_tokens")) for one in steps]
+    prompt, answered = whole(steps[0].get("prompt_tokens")), [whole(one.get("output_tokens")) for one in steps]
     known = [count for count in answered if count is not None]
     rewards = [number(one.get("reward")) for one in steps]
     finished = [one.get("finished") for one in steps]
     return Rollout(
         identity,
-        version_start=pipeline_versions.version_of(told.runs, samples) if samples is not None else None,
-        prompt_tokens=asked,
+        version_start=pipeline_versions.version_of(state.runs, samples) if samples is not None else None,
+        prompt_tokens=prompt,
         response_tokens=sum(known) if len(known) == len(steps) else None,
         loss_tokens=sum(known) if len(known) == len(steps) else None,
         turns=(Turn(),) * min(len(steps), TURNS_MAX),

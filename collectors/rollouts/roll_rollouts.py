@@ -19,7 +19,7 @@ from collectors.formats import jsonl, slim
 from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
 from collectors.rollout_files.verbs import verbs_of
 from collectors.transport import rest
 
@@ -38,26 +38,26 @@ def find(path: Path) -> list[StepFile]:
     return listed(path, _FILE)
 
 
-def _read(look: Look) -> FilePart:
-    size = look.file.path.stat().st_size
+def _read(request: ReadRequest) -> FilePart:
+    size = request.file.path.stat().st_size
     if size > FILE_BYTES:
-        return FilePart(dropped=1, why=f"{look.file.path.name} is larger than {FILE_BYTES} bytes")
-    data = look.file.path.read_bytes()
+        return FilePart(dropped=1, why=f"{request.file.path.name} is larger than {FILE_BYTES} bytes")
+    data = request.file.path.read_bytes()
     agentic = _TRAJECTORIES.search(data)
     columns = jsonl.parse(b'{"trajectory_data":' + agentic[1] + b"}" if agentic else slim.hashed(data))
     if columns is None or not all(isinstance(value, list) for value in columns.values()):
-        return FilePart(dropped=1, why=f"{look.file.path.name} is no object of columns")
+        return FilePart(dropped=1, why=f"{request.file.path.name} is no object of columns")
     del data
-    made = list(_trajectories(columns["trajectory_data"], look)) if agentic else list(_responses(columns, look))
-    begin = int(look.place.get("row", 0))
-    end = min(len(made), begin + look.rows)
-    kept = [one for one in made[begin:end] if one is not None]
-    lost = end - begin - len(kept)
-    why = f"a trajectory of {look.file.path.name} is no JSON object" if lost else ""
-    return FilePart(kept, end - begin, size, {"row": end}, end == len(made), lost, why)
+    made = list(_trajectories(columns["trajectory_data"], request)) if agentic else list(_responses(columns, request))
+    begin = int(request.place.get("row", 0))
+    end = min(len(made), begin + request.rows)
+    valid = [one for one in made[begin:end] if one is not None]
+    lost = end - begin - len(valid)
+    why = f"a trajectory of {request.file.path.name} is no JSON object" if lost else ""
+    return FilePart(valid, end - begin, size, {"row": end}, end == len(made), lost, why)
 
 
-def _responses(columns: Mapping[str, list[Any]], look: Look) -> Iterator[Rollout]:
+def _responses(columns: Mapping[str, list[Any]], request: ReadRequest) -> Iterator[Rollout]:
     """RLVR: a row is a response; consecutive rows of one id (or of one prompt, without ids) are a group."""
     rows = _table(columns)
     key = "id" if any(row.get("id") not in (None, "") for row in rows) else "prompt"
@@ -65,7 +65,9 @@ def _responses(columns: Mapping[str, list[Any]], look: Look) -> Iterator[Rollout
     for number_of, (_, run) in enumerate(groupby(rows, key=lambda row: repr(row.get(key)))):
         group = list(run)
         for row in group:
-            yield _response(row, f"{look.file.step}/{index}", f"{look.file.step}/g{number_of}", len(group), look)
+            yield _response(
+                row, f"{request.file.step}/{index}", f"{request.file.step}/g{number_of}", len(group), request
+            )
             index += 1
 
 
@@ -76,7 +78,7 @@ def _table(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     return [{name: column[index] for name, column in whole_ones.items()} for index in range(rows)]
 
 
-def _response(row: Mapping[str, Any], name: str, group: str, size: int, look: Look) -> Rollout:
+def _response(row: Mapping[str, Any], name: str, group: str, size: int, request: ReadRequest) -> Rollout:
     return Rollout(
         rollout_id=name,
         group_id=group,
@@ -84,18 +86,18 @@ def _response(row: Mapping[str, Any], name: str, group: str, size: int, look: Lo
         purpose="train",
         environment=rest.text(row.get("domain"), 100) or rest.text(row.get("tag"), 100),
         difficulty=rest.text(row.get("difficulty"), 60),
-        consumptions=(Consumption(look.file.step, look.at),),
+        consumptions=(Consumption(request.file.step, request.at),),
         reward=number(row.get("scores")),
     )
 
 
-def _trajectories(texts: Sequence[Any], look: Look) -> Iterator[Rollout | None]:
+def _trajectories(texts: Sequence[Any], request: ReadRequest) -> Iterator[Rollout | None]:
     for index, text in enumerate(texts):
         row = jsonl.parse(text) if isinstance(text, str) else None
-        yield _trajectory(row, index, look) if row is not None else None
+        yield _trajectory(row, index, request) if row is not None else None
 
 
-def _trajectory(row: Mapping[str, Any], index: int, look: Look) -> Rollout:
+def _trajectory(row: Mapping[str, Any], index: int, request: ReadRequest) -> Rollout:
     """Agentic: the policy's steps are those that the environment's manager recorded at begin and end."""
     env, lengths, failure = (mapping(row, name) for name in ("env_info", "length_info", "failure_info"))
     evaluated = env.get("mode") == "val"
@@ -105,15 +107,15 @@ def _trajectory(row: Mapping[str, Any], index: int, look: Look) -> Rollout:
     )
     truncated = lengths.get("truncated")
     return Rollout(
-        rollout_id=f"{look.file.step}/{rest.text(row.get('trajectory_id'), 160) or index}",
-        group_id=_group(env, look),
+        rollout_id=f"{request.file.step}/{rest.text(row.get('trajectory_id'), 160) or index}",
+        group_id=_group(env, request),
         purpose="eval" if evaluated else "train",
         environment=rest.text(env.get("tag"), 100),
         version_start=int(versions[1]) if versions else None,
         version_finish=int(versions[2]) if versions else None,
-        consumptions=() if evaluated else (Consumption(look.file.step, look.at),),
-        finished_at=look.at if evaluated else None,
-        group_complete_at=look.at,
+        consumptions=() if evaluated else (Consumption(request.file.step, request.at),),
+        finished_at=request.at if evaluated else None,
+        group_complete_at=request.at,
         response_tokens=_tokens(lengths, turns),
         turn_count=turns,
         reward=number(mapping(row, "reward_info").get("episode_reward")),
@@ -122,12 +124,12 @@ def _trajectory(row: Mapping[str, Any], index: int, look: Look) -> Rollout:
     )
 
 
-def _group(env: Mapping[str, Any], look: Look) -> str:
+def _group(env: Mapping[str, Any], request: ReadRequest) -> str:
     """Trajectories of one group share its id, the episode's and the seed."""
-    told = [
+    parts = [
         rest.text(str(env[key]), 40) for key in ("tag", "group_id", "episode_id", "seed") if env.get(key) is not None
     ]
-    return f"{look.file.step}/{'_'.join(told)}" if env.get("group_id") is not None else ""
+    return f"{request.file.step}/{'_'.join(parts)}" if env.get("group_id") is not None else ""
 
 
 def _tokens(lengths: Mapping[str, Any], turns: int | None) -> int | None:

@@ -20,7 +20,7 @@ from collectors.formats.jsonl import number
 from collectors.formats.shapes import whole
 from collectors.model import Collector, Consumption, Purpose, Rollout, Turn
 from collectors.rollout_files.rows import RowLine, lines
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
 from collectors.rollout_files.verbs import count, verbs_of
 from collectors.transport import rest
 
@@ -46,9 +46,9 @@ def _names(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.iterdir() if _SUMMARIES.fullmatch(one.name)) if folder.is_dir() else []
 
 
-def _read(look: Look) -> FilePart:
-    part = lines(look, lambda line: rollout(line, look.file), "rollout summary")
-    if look.file.purpose == "train" and _removes_constant(look.file.path.parents[1]):
+def _read(request: ReadRequest) -> FilePart:
+    part = lines(request, lambda line: rollout(line, request.file), "rollout summary")
+    if request.file.purpose == "train" and _removes_constant(request.file.path.parents[1]):
         part.rollouts = _without_constant(part.rollouts)
     return part
 

@@ -107,14 +107,14 @@ def _has_traces(path: Path) -> bool:
         ScrapeError: ``locked``.
     """
 
-    def asked(database: sqlite3.Connection) -> bool:
+    def query(database: sqlite3.Connection) -> bool:
         if not sqlite.columns(database, "traces") >= _COLUMNS:
             return False
         held = database.execute("SELECT 1 FROM traces WHERE key = ? LIMIT 1", (KEY,)).fetchone()
         return held is not None or SETTING in trackio_database.newest_run(database, Limits())[1]
 
     try:
-        return sqlite.reading(path, asked, "trackio")
+        return sqlite.reading(path, query, "trackio")
     except ScrapeError as error:
         if error.kind == "locked":
             raise

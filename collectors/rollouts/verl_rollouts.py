@@ -16,7 +16,7 @@ from pathlib import Path
 from collectors.formats.jsonl import number
 from collectors.model import Collector, Consumption, Purpose, Rollout
 from collectors.rollout_files.rows import RowLine, lines
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
 from collectors.rollout_files.verbs import begins, verbs_of
 from collectors.transport import rest
 
@@ -47,9 +47,9 @@ def _dump(folder: Path, root: Path) -> list[StepFile]:
     return files if files and any(begins(file.path, _HEAD) for file in (files[0], files[-1])) else []
 
 
-def _read(look: Look) -> FilePart:
-    prompts: dict[str, int] = dict(look.place.get("prompts", {}))
-    part = lines(look, lambda line: rollout(line, look.file, prompts), "generation of verl")
+def _read(request: ReadRequest) -> FilePart:
+    prompts: dict[str, int] = dict(request.place.get("prompts", {}))
+    part = lines(request, lambda line: rollout(line, request.file, prompts), "generation of verl")
     part.place["prompts"] = prompts
     return part
 

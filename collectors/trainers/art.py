@@ -80,10 +80,12 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
         return
     if any(mark in values for mark in PIPELINE_MARKS):
         context.take({"mode": "async"})
-    kept = {key: value for key, value in values.items() if key.partition("/")[0] not in ("val", "test", "discarded")}
+    remaining = {
+        key: value for key, value in values.items() if key.partition("/")[0] not in ("val", "test", "discarded")
+    }
     if NORM in row.values:
-        kept[NONFINITE] = float(NORM not in values)
-    yield Piece(TRAINER, row.step, row.ts, kept)
+        remaining[NONFINITE] = float(NORM not in values)
+    yield Piece(TRAINER, row.step, row.ts, remaining)
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:

@@ -81,8 +81,8 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     if row.step is None or row.ts is None:
         return
     if "train/loss" in row.values:
-        kept = {**values, NONFINITE: float(NORM not in values)} if NORM in row.values else dict(values)
-        yield Piece(TRAINER, row.step, row.ts, kept)
+        remaining = {**values, NONFINITE: float(NORM not in values)} if NORM in row.values else dict(values)
+        yield Piece(TRAINER, row.step, row.ts, remaining)
         return
     found = {
         match.group(1) if (match := _NAMED.fullmatch(key)) is not None else key: value for key, value in values.items()

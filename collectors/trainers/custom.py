@@ -73,12 +73,12 @@ def configured(options: Mapping[str, str]) -> Collector:
     maps = training_logs_maps.parse(options.get("map", ""))
     mapped = training_logs_maps.lookup(maps)
     step_key, time_key = options.get("step_key", ""), options.get("time_key", "")
-    told = any(one.ours is not None and one.ours.metric == NONFINITE for one in maps)
+    reported = any(one.ours is not None and one.ours.metric == NONFINITE for one in maps)
 
     def split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
         # A value that the log reports itself is preferred.
-        made = {} if told else _nonfinite(mapped, row)
-        yield from _pieces(mapped, step_key, row, {**values, **made})
+        derived = {} if reported else _nonfinite(mapped, row)
+        yield from _pieces(mapped, step_key, row, {**values, **derived})
 
     framework = Framework(
         name="custom", reads=READS, versions=VERSIONS, sinks=_sinks(options), keys={},
@@ -88,7 +88,7 @@ def configured(options: Mapping[str, str]) -> Collector:
     )  # fmt: skip
 
     def read(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-        return _own_words(framework, path, tail(framework, path, cursor, limits, now))
+        return _without_assumed_facts(framework, path, tail(framework, path, cursor, limits, now))
 
     return Collector(**{**_FIELDS, "tail": read})  # type: ignore[arg-type]
 
@@ -135,14 +135,16 @@ def _pieces(
         yield Piece(axis, int(step), row.ts, found)
 
 
-def _own_words(framework: Framework, path: Path, reading: Reading) -> Reading:
+def _without_assumed_facts(framework: Framework, path: Path, reading: Reading) -> Reading:
     """Removes framework and mode, which only the user can state for this collector."""
     ours = {"framework", "mode", "mode_assumed"} - framework.stated.keys()
     facts = {key: value for key, value in reading.facts.items() if key not in ours}
-    return replace(reading, facts=facts, reader=f"{reading.reader}{_beside(framework, path, reading.cursor or {})}")
+    return replace(
+        reading, facts=facts, reader=f"{reading.reader}{_unread_logs(framework, path, reading.cursor or {})}"
+    )
 
 
-def _beside(framework: Framework, path: Path, cursor: Cursor) -> str:
+def _unread_logs(framework: Framework, path: Path, cursor: Cursor) -> str:
     """A text about logs of the same kind that are not read, because they may belong to another run."""
     source = cursor["source"]
     sink = next(one for one in framework.sinks if one.name == source["sink"])

@@ -68,7 +68,7 @@ def _frameworks() -> dict[str, Framework]:
 def _digest(framework: Framework, logs: Logs, cursor: Cursor) -> Reading:
     """Runs the framework's own tail over rows that were read already, each with its time."""
     sink = Sink("mlflow", "an MLflow server", lambda _: [NOWHERE], lambda _path, _cursor, _limits: logs)
-    over_http = replace(framework, sinks=(sink,), beside=None, folder_facts=None, config_marks=(), marks=(".*",))
+    over_http = replace(framework, sinks=(sink,), run_files=None, folder_facts=None, config_marks=(), marks=(".*",))
     source = {"sink": sink.name, "path": str(NOWHERE)}
     return tail(over_http, NOWHERE, {"source": source, **cursor}, Limits(), 0.0)
 

@@ -70,7 +70,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     )
 
 
-def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
+def parse_line(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
     """The printed dict of a logged step."""
     if STEP not in line.text:
         return None
@@ -82,16 +82,16 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     """A row of a learning round; a row of evaluation alone (before the first round, say) repeats old numbers."""
     if row.ts is None or STEP not in values or ROUND not in values:
         return
-    kept = dict(values)
+    remaining = dict(values)
     before = context.own.get("round")
     here = [values[ROUND], values.get(ELAPSED), values[STEP]]
     context.own["round"] = here
     if before is not None and here[1] is not None and before[1] is not None and here[0] > before[0]:
         rounds = here[0] - before[0]
         # `logging_steps` may skip rounds: the mean of those since the previous row.
-        kept[SECONDS] = max(0.0, here[1] - before[1]) / rounds
-        kept[UPDATES] = max(0.0, here[2] - before[2]) / rounds
-    yield Piece(TRAINER, int(values[STEP]), row.ts, kept)
+        remaining[SECONDS] = max(0.0, here[1] - before[1]) / rounds
+        remaining[UPDATES] = max(0.0, here[2] - before[2]) / rounds
+    yield Piece(TRAINER, int(values[STEP]), row.ts, remaining)
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
@@ -136,7 +136,7 @@ FRAMEWORK = Framework(
     name="oat",
     reads="OAT runs (wandb, printed dicts)",
     versions="c1a074c (2025-10) by source",
-    sinks=(wandb_log.SINK, console.sink(say)),
+    sinks=(wandb_log.SINK, console.sink(parse_line)),
     keys=KEYS,
     ignored=IGNORED,
     marks=("misc/pi_beta_version", "misc/pi_buffer_len"),

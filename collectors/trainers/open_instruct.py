@@ -101,10 +101,10 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     """One piece per row; a row of evaluation alone is no step."""
     if row.step is None or row.ts is None or not any(not key.startswith(("eval/", "_")) for key in values):
         return
-    kept = dict(values)
+    remaining = dict(values)
     if NORM in row.values:
-        kept[NONFINITE] = float(NORM not in values)
-    yield Piece(TRAINER, row.step, row.ts, kept)
+        remaining[NONFINITE] = float(NORM not in values)
+    yield Piece(TRAINER, row.step, row.ts, remaining)
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
@@ -139,16 +139,16 @@ def _samples(values: Mapping[str, float], size: float) -> Iterator[Out]:
 
 def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
     """Groups of equal rewards are filtered out, unless `filter_zero_std_samples` is off: then 0 has no meaning."""
-    filtered, kept = values.get(FILTERED), values.get(KEPT)
-    if filtered is None or kept is None:
+    filtered, remaining = values.get(FILTERED), values.get(KEPT)
+    if filtered is None or remaining is None:
         return
     context.own["filters"] = context.own.get("filters", False) or filtered > 0
-    if not context.own["filters"] or filtered + kept <= 0:
+    if not context.own["filters"] or filtered + remaining <= 0:
         return
-    yield "groups_zero_advantage_ratio", (), filtered / (filtered + kept)
+    yield "groups_zero_advantage_ratio", (), filtered / (filtered + remaining)
     for key, metric in ((NONE, "groups_none_solved_ratio"), (ALL, "groups_all_solved_ratio")):
         if key in values:
-            yield metric, (), values[key] / (filtered + kept)
+            yield metric, (), values[key] / (filtered + remaining)
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:

@@ -60,7 +60,7 @@ IGNORED = re.compile(
 )
 
 
-def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
+def parse_line(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
     """Lines of a step's message; returns a row at the closing rule."""
     if (match := _BEGIN.fullmatch(line.text)) is not None:
         memory.update(step=int(match.group(1)), ts=line.ts, values={})
@@ -96,7 +96,7 @@ FRAMEWORK = Framework(
     name="torchforge",
     reads="TorchForge GRPO runs (wandb, console)",
     versions="6e77f0b3 (2025-11) by source",
-    sinks=(wandb_log.SINK, console.sink(say)),
+    sinks=(wandb_log.SINK, console.sink(parse_line)),
     keys=KEYS,
     patterns=PATTERNS,
     ignored=IGNORED,

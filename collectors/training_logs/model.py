@@ -134,7 +134,7 @@ class Framework:
     facts: Callable[[Mapping[str, Any]], Mapping[str, str | float]] | None = None
     folder_facts: Callable[[Path], Mapping[str, str | float]] | None = None
     seen: Callable[[Logged, Mapping[str, float], Context], None] | None = None
-    beside: Callable[[Path, Context], None] | None = None
+    run_files: Callable[[Path, Context], None] | None = None
     seconds: tuple[str, ...] = ()
     mode: Mode = "sync_colocated"
     only_mode: bool = False

@@ -31,8 +31,8 @@ class Settings:
     def flag(self, key: str) -> bool | None:
         """True or False, also as text; None when the key is absent or something else."""
         value = self._values.get(key)
-        words = {"true": True, "false": False}
-        return value if isinstance(value, bool) else words.get(value.lower()) if isinstance(value, str) else None
+        flags = {"true": True, "false": False}
+        return value if isinstance(value, bool) else flags.get(value.lower()) if isinstance(value, str) else None
 
     def __contains__(self, key: str) -> bool:
         return key in self._values

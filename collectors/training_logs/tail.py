@@ -63,9 +63,9 @@ def matches(framework: Framework, path: Path) -> str | None:
         ScrapeError: ``locked``: there is a log, but its framework cannot be detected now.
     """
     try:
-        said = framework.extra_path(path) if framework.extra_path is not None else None
-        if said is not None:
-            return said
+        reason = framework.extra_path(path) if framework.extra_path is not None else None
+        if reason is not None:
+            return reason
         found = sources.choose(framework.sinks, path, lambda peek: recognised(framework, peek) is not None)
     except ScrapeError as error:
         if error.kind == "locked":
@@ -192,8 +192,8 @@ class _Tail:
             context.facts["times_estimated"] = 1.0
         for row in logs.rows:
             self._row(row)
-        if self.framework.beside is not None and self.path.is_dir():
-            self.framework.beside(self.path, context)
+        if self.framework.run_files is not None and self.path.is_dir():
+            self.framework.run_files(self.path, context)
         self._lifecycle(logs)
         reported = {key: value for key, value in context.facts.items() if key not in context.stated} | context.found
         memory["facts"] = {key: value for key, value in reported.items() if not key.startswith("lifecycle")}

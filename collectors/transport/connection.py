@@ -63,10 +63,10 @@ class HttpConnection:
             Exception: any exception of the sink.
         """
         async with self._turn:
-            kept = self._exchange
-            if kept is not None and kept.open and kept.loop is asyncio.get_running_loop():
+            exchange = self._exchange
+            if exchange is not None and exchange.open and exchange.loop is asyncio.get_running_loop():
                 try:
-                    return await kept.run(request, sink)
+                    return await exchange.run(request, sink)
                 except ConnectionStale:
                     pass  # servers close what was idle for 5 s, which is when we ask again
             self.close()
@@ -280,5 +280,5 @@ def _parsed(head: bytes) -> tuple[int, int, dict[bytes, bytes]]:
 
 
 def _closes(version: int, headers: Mapping[bytes, bytes]) -> bool:
-    said = {word.strip() for word in headers.get(b"connection", b"").lower().split(b",")}
-    return b"close" in said or (version == 0 and b"keep-alive" not in said)
+    options = {word.strip() for word in headers.get(b"connection", b"").lower().split(b",")}
+    return b"close" in options or (version == 0 and b"keep-alive" not in options)

@@ -221,10 +221,10 @@ def _own_secrets(client: httpx.AsyncClient) -> tuple[str, ...]:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds of a ``Retry-After`` header (seconds or a date), 0 to a day; None without a valid one."""
-    asked = headers.get("retry-after", "").strip()
-    seconds = number(asked)
+    value = headers.get("retry-after", "").strip()
+    seconds = number(value)
     if seconds is None:
-        then, now = _http_date(asked), _http_date(headers.get("date", ""))
+        then, now = _http_date(value), _http_date(headers.get("date", ""))
         seconds = None if then is None else then - (time.time() if now is None else now)
     return None if seconds is None else min(max(seconds, 0.0), RETRY_AFTER_MAX_SECONDS)
 

@@ -153,7 +153,7 @@ def test_the_same_from_trackio_with_its_configuration(tmp_path: Path) -> None:
     )
 
 
-SAYING = (areal.say, oat.say, skyrl.say, torchforge.say)
+SAYING = (areal.parse_line, oat.parse_line, skyrl.parse_line, torchforge.parse_line)
 HEADS = (
     "",
     "│ a │ ",

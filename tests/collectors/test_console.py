@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.formats import console
-from collectors.formats.console import ConsoleConfig, ConsoleLine, Ended, Said, figure, literal
+from collectors.formats.console import ConsoleConfig, ConsoleLine, Ended, Parsed, figure, literal
 from collectors.formats.rows import Logged, Logs
 from collectors.model import Limits
 
 STAMP = time.mktime((2026, 11, 21, 7, 59, 50, 0, 0, -1))
 
 
-def everything(line: ConsoleLine, memory: dict[str, Any]) -> Said:
+def everything(line: ConsoleLine, memory: dict[str, Any]) -> Parsed:
     """Every message as a row, numbered over all calls."""
     memory["count"] = memory.get("count", 0) + 1
     return Logged({"text": line.text}, memory["count"], line.ts)

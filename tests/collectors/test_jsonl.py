@@ -127,11 +127,11 @@ def test_a_rotated_file_whose_last_line_has_no_end(tmp_path: Path) -> None:
 
 
 def test_what_a_rotation_or_a_truncation_took_away_is_said(tmp_path: Path) -> None:
-    path, beside = tmp_path / "exp.jsonl", tmp_path / "other" / "exp.jsonl.1"
-    beside.parent.mkdir()
+    path, run_files = tmp_path / "exp.jsonl", tmp_path / "other" / "exp.jsonl.1"
+    run_files.parent.mkdir()
     path.write_bytes(numbered(1, 5))
     _, cursor, _ = drain(path, {}, Limits())
-    path.rename(beside)  # out of the folder: nobody knows what was appended to it
+    path.rename(run_files)  # out of the folder: nobody knows what was appended to it
     append(path, numbered(6, 9))
     read = jsonl.read(path, cursor, Limits())
     assert ([row["step"] for row in read.rows], read.dropped, read.why) == ([6, 7, 8, 9], 1, bytetail.ROTATED)

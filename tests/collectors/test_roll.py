@@ -223,6 +223,6 @@ HEADS = ("metrics_tag: ", 'metrics_tag: {"step": 1, "metrics": ', "x ", "{")
 @given(st.sampled_from(HEADS), st.text(max_size=40))
 def test_no_line_breaks_the_parser(head: str, text: str) -> None:
     memory: dict[str, object] = {}
-    found = roll.say(console.ConsoleLine(head + text), memory)
+    found = roll.parse_line(console.ConsoleLine(head + text), memory)
     assert found is None or isinstance(found, roll.Logged)
     assert memory == {}

@@ -364,7 +364,7 @@ def test_it_asks_for_the_page_alone(base: str) -> None:
 
 def test_what_the_console_says_besides() -> None:
     memory: dict[str, object] = {}
-    assert skyrl.say(console.ConsoleLine("Started: 'generate'"), memory) is None
-    assert skyrl.say(console.ConsoleLine("{'a': 1}"), memory) is None
-    assert skyrl.say(console.ConsoleLine("x - Step 3: "), memory) is None
-    assert skyrl.say(console.ConsoleLine("{broken"), memory) is not None  # a step whose numbers are lost
+    assert skyrl.parse_line(console.ConsoleLine("Started: 'generate'"), memory) is None
+    assert skyrl.parse_line(console.ConsoleLine("{'a': 1}"), memory) is None
+    assert skyrl.parse_line(console.ConsoleLine("x - Step 3: "), memory) is None
+    assert skyrl.parse_line(console.ConsoleLine("{broken"), memory) is not None  # a step whose numbers are lost

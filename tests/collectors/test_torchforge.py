@@ -99,6 +99,6 @@ def test_a_block_that_lost_its_end_does_not_swallow_the_next() -> None:
         "  c: 2.0",
         "=====" * 6,
     ]
-    said = [torchforge.say(console.ConsoleLine(line), memory) for line in lines]
+    said = [torchforge.parse_line(console.ConsoleLine(line), memory) for line in lines]
     (row,) = [one for one in said if one is not None]
     assert (row.step, row.values) == (2, {"b": None, "c": 2.0})  # type: ignore[union-attr]

@@ -33,7 +33,7 @@ class Layout(Generic[S]):
         heads: the text of every line before its last blank.
         starts: the same with that blank.
         length: characters of all heads and texts.
-        said: the text behind the head, for lines that are not samples.
+        texts: the text behind the head, for lines that are not samples.
         series, types: the samples' series in order; families and their types.
         made: values that callers computed from the layout, by their key.
     """
@@ -41,7 +41,7 @@ class Layout(Generic[S]):
     heads: Words
     starts: list[str]
     length: int
-    said: Words
+    texts: Words
     series: list[S]
     types: dict[str, str]
     samples: Callable[[Sequence[str]], Words]
@@ -58,7 +58,7 @@ class Layout(Generic[S]):
         # `removeprefix` leaves lines with another beginning unchanged; the length check below detects them. It costs
         # half of a comparison and a slice per line.
         tails = list(map(str.removeprefix, lines, self.starts))
-        if self.others(tails) != self.said:
+        if self.others(tails) != self.texts:
             return None
         texts = self.samples(tails)
         joined = "".join(texts)
@@ -85,7 +85,7 @@ class LayoutMemory(Generic[S]):
     """The layouts of one target."""
 
     own: Layout[S] | None = None
-    met: int = 0
+    hits: int = 0
     vain: int = 0
 
 
@@ -106,9 +106,9 @@ def known(
         layout = _shared.get((labels, tuple([line.rpartition(" ")[0] for line in lines])))
         values = layout.values(lines, characters) if layout is not None else None
     if layout is None or values is None:
-        memory.met = 0
+        memory.hits = 0
         return None
-    memory.own, memory.met, memory.vain = layout, memory.met + 1, 0
+    memory.own, memory.hits, memory.vain = layout, memory.hits + 1, 0
     return layout, values
 
 
@@ -133,9 +133,9 @@ def learn(
         return
     heads, starts = tuple([half[0] for half in halves]), [half[0] + half[1] for half in halves]
     pick, rest = itemgetter(*samples), itemgetter(*others)
-    said = rest([half[2] for half in halves])
-    length = sum(map(len, (*starts, *said)))
-    memory.own = Layout(heads, starts, length, said, series, types, pick, rest)
+    texts = rest([half[2] for half in halves])
+    length = sum(map(len, (*starts, *texts)))
+    memory.own = Layout(heads, starts, length, texts, series, types, pick, rest)
     _share(labels, memory.own)
 
 

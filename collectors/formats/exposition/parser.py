@@ -260,7 +260,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Page:
     # Line feeds are not part of the lines.
     characters = len(body) - len(lines) + 1 if body.isascii() else -1
     if (known := exposition_layout.known(memory, limits.labels, lines, characters)) is not None:
-        if memory.met == exposition_layout.SETTLED:
+        if memory.hits == exposition_layout.SETTLED:
             state.pop("exposition", None)
         return Page.by(*known)
     careful, open_metrics = grammar.odd(body), body[-8:].rstrip().endswith(b"# EOF")
@@ -335,13 +335,13 @@ def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float
 def _other(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> None:
     """Reads a comment, a blank line, or a key that is not cached."""
     if line in cache.meta:
-        told = cache.meta[line]
+        family_type = cache.meta[line]
     elif (stripped := line.lstrip(" \t")).startswith("#"):
-        told = _meta(stripped, number, page)
+        family_type = _meta(stripped, number, page)
         # Other comments may differ each time and are not cached.
-        if told is not None or stripped.startswith("# HELP "):
+        if family_type is not None or stripped.startswith("# HELP "):
             cache.pay(len(line))
-            cache.meta[line] = told
+            cache.meta[line] = family_type
     else:
         if stripped:
             series, value, stamp = _first_sight(line, number, page, cache, limits)
@@ -350,8 +350,8 @@ def _other(line: str, number: int, page: Page, cache: _Cache, limits: Limits) ->
             else:
                 page.drop(UNTIMELY)
         return
-    if told is not None:
-        page.types[told[0]] = told[1]
+    if family_type is not None:
+        page.types[family_type[0]] = family_type[1]
 
 
 def _meta(line: str, number: int, page: Page) -> tuple[str, str] | None:

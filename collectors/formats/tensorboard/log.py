@@ -54,13 +54,13 @@ class _Part:
     ended: bool = True
     lost: bool = False
     bad: list[tuple[int, str]] = field(default_factory=list)
-    taken: int = 0
+    emitted: int = 0
 
     def cursor(self, before: float) -> dict[str, Any]:
         """``before``: the time of the last row emitted by an earlier call."""
-        done = self.taken == len(self.rows)
-        offset = self.end if done else self.rows[self.taken].start
-        ts = self.rows[self.taken - 1].order if self.taken else before
+        done = self.emitted == len(self.rows)
+        offset = self.end if done else self.rows[self.emitted].start
+        ts = self.rows[self.emitted - 1].order if self.emitted else before
         return {**self.new.cursor(offset, whole=done and self.ended), "ts": ts, "lost": done and self.lost}
 
 
@@ -91,7 +91,7 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
         return logs
     with ExitStack() as stack:
         parts, until = _parts(changed, known, limits, stack)
-        logs.more = _take(parts, until, limits, logs) or len(parts) < len(changed)
+        logs.more = _emit(parts, until, limits, logs) or len(parts) < len(changed)
         for part in parts:
             _report(part, logs)
             logs.cursor["files"][part.name] = part.cursor(_floor(part.name, known))
@@ -188,19 +188,19 @@ def _rows(part: _Part, records: Iterable[tuple[int, bytes, int]]) -> None:
             part.rows.append(_Row(at, order, Logged({**event.scalars}, event.step, event.ts, part.name)))
 
 
-def _take(parts: list[_Part], until: float, limits: Limits, logs: Logs) -> bool:
+def _emit(parts: list[_Part], until: float, limits: Limits, logs: Logs) -> bool:
     """Moves rows of all files, by time, into the result; returns whether rows are left."""
     ready = ((row.order, index, row) for index, part in enumerate(parts) for row in part.rows if row.order <= until)
     for _, index, row in islice(sorted(ready, key=itemgetter(0)), limits.tail_rows):
         logs.rows.append(row.logged)
-        parts[index].taken += 1
-    return any(not part.ended or part.taken < len(part.rows) for part in parts)
+        parts[index].emitted += 1
+    return any(not part.ended or part.emitted < len(part.rows) for part in parts)
 
 
 def _report(part: _Part, logs: Logs) -> None:
     logs.config |= part.config
     logs.restarted = logs.restarted or part.new.restarted
-    passed = [(at, why) for at, why in part.bad if part.taken == len(part.rows) or at < part.rows[part.taken].start]
+    passed = [(at, why) for at, why in part.bad if part.emitted == len(part.rows) or at < part.rows[part.emitted].start]
     logs.dropped += len(passed)
     if passed and not logs.why:
         logs.why = f"the record at byte {passed[0][0]} of {part.name} {passed[0][1]}"

@@ -86,10 +86,10 @@ def _read_sessions(
             found.more, found.cursor[name] = True, known
             continue
         read = jsonl.read(file, known.get("at", {}), replace(limits, tail_rows=limits.tail_rows - found.rows))
-        lives = dict(known["lives"]) if known and not read.restarted else areal_rollouts_sessions.new_lives()
-        rows = [areal_rollouts_sessions.rollout(row, lives, sampled=dumped) for row in read.rows]
+        state = dict(known["lives"]) if known and not read.restarted else areal_rollouts_sessions.new_state()
+        rows = [areal_rollouts_sessions.rollout(row, state, sampled=dumped) for row in read.rows]
         found.rollouts += (one for one in rows if one is not None)
-        found.cursor[name] = {"at": read.cursor, "lives": lives}
+        found.cursor[name] = {"at": read.cursor, "lives": state}
         found.more, found.rows = found.more or read.more, found.rows + len(rows) + read.dropped
         bad = rows.count(None)
         found.dropped += read.dropped + bad

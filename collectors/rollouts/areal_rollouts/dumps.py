@@ -46,7 +46,7 @@ class Dumps:
     left: Limits
     rollouts: list[Rollout] = field(default_factory=list)
     rows: int = 0
-    taken: int = 0
+    bytes_read: int = 0
     more: bool = False
     dropped: int = 0
     why: str = ""
@@ -94,15 +94,15 @@ def read(root: Path, cursor: Mapping[str, Any], limits: Limits, now: float) -> D
 
 
 def _read_folder(folder: Path, name: str, now: float, found: Dumps) -> None:
-    kept = found.cursor.get(name, {"floor": 0, "versions": {}})
+    previous = found.cursor.get(name, {"floor": 0, "versions": {}})
     there = versions(folder)
     marks: dict[str, Any] = {}
     # A run that rewinds writes to older folders again: the floor decreases to the newest folder.
-    floor = min(kept["floor"], max(there, default=0))
+    floor = min(previous["floor"], max(there, default=0))
     for version in there:
         if version < floor:
             continue
-        place = kept["versions"].get(str(version), [0, {}])
+        place = previous["versions"].get(str(version), [0, {}])
         marks[str(version)] = _read_version(folder / str(version), name, place, now, found)
         if version not in there[-OPEN_VERSIONS:] and not found.more:
             del marks[str(version)]
@@ -139,7 +139,7 @@ def _settled(folder: Path, now: float) -> Iterator[_File]:
 
 def _read_file(file: _File, name: str, found: Dumps) -> bool:
     """Reads a whole file; False if it exceeds what this call may still read."""
-    if found.rows and found.taken + file.size > found.left.tail_bytes:
+    if found.rows and found.bytes_read + file.size > found.left.tail_bytes:
         return False
     with file.path.open("rb") as opened:
         lines = opened.read(FILE_BYTES).splitlines(keepends=True)
@@ -148,7 +148,7 @@ def _read_file(file: _File, name: str, found: Dumps) -> bool:
     seen: Counter[int] = Counter()
     for line in lines:
         _take(line, file, name, seen, found)
-    found.rows, found.taken = found.rows + len(lines), found.taken + file.size
+    found.rows, found.bytes_read = found.rows + len(lines), found.bytes_read + file.size
     if file.size > FILE_BYTES:
         _drop(f"{file.path.name} is larger than {FILE_BYTES} bytes", found)
     return True

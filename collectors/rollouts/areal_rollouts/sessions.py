@@ -24,25 +24,27 @@ _EXITS: Mapping[str, Exit] = {"rejected": "surplus", "dropped": "surplus", "fail
 NOTHING_RETURNED = "returned_none"
 STATUSES = ("accepted", "pending", *_EXITS)
 
-Lives = dict[str, Any]
+SessionState = dict[str, Any]
 """Per file: ``{life, id, at (of the newest session), began (first of this incarnation)}``; JSON-able."""
 
 
-def new_lives() -> Lives:
+def new_state() -> SessionState:
     """The state before the first line."""
     return {"life": 0, "id": -1, "at": 0.0, "began": 0.0}
 
 
-def rollout(row: Mapping[str, Any], lives: Lives, *, sampled: bool) -> Rollout | None:
+def rollout(row: Mapping[str, Any], state: SessionState, *, sampled: bool) -> Rollout | None:
     """A session's record; None for other rows. ``lives`` is changed in place."""
     task, session, at = whole(row.get("task_id")), whole(row.get("session_id")), rest.epoch(row.get("submit_ts"))
     status = row.get("status")
     if task is None or session is None or at is None or status not in STATUSES:
         return None
-    where = f"{rest.text(row.get('role'), 40)} r{whole(row.get('rank')) or 0}.{_life(session, at, lives)}".strip()
+    where = (
+        f"{rest.text(row.get('role'), 40)} r{whole(row.get('rank')) or 0}.{_incarnation(session, at, state)}".strip()
+    )
     spans = sorted(_spans(row), key=lambda one: one.start)
     reason = rest.text(row.get("reason"), 200)
-    told = mapping(row, "phases")
+    phases = mapping(row, "phases")
     return Rollout(
         f"{where} session {session}",
         group_id=f"{where} task {task}",
@@ -51,9 +53,9 @@ def rollout(row: Mapping[str, Any], lives: Lives, *, sampled: bool) -> Rollout |
         finished_at=_end(spans, "generate", "tool"),
         scored_at=_end(spans, "scoring"),
         group_complete_at=rest.epoch(row.get("finalized_ts")),
-        turn_count=len(objects(told.get("generate"))) or None,
+        turn_count=len(objects(phases.get("generate"))) or None,
         # Phases that did not run, and phases that the workflow does not trace, are absent.
-        tool_calls=len(objects(told.get("toolcall"))) or None,
+        tool_calls=len(objects(phases.get("toolcall"))) or None,
         exit="env_error" if reason == NOTHING_RETURNED else _EXITS.get(status),
         error=reason or (status if status in _EXITS else ""),
         sampled=sampled,
@@ -61,15 +63,15 @@ def rollout(row: Mapping[str, Any], lives: Lives, *, sampled: bool) -> Rollout |
     )
 
 
-def _life(session: int, at: float, lives: Lives) -> int:
+def _incarnation(session: int, at: float, state: SessionState) -> int:
     """The incarnation of the process that ran a session; late sessions of the previous incarnation may follow."""
-    if at > lives["at"]:
-        if session < lives["id"]:
-            lives.update(life=lives["life"] + 1, began=at)
-        lives.update(id=session, at=at)
-    elif at < lives["began"] and session > lives["id"]:
-        return int(lives["life"]) - 1
-    return int(lives["life"])
+    if at > state["at"]:
+        if session < state["id"]:
+            state.update(life=state["life"] + 1, began=at)
+        state.update(id=session, at=at)
+    elif at < state["began"] and session > state["id"]:
+        return int(state["life"]) - 1
+    return int(state["life"])
 
 
 def _spans(row: Mapping[str, Any]) -> Iterator[Span]:

@@ -20,7 +20,7 @@ from collectors.formats.jsonl import number
 from collectors.formats.shapes import mapping, whole
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
 from collectors.rollout_files.rows import RowLine, lines
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, follow, listed
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, follow, listed
 from collectors.rollout_files.verbs import begins
 from collectors.rollouts.miles_rollouts.events import ABORTED, TRUNCATED, Attempts
 from collectors.transport import bytetail
@@ -73,21 +73,27 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
             raise ScrapeError("not_a_run", f"no rollouts in {path.name}: looked for {LOOKED_FOR}")
         run = _run(path, files)
         events = _events(hours, cursor.get("events", {}), limits, run)
-        left = replace(limits, tail_rows=limits.tail_rows - events.rows, tail_bytes=limits.tail_bytes - events.taken)
+        left = replace(
+            limits, tail_rows=limits.tail_rows - events.rows, tail_bytes=limits.tail_bytes - events.bytes_read
+        )
         known: Mapping[str, Any] = cursor.get("trajectory", {})
         # Events come before trained samples, also in a back-fill.
-        told = Reading(cursor=known) if events.more else follow(files, known, left, now, lambda look: _read(look, run))
+        trained_samples = (
+            Reading(cursor=known)
+            if events.more
+            else follow(files, known, left, now, lambda request: _read(request, run))
+        )
     except OSError as error:
         raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
     return Reading(
-        rollouts=(*events.rollouts, *told.rollouts),
-        facts=told.facts,
-        gaps=told.gaps,
-        cursor={"events": events.cursor, "trajectory": told.cursor},
-        more=events.more or told.more,
-        dropped=events.dropped + told.dropped,
-        why_dropped=events.why or told.why_dropped,
-        samples_scraped=events.rows + told.samples_scraped,
+        rollouts=(*events.rollouts, *trained_samples.rollouts),
+        facts=trained_samples.facts,
+        gaps=trained_samples.gaps,
+        cursor={"events": events.cursor, "trajectory": trained_samples.cursor},
+        more=events.more or trained_samples.more,
+        dropped=events.dropped + trained_samples.dropped,
+        why_dropped=events.why or trained_samples.why_dropped,
+        samples_scraped=events.rows + trained_samples.samples_scraped,
     )
 
 
@@ -109,7 +115,7 @@ class _Events:
     rollouts: list[Rollout] = field(default_factory=list)
     cursor: dict[str, Any] = field(default_factory=dict)
     rows: int = 0
-    taken: int = 0
+    bytes_read: int = 0
     more: bool = False
     dropped: int = 0
     why: str = ""
@@ -124,7 +130,7 @@ def _events(hours: list[Path], cursor: Mapping[str, Any], limits: Limits, run: _
     for file in hours:
         if (places and file.name < oldest and file.name not in places) or found.more:
             continue
-        left = replace(limits, tail_rows=limits.tail_rows - found.rows, tail_bytes=limits.tail_bytes - found.taken)
+        left = replace(limits, tail_rows=limits.tail_rows - found.rows, tail_bytes=limits.tail_bytes - found.bytes_read)
         if left.tail_rows <= 0 or left.tail_bytes <= 0:
             found.more = True
             continue
@@ -139,7 +145,7 @@ def _events(hours: list[Path], cursor: Mapping[str, Any], limits: Limits, run: _
 def _take(read: bytetail.Lines, file: Path, places: dict[str, Any], attempts: Attempts, found: _Events) -> None:
     places[file.name] = read.cursor
     found.more, found.rows = read.more, found.rows + len(read.lines)
-    found.taken += sum(len(line) for _, line in read.lines)
+    found.bytes_read += sum(len(line) for _, line in read.lines)
     found.dropped, found.why = found.dropped + read.dropped, found.why or read.why
     for offset, line in read.lines:
         event = jsonl.parse(line)
@@ -148,8 +154,8 @@ def _take(read: bytetail.Lines, file: Path, places: dict[str, Any], attempts: At
             found.why = found.why or f"the line at byte {offset} of {file.name} is no event of a trajectory"
 
 
-def _read(look: Look, run: _Run) -> FilePart:
-    return lines(look, lambda line: rollout(line, look.file, run), "conversation of miles")
+def _read(request: ReadRequest, run: _Run) -> FilePart:
+    return lines(request, lambda line: rollout(line, request.file, run), "conversation of miles")
 
 
 def rollout(line: RowLine, file: StepFile, run: _Run) -> Rollout | None:

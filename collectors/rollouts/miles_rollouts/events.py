@@ -53,7 +53,9 @@ class Attempts:
         one = self._known.setdefault(key, copy.deepcopy(_UNKNOWN))
         group, version = whole(event.get("group_index")), _digits(event.get("weight_version"))
         one["group"] = group if group is not None else one["group"]
-        self.newest = max((told for told in (self.newest, version) if told is not None), default=None)
+        self.newest = max(
+            (known_versions for known_versions in (self.newest, version) if known_versions is not None), default=None
+        )
         if kind == "attempt_start":
             self._begins(key, ts, fresh=fresh)
         _note(one, str(kind), ts, event)
@@ -97,17 +99,17 @@ _UNKNOWN: dict[str, Any] = {
 def _rollout(key: str, one: dict[str, Any], group_size: int | None) -> Rollout:
     group = one["group"]
     turns: list[list[int | None]] = one["turns"]
-    told = [version for version, _ in turns if version is not None]
+    known_versions = [version for version, _ in turns if version is not None]
     tokens = [count for _, count in turns if count is not None]
-    whole_told = bool(turns) and len(told) == len(tokens) == len(turns)
+    complete = bool(turns) and len(known_versions) == len(tokens) == len(turns)
     return Rollout(
         rollout_id=key,
         group_id=str(group) if group is not None else "",
         group_size=group_size if group is not None else None,
         attempt=one["tries"] or None,
         purpose="train",
-        version_start=told[0] if told else None,
-        token_versions=_token_versions(turns) if whole_told else (),
+        version_start=known_versions[0] if known_versions else None,
+        token_versions=_token_versions(turns) if complete else (),
         dispatched_at=one["at"],
         started_at=one["on"],
         response_tokens=sum(tokens) if turns and len(tokens) == len(turns) else None,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collectors.formats import parquet
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
-from collectors.rollout_files.step_files import FilePart, Look, StepFile, listed
+from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
 from collectors.rollout_files.verbs import tail_of, with_parquet
 from collectors.rollouts.trl_completions import groups as trl_completions_groups
 
@@ -34,18 +34,18 @@ def find(path: Path) -> list[StepFile]:
     return listed(path / FOLDER, _FILE, root=path) or listed(path, _FILE)
 
 
-def _read(look: Look, steps: list[int]) -> FilePart:
-    file = look.file
+def _read(request: ReadRequest, steps: list[int]) -> FilePart:
+    file = request.file
     if file.path.stat().st_size > FILE_BYTES:
         return FilePart(dropped=1, why=f"{file.path.name} is larger than {FILE_BYTES} bytes")
     with parquet.opened(file.path) as table:
         batch = trl_completions_groups.read(table)
-    begin = int(look.place.get("row", 0))
-    end = _end(begin, begin + look.rows, len(batch.rows), batch.group_size)
-    first = _first(look, batch.print)
+    begin = int(request.place.get("row", 0))
+    end = _end(begin, begin + request.rows, len(batch.rows), batch.group_size)
+    first = _first(request, batch.print)
     # The previous step was logged, too: the file has all that was trained between the two.
     sampled = file.step - max((step for step in steps if step < file.step), default=0) > 1
-    rollouts = [_rollout(batch, index, first, look, sampled) for index in range(begin, end)]
+    rollouts = [_rollout(batch, index, first, request, sampled) for index in range(begin, end)]
     part = FilePart(rollouts, len(rollouts), file.path.stat().st_size, {"row": end}, end == len(batch.rows))
     return part
 
@@ -55,16 +55,16 @@ def _end(begin: int, most: int, rows: int, size: int) -> int:
     return min(rows, max(most - most % size, begin + size) if most < rows and most - begin >= size else most)
 
 
-def _first(look: Look, seal: str) -> int:
+def _first(request: ReadRequest, seal: str) -> int:
     """The step that these rows were generated for; an earlier one if they are trained again."""
-    last, memory = look.memory.get("print"), look.memory
-    if seal != last or look.file.step < memory["step"]:
-        memory |= {"print": seal, "step": look.file.step}
+    last, memory = request.memory.get("print"), request.memory
+    if seal != last or request.file.step < memory["step"]:
+        memory |= {"print": seal, "step": request.file.step}
     return int(memory["step"])
 
 
 def _rollout(
-    batch: trl_completions_groups.CompletionBatch, index: int, first: int, look: Look, sampled: bool
+    batch: trl_completions_groups.CompletionBatch, index: int, first: int, request: ReadRequest, sampled: bool
 ) -> Rollout:
     row, version = batch.rows[index], max(0, first - 1)
     made = None if sampled else version
@@ -76,7 +76,7 @@ def _rollout(
         version_dispatched=made,
         version_start=made,
         version_finish=made,
-        consumptions=(Consumption(max(0, look.file.step - 1), look.at),),
+        consumptions=(Consumption(max(0, request.file.step - 1), request.at),),
         turn_count=row.turns,
         tool_calls=row.tool_calls,
         reward=row.reward,
@@ -98,7 +98,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         steps.extend(file.step for file in files)
         return files
 
-    return tail_of(noted, lambda look: _read(look, steps), LOOKED_FOR, path, cursor, limits, now)
+    return tail_of(noted, lambda request: _read(request, steps), LOOKED_FOR, path, cursor, limits, now)
 
 
 def matches_path(path: Path) -> str | None:

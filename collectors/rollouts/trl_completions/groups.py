@@ -88,8 +88,8 @@ def _agree(sums: Sequence[float | None], rows: Sequence[Mapping[str, Any]]) -> b
 
 
 def _sum(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    told = [value for name in names if (value := number(row.get(name))) is not None]
-    return math.fsum(told) if told else None
+    scores = [value for name in names if (value := number(row.get(name))) is not None]
+    return math.fsum(scores) if scores else None
 
 
 def _row(one: Mapping[str, Any], rewarded: Sequence[str]) -> CompletionRow:

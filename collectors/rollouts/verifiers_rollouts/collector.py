@@ -105,17 +105,17 @@ def _is_copied(path: Path, found: list[int], got: _Gathered) -> bool:
 
 def _memory(cursor: Cursor, found: list[int]) -> dict[str, Any]:
     """The state so far. A resumed run removes the steps that it repeats, and with them all waiting rollouts."""
-    kept = {"floor": 0, "last": 0, "judged": 0, "ends": {}, "newest": 0.0, "shipped": {}, **cursor}
+    previous = {"floor": 0, "last": 0, "judged": 0, "ends": {}, "newest": 0.0, "shipped": {}, **cursor}
     waiting = cursor.get("waiting", {"groups": {}, "next": 0})
     groups = {name: {**one, "waiting": dict(one["waiting"])} for name, one in waiting["groups"].items()}
     last = max(found, default=0)
-    memory = kept | {
-        "floor": min(kept["floor"], last),
-        "judged": min(kept["judged"], last),
+    memory = previous | {
+        "floor": min(previous["floor"], last),
+        "judged": min(previous["judged"], last),
         "files": dict(cursor.get("files", {})),
-        "ends": dict(kept["ends"]),
-        "shipped": dict(kept["shipped"]),
-        "waiting": {"groups": {} if last < kept["last"] else groups, "next": waiting["next"]},
+        "ends": dict(previous["ends"]),
+        "shipped": dict(previous["shipped"]),
+        "waiting": {"groups": {} if last < previous["last"] else groups, "next": waiting["next"]},
     }
     return memory | {"last": last}
 
@@ -130,10 +130,12 @@ def _read_steps(found: list[int], now: float, got: _Gathered) -> None:
             break
         if step not in newest:
             memory["floor"] = step + 1
-    kept = {str(step) for step in open_steps if step >= memory["floor"]}
+    open_names = {str(step) for step in open_steps if step >= memory["floor"]}
     for name in ("ends", "shipped"):
-        memory[name] = {step: value for step, value in memory[name].items() if step in kept}
-    memory["files"] = {name: one for name, one in memory["files"].items() if _step_of(name) in kept or "/" not in name}
+        memory[name] = {step: value for step, value in memory[name].items() if step in open_names}
+    memory["files"] = {
+        name: one for name, one in memory["files"].items() if _step_of(name) in open_names or "/" not in name
+    }
 
 
 def _step_of(name: str) -> str:

@@ -65,8 +65,8 @@ def group_of(episode: Object) -> str:
 def purpose(episode: Object) -> Purpose | None:
     """The purpose of the episode as logged."""
     run = mapping(episode, "run")
-    told = mapping(run, "work").get("type") or run.get("type")
-    return "eval" if told == "eval" else "train" if told == "train" else None
+    kind = mapping(run, "work").get("type") or run.get("type")
+    return "eval" if kind == "eval" else "train" if kind == "train" else None
 
 
 def versions(episode: Object) -> tuple[int | None, int | None]:
@@ -97,7 +97,7 @@ def _rollout(trace: Object, episode: Object, settings: Settings, trained: int) -
     environment, timing = verifiers.environment(episode), mapping(trace, "timing")
     calls = [one for one in objects(trace.get("calls")) if not isinstance(one.get("error"), dict)]
     turns = _turns(trace, start if start == end else None)
-    asked, answered = _tokens(trace, calls)
+    prompt, answered = _tokens(trace, calls)
     why = purpose(episode) if own else "judge"
     return Rollout(
         identity,
@@ -113,7 +113,7 @@ def _rollout(trace: Object, episode: Object, settings: Settings, trained: int) -
         started_at=rest.epoch(timing.get("start")),
         finished_at=_at(timing, "agent", "end") or verifiers.ended(trace),
         scored_at=_at(timing, "scoring", "end") if reward(trace) is not None else None,
-        prompt_tokens=asked,
+        prompt_tokens=prompt,
         response_tokens=answered,
         loss_tokens=_loss_tokens(trace) if own else None,
         turns=tuple(turns[:TURNS_MAX]),
@@ -197,11 +197,11 @@ def _tokens(trace: Object, calls: Sequence[Object]) -> tuple[int | None, int | N
     if not used:
         return None, None
     parents = _predecessors(trace, calls)
-    asked = 0
+    prompt = 0
     for index, (fed, _) in used.items():
         before = used.get(parents.get(index, -1))
-        asked += max(0, fed - sum(before)) if before is not None else fed
-    return asked, sum(answered for _, answered in used.values())
+        prompt += max(0, fed - sum(before)) if before is not None else fed
+    return prompt, sum(answered for _, answered in used.values())
 
 
 def _usage(call: Object) -> tuple[int, int] | None:

@@ -26,7 +26,7 @@ _DATED = re.compile(r"\b(\d{8}-\d\d:\d\d:\d\d)\.(\d{3})\b")
 CELLS = 5_000
 
 
-def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
+def parse_line(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
     """Lines of a step's table (`tabulate`, fancy_grid, four pairs a row): a row when the table ends."""
     text = line.text.strip()
     if (match := _DONE.fullmatch(text)) is not None:
@@ -62,7 +62,7 @@ FRAMEWORK = Framework(
     name="areal",
     reads="AReaL runs (wandb, TensorBoard, trackio, console tables)",
     versions="1.0.4 by source",
-    sinks=(wandb_log.SINK, tensorboard_log.SINK, trackio_log.SINK, console.sink(say)),
+    sinks=(wandb_log.SINK, tensorboard_log.SINK, trackio_log.SINK, console.sink(parse_line)),
     keys=areal_keys.KEYS,
     needs=areal_keys.NEEDS,
     ignored=areal_keys.IGNORED,

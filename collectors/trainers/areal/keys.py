@@ -86,10 +86,10 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     """One piece per row; the logger's step may be ahead of the trainer's if it was given a list."""
     if row.step is None or row.ts is None or not values:
         return
-    kept = dict(values)
+    remaining = dict(values)
     if NORM in row.values:
-        kept[NONFINITE] = float(NORM not in values)
-    yield Piece(TRAINER, row.step, row.ts, kept)
+        remaining[NONFINITE] = float(NORM not in values)
+    yield Piece(TRAINER, row.step, row.ts, remaining)
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:

@@ -77,10 +77,10 @@ def _part(file: Path, known: Mapping[str, Any], limits: Limits) -> _Part:
 
 def _until(part: _Part, known: Mapping[str, Any], limits: Limits, until: float) -> _Part:
     """The same part, read again up to a time if it reaches beyond it."""
-    kept = next((index for index, (ts, _) in enumerate(part.lines) if ts > until), len(part.lines))
-    if kept == len(part.lines):
+    count = next((index for index, (ts, _) in enumerate(part.lines) if ts > until), len(part.lines))
+    if count == len(part.lines):
         return part
-    return _part(part.path, known, replace(limits, tail_rows=kept))
+    return _part(part.path, known, replace(limits, tail_rows=count))
 
 
 def _row(event: dict[str, Any], ts: float, origin: str) -> Logged | None:

@@ -48,5 +48,5 @@ def _gpus(settings: Settings) -> tuple[float | None, float | None]:
     if settings.flag(f"{COLOCATED}.enabled") is not False:
         return every, None
     nodes = settings.number(f"{COLOCATED}.resources.num_nodes") or 1.0
-    apart = product(settings.number(f"{COLOCATED}.resources.gpus_per_node"), nodes)
-    return (every - apart, apart) if every is not None and apart is not None else (None, apart)
+    generators = product(settings.number(f"{COLOCATED}.resources.gpus_per_node"), nodes)
+    return (every - generators, generators) if every is not None and generators is not None else (None, generators)

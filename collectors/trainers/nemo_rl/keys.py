@@ -122,14 +122,14 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     _mode(values, context)
     clock: dict[str, float] = context.own.setdefault("clock", {})
     # The setup is logged as step 0, before any step.
-    kept = {key: value for key, value in values.items() if not OUTSIDE.fullmatch(key)}
+    remaining = {key: value for key, value in values.items() if not OUTSIDE.fullmatch(key)}
     if NORM in row.values:
-        kept[NONFINITE] = float(NORM not in values)
+        remaining[NONFINITE] = float(NORM not in values)
     if STEP in values:
-        kept |= clock
+        remaining |= clock
     clock.update(_counters(values, number(context, "group_size")))
-    if kept:
-        yield Piece(TRAINER, row.step, row.ts, kept)
+    if remaining:
+        yield Piece(TRAINER, row.step, row.ts, remaining)
 
 
 def _counters(values: Mapping[str, float], size: float | None) -> Iterator[tuple[str, float]]:

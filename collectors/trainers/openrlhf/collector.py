@@ -65,7 +65,7 @@ IGNORED = re.compile(
 _NO_METRIC = re.compile(r"global_step|generated_samples.*|_.*")
 
 
-def _say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
+def _say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
     """The status dict of a step, after an emoji in the synchronous trainer and Ray's prefix in both."""
     match = _STEP.search(line.text, 0, 200)
     values = console.literal(line.text[match.end() - 1 :]) if match is not None else None
@@ -79,11 +79,11 @@ def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
         values = {key: value for key, value in values.items() if not key.startswith("eval/")}
     # wandb's own step counts its rows, and a table of samples is one of them.
     step = values.get("global_step") if context.sink == wandb_log.SINK.name else row.step
-    kept = {key: value for key, value in values.items() if not _NO_METRIC.fullmatch(key)}
-    if step is None or row.ts is None or not kept:
+    remaining = {key: value for key, value in values.items() if not _NO_METRIC.fullmatch(key)}
+    if step is None or row.ts is None or not remaining:
         return
-    _learn_mode(kept, context)
-    yield Piece(TRAINER, int(step), row.ts, kept | _nonfinite(row.values))
+    _learn_mode(remaining, context)
+    yield Piece(TRAINER, int(step), row.ts, remaining | _nonfinite(row.values))
 
 
 def _nonfinite(logged: Mapping[str, Any]) -> dict[str, float]:

@@ -115,17 +115,17 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     elif row.origin == streams.PREPROCESSOR:
         _queue(row, values, context)
     elif row.step is not None and row.ts is not None and values:
-        kept = dict(values)
+        remaining = dict(values)
         if NORM in row.values:
-            kept[NONFINITE] = float(NORM not in values)
+            remaining[NONFINITE] = float(NORM not in values)
         version = values.get("trainer_model_version")
         if version is not None:
             step = _step_of(version, context)
             if step is not None:
-                yield Piece(ACTOR, step, row.ts, kept)
+                yield Piece(ACTOR, step, row.ts, remaining)
         elif "throughput/sec_per_step" in values:
             _update(row.ts, values, context)
-            yield Piece(TRAINER, row.step, row.ts, kept)
+            yield Piece(TRAINER, row.step, row.ts, remaining)
 
 
 def _update(ts: float, values: Mapping[str, float], context: Context) -> None:
@@ -143,8 +143,8 @@ def _tell_updates(context: Context) -> None:
         if version is None:
             waiting.append([samples, ts])
         else:
-            told, key = f"{samples} samples processed", f"weights:{samples}:{ts:.0f}"
-            context.events.append(Event("weights_published", key, ts, told, version))
+            detail, key = f"{samples} samples processed", f"weights:{samples}:{ts:.0f}"
+            context.events.append(Event("weights_published", key, ts, detail, version))
     context.own["steps"] = waiting
 
 

@@ -183,7 +183,7 @@ def _take_rows(rows: list[Row], file_axis: str, now: float, run: _Gathered) -> N
 
 def _steps(rows: list[Row], file_axis: str, run: _Gathered) -> Iterator[tuple[str, int, Row]]:
     """Rows merged by axis, incarnation and step: a resumed trainer writes step 15 again, which is another step."""
-    lives: dict[str, int] = {}
+    incarnations: dict[str, int] = {}
     last: dict[str, int] = run.memory["steps"]
     keyed: dict[int, tuple[str, int, int]] = {}
     for row in rows:
@@ -193,12 +193,12 @@ def _steps(rows: list[Row], file_axis: str, run: _Gathered) -> Iterator[tuple[st
             run.dropped += 1
             run.why = run.why or "a row without a step, or of neither the trainer nor the orchestrator"
             continue
-        lives[axis] = lives.get(axis, 0) + (step < last.get(axis, step))
+        incarnations[axis] = incarnations.get(axis, 0) + (step < last.get(axis, step))
         last[axis] = int(step)
-        keyed[id(row)] = (axis, lives[axis], int(step))
-    kept = [row for row in rows if id(row) in keyed]
-    keys = dict.fromkeys(keyed[id(row)] for row in kept)
-    for (axis, _, step), merged in zip(keys, jsonl.merge(kept, lambda row: keyed[id(row)]), strict=True):
+        keyed[id(row)] = (axis, incarnations[axis], int(step))
+    numbered = [row for row in rows if id(row) in keyed]
+    keys = dict.fromkeys(keyed[id(row)] for row in numbered)
+    for (axis, _, step), merged in zip(keys, jsonl.merge(numbered, lambda row: keyed[id(row)]), strict=True):
         yield axis, step, merged
 
 
@@ -236,7 +236,7 @@ def _clock(path: Path, read: textlog.Text, config: prime_rl_config.Config, run: 
 def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> None:
     why = _finished(path, facts, run)
     if why:
-        failed = any(why == words and bad for words, bad in run.memory["ended"].values())
+        failed = any(why == reason and bad for reason, bad in run.memory["ended"].values())
         run.facts |= {"lifecycle": "crashed" if failed else "finished", "lifecycle_why": why}
     elif run.memory.get("finished") and run.samples:
         # The run was over and continues: resumed with more steps.

@@ -81,8 +81,8 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Wandb:
     for one in logs.rows:
         values = {key: value for key, value in one.values.items() if not key.startswith("_")}
         if "step" in values:
-            kept = {key: value for key, value in values.items() if not _SKIPPED.fullmatch(key)}
-            found.rows.append({**kept, "time": one.ts})
+            remaining = {key: value for key, value in values.items() if not _SKIPPED.fullmatch(key)}
+            found.rows.append({**remaining, "time": one.ts})
         elif one.ts is not None:
             found.samples += _gauges(values, one.ts, found.unmapped)
     return found

@@ -19,7 +19,7 @@ from collectors.training_logs.tail import collector_of
 _TAG = "metrics_tag: "
 
 
-def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
+def parse_line(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
     """A line of `StdoutTracker`: JSON with the step and its metrics (utils/tracking.py:195)."""
     _, found, text = line.text.partition(_TAG)
     if not found:
@@ -38,7 +38,7 @@ FRAMEWORK = Framework(
     name="roll",
     reads="ROLL runs, RLVR and agentic (TensorBoard, wandb, trackio, console)",
     versions="8eb27cc2 (2026-08) by source",
-    sinks=(wandb_log.SINK, trackio_log.SINK, tensorboard_log.SINK, console.sink(say)),
+    sinks=(wandb_log.SINK, trackio_log.SINK, tensorboard_log.SINK, console.sink(parse_line)),
     keys=roll_keys.KEYS,
     ignored=roll_keys.IGNORED,
     marks=(

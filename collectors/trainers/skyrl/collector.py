@@ -23,7 +23,7 @@ from collectors.training_logs.tail import collector_of
 _STEP = re.compile(r"(?:.* - )?Step (\d{1,15}): *$")
 
 
-def say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Said:
+def parse_line(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
     """Reads a console message: a step's dict, whose numbers were printed as texts with four decimals."""
     if (match := _STEP.fullmatch(line.text)) is not None:
         memory["step"], memory["ts"] = int(match.group(1)), line.ts
@@ -44,7 +44,7 @@ FRAMEWORK = Framework(
     name="skyrl",
     reads="SkyRL runs (TensorBoard, wandb, MLflow, console) and its gauges on a Ray metrics agent's page",
     versions="0.3.0 and a9564572 (2026-08) by source; the gauges by recorded pages",
-    sinks=(wandb_log.SINK, tensorboard_log.SINK, mlflow_database.SINK, console.sink(say)),
+    sinks=(wandb_log.SINK, tensorboard_log.SINK, mlflow_database.SINK, console.sink(parse_line)),
     keys=skyrl_keys.KEYS,
     needs=skyrl_keys.NEEDS,
     ignored=skyrl_keys.IGNORED,

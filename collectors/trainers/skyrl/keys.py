@@ -139,10 +139,10 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     for key in values:
         if (match := _PASS.fullmatch(key)) is not None:
             context.facts.setdefault("group_size", float(match.group(1)))
-    kept = dict(values)
+    remaining = dict(values)
     if NORM in row.values:
-        kept[NONFINITE] = float(NORM not in values)
-    yield Piece(TRAINER, row.step, row.ts, kept)
+        remaining[NONFINITE] = float(NORM not in values)
+    yield Piece(TRAINER, row.step, row.ts, remaining)
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
@@ -187,28 +187,30 @@ def _phases(piece: Piece, context: Context) -> Iterator[Out]:
 
 def _lengths(values: Mapping[str, float]) -> Iterator[Out]:
     """Tokens of the model's own turns, if logged separately; `num_tokens` includes the answers of tools."""
-    told = "generate/avg_assistant_tokens" in values
-    kind = "assistant" if told else "num"
-    for theirs, ours in (("avg", "mean"), ("max", "max"), ("min", "min")):
-        if (value := values.get(f"generate/{theirs}_{kind}_tokens")) is not None:
+    separate = "generate/avg_assistant_tokens" in values
+    kind = "assistant" if separate else "num"
+    for statistic, ours in (("avg", "mean"), ("max", "max"), ("min", "min")):
+        if (value := values.get(f"generate/{statistic}_{kind}_tokens")) is not None:
             yield f"response_tokens_{ours}", (), value
     untouched = not (values.get("async/num_groups_dropped") or values.get("reward/num_zero_variance_filtered"))
     samples = values.get("generate/batch_num_seq")
-    if told and untouched and samples is not None:
+    if separate and untouched and samples is not None:
         # With filters the mean is over other rollouts than the trained ones.
         yield "trained_tokens", (), values["generate/avg_assistant_tokens"] * samples
 
 
 def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
     """Groups that the run's filters removed, and their share if the number of all groups is known."""
-    taken = [values[key] for key in ("async/num_groups_dropped", "reward/num_zero_variance_filtered") if key in values]
-    if taken:
-        yield "filtered_groups", (), sum(taken)
-    kept = values.get("async/keep_rate")
+    removed = [
+        values[key] for key in ("async/num_groups_dropped", "reward/num_zero_variance_filtered") if key in values
+    ]
+    if removed:
+        yield "filtered_groups", (), sum(removed)
+    keep_rate = values.get("async/keep_rate")
     batch, group = _number(context, "batch_samples"), _number(context, "group_size")
     groups = batch / group if batch is not None and group else None
-    if kept is not None:
-        yield "groups_zero_advantage_ratio", (), 1.0 - kept
+    if keep_rate is not None:
+        yield "groups_zero_advantage_ratio", (), 1.0 - keep_rate
     elif groups is None:
         return
     elif (dropped := values.get("async/num_groups_dropped")) is not None:

@@ -20,7 +20,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     size = settings.number("n_samples_per_prompt")
     mode = _mode(settings)
     model = settings.text("hf_checkpoint").rstrip("/").rpartition("/")[2]
-    apart = mode not in ("", "sync_colocated")
+    separate = mode not in ("", "sync_colocated")
     return facts_of(
         mode=mode,
         group_size=size,
@@ -29,7 +29,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
         max_steps=None if settings.flag("wandb_always_use_train_step") else settings.number("num_rollout"),
         max_response_tokens=settings.number("rollout_max_response_len"),
         trainer_gpus=product(settings.number("actor_num_nodes"), settings.number("actor_num_gpus_per_node")),
-        generator_gpus=settings.number("rollout_num_gpus") if apart else None,
+        generator_gpus=settings.number("rollout_num_gpus") if separate else None,
         model=model,
     )
 
@@ -55,12 +55,12 @@ def from_command(text: str) -> dict[str, Any] | None:
     if match is None or "--rollout-batch-size" not in text:
         return None
     try:
-        words = shlex.split(text[match.end() : match.end() + COMMAND_CHARS])
+        arguments = shlex.split(text[match.end() : match.end() + COMMAND_CHARS])
     except ValueError:
         return None
     found: dict[str, Any] = {PROGRAM: match.group()}
-    for word, value in zip(words, [*words[1:], "--"], strict=True):
-        if word.startswith("--"):
-            name, given, inline = word[2:].partition("=")
+    for argument, value in zip(arguments, [*arguments[1:], "--"], strict=True):
+        if argument.startswith("--"):
+            name, given, inline = argument[2:].partition("=")
             found[name.replace("-", "_")] = inline if given else True if value.startswith("--") else value
     return found

@@ -159,9 +159,9 @@ def _hold(update: int, ts: float, values: dict[str, float], own: dict[str, Any])
 
 def _again(number: int, keys: list[str], counter: str, own: dict[str, Any]) -> bool:
     """Returns whether the counter went back. Other keys of the same number are the rest of a step read in two parts."""
-    before, told = own.get(counter, -1), own.get(f"{counter}_keys", [])
-    rest = number == before and set(told).isdisjoint(keys)
-    own |= {counter: number, f"{counter}_keys": sorted([*told, *keys]) if rest else keys}
+    before, previous_keys = own.get(counter, -1), own.get(f"{counter}_keys", [])
+    rest = number == before and set(previous_keys).isdisjoint(keys)
+    own |= {counter: number, f"{counter}_keys": sorted([*previous_keys, *keys]) if rest else keys}
     return number <= before and not rest
 
 
@@ -183,17 +183,17 @@ def _released(own: dict[str, Any], cut: bool) -> Iterator[Piece]:
         update, ts, newest = held[last]
         steps = [one[2] for one in held[: last + 1]]
         whole = not cut or len(held) > last + 1
-        told = _folded(steps) if whole else {key: value for key, value in _folded(steps).items() if key in newest}
-        if told:
-            yield Piece(TRAINER, update // per, ts, told)
-        held[: last + 1] = [] if whole else _rest(held[: last + 1], told)
+        emitted = _folded(steps) if whole else {key: value for key, value in _folded(steps).items() if key in newest}
+        if emitted:
+            yield Piece(TRAINER, update // per, ts, emitted)
+        held[: last + 1] = [] if whole else _rest(held[: last + 1], emitted)
         if not whole:
             return
 
 
-def _rest(steps: list[list[Any]], told: Mapping[str, float]) -> list[list[Any]]:
+def _rest(steps: list[list[Any]], emitted: Mapping[str, float]) -> list[list[Any]]:
     """The values of released optimizer steps that were not emitted yet; empty if all were."""
-    left = [[n, ts, {key: value for key, value in values.items() if key not in told}] for n, ts, values in steps]
+    left = [[n, ts, {key: value for key, value in values.items() if key not in emitted}] for n, ts, values in steps]
     return left if any(values for _, _, values in left) else []
 
 

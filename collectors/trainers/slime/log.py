@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from collectors.formats.console import ConsoleConfig, ConsoleLine, Said, literal
+from collectors.formats.console import ConsoleConfig, ConsoleLine, Parsed, literal
 from collectors.formats.rows import Logged
 from collectors.model import Sample
 from collectors.trainers.slime.config import from_command
@@ -26,7 +26,7 @@ _TIMER = re.compile(r" - Timer (train_wait|train|update_weights|save_model) (sta
 PHASES = {"train_wait": "wait", "train": "compute", "update_weights": "weight_sync", "save_model": "checkpoint"}
 
 
-def parse(line: ConsoleLine, memory: dict[str, Any]) -> Said:
+def parse(line: ConsoleLine, memory: dict[str, Any]) -> Parsed:
     """A logged dict, a gauge of the moment, or the arguments."""
     text = line.text
     if (logged := _LOGGED.search(text)) is not None:

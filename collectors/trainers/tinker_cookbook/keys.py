@@ -76,11 +76,11 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
         return
     if values[DONE] > 0:
         context.facts["max_steps"] = float(round((row.step + 1) / values[DONE]))
-    kept = dict(values)
+    remaining = dict(values)
     if ASYNC_MARK in values:
         context.take({"mode": "async"})
-        kept |= _gap(row, values, context)
-    yield Piece(TRAINER, row.step, row.ts, kept)
+        remaining |= _gap(row, values, context)
+    yield Piece(TRAINER, row.step, row.ts, remaining)
 
 
 def _gap(row: Logged, values: Mapping[str, float], context: Context) -> dict[str, float]:

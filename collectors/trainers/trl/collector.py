@@ -143,8 +143,8 @@ def _stands_for(number: int, context: Context) -> float | None:
 def _per_step(values: Mapping[str, float], steps: float | None) -> dict[str, float]:
     """Sums over the logging window as amounts per step; left out if the window is unknown."""
     sums = trl_keys.WINDOW_SUMS & values.keys()
-    kept = {key: value for key, value in values.items() if key not in sums}
-    return kept | ({key: values[key] / steps for key in sums} if steps is not None else {})
+    remaining = {key: value for key, value in values.items() if key not in sums}
+    return remaining | ({key: values[key] / steps for key in sums} if steps is not None else {})
 
 
 def _phases(number: int, steps: float | None, own: dict[str, Any]) -> dict[str, float]:
@@ -160,7 +160,7 @@ def _phases(number: int, steps: float | None, own: dict[str, Any]) -> dict[str, 
     return found if steps is not None else {}
 
 
-def _beside(folder: Path, context: Context) -> None:
+def _state_file(folder: Path, context: Context) -> None:
     """Facts and the end from a state file in the folder, unless it is older than the log's rows."""
     path = trl_state.find(folder)
     if path is None or context.sink == trl_state.NAME:
@@ -209,7 +209,7 @@ FRAMEWORK = Framework(
     derive=trl_keys.derive,
     facts=trl_config.facts,
     seen=_seen,
-    beside=_beside,
+    run_files=_state_file,
     seconds=("step_time", "perf/step_s"),
     extra_path=_state_path,
     derives=(

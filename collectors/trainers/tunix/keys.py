@@ -89,12 +89,12 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     if FIRST in times:
         context.take({"mode": "sync_split"})
     for piece in found:
-        kept = _first_told(piece, row.origin, context.own)
-        if kept.values:
-            yield kept
+        fresh = _new_values(piece, row.origin, context.own)
+        if fresh.values:
+            yield fresh
 
 
-def _first_told(piece: Piece, origin: str, own: dict[str, Any]) -> Piece:
+def _new_values(piece: Piece, origin: str, own: dict[str, Any]) -> Piece:
     """Only the new values of an older step.
 
     The agentic learner buffers ahead, so parts of a step may come after the next one and repeat its keys, as means
@@ -103,10 +103,10 @@ def _first_told(piece: Piece, origin: str, own: dict[str, Any]) -> Piece:
     if own.get("origin") != origin:
         own |= {"origin": origin, "told": {}}
     steps: dict[str, list[int]] = own["told"].setdefault(piece.axis, {})
-    told = set(steps.get(str(piece.step), ()))
+    emitted = set(steps.get(str(piece.step), ()))
     late = any(int(step) > piece.step for step in steps)
-    values = {key: value for key, value in piece.values.items() if not (late and mark(key) in told)}
-    steps[str(piece.step)] = sorted(told | {mark(key) for key in values})
+    values = {key: value for key, value in piece.values.items() if not (late and mark(key) in emitted)}
+    steps[str(piece.step)] = sorted(emitted | {mark(key) for key in values})
     while len(steps) > CACHED_STEPS:
         del steps[min(steps, key=int)]
     return replace(piece, values=values)

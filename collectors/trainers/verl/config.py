@@ -14,7 +14,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     mode, size = _mode(settings), settings.number(f"{ROLLOUT}.n")
     model = settings.text("actor_rollout_ref.model.path").rstrip("/").rpartition("/")[2]
     # V1 has the generators' GPUs under the rollout, the experimental trainers at the top level.
-    apart = "rollout" if "rollout.nnodes" in settings else ROLLOUT
+    rollout_section = "rollout" if "rollout.nnodes" in settings else ROLLOUT
     return facts_of(
         mode=mode,
         group_size=size,
@@ -25,7 +25,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
         max_steps=settings.number("trainer.total_training_steps"),
         max_response_tokens=settings.number("data.max_response_length"),
         trainer_gpus=_gpus(settings, "trainer"),
-        generator_gpus=_gpus(settings, apart) if mode in ("async", "one_step") else None,
+        generator_gpus=_gpus(settings, rollout_section) if mode in ("async", "one_step") else None,
         model=model,
         run_name=settings.text("trainer.experiment_name"),
     )

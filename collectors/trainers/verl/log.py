@@ -5,7 +5,7 @@ trainer/ppo/v1/replay_buffer.py:412, main_ppo.py:144). The lines have no times.
 import re
 from typing import Any
 
-from collectors.formats.console import ConsoleConfig, ConsoleLine, Ended, Said, figure, literal
+from collectors.formats.console import ConsoleConfig, ConsoleLine, Ended, Parsed, figure, literal
 from collectors.formats.rows import Logged
 
 MONITOR, BUFFER = "monitor", "buffer"
@@ -19,7 +19,7 @@ _CONFIG = re.compile(r"\s*\{'actor_rollout_ref': \{")
 _FINAL = "Final validation metrics:"
 
 
-def parse(line: ConsoleLine, memory: dict[str, Any]) -> Said:
+def parse(line: ConsoleLine, memory: dict[str, Any]) -> Parsed:
     """A logged step, statistics of the moment, the configuration, or the closing message."""
     text = line.text
     if (step := _STEP.search(text)) is not None:
