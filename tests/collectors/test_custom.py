@@ -94,14 +94,14 @@ def test_the_configuration_says_what_is_wrong_all_at_once() -> None:
     where = "run.a.target[0].map"
     assert caught.value.problems == [
         f"run.a.target[0].options.format: must be one of {', '.join(custom.FORMATS)}",
-        f"{where}[0]: key: no regular expression: missing ), unterminated subpattern at position 0",
+        f"{where}[0]: key: not a regular expression: missing ), unterminated subpattern at position 0",
         f"{where}[1]: metric: 'trainer_stp_seconds' is no metric; did you mean trainer_step_seconds or "
         "trainer_wait_seconds or trainer_other_seconds?",
         f"{where}[2]: unit: trainer_step_seconds is in seconds; units that can be converted: "
         "s, seconds, ms, milliseconds, us, ns, min, h",
         f"{where}[3]: colour: unknown key; known: key, metric, unit, scale, reduction, fold, labels, axis, ignore",
-        f"{where}[3]: key: is missing: a regular expression that matches the whole of their key",
-        f"{where}[3]: scale: must be a number that is not 0: our value = theirs * scale",
+        f"{where}[3]: key: is missing: a regular expression that matches the whole of the source's key",
+        f"{where}[3]: scale: must be a number that is not 0: our value = source value * scale",
         f"{where}[3]: reduction: must be one of value, per_step, total, cumulative",
         f"{where}[4]: must be a table",
         "run.a.target[1].map: is missing: collector custom reads what [[run.NAME.target.map]] names",

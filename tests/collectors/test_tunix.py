@@ -178,5 +178,5 @@ def test_a_norm_that_is_none(tmp_path: Path) -> None:
 def test_memory_is_bounded() -> None:
     own: dict[str, object] = {}
     for step in range(50):
-        tunix_keys._first_told(tunix_keys.Piece("trainer", step, 1.0, {"a": 1.0}), "file", own)
+        tunix_keys._new_values(tunix_keys.Piece("trainer", step, 1.0, {"a": 1.0}), "file", own)
     assert len(own["told"]["trainer"]) == 4  # type: ignore[index]
