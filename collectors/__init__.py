@@ -13,8 +13,6 @@ from types import ModuleType
 
 from collectors.model import Collector
 
-__dist__ = "rollscope"
-
 # The folders with collectors: one per actor, and one for rollout records.
 PACKAGES = ("collectors.generators", "collectors.rollouts", "collectors.sandboxes", "collectors.trainers")
 
