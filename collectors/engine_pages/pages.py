@@ -18,7 +18,7 @@ import httpx
 
 from collectors.catalog import METRICS
 from collectors.formats.exposition import parser
-from collectors.formats.exposition.parser import Grouper, Page, Series
+from collectors.formats.exposition.parser import Grouper, Page, Series, edges_flaw, flaw_of_counts
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
 
