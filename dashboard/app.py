@@ -38,7 +38,7 @@ _INDEX = """<!DOCTYPE html>
 
 
 class _Dash(Dash):
-    """Dash without two things its page does not need: Python's version, and a WebSocket nobody uses."""
+    """Dash without Python's version and the unused WebSocket in the page's configuration."""
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = super()._config()  # type: ignore[no-untyped-call]
@@ -51,10 +51,10 @@ def attach(
 ) -> Dash:  # fmt: skip
     """Puts the dashboard on ``api`` at ``/`` and returns it.
 
-    ``receivers``: the names of those configured, so that the Alerts page can say when there is none; None: not known.
+    ``receivers``: names of the configured receivers; the Alerts page reports an empty list. None: unknown.
     ``candidates``: what could be watched, for a page without any run: (what it is, the command).
-    ``push``: tabs are told of news over a WebSocket (`dashboard.state.push_notifications`); without it they look by the
-    clock.
+    ``push``: tabs are notified of new data over a WebSocket (`dashboard.state.push_notifications`); without it they
+    poll.
 
     Call it after the API's own routes are declared (Dash adds a catch-all when the app starts) and before
     any middleware that must stand outside it, such as access checks.
@@ -73,7 +73,7 @@ def attach(
     if push:
         api.add_api_websocket_route(app.config.routes_pathname_prefix + "news", PushNotifications(reader).serve)
     _browser_callbacks(app)
-    # Dash looks for its assets at the first request of "/": a browser that opens another page first would get none.
+    # Dash registers its assets at the first request of "/", so a browser that opens another page first would get none.
     app._setup_server()  # type: ignore[no-untyped-call]
     api.add_middleware(Static, prefix=app.config.routes_pathname_prefix)
     api.add_middleware(Packed, prefix=app.config.routes_pathname_prefix)

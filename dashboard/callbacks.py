@@ -28,7 +28,7 @@ Looking = Callable[[str, bool], Scope]
 """(run, all runs?) -> what is to be read."""
 
 Candidates = Callable[[], Sequence[tuple[str, str]]]
-"""What could be watched from here: (what it is, the command). It may take seconds, and is asked on a thread."""
+"""Finds what could be monitored: (description, command). It may take seconds and runs on a thread."""
 
 _NO_RUNS = "No run yet. Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
 _NO_PAGE = "Page not found."
@@ -91,7 +91,7 @@ def build(
 
 
 def _choose(runs: Sequence[RunInfo], address: Address) -> RunInfo | None:
-    """The run asked for; the most recently active one when none was."""
+    """The requested run; without a request the most recently active one."""
     if address.run is None:
         return runs[0] if runs else None
     return next((run for run in runs if run.name == address.run), None)
@@ -120,7 +120,7 @@ def _load(
 
 
 def _load_whole(scope: Scope, views: deltas.SentViews, wanted: Mapping[str, Any], page: Page) -> Json:
-    """A page about all runs, which moves on whatever became of the one that the menu shows."""
+    """Loads a page about all runs; it stays live even if the selected run is over."""
     now = scope.reader.now()
     scope.search = str(wanted.get("search") or "")
     return _boot(views, scope, Span(now - 3600, now, True), wanted, page)

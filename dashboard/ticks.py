@@ -1,4 +1,4 @@
-"""One pull of a browser, answered: what is new of the page it shows, and nothing else."""
+"""Answers one pull of a browser with the changes of the page it shows."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from server.query.types import UnknownRun
 
 
 def tick(look: Callable[[str, bool], Scope], views: SentViews, pull: Mapping[str, Any]) -> Json:
-    """The answer to one pull. ``reset`` tells the browser to load its page again."""
+    """The answer to one pull. ``reset`` makes the browser load its page again."""
     head = {"page": pull["page"]}
     page = by_key(str(pull.get("key", "")))
     try:
@@ -41,7 +41,7 @@ def _scope(look: Callable[[str, bool], Scope], page: Page, pull: Mapping[str, An
 
 
 def _at_once(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:
-    # Points and the texts beside them are of one state.
+    # Points and texts are of one state.
     with scope.reader.one_state():
         return _news(page, scope, pull)
 

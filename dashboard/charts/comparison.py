@@ -39,7 +39,7 @@ class _Source:
 
 
 def compared(load: Load, panels: Sequence[Panel]) -> Comparison:
-    """What the address asks for (``over``, ``align``)."""
+    """Reads what the address requests (``over``, ``align``)."""
     if not load.address.over:
         return Comparison()
     source = _source(load)
@@ -63,7 +63,7 @@ def _source(load: Load) -> _Source | None:
     address, span = load.address, load.span
     if address.over in AGO:
         seconds, words = AGO[address.over]
-        # Over steps there is no place yet for what is ahead.
+        # The step axis has no position for future times.
         ahead = 0.0 if address.by_step else AHEAD * (span.end - span.start)
         signals = load.scope.status.signals
         end = span.end - seconds + ahead

@@ -51,7 +51,7 @@ def _near(limit: Limit, panel: Panel, series: Mapping[str, Series]) -> bool:
 
 
 def _rules(load: Load, panels: Sequence[Panel]) -> dict[str, list[Limit]]:
-    """Lines of alert rules by panel, beside those of its bands."""
+    """Lines of alert rules by panel, in addition to those of its bands."""
     facts, infos, rules = load.scope.facts, load.scope.reader.infos(), load.scope.rules if panels else ()
     return {panel.key: thresholds(panel, rules, limits(panel, facts, infos), infos) for panel in panels}
 
@@ -83,7 +83,7 @@ def _figures(
         chart = figure(panel, series, load.span, tz, revision)
         shapes = [limit_line(value, level) for level, value, _ in limits(panel, facts, infos)]
         shapes += [limit_line(value, level, "dash") for level, value, _ in rules[panel.key]]
-        # A finger that drags over a chart wants to scroll the page.
+        # On touch screens a drag over a chart scrolls the page.
         drag = {"dragmode": False} if load.wanted.get("touch") else {}
         return {"data": traces(panel, found, tz) + chart["data"], "layout": chart["layout"] | {"shapes": shapes} | drag}
 

@@ -1,8 +1,8 @@
-"""Restarts and alerts as cells: marks on every chart beside weight updates (`dashboard.charts.weight_updates`) and
-verdicts.
+"""Restarts and alerts as cells: marks on every chart, in addition to weight updates (`dashboard.charts.weight_updates`)
+and verdicts.
 
-``w.r.N`` and ``w.a.N``: [[seconds into column N, words], ...]; of an alert a third: its severity. `assets/47-marks.js`
-draws them, and says which when the cursor is near.
+``w.r.N`` and ``w.a.N``: [[seconds into column N, text], ...]; an alert has its severity as third item.
+`assets/47-marks.js` draws them and shows their texts under the cursor.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,15 +15,15 @@ from server.query.rollouts.types import EventInfo
 from server.query.types import AlertInfo, Reader
 
 RESTARTS = ("restart", "resume")
-"""Kinds of events that begin a life of the trainer."""
+"""Kinds of events that begin an incarnation of the trainer."""
 
 _MOST = 100
 
 
 def restarts(events: Iterable[EventInfo], columns: Grid) -> View:
-    """Of a time's events those that began a life, the newest `_MOST`."""
-    told = [event for event in events if event.kind in RESTARTS]
-    return _columns("w.r", [(event.ts, [f"{event.kind}: {event.detail}".rstrip(": ")]) for event in told], columns)
+    """The newest `_MOST` events that began an incarnation."""
+    begun = [event for event in events if event.kind in RESTARTS]
+    return _columns("w.r", [(event.ts, [f"{event.kind}: {event.detail}".rstrip(": ")]) for event in begun], columns)
 
 
 def fired(reader: Reader, run: str, now: Sequence[AlertInfo], span: Span, shared: TimedCache) -> View:

@@ -166,7 +166,7 @@ def _time_axis(span: Span, tz: float) -> Figure:
         "type": "date",
         "range": [milliseconds(span.start, tz), milliseconds(span.end, tz)],
         "nticks": 5,
-        # Ticks nobody sees: they keep the labels clear of the value axis' zero.
+        # Invisible ticks keep the labels clear of the value axis' zero.
         "ticks": "outside",
         "ticklen": 5,
         "tickcolor": "rgba(0,0,0,0)",

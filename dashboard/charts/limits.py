@@ -12,7 +12,7 @@ MOST = 3
 
 Limit = tuple[str, float, str]
 
-# Limits that come from the run's configuration: (fact, unit, level, words).
+# Limits that come from the run's configuration: (fact, unit, level, text).
 _FACTS = {
     "batch": ("batch_samples", "samples", "watch", "one batch"),
     "in_flight": ("max_in_flight", "rollouts", "watch", "configured"),
@@ -21,7 +21,7 @@ _FACTS = {
 
 
 def limits(panel: Panel, facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> list[Limit]:
-    """(level, value, words), the value in the unit of the panel's axis."""
+    """Lines as (level, value, text); the value is in the unit of the panel's axis."""
     if panel.limits in _FACTS:
         name, unit, level, words = _FACTS[panel.limits]
         value = facts.number(name)
@@ -34,7 +34,7 @@ def limits(panel: Panel, facts: StatusFacts, infos: Mapping[str, SignalInfo]) ->
 def thresholds(
     panel: Panel, rules: Iterable[RuleInfo], bands: Iterable[Limit], infos: Mapping[str, SignalInfo]
 ) -> list[Limit]:
-    """Alert rules on what the panel shows, the gravest first: as many as there is room for beside its bands.
+    """Lines of alert rules on the panel's signals, critical ones first, up to `MOST` lines with its bands.
 
     A rule at a band has its line already. Rules with one threshold have one line.
     """

@@ -1,6 +1,6 @@
 """What the overview shows, as tables: cards, panels and which series fill them.
 
-A line names a signal and the labels it needs. Labels nobody asked for do not break the match: of several
+A line names a signal and the labels it needs. Extra labels do not break the match: of several
 candidates the one with the fewest extra labels wins, then the first by name.
 """
 
@@ -50,7 +50,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One number with its judgement. ``judge``: the signal whose bands decide, when it is another one."""
+    """One number with its state. ``judge``: another signal whose bands decide the state."""
 
     key: str
     title: str
@@ -62,7 +62,7 @@ class Card:
     peaks: bool = False
 
     def find(self, signals: Sequence[SignalNow]) -> SignalNow | None:
-        """The first candidate that has a value, else the first that says why not."""
+        """The first candidate with a value, else the first that has a reason for its absence."""
         found = [s for want in self.wants if (s := want.explain(signals)) is not None]
         return next((s for s in found if s.value is not None), found[0] if found else None)
 

@@ -1,8 +1,8 @@
-"""The step as the x of charts: which step was under way when, as cells and as a pure mapping.
+"""Maps times to steps, for charts over steps: cells for the browser and a pure mapping.
 
-A step's number stands at its end, when it was told; what happened while it was under way lies between the number before
+A step's number is at its end, when it is reported; times during the step lie between the previous number
 and its own. After a restart numbers come a second time: what is shown is how each step was done last, and the time of
-the lost work has no place.
+the lost work has no position.
 
 ``st.N``: [[seconds into column N, step], ...]; where it does not go on from the one before, two numbers more: how many
 seconds it took, and where it began. `assets/32-steps.js` places points by them.
@@ -26,7 +26,7 @@ MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Knot:
-    """A step was under way from ``begin`` to ``end`` (epoch seconds), while x went from ``low`` to ``step``."""
+    """A step was in progress from ``begin`` to ``end`` (epoch seconds), while x went from ``low`` to ``step``."""
 
     begin: float
     end: float
@@ -49,7 +49,7 @@ def knots(found: Sequence[StepAt]) -> list[Knot]:
 
 
 class Steps:
-    """Where a time is on the axis of steps, and when a place of it was."""
+    """Converts times to positions on the step axis, and back."""
 
     def __init__(self, found: Sequence[StepAt]) -> None:
         self._knots = knots(found)
@@ -67,14 +67,14 @@ class Steps:
         return self._knots[-1].step if self._knots else 0.0
 
     def at(self, ts: float) -> float | None:
-        """The step under way, as a part of it; None before the first, after the last and for lost work."""
+        """The position in steps at a time; None before the first, after the last and for lost work."""
         place = bisect_left(self._ends, ts)
         if place == len(self._knots) or ts < (one := self._knots[place]).begin:
             return None
         return one.low + (one.step - one.low) * (ts - one.begin) / (one.end - one.begin)
 
     def when(self, step: float) -> float | None:
-        """The other way round."""
+        """The time of a position in steps; None outside the known steps."""
         place = bisect_left(self._steps, step)
         if place == len(self._knots) or step < (one := self._knots[place]).low:
             return None

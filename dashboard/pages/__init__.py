@@ -27,7 +27,7 @@ PAGES: tuple[Page, ...] = tuple(
         key=lambda page: ORDER.index(page.key),
     )
 )
-"""A new page is one file here, one entry, and its place in the order."""
+"""A new page needs a package here, an entry and a position in `ORDER`."""
 
 
 def by_path(path: str) -> Page | None:

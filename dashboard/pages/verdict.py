@@ -1,6 +1,6 @@
-"""The verdict as cells: words and colour of an outcome, what stands behind it, and its history as a ribbon.
+"""Cells of the verdict: label and colour of an outcome, its evidence, and its history as a ribbon.
 
-Everything a framework or a target is called may be within its texts: they are texts here and in the browser.
+Its texts may contain names from frameworks and targets, so they are never markup.
 """
 
 import re
@@ -15,7 +15,7 @@ from dashboard.widgets.format import number, tight
 from server.query.types import Reader
 from server.query.verdicts import VerdictSpan
 
-Told = Mapping[str, Any]
+VerdictJson = Mapping[str, Any]
 
 COLOURS: Mapping[str, str] = {
     "stalled": "stalled",
@@ -28,9 +28,9 @@ COLOURS: Mapping[str, str] = {
     "orchestrator_bound": "orchestrator",
     "balanced": "balanced",
 }
-"""Outcome -> what its chip and its part of the ribbon are coloured by (`data-state`); the word always stands beside."""
+"""Outcome -> colour of its chip and its part of the ribbon (`data-state`)."""
 
-# What an unknown verdict is called, by its cause: what is missing is something else than what cannot be told apart.
+# Labels of an unknown verdict by its cause.
 _UNKNOWN = {
     "too_close": "Too close to call", "starting": "Too early to judge", "incomplete": "No verdict now",
     "paused": "Paused", "over": "Ended",
@@ -41,7 +41,7 @@ MISSING = 2
 CONTRADICTIONS = 3
 """Lines of each kind that the banner has room for."""
 MOST = 200
-"""Parts of a ribbon: of more the newest, each of them a few pixels wide by then."""
+"""Most parts of a ribbon, the newest ones: more would be a few pixels wide each."""
 
 
 def colour(outcome: str) -> str:
@@ -56,7 +56,7 @@ def word(outcome: str, cause: str | None = None) -> str:
 
 
 def because(cause: str | None) -> str:
-    """``KV capacity``; nothing where none is told apart."""
+    """``KV capacity``; empty without a cause."""
     return (cause or "").replace("_", " ").replace("kv ", "KV ")
 
 
@@ -66,7 +66,7 @@ def named(outcome: str, cause: str | None) -> str:
     return word(outcome, cause) + (f" ({known})" if known else "")
 
 
-def confidence(verdict: Told) -> str:
+def confidence(verdict: VerdictJson) -> str:
     """``high confidence``; nothing for a verdict that has none."""
     found = verdict.get("confidence")
     if not isinstance(found, (int, float)) or found <= 0:
@@ -82,12 +82,12 @@ def headline(summary: str) -> tuple[str, str, str]:
 
 
 def rest(summary: str) -> str:
-    """What the summary says after that, as a sentence of its own."""
+    """The rest of the summary, as a sentence."""
     words = tight(summary.partition("; ")[2])
     return words[:1].upper() + words[1:]
 
 
-def behind(verdict: Told) -> View:
+def behind(verdict: VerdictJson) -> View:
     """Keys ``b.e.N`` (evidence), ``b.x.N`` (numbers that contradict each other), ``b.m.N`` (what to log), ``b.d``
     (what is in doubt)."""
     cells: View = {}
@@ -102,7 +102,7 @@ def behind(verdict: Told) -> View:
     return cells
 
 
-def _contradiction(found: Told) -> str:
+def _contradiction(found: VerdictJson) -> str:
     """The sentence with both numbers: ``61% reported, 22% predicted``; where it names none, they follow it."""
     words, values = tight(str(found.get("text") or "")), found.get("values") or {}
     if len(re.findall(r"\d+(?:\.\d+)?", words)) >= len(values):
@@ -111,16 +111,16 @@ def _contradiction(found: Told) -> str:
     return f"{words} ({figures})"
 
 
-def _texts(verdict: Told) -> list[str]:
-    # The wait is in the headline, and beside it in the bar of the step; what is met next is among the steps.
+def _texts(verdict: VerdictJson) -> list[str]:
+    # The wait is in the headline and in the bar of the step; the next limit is among the steps.
     beyond = str((verdict.get("next") or {}).get("text") or "").lower()
-    told = (one for one in verdict.get("evidence") or () if one.get("signal") != "trainer_wait_ratio")
-    words = (str(one["text"]) for one in told if one.get("text"))
+    items = (one for one in verdict.get("evidence") or () if one.get("signal") != "trainer_wait_ratio")
+    words = (str(one["text"]) for one in items if one.get("text"))
     return [tight(text) for text in words if not beyond or not text.lower().startswith(beyond)]
 
 
-def next_steps(verdict: Told) -> list[str]:
-    """What to change first, and what is met after that; empty where the verdict names nothing."""
+def next_steps(verdict: VerdictJson) -> list[str]:
+    """The advice and the next limit; empty if the verdict has none."""
     beyond = verdict.get("next")
     found = [tight(str(verdict.get("advice") or ""))]
     if beyond:
@@ -157,10 +157,10 @@ def ribbon_cells(spans: Sequence[VerdictSpan]) -> View:
     changes = len(spans) - 1
     more = "at least " if len(spans) > MOST else ""
     plural = "" if changes == 1 else "s"
-    dashed = f"{more}{changes:,} change{plural}"
-    said = dashed if changes > 0 else "no change"
+    several = f"{more}{changes:,} change{plural}"
+    count = several if changes > 0 else "no change"
     replayed = "partly reconstructed from logs" if any(one.replayed for one in shown) else ""
-    return {"v.rows": rows, "v.note": joined(said, replayed) if rows else "", "v.s": "some" if rows else "none"}
+    return {"v.rows": rows, "v.note": joined(count, replayed) if rows else "", "v.s": "some" if rows else "none"}
 
 
 def _cause(one: VerdictSpan) -> str:

@@ -1,4 +1,4 @@
-"""What stands around every page: header, navigation, run menu, live state, theme, stores and the timer."""
+"""The frame of every page: header, navigation, run menu, live state, theme, stores and the timer."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ INTERVAL_MS = 750
 
 
 def layout(pages: Sequence[Page], base: str) -> Any:
-    """The shell with an empty place per page; a page's elements come when it is first opened, and stay.
+    """The shell with an empty container per page; a page's elements are added when it is first opened.
 
     ``base``: where the dashboard is reached, with slashes at both ends.
     """
@@ -44,7 +44,7 @@ def _header(pages: Sequence[Page], base: str) -> Any:
         ],
         id="run-menu",
     )
-    # A zoom stays while the charts go on: without a word of it, an old hour looks like the last one.
+    # A zoom stays while the charts go on, so the header shows it: an old hour must not look like the last one.
     reset = html.Button("Reset zoom", id="unzoom", type="button")
     brand = html.A([html.Span(className="logo"), "Rollscope"], href=base, className="brand")
     return html.Header(

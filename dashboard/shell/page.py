@@ -1,4 +1,4 @@
-"""What a page is to the shell, and the few elements that every page is made of.
+"""The interface of a page, and the elements that all pages use.
 
 A page is one file of `dashboard.pages` with a constant ``PAGE``, and one entry in the list there. Header, navigation,
 run menu, live state and theme are the shell's (`dashboard.shell.layout`); loading and ticking are the same for all.
@@ -26,11 +26,10 @@ html: Any = _html
 Json = dict[str, Any]
 
 
-# What can fire changes when a target comes or goes, and costs a look at every series of the run.
+# Seconds. The rules that can fire change with the targets; evaluating them reads every series of the run.
 _RULES_SECONDS = 30.0
-# Nearly all that a look costs. Of ten browsers that show a run one reads it, once for each tick of the run: new points
-# are never shown beside an older one. What changes without a point is seen before the next tick (5 s), and at once by
-# whoever changed it (`Scope.fresh`).
+# Seconds. Caches the status per run and tick, so that ten browsers cost one read. Changes without new points appear
+# within a tick (5 s), and at once for the user who made them (`Scope.fresh`).
 STATUS_SECONDS = 4.0
 _BLIND_SECONDS = 0.9
 PRESENT_SECONDS = 10.0
@@ -47,7 +46,7 @@ class RuleCache:
         self._read: dict[str | None, tuple[float, list[RuleInfo]]] = {}
 
     def get(self, reader: Reader, run: str | None) -> list[RuleInfo]:
-        # Under the lock: of many browsers that ask at once, one reads.
+        # Under the lock, so that one of many concurrent requests reads.
         with self._lock:
             at, found = self._read.get(run, (0.0, None))
             if found is None or self._clock() - at > _RULES_SECONDS:
@@ -58,29 +57,29 @@ class RuleCache:
 
 @dataclass
 class Scope:
-    """What a page shows: a run, or all of them. Everything is read at most once, whoever asks."""
+    """The data of a page: one run, or all of them. Everything is read at most once."""
 
     reader: Reader
     run: str
     everything: bool = False
-    # None: this process was not told; an empty list: there is none.
+    # None: unknown in this process; an empty list: there is none.
     receivers: Sequence[str] | None = None
-    kept: RuleCache = field(default_factory=RuleCache)
+    rule_cache: RuleCache = field(default_factory=RuleCache)
     shared: TimedCache = field(default_factory=TimedCache)
     # For a page whose cells depend on it (`Page.timed`).
     span: Span | None = None
     # The past instant that the texts describe, epoch seconds; None: the present.
     at: float | None = None
-    # Up to where the points were read: texts that stand beside them are no older.
+    # Position up to which points were read; texts are at least as new.
     cursor: str = ""
-    # Somebody changed something and wants to see it: nothing that was read for others will do.
+    # True after a change by the user: caches are bypassed.
     fresh: bool = False
-    # The address's query, for a page that has more in it than run and time (`Page.asks`).
+    # The address's query, for a page with own parameters (`Page.asks`).
     search: str = ""
 
     @cached_property
     def status(self) -> Status:
-        # Without a cursor nobody knows whether there is news, as at a page's first load.
+        # At a page's first load there is no cursor to detect new data.
         seconds = 0.0 if self.fresh else STATUS_SECONDS if self.cursor else _BLIND_SECONDS
         return self.shared.get(("status", self.run, self.cursor), seconds, lambda: self.reader.status(self.run))
 
@@ -114,7 +113,7 @@ class Scope:
 
     @property
     def rules(self) -> list[RuleInfo]:
-        return self.kept.get(self.reader, self.about)
+        return self.rule_cache.get(self.reader, self.about)
 
     @property
     def about(self) -> str | None:
@@ -124,7 +123,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One load of a page: for which time, and what the browser said of itself (``tz`` seconds, ``touch``)."""
+    """One load of a page: its time range, and the browser's properties (``tz`` seconds, ``touch``)."""
 
     scope: Scope
     address: Address
@@ -143,9 +142,9 @@ class Page:
         cells: all its texts for a scope; a tick sends those that changed.
         charts: what a page with charts adds to a load (``figures``, ``drawn``, ``sparks``); None: it has none.
         points: new points by slot, for a page with charts.
-        timed: its cells depend on the time shown: a tick says which that is.
-        asks: names of its own in the address: a tick says what they are.
-        whole: it is about all runs, and opens without one; its own cell ``newest`` says how young its data is.
+        timed: its cells depend on the time shown: a tick sends it.
+        asks: its own parameters of the address; a tick sends their values.
+        whole: it is about all runs, and opens without one; its own cell ``newest`` is the time of its newest data.
     """
 
     key: str

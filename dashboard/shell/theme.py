@@ -17,8 +17,9 @@ TRACE: Mapping[str, str] = {
     "plum": "#915b83",
     "grey": "#7d8794",
 }
-# Runs beside each other: four hues that no colour-blind reader confuses (at least 12 apart in OKLab under each of three
-# simulations) and 3:1 on both backgrounds; the second four runs have them again, dashed, and every line has its letter.
+# Colours of compared runs: four hues that no colour-blind reader confuses (at least 12 apart in OKLab under each of
+# three simulations) and 3:1 on both backgrounds; the second four runs have the same hues, dashed. Every line has a
+# letter.
 LINES: tuple[str, ...] = ("#2b6ad7", "#d45b1a", "#aa85bc", "#915b83")
 LIMIT: Mapping[str, str] = {"watch": "#b58900", "critical": "#cf3f55"}
 

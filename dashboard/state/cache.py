@@ -1,4 +1,4 @@
-"""Answers that cost a look at many rows, kept for a few seconds for all browsers together."""
+"""Caches expensive answers for a few seconds, shared by all browsers."""
 
 import threading
 import time
@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-# An answer of an older state is read again after so many times what reading took: a tenth of a thread at most, however
-# fast a run moves.
+# Wait between reads of an outdated answer, as a multiple of the read time: bounds the load to a tenth of a thread.
 _REST = 10
 
 
@@ -27,7 +26,7 @@ class _Entry:
 
 
 class TimedCache:
-    """Thread-safe and bounded: the answer asked for longest ago goes first, and none outlives its time for long.
+    """Thread-safe and bounded: evicts the least recently used entry first, and expired entries.
 
     A run's status is 0.3 MB, and there is one for each tick.
     """
@@ -38,12 +37,12 @@ class TimedCache:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
     def get(self, key: Hashable, seconds: float, read: Callable[[], T], state: str = "") -> T:
-        """What ``read`` said at most ``seconds`` ago. What it raises is raised, and not kept.
+        """The result of ``read``, at most ``seconds`` old. Exceptions are raised and not cached.
 
-        ``state``: the cursor of what is shown beside it. Of another state it is read again, but not all the time.
+        ``state``: the cursor of the points shown. With a new cursor the answer is read again, at a bounded rate.
         """
         entry = self._entry(key)
-        # Of many browsers that ask for the same at once, one reads; those with another run do not wait.
+        # One of several concurrent requests reads; requests for another key do not wait.
         with entry.lock:
             if self._due(entry, seconds, state):
                 began = self._clock()
@@ -57,16 +56,16 @@ class TimedCache:
         if entry.at is None:
             return True
         age = self._clock() - entry.at
-        # Who is at no state, as at a page's first load, shows what others see.
+        # A first load has no cursor and takes the cached answer.
         return age > seconds or bool(state and state != entry.state and age >= _REST * entry.took)
 
     def _entry(self, key: Hashable) -> _Entry:
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
-            while next(iter(self._entries)) != key and self._goes(next(iter(self._entries.values()))):
+            while next(iter(self._entries)) != key and self._evictable(next(iter(self._entries.values()))):
                 self._entries.popitem(last=False)
             return entry
 
-    def _goes(self, oldest: _Entry) -> bool:
+    def _evictable(self, oldest: _Entry) -> bool:
         return len(self._entries) > self._size or oldest.until < self._clock()

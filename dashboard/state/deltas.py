@@ -1,4 +1,4 @@
-"""What is new since a browser last asked: texts by fingerprint, points by slot (see `dashboard.ticks`)."""
+"""Changes since a browser's last request: texts by fingerprint, points by slot (see `dashboard.ticks`)."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class SentViews:
-    """The last texts sent, by fingerprint: the browser says which it has, and gets what differs.
+    """The last texts sent, by fingerprint: the browser sends its fingerprint and gets the differences.
 
     Shared by all browsers. Bounded; a fingerprint that fell out (or is another replica's) gets everything.
     """

@@ -1,4 +1,4 @@
-"""The run's one state (`server.query.run_state`) in words: the same in header, banner, Runs and the run menu."""
+"""The run's one state (`server.query.run_state`) as text: the same in header, banner, Runs and the run menu."""
 
 from dashboard.state.status import View, joined
 from dashboard.widgets.format import text

@@ -12,7 +12,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Signals(tuple[SignalNow, ...]):
-    """A run's signals, found by name: a page asks two hundred times for one of three hundred."""
+    """A run's signals, indexed by name: a page looks up two hundred of three hundred."""
 
     @cached_property
     def by_name(self) -> Mapping[str, Sequence[SignalNow]]:
@@ -54,7 +54,7 @@ class Want:
         return None
 
     def explain(self, signals: Sequence[SignalNow]) -> SignalNow | None:
-        """As `find`; else the bare signal, which says why there is nothing."""
+        """As `find`; else the signal without labels, which has the reason for the absence."""
         bare = (s for s in _of(signals, self.signal) if s.value is None)
         return self.find(signals) or next(bare, None)
 

@@ -1,4 +1,4 @@
-"""A run's status as questions: `value("trainer_wait_ratio")`, `fact("trainer_gpus")`."""
+"""Accessors for a run's status: `value("trainer_wait_ratio")`, `fact("trainer_gpus")`."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ View = dict[str, Cell]
 
 
 RECORDS = "records"
-# How the reader says that a signal had a value and has none any more ("no step for 3 h; the last value was 0.66").
+# The reader's text for a signal that no longer has a value ("no step for 3 h; the last value was 0.66").
 LAST = "; the last value was "
 
 
@@ -30,7 +30,7 @@ class StatusFacts:
         self.status = status
         self.at = at
         lost = self._dead_engines()
-        self.signals = Signals(_honest(signal, lost) for signal in status.signals)
+        self.signals = Signals(_without_stale_state(signal, lost) for signal in status.signals)
 
     def find(self, signal: str, **labels: str) -> SignalNow | None:
         return Want(signal, tuple(labels.items())).explain(self.signals)
@@ -54,16 +54,16 @@ class StatusFacts:
         return found.state if found else "unknown"
 
     def named(self, signal: str) -> list[SignalNow]:
-        """Values of a signal that tell of single engines now, by their target; none of a run that is over."""
-        told = (one for one in self.signals if one.signal == signal and "target" in one.labels)
-        return [one for one in told if one.value is not None and not self.over]
+        """Present values of a signal per engine, by target; none for a run that is over."""
+        values = (one for one in self.signals if one.signal == signal and "target" in one.labels)
+        return [one for one in values if one.value is not None and not self.over]
 
     def number(self, fact: str) -> float | None:
         found = self.status.facts.get(fact)
         return float(found) if isinstance(found, (int, float)) else None
 
     def gpus(self, actor: str) -> str:
-        """``16 × H200`` as far as it is known."""
+        """``16 × H200`` with the parts that are known."""
         count, kind = self.number(f"{actor}_gpus"), str(self.status.facts.get("gpu_type", ""))
         return f"{count:.0f} × {kind or 'GPU'}" if count else kind
 
@@ -82,7 +82,7 @@ class StatusFacts:
 
     @property
     def present(self) -> bool:
-        """Do the verdict and the states of health describe the run as it is now?"""
+        """Whether verdict and states of health describe the run as it is now."""
         return self.current and self.status.state.name in ("live", "stale")
 
     @property
@@ -95,7 +95,7 @@ class StatusFacts:
         return self.status.mode.startswith("sync")
 
     def down(self, actor: str) -> tuple[str, str]:
-        """(state, words) when targets of an actor (or ``records``) do not answer; a run that is over needs none.
+        """(state, text) when targets of an actor (or ``records``) do not answer; a run that is over needs none.
 
         Of a run that is not collected no target was read, so none of them is down.
         """
@@ -133,9 +133,9 @@ def _plays(target: TargetTrust) -> str:
     return RECORDS if target.records else target.actor
 
 
-def _honest(signal: SignalNow, dead_engines: str) -> SignalNow:
-    """No value has no health: whatever judged it before, it is unknown now. And "add the engine as a target" is the
-    wrong advice for one that is a target and does not answer."""
+def _without_stale_state(signal: SignalNow, dead_engines: str) -> SignalNow:
+    """Sets the state of missing values to unknown. An engine target that does not answer gets that as reason, because
+    "add the engine as a target" would be wrong."""
     if signal.value is not None or signal.state == "not_applicable":
         return signal
     of_engine = dead_engines and signal.signal.startswith(ENGINES)
@@ -149,17 +149,17 @@ def engine_name(target: str, labels: Mapping[str, str]) -> str:
 
 
 def joined(*words: str) -> str:
-    """Words with dots between, the missing ones left out."""
+    """Joins texts with dots; empty ones are left out."""
     return " · ".join(word for word in words if word)
 
 
 def first_clause(why: str) -> str:
-    """What is the matter, without what to do about it: for where a whole reason would be cut off."""
+    """The first clause of a reason, without the advice, for narrow places."""
     return re.split(r"[:;] | \(", why, maxsplit=1)[0]
 
 
 def worst(states: Iterable[str]) -> str:
-    """The state an actor deserves: its worst known one; unknown only when nothing is known."""
+    """The worst known state; unknown only when nothing is known."""
     order = ("critical", "watch", "ok", "not_applicable")
     found = set(states)
     return next((state for state in order if state in found), "unknown")

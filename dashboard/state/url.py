@@ -26,7 +26,7 @@ AGO: Mapping[str, tuple[float, str]] = {
     "1d": (86_400.0, "a day ago"),
     "7d": (7 * 86_400.0, "a week ago"),
 }
-"""What of a run's own past can lie behind its charts: seconds, and how it is said."""
+"""Earlier times of the run that can be drawn behind its charts: seconds and label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def words(start: float, end: float, tz: float) -> str:
 
 
 def span(address: Address, run: RunInfo, now: float, newest: float | None) -> Span:
-    """The time to show: absolute as asked; a run that is over ends at its newest data, not at the present.
+    """The time range to show: absolute if requested; a run that is over ends at its newest data, not at the present.
 
     ``newest``: when its youngest number was true. Not the run's `last_ts`, which our own ticks move on as long as
     we watch: it would show an empty hour behind a run that ended yesterday.
@@ -120,14 +120,14 @@ def moved(span_shown: Span, now: float) -> Span:
 
 
 def shown(found: object) -> Span | None:
-    """``[start, end, follow]`` as a browser says it; None for what is no time."""
+    """``[start, end, follow]`` as a browser sends it; None if it is invalid."""
     if not isinstance(found, list) or len(found) != 3:
         return None
     start, end = (_time(str(value)) for value in found[:2])
-    # Shorter than a second it would be cut into columns that no clock can tell apart.
+    # Below one second columns would be shorter than the clock's resolution.
     return Span(start, end, bool(found[2])) if start is not None and end is not None and end - start >= 1 else None
 
 
 def points(span_shown: Span) -> int:
-    """Buckets to ask for: up to an hour one per tick of 5 s, beyond that about one per pixel of a panel."""
+    """Buckets to request: up to an hour one per tick of 5 s, beyond that about one per pixel of a panel."""
     return 720 if span_shown.end - span_shown.start <= 3600 else 360

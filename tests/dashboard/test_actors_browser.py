@@ -77,9 +77,9 @@ def test_generator_at_a_glance(open_page: Open, theme: str, size: tuple[int, int
     page = open_page("generator", theme=theme, size=size)
     until(page, DRAWN)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert page.locator("h1:visible").inner_text() == "vllm-3"
+    assert page.locator("h1:visible").inner_text() == "vllm-3 is hung (1 of 8)"
     assert complaints(page) == [
-        "vllm-3 runs requests, and nothing has moved in it for a minute",
+        "vllm-3 no tokens for over a minute with requests running",
         "vllm-5 tokens/s per request 40, median 120 (33%)",
         "vllm-6 running 6, median 60 (10%)",
     ]
@@ -152,7 +152,7 @@ def test_generator_is_live(open_page: Open, reader: MemoryReader) -> None:
         page,
         "() => document.querySelector('[data-rows=gen-sick]').textContent.includes('running 131, median 60 (2.18×)')",
     )
-    assert cells_of(page, "engines", 1)[:3] == ["vllm-0", "up", "99 of 128 unlike the others"]
+    assert cells_of(page, "engines", 1)[:3] == ["vllm-0", "up", "99 of 128 outlier"]
     until(page, "() => document.querySelector('#gen-room b').textContent === '455'")
     # The newest column has come, in the row that has moved to the top.
     until(page, "at => (RS.view['gh.' + at] || [])[1] === 0.99", int((reader.clock - 1) // 60))

@@ -152,13 +152,13 @@ def test_rules_say_whether_they_can_fire(reader: MemoryReader) -> None:
 def test_rules_are_read_now_and_then(reader: MemoryReader) -> None:
     """To know which can fire costs a look at every series of the run: not on each tick of each browser."""
     now = [100.0]
-    kept = RuleCache(lambda: now[0])
-    assert cells(reader, kept=kept)["r.0"][5] == "active"
+    rules = RuleCache(lambda: now[0])
+    assert cells(reader, rule_cache=rules)["r.0"][5] == "active"
     reader.rule_rows = [replace(reader.rule_rows[0], why="no source: nothing counted yet")]
     now[0] += 30
-    assert cells(reader, kept=kept)["r.0"][5] == "active"
+    assert cells(reader, rule_cache=rules)["r.0"][5] == "active"
     now[0] += 1
-    assert cells(reader, kept=kept)["r.0"][5] == "no source: nothing counted yet"
+    assert cells(reader, rule_cache=rules)["r.0"][5] == "no source: nothing counted yet"
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,10 @@ def test_silence_can_be_wide_and_named(open_page: Open, api: FastAPI) -> None:
     page = open_page()
     card(page, fake_alerts.STARVED).get_by_role("button", name="Silence").click()
     form = page.locator("form.silence")
-    assert form.locator(".note").inner_text() == "Holds 1 alert now, and every later one with these labels."
+    assert form.locator(".note").inner_text() == "Silences 1 alert now and every later alert with these labels."
     for name in ("alertname=TrainerStarved", "severity=critical"):
         form.get_by_label(name).uncheck()
-    assert form.locator(".note").inner_text().startswith("Holds 3 alerts now")
+    assert form.locator(".note").inner_text().startswith("Silences 3 alerts now")
     form.get_by_label("24 h").check()
     form.get_by_label("Your name").fill("alice")
     form.get_by_label("Reason").fill("new driver")

@@ -140,7 +140,7 @@ def test_nothing_is_looked_at_for_nobody(client: TestClient, news: PushNotificat
     with client.websocket_connect(HERE) as tab:
         tab.send_text("what a tab says is not heard")
         more_looks(reader)
-    wait(lambda: not news._tabs and news._looking is not None and news._looking.done())
+    wait(lambda: not news._tabs and news._watcher is not None and news._watcher.done())
     assert news._seen == {}
     # The next one starts it again.
     with client.websocket_connect(HERE) as tab:

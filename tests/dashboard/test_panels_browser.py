@@ -83,7 +83,7 @@ def test_numbers_leave_the_browser(open_page: Open, tmp_path: Path) -> None:
     sheet = page.get_by_role("dialog")
     assert sheet.locator("thead th").all_text_contents() == ["Time", "now", "5 min mean"]
     # 15 min of points every 5 s, both ends.
-    assert sheet.locator("caption").inner_text() == "181 points, the newest first"
+    assert sheet.locator("caption").inner_text() == "181 points, newest first"
     assert sheet.locator("tbody tr").count() == 181
     newest = sheet.locator("tbody tr").first.locator("td").all_text_contents()
     assert newest == page.locator("#panel-queue .item b").all_text_contents()
@@ -201,8 +201,8 @@ def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: Memory
     until(page, f"() => {value} !== ''")
     choose(page, "queue", "Compare with another run")
     assert page.get_by_role("dialog").locator("b").all_text_contents() == [fake.DONE, fake.POOR]
-    page.get_by_role("dialog").locator("li", has_text=fake.DONE).get_by_role("button", name="at its end").click()
-    until(page, "name => RS.boot.behind?.[0] === name + ', with its newest at the end'", fake.DONE)
+    page.get_by_role("dialog").locator("li", has_text=fake.DONE).get_by_role("button", name="align ends").click()
+    until(page, "name => RS.boot.behind?.[0] === name + ', aligned at the end'", fake.DONE)
     choose(page, "queue", "Stop comparing")
     until(page, "() => !RS.boot.behind && RS.chartsReady() && !document.querySelector('.behind')")
 

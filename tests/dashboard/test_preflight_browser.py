@@ -65,7 +65,7 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
     ]  # fmt: skip
     assert titles(page, "fail") == ["Concurrent starts"]
     first = page.locator("[data-checks=fail] .check")
-    assert " ".join(first.locator(".figure").inner_text().split()) == "152 sandboxes against 128"
+    assert " ".join(first.locator(".figure").inner_text().split()) == "152 sandboxes limit 128"
     assert first.locator(".pill").inner_text() == "Failed"
     assert first.locator(".fix").inner_text().startswith("Fix: lower the create rate")
     assert page.locator("[data-rows=pf-plan] li").first.inner_text().split() == [
@@ -88,7 +88,7 @@ def test_the_button_begins_one_and_keeps_the_focus(open_page: Open, reader: Memo
     until(page, SAID, "Preflight is already running.")
     done = replace(fakes.FOUND, retry_at=reader.clock + 29, finished_at=reader.clock)
     reader.preflights[fakes.NEW] = done
-    until(page, SAID, "Done: It will not fit.")
+    until(page, SAID, "Done: The plan does not fit.")
     assert titles(page, "warn") == ["Quota", "Credit", "Leftover sandboxes"]
     until(page, "() => /^again in \\d+ s$/.test(document.querySelector('#pf-wait').textContent)")
     assert page.evaluate("document.activeElement.id") == "pf-run"
@@ -109,7 +109,7 @@ def test_of_a_run_that_is_over_the_answer_is_not_waited_for(
         until(page, SAID, "Started.")
         until(page, "() => document.querySelector('#pf-run').textContent === 'Reading …'")
         reader.preflights[fakes.NEW] = replace(fakes.FOUND, retry_at=reader.clock + 1, finished_at=reader.clock)
-        until(page, SAID, "Done: It will not fit.")
+        until(page, SAID, "Done: The plan does not fit.")
         page.close()
 
 
@@ -149,7 +149,7 @@ def test_the_navigation_of_a_phone_shows_where_one_is(open_page: Open, reader: M
 
 def test_commands_are_copied_whole(open_page: Open) -> None:
     page = open_page()
-    page.get_by_role("button", name="Copy 20 commands: Left behind").click()
+    page.get_by_role("button", name="Copy 20 commands: Leftover sandboxes").click()
     until(page, SAID, "Copied.")
     lines = page.evaluate("navigator.clipboard.readText()").splitlines()
     assert (len(lines), lines[0], lines[-1]) == (20, "prime sandbox delete sbx-09000", "prime sandbox delete sbx-09019")
@@ -163,7 +163,7 @@ def test_copies_where_the_browser_has_no_clipboard(open_page: Open) -> None:
     page.evaluate(
         "() => document.addEventListener('copy', () => (window.copied = String(document.activeElement.value)))"
     )
-    page.get_by_role("button", name="Copy 20 commands: Left behind").click()
+    page.get_by_role("button", name="Copy 20 commands: Leftover sandboxes").click()
     until(page, SAID, "Copied.")
     assert page.evaluate("window.copied").startswith("prime sandbox delete sbx-09000\n")
     assert page.evaluate("document.activeElement.textContent").startswith("Cop")
@@ -172,9 +172,9 @@ def test_copies_where_the_browser_has_no_clipboard(open_page: Open) -> None:
 
 def test_focus_in_a_row_that_goes_is_not_lost(open_page: Open, reader: MemoryReader) -> None:
     page = open_page()
-    page.get_by_role("button", name="Copy 20 commands: Left behind").focus()
+    page.get_by_role("button", name="Copy 20 commands: Leftover sandboxes").focus()
     reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=fakes.CHECKS[:1], outcome="ok")
-    until(page, "() => document.querySelector('h1 span').textContent === 'It fits'")
+    until(page, "() => document.querySelector('h1 span').textContent === 'The plan fits'")
     assert page.evaluate("document.activeElement.id") == "pf-said"
 
 

@@ -52,7 +52,7 @@ def test_address_typed_by_hand_opens_the_page(typed: str) -> None:
 
 def test_in_flight_is_every_state_before_the_end() -> None:
     asked = parse("state=in_flight")
-    assert asked.wanted.states == CENSUS and asked.in_flight_only
+    assert asked.filter.states == CENSUS and asked.in_flight_only
     assert not parse("state=queued,trained").in_flight_only and not RolloutQuery().in_flight_only
 
 

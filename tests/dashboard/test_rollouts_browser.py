@@ -206,7 +206,7 @@ def test_filters_are_asked_of_the_server(open_page: Open, reader: MemoryReader) 
     until(page, f"() => ({IDS})().length === 8")
     assert page.evaluate(IDS)[0].startswith("r-0147-") and asked(page) == {"find": "r-0147"}
     page.get_by_label("Find rollouts or groups").fill("nobody's")
-    until(page, "() => document.querySelector('#said-rollouts').innerText === 'No rollout fits.'")
+    until(page, "() => document.querySelector('#said-rollouts').innerText === 'No matching rollouts.'")
     page.get_by_label("Find rollouts or groups").fill("")
     until(page, f"() => ({IDS})().length === 50")
 
@@ -224,7 +224,7 @@ def test_pages_follow_by_key_and_stand_still(open_page: Open, reader: MemoryRead
     reader.put_rollouts(made.ASYNC, made.made("newest", "trained", 0, seconds=90_000.0))
     until(page, "() => RS.view['rt.r.' + RS.view['rt.order'][0]][0] === 'newest'")
     assert page.evaluate(IDS) == whole[:150]
-    assert page.locator("#said-rollouts").inner_text().startswith("150 rows, which stand still.")
+    assert page.locator("#said-rollouts").inner_text().startswith("150 rows, not live.")
     page.get_by_role("button", name="Back to the live list").click()
     until(page, f"() => ({IDS})().join() === {['newest', *whole[:49]]}.join()")
 
@@ -233,7 +233,7 @@ def test_census_leads_to_the_rollouts_in_that_state(open_page: Open, reader: Mem
     page = open_page()
     rows = page.locator("[data-rows=ro-census] li")
     assert [" ".join(text.split()) for text in rows.all_inner_texts()][:3] == [
-        "waiting for a slot 0", "sandbox boots 0", "generating 25 min 26",
+        "waiting for a slot 0", "sandbox booting 0", "generating 25 min 26",
     ]  # fmt: skip
     assert rows.nth(0).locator("button").is_disabled()
     rows.nth(2).locator("button").click()

@@ -120,7 +120,7 @@ def test_chosen_runs_are_drawn_beside_each_other(open_page: Open, reader: Memory
     page.locator("#cm-head select").select_option(label="Reward: mean")
     until(page, DRAWN, 4)
     assert query(page)["signal"] == 'trainer_wait_ratio,reward{stat="mean"}'
-    page.get_by_role("button", name="Do not compare " + fleet.SYNC).click()
+    page.get_by_role("button", name="Remove " + fleet.SYNC).click()
     until(page, "() => document.querySelectorAll('.compared-one tbody tr').length === 4")
     page.get_by_role("button", name="Remove Trainer wait").click()
     until(page, DRAWN, 2)
@@ -220,7 +220,7 @@ def test_help_is_found_by_address_and_by_word(open_page: Open) -> None:
     until(page, "() => document.querySelector('details.hit')")
     shown = page.locator("details.hit").inner_text()
     assert page.locator("details.hit").get_attribute("id") == "staleness_versions"
-    assert "How far behind." in shown and "verl own key" in " ".join(shown.split())
+    assert "How far behind." in shown and "verl reported directly" in " ".join(shown.split())
     place = page.locator("details.hit").bounding_box()
     assert place is not None and 84 <= place["y"] < 900
     page.locator("#hp-find input").fill("million tokens")

@@ -114,6 +114,6 @@ def test_a_change_that_cannot_be_is_said_and_today_is_shown(reader: MemoryReader
 def test_every_change_has_a_slider_and_every_row_is_a_figure() -> None:
     assert set(what_if_data.ASKS) == set(MOST) == set(what_if_data.TITLES) == set(what_if_data.EXPLAINED)
     assert PAGE.asks == what_if_data.ASKS
-    assert {row.key for row in (*what_if_data.ROWS, *what_if_data.ASIDE)} | {
+    assert {row.key for row in (*what_if_data.ROWS, *what_if_data.CONDITIONAL_ROWS)} | {
         key for key, *_ in what_if_data.SIDES
     } == set(FIGURES)

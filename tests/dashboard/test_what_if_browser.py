@@ -97,7 +97,7 @@ def test_by_keyboard_until_the_limit_flips(open_page: Open) -> None:
 
 def test_back_to_today_and_back_again(open_page: Open) -> None:
     page = open_page("&move_gpus=8&group_size=16")
-    page.get_by_role("button", name="today 8 rollouts: set Group size back").click()
+    page.get_by_role("button", name="today 8 rollouts: reset Group size").click()
     until(page, "() => !new URLSearchParams(location.search).has('group_size')")
     assert value(page, "group_size") == "8 rollouts"
     assert page.evaluate("document.activeElement.id") == "wi-group_size"

@@ -97,7 +97,7 @@ def test_a_preflight_by_the_button(page: Page, program: Program) -> None:
     page.get_by_role("link", name="Preflight", exact=True).first.click()
     until(page, "RS.boot.key === 'preflight' && document.querySelector('#pf-run')?.textContent === 'Run preflight'")
     page.locator("#pf-run").click()
-    until(page, "document.querySelector('#pf-said').textContent.startsWith('Done: It will not fit')")
+    until(page, "document.querySelector('#pf-said').textContent.startsWith('Done: The plan does not fit')")
     left = page.locator("[data-check=dangling]")
     assert left.locator("h3").inner_text() == "Leftover sandboxes"
     assert left.locator(".commands code").inner_text().splitlines()[0] == "prime sandbox delete sb-900"
@@ -105,7 +105,7 @@ def test_a_preflight_by_the_button(page: Page, program: Program) -> None:
     quota = " ".join(page.locator("[data-check=quota] .figure").inner_text().split())
     told = program.get("/api/v1/runs/math/preflight").json()
     (check,) = [check for check in told["checks"] if check["name"] == "quota"]
-    assert quota == f"960 sandboxes against {check['limit']:.0f}"
+    assert quota == f"960 sandboxes limit {check['limit']:.0f}"
     # Once more at once: it is refused in words, and the provider is left alone.
     refused = httpx.post(program.url + "/api/v1/runs/math/preflight", timeout=30, trust_env=False)
     assert refused.status_code == 429 and int(refused.headers["retry-after"]) <= 30

@@ -1,4 +1,4 @@
-"""Alerts as cells: what fires, what waits, who is told, and which rules watch.
+"""Cells of alerts: firing, pending, notifications, rules, silences.
 
 Every alert has three cells: ``a.KEY`` with what stays as it is while the alert lasts, ``a.KEY.v`` and ``a.KEY.n`` with
 its number and its sentence, which change on most ticks. The lists ``al.*`` hold only keys, so an alert that comes or
@@ -35,7 +35,7 @@ _NEAR: Mapping[str, str] = {
     "truncation_ratio": "length",
     "generator_preemption_ratio": "kv",
 }
-# Of each list: a fleet of a thousand dead engines must not make a page of a thousand cards.
+# Longest list: a fleet of a thousand dead engines must not make a page of a thousand cards.
 MOST = 100
 
 
@@ -131,7 +131,7 @@ def board(
     for alert in [*shown, *history]:
         cells |= _row(alert, by_name.get(alert.name))
     for alert in shown:
-        cells |= _told(alert, deliveries, silences)
+        cells |= _notified(alert, deliveries, silences)
     cells |= _rules(rules, alerts) | _deliveries(deliveries, receivers) | _silences(silences)
     return cells
 
@@ -185,7 +185,7 @@ def _lists(alerts: Sequence[AlertInfo]) -> tuple[list[AlertInfo], View]:
 
 
 def _severity(severity: str) -> tuple[str, str]:
-    """A severity we do not know is shown in its own words, without a colour that would judge it."""
+    """An unknown severity is shown by its own name, in a neutral colour."""
     return SEVERITIES.get(severity, ("unknown", severity or "No severity"))
 
 
@@ -225,7 +225,7 @@ def title(name: str) -> str:
 
 
 _LASTS = re.compile(r" for (?:more|longer) than .*$")
-"""How a summary says for how long its condition holds, which a pending alert's does not yet."""
+"""Duration clause of a summary; a pending alert's condition has not held for that long yet."""
 
 
 def _summary(alert: AlertInfo, rule: RuleInfo | None) -> str:
@@ -252,7 +252,7 @@ _ONE = re.compile(r"\w+(?:\{[^}]*\})? (>=|<=|==|!=|>|<) (-?\d+(?:\.\d+)?)(?: for
 
 
 def _limit(rule: RuleInfo) -> tuple[str, float | None]:
-    """(sign, number) of a rule about one signal, whatever labels it asks for; no number of any other."""
+    """(sign, number) of a rule about one signal with any labels; other rules have no number."""
     one = _ONE.fullmatch(rule.expression)
     if one is not None:
         return one[1], float(one[2])
@@ -261,7 +261,7 @@ def _limit(rule: RuleInfo) -> tuple[str, float | None]:
 
 
 def _is_a_state(alert: AlertInfo, rule: RuleInfo | None) -> bool:
-    """Is its number 1 or 0 for "it is so"? Its title says what is so."""
+    """Whether its value is a flag (1 or 0) that the title already describes."""
     sign, limit = _limit(rule) if rule is not None else ("", None)
     return not alert.unit and sign == "==" and limit in (0.0, 1.0)
 
@@ -283,21 +283,21 @@ def _chart(alert: AlertInfo) -> list[Any]:
     return [moment.start, moment.end, panel]
 
 
-def _told(alert: AlertInfo, deliveries: Sequence[DeliveryInfo], silences: Sequence[SilenceInfo]) -> View:
-    """Who knows of it, the newest per receiver; or why nobody is told."""
-    told: dict[str, list[Any]] = {}
+def _notified(alert: AlertInfo, deliveries: Sequence[DeliveryInfo], silences: Sequence[SilenceInfo]) -> View:
+    """The newest notification per receiver, or why none is sent."""
+    newest: dict[str, list[Any]] = {}
     for sent in deliveries:
         mine = sent.run == alert.run and f"{alert.name} firing" in sent.alerts
         if mine and sent.created_at >= alert.active_at and sent.status != "superseded":
-            told.setdefault(sent.receiver, [sent.receiver, *_outcome(sent)])
-    row: dict[str, Any] = {"told": list(told.values())}
+            newest.setdefault(sent.receiver, [sent.receiver, *_outcome(sent)])
+    row: dict[str, Any] = {"told": list(newest.values())}
     if alert.muted:
         row |= {"muted": alert.muted} | _silenced(alert.muted, silences)
     return {f"a.{key(alert)}.x": row}
 
 
 def _silenced(muted: str, silences: Sequence[SilenceInfo]) -> dict[str, Any]:
-    """The silence behind the words, which name its id."""
+    """The silence whose ID the text names."""
     found = next((silence for silence in silences if silence.id and silence.id in muted), None)
     if found is None:
         return {}
@@ -305,7 +305,7 @@ def _silenced(muted: str, silences: Sequence[SilenceInfo]) -> dict[str, Any]:
 
 
 def _outcome(sent: DeliveryInfo) -> list[Any]:
-    """[state, words, when]."""
+    """[state, text, time]."""
     if sent.status == "pending":
         again = sent.attempts and sent.next_at is not None
         words, at = (f"retry {sent.attempts}", sent.next_at) if again else ("sending", sent.created_at)
@@ -332,27 +332,29 @@ def _rule(rule: RuleInfo, states: Sequence[str]) -> list[Any]:
 def _rule_now(rule: RuleInfo, states: Sequence[str], colour: str) -> tuple[str, str]:
     if not states:
         return (rule.why, "unknown") if rule.why else ("active", "ok")
-    told = [f"{states.count(word)} {word}" for word in ("firing", "pending", "muted") if word in states]
-    return joined(*told), colour if "firing" in states else "unknown"
+    counts = [f"{states.count(word)} {word}" for word in ("firing", "pending", "muted") if word in states]
+    return joined(*counts), colour if "firing" in states else "unknown"
 
 
 def _deliveries(deliveries: Sequence[DeliveryInfo], receivers: Sequence[str] | None) -> View:
-    """Keys ``d.0`` ..: [receiver, kind, state, words, when, run, what of, answer]."""
+    """Keys ``d.0`` ..: [receiver, kind, state, text, time, run, alerts, answer]."""
     cells: View = {
         f"d.{i}": [s.receiver, s.kind, *_outcome(s), s.run, ", ".join(s.alerts), s.answer]
         for i, s in enumerate(deliveries)
     }
-    nobody = receivers is not None and not receivers
-    told = "Configured: " + ", ".join(receivers) if receivers else ""
-    cells["d.none"] = "No receivers: alerts appear only here." if nobody else "" if deliveries else "None sent yet."
-    cells["d.who"] = told
-    # Shown as long as nothing tells that somebody has configured one.
-    cells["d.how"] = "1" if nobody or (receivers is None and not deliveries) else ""
+    unconfigured = receivers is not None and not receivers
+    configured = "Configured: " + ", ".join(receivers) if receivers else ""
+    cells["d.none"] = (
+        "No receivers: alerts appear only here." if unconfigured else "" if deliveries else "None sent yet."
+    )
+    cells["d.who"] = configured
+    # Shown until there is evidence of a configured receiver.
+    cells["d.how"] = "1" if unconfigured or (receivers is None and not deliveries) else ""
     return cells
 
 
 def _silences(silences: Sequence[SilenceInfo]) -> View:
-    """Keys ``s.0`` ..: [id, state, matchers, starts, ends, who, why]."""
+    """Keys ``s.0`` ..: [id, state, matchers, starts, ends, author, comment]."""
     cells: View = {
         f"s.{i}": [s.id, s.state, list(s.matchers), round(s.starts_at), round(s.ends_at), s.created_by, s.comment]
         for i, s in enumerate(silence for silence in silences if silence.state != "expired")

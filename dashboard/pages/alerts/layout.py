@@ -1,4 +1,4 @@
-"""The Alerts page: what fires first, who is told, and what watches. Its rows are drawn by `assets/50-alerts.js`."""
+"""The Alerts page: firing alerts, notifications, silences and rules. Its rows are drawn by `assets/50-alerts.js`."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def _head() -> Any:
 
 
 def _list(name: str, heading: str = "") -> Any:
-    """A section of alert cards; without any it is hidden, except the first one, which says so."""
+    """A section of alert cards. An empty section is hidden, except the first one, which shows that it is empty."""
     head = [html.H2(heading, id=f"h-{name}")] if heading else [html.H2("Firing", id="h-firing", className="sr")]
     rows = html.Div(className="rows", **{"data-alerts": name})
     none = [t(html.P, "al.none", "card quiet")] if name == "firing" else []

@@ -1,4 +1,4 @@
-"""The Generator page as cells: are the engines the limit, how much room is left, and which of them is sick?"""
+"""Cells of the Generator page: whether the engines are the limit, room in the caches, outliers."""
 
 from dashboard.charts.panels import Card, Panel, PanelLine, want
 from dashboard.pages.generator import engines
@@ -13,7 +13,7 @@ from server.query.types import SignalNow
 _TTFT, _ITL, _E2E = "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_seconds"
 _QUEUE, _CEILING = "generator_queue_seconds", "kv_concurrency_limit"
 _FORECAST = "kv_concurrency_limit_forecast_seconds"
-# A ceiling that is crossed within a shift is worth a look now.
+# Seconds. A ceiling that is reached within a shift is flagged.
 _SOON = 6 * 3600.0
 _ENGINE_TOKENS = "generator_engine_tokens_per_second"
 
@@ -187,7 +187,7 @@ def cells(scope: Scope) -> View:
         found |= panel_cells(facts, panel, infos)
     found |= {f"k.{card.key}.u": "" for card in CARDS[:3]}
     found |= _up(facts, fleet) | _head(facts, fleet) | _states(facts, fleet) | _room(facts)
-    return found | engines.sick(fleet) | engines.heat(scope, fleet) | engines.table(fleet)
+    return found | engines.outliers(fleet) | engines.heat(scope, fleet) | engines.table(fleet)
 
 
 # ---- head
@@ -243,17 +243,17 @@ def _measured(facts: StatusFacts, fleet: list[Engine]) -> str:
     held = f"The run is {_low(named(outcome, verdict.get('cause')))}" if other else ""
     running, waiting = (facts.value("generator_requests", state=state) for state in ("running", "waiting"))
     kv = facts.say("kv_cache_usage_ratio")
-    told = joined(
+    measured = joined(
         f"{number(running)} requests running" if running is not None else "",
         (f"{number(waiting)} waiting" if waiting >= 0.5 else "none waiting") if waiting is not None else "",
         f"KV cache {kv} full" if kv else "",
         facts.say("generator_tokens_per_second"),
     )
-    if not told and not fleet:
+    if not measured and not fleet:
         return "Add the engines' /metrics as targets, or the router's: rollscope watch http://127.0.0.1:8000"
-    if not told:
+    if not measured:
         return first_clause(_why(facts.find("generator_requests_now")))
-    return joined(held, ("At the end: " if facts.over else "5 min means: ") + told)
+    return joined(held, ("At the end: " if facts.over else "5 min means: ") + measured)
 
 
 def _low(words: str) -> str:
@@ -273,7 +273,7 @@ def _up(facts: StatusFacts, fleet: list[Engine]) -> View:
     state = "critical" if counts["down"] or counts["hung"] else "watch" if counts["silent"] else "ok"
     rest = [f"{count:.0f} {word}" for word, count in counts.items() if word != "up" and count]
     return {
-        # One held for a weight update works: the card must not fall to 0 of 4 at each of them.
+        # An engine paused for a weight update counts as up: the card must not fall to 0 of 4 at each update.
         "k.ge_up.v": f"{counts['up'] + counts['paused']:.0f}",
         "k.ge_up.n": joined(f"of {total:.0f}", *rest),
         "k.ge_up.s": state,
@@ -285,15 +285,15 @@ _STATES = ("up", "down", "hung", "silent", "paused", "asleep")
 
 
 def _counts(facts: StatusFacts, fleet: list[Engine]) -> dict[str, float]:
-    """As the tick counts them; without a tick as they are seen."""
-    told = {state: facts.value("generator_engines", state=state) for state in _STATES}
-    if any(value is not None for value in told.values()):
-        return {state: value or 0.0 for state, value in told.items()}
+    """Engines by state as the tick counts them; without a tick as they are read."""
+    counts = {state: facts.value("generator_engines", state=state) for state in _STATES}
+    if any(value is not None for value in counts.values()):
+        return {state: value or 0.0 for state, value in counts.items()}
     return {state: float(sum(one.state == state for one in fleet)) for state in _STATES}
 
 
 def _states(facts: StatusFacts, fleet: list[Engine]) -> View:
-    """Keys ``gs.N``: [how many, state, its health] of the states that any engine is in; whose weights they serve."""
+    """Keys ``gs.N``: [count, state, its health] of the engines' states; ``gs.weights``: served versions."""
     counts = {} if facts.over else _counts(facts, fleet)
     found = [[f"{count:,.0f}", word, engines.HEALTH.get(word, "ok")] for word, count in counts.items() if count]
     cells: View = {f"gs.{i}": row for i, row in enumerate(found)}
@@ -320,7 +320,7 @@ def _weights(facts: StatusFacts) -> str:
 
 
 def _room(facts: StatusFacts) -> View:
-    """Keys ``gk.N``: [words, number, width in percent, state] on one scale; ``gk.next``, ``gk.why``: the forecast."""
+    """Keys ``gk.N``: [label, number, width in percent, state] on one scale; ``gk.next``, ``gk.why``: the forecast."""
     ceiling = facts.find(_CEILING)
     limit = ceiling.value if ceiling is not None else None
     wanted, asked = _wanted(facts), facts.number("max_in_flight")
@@ -342,8 +342,8 @@ def _room(facts: StatusFacts) -> View:
 
 
 def _wanted(facts: StatusFacts) -> float | None:
-    told = [facts.value("generator_requests_now", state=state) for state in ("running", "waiting")]
-    return sum(value for value in told if value is not None) if None not in told else None
+    counts = [facts.value("generator_requests_now", state=state) for state in ("running", "waiting")]
+    return sum(value for value in counts if value is not None) if None not in counts else None
 
 
 def _beyond(value: float | None, limit: float | None) -> bool:
@@ -356,12 +356,12 @@ def _ahead(facts: StatusFacts) -> View:
     if mid is None or mid.value is None:
         why = _why(mid or facts.find(_FORECAST))
         return {"gk.next": "No forecast" if why else "", "gk.why": why[:1].upper() + why[1:], "gk.s": "unknown"}
-    told = tight(_why(mid))
-    said = told[:1].upper() + told[1:]
+    reason = tight(_why(mid))
+    shown = reason[:1].upper() + reason[1:]
     if mid.value <= 0:
-        said = told.removeprefix("crossed: ")
-        return {"gk.next": "Already reached", "gk.why": said[:1].upper() + said[1:], "gk.s": "critical"}
+        shown = reason.removeprefix("crossed: ")
+        return {"gk.next": "Already reached", "gk.why": shown[:1].upper() + shown[1:], "gk.s": "critical"}
     ends = [text(end.value, "seconds") for end in (low, high) if end is not None and end.value is not None]
     between = f" (95% interval: {' to '.join(ends)})" if len(ends) == 2 else ""
     state = "watch" if mid.value < _SOON else "ok"
-    return {"gk.next": f"Reached in {text(mid.value, 'seconds')}{between}", "gk.why": said, "gk.s": state}
+    return {"gk.next": f"Reached in {text(mid.value, 'seconds')}{between}", "gk.why": shown, "gk.s": state}

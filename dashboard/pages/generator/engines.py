@@ -1,4 +1,4 @@
-"""Single engines as cells: who is sick, a heat map of engines by time, and a table. For the Generator page."""
+"""Cells of single engines for the Generator page: outliers, a heat map over time, and a table."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ from dashboard.widgets.format import number, short, text
 from server.query.engine_types import MOST_ENGINES, EngineInfo, EngineMetric
 
 KEEP_SECONDS = 4.0
-"""How long an answer about a fleet is shown: it costs a look at every series of every engine."""
+"""How long a fleet's answer is cached, seconds: it reads every series of every engine."""
 
 # A thousand take a third of a second to read: every 20 s then.
 _PER_ENGINE = 0.02
@@ -27,7 +27,7 @@ HEATS: Mapping[EngineMetric, tuple[str, str]] = {
     "preemptions": ("Preempted", "per minute"),
     "tokens": ("Tokens", "tokens/s"),
 }
-"""What the heat map can show: (words, unit)."""
+"""Metrics of the heat map: (title, unit)."""
 
 # Half and twice the median, as `generator_outlier_ratio` has it: routers that balance by requests keep engines within a
 # few percent of each other.
@@ -36,7 +36,7 @@ LOW, HIGH = 0.5, 2.0
 FULL, ABOVE = 0.9, 0.05
 # Below it twice the median is two requests, not one sick engine.
 LEAST_REQUESTS, LEAST_PREEMPTIONS = 2.0, 3.0
-SICK = 8
+MOST_OUTLIERS = 8
 _RANK = ("down", "hung", "silent", "asleep", "paused", "up")
 _WORDS = {
     "down": "does not answer",
@@ -67,11 +67,11 @@ class Engine:
 
 
 def fleet(scope: Scope) -> list[Engine]:
-    """Every engine, the sick first; of a time that stands still as it was at its end."""
+    """Every engine, outliers first; for a fixed time range as of its end."""
     at = scope.at if scope.at is not None or scope.span is None or scope.span.follow else scope.span.end
     facts = scope.facts
-    told = (one.value or 0.0 for one in facts.signals if one.signal == "generator_engines")
-    keep = max(KEEP_SECONDS, _PER_ENGINE * sum(told))
+    counts = (one.value or 0.0 for one in facts.signals if one.signal == "generator_engines")
+    keep = max(KEEP_SECONDS, _PER_ENGINE * sum(counts))
     return scope.shared.get(("engines", scope.run, at), keep, lambda: _read(scope, at), scope.cursor)
 
 
@@ -80,17 +80,17 @@ def _read(scope: Scope, at: float | None) -> list[Engine]:
     live = at is None and not facts.over
     known = list(judged(found, facts, live))
     known += _unmet(known, facts) if live else []
-    return sorted(_compared(known), key=_place)
+    return sorted(_compared(known), key=_order)
 
 
-def _place(one: Engine) -> tuple[int, bool, list[tuple[int, str]]]:
-    """The sick first; then by name, ``vllm-9`` before ``vllm-10``."""
+def _order(one: Engine) -> tuple[int, bool, list[tuple[int, str]]]:
+    """Outliers first; then by name, ``vllm-9`` before ``vllm-10``."""
     parts = [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", one.name)]
     return _RANK.index(one.state), not one.odd, parts
 
 
 def judged(found: Sequence[EngineInfo], facts: StatusFacts, live: bool) -> Iterator[Engine]:
-    """With their states: what the tick says of an engine by name, else what is seen of it."""
+    """Adds states: the tick's state of a named engine, else what its readings show."""
     named = {_identity(one.labels): one.labels for one in facts.named("generator_engine_state")} if live else {}
     hung = {one.labels["target"] for one in facts.named("generator_frozen") if one.value} if live else set()
     # A target of several ranks is frozen when one is; which one, the tick has named.
@@ -98,16 +98,16 @@ def judged(found: Sequence[EngineInfo], facts: StatusFacts, live: bool) -> Itera
     trust = {target.target: target for target in facts.targets} if live else {}
     for info in found:
         health = trust.get(info.target)
-        told = named.pop(_identity({**info.labels, "target": info.target}), {}).get("state", "")
+        reported = named.pop(_identity({**info.labels, "target": info.target}), {}).get("state", "")
         frozen = "hung" if info.target in hung and ranks[info.target] == 1 else ""
-        state = told or ("down" if health and not health.up else frozen or info.held or "up")
+        state = reported or ("down" if health and not health.up else frozen or info.held or "up")
         yield Engine(info, state if state in _RANK else "up", health.error if health and state == "down" else "")
     for labels in named.values():
         yield _silent(labels)
 
 
 def _silent(labels: Mapping[str, str]) -> Engine:
-    """One of which the tick knows, and which has told nothing for five minutes."""
+    """An engine that the tick knows and that reported nothing for five minutes."""
     own = {name: value for name, value in labels.items() if name not in ("state", "target")}
     key = ",".join((labels["target"], *(f"{name}={value}" for name, value in sorted(own.items()))))
     return Engine(EngineInfo(key, labels["target"], own), labels["state"] if labels["state"] in _RANK else "silent")
@@ -125,7 +125,7 @@ def _unmet(found: Sequence[Engine], facts: StatusFacts) -> Iterator[Engine]:
             yield Engine(EngineInfo(target.target, target.target, {}), "down", target.error)
 
 
-# ---- who is sick
+# ---- outliers
 
 
 def _compared(found: Sequence[Engine]) -> list[Engine]:
@@ -144,7 +144,7 @@ def _median(values: Any) -> float | None:
 
 
 def _speed(info: EngineInfo) -> float | None:
-    """Tokens a second of each request: what a slow GPU shows whatever its load."""
+    """Tokens per second and request: shows a slow GPU at any load."""
     running = info.mean_running
     return info.tokens_per_second / running if info.tokens_per_second is not None and running and running >= 1 else None
 
@@ -180,15 +180,15 @@ def _far(name: str, own: float, middle: float) -> bool:
     return own > max(HIGH * middle, least)
 
 
-def sick(found: Sequence[Engine]) -> View:
+def outliers(found: Sequence[Engine]) -> View:
     """Keys ``gx.N``: [engine, what is the matter, state]; ``gx.none``, ``gx.more``, ``gx.p`` and its state."""
     rows = [row for one in found for row in _complaints(one)]
-    cells: View = {f"gx.{i}": list(row) for i, row in enumerate(rows[:SICK])}
+    cells: View = {f"gx.{i}": list(row) for i, row in enumerate(rows[:MOST_OUTLIERS])}
     ill = sum(one.sick for one in found)
     worst = "critical" if any(row[2] == "critical" for row in rows) else "watch" if ill else "ok"
     return cells | {
         "gx.none": "" if rows else _none(found),
-        "gx.more": f"and {len(rows) - SICK:,} more" if len(rows) > SICK else "",
+        "gx.more": f"and {len(rows) - MOST_OUTLIERS:,} more" if len(rows) > MOST_OUTLIERS else "",
         "gx.p": f"{ill} of {len(found)}" if ill else "None" if len(found) > 1 else "",
         "gx.s": worst,
     }
@@ -226,9 +226,9 @@ def _none(found: Sequence[Engine]) -> str:
 
 
 def heat_of(search: str) -> EngineMetric:
-    """What the address asks the map to show; the KV cache where it says nothing known."""
-    told = (parse_qs(search.lstrip("?")).get("heat") or [""])[-1]
-    return next((name for name in get_args(EngineMetric) if name == told), "kv")
+    """The metric that the address requests; KV cache if it names no valid one."""
+    requested = (parse_qs(search.lstrip("?")).get("heat") or [""])[-1]
+    return next((name for name in get_args(EngineMetric) if name == requested), "kv")
 
 
 def heat(scope: Scope, found: Sequence[Engine]) -> View:
@@ -294,17 +294,17 @@ def _row(one: Engine) -> list[Any]:
         one.name,
         one.state,
         HEALTH.get(one.state, "watch" if one.odd else "ok"),
-        _said(info.running) + limit,
-        _said(info.waiting),
-        _said(info.kv_ratio, "ratio"),
-        _said(info.tokens_per_second),
-        _said(info.preemptions_per_minute),
+        _shown(info.running) + limit,
+        _shown(info.waiting),
+        _shown(info.kv_ratio, "ratio"),
+        _shown(info.tokens_per_second),
+        _shown(info.preemptions_per_minute),
         f"v{info.version:,.0f}" if info.version is not None else "",
         round(info.last_ts) if info.last_ts is not None else None,
         [what for what, *_ in one.odd],
     ]
 
 
-def _said(value: float | None, unit: str = "") -> str:
-    """What nobody tells is empty, never zero."""
+def _shown(value: float | None, unit: str = "") -> str:
+    """A missing value is empty, never zero."""
     return "" if value is None else text(value, unit)

@@ -1,4 +1,4 @@
-"""The Help page as cells: every signal with its bands, its inputs, who reports it and how to have it reported.
+"""Cells of the Help page: every signal with its bands, its inputs, its sources and how to get it reported.
 
 All of it comes from the signals' own descriptions and from the registries behind `docs/reference/coverage.md`.
 """
@@ -29,14 +29,14 @@ _CADENCE = {
 def cells(scope: Scope) -> View:
     """Keys ``hp.0`` ..: a row per signal."""
     infos, known = scope.reader.infos(), coverage()
-    # They are the code's own and never change: made once for all browsers.
-    return {f"hp.{i}": _kept(info, known) for i, info in enumerate(infos.values())} | {"newest": None}
+    # Signals are constant, so their rows are made once for all browsers.
+    return {f"hp.{i}": _cached_row(info, known) for i, info in enumerate(infos.values())} | {"newest": None}
 
 
 _ROWS: dict[SignalInfo, list[Any]] = {}
 
 
-def _kept(info: SignalInfo, known: Coverage) -> list[Any]:
+def _cached_row(info: SignalInfo, known: Coverage) -> list[Any]:
     if info not in _ROWS:
         _ROWS[info] = row(info, known)
     return _ROWS[info]
@@ -66,7 +66,7 @@ def row(info: SignalInfo, known: Coverage) -> list[Any]:
 
 
 def bands(info: SignalInfo) -> str:
-    """``watch ≥ 15% · critical ≥ 40%``; nothing for a signal that nobody judges."""
+    """``watch ≥ 15% · critical ≥ 40%``; empty for a signal without bands."""
     sign = "≥" if info.higher_is_worse else "<"
     levels = (("watch", info.watch), ("critical", info.critical))
     return " · ".join(f"{level} {sign} {text(band, info.unit)}" for level, band in levels if band is not None)

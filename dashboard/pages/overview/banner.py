@@ -1,4 +1,4 @@
-"""The banner: one sentence on what holds the run back, or honestly what is measured until a verdict exists."""
+"""Cells of the banner: the verdict in one sentence, or what is measured until there is one."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from dashboard.widgets.format import parts, text, tight
 from server.query.summary import RunSummary
 
 PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
-_LIFE = {
+_LIFECYCLES = {
     "starting": "Starting: loading and compiling take 10 to 40 minutes",
     "running": "Running",
     "paused": "Paused",
@@ -23,14 +23,14 @@ LEAST_SHARE = 0.05
 def banner(facts: StatusFacts) -> View:
     """Keys ``b.*``: chip, headline, text, what stands behind the verdict, the step split and what is measured.
 
-    A verdict is shown as one only while it describes the present. Otherwise the banner says which state the run is
-    in, and the last verdict stands below with its time.
+    A verdict is shown as one only while it describes the present. Otherwise the banner shows the run's
+    state, and below it the last verdict with its time.
     """
     if facts.at is not None:
         return _past(facts, facts.at) | _split(facts) | {"b.note": _note(facts)}
     if facts.present:
         found = _verdict(facts)
-        says = (
+        cells = (
             _NO_CLOCK
             | _chip(facts)
             | _headline(facts)
@@ -39,8 +39,8 @@ def banner(facts: StatusFacts) -> View:
             | _cost(facts)
         )
     else:
-        says = _over(facts) if facts.over else _absent(facts)
-    return says | _split(facts) | {"b.note": _note(facts)}
+        cells = _over(facts) if facts.over else _absent(facts)
+    return cells | _split(facts) | {"b.note": _note(facts)}
 
 
 _NO_CLOCK: View = {"b.clock": None, "b.at": None, "b.at.w": "", "b.last": "", "b.last.at": None}
@@ -132,27 +132,27 @@ def _limits(found: RunSummary) -> str:
     return " ".join(words)
 
 
-def _verdict(facts: StatusFacts) -> verdict.Told:
+def _verdict(facts: StatusFacts) -> verdict.VerdictJson:
     return facts.status.verdict or {}
 
 
 def _named(facts: StatusFacts) -> bool:
-    """Does a verdict say more than that it is not known?"""
+    """Whether the verdict is other than unknown."""
     return str(_verdict(facts).get("outcome", "unknown")) != "unknown"
 
 
 def _chip(facts: StatusFacts) -> View:
     found, state = _verdict(facts), facts.status.state
     outcome, cause = str(found.get("outcome", "")), found.get("cause")
-    # That a run with a verdict runs goes without saying.
-    life = "" if _named(facts) and facts.status.lifecycle == "running" else _life(facts)
+    # A run with a verdict needs no word that it is running.
+    lifecycle = "" if _named(facts) and facts.status.lifecycle == "running" else _lifecycle_words(facts)
     stale, named = state.name == "stale", _named(facts)
     cells: View = {
         "b.chip": WORDS["stale"] if stale and not named else verdict.word(outcome, cause),
         "b.chip.s": "stale" if stale and not named else verdict.colour(outcome),
         "b.cause": verdict.because(cause) if named else "",
         "b.since": found.get("since") if named else None,
-        "b.meta": verdict.confidence(found) if stale else joined(life, verdict.confidence(found)),
+        "b.meta": verdict.confidence(found) if stale else joined(lifecycle, verdict.confidence(found)),
         "b.age": None,
     }
     if stale:
@@ -160,10 +160,10 @@ def _chip(facts: StatusFacts) -> View:
     return cells
 
 
-def _life(facts: StatusFacts) -> str:
-    """An engine that serves without a trainer we know of is not loading, whatever the run's lifecycle says."""
-    life = facts.status.lifecycle
-    return "" if life == "starting" and _trainerless(facts) else _LIFE.get(life, life)
+def _lifecycle_words(facts: StatusFacts) -> str:
+    """The lifecycle in words. An engine that serves without a known trainer is not "starting"."""
+    name = facts.status.lifecycle
+    return "" if name == "starting" and _trainerless(facts) else _LIFECYCLES.get(name, name)
 
 
 def _trainerless(facts: StatusFacts) -> bool:
@@ -238,7 +238,7 @@ def _text(facts: StatusFacts) -> str:
 
 
 def _measured(facts: StatusFacts) -> str:
-    """Known states side by side, without a cause: naming one is the verdict's business."""
+    """Measured values without a cause, because only the verdict names one."""
     if not facts.signals:
         return "No signal has been computed for this run yet."
     words = joined(*(_of_synchronous(facts) if facts.synchronous else _of_queue(facts)))
@@ -249,7 +249,7 @@ def _measured(facts: StatusFacts) -> str:
 
 
 def _of_queue(facts: StatusFacts) -> list[str]:
-    """Means all three, as the bands judge them: an instant beside a mean reads as a contradiction."""
+    """Three means, as the bands use: an instant next to a mean would look like a contradiction."""
     batches, kv = facts.value("queue_batches"), facts.value("kv_cache_usage_ratio")
     waiting = facts.value("generator_requests", state="waiting")
     return [
@@ -301,5 +301,5 @@ def _cost(facts: StatusFacts) -> View:
 
 
 def next_steps(facts: StatusFacts) -> list[str]:
-    """What the verdict says to try; empty until there is one, and unless it describes the present."""
+    """The verdict's advice; empty without a verdict that describes the present."""
     return verdict.next_steps(_verdict(facts)) if facts.present else []

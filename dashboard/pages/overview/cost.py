@@ -17,7 +17,7 @@ CAUSES: Mapping[str, str] = {
     "starting": "Starting",
     "paused": "Run paused",
 }
-"""Cause of `idle_usd_per_hour` -> its words, in the order they are shown."""
+"""Cause of `idle_usd_per_hour` -> its label, in the order they are shown."""
 
 _MILLION, _HOUR, _IDLE = "cost_usd_per_million_tokens", "cost_usd_per_hour", "idle_usd_per_hour"
 
@@ -79,12 +79,12 @@ def _idle(facts: StatusFacts, known: Mapping[str, float]) -> View:
 
 
 def _also(facts: StatusFacts, known: Mapping[str, float]) -> str:
-    """What is beside the sum: GPUs that work half full, the dollars so far, and the causes nobody can tell."""
-    told = (facts.value("idle_usd_total", cause=cause) for cause in CAUSES)
-    sums = [usd for usd in told if usd is not None]
+    """Notes on the sum: dollars so far, underused GPUs, and causes without data."""
+    totals = (facts.value("idle_usd_total", cause=cause) for cause in CAUSES)
+    sums = [usd for usd in totals if usd is not None]
     under = facts.value("underused_usd_per_hour")
     lacking = (one for one in facts.signals if one.signal == _IDLE and one.value is None)
-    # One reason may hide several causes: it is said once.
+    # Several causes may have the same reason: it is shown once.
     gaps = {one.why: CAUSES.get(one.labels.get("cause", ""), "") for one in lacking if one.labels} if known else {}
     return joined(
         f"${sum(sums):,.2f} so far" if sums else "",

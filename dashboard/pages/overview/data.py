@@ -31,7 +31,7 @@ def view(facts: StatusFacts, infos: Infos) -> View:
         cells |= panel_cells(facts, panel, infos)
     cells |= flow(facts)
     if facts.status.state.name == "catching_up":
-        # Words of health are about the present; a number of the past is only a number.
+        # States of health describe the present; while catching up they are left out.
         cells |= {key: "" for key in cells if key.endswith(".p")}
     return cells | banner(facts) | cost(facts) | trust(facts.status)
 
@@ -41,7 +41,7 @@ def card_cells(facts: StatusFacts, card: Card, infos: Infos) -> View:
     found = card.find(facts.signals)
     judged = card.judge.explain(facts.signals) if card.judge else None
     state = _state(found, judged)
-    # What nobody judges is known and no more than that: "OK" would be our word, not a band's.
+    # A value without bands is not "OK", only known.
     plain = state == "ok" and not (_banded(found, infos) or _banded(judged, infos))
     figure, unit = parts(found.value if found else None, found.unit if found else "")
     key = f"k.{card.key}"
@@ -52,14 +52,14 @@ def card_cells(facts: StatusFacts, card: Card, infos: Infos) -> View:
         f"{key}.u": unit,
         f"{key}.s": state,
         f"{key}.p": "" if plain else STATE_WORDS[state],
-        # A card has room for what is the matter; its tip and the charts below say what to do about it.
+        # A card has room for the problem; its tooltip and the charts below give the fix.
         f"{key}.n": first_clause(note) if silent else note,
         f"{key}.tip": note if silent else "",
     }
 
 
 def _state(found: SignalNow | None, judged: SignalNow | None) -> str:
-    """The judge's word where it is the worse; a value nobody judges is not thereby healthy, but it is known."""
+    """The worse of the value's state and the judging signal's state."""
     if found is None:
         return "unknown"
     if found.value is not None and judged is not None and judged.value is not None:
@@ -74,7 +74,7 @@ def _banded(found: SignalNow | None, infos: Infos) -> bool:
 
 
 def _note(facts: StatusFacts, card: Card, found: SignalNow | None, infos: Infos) -> str:
-    """Why there is no value; else what stands beside it, else the band that judges it."""
+    """The reason for a missing value; else the card's notes, else its bands."""
     if found is None:
         return absent(card.wants[0].signal, infos)
     if found.value is None:
@@ -84,7 +84,7 @@ def _note(facts: StatusFacts, card: Card, found: SignalNow | None, infos: Infos)
 
 
 def absent(signal: str, infos: Infos) -> str:
-    """A signal the run has never answered for: its constant hint says what to log."""
+    """The reason for a signal without any result: its constant hint on what to log."""
     info = infos.get(signal)
     return info.why if info and info.why else "nothing has been computed for this run yet"
 
@@ -145,12 +145,12 @@ def _line(cells: View, facts: StatusFacts, slot: str, line: PanelLine) -> Signal
 
 
 def _bare(found: SignalNow) -> str:
-    """The panel's title names the unit; only those that the formatter chooses are said again."""
+    """The panel's title names the unit; only units chosen by the formatter are repeated."""
     return text(found.value, found.unit if found.unit in ("ratio", "seconds") else "")
 
 
 def _shares(cells: View, panel: Panel, found: list[SignalNow | None]) -> None:
-    """A panel in percent says percent in its header too."""
+    """A panel in percent shows percent in its header too."""
     values = [s.value if s is not None else None for s in found]
     total = sum(value for value in values if value is not None)
     if panel.kind != "share" or total <= 0:

@@ -1,4 +1,4 @@
-"""The strip of actors: generator to queue to trainer, weights back, sandboxes beside."""
+"""The strip of actors: generator to queue to trainer, weights back, and sandboxes."""
 
 from dashboard.pages.overview.banner import next_steps, split
 from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
@@ -6,7 +6,7 @@ from dashboard.widgets.format import STATE_WORDS, parts, text
 from server.query.names import mode_words
 from server.query.types import SignalNow
 
-# What of an engine's states somebody should see; those that are down are told with their number of targets.
+# Engine states shown by name; engines that are down are counted with their targets.
 STANDING = ("hung", "silent", "paused", "asleep")
 # Of the KV cache: what lies closer to the mean is no tail.
 TAIL = 0.05
@@ -32,7 +32,7 @@ def _actor(key: str, sub: str, state: str, bar: float | None, numbers: list[tupl
 
 
 def _numbers(facts: StatusFacts, *wanted: tuple[str, str, dict[str, str]]) -> list[tuple[str, str]]:
-    """(figure, words) of the signals that have a value."""
+    """(figure, label) of the signals that have a value."""
     found = ((facts.value(signal, **labels), signal, words, labels) for signal, words, labels in wanted)
     return [
         (parts(value, _unit(facts, signal, labels))[0], words.format(u=parts(value, _unit(facts, signal, labels))[1]))
@@ -76,9 +76,9 @@ def _standing(facts: StatusFacts) -> dict[str, str]:
         names.setdefault(one.labels["state"], []).append(_engine(one))
     found = {state: (facts.value("generator_engines", state=state), names.get(state, [])) for state in STANDING}
     return {
-        state: f"{count:.0f} {state} ({', '.join(who[:2])}{', ...' if count > 2 else ''})"
-        for state, (count, who) in found.items()
-        if count and who
+        state: f"{count:.0f} {state} ({', '.join(engines[:2])}{', ...' if count > 2 else ''})"
+        for state, (count, engines) in found.items()
+        if count and engines
     }
 
 
@@ -124,7 +124,7 @@ def _trainer(facts: StatusFacts) -> View:
     numbers += [(f"v{version:,.0f}", "")] if version is not None else []
     gone, down = facts.down("trainer")
     wait, step = facts.state("trainer_wait_ratio"), facts.state("trainer_step_seconds")
-    # That nobody waits in a synchronous run says nothing of a trainer that is silent.
+    # A synchronous run has no wait, so its trainer is judged by its steps.
     states = (step if wait == "not_applicable" else wait, step, gone)
     framework = "" if facts.status.framework in ("", "unknown") else facts.status.framework
     names = framework or facts.kinds("trainer")
@@ -133,7 +133,7 @@ def _trainer(facts: StatusFacts) -> View:
 
 
 def _mode(facts: StatusFacts) -> str:
-    """A mode that nobody told, as that; one that is told shows in what applies."""
+    """The mode if it is assumed or unknown; a reported mode is not shown."""
     if not facts.kinds("trainer"):
         return ""
     words = mode_words(facts.status.mode, facts.status.facts)
@@ -150,7 +150,7 @@ def _no_step(facts: StatusFacts) -> str:
 
 
 def _sandboxes(facts: StatusFacts) -> View:
-    """Which of "needs none" and "not seen" it is; else what runs, what starts, and how long the oldest waits."""
+    """Running, starting and oldest pending sandboxes; or that the run uses none or has no source."""
     kinds, mine = facts.kinds("sandbox"), [s for s in facts.signals if s.signal.startswith("sandbox")]
     # Counters and credit are answered for runs that need none, too: the live ones decide.
     if facts.state("sandboxes") == "not_applicable" or worst(s.state for s in mine) == "not_applicable":

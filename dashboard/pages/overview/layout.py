@@ -92,7 +92,7 @@ def _flow() -> Any:
     nodes = [_actor("generator", "Generator", "orange"), _arrow("to_queue"), _actor("queue", "Queue", "teal")]
     nodes += [_arrow("to_trainer"), _actor("trainer", "Trainer", "blue"), _actor("sandbox", "Sandboxes", "purple")]
     weights = html.Div([t(html.Span, "f.weights")], className="weights")
-    # The verdict's colour: the actor that holds the run back is marked, whatever state its own numbers are in.
+    # The verdict's colour marks the limiting actor, independent of the states of its numbers.
     return html.Section(
         [*nodes, weights, _next()], className="flow card", **{"aria-label": "Actors", "data-s": "b.chip.s"}
     )
@@ -125,7 +125,7 @@ def _arrow(key: str) -> Any:
 
 
 def _next() -> Any:
-    """Until a verdict says what to try, the same place says whether the numbers can be believed."""
+    """The verdict's advice; without a verdict the health of the targets."""
     steps = html.Ol([t(html.Li, f"f.next.{i}") for i in range(3)], className="steps")
     trust = html.Div(
         [
@@ -139,7 +139,7 @@ def _next() -> Any:
 
 
 def _ribbon() -> Any:
-    """What held the run back over the time that the charts show (`assets/46-verdicts.js`)."""
+    """The limiter over the time that the charts show (`assets/46-verdicts.js`)."""
     head = html.Div([html.H2("Verdict over time"), t(html.Span, "v.note", "note")], className="row")
     parts = html.Ol(className="ribbon", **{"data-ribbon": "1"})
     return html.Div([head, parts], className="over-time", **{"data-s": "v.s"})
@@ -151,7 +151,7 @@ def _charts() -> Any:
 
 
 def _alerts() -> Any:
-    """What fires now, beside the charts; the page of its own has the rest."""
+    """Alerts that fire now; the Alerts page has the rest."""
     title = html.H2(html.A("Alerts", href="alerts", **{"data-goto": "alerts"}))
     head = html.Div([title, t(html.Span, "o.sum", "pill", s="o.s")], className="row")
     more = html.P(html.A("", id="more-alerts", href="alerts", **{"data-goto": "alerts"}), className="note")
@@ -159,7 +159,7 @@ def _alerts() -> Any:
 
 
 def _cost() -> Any:
-    """What a million tokens and an hour cost, and what of the hour idles: the causes add up to the sum."""
+    """Cost per million tokens and per hour, and idle cost by cause."""
     million = _figure("Per 1M trained tokens", "m.v", "USD", pill("m", "j"), ("m.n", "m.why"))
     hour = _figure("Per hour", "m.hour", "USD", None, ("m.basis",))
     idle = _figure("Idle", "m.idle", "USD/h", None, ("m.share", "m.none"))

@@ -57,9 +57,9 @@ _PLAN: Mapping[str, tuple[str, str, str]] = {
     "min_credit": ("Minimum credit if no price is set", "USD", "10"),
     "engines_later": ("Engines start with the run", "", "true"),
 }
-# How checks name what a plan can say: `plan a --create-rate`, `--image NAME`, and aside `(--concurrency)`.
+# How checks name options of the plan: `plan a --create-rate`, `--image NAME`, and in parentheses `(--concurrency)`.
 _OPTION = re.compile(r"(?:plan a |plan )?--([a-z]+(?:-[a-z]+)*)(?: NAME)?")
-_ASIDE = re.compile(r" \(--([a-z]+(?:-[a-z]+)*)\)")
+_IN_PARENTHESES = re.compile(r" \(--([a-z]+(?:-[a-z]+)*)\)")
 _EXAMPLE = ("concurrency", "create_rate", "rollout_deadline", "run_length", "limits", "price", "sandbox_ttl")
 
 
@@ -78,7 +78,7 @@ def _head(scope: Scope, found: PreflightInfo) -> View:
     needs_none = scope.facts.number("has_sandbox") == 0
     if found.state == "not_configured":
         words = "No configuration on this server contains this run, so its targets cannot be read."
-        return _said("Not configured here", words, "not_applicable" if needs_none else "unknown", None)
+        return _head_cells("Not configured here", words, "not_applicable" if needs_none else "unknown", None)
     if not found.checks:
         begin = "Reading every target once" if found.state == "running" else "Not checked yet"
         words = (
@@ -86,17 +86,17 @@ def _head(scope: Scope, found: PreflightInfo) -> View:
             if needs_none
             else "Preflight reads every target once and compares it with your plan. Read-only."
         )
-        return _said(begin, joined(words, found.error), "unknown", None)
+        return _head_cells(begin, joined(words, found.error), "unknown", None)
     counts = [f"{n} {word.lower()}" for status, (word, *_) in GROUPS.items() if (n := _count(found.checks, status))]
     state = GROUPS[found.outcome][1] if found.outcome in GROUPS else "unknown"
     skipped = _count(found.checks, "unknown")
     head = _HEADS.get(found.outcome, found.outcome)
     if found.outcome == "unknown":
         head += f". {skipped} check{'' if skipped == 1 else 's'} skipped"
-    return _said(head, joined(*counts, found.error), state, found.finished_at)
+    return _head_cells(head, joined(*counts, found.error), state, found.finished_at)
 
 
-def _said(head: str, words: str, state: str, at: float | None) -> View:
+def _head_cells(head: str, words: str, state: str, at: float | None) -> View:
     return {"pf.head": head, "pf.text": words, "pf.s": state, "pf.at": at}
 
 
@@ -139,7 +139,7 @@ def _row(check: CheckInfo, word: str, state: str, run: str) -> dict[str, Any]:
         "fix": here(check.fix, run),
         "number": number,
         "unit": unit,
-        "limit": _held_against(limit, "" if limit_unit == unit else limit_unit, check.unit) if number else "",
+        "limit": _limit_words(limit, "" if limit_unit == unit else limit_unit, check.unit) if number else "",
         "details": [] if fine else [here(line, run) for line in check.details],
         # A command names its sandbox.
         "ids": list(check.ids) if len(check.commands) < len(check.ids) else [],
@@ -149,16 +149,16 @@ def _row(check: CheckInfo, word: str, state: str, run: str) -> dict[str, Any]:
 
 
 def here(words: str, run: str) -> str:
-    """A check's words for who has no command line at hand: options as keys of the file, under the run's own name."""
-    told = _ASIDE.sub(lambda found: "" if _key(found[1]) else found[0], words)
-    asked = _OPTION.sub(lambda found: f"set {_example(found[1])}" if _key(found[1]) else found[0], told)
+    """A check's text for the page: command-line options become keys of the configuration file under the run's name."""
+    plain = _IN_PARENTHESES.sub(lambda found: "" if _key(found[1]) else found[0], words)
+    replaced = _OPTION.sub(lambda found: f"set {_example(found[1])}" if _key(found[1]) else found[0], plain)
     section = f"[run.{toml_key(run)}.preflight]"
-    under = f" under {section}" if asked != told and "[run.NAME.preflight]" not in asked else ""
-    return asked.replace("run.NAME.", f"run.{toml_key(run)}.") + under
+    under = f" under {section}" if replaced != plain and "[run.NAME.preflight]" not in replaced else ""
+    return replaced.replace("run.NAME.", f"run.{toml_key(run)}.") + under
 
 
 def _key(option: str) -> str:
-    """The plan's key that says what an option does; "" for an option of somebody else's command."""
+    """The plan's key of an option; "" for an option of another command."""
     key = {"image": "images"}.get(option, option.replace("-", "_"))
     return key if key in _PLAN else ""
 
@@ -167,7 +167,7 @@ def _example(option: str) -> str:
     return f"{_key(option)} = {_PLAN[_key(option)][2]}"
 
 
-def _held_against(limit: str, limit_unit: str, unit: str) -> str:
+def _limit_words(limit: str, limit_unit: str, unit: str) -> str:
     """``of 3`` for what is counted out of a whole, else ``against 128``: more may be wanted, or less."""
     word = "of" if unit in ("targets", "engines", "images") else "limit"
     return f"{word} {limit} {limit_unit}".strip() if limit else ""
@@ -196,7 +196,7 @@ def _more(check: CheckInfo) -> str:
 
 
 def _plan(plan: Mapping[str, Any]) -> View:
-    """Keys ``pf.plan.N``: [key, what it is, value in words, said?]."""
+    """Keys ``pf.plan.N``: [key, title, value as text, is it set]."""
     found: View = {}
     for i, (key, (title, unit, _)) in enumerate(_PLAN.items()):
         value = _planned(plan.get(key), unit)
@@ -205,7 +205,7 @@ def _plan(plan: Mapping[str, Any]) -> View:
 
 
 def _planned(value: Any, unit: str) -> str:
-    """A value of the plan in words; "" when nothing was said."""
+    """A value of the plan as text; "" if it is not set."""
     if value is None or value == [] or value == () or value == {}:
         return ""
     if isinstance(value, bool):
@@ -220,7 +220,7 @@ def _planned(value: Any, unit: str) -> str:
 
 
 def snippet(run: str, plan: Mapping[str, Any]) -> str:
-    """What to write into the configuration: examples of what was not said yet; "" when all of it was."""
+    """A configuration snippet with examples of the unset keys; "" if all are set."""
     missing = [key for key in _EXAMPLE if not _planned(plan.get(key), "")]
     if not missing:
         return ""

@@ -1,4 +1,4 @@
-"""The Preflight page: will the run fit what it asks for? Its rows are drawn by `assets/80-preflight.js`."""
+"""The Preflight page: whether the plan fits the limits. Its rows are drawn by `assets/80-preflight.js`."""
 
 from typing import Any
 

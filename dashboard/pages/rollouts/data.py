@@ -1,4 +1,4 @@
-"""The Rollouts page as cells: how stale, how mixed, how spread; where rollouts went, and where they are now."""
+"""Cells of the Rollouts page: staleness, exits, states of rollouts in flight, solve rates."""
 
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
@@ -58,11 +58,11 @@ WORDS: Mapping[str, str] = {
     "surplus": "surplus", "aborted_oversample": "aborted (oversampled)", "truncated_drop": "dropped (truncated)",
     "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "not in any record",
 }  # fmt: skip
-"""States and exits as the page says them; the browser gets them once (``ro.words``)."""
+"""Labels of states and exits; the browser gets them once (``ro.words``)."""
 
 
 def cells(scope: Scope) -> View:
-    """All texts of the page. Its ``ro.mode`` is ``none`` (nobody tells of a rollout) or ``ok``."""
+    """All texts of the page. Its ``ro.mode`` is ``none`` (no rollout is reported) or ``ok``."""
     facts, infos, records = scope.facts, scope.reader.infos(), RolloutRecords(scope, parse(scope.search))
     known = records.any()
     found: View = {"ro.mode": "ok" if known else "none"}
@@ -80,7 +80,7 @@ def cells(scope: Scope) -> View:
 
 
 def _whole(card: View, key: str) -> View:
-    """Here a card has room for the whole reason: which field is missing is what its reader came for."""
+    """On this page a card shows the whole reason, because it names the missing field."""
     tip = card[f"k.{key}.tip"]
     return card | ({f"k.{key}.n": tip} if tip else {})
 
@@ -92,11 +92,11 @@ def _head(facts: StatusFacts, infos: Mapping[str, SignalInfo], records: RolloutR
     census = records.census() if known else ()
     counted = facts.value("rollouts_in_flight")
     live = sum(row.rollouts for row in census if row.state not in WAITS) if counted is None else round(counted)
-    told = f"{live:,} in flight now" if census else ""
+    flight = f"{live:,} in flight now" if census else ""
     down = facts.down(RECORDS)[1]
-    told = joined(told, f"record sources: {down}" if down else "")
-    found = _said(facts, infos, known)
-    return found | _split(facts) | {"ro.live": told if not facts.over else "", "ro.s": _judged(facts)}
+    flight = joined(flight, f"record sources: {down}" if down else "")
+    found = _headline(facts, infos, known)
+    return found | _split(facts) | {"ro.live": flight if not facts.over else "", "ro.s": _judged(facts)}
 
 
 def _judged(facts: StatusFacts) -> str:
@@ -104,7 +104,7 @@ def _judged(facts: StatusFacts) -> str:
     return found.state if found else "unknown"
 
 
-def _said(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) -> View:
+def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) -> View:
     mean = _MEAN.explain(facts.signals)
     if not known and (mean is None or mean.value is None):
         return _line(
@@ -142,7 +142,7 @@ def _part(facts: StatusFacts, part: str) -> float | None:
 
 
 def _split(facts: StatusFacts) -> View:
-    """Widths and words of the bar of three parts; ``ro.split.s`` is "unknown" where one is missing."""
+    """Widths and labels of the bar of three parts; ``ro.split.s`` is "unknown" where one is missing."""
     parts = {name: _part(facts, name) for name in _PARTS}
     known = {name: value for name, value in parts.items() if value is not None}
     total = sum(known.values())
@@ -161,13 +161,13 @@ def _split(facts: StatusFacts) -> View:
 
 
 def _bound(facts: StatusFacts) -> View:
-    """What nobody told to have changed its environment counts as if it had: then the number is an upper bound."""
+    """Turns that do not report whether they changed the environment count as changes: the value is an upper bound."""
     found = facts.find(_STALE, level="environment_state", stat="mean")
     if found is None or found.value is None or not found.why.startswith("upper bound"):
         return {}
     stats = ((name, facts.value(_STALE, level="environment_state", stat=name)) for name in ("p95", "max"))
-    told = (f"{name} {number(value)}" for name, value in stats if value is not None)
-    return {"k.ro_env.n": joined("upper bound", *told)}
+    shown = (f"{name} {number(value)}" for name, value in stats if value is not None)
+    return {"k.ro_env.n": joined("upper bound", *shown)}
 
 
 def _zero(facts: StatusFacts) -> View:
@@ -175,8 +175,8 @@ def _zero(facts: StatusFacts) -> View:
     if facts.value("zero_advantage_ratio", basis=_BASIS) is None:
         return {}
     causes = [(facts.value("zero_advantage_group_ratio", basis=_BASIS, cause=cause), word) for word, cause in _CAUSES]
-    told = sorted(((value, word) for value, word in causes if value), key=lambda pair: -pair[0])
-    return {"k.ro_zero.n": joined(*(f"{text(value, 'ratio')} {word}" for value, word in told))} if told else {}
+    shown = sorted(((value, word) for value, word in causes if value), key=lambda pair: -pair[0])
+    return {"k.ro_zero.n": joined(*(f"{text(value, 'ratio')} {word}" for value, word in shown))} if shown else {}
 
 
 def _mixed(facts: StatusFacts) -> View:
@@ -200,12 +200,12 @@ def _tail(facts: StatusFacts) -> View:
 def _funnel(records: RolloutRecords, columns: Grid) -> View:
     """Keys ``ro.f.N``: [exit, rollouts, tokens, GPU-seconds, dollars, derived, of how many, bound], None: not known.
 
-    Of how many rollouts the tokens are told, where not of all: the amounts are theirs, and a ``bound`` of the whole.
+    Where not all rollouts report tokens: how many do. The amounts are theirs and a ``bound`` of the whole.
     """
     funnel = records.funnel(columns)
     order = {name: at for at, name in enumerate(EXITS)}
-    told = [bar for bar in funnel.bars if bar.rollouts or bar.response_tokens]
-    bars = sorted(told, key=lambda bar: (bar.derived, order.get(bar.exit, len(order)), bar.exit))
+    reported = [bar for bar in funnel.bars if bar.rollouts or bar.response_tokens]
+    bars = sorted(reported, key=lambda bar: (bar.derived, order.get(bar.exit, len(order)), bar.exit))
     found: View = {
         f"ro.f.{i}": [
             bar.exit,
@@ -221,7 +221,7 @@ def _funnel(records: RolloutRecords, columns: Grid) -> View:
     }
     none = "" if bars else "No rollout ended in this range."
     unrecorded = [bar for bar in bars if bar.exit == "unrecorded"]
-    purpose = records.asked.wanted.purpose or "train"
+    purpose = records.query.filter.purpose or "train"
     return found | {
         "ro.f.in": funnel.in_flight,
         "ro.f.why": _sentence(funnel.why),
@@ -233,8 +233,8 @@ def _funnel(records: RolloutRecords, columns: Grid) -> View:
 
 
 def _first(ended: Cells, columns: Grid) -> float | None:
-    """When the first record ended, where a tenth of the time shown or more is over by then: what was before that no
-    record tells of is no loss, it was not recorded.
+    """When the first record ended, if at least a tenth of the time range is before it: that time was not
+    recorded, which is no loss.
     """
     first = next((at for at, counts in ended if counts), None)
     return first if first is not None and first - columns.start >= (columns.end - columns.start) / 10 else None
@@ -278,9 +278,9 @@ _ENVIRONMENTS = 8
 
 
 def _environments(facts: StatusFacts) -> View:
-    """Keys ``ro.z.N``: [environment and difficulty, share in words, width in percent], the worst first."""
-    told = [s for s in facts.signals if s.signal == "zero_advantage_environment_ratio" and s.value is not None]
-    rows = sorted(((s.value or 0.0, _named(s)) for s in told), key=lambda row: (-row[0], row[1]))[:_ENVIRONMENTS]
+    """Keys ``ro.z.N``: [environment and difficulty, share as text, width in percent], the worst first."""
+    known = [s for s in facts.signals if s.signal == "zero_advantage_environment_ratio" and s.value is not None]
+    rows = sorted(((s.value or 0.0, _named(s)) for s in known), key=lambda row: (-row[0], row[1]))[:_ENVIRONMENTS]
     found: View = {
         f"ro.z.{i}": [name, text(value, "ratio"), round(100 * min(1.0, value), 1)]
         for i, (value, name) in enumerate(rows)
@@ -373,7 +373,7 @@ def _group_size(facts: StatusFacts, groups: Sequence[GroupInfo]) -> int | None:
     return next(iter(sizes)) if len(sizes) == 1 else None
 
 
-# ---- how to tell
+# ---- how to report
 
 
 def _how(run: str) -> View:
@@ -381,7 +381,7 @@ def _how(run: str) -> View:
 
 
 def recipe(run: str, address: str = HERE) -> str:
-    """What tells of rollouts from any trainer: one line of JSON each, in parts as they become known."""
+    """Python code that reports rollouts from any trainer: one JSON line each, in parts as fields become available."""
     return f'''import json, sys, time
 from urllib.request import Request, urlopen
 

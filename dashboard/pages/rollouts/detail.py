@@ -24,13 +24,13 @@ _TIMES = (
 
 
 def detail(records: RolloutRecords, now: float) -> View:
-    """Nothing while none is open. ``rd.none`` names one that nobody knows."""
-    asked = records.asked
-    if not asked.rollout:
+    """Empty while no rollout is open. ``rd.none``: the requested ID if it does not exist."""
+    query = records.query
+    if not query.rollout:
         return {}
     found = records.open()
     if found is None:
-        return {"rd.none": asked.rollout}
+        return {"rd.none": query.rollout}
     return {"rd": _whole(found) | _updates(records, found, now)}
 
 
@@ -54,12 +54,14 @@ def _whole(found: RolloutDetail) -> dict[str, Any]:
 
 
 def _boxes(found: RolloutDetail) -> list[list[str]]:
-    """[id, provider, state] each; those that a record names and no provider told of have their id alone."""
-    told = {str(box.get("id", "")): box for box in found.sandboxes}
-    named = dict.fromkeys([*found.row.sandbox_ids, *(str(turn.get("sandbox_id") or "") for turn in found.turns), *told])
+    """[id, provider, state] each; sandboxes that no provider reports have only their ID."""
+    reported = {str(box.get("id", "")): box for box in found.sandboxes}
+    named = dict.fromkeys(
+        [*found.row.sandbox_ids, *(str(turn.get("sandbox_id") or "") for turn in found.turns), *reported]
+    )
     return [
-        [name, str(told[name].get("provider", "")), str(told[name].get("state", ""))]
-        if name in told
+        [name, str(reported[name].get("provider", "")), str(reported[name].get("state", ""))]
+        if name in reported
         else [name, "", "provider not collected"]
         for name in named
         if name
@@ -89,7 +91,7 @@ def _sibling(row: RolloutInfo) -> list[Any]:
 
 
 def _updates(records: RolloutRecords, found: RolloutDetail, now: float) -> dict[str, Any]:
-    """New weights while it lived: which turns were played by which is seen at a glance."""
+    """Weight updates during the rollout."""
     moments = [at for _, start, end, _, _ in found.spans for at in (start, end if end is not None else now)]
     moments += [at for at in found.row.times.values() if at is not None]
     if not moments:

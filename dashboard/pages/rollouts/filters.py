@@ -1,6 +1,6 @@
-"""What the Rollouts page is asked to show beside run and time: filters, order, and the rollout that is open.
+"""The Rollouts page's query in addition to run and time: filters, order, and the open rollout.
 
-All of it lives in the address: ``?state=infra_error&environment=swe&sort=response_tokens&rollout=ID&life=2``.
+It is part of the address: ``?state=infra_error&environment=swe&sort=response_tokens&rollout=ID&life=2``.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ WAITS = ("waiting_group", "queued")
 
 EXITS = ("trained", "zero_advantage", "stale", "surplus", "aborted_oversample", "truncated_drop", "env_error",
          "infra_error", "ended")  # fmt: skip
-"""How it left; ``ended``: it is over, and nobody tells how it was used (an evaluation)."""
+"""How it left; ``ended``: it is over, and its use is not reported (an evaluation)."""
 
 OUTCOMES = ("mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid", "open")
 PURPOSES = ("train", "eval", "judge")
@@ -45,57 +45,57 @@ class RolloutQuery:
     """A parsed address.
 
     Attributes:
-        after, more_groups: where the next page begins, of rollouts and of groups; "": no page is asked for.
-        life: of the rollout that is open; None: its newest.
+        after, more_groups: where the next page begins, of rollouts and of groups; "": no page is requested.
+        incarnation: of the open rollout; None: its newest.
     """
 
-    wanted: RolloutFilter = field(default_factory=RolloutFilter)
+    filter: RolloutFilter = field(default_factory=RolloutFilter)
     sort: Sort = "seconds"
     descending: bool = True
     outcomes: tuple[str, ...] = ()
     rollout: str = ""
-    life: int | None = None
+    incarnation: int | None = None
     after: str = ""
     more_groups: str = ""
 
     @property
     def in_flight_only(self) -> bool:
-        """Only such as have not left: then it does not matter when they last moved."""
-        return bool(self.wanted.states) and set(self.wanted.states) <= set(CENSUS)
+        """Whether only rollouts in flight are requested, independent of when they last changed."""
+        return bool(self.filter.states) and set(self.filter.states) <= set(CENSUS)
 
 
 def parse(search: str) -> RolloutQuery:
     """Reads what it understands and ignores the rest: an address typed by hand must still open the page."""
-    told = {key: values[-1][:_LONGEST] for key, values in parse_qs(search.lstrip("?")).items()}
-    sort = told.get("sort", "")
+    values = {key: values[-1][:_LONGEST] for key, values in parse_qs(search.lstrip("?")).items()}
+    sort = values.get("sort", "")
     return RolloutQuery(
-        _filter(told),
+        _filter(values),
         cast(Sort, sort) if sort in get_args(Sort) else "seconds",
-        told.get("order") != "asc",
-        tuple(name for name in told.get("outcome", "").split(",") if name in OUTCOMES),
-        told.get("rollout", ""),
-        _life(told.get("life", "")),
-        told.get("after", ""),
-        told.get("more_groups", ""),
+        values.get("order") != "asc",
+        tuple(name for name in values.get("outcome", "").split(",") if name in OUTCOMES),
+        values.get("rollout", ""),
+        _incarnation(values.get("life", "")),
+        values.get("after", ""),
+        values.get("more_groups", ""),
     )
 
 
-def _filter(told: dict[str, str]) -> RolloutFilter:
+def _filter(values: dict[str, str]) -> RolloutFilter:
     return RolloutFilter(
-        states=_states(told.get("state", "")),
-        environment=told.get("environment", ""),
-        purpose=purpose if (purpose := told.get("purpose", "")) in PURPOSES else "",
-        group=told.get("group", ""),
-        find=told.get("find", ""),
-        mixed={"1": True, "0": False}.get(told.get("mixed", "")),
+        states=_states(values.get("state", "")),
+        environment=values.get("environment", ""),
+        purpose=purpose if (purpose := values.get("purpose", "")) in PURPOSES else "",
+        group=values.get("group", ""),
+        find=values.get("find", ""),
+        mixed={"1": True, "0": False}.get(values.get("mixed", "")),
     )
 
 
 def _states(text: str) -> tuple[str, ...]:
-    """In one order, so that the same question has one answer in memory."""
+    """In a fixed order, so that equal queries share one cache entry."""
     names = set(text.split(","))
     return tuple(name for name in (*CENSUS, *EXITS) if name in names or (name in CENSUS and _IN_FLIGHT in names))
 
 
-def _life(text: str) -> int | None:
+def _incarnation(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 10 else None

@@ -10,7 +10,7 @@ from dashboard.shell.page import Json, Load, Page, html, t
 from dashboard.state import deltas
 from server.query.types import Delta, Status
 
-# (cells' key, words, may it be sorted by, on a narrow screen it is left out)
+# (heading, sort key; "" for a column that cannot be sorted by)
 COLUMNS = (
     ("Rollout", ""),
     ("State", ""),
@@ -141,7 +141,7 @@ def _groups() -> Any:
 
 
 def _heads(names: Any) -> Any:
-    """A column that may be sorted by is a button; the browser says by which it is (`aria-sort`)."""
+    """Sortable columns are buttons; the browser marks the current one (`aria-sort`)."""
     cells = [
         html.Th(html.Button(name, type="button", **{"data-sort": sort}) if sort else name, scope="col")
         for name, sort in names

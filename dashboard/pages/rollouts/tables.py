@@ -11,31 +11,31 @@ from server.query.rollouts.types import GroupInfo, RolloutInfo
 
 Row = TypeVar("Row")
 
-_BEGINS = ("started_at", "dispatched_at")
+_STARTS = ("started_at", "dispatched_at")
 MANY = "incomplete: too many IDs match; the CSV has all"
 
 
 def tables(records: RolloutRecords) -> View:
-    """Both, and the page more that is asked for."""
+    """Both tables, and the additional page that is requested."""
     page, (groups, next_groups) = records.page(), records.groups()
     found = _table("rt", page.rows, page.after, rollout) | _table("rg", groups, next_groups, group)
-    asked = records.asked
-    if asked.after:
-        more = records.page(asked.after)
-        found["rt.more"] = [asked.after, [rollout(row) for row in more.rows], more.after]
-    if asked.more_groups:
-        rows, after = records.groups(asked.more_groups)
-        found["rg.more"] = [asked.more_groups, [group(row) for row in rows], after]
+    query = records.query
+    if query.after:
+        more = records.page(query.after)
+        found["rt.more"] = [query.after, [rollout(row) for row in more.rows], more.after]
+    if query.more_groups:
+        rows, after = records.groups(query.more_groups)
+        found["rg.more"] = [query.more_groups, [group(row) for row in rows], after]
     few = "" if page.complete else MANY
     return found | {"rt.n": joined(_scope(records), few), "rt.timed": int(records.timed().start is not None)}
 
 
 def _scope(records: RolloutRecords) -> str:
-    """Of which time the rows are."""
-    asked = records.asked
-    if asked.wanted.find or asked.wanted.group:
+    """The time range of the rows."""
+    query = records.query
+    if query.filter.find or query.filter.group:
         return "any time"
-    return "in flight, any time" if asked.in_flight_only else "active in the time shown"
+    return "in flight, any time" if query.in_flight_only else "active in the time shown"
 
 
 def _table(prefix: str, rows: Sequence[Row], after: str, draw: Callable[[Row], list[Any]]) -> View:
@@ -46,7 +46,7 @@ def _table(prefix: str, rows: Sequence[Row], after: str, draw: Callable[[Row], l
 
 
 def _handle(cells: list[Any]) -> str:
-    """An id may be hundreds of letters, and the order names fifty of them."""
+    """Hashes an ID, which may have hundreds of characters; the order lists fifty."""
     return blake2b(f"{cells[1]}:{cells[0]}".encode(errors="surrogatepass"), digest_size=5).hexdigest()
 
 
@@ -55,20 +55,20 @@ def rollout(row: RolloutInfo) -> list[Any]:
     left = row.state not in CENSUS
     return [
         row.rollout_id, row.life, row.group_id, row.environment, row.purpose, row.agent, row.engine, row.state,
-        round(row.moved_at), short(row.seconds), None if left else begun(row), row.prompt_tokens, row.response_tokens,
+        round(row.moved_at), short(row.seconds), None if left else started(row), row.prompt_tokens, row.response_tokens,
         row.turns, row.tool_calls, short(row.reward), short(row.advantage), row.version_start, row.version_finish,
         row.consumed, row.staleness, row.in_flight, row.in_group, row.in_queue, row.mixed, row.truncated, row.error,
         row.unknown, row.sampled,
     ]  # fmt: skip
 
 
-def begun(row: RolloutInfo) -> int | None:
-    """When it set out, epoch seconds: how long one in flight has taken is counted on in the browser."""
-    return next((round(row.times[name]) for name in _BEGINS if row.times.get(name) is not None), None)
+def started(row: RolloutInfo) -> int | None:
+    """When it started, epoch seconds; the browser counts the duration of a rollout in flight."""
+    return next((round(row.times[name]) for name in _STARTS if row.times.get(name) is not None), None)
 
 
 def short(value: float | None) -> float | None:
-    """Five digits: what a column shows."""
+    """Rounds to five significant digits, as a column shows."""
     return None if value is None else float(f"{value:.5g}")
 
 

@@ -1,11 +1,11 @@
-"""How old the environment was that a turn was played on, in policy versions, as far as the rollout's own turns tell."""
+"""Age of the environment state of each turn, in policy versions, from the rollout's own turns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Age = tuple[int | None, int | None]
-"""(since the oldest change of the living environment, since the latest); None: nothing has changed it, or not known."""
+"""(since the environment's oldest change, since the latest); None: unchanged or unknown."""
 
 
 @dataclass(slots=True)
@@ -15,7 +15,8 @@ class _State:
 
 
 def ages(turns: Sequence[Mapping[str, Any]]) -> list[Age]:
-    """One per turn. A reset begins anew, a fork inherits, a turn that says nothing of changes counts by its tool calls.
+    """One per turn. A reset clears the state and a fork inherits it. A turn that does not report changes counts by its
+    tool calls.
 
     What other rollouts did to the same sandbox is in the numbers above the table (the ingest remembers it), not here.
     """
@@ -39,8 +40,8 @@ def _turn(known: dict[str, _State], turn: Mapping[str, Any]) -> Age:
 
 
 def _changed(turn: Mapping[str, Any]) -> bool:
-    told = turn.get("mutated")
-    return bool(told) if told is not None else bool(turn.get("tool_calls"))
+    mutated = turn.get("mutated")
+    return bool(mutated) if mutated is not None else bool(turn.get("tool_calls"))
 
 
 def _since(version: object, then: int | None) -> int | None:

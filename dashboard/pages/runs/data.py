@@ -1,4 +1,4 @@
-"""The Runs page as cells: every run with what holds it back. Comparing them is the browser's (`assets/87-compare.js`).
+"""The Runs page as cells: every run with its limiter. The browser compares runs (`assets/87-compare.js`).
 
 A run's row changes when a step ends; how old its data is changes at every tick, and stands in a cell of its own.
 """
@@ -50,7 +50,7 @@ def _by_run(alerts: Iterable[AlertInfo]) -> dict[str, list[AlertInfo]]:
 
 
 def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
-    """A run: its texts, and beside them the plain values that it is sorted by."""
+    """The row of a run: texts, and the plain values that it is sorted by."""
     info, verdict = one.info, one.verdict or {}
     outcome, cause = str(verdict.get("outcome", "")), verdict.get("cause")
     mode = mode_words(info.mode, info.facts) if info.mode else ""

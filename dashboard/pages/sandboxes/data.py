@@ -1,4 +1,4 @@
-"""The Sandboxes page as cells: what runs, what waits, how long starting takes, what failed, what is left behind."""
+"""Cells of the Sandboxes page: states, spin-up, failures, quotas, credit, leftovers."""
 
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -18,7 +18,7 @@ _OLDEST, _P95 = "sandbox_oldest_pending_seconds", {"image": "all", "stat": "p95"
 _SPIN = "sandbox_spinup_latency_seconds"
 _ZERO = want("zero_advantage_ratio", basis="completed|admitted")
 _LOST, _BROKEN = "sandbox_failed_rollout_ratio", "sandbox_failure_ratio"
-# Drawn in the order of their life, the useful ones at the bottom. Teal and plum, which some eyes confuse, never touch.
+# Drawn in lifecycle order, running at the bottom. Teal and plum, which colour-blind readers confuse, are not adjacent.
 _DRAWN = (("running", "purple"), ("starting", "teal"), ("building_image", "gold"), ("queued", "plum"))
 _NOT_DRAWN = ("paused", "stopping", "unknown")
 
@@ -84,12 +84,12 @@ _CLOCKS: Mapping[str, str] = {
     "poll_bound": "polling (upper bound)",
 }
 _TARGETS = 4
-# The browser knows under which name it reached us; `assets/70-sandboxes.js` puts it here.
+# Placeholder for the server's address, which `assets/70-sandboxes.js` fills in from the browser's location.
 HERE = "@here@"
 
 
 def cells(scope: Scope) -> View:
-    """All texts of the page. Its ``sb.mode`` is ``na`` (needs none), ``none`` (nobody tells of any) or ``ok``."""
+    """All texts of the page. Its ``sb.mode`` is ``na`` (uses none), ``none`` (none is reported) or ``ok``."""
     facts, infos, known = scope.facts, scope.reader.infos(), records(scope)
     shown = mode(facts, known)
     found: View = {"sb.mode": shown} | _head(facts, known, shown) | _sources(facts)
@@ -97,21 +97,21 @@ def cells(scope: Scope) -> View:
         return found
     for card in CARDS:
         found |= card_cells(facts, card, infos)
-    # A count of sandboxes under a title that says so needs no unit.
+    # A count of sandboxes under its title needs no unit.
     found |= {f"k.{card.key}.u": "" for card in CARDS if (one := card.find(facts.signals)) and one.unit == "sandboxes"}
     found |= _starting(facts) | _p95(facts, known) | _failed(facts, known) | _credit(facts)
     for panel in PANELS:
         found |= panel_cells(facts, panel, infos)
     found |= _infra(facts, infos) | _rest(facts) | heat(scope) | tables(facts, known, infos)
-    return found | _of_the_silent(facts, found)
+    return found | _without_answers(facts, found)
 
 
 def mode(facts: StatusFacts, known: SandboxRecords) -> str:
-    """What there is to say at all."""
+    """Which content the page has."""
     if facts.number("has_sandbox") == 0 or facts.state("sandboxes") == "not_applicable":
         return "na"
-    heard = facts.value("sandboxes", state="running") is not None or known.any or facts.kinds("sandbox")
-    return "ok" if heard else "none"
+    reported = facts.value("sandboxes", state="running") is not None or known.any or facts.kinds("sandbox")
+    return "ok" if reported else "none"
 
 
 # ---- head
@@ -122,38 +122,38 @@ def _head(facts: StatusFacts, known: SandboxRecords, shown: str) -> View:
     words = why.why if why is not None else ""
     if shown == "na":
         said = ("This run uses no sandboxes", "", "", f"Not applicable: {words or 'has_sandbox = 0 in its facts'}.")
-        return _said(said, "not_applicable")
+        return _head_cells(said, "not_applicable")
     if shown == "none":
-        return _said(("No sandbox provider is configured", "", "", "No data on this run's sandboxes."), "unknown")
+        return _head_cells(("No sandbox provider is configured", "", "", "No data on this run's sandboxes."), "unknown")
     running, oldest = facts.value("sandboxes", state="running"), facts.find(_OLDEST)
     if running is None:
-        told, error = unheard(facts)
-        begin = told or first_clause(words) or "No current sandbox data"
+        message, error = unanswered(facts)
+        begin = message or first_clause(words) or "No current sandbox data"
         last = "The last known values are below." if _once(facts, known) else ""
-        # A target is called as it is called; a reason begins as a sentence does.
-        return _said((told or begin[0].upper() + begin[1:], "", "", joined(error, last)), "unknown")
+        # A target's name keeps its case; a reason starts with a capital letter.
+        return _head_cells((message or begin[0].upper() + begin[1:], "", "", joined(error, last)), "unknown")
     if oldest is not None and oldest.value is not None and oldest.state in ("watch", "critical") and not facts.over:
         said = ("The oldest pending sandbox has waited ", text(oldest.value, "seconds"), "", _behind(facts))
-        return _said(said, oldest.state)
+        return _head_cells(said, oldest.state)
     tail = " sandboxes were running at the end" if facts.over else " sandboxes running"
     said = ("", f"{running:,.0f}", tail, joined(_live(facts), _spin(facts), _unreachable(facts)))
-    return _said(said, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
+    return _head_cells(said, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
 
 
-def unheard(facts: StatusFacts) -> tuple[str, str]:
-    """(words, error) when there are sandbox targets and none has ever answered; ("", "") otherwise."""
+def unanswered(facts: StatusFacts) -> tuple[str, str]:
+    """(text, error) when there are sandbox targets and none has ever answered; ("", "") otherwise."""
     rows = [target for target in facts.status.trust if target.actor == "sandbox"]
     if not rows or any(target.age_seconds is not None for target in rows):
         return "", ""
-    who = rows[0].target if len(rows) == 1 else f"None of {len(rows)} sandbox targets"
+    subject = rows[0].target if len(rows) == 1 else f"None of {len(rows)} sandbox targets"
     verb = ("has not" if len(rows) == 1 else "has") if not facts.over else ("never" if len(rows) == 1 else "ever")
     error = next((target.error for target in rows if target.error), "")
-    return f"{who} {verb} answered" + ("" if facts.over else " yet"), error
+    return f"{subject} {verb} answered" + ("" if facts.over else " yet"), error
 
 
-def _of_the_silent(facts: StatusFacts, found: View) -> View:
-    """One reason for all that is empty, where nobody has answered: what a signal misses is then beside the point."""
-    words, error = unheard(facts)
+def _without_answers(facts: StatusFacts, found: View) -> View:
+    """Replaces all reasons by one while no target has answered: hints of single signals would mislead."""
+    words, error = unanswered(facts)
     if not words:
         return {}
     whole = f"{words}: {error}" if error else words
@@ -169,16 +169,16 @@ def _once(facts: StatusFacts, known: SandboxRecords) -> bool:
     return known.any or any(signal.value is not None or LAST in signal.why for signal in mine)
 
 
-def _said(said: tuple[str, str, str, str], state: str) -> View:
+def _head_cells(said: tuple[str, str, str, str], state: str) -> View:
     head, num, tail, words = said
     return {"sb.head": head, "sb.num": num, "sb.tail": tail, "sb.text": words, "sb.s": state}
 
 
 def _behind(facts: StatusFacts) -> str:
-    """Why a good p95 beside it is no comfort."""
+    """Why the p95 excludes pending sandboxes."""
     p95 = facts.say(_SPIN, **_P95)
-    told = f"Sandboxes that started took {p95} (p95). Pending ones are not in that figure." if p95 else ""
-    return " ".join(word for word in (told, joined(_live(facts), _unreachable(facts))) if word)
+    note = f"Sandboxes that started took {p95} (p95). Pending ones are not in that figure." if p95 else ""
+    return " ".join(word for word in (note, joined(_live(facts), _unreachable(facts))) if word)
 
 
 def _live(facts: StatusFacts) -> str:
@@ -221,7 +221,7 @@ def _sources(facts: StatusFacts) -> View:
 
 
 def recipe(run: str, address: str = HERE) -> str:
-    """What tells of sandboxes without a provider's key: ten lines around `create()`, and a helper that never raises.
+    """Python code that reports sandboxes without a provider's key: a wrapper around `create()` that never raises.
 
     ``address``: of this server, without a slash at its end; the page puts the one it came from.
     """
@@ -276,13 +276,13 @@ def _starting(facts: StatusFacts) -> View:
     words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in waits.items() if value]
     used = facts.say("sandbox_quota_used_ratio", resource="starting")
     known = facts.value("sandboxes", state="starting") is not None
-    # 128 that start are many or few only beside what may: without a limit nobody judges them.
+    # The number of starting sandboxes is judged against the limit only.
     note = joined(f"{used} of the limit" if used else "limit not reported", *words)
     return {"k.sb_starting.n": note} if known else {}
 
 
 def _p95(facts: StatusFacts, known: SandboxRecords) -> View:
-    """Whose clock stands with the number, wherever a spin-up is shown."""
+    """Names the clock that timed the spin-ups."""
     clock = clocks(known)
     found: View = {"sb.clock": f"timed by {clock}" if clock else "", "sb.oldest": facts.say(_OLDEST)}
     found |= {"sb.p95": facts.say(_SPIN, **_P95), "sb.split": ""}
@@ -298,12 +298,12 @@ def _p95(facts: StatusFacts, known: SandboxRecords) -> View:
 
 
 def clocks(known: SandboxRecords) -> str:
-    """Whose clock timed spin-ups, in words (`latency_source`)."""
+    """The clocks that timed spin-ups (`latency_source`), as text."""
     return " and ".join(_CLOCKS.get(name, name) for name in known.sources)
 
 
 def _failed(facts: StatusFacts, known: SandboxRecords) -> View:
-    """The sum over causes; nobody judges it, so it has no word of health. Without a record there is no zero."""
+    """The sum over causes, which has no bands and no state. Without a record there is no zero."""
     requested = known.funnel.get("requested") or 0
     total = sum(value for _, value in by_cause(facts)) or float(known.funnel.get("failed") or 0)
     if not requested and not total:
@@ -311,7 +311,7 @@ def _failed(facts: StatusFacts, known: SandboxRecords) -> View:
         return {"k.sb_failed.n": words, "k.sb_failed.tip": words}
     share = f"{text(total / requested, 'ratio')} of {requested:,} requested" if requested else ""
     if late := known.funnel.get("met_ended"):
-        # Providers list what failed for longer, and nobody tells how many went well before that.
+        # Providers list failed sandboxes longer than completed ones, so a share would be too high.
         share = f"no share: {late:,} ended before Rollscope started"
     return _value("sb_failed", total, "", share) | {"k.sb_failed.v": f"{total:,.0f}"}
 

@@ -107,7 +107,7 @@ def _infra() -> Any:
 
 
 def _failures() -> Any:
-    """The newest ones, and a field (`assets/75-find.js`) to find any sandbox by, whatever became of it."""
+    """The newest ones, and a field (`assets/75-find.js`) to find any sandbox, in any state."""
     names = ("Sandbox", "What happened", "When")
     head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
     table = html.Table([head, html.Tbody(**{"data-rows": "box-failures"})])

@@ -1,4 +1,4 @@
-"""What the Sandboxes page knows of single sandboxes: read now and then, for all browsers together."""
+"""Reads single sandboxes for the Sandboxes page; answers are cached for all browsers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ PENDING = ("queued", "building_image", "starting")
 KEEP_SECONDS = 4.0
 _PAGE, MOST_PAGES = 1000, 10
 _DANGLING, _FAILED, _READY = 100, 200, 100
-# Where a spin-up is known: whoever is not over yet, and those of a run that is.
+# States that have a spin-up time.
 _SPUN = ("running", "paused", "stopping", "terminated")
 
 
@@ -21,9 +21,9 @@ class SandboxRecords:
 
     Attributes:
         pending: its own that are not ready, the oldest first, those without a time last.
-        cut: there are more of them than were looked at, which are the newest.
+        cut: there are more than were read; the newest were read.
         failed: its own that failed, the newest first.
-        sources: whose clock timed the newest spin-ups, the most frequent first.
+        sources: clocks that timed the newest spin-ups, the most frequent first.
     """
 
     funnel: Mapping[str, int | None]
@@ -35,7 +35,7 @@ class SandboxRecords:
 
     @property
     def any(self) -> bool:
-        """Has anybody told of a sandbox?"""
+        """Whether any sandbox is reported."""
         return bool(self.funnel.get("requested") or self.dangling)
 
 
@@ -52,9 +52,9 @@ def _read(reader: Reader, run: str) -> SandboxRecords:
     failed = [row for row in reader.sandboxes(run, ("failed",), limit=_FAILED) if row.own]
     return SandboxRecords(
         funnel=reader.sandbox_funnel(run),
-        pending=tuple(sorted(pending, key=_asked)),
+        pending=tuple(sorted(pending, key=_requested)),
         cut=len(pages) == MOST_PAGES and len(pages[-1]) == _PAGE,
-        dangling=tuple(sorted(reader.sandboxes(run, dangling=True, limit=_DANGLING), key=_asked)),
+        dangling=tuple(sorted(reader.sandboxes(run, dangling=True, limit=_DANGLING), key=_requested)),
         failed=tuple(sorted(failed, key=_over, reverse=True)),
         sources=_sources(reader.sandboxes(run, _SPUN, limit=_READY)),
     )
@@ -71,7 +71,7 @@ def _pages(reader: Reader, run: str) -> Iterator[list[SandboxInfo]]:
         before = page[-1].id
 
 
-def _asked(row: SandboxInfo) -> tuple[bool, float]:
+def _requested(row: SandboxInfo) -> tuple[bool, float]:
     return row.requested_at is None, row.requested_at or 0.0
 
 

@@ -13,11 +13,11 @@ from server.query.types import Reader
 
 COLUMNS = 60
 EDGES = ("1", "2", "5", "10", "20", "30", "60", "120", "300", "600", "1200", "1800", "3600", "7200", "+Inf")
-"""Upper edges in seconds, as of the histogram on `/metrics`; an edge that only an answer knows gets its row, too."""
+"""Upper edges in seconds, as of the histogram on `/metrics`; edges found only in the data get a row, too."""
 
 Counts = Mapping[int, Mapping[str, int]]
 
-# An hour is read again every 5 s; of a week, whose columns are hours wide, every spin-up is not read at each tick.
+# Cache time: at least 4 s, else a twelfth of a column, so that a week is not read at each tick.
 _LEAST_SECONDS, _LOOKS_PER_COLUMN = 4.0, 12
 
 
@@ -43,8 +43,8 @@ def _read(reader: Reader, run: str, first: int, width: float) -> Counts:
 
 def cells(counts: Counts, width: float) -> View:
     """``h.N``: [[edge, how many], ...]; ``h.edges`` the rows from below; ``h.most`` the fullest cell."""
-    met = {edge for column in counts.values() for edge in column}
-    known = sorted({*EDGES, *met}, key=_seconds)
+    found_edges = {edge for column in counts.values() for edge in column}
+    known = sorted({*EDGES, *found_edges}, key=_seconds)
     found: View = {f"h.{number}": [[edge, column[edge]] for edge in known if edge in column]
                    for number, column in counts.items()}  # fmt: skip
     full = max((n for column in counts.values() for n in column.values()), default=0)

@@ -28,7 +28,7 @@ _RESOURCES: Mapping[str, str] = {
     "disk_gb": "disk",
     "gpu": "GPU",
 }
-# By the reader's words, in the order of a life.
+# By the reader's names, in lifecycle order.
 _STAGES: Mapping[str, str] = {
     "requested": "requested", "started": "started", "ready": "ready", "first_exec": "first exec", "ended": "ended",
     "failed": "failed",
@@ -55,16 +55,16 @@ def by_cause(facts: StatusFacts) -> list[tuple[str, float]]:
 
 
 def _funnel(known: SandboxRecords) -> View:
-    """``sb.funnel``: [[stage, how many or None, share of the requested]]; None: no provider tells it.
+    """``sb.funnel``: [[stage, how many or None, share of the requested]]; None: no provider reports it.
 
     A first command's share is of those that report it.
     """
-    told = {stage: known.funnel.get(stage) or 0 for stage in _STAGES}
-    requested, started, ready = told["requested"], told["started"], told["ready"]
-    counts: dict[str, int | None] = dict(told)
+    reported = {stage: known.funnel.get(stage) or 0 for stage in _STAGES}
+    requested, started, ready = reported["requested"], reported["started"], reported["ready"]
+    counts: dict[str, int | None] = dict(reported)
     basis = {"first_exec": known.funnel.get("first_exec_of") or 0}
     counts["first_exec"] = known.funnel.get("first_exec")
-    # E2B and Daytona have no such time: a dip in the middle would look like a loss, and so would a zero.
+    # E2B and Daytona have no start time: a dip or a zero would look like a loss.
     counts["started"] = started or None
     late = known.funnel.get("met_ended") or 0
     rows = [
@@ -74,15 +74,15 @@ def _funnel(known: SandboxRecords) -> View:
     ]
     notes = (
         f"{late:,} ended before Rollscope started and others may no longer be listed, so no shares." if late else "",
-        _told_starts(started, ready),
-        _told_commands(counts["first_exec"], basis["first_exec"], requested),
+        _start_note(started, ready),
+        _command_note(counts["first_exec"], basis["first_exec"], requested),
     )
     note = " ".join(words for words in notes if words) if rows else ""
     none = "" if rows else "No sandbox of this run reported yet."
     return {"sb.funnel": rows, "sb.funnel.n": note, "sb.funnel.none": none, "sb.funnel.shares": int(not late)}
 
 
-def _told_starts(started: int, ready: int) -> str:
+def _start_note(started: int, ready: int) -> str:
     if not ready and not started:
         return "No start reported yet."
     if started >= ready:
@@ -90,7 +90,7 @@ def _told_starts(started: int, ready: int) -> str:
     return "Not every provider reports start times." if started else "No provider reports start times."
 
 
-def _told_commands(count: int | None, basis: int, requested: int) -> str:
+def _command_note(count: int | None, basis: int, requested: int) -> str:
     if count is None:
         return "First exec: not reported by provider."
     return f"First exec: {count:,} of the {basis:,} that report it." if basis < requested else ""
@@ -125,19 +125,19 @@ def _when(*times: float | None) -> int | None:
 
 
 def _quota(facts: StatusFacts, infos: Infos) -> View:
-    """Keys ``sb.q.0`` ..: [resource, used and limit in words, width in percent, state], the fullest first."""
+    """Keys ``sb.q.0`` ..: [resource, used and limit as text, width in percent, state], the fullest first."""
     why, info = facts.find("sandbox_quota_used_ratio"), infos.get("sandbox_quota_used_ratio")
     rows = _quotas(facts)
-    several = len({who for who, *_ in rows}) > 1
+    several = len({account for account, *_ in rows}) > 1
     found: View = {}
-    for i, (who, what, used, limit) in enumerate(rows):
+    for i, (account, what, used, limit) in enumerate(rows):
         share = used / limit if used is not None and limit else None
-        name = joined(_resource(what), who if several else "")
+        name = joined(_resource(what), account if several else "")
         state = _judged(share, info) if share is not None else "unknown"
         found[f"sb.q.{i}"] = [name, _filled(used, limit), _percent(share or 0), state]
     bands = (("watch", info.watch), ("critical", info.critical)) if info else ()
     limits = joined(*(f"{level} ≥ {text(band, 'ratio')}" for level, band in bands if band is not None))
-    # Its advice is for the command line, and feeds pre-flights: nothing said there would show here.
+    # The signal's advice is for the command line and for pre-flights, and has no effect on this page.
     silent = first_clause(why.why if why else "") or "no provider reports its quota"
     silent = silent[0].upper() + silent[1:] + "."
     return found | {"sb.q.none": "" if rows else silent, "sb.q.limits": limits if rows else ""}
@@ -155,7 +155,7 @@ def _quotas(facts: StatusFacts) -> list[tuple[str, str, float | None, float | No
 
 
 def _filled(used: float | None, limit: float | None) -> str:
-    """``14 of 128 · 11%``; what is not told is said."""
+    """``14 of 128 · 11%``; or which of the two is not reported."""
     if used is None:
         return f"limit {number(limit or 0)}, usage not reported"
     if limit is None:
@@ -177,7 +177,7 @@ def _resource(name: str) -> str:
 
 
 def _failures(known: SandboxRecords) -> View:
-    """Keys ``sb.x.0`` ..: [id, name, state, cause, the provider's words, when it was over, provider], newest first.
+    """Keys ``sb.x.0`` ..: [id, name, state, cause, the provider's text, end time, provider], newest first.
 
     The search in `assets/75-find.js` draws answers of the API in the same shape.
     """
@@ -190,7 +190,7 @@ def _failures(known: SandboxRecords) -> View:
 
 
 def _pending(known: SandboxRecords) -> View:
-    """Keys ``sb.p.0`` ..: [id, name, image, built?, since when, state, the provider's word, provider]."""
+    """Keys ``sb.p.0`` ..: [id, name, image, built?, since when, state, the provider's state, provider]."""
     found: View = {f"sb.p.{i}": _waits(row) for i, row in enumerate(known.pending[:ROWS])}
     more = len(known.pending) - ROWS
     words = f"and {more:,} newer" if more > 0 else ""
@@ -201,9 +201,9 @@ def _pending(known: SandboxRecords) -> View:
 
 def _waits(row: SandboxInfo) -> list[Any]:
     built = "image not cached" if row.image_cached is False else ""
-    said = row.provider_state if row.provider_state.lower() != row.state else ""
+    provider_state = row.provider_state if row.provider_state.lower() != row.state else ""
     state = STATE_WORDS.get(row.state, row.state)
-    return [row.id, row.name, row.image or DASH, built, _when(row.requested_at), state, said, row.provider]
+    return [row.id, row.name, row.image or DASH, built, _when(row.requested_at), state, provider_state, row.provider]
 
 
 def _dangling(facts: StatusFacts, known: SandboxRecords) -> View:

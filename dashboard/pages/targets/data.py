@@ -57,7 +57,7 @@ def state(target: TargetTrust) -> str:
 
 
 def healthy(target: TargetTrust) -> bool:
-    """Nothing to look into: it answers in full, or is not expected to."""
+    """Whether the target answers in full, or is not expected to."""
     known = state(target)
     return known == "gone" or (known == "up" and not target.error and not target.dropped)
 
@@ -127,7 +127,7 @@ def _keys(every: Iterable[TargetTrust], asked: Mapping[str, str]) -> View:
 
 
 def _coverage(scope: Scope) -> View:
-    """Of the run that the menu names: ``tg.c.GROUP.0`` .. [signal, title, actor, words, can it?]."""
+    """Of the run that the menu names: ``tg.c.GROUP.0`` .. [signal, title, actor, text, can the framework report it]."""
     if not scope.run:
         return {"tg.c.run": ""}
     run, infos = scope.run, scope.reader.infos()

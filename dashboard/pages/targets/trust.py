@@ -1,4 +1,4 @@
-"""Can these numbers be believed? One row per target, the worst first."""
+"""Health of the targets: one row per target, the worst first."""
 
 import re
 from datetime import UTC, datetime
@@ -73,7 +73,7 @@ def _row(target: TargetTrust, now: float, unread: bool) -> list[str | float | No
 
 
 def unmapped_words(target: TargetTrust) -> str:
-    """The most frequent keys that no mapping knows: a renamed key shows up here."""
+    """The most frequent keys without a mapping; a renamed key shows up here."""
     keys = sorted(target.unmapped, key=lambda key: (-target.unmapped[key], key))
     more = f" and {len(keys) - _KEYS} more" if len(keys) > _KEYS else ""
     return ", ".join(keys[:_KEYS]) + more

@@ -1,4 +1,4 @@
-"""The Trainer page as cells: where each step goes, what it could do without the wait, and whether it learns."""
+"""The Trainer page as cells: phases of the steps, capacity, and learning."""
 
 from collections.abc import Sequence
 
@@ -148,7 +148,7 @@ def cells(scope: Scope) -> View:
         view |= panel_cells(facts, panel, infos)
     view |= _head(facts, found) | _split(facts) | _mfu(facts) | _step(facts, found)
     view |= steps.one_by_one(found) | steps.last_against_usual(found) | steps.table(found)
-    return view | steps.learning(found) | steps.life(scope, found)
+    return view | steps.learning(found) | steps.incarnations(scope, found)
 
 
 def _head(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
@@ -243,7 +243,7 @@ def _mfu(facts: StatusFacts) -> View:
 
 
 def _step(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
-    """The newest step beside the mean of ten."""
+    """The newest step and the median, in the card of the mean."""
     last = steps.took(found[-1]) if found else None
     if last is None or facts.value("trainer_step_seconds") is None:
         return {}

@@ -1,4 +1,4 @@
-"""Single steps of the trainer as cells: one by one, against their median, and what they say of learning."""
+"""Single steps of the trainer as cells: one by one, compared with their median, and learning metrics."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -12,16 +12,16 @@ from server.query.rollouts.types import EventInfo
 
 READ, ROWS = 40, 20
 """Steps that are read and drawn; rows of the table."""
-# A step that has not come cannot change the others; a late word of one is seen then.
+# Seconds. Steps rarely change afterwards; late values of a step appear after this time.
 _KEEP_SECONDS = 20.0
 _EVENTS, _EVENT_KINDS = 5, ("restart", "resume", "checkpoint", "config_change")
-_LIFE_WORDS = {
+_EVENT_LABELS = {
     "restart": "Restarted",
     "resume": "Resumed",
     "checkpoint": "Checkpoint",
     "config_change": "Configuration",
 }
-# So far from the median that somebody should look.
+# Ratio to the median above which a step is flagged.
 FAR = 1.5
 _LEAST_SECONDS = 0.5
 
@@ -34,7 +34,7 @@ PHASES: tuple[tuple[str, str, str, str], ...] = (
     ("eval", "Evaluation", "trainer_eval_seconds", "teal"),
     ("other", "Other", "trainer_other_seconds", "grey"),
 )
-"""(key, words, metric, colour) in the order in which they are stacked."""
+"""(key, label, metric, colour) in stacking order."""
 
 LEARNING: tuple[tuple[str, str, str], ...] = (
     ("Gradient norm", "gradient_norm", ""),
@@ -45,7 +45,7 @@ LEARNING: tuple[tuple[str, str, str], ...] = (
     ("Effective samples", "effective_sample_ratio", "ratio"),
     ("Loss", "loss_mean", ""),
 )
-"""What single steps say of learning: (words, metric, unit)."""
+"""Learning metrics of single steps: (label, metric, unit)."""
 
 
 def read(scope: Scope) -> list[StepInfo]:
@@ -56,8 +56,8 @@ def read(scope: Scope) -> list[StepInfo]:
 
 
 def phases(step: StepInfo) -> dict[str, float]:
-    """Seconds by phase as far as they are told. An evaluation inside the step is part of what is left over of it; a
-    step whose computation nobody tells computes for the rest of it."""
+    """Reported seconds by phase. An evaluation inside the step is subtracted from the rest; in a step without a
+    reported compute time the rest is compute."""
     found = {key: value for key, _, metric, _ in PHASES if (value := step.values.get(metric)) is not None}
     if "eval" in found and "other" in found:
         found["other"] = max(0.0, found["other"] - found["eval"])
@@ -75,13 +75,13 @@ def took(step: StepInfo) -> float | None:
 
 
 def usual(found: Sequence[StepInfo], metric: str) -> float | None:
-    """The median of those that tell it, the last one left out: it is what is compared."""
+    """The median of the steps that report the metric, without the last step, which is compared with it."""
     known = [value for step in found[:-1] if (value := step.values.get(metric)) is not None]
     return median(known) if len(known) >= 3 else None
 
 
 def one_by_one(found: Sequence[StepInfo]) -> View:
-    """Keys ``ts.N``: [step, when, seconds by phase in the order of `PHASES`, life, seconds of the whole]."""
+    """Keys ``ts.N``: [step, when, seconds by phase in the order of `PHASES`, incarnation, seconds of the whole]."""
     cells: View = {f"ts.{i}": _bar(step) for i, step in enumerate(found)}
     known = [value for step in found if (value := took(step)) is not None]
     middle = median(known) if known else None
@@ -107,7 +107,7 @@ def last_against_usual(found: Sequence[StepInfo]) -> View:
     middles = {key: _median([phases(step).get(key) for step in before]) for key, *_ in PHASES}
     top = max([top, *(value for value in middles.values() if value is not None)])
     rows = [
-        [words, text(now[key], "seconds"), _said(middles[key], "seconds"), round(100 * now[key] / top, 1),
+        [words, text(now[key], "seconds"), _shown(middles[key], "seconds"), round(100 * now[key] / top, 1),
          round(100 * (middles[key] or 0) / top, 1), _state(now[key], middles[key]), colour]
         for key, words, _, colour in PHASES if key in now
     ]  # fmt: skip
@@ -137,8 +137,8 @@ def _state(value: float, middle: float | None) -> str:
     return "watch" if far else "ok"
 
 
-def _said(value: float | None, unit: str = "") -> str:
-    """What nobody tells is empty, never zero."""
+def _shown(value: float | None, unit: str = "") -> str:
+    """A missing value is empty, never zero."""
     return "" if value is None else text(value, unit)
 
 
@@ -146,10 +146,10 @@ def table(found: Sequence[StepInfo]) -> View:
     """Keys ``tt.N``, newest first: [step, when, total, by phase, samples, tokens, staleness, reward, norm, odd]."""
     middle = usual(found, "trainer_step_seconds")
     rows = found[::-1][:ROWS]
-    told = {key for step in rows for key in phases(step)}
+    reported = {key for step in rows for key in phases(step)}
     cells: View = {f"tt.{i}": _row(step, middle) for i, step in enumerate(rows)}
     return cells | {
-        "tt.phases": [[words, int(key in told)] for key, words, *_ in PHASES],
+        "tt.phases": [[words, int(key in reported)] for key, words, *_ in PHASES],
         "tt.none": "" if rows else "No step has been logged yet.",
     }
 
@@ -162,11 +162,11 @@ def _row(step: StepInfo, middle: float | None) -> list[Any]:
         round(step.ts),
         _seconds(whole),
         [_seconds(seconds.get(key)) for key, *_ in PHASES],
-        _said(values.get("trainer_samples")),
-        _said(values.get("trained_tokens")),
-        _said(values.get("staleness_versions_mean")),
-        _said(values.get("reward_mean")),
-        "non-finite" if values.get("gradient_nonfinite") else _said(values.get("gradient_norm")),
+        _shown(values.get("trainer_samples")),
+        _shown(values.get("trained_tokens")),
+        _shown(values.get("staleness_versions_mean")),
+        _shown(values.get("reward_mean")),
+        "non-finite" if values.get("gradient_nonfinite") else _shown(values.get("gradient_norm")),
         int(whole is not None and _state(whole, middle) == "watch"),
         step.life,
     ]
@@ -178,7 +178,7 @@ def _seconds(value: float | None) -> str:
 
 
 def learning(found: Sequence[StepInfo]) -> View:
-    """Keys ``th.N``: [words, last, median, the last steps' values]; ``th.none`` names those that no step tells."""
+    """Keys ``th.N``: [label, last, median, the last steps' values]; ``th.none``: metrics that no step reports."""
     rows = []
     silent = []
     for words, metric, unit in LEARNING:
@@ -187,7 +187,7 @@ def learning(found: Sequence[StepInfo]) -> View:
         if last is None:
             silent.append(words.lower().replace(" kl", " KL"))
             continue
-        rows.append([words, text(last, unit), _said(usual(found, metric), unit), [short(value) for value in values]])
+        rows.append([words, text(last, unit), _shown(usual(found, metric), unit), [short(value) for value in values]])
     cells: View = {f"th.{i}": row for i, row in enumerate(rows)}
     broken = sum(bool(step.values.get("gradient_nonfinite")) for step in found)
     return cells | {
@@ -196,7 +196,7 @@ def learning(found: Sequence[StepInfo]) -> View:
     }
 
 
-def life(scope: Scope, found: Sequence[StepInfo]) -> View:
+def incarnations(scope: Scope, found: Sequence[StepInfo]) -> View:
     """Keys ``tv.N``: [what, detail, when] of the time shown, newest first; ``tv.updates``: steps per version."""
     span, reader, run = scope.span, scope.reader, scope.run
     if span is None:
@@ -209,7 +209,7 @@ def life(scope: Scope, found: Sequence[StepInfo]) -> View:
     happened = scope.shared.get(("life", run, start, end), _KEEP_SECONDS, events)
     rows = happened[::-1][:_EVENTS]
     cells: View = {
-        f"tv.{i}": [_LIFE_WORDS.get(one.kind, one.kind), one.detail, round(one.ts)] for i, one in enumerate(rows)
+        f"tv.{i}": [_EVENT_LABELS.get(one.kind, one.kind), one.detail, round(one.ts)] for i, one in enumerate(rows)
     }
     counts = {kind: sum(one.kind == kind for one in happened) for kind in _EVENT_KINDS}
     words = [

@@ -1,4 +1,4 @@
-"""The What-if page's cells: what is asked for in the address, today's numbers, and what would become of them."""
+"""The What-if page's cells: requested changes from the address, today's numbers, and the projected result."""
 
 from dataclasses import dataclass
 from urllib.parse import parse_qs
@@ -55,14 +55,14 @@ ROWS = (
     WhatIfRow("idle_usd_per_hour", "Idle GPUs", -1),
 )
 # Shown where a change moves them.
-ASIDE = (
+CONDITIONAL_ROWS = (
     WhatIfRow("trainer_gpus", "Trainer GPUs", 0),
     WhatIfRow("generator_gpus", "Generator GPUs", 0),
     WhatIfRow("zero_advantage_ratio", "Zero-advantage groups", 0),
     WhatIfRow("response_tokens", "Response length", 0),
     WhatIfRow("kv_concurrency_limit", "KV ceiling", 0),
 )
-# Half of a thousandth is no change that an estimate can tell; three times as much reads better than +200%.
+# Changes below 0.05% are within the estimate's error; from three times on a factor is shown instead of a percentage.
 LITTLE, TIMES = 0.0005, 3.0
 _SAME = "no change"
 _UNITS = {"usd": "USD", "usd/h": "USD/h"}
@@ -72,11 +72,11 @@ LABEL = "An estimate from the verdict's throughput model, not a measurement. See
 
 
 def cells(scope: Scope) -> View:
-    """The page's texts. What this run cannot do is said, and today's numbers are shown instead."""
-    told = {key: values[-1][:40] for key, values in parse_qs(scope.search.lstrip("?")).items()}
+    """The page's texts. An impossible change is reported, and today's numbers are shown instead."""
+    requested = {key: values[-1][:40] for key, values in parse_qs(scope.search.lstrip("?")).items()}
     refused = ""
     try:
-        answer = scope.reader.what_if(scope.run, changes_of(told))
+        answer = scope.reader.what_if(scope.run, changes_of(requested))
     except OutOfRange as error:
         refused = str(error)
         answer = scope.reader.what_if(scope.run, Changes())
@@ -87,7 +87,7 @@ def cells(scope: Scope) -> View:
         | {f"wi.side.{i}": _side(found, *side) for i, side in enumerate(SIDES)}
         | {f"wi.row.{i}": row for i, row in enumerate(_rows(found))}
         | {f"wi.a.{i}": words for i, words in enumerate(found.assumptions)}
-        | {f"wi.m.{i}": words for i, words in enumerate(_unsaid(found))}
+        | {f"wi.m.{i}": words for i, words in enumerate(_missing(found))}
     )
 
 
@@ -184,19 +184,19 @@ def _side(found: WhatIf, key: str, side: str, title: str) -> dict[str, object]:
 
 
 def _rows(found: WhatIf) -> list[list[object]]:
-    asides = [row for row in ASIDE if found.now.figures[row.key] != found.then.figures[row.key]]
+    asides = [row for row in CONDITIONAL_ROWS if found.now.figures[row.key] != found.then.figures[row.key]]
     return [_row(row, found) for row in (*ROWS, *asides)]
 
 
 def _row(row: WhatIfRow, found: WhatIf) -> list[object]:
-    """[key, title, today, then, change in words, better / worse / same, why it is not known]."""
+    """[key, title, today, then, change as text, better / worse / same, why it is unknown]."""
     now, then = found.now.figures[row.key], found.then.figures[row.key]
     changed, state = _change(row, now, then) if found.changes else ("", "same")
     why = "; ".join(dict.fromkeys(one.partition(": ")[0] for one in (then.why or now.why).split("; ")))
     return [row.key, row.title, _say(now), _say(then) if found.changes else "", changed, state, why]
 
 
-def _unsaid(found: WhatIf) -> list[str]:
+def _missing(found: WhatIf) -> list[str]:
     """Everything that is not known, each once: of the changes, and of today's figures."""
     figures = [state.figures[row.key] for state in (found.now, found.then) for row in ROWS]
     words = [*found.missing.values(), *(one for figure in figures if figure.why for one in figure.why.split("; "))]

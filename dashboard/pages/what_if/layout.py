@@ -1,4 +1,4 @@
-"""The What-if page: sliders around today, what would come of them. Drawn by `assets/85-what-if.js` from the cells."""
+"""The What-if page: sliders and the projected result. Drawn by `assets/85-what-if.js` from the cells."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def _head() -> Any:
 
 
 def _sliders() -> Any:
-    """A native slider is made in each place: it has keys, touch and a word for screen readers of its own."""
+    """Each element gets a native slider, which supports keyboard, touch and screen readers."""
     reset = html.Button("Reset", id="wi-reset", type="button", className="plain")
     head = html.Div([html.H2("What to change"), reset], className="row")
     places = [
